@@ -1,0 +1,105 @@
+"""The one tree of exceptions, and the exit code each of them ends the command line with.
+
+    RobustError
+    ├── InputError            exit 2: bad input, nothing started
+    │   ├── ConfigError           the sweep YAML or a command-line argument
+    │   ├── ArchitectureError     an index or cell string that names no architecture
+    │   ├── CheckpointError       weights missing, damaged, foreign or of another network
+    │   ├── DatasetError          images missing, damaged or of the wrong form
+    │   └── FormatVersionError    a results folder that another version wrote
+    ├── EvaluationError       exit 3: a unit failed, or the sweep is incomplete
+    │   ├── PerturbationError     an attack or corruption broke its contract
+    │   └── IncompleteError       evaluations of the plan are missing
+    └── StorageError          exit 4: results full, held by another driver, or damaged
+        ├── LeaseHeldError        another driver works in this results folder
+        ├── ShardDamagedError     a shard whose bytes do not match its name
+        └── StorageFullError      no space left on the device
+
+Every message reads `<what failed> for <unit or file>: expected X, got Y. <what to do>`.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class RobustError(Exception):
+    """Base of every error that robust201 raises on purpose."""
+
+    exit_code = 3
+
+
+class InputError(RobustError):
+    """Bad input: nothing was started."""
+
+    exit_code = 2
+
+
+class ConfigError(InputError):
+    """The sweep YAML or a command-line argument is wrong."""
+
+
+class ArchitectureError(InputError):
+    """An index or string names no architecture of the space."""
+
+
+class CheckpointError(InputError):
+    """Weights are missing, damaged, of a foreign format, or belong to another network."""
+
+
+class DatasetError(InputError):
+    """Images or labels are missing, damaged or of the wrong form."""
+
+
+class FormatVersionError(InputError):
+    """A results folder or shard was written in a format this version does not know."""
+
+
+class EvaluationError(RobustError):
+    """A unit could not be evaluated, or the sweep is not complete."""
+
+    exit_code = 3
+
+
+class PerturbationError(EvaluationError):
+    """A perturbation broke its contract (bounds, epsilon ball or coverage)."""
+
+
+class IncompleteError(EvaluationError):
+    """Evaluations of the plan are missing."""
+
+
+class StorageError(RobustError):
+    """The results folder is full, held by another driver, or damaged."""
+
+    exit_code = 4
+
+
+class LeaseHeldError(StorageError):
+    """Another driver holds the lease on the results folder."""
+
+
+class ShardDamagedError(StorageError):
+    """A shard's bytes do not match the hash in its name, or cannot be read."""
+
+
+class StorageFullError(StorageError):
+    """No space is left on the device that holds the results."""
+
+
+def closest(name: str, candidates: Iterable[str]) -> str:
+    """Name the candidate nearest to an unknown name, ready to append to an error message.
+
+    Args:
+        name: what the user wrote.
+        candidates: the names that exist.
+
+    Returns:
+        ``" Did you mean 'pgd'?"`` (with its leading space), or the list of up to 25 known names where
+        nothing is near.
+    """
+    known = [str(candidate) for candidate in candidates]
+    match = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    if match:
+        return f" Did you mean {match[0]!r}?"
+    shown = ", ".join(known[:25])
+    return f" Known: {shown}{', …' if len(known) > 25 else ''}."

@@ -1,0 +1,103 @@
+"""Files on disk that are either whole or absent: atomic writes, content hashes, bundled resources."""
+
+import errno
+import hashlib
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+from pipeline.errors import StorageFullError
+
+_CHUNK_BYTES = 1 << 20
+
+
+def sha256_of(path: Path) -> str:
+    """Hash a file's bytes.
+
+    Args:
+        path: the file.
+
+    Returns:
+        64 lower-case hex digits.
+    """
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the entries of a folder durable, so that a rename in it survives a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[BinaryIO]:
+    """Open a file for writing that appears under its name only when the block ends without an error.
+
+    The bytes go to a temporary file in the same folder, which is flushed to the disk, renamed, and the folder
+    flushed: readers see the old file or the new one, never a part. Parent folders are made.
+
+    Args:
+        path: the final name; an existing file is replaced.
+
+    Yields:
+        A binary stream.
+
+    Raises:
+        StorageFullError: no space is left on the device; the temporary file is removed.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
+    try:
+        with temporary.open("wb") as stream:
+            yield stream
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(path)
+        fsync_folder(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageFullError(
+                f"Writing failed for {path}: expected free space on the device, got none ({error.strerror}). "
+                "Free some space and run the same command again; finished work is kept."
+            ) from error
+        raise
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a UTF-8 text file atomically (see `atomic_write`)."""
+    with atomic_write(path) as stream:
+        stream.write(text.encode())
+
+
+def bundled(name: str) -> Path:
+    """Find a file of `jobs/` or `benchmark_data/`, in a checkout and in an installed wheel alike.
+
+    Args:
+        name: path from the top of the project, such as ``"jobs/demo.yaml"``.
+
+    Returns:
+        An existing path.
+
+    Raises:
+        FileNotFoundError: the installation lacks it.
+    """
+    package = Path(__file__).resolve().parent
+    for root in (package / "_bundled", package.parent):
+        candidate = root / name
+        if candidate.exists():
+            return candidate
+    raise FileNotFoundError(
+        f"Looking up a bundled file failed for {name}: expected it beside the package, found none. "
+        "Install robust201 again."
+    )
