@@ -8,8 +8,141 @@ A module of this package has one public function::
         strengths: Sequence[float],
         images: torch.Tensor,      # (N, 3, H, W) uint8 on the context's device
         labels: torch.Tensor,      # (N,) int64 on the context's device
-        indices: numpy.ndarray,    # (N,) int64, rows of the dataset's full test split
+        indices: NDArray[int64],   # (N,) rows of the dataset's full test split
     ) -> Iterator[Perturbed]
 
 It may batch, merge and order as it likes, as long as each position appears once a strength.
 """
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pipeline.classifier import Classifier
+from pipeline.errors import PerturbationError
+
+# A float32 pixel in [0, 1] is off by at most 2**-25 after one rounding; attacks add, subtract and clip a few times.
+EPSILON_SLACK = 1e-6
+
+
+class Perturbed(NamedTuple):
+    """A batch of perturbed images.
+
+    Attributes:
+        strength: index into the strengths asked for.
+        positions: (B,) int64, positions in the images given.
+        images: (B, 3, H, W) float32 in [0, 1].
+    """
+
+    strength: int
+    positions: torch.Tensor
+    images: torch.Tensor
+
+
+CorruptedImages = Callable[[str, int, NDArray[np.int64]], NDArray[np.uint8]]
+"""(corruption, severity 1 to 5, (n,) rows of the full test split) → (n, 3, H, W) uint8."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """What surrounds one perturbation.
+
+    Attributes:
+        classifier: the network under test, [0, 1] pixels to logits.
+        seed: the sweep's seed.
+        batch_size: images that share one batch of draws in the reference engine (part of the protocol).
+        corrupted: where corrupted images come from; None where the sweep has no corruptions.
+        first_batch: number of batches that come before the images given, so that a part draws what the whole would.
+    """
+
+    classifier: Classifier
+    seed: int
+    batch_size: int
+    corrupted: CorruptedImages | None = None
+    first_batch: int = 0
+
+    def batches(self, n_images: int) -> Iterator[tuple[int, slice]]:
+        """Cut images into the protocol's batches.
+
+        Args:
+            n_images: how many images there are.
+
+        Yields:
+            The batch's number in the whole image set, and its slice of the images at hand.
+        """
+        for offset in range(0, n_images, self.batch_size):
+            number = self.first_batch + offset // self.batch_size
+            yield number, slice(offset, min(offset + self.batch_size, n_images))
+
+
+def to_float(images: torch.Tensor) -> torch.Tensor:
+    """Pixels as the attacks see them: (B, 3, H, W) uint8 to float32 in [0, 1]."""
+    return images.to(torch.float32).div(255.0)
+
+
+def checked(
+    perturbed: Iterator[Perturbed],
+    *,
+    name: str,
+    images: torch.Tensor,
+    strengths: Sequence[float],
+    ball: bool,
+) -> Iterator[Perturbed]:
+    """Pass perturbed batches through, holding them to the contract.
+
+    Args:
+        perturbed: what a `perturb` function yields.
+        name: the unit's label, for messages.
+        images: (N, 3, H, W) uint8, the images given.
+        strengths: (S,) the strengths asked for.
+        ball: whether strengths are Linf epsilons in units of 1/255 that the images must keep to.
+
+    Yields:
+        The same batches.
+
+    Raises:
+        PerturbationError: a batch is of the wrong shape or type, out of [0, 1], NaN or out of its epsilon ball, or at the
+            end a position is missing or was given twice.
+    """
+    counts = torch.zeros((len(strengths), len(images)), dtype=torch.int32, device=images.device)
+    for batch in perturbed:
+        _check_batch(batch, name, images, strengths, ball=ball)
+        counts[batch.strength].index_add_(
+            0, batch.positions.to(counts.device), torch.ones_like(batch.positions, dtype=torch.int32)
+        )
+        yield batch
+    if not bool((counts == 1).all()):
+        strength, position = (counts != 1).nonzero()[0].tolist()
+        raise PerturbationError(
+            f"Perturbing failed for {name}: expected each image once a strength, got image {position} "
+            f"{int(counts[strength, position])} times at strength {strengths[strength]:g}. This is a bug in the attack."
+        )
+
+
+def _check_batch(
+    batch: Perturbed, name: str, images: torch.Tensor, strengths: Sequence[float], *, ball: bool
+) -> None:
+    shape = (len(batch.positions), *images.shape[1:])
+    if tuple(batch.images.shape) != shape or batch.images.dtype != torch.float32:
+        raise PerturbationError(
+            f"Perturbing failed for {name}: expected float32 images of shape {shape}, "
+            f"got {batch.images.dtype} {tuple(batch.images.shape)}. This is a bug in the attack."
+        )
+    # min and max propagate NaN, and a comparison with NaN is false
+    if not bool((batch.images.min() >= 0) & (batch.images.max() <= 1)):
+        raise PerturbationError(
+            f"Perturbing failed for {name}: expected pixels in [0, 1], got "
+            f"[{float(batch.images.min())}, {float(batch.images.max())}]. This is a bug in the attack."
+        )
+    if ball:
+        epsilon = strengths[batch.strength] / 255
+        distance = float((batch.images - to_float(images[batch.positions])).abs().max())
+        if not distance <= epsilon + EPSILON_SLACK:
+            raise PerturbationError(
+                f"Perturbing failed for {name}: expected Linf distances up to epsilon {epsilon:.6g}, "
+                f"got {distance:.6g}. This is a bug in the attack."
+            )
