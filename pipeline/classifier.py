@@ -63,7 +63,7 @@ class Classifier(nn.Module):
         """
         if self.micro_batch is None or len(pixels) <= self.micro_batch:
             return self._logits(pixels)
-        pieces = pixels.split(self.micro_batch)
+        pieces = torch.split(pixels, self.micro_batch)
         if torch.is_grad_enabled() and pixels.requires_grad:
             # Checkpointing recomputes each piece in the backward pass, so only one piece's activations live at a time.
             return torch.cat([checkpoint(self._logits, piece, use_reentrant=False) for piece in pieces])

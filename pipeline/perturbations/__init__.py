@@ -148,9 +148,7 @@ class Perturbation:
         return function
 
 
-def _attack(
-    key: str, module: str, parameters: type[EpsilonParameters], passes: Callable[[Any], float]
-) -> Perturbation:
+def _attack(key: str, module: str, parameters: type[EpsilonParameters], passes: Callable[[Any], float]) -> Perturbation:
     return Perturbation(key, "attack", f"{key}@Linf", parameters, 1, module, passes)
 
 

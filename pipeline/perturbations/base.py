@@ -123,9 +123,7 @@ def checked(
         )
 
 
-def _check_batch(
-    batch: Perturbed, name: str, images: torch.Tensor, strengths: Sequence[float], *, ball: bool
-) -> None:
+def _check_batch(batch: Perturbed, name: str, images: torch.Tensor, strengths: Sequence[float], *, ball: bool) -> None:
     shape = (len(batch.positions), *images.shape[1:])
     if tuple(batch.images.shape) != shape or batch.images.dtype != torch.float32:
         raise PerturbationError(

@@ -1,0 +1,1 @@
+"""Images: one specification a dataset, loaders of every published form, downloads with checksums."""

@@ -1,0 +1,1 @@
+"""Where bundles are computed: in this process, or on Ray actors."""

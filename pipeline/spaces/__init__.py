@@ -1,0 +1,1 @@
+"""Architecture spaces: indices, strings, isomorphism classes and networks."""
