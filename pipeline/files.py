@@ -4,8 +4,9 @@ import errno
 import hashlib
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
@@ -36,15 +37,79 @@ def fsync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+WRITE_STEPS = ("opened", "written", "flushed", "renamed")
+"""Moments of an atomic write, in order, at which `on_step` is called: crash tests kill the process at each of them."""
+
+
+def _go_on(_step: str) -> None:
+    """Do nothing at a step of an atomic write."""
+
+
+@dataclass
+class NewFile:
+    """A file in the making (see `new_file`).
+
+    Attributes:
+        stream: where the bytes go.
+        name: the final name; it may be set late, for files that are named by their content.
+    """
+
+    stream: BinaryIO
+    name: str
+
+
 @contextmanager
-def atomic_write(path: Path) -> Iterator[BinaryIO]:
+def new_file(folder: Path, name: str = "", *, on_step: Callable[[str], None] = _go_on) -> Iterator[NewFile]:
     """Open a file for writing that appears under its name only when the block ends without an error.
 
-    The bytes go to a temporary file in the same folder, which is flushed to the disk, renamed, and the folder
-    flushed: readers see the old file or the new one, never a part. Parent folders are made.
+    The bytes go to a temporary file in the same folder (hidden, ending in ``.tmp``), which is flushed to the disk,
+    renamed, and the folder flushed: readers see the old file or the new one, never a part. Missing folders are made.
+
+    Args:
+        folder: where the file will lie.
+        name: the final name; an existing file is replaced. Left empty, the block sets `NewFile.name`.
+        on_step: called with each of `WRITE_STEPS`.
+
+    Yields:
+        The stream, and the name to set.
+
+    Raises:
+        StorageFullError: no space is left on the device; the temporary file is removed.
+    """
+    temporary = folder / f".{name}.{secrets.token_hex(6)}.tmp"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as stream:
+            on_step("opened")
+            new = NewFile(stream, name)
+            yield new
+            stream.flush()
+            on_step("written")
+            os.fsync(stream.fileno())
+        on_step("flushed")
+        temporary.replace(folder / new.name)
+        on_step("renamed")
+        fsync_folder(folder)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StorageFullError(
+                f"Writing failed for {folder / name}: expected free space on the device, got none ({error.strerror}). "
+                "Free some space and run the same command again; finished work is kept."
+            ) from error
+        raise
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def atomic_write(path: Path, *, on_step: Callable[[str], None] = _go_on) -> Iterator[BinaryIO]:
+    """Open a file for writing under a name that is known beforehand (see `new_file`).
 
     Args:
         path: the final name; an existing file is replaced.
+        on_step: called with each of `WRITE_STEPS`.
 
     Yields:
         A binary stream.
@@ -52,26 +117,8 @@ def atomic_write(path: Path) -> Iterator[BinaryIO]:
     Raises:
         StorageFullError: no space is left on the device; the temporary file is removed.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
-    try:
-        with temporary.open("wb") as stream:
-            yield stream
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(path)
-        fsync_folder(path.parent)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageFullError(
-                f"Writing failed for {path}: expected free space on the device, got none ({error.strerror}). "
-                "Free some space and run the same command again; finished work is kept."
-            ) from error
-        raise
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with new_file(path.parent, path.name, on_step=on_step) as new:
+        yield new.stream
 
 
 def write_text(path: Path, text: str) -> None:
