@@ -1,0 +1,71 @@
+"""What every executor promises the scheduler.
+
+An executor computes bundles and reports events. It decides nothing: retries, isolation and failures are the scheduler's
+(`pipeline.scheduler`), what is done is the shards'.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from pipeline.records import Bundle, Receipt, UnitFailure
+
+
+@dataclass(frozen=True, slots=True)
+class BundleDone:
+    """A worker went through a whole bundle; its receipts and failures came before."""
+
+    bundle: Bundle
+
+
+@dataclass(frozen=True, slots=True)
+class BundleLost:
+    """A bundle's worker died or was taken away before the bundle was done.
+
+    Attributes:
+        bundle: the bundle as it was submitted; receipts that came before still hold.
+        started: whether the worker had begun it. A bundle that only waited behind another is not to blame.
+        preempted: whether the machine was taken away, rather than the worker killed.
+        reason: one line.
+    """
+
+    bundle: Bundle
+    started: bool
+    preempted: bool
+    reason: str
+
+
+Event = Receipt | UnitFailure | BundleDone | BundleLost
+
+
+class Executor(Protocol):
+    """Computes bundles somewhere."""
+
+    def free_slots(self) -> int:
+        """How many more bundles it would take now."""
+        ...
+
+    def submit(self, bundle: Bundle) -> None:
+        """Take a bundle; never blocks on its computation."""
+        ...
+
+    def poll(self, timeout: float) -> list[Event]:
+        """Wait for events.
+
+        Args:
+            timeout: seconds to wait at most; an executor that computes in `poll` may take longer.
+
+        Returns:
+            What happened, in order; empty if nothing did.
+
+        Raises:
+            StorageError: a worker could not write; the run must stop.
+        """
+        ...
+
+    def drain(self) -> None:
+        """Ask the workers to stop after the part in progress; bundles not begun come back as done at once."""
+        ...
+
+    def close(self) -> None:
+        """Release every worker; safe to call twice."""
+        ...

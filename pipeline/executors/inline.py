@@ -1,0 +1,55 @@
+"""The executor that computes in this process: for tests, debugging and machines without Ray."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from pipeline.executors.base import BundleDone, Event
+from pipeline.records import Bundle, Receipt, UnitFailure
+
+RunBundle = Callable[[Bundle], Iterator[Receipt | UnitFailure]]
+
+
+class InlineExecutor:
+    """Computes one bundle at a time inside `poll`, one event a call.
+
+    Args:
+        run_bundle: a worker's `run`.
+    """
+
+    def __init__(self, run_bundle: RunBundle) -> None:
+        self._run_bundle = run_bundle
+        self._waiting: deque[Bundle] = deque()
+        self._current: tuple[Bundle, Iterator[Receipt | UnitFailure]] | None = None
+        self._draining = False
+
+    def free_slots(self) -> int:
+        """One bundle computes, one waits."""
+        return 0 if self._draining else max(0, 2 - len(self._waiting) - (self._current is not None))
+
+    def submit(self, bundle: Bundle) -> None:
+        """Queue a bundle."""
+        self._waiting.append(bundle)
+
+    def poll(self, timeout: float) -> list[Event]:
+        """Compute up to the next event (the timeout does not interrupt a computation)."""
+        del timeout
+        if self._current is None:
+            if not self._waiting:
+                return []
+            bundle = self._waiting.popleft()
+            self._current = bundle, self._run_bundle(bundle)
+        bundle, outcomes = self._current
+        if not self._draining:
+            for outcome in outcomes:
+                return [outcome]
+        self._current = None
+        return [BundleDone(bundle)]
+
+    def drain(self) -> None:
+        """Begin nothing more; the part in progress ends inside its `poll`."""
+        self._draining = True
+
+    def close(self) -> None:
+        """Forget what waits."""
+        self._waiting.clear()
+        self._current = None

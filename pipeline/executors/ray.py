@@ -1,0 +1,171 @@
+"""The executor on Ray actors: one actor a worker, on this machine or a cluster. The only `import ray`."""
+
+import os
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import ray
+from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
+
+from pipeline.errors import ConfigError, StorageError
+from pipeline.executors.base import BundleDone, BundleLost, Event
+from pipeline.records import Bundle, Receipt, UnitFailure
+from pipeline.worker import Worker, WorkerSettings
+
+# Only receipts of a few hundred bytes pass through Ray, so its object store can be the smallest it takes.
+_OBJECT_STORE_BYTES = 128 << 20
+
+
+class _WorkerActor:
+    """A worker in a process of its own. `drain` has its own concurrency group, so that it gets through meanwhile."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._worker = Worker(settings)
+
+    def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
+        yield from self._worker.run(bundle)
+
+    def drain(self) -> None:
+        self._worker.drain()
+
+
+@dataclass
+class _Slot:
+    """An actor and the bundles it was given, first the one it computes."""
+
+    actor: Any
+    queue: deque[tuple[Bundle, Any]] = field(default_factory=deque)
+
+
+class RayExecutor:
+    """Computes bundles on Ray actors, each with a small window of bundles so that it never waits for the driver.
+
+    Args:
+        settings: handed to every worker.
+
+    Raises:
+        ConfigError: the Ray cluster cannot be reached, or offers no worker the resources it needs.
+    """
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._execution = settings.config.execution
+        self._draining = False
+        self._owns_ray = not ray.is_initialized()
+        if self._owns_ray:
+            self._start_ray()
+        self._gpus_per_worker = self._execution.gpus_per_worker if self._uses_gpus() else 0
+        self._slots = [self._start_slot() for _ in range(self._count_workers())]
+
+    def _start_ray(self) -> None:
+        address = self._execution.ray_address
+        # The driver's own address space already says what a job needs; Ray's usage reports would need a network.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        local: dict[str, Any] = (
+            {} if address else {"num_cpus": self._local_cpus(), "object_store_memory": _OBJECT_STORE_BYTES}
+        )
+        try:
+            ray.init(address=address or "local", include_dashboard=False, log_to_driver=False, **local)
+        except (ConnectionError, ValueError) as error:
+            raise ConfigError(
+                f"Connecting to Ray failed for {address}: expected a running cluster, got {error}. "
+                "Check execution.ray_address, or leave it out to start Ray on this machine."
+            ) from error
+
+    def _local_cpus(self) -> int:
+        wanted = (self._execution.workers or 0) * self._execution.cpus_per_worker
+        return max(len(os.sched_getaffinity(0)), int(-(-wanted // 1)))
+
+    def _uses_gpus(self) -> bool:
+        gpus = ray.cluster_resources().get("GPU", 0)
+        if self._execution.device == "cuda" and not gpus:
+            raise ConfigError("Starting workers failed for execution.device cuda: expected a GPU in Ray, got none.")
+        return self._execution.device != "cpu" and gpus > 0
+
+    def _count_workers(self) -> int:
+        if self._execution.workers is not None:
+            return self._execution.workers
+        resources = ray.cluster_resources()
+        by_cpu = resources.get("CPU", 0) / self._execution.cpus_per_worker
+        by_gpu = resources.get("GPU", 0) / self._gpus_per_worker if self._gpus_per_worker else by_cpu
+        count = int(min(by_cpu, by_gpu))
+        if count < 1:
+            raise ConfigError(
+                f"Starting workers failed for this cluster: expected at least {self._execution.cpus_per_worker:g} CPUs "
+                f"and {self._gpus_per_worker:g} GPUs a worker, got {resources}. "
+                "Lower execution.cpus_per_worker or execution.gpus_per_worker."
+            )
+        return count
+
+    def _start_slot(self) -> _Slot:
+        threads = str(self._execution.threads)
+        actor_class = ray.remote(
+            num_cpus=self._execution.cpus_per_worker,
+            num_gpus=self._gpus_per_worker,
+            max_restarts=0,
+            concurrency_groups={"control": 1},
+            runtime_env={"env_vars": {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}},
+        )(_WorkerActor)
+        return _Slot(actor_class.remote(self._settings))
+
+    def free_slots(self) -> int:
+        """Places left in the windows of the actors."""
+        if self._draining:
+            return 0
+        return sum(max(0, self._execution.window - len(slot.queue)) for slot in self._slots)
+
+    def submit(self, bundle: Bundle) -> None:
+        """Give a bundle to the actor with the shortest queue."""
+        slot = min(self._slots, key=lambda candidate: len(candidate.queue))
+        stream = slot.actor.run.options(num_returns="streaming").remote(bundle)
+        slot.queue.append((bundle, stream))
+
+    def poll(self, timeout: float) -> list[Event]:
+        """Wait for receipts; one event a ready actor."""
+        streams = {slot.queue[0][1]: slot for slot in self._slots if slot.queue}
+        if not streams:
+            return []
+        ready, _ = ray.wait(list(streams), num_returns=1, timeout=timeout, fetch_local=False)
+        events: list[Event] = []
+        for stream in ready:
+            events.extend(self._advance(streams[stream]))
+        return events
+
+    def _advance(self, slot: _Slot) -> list[Event]:
+        bundle, stream = slot.queue[0]
+        try:
+            return [ray.get(next(stream))]
+        except StopIteration:
+            slot.queue.popleft()
+            return [BundleDone(bundle)]
+        except RayTaskError as error:
+            cause = error.as_instanceof_cause()
+            raise cause if isinstance(cause, StorageError) else error from error
+        except RayActorError as error:
+            return self._replace(slot, error)
+
+    def _replace(self, slot: _Slot, error: RayActorError) -> list[Event]:
+        preempted = isinstance(error, ActorDiedError) and bool(error.preempted)
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else "the worker died"
+        lost: list[Event] = [
+            BundleLost(bundle, started=position == 0, preempted=preempted, reason=reason)
+            for position, (bundle, _) in enumerate(slot.queue)
+        ]
+        self._slots[self._slots.index(slot)] = self._start_slot()
+        return lost
+
+    def drain(self) -> None:
+        """Tell every actor to stop after its part."""
+        self._draining = True
+        for slot in self._slots:
+            slot.actor.drain.options(concurrency_group="control").remote()
+
+    def close(self) -> None:
+        """End the actors, and Ray where this executor started it."""
+        for slot in self._slots:
+            ray.kill(slot.actor)
+        self._slots = []
+        if self._owns_ray and ray.is_initialized():
+            ray.shutdown()

@@ -1,0 +1,155 @@
+"""The loop between a list of bundles and an executor: submits, counts, retries, isolates, drains.
+
+Failures come in three kinds that are never mixed (DESIGN, rule 5). A lost machine (preempted) is no one's fault and is
+retried without limit. A worker that dies puts the part that it was computing under suspicion: that part is retried alone,
+so that it can take nothing else with it, and given up after `max_attempts` deaths. An error raised by the evaluation itself
+would come again, so it is reported at once.
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from pipeline.executors.base import BundleDone, BundleLost, Event, Executor
+from pipeline.records import Bundle, Part, Receipt, UnitFailure
+
+POLL_SECONDS = 0.5
+
+
+@dataclass
+class RunTally:
+    """What a run did.
+
+    Attributes:
+        evaluations: (strength, slice) results committed.
+        parts: parts completed.
+        seconds: worker time of the committed work.
+        failures: parts given up, with the reason.
+        deaths: workers that died under a bundle.
+        preemptions: bundles whose machine was taken away.
+        drained: whether the run stopped because it was asked to.
+    """
+
+    evaluations: int = 0
+    parts: int = 0
+    seconds: float = 0.0
+    failures: list[UnitFailure] = field(default_factory=list)
+    deaths: int = 0
+    preemptions: int = 0
+    drained: bool = False
+
+
+_Slice = tuple[str, float, int, int]
+
+
+class Scheduler:
+    """Runs bundles to the end.
+
+    Args:
+        executor: where they are computed.
+        max_attempts: deaths after which a part that kills its worker is given up.
+        should_drain: asked between events; once true, nothing more is submitted and workers stop after their part.
+        on_event: told of every event, after it was counted.
+    """
+
+    def __init__(
+        self,
+        executor: Executor,
+        *,
+        max_attempts: int = 3,
+        should_drain: Callable[[], bool] = lambda: False,
+        on_event: Callable[[Event, RunTally], None] = lambda _event, _tally: None,
+    ) -> None:
+        self._executor = executor
+        self._max_attempts = max_attempts
+        self._should_drain = should_drain
+        self._on_event = on_event
+        self._tally = RunTally()
+        self._waiting: deque[Bundle] = deque()
+        self._in_flight = 0
+        self._open: Counter[_Slice] = Counter()
+        self._deaths: Counter[_Slice] = Counter()
+
+    def run(self, bundles: Iterable[Bundle]) -> RunTally:
+        """Compute every bundle, or as many as are done before draining.
+
+        Args:
+            bundles: what to compute, most urgent first.
+
+        Returns:
+            What was done.
+
+        Raises:
+            StorageError: results cannot be written.
+        """
+        self._waiting.extend(bundles)
+        for bundle in self._waiting:
+            self._open.update(_slices(bundle.parts))
+        while self._in_flight or (self._waiting and not self._tally.drained):
+            if not self._tally.drained and self._should_drain():
+                self._tally.drained = True
+                self._executor.drain()
+            while self._waiting and not self._tally.drained and self._executor.free_slots() > 0:
+                self._executor.submit(self._waiting.popleft())
+                self._in_flight += 1
+            for event in self._executor.poll(POLL_SECONDS):
+                self._count(event)
+                self._on_event(event, self._tally)
+        return self._tally
+
+    def _count(self, event: Event) -> None:
+        match event:
+            case Receipt():
+                for strength in event.strengths:
+                    self._open.pop((event.unit_id, strength, event.start, event.stop), None)
+                self._tally.evaluations += len(event.strengths)
+                self._tally.parts += 1
+                self._tally.seconds += event.seconds
+            case UnitFailure():
+                self._give_up(event)
+            case BundleDone():
+                self._in_flight -= 1
+            case BundleLost():
+                self._in_flight -= 1
+                self._requeue(event)
+
+    def _give_up(self, failure: UnitFailure) -> None:
+        for piece in _slices([failure.part]):
+            self._open.pop(piece, None)
+        self._tally.failures.append(failure)
+
+    def _requeue(self, lost: BundleLost) -> None:
+        remaining = [part for part in map(self._still_open, lost.bundle.parts) if part is not None]
+        if lost.preempted:
+            self._tally.preemptions += 1
+        elif lost.started:
+            self._tally.deaths += 1
+        if not remaining:
+            return
+        if not lost.started or lost.preempted:
+            self._waiting.appendleft(_bundle_of(lost.bundle, remaining))
+            return
+        suspect, *others = remaining
+        if others:
+            self._waiting.appendleft(_bundle_of(lost.bundle, others))
+        piece = _slices([suspect])[0]
+        self._deaths[piece] += 1
+        if self._deaths[piece] >= self._max_attempts:
+            message = f"Evaluating failed for {suspect.label}: its worker died each time ({lost.reason})."
+            failure = UnitFailure(suspect, "killed", message, "", self._deaths[piece])
+            self._give_up(failure)
+            self._on_event(failure, self._tally)
+        else:
+            self._waiting.append(_bundle_of(lost.bundle, [suspect]))
+
+    def _still_open(self, part: Part) -> Part | None:
+        strengths = tuple(s for s in part.strengths if (part.unit.id, s, part.start, part.stop) in self._open)
+        return Part(part.unit, strengths, part.start, part.stop) if strengths else None
+
+
+def _slices(parts: Iterable[Part]) -> list[_Slice]:
+    return [(part.unit.id, strength, part.start, part.stop) for part in parts for strength in part.strengths]
+
+
+def _bundle_of(bundle: Bundle, parts: list[Part]) -> Bundle:
+    return Bundle(bundle.architecture, bundle.dataset, tuple(parts))

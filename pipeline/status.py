@@ -1,0 +1,134 @@
+"""How far a sweep is: counted from the shards, so it is true after any crash and needs no Ray."""
+
+import json
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.plan import Plan
+from pipeline.shards import Inventory
+from pipeline.sweep import FAILURES_FILE, PROGRESS_FILE
+
+_STALE_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class KeyStatus:
+    """One dataset and key: evaluations done of all."""
+
+    dataset: str
+    key: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class SweepStatus:
+    """How far a sweep is.
+
+    Attributes:
+        name: of the sweep.
+        keys: done and total evaluations by dataset and key.
+        failures: the last run's failed parts, as it recorded them.
+        damaged: shards that cannot be read.
+        stale: evaluations in the folder that the plan does not use.
+        running: whether a driver reported progress within the last half minute.
+        units_per_second: rate of the last run, or None.
+        seconds_left: its estimate of the time left, or None.
+        worker_seconds: time spent on the evaluations that are done.
+    """
+
+    name: str
+    keys: tuple[KeyStatus, ...]
+    failures: tuple[dict[str, Any], ...]
+    damaged: tuple[str, ...]
+    stale: int
+    running: bool
+    units_per_second: float | None
+    seconds_left: float | None
+    worker_seconds: float
+
+    @property
+    def done(self) -> int:
+        """Evaluations done."""
+        return sum(key.done for key in self.keys)
+
+    @property
+    def total(self) -> int:
+        """Evaluations planned."""
+        return sum(key.total for key in self.keys)
+
+    def to_payload(self) -> dict[str, Any]:
+        """JSON value for scripts."""
+        return {
+            "name": self.name,
+            "done": self.done,
+            "total": self.total,
+            "complete": self.done == self.total,
+            "running": self.running,
+            "units_per_second": self.units_per_second,
+            "seconds_left": self.seconds_left,
+            "worker_seconds": self.worker_seconds,
+            "stale_evaluations": self.stale,
+            "damaged_shards": list(self.damaged),
+            "failures": list(self.failures),
+            "keys": [
+                {"dataset": key.dataset, "key": key.key, "done": key.done, "total": key.total} for key in self.keys
+            ],
+        }
+
+
+def read_status(plan: Plan, inventory: Inventory) -> SweepStatus:
+    """Count what is done of a plan.
+
+    Args:
+        plan: the sweep's plan (see `pipeline.sweep.load_plan`).
+        inventory: what its results folder holds.
+    """
+    done: Counter[tuple[str, str]] = Counter()
+    total: Counter[tuple[str, str]] = Counter()
+    for unit in plan.units:
+        place = unit.dataset, unit.key
+        total[place] += len(unit.strengths)
+        done[place] += sum(inventory.is_complete(unit, strength, plan.measurements) for strength in unit.strengths)
+    progress = _read_progress(plan.config.results)
+    running = progress.get("state") == "running" and time.time() - progress.get("updated", 0) < _STALE_SECONDS
+    return SweepStatus(
+        name=plan.config.name,
+        keys=tuple(
+            KeyStatus(dataset, key, done[dataset, key], total[dataset, key])
+            for dataset in plan.datasets
+            for key in plan.keys(dataset)
+        ),
+        failures=tuple(_read_failures(plan.config.results)),
+        damaged=tuple(inventory.damaged),
+        stale=sum(inventory.foreign({unit.id for unit in plan.units}).values()),
+        running=running,
+        units_per_second=progress.get("units_per_second"),
+        seconds_left=progress.get("seconds_left") if running else None,
+        worker_seconds=inventory.seconds,
+    )
+
+
+def _read_progress(results: Path) -> dict[str, Any]:
+    try:
+        payload: dict[str, Any] = json.loads((results / PROGRESS_FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    return payload
+
+
+def _read_failures(results: Path) -> list[dict[str, Any]]:
+    try:
+        lines = (results / FAILURES_FILE).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+    failures = []
+    for line in lines:
+        try:
+            failures.append(json.loads(line))
+        except ValueError:
+            continue  # a driver killed in the middle of a line; its unit is still missing and is counted as such
+    return failures

@@ -1,0 +1,354 @@
+"""The driver: hashes the inputs, plans, subtracts what is done, runs the rest, and records how it went."""
+
+import json
+import signal
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from pipeline.config import SweepConfig, parse_config
+from pipeline.errors import FormatVersionError, InputError
+from pipeline.executors.base import Event, Executor
+from pipeline.files import write_text
+from pipeline.inputs import Inputs
+from pipeline.lease import Lease
+from pipeline.plan import Facts, Plan, describe_difference, make_plan
+from pipeline.records import Part, Receipt, UnitFailure
+from pipeline.scheduler import RunTally, Scheduler
+from pipeline.shards import Inventory, ShardStore
+
+PLAN_FILE = "plan.json"
+PLAN_FORMAT = 1
+PROGRESS_FILE = "progress.json"
+FAILURES_FILE = "failures.jsonl"
+_PROGRESS_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What a run is narrowed to; None keeps everything."""
+
+    architectures: tuple[int, ...] | None = None
+    datasets: tuple[str, ...] | None = None
+    keys: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a run is about to do.
+
+    Attributes:
+        plan: the units of this run, narrowed.
+        missing: parts to compute.
+        done: evaluations of it that are already there.
+        damaged: shards that were set aside.
+        stale: lines that say which results in the folder this plan cannot use, and why.
+    """
+
+    plan: Plan
+    missing: tuple[Part, ...]
+    done: int
+    damaged: tuple[str, ...]
+    stale: tuple[str, ...]
+
+
+@dataclass
+class Progress:
+    """How far a run is, in units and in work (multiply-accumulates), with its rate.
+
+    Attributes:
+        total_units: units of the run.
+        done_units: units complete.
+        done_evaluations: evaluations committed by this run or before it.
+        total_evaluations: evaluations of the run.
+        remaining_macs: estimated work left.
+        done_macs: estimated work done since the run began.
+        started: monotonic seconds at the beginning.
+    """
+
+    total_units: int
+    total_evaluations: int
+    done_units: int = 0
+    done_evaluations: int = 0
+    remaining_macs: float = 0.0
+    done_macs: float = 0.0
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimated seconds to the end at the rate so far; None before anything is done."""
+        if not self.done_macs:
+            return None if self.remaining_macs else 0.0
+        return self.remaining_macs * (time.monotonic() - self.started) / self.done_macs
+
+    @property
+    def units_per_second(self) -> float:
+        """Units completed a second since the run began."""
+        return self.done_units_now / max(time.monotonic() - self.started, 1e-9)
+
+    done_units_now: int = 0
+
+
+class _Tracker:
+    """Turns receipts into progress, and keeps progress.json and failures.jsonl."""
+
+    def __init__(self, plan: Plan, missing: Collection[Part], results: Path, done: int) -> None:
+        self._plan = plan
+        self._units = {part.unit.id: part.unit for part in missing}
+        self._open: Counter[str] = Counter()
+        for part in missing:
+            self._open[part.unit.id] += len(part.strengths) * (part.stop - part.start)
+        self._results = results
+        self._last_write = 0.0
+        self.progress = Progress(len(plan.units), plan.n_evaluations)
+        self.progress.done_units = len(plan.units) - len(self._units)
+        self.progress.done_evaluations = done
+        self.progress.remaining_macs = sum(plan.macs(part) for part in missing)
+        (results / FAILURES_FILE).unlink(missing_ok=True)
+
+    def count(self, event: Event) -> None:
+        if isinstance(event, Receipt):
+            self._receive(event)
+        elif isinstance(event, UnitFailure):
+            self._record(event)
+        if time.monotonic() - self._last_write >= _PROGRESS_SECONDS:
+            self.write(state="running")
+
+    def _receive(self, receipt: Receipt) -> None:
+        unit = self._units.get(receipt.unit_id)
+        if unit is None:
+            return
+        macs = self._plan.macs(Part(unit, receipt.strengths, receipt.start, receipt.stop))
+        self.progress.done_macs += macs
+        self.progress.remaining_macs = max(0.0, self.progress.remaining_macs - macs)
+        if receipt.stop == unit.n_images:
+            self.progress.done_evaluations += len(receipt.strengths)
+        self._open[unit.id] -= len(receipt.strengths) * (receipt.stop - receipt.start)
+        if self._open[unit.id] == 0:
+            self.progress.done_units += 1
+            self.progress.done_units_now += 1
+
+    def _record(self, failure: UnitFailure) -> None:
+        line = {
+            "unit": failure.part.unit.id,
+            "label": failure.part.label,
+            "strengths": failure.part.strengths,
+            "kind": failure.kind,
+            "attempt": failure.attempt,
+            "message": failure.message,
+            "traceback": failure.traceback,
+        }
+        with (self._results / FAILURES_FILE).open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line) + "\n")
+
+    def write(self, *, state: str) -> None:
+        self._last_write = time.monotonic()
+        progress = self.progress
+        payload = {
+            "state": state,
+            "updated": time.time(),
+            "done_units": progress.done_units,
+            "total_units": progress.total_units,
+            "units_per_second": progress.units_per_second,
+            "seconds_left": progress.seconds_left,
+        }
+        write_text(self._results / PROGRESS_FILE, json.dumps(payload))
+
+
+def prepare(config: SweepConfig, *, say: Callable[[str], None] = lambda _line: None) -> tuple[Plan, Facts]:
+    """Check and hash every input of a sweep, and plan it; nothing is written.
+
+    Args:
+        config: the sweep.
+        say: told of steps that take long.
+
+    Raises:
+        InputError: images, corruptions or weights are missing or damaged.
+    """
+    facts = Inputs(config, say).gather()
+    return make_plan(config, facts), facts
+
+
+def save_plan(plan: Plan, facts: Facts, store: ShardStore) -> None:
+    """Record the plan in its results folder, so that status and export need neither images nor weights."""
+    payload = {
+        "format": PLAN_FORMAT,
+        "config": plan.config.model_dump(mode="json"),
+        "facts": facts.to_payload(),
+    }
+    for protocol in plan.protocols.values():
+        store.save_protocol(protocol)
+    write_text(plan.config.results / PLAN_FILE, json.dumps(payload))
+
+
+def load_plan(results: Path) -> Plan:
+    """Read the plan that the last `run` recorded in a results folder.
+
+    Raises:
+        InputError: the folder holds no plan, or one of another version.
+    """
+    path = results / PLAN_FILE
+    try:
+        payload = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise InputError(
+            f"Reading the plan failed for {results}: expected {PLAN_FILE}, got none. "
+            "Is this a results folder? Start one with: robust201 run SWEEP.yaml"
+        ) from error
+    except ValueError as error:
+        raise InputError(
+            f"Reading the plan failed for {path}: expected JSON, got {error}. Write it anew with: robust201 run SWEEP.yaml"
+        ) from error
+    if payload.get("format") != PLAN_FORMAT:
+        raise FormatVersionError(
+            f"Reading the plan failed for {path}: expected format {PLAN_FORMAT}, got {payload.get('format')!r}. "
+            "Use the version of robust201 that wrote it."
+        )
+    config = parse_config(payload["config"] | {"results": str(results)}, str(path))
+    return make_plan(config, Facts.from_payload(payload["facts"]))
+
+
+def look_ahead(plan: Plan, full: Plan, inventory: Inventory) -> Outlook:
+    """Subtract what is done from what is planned.
+
+    Args:
+        plan: the narrowed plan of this run.
+        full: the whole plan, whose results are not stale.
+        inventory: what the results folder holds.
+    """
+    missing = tuple(part for unit in plan.units for part in inventory.missing(unit, plan.measurements))
+    open_strengths = {(part.unit.id, strength) for part in missing for strength in part.strengths}
+    return Outlook(
+        plan,
+        missing,
+        plan.n_evaluations - len(open_strengths),
+        tuple(inventory.damaged),
+        tuple(explain_stale(full, inventory)),
+    )
+
+
+def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
+    """Say which results in a folder belong to another protocol or checkpoint, and what differs."""
+    by_key: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
+    for protocol in plan.protocols.values():
+        by_key[protocol.payload["dataset"], protocol.payload["key"]].append(protocol.payload)
+    for digest, count in sorted(inventory.foreign({unit.id for unit in plan.units}).items()):
+        if digest in plan.protocols:
+            what = "another checkpoint, or architectures outside this sweep"
+            key = plan.protocols[digest].payload["key"]
+        else:
+            payload = inventory.protocol(digest)
+            key = payload.get("key", "?")
+            current = by_key.get((payload.get("dataset", "?"), key))
+            what = "; ".join(describe_difference(payload, current[0])) if current else "a key outside this sweep"
+        yield f"{count} evaluations of {key} are kept but not used: {what}"
+
+
+@contextmanager
+def draining_on_signals() -> Iterator[Callable[[], bool]]:
+    """Turn the first Ctrl-C or SIGTERM into a request to drain; the second interrupts at once.
+
+    Yields:
+        A function that says whether draining was asked for.
+    """
+    asked = threading.Event()
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        del frame
+        if asked.is_set():
+            raise KeyboardInterrupt(f"second signal {signum}")
+        asked.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield asked.is_set  # signals reach the main thread only
+        return
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked.is_set
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+MakeExecutor = Callable[[Plan, Facts], Executor]
+
+
+def run_sweep(
+    config: SweepConfig,
+    make_executor: MakeExecutor,
+    *,
+    filters: Filters = Filters(),
+    on_outlook: Callable[[Outlook], None] = lambda _outlook: None,
+    on_progress: Callable[[Progress, Event], None] = lambda _progress, _event: None,
+    say: Callable[[str], None] = lambda _line: None,
+) -> RunTally:
+    """Compute what a sweep still misses.
+
+    Args:
+        config: the sweep.
+        make_executor: starts the executor; called only if something is missing.
+        filters: what to narrow this run to.
+        on_outlook: told what is there and what is missing, before anything is computed.
+        on_progress: told after each event.
+        say: told of steps that take long.
+
+    Returns:
+        What was done; failures are in it.
+
+    Raises:
+        InputError: bad input; nothing was started.
+        StorageError: the results folder is held by another driver, or cannot be written.
+    """
+    inputs = Inputs(config, say)
+    inputs.check()
+    store = ShardStore.create(config.results)
+    with Lease.acquire(config.results) as lease, draining_on_signals() as asked_to_drain:
+        facts = inputs.gather()
+        full = make_plan(config, facts)
+        plan = full.narrow(architectures=filters.architectures, datasets=filters.datasets, keys=filters.keys)
+        save_plan(full, facts, store)
+        say("Checking finished shards")
+        inventory = store.inventory(verify=True, on_damage="set_aside")
+        outlook = look_ahead(plan, full, inventory)
+        on_outlook(outlook)
+        tracker = _Tracker(plan, outlook.missing, config.results, outlook.done)
+        tally = RunTally()
+        if outlook.missing:
+            tally = _compute(plan, facts, outlook, make_executor, tracker, on_progress, asked_to_drain, lease)
+        tracker.write(state="drained" if tally.drained else "finished")
+        return tally
+
+
+def _compute(
+    plan: Plan,
+    facts: Facts,
+    outlook: Outlook,
+    make_executor: MakeExecutor,
+    tracker: _Tracker,
+    on_progress: Callable[[Progress, Event], None],
+    asked_to_drain: Callable[[], bool],
+    lease: Lease,
+) -> RunTally:
+    def observe(event: Event, tally: RunTally) -> None:
+        del tally
+        lease.check()
+        tracker.count(event)
+        on_progress(tracker.progress, event)
+
+    executor = make_executor(plan, facts)
+    try:
+        scheduler = Scheduler(
+            executor,
+            max_attempts=plan.config.execution.max_attempts,
+            should_drain=asked_to_drain,
+            on_event=observe,
+        )
+        return scheduler.run(plan.bundles(outlook.missing))
+    finally:
+        executor.close()

@@ -1,0 +1,223 @@
+"""One worker: loads weights and images once a bundle, evaluates its parts, writes shards, reports receipts."""
+
+import platform
+import socket
+import threading
+import time
+import traceback
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib.metadata import version
+
+import torch
+
+from pipeline.classifier import Classifier
+from pipeline.config import SweepConfig
+from pipeline.datasets.corrupted import CorruptedStore
+from pipeline.errors import CheckpointError, DatasetError, StorageError
+from pipeline.evaluate import configure_torch, evaluate
+from pipeline.inputs import Inputs
+from pipeline.perturbations import PERTURBATIONS
+from pipeline.perturbations.base import Context
+from pipeline.plan import DatasetFacts
+from pipeline.records import Bundle, EvaluationResult, ImageSet, Part, Receipt, Unit, UnitFailure
+from pipeline.shards import ShardStore
+from pipeline.spaces import nasbench201
+from pipeline.spaces.network import build_network
+
+COMMIT_SECONDS = 300.0
+"""A worker writes what it has at least this often, even in the middle of a part (DESIGN, rule 3)."""
+
+
+@dataclass(frozen=True)
+class WorkerSettings:
+    """Everything a worker needs to know; travels to other machines.
+
+    Attributes:
+        config: the sweep.
+        datasets: hashes that the images and corruptions must have, by dataset.
+    """
+
+    config: SweepConfig
+    datasets: Mapping[str, DatasetFacts]
+
+
+class Worker:
+    """Computes bundles in this process.
+
+    Args:
+        settings: the sweep and the hashes of its inputs.
+    """
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._config = settings.config
+        self._facts = settings.datasets
+        self._inputs = Inputs(settings.config)
+        self._store = ShardStore.open(settings.config.results)
+        self._draining = threading.Event()
+        self._images: dict[str, ImageSet] = {}
+        self._corrupted: dict[str, CorruptedStore] = {}
+        self._loaded: tuple[tuple[str, int, str], Classifier] | None = None
+        self._micro_batch = settings.config.execution.micro_batch
+        configure_torch(settings.config.execution.threads, settings.config.precision)
+
+    def drain(self) -> None:
+        """Stop after the part in progress; callable from another thread."""
+        self._draining.set()
+
+    def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
+        """Evaluate a bundle part by part.
+
+        Args:
+            bundle: parts of one architecture and dataset.
+
+        Yields:
+            A receipt for each committed shard, a failure for each part that could not be evaluated.
+
+        Raises:
+            StorageError: results cannot be written; nothing else can be computed either.
+        """
+        for part in bundle.parts:
+            if self._draining.is_set():
+                return
+            yield from self._run_part(part)
+
+    def _run_part(self, part: Part) -> Iterator[Receipt | UnitFailure]:
+        remaining = list(part.strengths)
+        attempt = 1
+        while remaining:
+            rest = Part(part.unit, tuple(remaining), part.start, part.stop)
+            try:
+                for receipt in self._evaluate(rest):
+                    remaining = [strength for strength in remaining if strength not in receipt.strengths]
+                    yield receipt
+            except StorageError:
+                raise
+            except Exception as error:  # noqa: BLE001 - whatever an evaluation raises is reported; the rest goes on
+                if _is_out_of_memory(error) and self._shrink_micro_batch():
+                    attempt += 1
+                    continue
+                kind = "memory" if _is_out_of_memory(error) else "application"
+                message = f"{type(error).__name__}: {error}"
+                rest = Part(part.unit, tuple(remaining), part.start, part.stop)
+                yield UnitFailure(rest, kind, message, traceback.format_exc(), attempt)
+                return
+
+    def _evaluate(self, part: Part) -> Iterator[Receipt]:
+        unit = part.unit
+        classifier = self._classifier(unit)
+        context = Context(
+            classifier=classifier,
+            key=unit.key,
+            seed=self._config.seed,
+            batch_size=self._config.batch_size,
+            corrupted=self._corrupted_images(unit),
+        )
+        results = evaluate(
+            context,
+            PERTURBATIONS[unit.key],
+            self._config.parameters[unit.key],
+            part,
+            self._image_set(unit.dataset),
+            self._config.measurements,
+            provenance=self._provenance,
+        )
+        pending: list[EvaluationResult] = []
+        last_commit = time.monotonic()
+        for result in results:
+            pending.append(result)
+            if time.monotonic() - last_commit >= COMMIT_SECONDS:
+                yield self._store.commit(pending)
+                pending, last_commit = [], time.monotonic()
+        if pending:
+            yield self._store.commit(pending)
+
+    def _classifier(self, unit: Unit) -> Classifier:
+        wanted = (unit.dataset, unit.architecture, unit.checkpoint_sha256)
+        if self._loaded is None or self._loaded[0] != wanted:
+            self._loaded = None
+            self._loaded = wanted, self._load_classifier(unit)
+        classifier = self._loaded[1]
+        classifier.micro_batch = self._micro_batch
+        return classifier
+
+    def _load_classifier(self, unit: Unit) -> Classifier:
+        record = self._inputs.checkpoint(unit.dataset, unit.architecture)
+        if record.sha256 != unit.checkpoint_sha256:
+            raise CheckpointError(
+                f"Loading weights failed for {unit.label}: expected the checkpoint {unit.checkpoint_sha256[:16]} that "
+                f"was planned, got {record.sha256[:16]}. Start the run again to plan with the new weights."
+            )
+        images = self._image_set(unit.dataset)
+        network = build_network(
+            nasbench201.architecture(unit.architecture).spec,
+            channels=self._config.network.channels,
+            cells=self._config.network.cells,
+            n_classes=images.n_classes,
+        )
+        try:
+            network.load_state_dict(self._inputs.checkpoints.load(record), strict=True)
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"Loading weights failed for {unit.label} from {record.file}: expected the tensors of this network, "
+                f"got others ({' '.join(str(error).split())[:300]}). Import the right weights again."
+            ) from error
+        return Classifier(network, images.normalisation, images.n_classes, device=self.device)
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Where this worker computes: what the sweep says, or a GPU where there is one."""
+        choice = self._config.execution.device
+        if choice == "auto":
+            choice = "cuda" if torch.cuda.is_available() else "cpu"
+        return torch.device(choice)
+
+    @cached_property
+    def _provenance(self) -> dict[str, str]:
+        packages = ("robust201", "torch", "numpy", "foolbox", "pyautoattack")
+        device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else platform.machine()
+        return {name: version(name) for name in packages} | {
+            "python": platform.python_version(),
+            "host": socket.gethostname(),
+            "device": f"{self.device.type} {device}",
+        }
+
+    def _image_set(self, dataset: str) -> ImageSet:
+        if dataset not in self._images:
+            images = self._inputs.images(dataset)
+            expected = self._facts[dataset].images_sha256
+            if images.sha256 != expected:
+                raise DatasetError(
+                    f"Loading images failed for {dataset}: expected the selection {expected[:16]} that was planned, "
+                    f"got {images.sha256[:16]}. Are the files the same on every machine?"
+                )
+            self._images[dataset] = images
+        return self._images[dataset]
+
+    def _corrupted_images(self, unit: Unit) -> CorruptedStore | None:
+        if PERTURBATIONS[unit.key].kind != "corruption":
+            return None
+        if unit.dataset not in self._corrupted:
+            images = self._image_set(unit.dataset)
+            self._corrupted[unit.dataset] = self._inputs.open_corruptions(unit.dataset, images)
+        store = self._corrupted[unit.dataset]
+        store.verify(unit.key, expected=self._facts[unit.dataset].corruptions[unit.key])
+        return store
+
+    def _shrink_micro_batch(self) -> bool:
+        """Halve the images that go through the network at once; False when one image is already too many."""
+        current = self._micro_batch or self._config.batch_size
+        if current <= 1:
+            return False
+        self._micro_batch = current // 2
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+        return True
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    # torch's CPU allocator raises a plain RuntimeError
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
+        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    )
