@@ -1,0 +1,107 @@
+"""What every loader returns, and the checks that loaders share."""
+
+import hashlib
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.datasets.registry import Checksum
+from pipeline.datasets.specs import DatasetSpec
+from pipeline.errors import DatasetError
+
+Split = Literal["test", "train"]
+
+
+class LabelledImages(NamedTuple):
+    """What a loader reads: images (N, 3, H, W) uint8 and labels (N,) int64, in the order of the files."""
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+
+
+def split_size(spec: DatasetSpec, split: Split) -> int:
+    """Count the images of a full split."""
+    return spec.n_test if split == "test" else spec.n_train
+
+
+def read_verified(path: Path, checksum: Checksum | None) -> bytes:
+    """Read a whole file and compare it with its published checksum.
+
+    Args:
+        path: the file.
+        checksum: what it must be, or None for no comparison.
+
+    Returns:
+        Its bytes.
+
+    Raises:
+        DatasetError: the file is missing, cannot be read, or is another.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DatasetError(
+            f"Reading images failed for {path}: expected a readable file, got {error.strerror}. "
+            "Check the path, or fetch the dataset again."
+        ) from error
+    if checksum is not None:
+        check_bytes(path, content, checksum)
+    return content
+
+
+def check_bytes(path: Path, content: bytes, checksum: Checksum) -> None:
+    """Compare a file's bytes with its published checksum.
+
+    Raises:
+        DatasetError: size or digest differ.
+    """
+    if checksum.size is not None and len(content) != checksum.size:
+        raise DatasetError(
+            f"Verifying failed for {path}: expected {checksum.size:,} bytes, got {len(content):,}. "
+            "The file is cut short or another; fetch it again."
+        )
+    if checksum.digest is None:
+        return
+    got = hashlib.new(checksum.algorithm, content, usedforsecurity=False).hexdigest()
+    if got != checksum.digest:
+        raise DatasetError(
+            f"Verifying failed for {path}: expected {checksum.algorithm} {checksum.digest}, got {got}. "
+            "The file is damaged or another; fetch it again."
+        )
+
+
+def check_count(path: Path, count: int, spec: DatasetSpec, split: Split) -> None:
+    """Compare the number of images with that of the full split.
+
+    Raises:
+        DatasetError: there are more or fewer.
+    """
+    expected = split_size(spec, split)
+    if count != expected:
+        raise DatasetError(
+            f"Verifying failed for {path}: expected the {expected:,} {split} images of {spec.name}, got {count:,}. "
+            "The files are incomplete or another dataset's; fetch them again."
+        )
+
+
+def check_labels(path: Path, labels: NDArray[np.integer], n_classes: int, *, first: int = 0) -> None:
+    """Check that every label names a class.
+
+    Args:
+        path: file the labels come from.
+        labels: (N,) integers as the file holds them.
+        n_classes: number of classes.
+        first: the lowest label.
+
+    Raises:
+        DatasetError: a label is out of range; the first such row is named.
+    """
+    wrong = np.flatnonzero((labels < first) | (labels >= first + n_classes))
+    if len(wrong):
+        raise DatasetError(
+            f"Reading labels failed for {path}: expected labels {first} to {first + n_classes - 1}, got "
+            f"{int(labels[wrong[0]])} in row {wrong[0]} ({len(wrong):,} such rows). "
+            "The file is damaged or another dataset's; check the dataset's name."
+        )
