@@ -66,3 +66,264 @@ def _options(
     ] = False,
 ) -> None:
     del version
+
+
+@app.command()
+def meta(
+    key_style: Annotated[str, typer.Option(help="paper (pgd) or published (pgd@Linf).")] = "paper",
+) -> None:
+    """Print meta.json: all 15,625 architectures, their isomorphs, and the paper's epsilons."""
+    from pipeline.export import meta_text, parse_key_style
+
+    typer.echo(
+        meta_text({key: row.parameters() for key, row in PERTURBATIONS.items()}, parse_key_style(key_style)), nl=False
+    )
+
+
+@app.command()
+def plan(
+    sweep: SweepFile,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan without reading images or weights.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Count a sweep's units and evaluations, and estimate bytes and GPU-hours."""
+    from pipeline.plan import assumed_facts, make_plan
+    from pipeline.sweep import prepare
+
+    config = load_config(sweep)
+    planned = make_plan(config, assumed_facts(config)) if dry_run else prepare(config, say=console.say)[0]
+    summary = planned.summary()
+    if as_json:
+        _print_json(summary)
+        return
+    console.show_table(
+        f"Sweep {config.name}",
+        ("", "value"),
+        [
+            ("architectures", f"{summary['architectures']:,}"),
+            ("units", f"{summary['units']:,}"),
+            ("evaluations", f"{summary['evaluations']:,}"),
+            ("shards, estimated", f"{summary['estimated_shard_bytes'] / 1e9:,.2f} GB"),
+            ("JSON, estimated", f"{summary['estimated_json_bytes'] / 1e9:,.2f} GB"),
+            (f"GPU-hours at {summary['assumed_gmacs_per_second']:g} GMAC/s", f"{summary['estimated_gpu_hours']:,.1f}"),
+        ],
+    )
+
+
+@app.command()
+def run(
+    sweep: SweepFile,
+    architectures: Architectures = None,
+    datasets: Datasets = None,
+    keys: Keys = None,
+    executor: Annotated[str | None, typer.Option(help="inline or ray, in place of the sweep's.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Workers, in place of the sweep's.")] = None,
+    results: Annotated[Path | None, typer.Option(help="Results folder, in place of the sweep's.")] = None,
+) -> None:
+    """Evaluate what a sweep still misses; run it again after any interruption."""
+    config = load_config(sweep, results=str(results) if results else None)
+    execution = {"executor": executor, "workers": workers}
+    raise typer.Exit(_run(_with_execution(config, execution), architectures, datasets, keys))
+
+
+def _with_execution(config: SweepConfig, changes: dict[str, Any]) -> SweepConfig:
+    from pipeline.config import parse_config
+
+    payload = config.model_dump(mode="json")
+    payload["execution"] |= {name: value for name, value in changes.items() if value is not None}
+    return parse_config(payload, "the command line")
+
+
+def _run(config: SweepConfig, architectures: str | None, datasets: str | None, keys: str | None) -> int:
+    from pipeline.executors import make_executor
+    from pipeline.sweep import Filters, run_sweep
+
+    filters = Filters(
+        select_architectures(architectures) if architectures is not None else None,
+        _names(datasets),
+        tuple(perturbation(key).key for key in names) if (names := _names(keys)) is not None else None,
+    )
+    display = console.RunDisplay()
+    with display.showing():
+        tally = run_sweep(
+            config,
+            make_executor,
+            filters=filters,
+            on_outlook=console.show_outlook,
+            on_progress=display.update,
+            say=console.say,
+        )
+    return console.show_tally(tally, config.results)
+
+
+@app.command()
+def status(results: ResultsFolder, as_json: AsJson = False) -> None:
+    """Show how far a sweep is, by dataset and key, from its shards (works after any crash)."""
+    from pipeline.shards import ShardStore
+    from pipeline.status import read_status
+    from pipeline.sweep import load_plan
+
+    planned = load_plan(results)
+    state = read_status(planned, ShardStore.open(results).inventory(on_damage="report"))
+    if as_json:
+        _print_json(state.to_payload())
+        return
+    console.show_status(state)
+
+
+@app.command()
+def export(
+    results: ResultsFolder,
+    out: Annotated[Path, typer.Argument(help="Folder of the JSON dataset.")],
+    key_style: Annotated[str, typer.Option(help="paper (pgd) or published (pgd@Linf).")] = "paper",
+    round_to: Annotated[int | None, typer.Option("--round", min=1, max=17, help="Decimals; 3 as published.")] = None,
+    partial: Annotated[bool, typer.Option("--partial", help="Write what there is, and say what is missing.")] = False,
+) -> None:
+    """Write `<dataset>/<key>_<measurement>.json` and meta.json from the shards of a complete sweep."""
+    from pipeline.export import export_dataset, parse_key_style
+    from pipeline.shards import ShardStore
+    from pipeline.sweep import load_plan
+
+    planned, store = load_plan(results), ShardStore.open(results)
+    style = parse_key_style(key_style)
+    inventory = store.inventory(verify=True, on_damage="raise")
+    report = export_dataset(planned, store, inventory, out, key_style=style, round_to=round_to, partial=partial)
+    console.show_export(report)
+    raise typer.Exit(0 if report.complete else 3)
+
+
+@app.command()
+def verify(results: ResultsFolder, as_json: AsJson = False) -> None:
+    """Check every shard's hash and every row's invariants, and compare duplicates."""
+    from pipeline.shards import ShardStore
+
+    findings = ShardStore.open(results).verify()
+    if as_json:
+        _print_json([{"shard": found.shard, "kind": found.kind, "message": found.message} for found in findings])
+    for found in findings:
+        console.say(f"{found.kind}: {found.message}")
+    if not as_json:
+        typer.echo(f"{len(findings)} problems found" if findings else "Every shard is sound.")
+    raise typer.Exit(4 if findings else 0)
+
+
+@app.command()
+def compact(
+    results: ResultsFolder,
+    grace_hours: Annotated[float, typer.Option(min=0, help="Hours before merged inputs are deleted.")] = 24.0,
+) -> None:
+    """Merge small shards into large ones; safe while a run goes on."""
+    from pipeline.shards import ShardStore
+
+    report = ShardStore.open(results).compact(grace_seconds=3600 * grace_hours)
+    typer.echo(f"Merged {report.inputs} shards into {report.outputs}; deleted {report.deleted} merged before.")
+
+
+@app.command()
+def merge(
+    sources: Annotated[list[Path], typer.Argument(help="Result folders to join.")],
+    into: Annotated[Path, typer.Option("--into", help="The folder that receives them; made if absent.")],
+) -> None:
+    """Join the results of several clusters: afterwards status and export see one sweep."""
+    from pipeline.sweep import merge_results
+
+    report = merge_results(sources, into)
+    typer.echo(f"Joined {report.added} shards, {report.present} were there already.")
+    for conflict in report.conflicts:
+        console.say(f"conflict: {conflict.message}")
+    raise typer.Exit(4 if report.conflicts else 0)
+
+
+@app.command()
+def report(
+    dataset: Annotated[Path, typer.Argument(help="An exported JSON dataset.")],
+    out: Annotated[Path, typer.Option("--out", help="The HTML file to write.")] = Path("report.html"),
+) -> None:
+    """Write one self-contained HTML file with tables and plots of an exported dataset."""
+    from pipeline.analysis.reader import RobustnessDataset
+    from pipeline.analysis.report import write_report
+
+    typer.echo(write_report(RobustnessDataset(dataset), out))
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="cifar10, cifar100, CIFAR-10-C, CIFAR-100-C, imagecorruptions-frost, …")],
+    to: Annotated[
+        Path, typer.Option("--to", envvar="ROBUST201_DATA", help="Data folder (default: $ROBUST201_DATA).")
+    ] = Path("data"),
+) -> None:
+    """Download a dataset: resumed after an interruption, verified before it is visible."""
+    from pipeline.datasets.fetch import fetch as fetch_dataset
+
+    with console.download_progress(name) as progress:
+        folder = fetch_dataset(name, to, progress=progress)
+    typer.echo(folder)
+
+
+@app.command("import-weights")
+def import_weights(
+    source: Annotated[Path, typer.Argument(help="An archive, its split parts, or a folder of state_dicts.")],
+    to: Annotated[Path, typer.Option("--to", help="The checkpoint store to fill; made if absent.")],
+    architectures: Architectures = None,
+    datasets: Datasets = None,
+    epochs: Annotated[int, typer.Option(help="Training length to take: 200 or 12.")] = 200,
+    seed: Annotated[int, typer.Option(help="Training seed to prefer; else the lowest there is.")] = 777,
+    source_format: Annotated[str | None, typer.Option("--format", help="Format; found out from the path if absent.")] = None,
+) -> None:
+    """Import published weights into safetensors with a manifest; the only step that reads a pickle."""
+    from pipeline.checkpoints.store import CheckpointStore
+    from pipeline.importing import import_weights as import_from
+
+    indices = None if architectures is None else select_architectures(architectures)
+    with CheckpointStore(to) as store, console.counting("Importing networks") as progress:
+        report = import_from(
+            source,
+            store,
+            indices=indices,
+            datasets=_names(datasets),
+            epochs=epochs,
+            seed=seed,
+            format=source_format,
+            progress=progress,
+        )
+    raise typer.Exit(console.show_import(report, to))
+
+
+@app.command()
+def corrupt(
+    out: Annotated[Path, typer.Argument(help="Folder for the .npy files, in the layout of CIFAR-10-C.")],
+    dataset: Annotated[str, typer.Option(help="Dataset whose test images are corrupted.")] = "digits",
+    path: Annotated[Path | None, typer.Option(help="Where its images lie.")] = None,
+    form: Annotated[str | None, typer.Option(help="Form of the files; found out if absent.")] = None,
+    keys: Keys = None,
+    count: Annotated[int | None, typer.Option(help="A class-stratified subset of this many images.")] = None,
+    image_seed: Annotated[int, typer.Option(help="Seed of that subset.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the corruptions.")] = 0,
+    frost: Annotated[Path | None, typer.Option(help="Folder of the six frost images; else a synthetic texture.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    check_published: Annotated[
+        bool, typer.Option("--check-published", help="Compare the deterministic ones with the published MD5s instead.")
+    ] = False,
+) -> None:
+    """Write corrupted images with the constants of CIFAR-C, deterministic in their seed."""
+    from pipeline.corrupting import corrupt_dataset
+
+    with console.counting("Corrupting") as progress:
+        lines, sound = corrupt_dataset(
+            out,
+            dataset=dataset,
+            path=path,
+            form=form,
+            keys=_names(keys),
+            count=count,
+            image_seed=image_seed,
+            seed=seed,
+            frost_folder=frost,
+            workers=workers,
+            check_published=check_published,
+            progress=progress,
+        )
+    for line in lines:
+        typer.echo(line)
+    raise typer.Exit(0 if sound else 3)

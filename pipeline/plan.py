@@ -51,7 +51,11 @@ class Facts:
         """JSON value that `from_payload` reads."""
         return {
             "datasets": {
-                name: {"n_images": facts.n_images, "images_sha256": facts.images_sha256, "corruptions": facts.corruptions}
+                name: {
+                    "n_images": facts.n_images,
+                    "images_sha256": facts.images_sha256,
+                    "corruptions": facts.corruptions,
+                }
                 for name, facts in self.datasets.items()
             },
             "checkpoints": {
@@ -335,3 +339,18 @@ def _flatten(prefix: str, value: Any) -> Sequence[tuple[str, Any]]:
         nested = (_flatten(f"{prefix}{name}.", item) for name, item in value.items())
         return list(itertools.chain.from_iterable(nested))
     return [(prefix.removesuffix("."), value)]
+
+
+def assumed_facts(config: SweepConfig) -> Facts:
+    """Facts for counting alone: full or selected test splits, hashes of zeros. Units planned with them have no identity."""
+    nothing = "0" * 64
+    datasets = {
+        name: DatasetFacts(
+            config.images.count or DATASETS[name].n_test,
+            nothing,
+            {key: {} for key in config.keys_of(name) if PERTURBATIONS[key].kind == "corruption"},
+        )
+        for name in config.datasets
+    }
+    digests = dict.fromkeys(config.architecture_indices, nothing)
+    return Facts(datasets, dict.fromkeys(config.datasets, digests))

@@ -10,10 +10,14 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from pipeline.errors import EvaluationError
 from pipeline.executors.base import BundleDone, BundleLost, Event, Executor
 from pipeline.records import Bundle, Part, Receipt, UnitFailure
 
 POLL_SECONDS = 0.5
+
+MAX_FRUITLESS_DEATHS = 20
+"""Workers that may die in a row without one result between them: past that the machines are at fault, not the units."""
 
 
 @dataclass
@@ -26,7 +30,7 @@ class RunTally:
         seconds: worker time of the committed work.
         failures: parts given up, with the reason.
         deaths: workers that died under a bundle.
-        preemptions: bundles whose machine was taken away.
+        preemptions: workers whose machine was taken away.
         drained: whether the run stopped because it was asked to.
     """
 
@@ -69,6 +73,7 @@ class Scheduler:
         self._in_flight = 0
         self._open: Counter[_Slice] = Counter()
         self._deaths: Counter[_Slice] = Counter()
+        self._fruitless_deaths = 0
 
     def run(self, bundles: Iterable[Bundle]) -> RunTally:
         """Compute every bundle, or as many as are done before draining.
@@ -80,6 +85,7 @@ class Scheduler:
             What was done.
 
         Raises:
+            EvaluationError: workers die one after the other without a result.
             StorageError: results cannot be written.
         """
         self._waiting.extend(bundles)
@@ -102,6 +108,7 @@ class Scheduler:
             case Receipt():
                 for strength in event.strengths:
                     self._open.pop((event.unit_id, strength, event.start, event.stop), None)
+                self._fruitless_deaths = 0
                 self._tally.evaluations += len(event.strengths)
                 self._tally.parts += 1
                 self._tally.seconds += event.seconds
@@ -121,9 +128,16 @@ class Scheduler:
     def _requeue(self, lost: BundleLost) -> None:
         remaining = [part for part in map(self._still_open, lost.bundle.parts) if part is not None]
         if lost.preempted:
-            self._tally.preemptions += 1
+            self._tally.preemptions += lost.started
         elif lost.started:
             self._tally.deaths += 1
+            self._fruitless_deaths += 1
+        if self._fruitless_deaths > MAX_FRUITLESS_DEATHS:
+            raise EvaluationError(
+                f"Running workers failed for {lost.bundle.parts[0].label}: expected results, got "
+                f"{self._fruitless_deaths} deaths in a row ({lost.reason}). "
+                "Look at the workers' logs, or run it in one process with --executor inline."
+            )
         if not remaining:
             return
         if not lost.started or lost.preempted:

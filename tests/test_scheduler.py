@@ -1,0 +1,140 @@
+"""The scheduler against a scripted executor: retries, isolation, draining."""
+
+from collections import deque
+
+import pytest
+
+from pipeline.errors import EvaluationError
+from pipeline.executors.base import BundleDone, BundleLost
+from pipeline.records import Bundle, Part, Receipt, Unit, UnitFailure
+from pipeline.scheduler import Scheduler
+
+
+def make_bundle(architecture: int, keys: tuple[str, ...] = ("clean", "pgd", "fog")) -> Bundle:
+    parts = tuple(
+        Part(Unit(f"{architecture}-{key}", architecture, "digits", key, (1.0, 2.0), 10, "p", "c"), (1.0, 2.0), 0, 10)
+        for key in keys
+    )
+    return Bundle(architecture, "digits", parts)
+
+
+def receipt(part: Part) -> Receipt:
+    return Receipt(part.unit.id, part.strengths, part.start, part.stop, "shard", 1.0)
+
+
+class ScriptedExecutor:
+    """Computes bundles in order with a window of two; `deadly` keys kill the worker `deaths` times."""
+
+    def __init__(
+        self,
+        *,
+        deadly: dict[str, int] | None = None,
+        preempting: dict[str, int] | None = None,
+        failing: frozenset[str] = frozenset(),
+    ):
+        self.deadly = dict(deadly or {})
+        self.preempting = dict(preempting or {})
+        self.failing = failing
+        self.queue: deque[Bundle] = deque()
+        self.computed: list[str] = []
+        self.draining = False
+
+    def free_slots(self) -> int:
+        return 2 - len(self.queue)
+
+    def submit(self, bundle: Bundle) -> None:
+        self.queue.append(bundle)
+
+    def drain(self) -> None:
+        self.draining = True
+
+    def close(self) -> None:
+        self.queue.clear()
+
+    def poll(self, timeout: float):
+        del timeout
+        if not self.queue:
+            return []
+        bundle = self.queue.popleft()
+        events = []
+        for part in bundle.parts:
+            if self.draining:
+                break
+            for causes, preempted in ((self.preempting, True), (self.deadly, False)):
+                if causes.get(part.unit.id, 0) > 0:
+                    causes[part.unit.id] -= 1
+                    events.append(BundleLost(bundle, started=True, preempted=preempted, reason="gone"))
+                    events.extend(
+                        BundleLost(waiting, started=False, preempted=preempted, reason="gone") for waiting in self.queue
+                    )
+                    self.queue.clear()
+                    return events
+            if part.unit.id in self.failing:
+                events.append(UnitFailure(part, "application", "broken", "", 1))
+                continue
+            self.computed.append(part.unit.id)
+            events.append(receipt(part))
+        events.append(BundleDone(bundle))
+        return events
+
+
+ALL = [f"{a}-{k}" for a in range(3) for k in ("clean", "pgd", "fog")]
+
+
+def test_every_part_is_computed_once() -> None:
+    executor = ScriptedExecutor()
+    tally = Scheduler(executor).run([make_bundle(a) for a in range(3)])
+    assert sorted(executor.computed) == sorted(ALL)
+    assert (tally.evaluations, tally.failures, tally.drained) == (18, [], False)
+
+
+def test_a_poison_part_is_isolated_and_given_up_and_the_rest_is_done() -> None:
+    executor = ScriptedExecutor(deadly={"1-pgd": 99})
+    tally = Scheduler(executor, max_attempts=3).run([make_bundle(a) for a in range(3)])
+    assert sorted(executor.computed) == sorted(set(ALL) - {"1-pgd"})
+    assert [(f.part.unit.id, f.kind, f.attempt) for f in tally.failures] == [("1-pgd", "killed", 3)]
+    assert tally.deaths == 3
+
+
+def test_a_part_that_kills_its_worker_once_is_retried() -> None:
+    executor = ScriptedExecutor(deadly={"0-fog": 1, "2-clean": 2})
+    tally = Scheduler(executor, max_attempts=3).run([make_bundle(a) for a in range(3)])
+    assert sorted(executor.computed) == sorted(ALL)
+    assert tally.failures == []
+
+
+def test_preemptions_are_never_held_against_a_part() -> None:
+    executor = ScriptedExecutor(preempting={"0-clean": 25})
+    tally = Scheduler(executor, max_attempts=1).run([make_bundle(a) for a in range(3)])
+    assert sorted(executor.computed) == sorted(ALL)
+    assert (tally.preemptions, tally.deaths, tally.failures) == (25, 0, [])
+
+
+def test_an_application_error_is_reported_at_once() -> None:
+    executor = ScriptedExecutor(failing=frozenset({"2-fog"}))
+    tally = Scheduler(executor).run([make_bundle(a) for a in range(3)])
+    assert [(f.part.unit.id, f.kind) for f in tally.failures] == [("2-fog", "application")]
+    assert tally.evaluations == 16
+
+
+def test_draining_ends_early_and_says_so() -> None:
+    executor = ScriptedExecutor()
+    tally = Scheduler(executor, should_drain=lambda: len(executor.computed) >= 3).run(
+        [make_bundle(a) for a in range(9)]
+    )
+    assert tally.drained
+    assert 0 < tally.parts < 27
+
+
+def test_workers_that_always_die_end_the_run() -> None:
+    class Doomed(ScriptedExecutor):
+        def poll(self, timeout: float):
+            del timeout
+            return (
+                [BundleLost(self.queue.popleft(), started=True, preempted=False, reason="no libtorch")]
+                if self.queue
+                else []
+            )
+
+    with pytest.raises(EvaluationError, match="no libtorch"):
+        Scheduler(Doomed(), max_attempts=3).run([make_bundle(a) for a in range(500)])
