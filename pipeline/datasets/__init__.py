@@ -19,7 +19,7 @@ from pipeline.datasets.cifar import find_binary, find_python, load_binary, load_
 from pipeline.datasets.digits import find_digits, load_digits
 from pipeline.datasets.image_parquet import find_parquet, load_parquet
 from pipeline.datasets.imagenet16 import find_imagenet16, load_imagenet16
-from pipeline.datasets.registry import DATA_VARIABLE, data_folder
+from pipeline.datasets.registry import DATA_VARIABLE, data_folder, downloads
 from pipeline.datasets.specs import DATASETS, DatasetSpec, dataset
 from pipeline.errors import ConfigError, DatasetError, closest
 from pipeline.noise import generator
@@ -116,10 +116,11 @@ def _nothing_found(spec: DatasetSpec, forms: list[Form], path: Path | None, spli
     root = data_folder() if path is None else path
     looked_for = "; or ".join(f"{row.looks_like} ({row.name})" for row in forms)
     got = "nothing of that" if root.exists() else "no such file or folder"
-    where = f"set {DATA_VARIABLE} or the path to where they lie" if path is None else "correct the path"
+    fetching = f"Run `robust201 fetch {spec.name}`, or " if spec.name in downloads() else ""
+    advice = f"{fetching}{f'set {DATA_VARIABLE}' if path is None else 'correct the path'} to where they lie."
     return DatasetError(
         f"Loading the {split} images of {spec.name} failed for {root}: expected {looked_for}, got {got}. "
-        f"Run `robust201 fetch {spec.name}`, or {where}."
+        f"{advice[0].upper()}{advice[1:]}"
     )
 
 

@@ -1,7 +1,8 @@
 """Official CIFAR-10 and CIFAR-100, binary and Python versions.
 
 Binary (CIFAR page of A. Krizhevsky): records of the label byte (CIFAR-100: coarse, then fine) and 3,072 bytes of
-pixels, channel first. Python: pickles of {data: (N, 3072) uint8, labels or fine_labels: list}, pixels in the same order.
+pixels, channel first. Python: pickles of {data: (N, 3072) uint8, labels or fine_labels: list}, pixels in the same
+order.
 """
 
 from collections.abc import Mapping

@@ -8,11 +8,14 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
-from pipeline.errors import ConfigError, closest
+from pipeline.errors import ConfigError, DatasetError, closest
 from pipeline.files import bundled
 
 DATA_VARIABLE = "ROBUST201_DATA"
 """Environment variable that names the folder where data lies."""
+
+SUMS_FILE = "SHA256SUMS"
+"""File that unpacking leaves in a folder: what its files were when they came out of a verified archive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,23 @@ class Checksum:
         size = [f"{self.size:,} bytes"] if self.size is not None else []
         return ", ".join(size + ([f"{self.algorithm} {self.digest}"] if self.digest else []))
 
+    def require(self, file: Path | str, size: int, digest: str) -> None:
+        """Compare a file's size in bytes and its digest with what is published.
+
+        Raises:
+            DatasetError: they differ.
+        """
+        if self.size not in (None, size):
+            raise DatasetError(
+                f"Verifying failed for {file}: expected {self.size:,} bytes, got {size:,}. "
+                "The file is cut short or another; fetch it again."
+            )
+        if self.digest not in (None, digest):
+            raise DatasetError(
+                f"Verifying failed for {file}: expected {self.algorithm} {self.digest}, got {digest}. "
+                "The file is damaged or another; fetch it again."
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class Download:
@@ -47,9 +67,9 @@ class Download:
         members: path below `folder` to checksum; a package's members also say where in the wheel they lie.
         licence: terms of use.
         source: where it is described, or where it is to be had by hand.
+        checksum: of the archive or wheel; says nothing where there is none.
         file: name of the archive or wheel, or ``""``.
         url: where the archive lies, or ``""``.
-        checksum: of the archive or wheel, or None.
         package: requirement that names the wheel, such as ``"imagecorruptions==1.1.2"``, or ``""``.
         package_folder: folder inside the wheel that holds the members, or ``""``.
     """
@@ -61,9 +81,9 @@ class Download:
     members: Mapping[str, Checksum]
     licence: str
     source: str
+    checksum: Checksum
     file: str = ""
     url: str = ""
-    checksum: Checksum | None = None
     package: str = ""
     package_folder: str = ""
 
@@ -76,8 +96,7 @@ def _checksum(fields: Mapping[str, Any]) -> Checksum:
 def _download(name: str, fields: Mapping[str, Any]) -> Download:
     plain = {key: value for key, value in fields.items() if key not in ("members", "sha256", "md5", "bytes")}
     members = {path: _checksum(member) for path, member in fields.get("members", {}).items()}
-    checksum = _checksum(fields) if "sha256" in fields or "md5" in fields else None
-    return Download(name=name, members=members, checksum=checksum, **plain)
+    return Download(name=name, members=members, checksum=_checksum(fields), **plain)
 
 
 @cache
