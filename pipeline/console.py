@@ -2,16 +2,29 @@
 
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
 from rich.table import Table
 
 from pipeline.executors.base import BundleLost, Event
+from pipeline.importing import ImportReport
 from pipeline.records import UnitFailure
+from pipeline.scheduler import RunTally
+from pipeline.status import SweepStatus
 from pipeline.sweep import Outlook
 from pipeline.sweep import Progress as SweepProgress
 
@@ -91,3 +104,88 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     # A table that does not fit a log file's assumed 80 columns would be cut; there is room in a file.
     console = out if out.is_terminal else Console(file=sys.stdout, width=200)
     console.print(table)
+
+
+def show_tally(tally: RunTally, results: Path) -> int:
+    """Say how a run ended.
+
+    Args:
+        tally: what the run did.
+        results: its results folder.
+
+    Returns:
+        The exit code: 0 complete, 3 incomplete.
+    """
+    say(
+        f"Evaluated {tally.evaluations} in {show_duration(tally.seconds)} of worker time; "
+        f"{len(tally.failures)} parts failed, {tally.deaths} workers died, {tally.preemptions} were preempted."
+    )
+    for failure in tally.failures[:10]:
+        say(f"failed: {failure.part.label}: {failure.message}")
+    if len(tally.failures) > 10:
+        say(f"… and {len(tally.failures) - 10} more; all of them: robust201 status {results}")
+    if tally.complete:
+        say(f"Complete. Export it with: robust201 export {results} FOLDER")
+        return 0
+    say("Stopped as asked." if tally.drained else "Incomplete.")
+    say("Finished work is kept; run the same command again to go on.")
+    return 3
+
+
+def show_status(state: SweepStatus) -> None:
+    """Show done and total by dataset and key, rate, time left and failures."""
+    rows = [
+        (f"{key.dataset} {key.key}", str(key.done), str(key.total), f"{key.done / key.total:.0%}") for key in state.keys
+    ]
+    rows.append(("all", str(state.done), str(state.total), f"{state.done / max(state.total, 1):.1%}"))
+    show_table(f"Sweep {state.name}", ("", "done", "of", ""), rows)
+    if state.running:
+        out.print(f"running: {state.units_per_second or 0:.2f} units/s, {show_duration(state.seconds_left)} left")
+    out.print(f"worker time so far: {show_duration(state.worker_seconds)}")
+    if state.stale:
+        out.print(f"{state.stale} evaluations in the folder belong to another protocol or sweep and are not used")
+    for shard in state.damaged:
+        out.print(f"damaged: {shard}", markup=False)
+    for failure in state.failures:
+        out.print(f"failed ({failure['kind']}): {failure['label']}: {failure['message']}", markup=False)
+
+
+def show_import(report: ImportReport, store: Path) -> int:
+    """Say what was imported and what was refused, and give the exit code."""
+    out.print(f"Imported {len(report.imported)} networks into {store}.", markup=False, highlight=False)
+    for refusal in report.refused:
+        say(f"refused: {refusal}")
+    return 0 if not report.refused else 3
+
+
+@contextmanager
+def counting(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a count of done and total steps while a block runs.
+
+    Yields:
+        A function of (done, total).
+    """
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=err, disable=not err.is_terminal
+    ) as live:
+        task = live.add_task(what, total=None)
+        yield lambda done, total: live.update(task, completed=done, total=total)
+
+
+@contextmanager
+def download_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Show bytes, rate and time left while a block downloads.
+
+    Yields:
+        A function of (bytes so far, bytes in all or None).
+    """
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err, disable=not err.is_terminal) as live:
+        task = live.add_task(f"Downloading {name}", total=None)
+        yield lambda done, total: live.update(task, completed=done, total=total)

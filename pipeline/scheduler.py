@@ -32,6 +32,7 @@ class RunTally:
         deaths: workers that died under a bundle.
         preemptions: workers whose machine was taken away.
         drained: whether the run stopped because it was asked to.
+        remaining: (strength, slice) results that were asked for and are neither committed nor given up.
     """
 
     evaluations: int = 0
@@ -41,6 +42,12 @@ class RunTally:
     deaths: int = 0
     preemptions: int = 0
     drained: bool = False
+    remaining: int = 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything asked for is there."""
+        return not self.remaining and not self.failures
 
 
 _Slice = tuple[str, float, int, int]
@@ -101,6 +108,7 @@ class Scheduler:
             for event in self._executor.poll(POLL_SECONDS):
                 self._count(event)
                 self._on_event(event, self._tally)
+        self._tally.remaining = len(self._open)
         return self._tally
 
     def _count(self, event: Event) -> None:

@@ -1,1 +1,28 @@
-"""Where bundles are computed: in this process, or on Ray actors."""
+"""Where bundles are computed: in this process, or on Ray actors. To add one, add a branch to `make_executor`."""
+
+from pipeline.executors.base import Executor
+from pipeline.plan import Facts, Plan
+
+
+def make_executor(plan: Plan, facts: Facts) -> Executor:
+    """Start the executor that the sweep names.
+
+    Args:
+        plan: the sweep's plan.
+        facts: hashes of its inputs, which every worker checks.
+
+    Returns:
+        A started executor; close it.
+    """
+    # torch and Ray are imported only once there is something to compute
+    from pipeline.worker import Worker, WorkerSettings
+
+    settings = WorkerSettings(plan.config, facts.datasets)
+    if plan.config.execution.executor == "inline":
+        from pipeline.executors.inline import InlineExecutor
+
+        worker = Worker(settings)
+        return InlineExecutor(worker.run)
+    from pipeline.executors.ray import RayExecutor
+
+    return RayExecutor(settings)

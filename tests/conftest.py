@@ -1,0 +1,98 @@
+"""Fixtures of many tests: a tiny sweep over the digits with random weights."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline.config import SweepConfig, parse_config
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+TINY_ARCHITECTURES = (0, 21)
+TINY_KEYS: dict[str, dict[str, Any]] = {
+    "clean": {},
+    "fgsm": {"epsilons_255": [1, 8]},
+    "pgd": {"epsilons_255": [1, 8], "steps": 2},
+    "aa_apgd-ce": {"epsilons_255": [1, 8], "steps": 3},
+    "aa_square": {"epsilons_255": [1, 8], "queries": 5},
+    "brightness": {"severities": [1, 5]},
+    "gaussian_noise": {"severities": [1, 5]},
+}
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder named by ROBUST201_DATA, or a reason to skip."""
+    folder = Path(os.environ.get("ROBUST201_DATA", REPOSITORY.parent / "shared"))
+    if not (folder / "cifar10" / "test.parquet").exists():
+        pytest.skip(f"no cifar10/test.parquet in {folder}; name a data folder by ROBUST201_DATA")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint store with random networks (C=4, N=1) for the digits."""
+    import torch
+
+    from pipeline.checkpoints.store import CheckpointStore
+    from pipeline.spaces import nasbench201
+    from pipeline.spaces.network import build_network
+
+    folder = tmp_path_factory.mktemp("weights")
+    with CheckpointStore(folder) as store:
+        for index in (*TINY_ARCHITECTURES, 309):
+            torch.manual_seed(index)
+            spec = nasbench201.architecture(index).spec
+            network = build_network(spec, channels=4, cells=1, n_classes=10)
+            store.add(
+                index=index,
+                spec=spec,
+                dataset="digits",
+                epochs=1,
+                seed=777,
+                channels=4,
+                cells=1,
+                n_classes=10,
+                source="random",
+                source_sha256="0" * 64,
+                state_dict=network.state_dict(),
+            )
+    return folder
+
+
+MakeSweep = Callable[..., SweepConfig]
+
+
+@pytest.fixture
+def make_sweep(tiny_weights: Path, tmp_path: Path) -> MakeSweep:
+    """Make tiny sweeps: two architectures, seven keys, ten images; keyword arguments replace top-level fields."""
+
+    def make(**changes: Any) -> SweepConfig:
+        execution = {"executor": "inline", "threads": 1, "gmacs_per_second": 10} | changes.pop("execution", {})
+        payload: dict[str, Any] = {
+            "name": "tiny",
+            "results": str(tmp_path / "results"),
+            "architectures": list(TINY_ARCHITECTURES),
+            "network": {"channels": 4, "cells": 1},
+            "checkpoints": {"path": str(tiny_weights)},
+            "datasets": {"digits": {"corruptions": {"source": "generated", "path": str(tmp_path / "corruptions")}}},
+            "images": {"count": 10, "seed": 0},
+            "keys": TINY_KEYS,
+            "batch_size": 4,
+            "execution": execution,
+        }
+        return parse_config(payload | changes, "test")
+
+    return make
+
+
+def read_tree(folder: Path) -> dict[str, bytes]:
+    """All files below a folder, by relative path."""
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def names(paths: Sequence[Path]) -> list[str]:
+    """File names, sorted."""
+    return sorted(path.name for path in paths)

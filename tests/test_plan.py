@@ -1,0 +1,132 @@
+"""Planning: identity by content, nothing lost in parts and bundles, narrowing."""
+
+import itertools
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pipeline.config import SweepConfig, parse_config
+from pipeline.errors import ConfigError
+from pipeline.plan import DatasetFacts, Facts, Plan, describe_difference, make_plan
+from pipeline.records import Part
+
+CORRUPTIONS = {"brightness": {"source": "generated", "sha256": "b"}, "fog": {"source": "generated", "sha256": "f"}}
+KEYS = {
+    "clean": {},
+    "pgd": {"epsilons_255": [1, 8], "steps": 5},
+    "aa_square": {"epsilons_255": [1, 8], "queries": 50},
+    "brightness": {},
+    "fog": {},
+}
+
+
+def make_config(**changes: object) -> SweepConfig:
+    payload = {
+        "name": "tiny",
+        "results": "runs/tiny",
+        "architectures": [0, 9, 21],
+        "checkpoints": {"path": "weights"},
+        "datasets": {"digits": {"corruptions": {"source": "generated"}}},
+        "keys": KEYS,
+        "batch_size": 8,
+    }
+    return parse_config(payload | changes, "test")
+
+
+def make_facts(*, pixels: str = "p", checkpoints: dict[int, str] | None = None, n_images: int = 100) -> Facts:
+    weights = {0: "w0", 9: "w9", 21: "w21"} | (checkpoints or {})
+    return Facts({"digits": DatasetFacts(n_images, pixels, CORRUPTIONS)}, {"digits": weights})
+
+
+def ids(plan: Plan) -> dict[tuple[int, str], str]:
+    return {(unit.architecture, unit.key): unit.id for unit in plan.units}
+
+
+BASE = ids(make_plan(make_config(), make_facts()))
+
+
+def test_ids_differ_between_units_and_repeat_between_plans() -> None:
+    assert len(set(BASE.values())) == len(BASE) == 15
+    assert ids(make_plan(make_config(), make_facts())) == BASE
+
+
+def test_one_more_epsilon_keeps_the_units() -> None:
+    keys = KEYS | {"pgd": {"epsilons_255": [1, 4, 8], "steps": 5}}
+    assert ids(make_plan(make_config(keys=keys), make_facts())) == BASE
+
+
+@pytest.mark.parametrize(
+    ("config", "facts", "changed"),
+    [
+        ({"keys": KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 6}}}, {}, {"pgd"}),
+        ({"keys": KEYS | {"aa_square": {"epsilons_255": [1, 8], "queries": 51}}}, {}, {"aa_square"}),
+        ({"seed": 1}, {}, {"pgd", "aa_square"}),
+        ({"batch_size": 9}, {}, {"pgd", "aa_square"}),
+        ({}, {"pixels": "q"}, set(KEYS)),
+        ({"images": {"count": 50}}, {}, set(KEYS)),
+        ({"network": {"channels": 8, "cells": 5}}, {}, set(KEYS)),
+        ({"execution": {"workers": 7, "micro_batch": 3, "threads": 2}}, {}, set()),
+        ({"results": "elsewhere", "name": "other"}, {}, set()),
+    ],
+)
+def test_exactly_what_decides_a_number_changes_identity(
+    config: dict[str, object], facts: dict[str, str], changed: set[str]
+) -> None:
+    new = ids(make_plan(make_config(**config), make_facts(**facts)))
+    assert {key for (index, key), identifier in new.items() if identifier != BASE[index, key]} == changed
+
+
+def test_another_checkpoint_changes_its_architecture_alone() -> None:
+    new = ids(make_plan(make_config(), make_facts(checkpoints={9: "retrained"})))
+    assert {index for (index, key), identifier in new.items() if identifier != BASE[index, key]} == {9}
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    part_minutes=st.floats(1e-4, 10),
+    batch_size=st.integers(1, 40),
+    n_images=st.integers(1, 150),
+    data=st.data(),
+)
+def test_bundles_hold_every_missing_evaluation_once(
+    part_minutes: float, batch_size: int, n_images: int, data: st.DataObject
+) -> None:
+    execution = {"part_minutes": part_minutes, "gmacs_per_second": 1}
+    plan = make_plan(make_config(batch_size=batch_size, execution=execution), make_facts(n_images=n_images))
+    wanted = data.draw(st.lists(st.sampled_from(plan.units), unique_by=lambda unit: unit.id, min_size=1))
+    bundles = plan.bundles(Part(unit, unit.strengths, 0, unit.n_images) for unit in wanted)
+    covered: Counter[tuple[str, float, int]] = Counter()
+    for bundle in bundles:
+        for part in bundle.parts:
+            assert (part.unit.architecture, part.unit.dataset) == (bundle.architecture, bundle.dataset)
+            assert part.start % batch_size == 0
+            covered.update(itertools.product([part.unit.id], part.strengths, range(part.start, part.stop)))
+    expected = {
+        (unit.id, strength, image) for unit in wanted for strength in unit.strengths for image in range(unit.n_images)
+    }
+    assert set(covered) == expected
+    assert set(covered.values()) == {1}
+    costs = [sum(plan.seconds(part) for part in bundle.parts) for bundle in bundles]
+    assert costs == sorted(costs, reverse=True)
+
+
+def test_narrowing_keeps_what_matches_and_refuses_what_does_not() -> None:
+    plan = make_plan(make_config(), make_facts())
+    narrowed = plan.narrow(architectures={9}, keys={"pgd", "fog"})
+    assert [(unit.architecture, unit.key) for unit in narrowed.units] == [(9, "pgd"), (9, "fog")]
+    with pytest.raises(ConfigError, match="Did you mean 'pgd'"):
+        plan.narrow(keys={"pdg"})
+    with pytest.raises(ConfigError, match="at least one unit"):
+        plan.narrow(architectures={10})
+
+
+def test_facts_survive_json() -> None:
+    facts = make_facts()
+    assert Facts.from_payload(facts.to_payload()) == facts
+
+
+def test_a_difference_names_its_fields() -> None:
+    old, new = ({"key": "pgd", "parameters": {"steps": steps}, "seed": 0} for steps in (40, 20))
+    assert describe_difference(old, new) == ["parameters.steps: 40 → 20"]
