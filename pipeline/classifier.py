@@ -50,6 +50,10 @@ class Classifier(nn.Module):
     def _logits(self, pixels: torch.Tensor) -> torch.Tensor:
         output = self.network((pixels - self.mean) / self.std)
         logits: torch.Tensor = output[1] if isinstance(output, tuple) else output
+        if torch.is_grad_enabled() and pixels.requires_grad and not logits.requires_grad:
+            # A network without a path from input to output may leave the graph; attacks then ask for a gradient that
+            # is zero, not for an error. Pixels are finite, so this adds exactly 0.
+            logits = logits + 0.0 * pixels.flatten(1).sum(dim=1, keepdim=True)
         return logits
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -66,5 +70,8 @@ class Classifier(nn.Module):
         pieces = torch.split(pixels, self.micro_batch)
         if torch.is_grad_enabled() and pixels.requires_grad:
             # Checkpointing recomputes each piece in the backward pass, so only one piece's activations live at a time.
-            return torch.cat([checkpoint(self._logits, piece, use_reentrant=False) for piece in pieces])
+            # A network in evaluation mode draws nothing, so there is no random state to keep for that.
+            return torch.cat(
+                [checkpoint(self._logits, piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces]
+            )
         return torch.cat([self._logits(piece) for piece in pieces])

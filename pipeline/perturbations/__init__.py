@@ -3,8 +3,8 @@
 A row holds what planning needs (parameters, strengths, cost) and the name of the module that does the work. The module
 is imported by `Perturbation.load` in a worker only: planning, status and export never import torch.
 
-To add an attack: write one module with a `perturb` function (see `pipeline.perturbations.base`), a parameter class and a
-row here. The table-wide tests then cover it.
+To add an attack: write one module with a `perturb` function (see `pipeline.perturbations.base`), a parameter class and
+a row here. The table-wide tests then cover it.
 """
 
 import importlib

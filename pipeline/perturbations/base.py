@@ -6,15 +6,18 @@ A module of this package has one public function::
         context: Context,
         parameters: <its parameter class>,
         strengths: Sequence[float],
+        *,
         images: torch.Tensor,      # (N, 3, H, W) uint8 on the context's device
         labels: torch.Tensor,      # (N,) int64 on the context's device
         indices: NDArray[int64],   # (N,) rows of the dataset's full test split
     ) -> Iterator[Perturbed]
 
-It may batch, merge and order as it likes, as long as each position appears once a strength.
+It may batch, merge and order as it likes, as long as each position appears once a strength. It yields outside of any
+changed torch state (random generators, gradient mode): what happens between two batches is the caller's.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -24,6 +27,7 @@ from numpy.typing import NDArray
 
 from pipeline.classifier import Classifier
 from pipeline.errors import PerturbationError
+from pipeline.noise import derived_seed
 
 # A float32 pixel in [0, 1] is off by at most 2**-25 after one rounding; attacks add, subtract and clip a few times.
 EPSILON_SLACK = 1e-6
@@ -57,6 +61,8 @@ class Context:
         batch_size: images that share one batch of draws in the reference engine (part of the protocol).
         corrupted: where corrupted images come from; None where the sweep has no corruptions.
         first_batch: number of batches that come before the images given, so that a part draws what the whole would.
+        key: the key being evaluated; it names the draws and the corruption. `pipeline.evaluate.evaluate` sets it and
+            `first_batch`.
     """
 
     classifier: Classifier
@@ -64,6 +70,7 @@ class Context:
     batch_size: int
     corrupted: CorruptedImages | None = None
     first_batch: int = 0
+    key: str = ""
 
     def batches(self, n_images: int) -> Iterator[tuple[int, slice]]:
         """Cut images into the protocol's batches.
@@ -78,10 +85,35 @@ class Context:
             number = self.first_batch + offset // self.batch_size
             yield number, slice(offset, min(offset + self.batch_size, n_images))
 
+    @contextmanager
+    def draws(self, batch: int) -> Iterator[int]:
+        """Seed torch's generators for one batch, and give the caller its own state back afterwards.
+
+        The seed is made of the sweep's seed, the key and the batch's number, so all strengths and all architectures
+        draw the same, and a strength's draws do not depend on which others are asked for.
+
+        Args:
+            batch: the batch's number in the whole image set (see `batches`).
+
+        Yields:
+            The seed, for libraries that seed by themselves.
+        """
+        seed = derived_seed(self.seed, self.key, batch)
+        # Both libraries seed every CUDA device, so every one is restored; a run on the CPU must not wake CUDA for that.
+        devices = range(torch.cuda.device_count()) if self.classifier.device.type == "cuda" else ()
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(seed)
+            yield seed
+
 
 def to_float(images: torch.Tensor) -> torch.Tensor:
     """Pixels as the attacks see them: (B, 3, H, W) uint8 to float32 in [0, 1]."""
     return images.to(torch.float32).div(255.0)
+
+
+def positions_of(batch: slice, device: torch.device) -> torch.Tensor:
+    """Positions (B,) int64 that a slice of `Context.batches` covers."""
+    return torch.arange(batch.start, batch.stop, device=device)
 
 
 def checked(
@@ -102,28 +134,54 @@ def checked(
         ball: whether strengths are Linf epsilons in units of 1/255 that the images must keep to.
 
     Yields:
-        The same batches.
+        The same batches. A strength is complete when N images of it have come: a repeated position raises at once.
 
     Raises:
-        PerturbationError: a batch is of the wrong shape or type, out of [0, 1], NaN or out of its epsilon ball, or at the
-            end a position is missing or was given twice.
+        PerturbationError: a batch is of the wrong shape or type, names a strength or position that was not given, is
+            out of [0, 1], NaN or out of its epsilon ball, repeats a position, or at the end a position is missing.
     """
     counts = torch.zeros((len(strengths), len(images)), dtype=torch.int32, device=images.device)
     for batch in perturbed:
-        _check_batch(batch, name, images, strengths, ball=ball)
-        counts[batch.strength].index_add_(
-            0, batch.positions.to(counts.device), torch.ones_like(batch.positions, dtype=torch.int32)
-        )
+        _check_names(batch, name, len(images), strengths)
+        _check_pixels(batch, name, images, strengths, ball=ball)
+        seen = counts[batch.strength]
+        seen.index_add_(0, batch.positions, torch.ones_like(batch.positions, dtype=torch.int32))
+        if bool((seen > 1).any()):
+            raise _coverage_error(name, counts, strengths)
         yield batch
     if not bool((counts == 1).all()):
-        strength, position = (counts != 1).nonzero()[0].tolist()
+        raise _coverage_error(name, counts, strengths)
+
+
+def _coverage_error(name: str, counts: torch.Tensor, strengths: Sequence[float]) -> PerturbationError:
+    surplus = (counts > 1).nonzero()
+    strength, position = (surplus if len(surplus) else (counts != 1).nonzero())[0].tolist()
+    return PerturbationError(
+        f"Perturbing failed for {name}: expected each image once a strength, got image {position} "
+        f"{int(counts[strength, position])} times at strength {strengths[strength]:g}. This is a bug in the attack."
+    )
+
+
+def _check_names(batch: Perturbed, name: str, n_images: int, strengths: Sequence[float]) -> None:
+    if not 0 <= batch.strength < len(strengths):
         raise PerturbationError(
-            f"Perturbing failed for {name}: expected each image once a strength, got image {position} "
-            f"{int(counts[strength, position])} times at strength {strengths[strength]:g}. This is a bug in the attack."
+            f"Perturbing failed for {name}: expected a strength index below {len(strengths)}, got {batch.strength}. "
+            "This is a bug in the attack."
+        )
+    if batch.positions.ndim != 1 or batch.positions.dtype != torch.int64 or len(batch.positions) == 0:
+        raise PerturbationError(
+            f"Perturbing failed for {name}: expected one or more positions (B,) int64, got "
+            f"{batch.positions.dtype} {tuple(batch.positions.shape)}. This is a bug in the attack."
+        )
+    first, last = int(batch.positions.min()), int(batch.positions.max())
+    if first < 0 or last >= n_images:
+        raise PerturbationError(
+            f"Perturbing failed for {name}: expected positions in [0, {n_images}), got {first} to {last}. "
+            "This is a bug in the attack."
         )
 
 
-def _check_batch(batch: Perturbed, name: str, images: torch.Tensor, strengths: Sequence[float], *, ball: bool) -> None:
+def _check_pixels(batch: Perturbed, name: str, images: torch.Tensor, strengths: Sequence[float], *, ball: bool) -> None:
     shape = (len(batch.positions), *images.shape[1:])
     if tuple(batch.images.shape) != shape or batch.images.dtype != torch.float32:
         raise PerturbationError(
@@ -134,7 +192,8 @@ def _check_batch(batch: Perturbed, name: str, images: torch.Tensor, strengths: S
     if not bool((batch.images.min() >= 0) & (batch.images.max() <= 1)):
         raise PerturbationError(
             f"Perturbing failed for {name}: expected pixels in [0, 1], got "
-            f"[{float(batch.images.min())}, {float(batch.images.max())}]. This is a bug in the attack."
+            f"[{float(batch.images.min())}, {float(batch.images.max())}]. "
+            "This is a bug in the attack, or NaN in the network's weights."
         )
     if ball:
         epsilon = strengths[batch.strength] / 255

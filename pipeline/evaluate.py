@@ -1,0 +1,145 @@
+"""Evaluate one part: perturb its images, show them to the network, measure. Pure: no disk, no Ray."""
+
+import dataclasses
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from pipeline.classifier import Classifier
+from pipeline.errors import ConfigError, EvaluationError, closest
+from pipeline.measurements import Accumulator, check_values
+from pipeline.perturbations import Parameters, Perturbation
+from pipeline.perturbations.base import Context, Perturbed, checked
+from pipeline.records import EvaluationResult, ImageSet, Part
+
+PRECISIONS = ("fp32",)
+"""Arithmetic of the networks: IEEE float32 throughout, on every device."""
+
+
+def configure_torch(threads: int, precision: str = "fp32") -> None:
+    """Set torch so that equal inputs give equal bytes on equal device types.
+
+    The number of threads is set because it decides how the CPU splits its sums. TF32 is off, cuDNN neither tries out
+    algorithms nor takes nondeterministic ones, and an operation without a deterministic form raises.
+
+    Args:
+        threads: CPU threads of one operation, at least 1.
+        precision: a name from `PRECISIONS`.
+
+    Raises:
+        ConfigError: unknown precision, or no threads.
+    """
+    if precision not in PRECISIONS:
+        raise ConfigError(
+            f"Setting up torch failed for precision {precision!r}: no such precision.{closest(precision, PRECISIONS)}"
+        )
+    if threads < 1:
+        raise ConfigError(f"Setting up torch failed for threads: expected 1 or more, got {threads}.")
+    torch.set_num_threads(threads)
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = True
+    # cuBLAS reads it when it is first used; without it, deterministic algorithms refuse matrix products on CUDA.
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(mode=True)
+    # Every tensor is written before it is read here; filling them first would only cost time.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+def evaluate(  # noqa: PLR0917 - what is evaluated, in the order of DESIGN's picture
+    context: Context,
+    row: Perturbation,
+    parameters: Parameters,
+    part: Part,
+    images: ImageSet,
+    measurements: Sequence[str],
+    *,
+    provenance: Mapping[str, str],
+) -> Iterator[EvaluationResult]:
+    """Evaluate the strengths of a part, each as soon as it is complete.
+
+    Args:
+        context: classifier, seed, batch of draws and source of corrupted images; its `key` and `first_batch` are set
+            here.
+        row: what to do to the images.
+        parameters: the row's parameters; the strengths are the part's.
+        part: strengths and image positions [start, stop), which must be cut at batches of draws.
+        images: the whole selection that the part is a slice of.
+        measurements: names from `pipeline.measurements.MEASUREMENTS`.
+        provenance: versions, host and device, passed on to the results.
+
+    Yields:
+        A result for each strength. Every image that is measured goes through the network anew: the attacks' own
+        predictions are not used.
+
+    Raises:
+        EvaluationError: the part does not fit the images or the batches, the logits are not finite, or a result breaks
+            an invariant.
+        PerturbationError: the perturbation breaks its contract.
+    """
+    _check_part(context, part, images)
+    context = dataclasses.replace(context, key=row.key, first_batch=part.start // context.batch_size)
+    chosen = slice(part.start, part.stop)
+    # Copies: torch takes no read-only memory, which is what memory maps and Ray's object store hand out.
+    pixels = torch.from_numpy(np.array(images.images[chosen])).to(context.classifier.device)
+    labels = torch.from_numpy(np.array(images.labels[chosen])).to(context.classifier.device)
+    batches = checked(
+        row.load()(context, parameters, part.strengths, images=pixels, labels=labels, indices=images.indices[chosen]),
+        name=part.label,
+        images=pixels,
+        strengths=part.strengths,
+        ball=row.kind == "attack",
+    )
+    measured = _measure(batches, context.classifier, labels, part.strengths, measurements, name=part.label)
+    label_counts = np.bincount(images.labels[chosen], minlength=images.n_classes)
+    for strength, values, seconds in measured:
+        check_values(values, len(labels), label_counts, name=part.label)
+        yield EvaluationResult(part, part.strengths[strength], values, seconds, provenance)
+
+
+def _measure(
+    batches: Iterator[Perturbed],
+    classifier: Classifier,
+    labels: torch.Tensor,
+    strengths: Sequence[float],
+    measurements: Sequence[str],
+    *,
+    name: str,
+) -> Iterator[tuple[int, dict[str, NDArray[Any]], float]]:
+    """Yield the index of each strength with its columns and seconds as soon as all of its images have come."""
+    accumulators = [
+        Accumulator(measurements, classifier.n_classes, classifier.device, len(labels), name=name) for _ in strengths
+    ]
+    seen = [0] * len(strengths)
+    seconds = [0.0] * len(strengths)
+    before = time.perf_counter()
+    for strength, positions, shown in batches:
+        with torch.inference_mode():
+            accumulators[strength].update(positions, classifier(shown), labels[positions])
+        seen[strength] += len(positions)
+        complete = seen[strength] == len(labels)
+        values = accumulators[strength].finalise() if complete else {}
+        seconds[strength] += time.perf_counter() - before
+        if complete:
+            yield strength, values, seconds[strength]
+        before = time.perf_counter()
+
+
+def _check_part(context: Context, part: Part, images: ImageSet) -> None:
+    n_images = len(images)
+    if part.unit.n_images != n_images or not 0 <= part.start < part.stop <= n_images:
+        raise EvaluationError(
+            f"Evaluating failed for {part.label}: expected a slice of {n_images} images, got {part.start}:{part.stop} "
+            f"of {part.unit.n_images}. Plan again with the images that this sweep selects."
+        )
+    if part.start % context.batch_size or (part.stop % context.batch_size and part.stop != n_images):
+        raise EvaluationError(
+            f"Evaluating failed for {part.label}: expected a slice that is cut at multiples of {context.batch_size} "
+            f"images, which share their draws, got {part.start}:{part.stop}. Plan again with this batch size."
+        )
