@@ -1,6 +1,5 @@
 """What every loader returns, and the checks that loaders share."""
 
-import hashlib
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -52,8 +51,9 @@ def read_verified(path: Path, checksum: Checksum | None) -> bytes:
     if checksum is not None:
         if checksum.digest is None:
             checksum = Checksum("sha256", _recorded_sha256(path), checksum.size)
-        digest = hashlib.new(checksum.algorithm, content, usedforsecurity=False).hexdigest()
-        checksum.require(path, len(content), digest)
+        hasher = checksum.hasher()
+        hasher.update(content)
+        checksum.require(path, len(content), hasher.hexdigest())
     return content
 
 

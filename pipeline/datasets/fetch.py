@@ -73,7 +73,7 @@ def _verify_folder(target: Path, entry: Download) -> None:
 def _verify_file(path: Path, checksum: Checksum) -> None:
     try:
         with path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, checksum.algorithm).hexdigest()
+            digest = hashlib.file_digest(stream, checksum.hasher).hexdigest()
         checksum.require(path, path.stat().st_size, digest)
     except OSError as error:
         raise DatasetError(

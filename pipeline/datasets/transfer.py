@@ -15,8 +15,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import BufferedRandom
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import NamedTuple
 
 from pipeline.datasets.registry import Checksum
 from pipeline.errors import DatasetError, StorageFullError
@@ -111,7 +112,7 @@ def transfer(url: str, target: Path, checksum: Checksum, *, progress: Progress |
             fsync_folder(target.parent)
 
 
-def _lock(stream: BinaryIO, part: Path) -> None:
+def _lock(stream: BufferedRandom, part: Path) -> None:
     try:
         fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -120,7 +121,7 @@ def _lock(stream: BinaryIO, part: Path) -> None:
         ) from error
 
 
-def _receive_whole(url: str, stream: BinaryIO, part: Path, checksum: Checksum, progress: Progress | None) -> None:
+def _receive_whole(url: str, stream: BufferedRandom, part: Path, checksum: Checksum, progress: Progress | None) -> None:
     resumed = stream.seek(0, os.SEEK_END) > 0
     while True:
         _receive(url, stream, part, progress)
@@ -133,11 +134,11 @@ def _receive_whole(url: str, stream: BinaryIO, part: Path, checksum: Checksum, p
         resumed = False  # what lay there before may have been of another version: once more from the first byte
 
 
-def _measure(stream: BinaryIO, checksum: Checksum) -> Checksum:
+def _measure(stream: BufferedRandom, checksum: Checksum) -> Checksum:
     """Describe the bytes of a file in the terms of a checksum; what is not published counts as equal."""
     size = stream.seek(0, os.SEEK_END)
     stream.seek(0)
-    digest = hashlib.file_digest(stream, checksum.algorithm).hexdigest()  # type: ignore[arg-type]
+    digest = hashlib.file_digest(stream, checksum.hasher).hexdigest()
     return Checksum(
         checksum.algorithm,
         digest if checksum.digest is not None else None,
@@ -145,7 +146,7 @@ def _measure(stream: BinaryIO, checksum: Checksum) -> Checksum:
     )
 
 
-def _receive(url: str, stream: BinaryIO, part: Path, progress: Progress | None) -> None:
+def _receive(url: str, stream: BufferedRandom, part: Path, progress: Progress | None) -> None:
     """Ask until the server has sent the last byte."""
     failures = 0
     while True:
@@ -161,7 +162,7 @@ def _receive(url: str, stream: BinaryIO, part: Path, progress: Progress | None) 
             return
 
 
-def _append(url: str, stream: BinaryIO, part: Path, progress: Progress | None) -> None:
+def _append(url: str, stream: BufferedRandom, part: Path, progress: Progress | None) -> None:
     body = _request(url, stream.seek(0, os.SEEK_END))
     if body is None:
         return
