@@ -1,0 +1,108 @@
+"""Result folders of several clusters into one."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.errors import ShardDamagedError
+from pipeline.files import atomic_write, fsync_folder
+from pipeline.shards.folder import ResultsFolder
+from pipeline.shards.reading import RowReader
+from pipeline.shards.scan import scan
+from pipeline.shards.verification import Finding, find_unequal_duplicates
+
+
+@dataclass(frozen=True)
+class MergeReport:
+    """What joining results folders did.
+
+    Attributes:
+        added: shards that the target received.
+        present: shards that it had already.
+        protocols: protocol payloads that it received.
+        conflicts: damaged shards of the sources, which were left there, and unequal duplicates in the target.
+    """
+
+    added: int
+    present: int
+    protocols: int
+    conflicts: tuple[Finding, ...]
+
+
+def merge(sources: Sequence[Path], target: Path) -> MergeReport:
+    """Join results folders; the sources stay as they are, and may overlap.
+
+    Names of shards are hashes of their content, so equal names are equal shards; each is verified before it is linked
+    (within a file system) or copied.
+
+    Args:
+        sources: results folders.
+        target: the folder that receives them; made if absent.
+
+    Returns:
+        What was done and found.
+
+    Raises:
+        InputError: a source is no results folder.
+        FormatVersionError: another version made a folder or a shard.
+        StorageFullError: no space is left; every shard that came over is whole.
+    """
+    folders = [ResultsFolder(source) for source in sources]
+    for folder in folders:
+        folder.check_format()
+    receiver = ResultsFolder(target)
+    receiver.create()
+    added = present = protocols = 0
+    conflicts: list[Finding] = []
+    for folder in folders:
+        if folder.root.resolve() == receiver.root.resolve():
+            continue
+        inventory = scan(folder, verify=True, on_damage="report")
+        conflicts += [Finding(shard, "", "damaged", message) for shard, message in inventory.damage.items()]
+        protocols += _receive_protocols(folder, receiver)
+        for shard in inventory.shards:
+            if receiver.path(shard).exists():
+                present += 1
+            else:
+                _receive_shard(folder, receiver, shard)
+                added += 1
+    for dataset in receiver.shards.iterdir() if receiver.shards.is_dir() else ():
+        fsync_folder(dataset)
+    inventory = scan(receiver, verify=False, on_damage="report")
+    conflicts += [Finding(shard, "", "damaged", message) for shard, message in inventory.damage.items()]
+    conflicts += find_unequal_duplicates(RowReader(receiver), inventory)
+    return MergeReport(added, present, protocols, tuple(conflicts))
+
+
+def _receive_shard(source: ResultsFolder, target: ResultsFolder, shard: str) -> None:
+    path = target.path(shard)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        os.link(source.path(shard), path)
+    except FileExistsError:
+        return
+    except OSError:
+        # Another file system, or one without hard links.
+        with source.path(shard).open("rb") as content, atomic_write(path, on_step=target.on_step) as stream:
+            shutil.copyfileobj(content, stream)
+        _verify_copy(target, shard)
+
+
+def _verify_copy(target: ResultsFolder, shard: str) -> None:
+    try:
+        target.verify_hash(shard)
+    except ShardDamagedError:
+        target.set_aside(shard)
+        raise
+
+
+def _receive_protocols(source: ResultsFolder, target: ResultsFolder) -> int:
+    received = 0
+    for path in sorted(source.protocols.glob("*.json")):
+        if not (target.protocols / path.name).exists():
+            with atomic_write(target.protocols / path.name) as stream:
+                stream.write(path.read_bytes())
+            received += 1
+    return received
