@@ -144,7 +144,7 @@ def load_python(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) ->
 def _joined(
     spec: DatasetSpec, path: Path, split: Split, images: list[Any], labels: list[Any], *, verify: bool
 ) -> LabelledImages:
-    joined = LabelledImages(np.ascontiguousarray(np.concatenate(images)), np.concatenate(labels))
+    joined = LabelledImages(np.concatenate(images), np.concatenate(labels))
     if verify:
         check_count(path, len(joined.labels), spec, split)
     return joined

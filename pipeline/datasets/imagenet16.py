@@ -55,7 +55,7 @@ def load_imagenet16(spec: DatasetSpec, path: Path, split: Split, *, verify: bool
         kept = batch.labels <= spec.n_classes
         images.append(batch.images[kept])
         labels.append(batch.labels[kept] - 1)
-    joined = LabelledImages(np.ascontiguousarray(np.concatenate(images)), np.concatenate(labels))
+    joined = LabelledImages(np.concatenate(images), np.concatenate(labels))
     if verify:
         check_count(path, len(joined.labels), spec, split)
     if not len(joined.labels):
