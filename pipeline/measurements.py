@@ -269,9 +269,12 @@ def merge_values(parts: Sequence[Values], *, name: str = "a result") -> dict[str
     Raises:
         EvaluationError: no parts, parts with different columns or classes, or too many images.
     """
-    forms = {(*sorted(part), part["cm"].shape) for part in parts}
+    forms = {f"{', '.join(sorted(part))} of {len(part['cm'])} classes" for part in parts}
     if len(forms) != 1:
-        raise EvaluationError(f"Merging failed for {name}: expected parts of one form, got {sorted(forms)}.")
+        raise EvaluationError(
+            f"Merging failed for {name}: expected parts with equal columns, "
+            f"got {' and '.join(sorted(forms)) or 'none'}. Evaluate it again."
+        )
     cms = [part["cm"].astype(np.int64) for part in parts]
     cm = np.sum(cms, axis=0)
     _check_sizes(name, len(cm), int(cm.sum()))
