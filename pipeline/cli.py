@@ -327,3 +327,35 @@ def corrupt(
     for line in lines:
         typer.echo(line)
     raise typer.Exit(0 if sound else 3)
+
+
+@app.command()
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="Folder for results, dataset and figures.")] = Path("runs/demo"),
+) -> None:
+    """Run the whole job in small on digits and networks that ship with robust201 (two to three minutes)."""
+    from pipeline.analysis.reader import RobustnessDataset
+    from pipeline.demo import run_demo
+
+    display = console.RunDisplay()
+    with display.showing():
+        outcome = run_demo(out, on_outlook=console.show_outlook, on_progress=display.update, say=console.say)
+    console.show_summary(RobustnessDataset(outcome.dataset))
+    for what, place in (("JSON dataset", outcome.dataset), ("report", outcome.report), ("plots", outcome.plots[0].parent)):
+        typer.echo(f"{what}: {place}")
+
+
+@app.command()
+def doctor(
+    sweep: Annotated[Path | None, typer.Argument(help="A sweep YAML whose needs are looked at too.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Look at the installation and at what a sweep needs, with a fix beside each finding."""
+    from pipeline.doctor import examine
+
+    findings = list(examine(load_config(sweep) if sweep else None))
+    if as_json:
+        _print_json([vars(finding) for finding in findings])
+    else:
+        console.show_findings(findings)
+    raise typer.Exit(0 if all(finding.ok for finding in findings) else 2)

@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import (
     BarColumn,
     DownloadColumn,
@@ -20,6 +21,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from pipeline.doctor import Finding
 from pipeline.executors.base import BundleLost, Event
 from pipeline.importing import ImportReport
 from pipeline.records import UnitFailure
@@ -189,3 +191,12 @@ def download_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
     with Progress(*columns, console=err, disable=not err.is_terminal) as live:
         task = live.add_task(f"Downloading {name}", total=None)
         yield lambda done, total: live.update(task, completed=done, total=total)
+
+
+def show_findings(findings: Sequence[Finding]) -> None:
+    """Show what doctor found, each with its fix."""
+    for finding in findings:
+        mark = "[green]ok  [/green]" if finding.ok else "[red]fix [/red]"
+        out.print(mark, f"{finding.what}: {escape(finding.detail)}", highlight=False)
+        if not finding.ok:
+            out.print(f"     {finding.fix}", markup=False, highlight=False)

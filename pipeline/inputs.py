@@ -1,15 +1,15 @@
 """What a sweep reads: images, corrupted images and weights, opened the same way by the driver and by every worker."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
-from pipeline.checkpoints.store import CheckpointStore
+from pipeline.checkpoints.store import CheckpointRecord, CheckpointStore
 from pipeline.config import CorruptionsSection, SweepConfig
 from pipeline.corrupting import generate_corruptions
-from pipeline.datasets import load_images, select
+from pipeline.datasets import DATASETS, load_images, select
 from pipeline.datasets.corrupted import CorruptedStore, open_generated, open_published
-from pipeline.errors import DatasetError
+from pipeline.errors import CheckpointError
 from pipeline.perturbations import PERTURBATIONS
 from pipeline.perturbations.corruptions import FrostTextures, load_frost, synthetic_frost
 from pipeline.plan import DatasetFacts, Facts
@@ -18,23 +18,118 @@ from pipeline.records import ImageSet
 Say = Callable[[str], None]
 
 
-@dataclass(frozen=True)
 class Inputs:
-    """The opened inputs of a sweep.
+    """The inputs of a sweep, opened when they are first asked for.
 
-    Attributes:
+    Args:
         config: the sweep.
+        say: told of steps that take long.
     """
 
-    config: SweepConfig
+    def __init__(self, config: SweepConfig, say: Say = lambda _line: None) -> None:
+        self._config = config
+        self._say = say
+        self._images: dict[str, ImageSet] = {}
+
+    @cached_property
+    def checkpoints(self) -> CheckpointStore:
+        """The checkpoint store."""
+        return CheckpointStore(self._config.checkpoints.path)
+
+    def checkpoint(self, dataset: str, index: int) -> CheckpointRecord:
+        """Find the weights of one network.
+
+        Raises:
+            CheckpointError: there are none, or they belong to a network of another size.
+        """
+        section, network = self._config.checkpoints, self._config.network
+        record = self.checkpoints.find(index, dataset, epochs=section.epochs, seed=section.seed)
+        if (record.channels, record.cells) != (network.channels, network.cells):
+            raise CheckpointError(
+                f"Choosing weights failed for #{index} {dataset} in {section.path}: expected a network of "
+                f"{network.channels} channels and {network.cells} cells, got {record.channels} and {record.cells}. "
+                "Set `network` to what the weights were trained with."
+            )
+        return record
 
     def images(self, dataset: str) -> ImageSet:
-        """Load a dataset's selected test images.
+        """Load a dataset's selected test images; once.
 
         Raises:
             DatasetError: images are missing, damaged or fewer than asked for.
         """
-        section = self.config.datasets[dataset]
-        images = load_images(dataset, form=section.form, path=section.path)
-        count = self.config.images.count
-        return images if count is None else select(images, count=count, seed=self.config.images.seed)
+        if dataset not in self._images:
+            section, selection = self._config.datasets[dataset], self._config.images
+            images = load_images(dataset, form=section.form, path=section.path)
+            if selection.count is not None:
+                images = select(images, count=selection.count, seed=selection.seed)
+            self._images[dataset] = images
+        return self._images[dataset]
+
+    def _corruptions_folder(self, dataset: str, section: CorruptionsSection) -> Path:
+        return section.path or self._config.results / "corruptions" / dataset
+
+    def _frost(self, section: CorruptionsSection) -> FrostTextures:
+        if section.frost == "imagecorruptions" and section.frost_path is not None:
+            return load_frost(section.frost_path)
+        return synthetic_frost(section.seed)
+
+    def _corruption_keys(self, dataset: str) -> tuple[str, ...]:
+        return tuple(key for key in self._config.keys_of(dataset) if PERTURBATIONS[key].kind == "corruption")
+
+    def open_corruptions(self, dataset: str) -> CorruptedStore:
+        """Open a dataset's corrupted images, which are there already.
+
+        Raises:
+            DatasetError: they are missing, damaged, or were made from other images or with other settings.
+        """
+        section = self._config.datasets[dataset].corruptions
+        assert section is not None  # noqa: S101 - keys_of leaves corruptions out where there is no section
+        folder, images = self._corruptions_folder(dataset, section), self.images(dataset)
+        if section.source == "published":
+            return open_published(folder, images, n_images=DATASETS[dataset].n_test)
+        return open_generated(folder, images, seed=section.seed, frost=self._frost(section))
+
+    def make_corruptions(self, dataset: str) -> None:
+        """Generate the corrupted images that a sweep needs and that are not there yet."""
+        section = self._config.datasets[dataset].corruptions
+        keys = self._corruption_keys(dataset)
+        if section is None or section.source == "published" or not keys:
+            return
+        self._say(f"Making corrupted images of {dataset}")
+        folder = self._corruptions_folder(dataset, section)
+        generate_corruptions(folder, self.images(dataset), keys=keys, seed=section.seed, frost=self._frost(section))
+
+    def check(self) -> None:
+        """Read everything that can be wrong before anything is written.
+
+        Raises:
+            InputError: weights or images are missing or damaged, or published corruptions are.
+        """
+        for dataset in self._config.datasets:
+            for index in self._config.architecture_indices:
+                self.checkpoint(dataset, index)
+        for dataset, section in self._config.datasets.items():
+            self.images(dataset)
+            if section.corruptions and section.corruptions.source == "published":
+                self.open_corruptions(dataset)
+
+    def gather(self) -> Facts:
+        """Hash everything the sweep reads, generating missing corrupted images first."""
+        datasets: dict[str, DatasetFacts] = {}
+        for dataset in self._config.datasets:
+            self._say(f"Reading {dataset}")
+            self.make_corruptions(dataset)
+            keys = self._corruption_keys(dataset)
+            corruptions = {key: store.identity(key) for store in [self.open_corruptions(dataset)] for key in keys} if keys else {}
+            images = self.images(dataset)
+            datasets[dataset] = DatasetFacts(len(images), images.sha256, corruptions)
+        return Facts(
+            datasets,
+            {
+                dataset: {
+                    index: self.checkpoint(dataset, index).sha256 for index in self._config.architecture_indices
+                }
+                for dataset in self._config.datasets
+            },
+        )

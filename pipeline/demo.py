@@ -1,0 +1,78 @@
+"""The demo: the whole job in small, from a sweep YAML and weights that ship with robust201 to a dataset and its figures."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.analysis.reader import RobustnessDataset
+from pipeline.analysis.report import save_plots, write_report
+from pipeline.config import SweepConfig, load_config
+from pipeline.errors import IncompleteError
+from pipeline.executors import make_executor
+from pipeline.executors.base import Event
+from pipeline.export import export_dataset
+from pipeline.files import bundled
+from pipeline.shards import ShardStore
+from pipeline.sweep import Outlook, Progress, load_plan, run_sweep
+
+DEMO_SWEEP = "jobs/demo.yaml"
+
+
+@dataclass(frozen=True)
+class DemoOutcome:
+    """Where the demo left what.
+
+    Attributes:
+        results: results folder with the shards.
+        dataset: the exported JSON dataset.
+        report: the HTML report.
+        plots: figures.
+    """
+
+    results: Path
+    dataset: Path
+    report: Path
+    plots: tuple[Path, ...]
+
+
+def demo_config(out: Path) -> SweepConfig:
+    """The demo's sweep, with its results below a folder."""
+    return load_config(bundled(DEMO_SWEEP), results=str(out / "results"))
+
+
+def run_demo(
+    out: Path,
+    *,
+    on_outlook: Callable[[Outlook], None],
+    on_progress: Callable[[Progress, Event], None],
+    say: Callable[[str], None],
+) -> DemoOutcome:
+    """Run the demo's sweep, or what is left of it, then export and draw it.
+
+    Args:
+        out: folder for everything.
+        on_outlook: told what is done and what is missing.
+        on_progress: told after each event.
+        say: told of steps.
+
+    Returns:
+        Where everything is.
+
+    Raises:
+        IncompleteError: it was interrupted, or a unit failed.
+    """
+    config = demo_config(out)
+    tally = run_sweep(config, make_executor, on_outlook=on_outlook, on_progress=on_progress, say=say)
+    if not tally.complete:
+        raise IncompleteError(
+            f"The demo ended early for {out}: expected every unit, got {len(tally.failures)} failed and "
+            f"{tally.remaining} not begun. Run robust201 demo again; finished work is kept."
+        )
+    say("Exporting")
+    plan, store = load_plan(config.results), ShardStore.open(config.results)
+    dataset = out / "dataset"
+    export_dataset(plan, store, store.inventory(verify=True, on_damage="raise"), dataset)
+    say("Drawing")
+    reader = RobustnessDataset(dataset)
+    plots = tuple(save_plots(reader, out / "plots"))
+    return DemoOutcome(config.results, dataset, write_report(reader, out / "report.html"), plots)

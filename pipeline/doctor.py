@@ -1,0 +1,119 @@
+"""What `robust201 doctor` looks at: the machine, the installation, and what a sweep needs, with a fix beside each finding."""
+
+import importlib.metadata
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.config import SweepConfig
+from pipeline.datasets import DATASETS
+from pipeline.errors import RobustError
+from pipeline.inputs import Inputs
+from pipeline.plan import assumed_facts, make_plan
+
+PACKAGES = ("torch", "foolbox", "pyautoattack", "ray", "pyarrow", "numpy", "pandas")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing looked at.
+
+    Attributes:
+        what: what was looked at.
+        ok: whether it is as it should be.
+        detail: what was found.
+        fix: what to do where it is not.
+    """
+
+    what: str
+    ok: bool
+    detail: str
+    fix: str = ""
+
+
+def examine(config: SweepConfig | None) -> Iterator[Finding]:
+    """Look at this machine, and at what a sweep needs where one is given.
+
+    Args:
+        config: the sweep, or None for the installation alone.
+
+    Yields:
+        Findings, as they are made.
+    """
+    yield _examine_python()
+    for package in PACKAGES:
+        yield _examine_package(package)
+    yield _examine_gpus()
+    if config is None:
+        return
+    yield _examine_results(config.results)
+    yield _examine_space(config)
+    yield _examine_checkpoints(config)
+    for dataset in config.datasets:
+        yield _examine_dataset(config, dataset)
+
+
+def _examine_python() -> Finding:
+    found = ".".join(map(str, sys.version_info[:3]))
+    return Finding("python", sys.version_info >= (3, 11), found, "Install Python 3.11 or later.")
+
+
+def _examine_package(name: str) -> Finding:
+    try:
+        return Finding(name, ok=True, detail=importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(name, ok=False, detail="not installed", fix="Install robust201 again with -c constraints.txt.")
+
+
+def _examine_gpus() -> Finding:
+    import torch
+
+    names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    detail = ", ".join(names) or f"none; {len(os.sched_getaffinity(0))} CPU cores"
+    return Finding("gpus", ok=True, detail=detail)
+
+
+def _nearest_folder(path: Path) -> Path:
+    """The folder itself or the nearest one above it that exists."""
+    return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.is_dir())
+
+
+def _examine_results(results: Path) -> Finding:
+    folder = _nearest_folder(results)
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder):
+            return Finding("results", ok=True, detail=f"{results} is writable")
+    except OSError as error:
+        return Finding("results", ok=False, detail=f"{folder}: {error.strerror}", fix="Name another folder by `results`.")
+
+
+def _examine_space(config: SweepConfig) -> Finding:
+    needed = int(make_plan(config, assumed_facts(config)).summary()["estimated_shard_bytes"])
+    free = shutil.disk_usage(_nearest_folder(config.results)).free
+    detail = f"{free / 1e9:.1f} GB free, about {needed / 1e9:.2f} GB needed"
+    return Finding("disk", free > needed, detail, "Free some space or name another folder by `results`.")
+
+
+def _examine_checkpoints(config: SweepConfig) -> Finding:
+    inputs = Inputs(config)
+    pairs = [(dataset, index) for dataset in config.datasets for index in config.architecture_indices]
+    missing: list[str] = []
+    for dataset, index in pairs:
+        try:
+            inputs.checkpoint(dataset, index)
+        except RobustError as error:
+            missing.append(str(error))
+    detail = f"{len(pairs) - len(missing)} of {len(pairs)} networks in {config.checkpoints.path}"
+    return Finding("checkpoints", not missing, detail, missing[0] if missing else "")
+
+
+def _examine_dataset(config: SweepConfig, name: str) -> Finding:
+    try:
+        images = Inputs(config).images(name)
+    except RobustError as error:
+        return Finding(name, ok=False, detail="not readable", fix=str(error))
+    return Finding(name, ok=True, detail=f"{len(images)} of {DATASETS[name].n_test} test images")

@@ -1,0 +1,70 @@
+"""Imports point downward only, and each heavy library has one door."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import pipeline
+
+PACKAGE = Path(pipeline.__file__).parent
+LAYERS: dict[str, int] = {
+    **dict.fromkeys(("__init__", "records", "noise", "errors", "files", "unpickling"), 0),
+    **dict.fromkeys(("spaces", "checkpoints", "datasets", "perturbations", "measurements", "classifier"), 1),
+    **dict.fromkeys(
+        ("config", "plan", "evaluate", "shards", "lease", "inputs", "importing", "corrupting", "training"), 2
+    ),
+    **dict.fromkeys(("executors", "worker", "scheduler"), 3),
+    **dict.fromkeys(("sweep", "status", "export", "export_folder", "doctor", "demo"), 4),
+    **dict.fromkeys(("cli", "console", "__main__"), 5),
+}
+# analysis/ stands aside: it may import layers 0 and 1 and itself.
+SIDE = "analysis"
+# The classifier is what attacks work on; every other room of layer 1 stands by itself.
+COMMON = {"classifier"}
+DOORS = {"ray": {"executors/ray.py"}, "pyarrow": {"shards", "datasets"}, "pickle": {"unpickling.py"}}
+
+
+def sources() -> list[Path]:
+    return sorted(path for path in PACKAGE.rglob("*.py") if "_bundled" not in path.parts)
+
+
+def room(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    return found
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_downward(path: Path) -> None:
+    here = room(path)
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] != "pipeline" or len(parts) < 2 or parts[1] not in {*LAYERS, SIDE}:
+            continue
+        there = parts[1]
+        if here == SIDE:
+            assert there == SIDE or LAYERS[there] <= 1, f"{path.name} imports {name}"
+        elif there == SIDE:
+            assert here == "__init__" or LAYERS[here] >= 4, f"{path.name} imports {name}"
+        elif there not in {here} | COMMON:
+            siblings_allowed = LAYERS[here] != 1
+            assert LAYERS[there] < LAYERS[here] or (siblings_allowed and LAYERS[there] == LAYERS[here]), (
+                f"{path.name} imports {name}"
+            )
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_heavy_libraries_have_one_door(path: Path) -> None:
+    place = path.relative_to(PACKAGE)
+    for name in imports(path):
+        allowed = DOORS.get(name.split(".")[0])
+        assert allowed is None or str(place) in allowed or place.parts[0] in allowed, f"{place} imports {name}"
