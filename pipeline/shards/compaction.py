@@ -8,6 +8,7 @@ bytes have been read back and match its name.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,9 @@ from pipeline.shards.inventory import Inventory
 from pipeline.shards.parquet import MEASUREMENT_TYPES, Footer, Table, gather, read_footer, write_tables
 from pipeline.shards.reading import RowReader
 from pipeline.shards.scan import scan
+
+TEMPORARY_SECONDS = 24 * 3600.0
+"""Age from which a temporary file counts as left behind: no write takes that long."""
 
 MAX_COMPACTED_INPUTS = 8
 """Compacted shards merged at once: each keeps a row group in memory."""
@@ -102,8 +106,8 @@ class Compaction:
             inputs, outputs, rows = inputs + n_inputs, outputs + (n_inputs > 0), rows + n_rows
         return CompactReport(inputs, outputs, rows, deleted, removed, tuple(sorted(self._damaged)))
 
-    def _is_old(self, modified: float) -> bool:
-        return self._clock() - modified >= self._grace_seconds
+    def _age(self, path: Path) -> float:
+        return self._clock() - path.stat().st_mtime
 
     def _delete_inputs(self) -> int:
         deleted = 0
@@ -113,7 +117,7 @@ class Compaction:
             path = self._folder.path(shard)
             try:
                 inputs = present.intersection(read_footer(path).inputs)
-                if not inputs or not self._is_old(path.stat().st_mtime):
+                if not inputs or self._age(path) < self._grace_seconds:
                     continue
                 self._folder.verify_hash(shard)
             except ShardDamagedError:
@@ -132,7 +136,7 @@ class Compaction:
         removed = 0
         for path in self._folder.list_temporaries():
             try:
-                if self._is_old(path.stat().st_mtime):
+                if self._age(path) >= TEMPORARY_SECONDS:
                     path.unlink()
                     removed += 1
             except FileNotFoundError:

@@ -1,6 +1,6 @@
 """The form of a shard, columns and footer; the only `import pyarrow` for results.
 
-A shard is a Parquet file (https://parquet.apache.org/docs/file-format/) with one row an evaluation, or slice of one. Its
+A shard is a Parquet file (https://parquet.apache.org/docs/file-format/) with one row an evaluation or slice of one. Its
 columns are those of `IDENTITY_TYPES` and `MEASUREMENT_TYPES`. The footer's key `robust201` holds a JSON value: format
 version, kind (``shard`` or ``compacted``), measurement columns, for a shard its identity once more (`unit` and `rows`),
 for a compacted one the names of the shards that it replaces. The copy of the identity in the footer is what makes
@@ -254,7 +254,7 @@ def read_rows(path: Path, footer: Footer) -> Rows:
         return _rows_of_footer(footer) if footer.identity else _rows_of_columns(path)
     except FileNotFoundError:
         raise
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError) as error:
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
         raise damaged(path, repr(error)) from error
 
 

@@ -1,0 +1,278 @@
+"""Compaction: nothing is lost, doubled or changed, whatever is killed and whoever commits meanwhile."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from pipeline import files
+from pipeline.errors import StorageError, StorageFullError
+from pipeline.shards import ShardStore, merge
+from pipeline.shards.folder import is_compacted
+from tests.shard_support import ALL, DEFAULT, assert_equal_values, make_results, make_unit, make_values
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for architecture in (5, 3, 9, 1)]
+LATER = lambda: time.time() + 7200  # noqa: E731 - a clock two hours ahead
+HOUR = 3600.0
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = ShardStore.create(tmp_path / "results")
+    for unit in UNITS[:-1]:
+        store.commit(make_results(unit))
+    for start, stop in ((0, 7), (7, 30)):
+        store.commit(make_results(UNITS[-1], start=start, stop=stop))
+    return store
+
+
+def assert_all_there(store, units=UNITS, measurements=DEFAULT):
+    inventory = store.inventory(verify=True)
+    assert inventory.n_evaluations == sum(len(unit.strengths) for unit in units)
+    for unit in units:
+        assert inventory.missing(unit, measurements) == ()
+        for strength in unit.strengths:
+            expected = make_values(unit, strength, 0, unit.n_images, measurements)
+            assert_equal_values(store.values(unit, strength, inventory, measurements), expected)
+    assert store.verify() == []
+    return inventory
+
+
+def test_compacting_changes_no_value(store):
+    before = store.inventory().shards
+    report = store.compact()
+    assert (report.inputs, report.outputs, report.rows, report.deleted) == (9, 1, 18, 0)
+    inventory = assert_all_there(store)
+    (shard,) = inventory.shards
+    assert is_compacted(shard)
+    assert shard.endswith(f"{files.sha256_of(store.folder.path(shard))[:16]}.parquet")
+    assert inventory.superseded == before
+    assert inventory.seconds == pytest.approx(9.0)
+
+
+def test_rows_are_sorted_as_an_export_reads_them(store):
+    store.compact(row_group_bytes=2000)
+    (shard,) = store.inventory().shards
+    file = pq.ParquetFile(store.folder.path(shard))
+    assert file.metadata.num_row_groups > 3
+    columns = file.read(columns=["key", "architecture", "strength", "start"]).to_pydict()
+    rows = list(zip(*columns.values(), strict=True))
+    assert rows == sorted(rows)
+    file.close()
+    assert_all_there(store)
+
+
+def test_target_size_bounds_the_outputs(store):
+    n_bytes = sum(store.folder.path(shard).stat().st_size for shard in store.inventory().shards)
+    report = store.compact(target_bytes=n_bytes // 3)
+    assert report.outputs >= 3
+    assert_all_there(store)
+
+
+def test_inputs_are_deleted_after_the_grace_period_only(store):
+    inputs = store.inventory().shards
+    store.compact(grace_seconds=HOUR)
+    assert store.compact(grace_seconds=HOUR).deleted == 0
+    assert all(store.folder.path(shard).exists() for shard in inputs)
+    assert store.compact(grace_seconds=HOUR, clock=LATER).deleted == len(inputs)
+    assert not any(store.folder.path(shard).exists() for shard in inputs)
+    assert_all_there(store)
+
+
+def test_readers_with_an_old_inventory_are_served_in_the_grace_period(store):
+    inventory = store.inventory()
+    store.compact()
+    expected = make_values(UNITS[0], 1.0, 0, 30)
+    assert_equal_values(store.values(UNITS[0], 1.0, inventory, DEFAULT), expected)
+
+
+def test_compacting_again_merges_what_came_and_what_is_small(store):
+    store.compact(grace_seconds=HOUR)
+    more = [make_unit(architecture) for architecture in (4, 6)]
+    for unit in more:
+        store.commit(make_results(unit))
+    assert store.compact(grace_seconds=HOUR).inputs == 3
+    # The first inputs still lie there, hidden by the second compacted shard as by the first.
+    assert len(assert_all_there(store, UNITS + more).shards) == 1
+    assert store.compact(grace_seconds=HOUR, clock=LATER).deleted == 12
+    assert len(assert_all_there(store, UNITS + more).shards) == 1
+    assert store.compact(grace_seconds=HOUR, clock=LATER).inputs == 0
+
+
+def test_shards_with_other_columns_or_datasets_stay_apart(store):
+    others = [make_unit(architecture, dataset="cifar10") for architecture in (1, 2)]
+    richer = [make_unit(architecture, key="clean", strengths=(0.0,)) for architecture in (1, 2)]
+    for unit in others:
+        store.commit(make_results(unit, n_classes=4))
+    for unit in richer:
+        store.commit(make_results(unit, measurements=ALL))
+    assert store.compact().outputs == 3
+    inventory = store.inventory(verify=True)
+    for unit in richer:
+        assert_equal_values(store.values(unit, 0.0, inventory, ALL), make_values(unit, 0.0, 0, 30, ALL))
+    for unit in others:
+        expected = make_values(unit, 1.0, 0, 30, n_classes=4)
+        assert_equal_values(store.values(unit, 1.0, inventory, DEFAULT), expected)
+    assert store.verify() == []
+
+
+def test_damaged_inputs_are_left_and_named(store):
+    victim = store.inventory().shards[0]
+    path = store.folder.path(victim)
+    path.write_bytes(path.read_bytes()[:1000] + b"\0\0\0\0" + path.read_bytes()[1004:])
+    report = store.compact()
+    assert report.damaged == (victim,)
+    assert report.inputs == 8
+    assert store.inventory(verify=True, on_damage="report").damaged == (victim,)
+
+
+def test_damaged_compacted_shard_gives_way_to_its_inputs(store):
+    inputs = store.inventory().shards
+    store.compact()
+    (shard,) = store.inventory().shards
+    path = store.folder.path(shard)
+    path.write_bytes(path.read_bytes()[:-20] + b"\0" * 20)
+    inventory = store.inventory(verify=True, on_damage="set_aside")
+    assert inventory.damaged == (shard,)
+    assert inventory.shards == inputs
+    assert_all_there(store)
+
+
+def test_inputs_of_a_damaged_compacted_shard_are_not_deleted(store):
+    inputs = store.inventory().shards
+    store.compact()
+    (shard,) = store.inventory().shards
+    path = store.folder.path(shard)
+    content = bytearray(path.read_bytes())
+    content[500] ^= 1
+    path.write_bytes(content)
+    report = store.compact(grace_seconds=0, clock=LATER)
+    assert report.deleted == 0
+    assert report.damaged == (shard,)
+    assert all(store.folder.path(name).exists() for name in inputs)
+
+
+def test_verify_finds_rows_lost_in_compaction(store, monkeypatch):
+    real = pq.ParquetWriter.write_table
+    monkeypatch.setattr(
+        "pyarrow.parquet.ParquetWriter.write_table", lambda self, table, **named: real(self, table[:-1], **named)
+    )
+    store.compact()
+    monkeypatch.undo()
+    assert [finding.kind for finding in store.verify()] == ["lost in compaction"]
+
+
+def test_temporaries_of_killed_writers_are_removed_when_old(store):
+    left = store.folder.shards / "digits" / ".x.tmp"
+    left.write_bytes(b"half")
+    # A grace of nothing is for shards: a writer at work must never lose its file.
+    assert store.compact(grace_seconds=0, clock=LATER).removed_temporaries == 0
+    assert store.compact(clock=lambda: time.time() + 25 * HOUR).removed_temporaries == 1
+    assert not left.exists()
+
+
+CRASH = """
+import os, sys
+from pathlib import Path
+from pipeline.shards import ShardStore
+
+def die_at(step):
+    if step == sys.argv[2]:
+        os._exit(9)
+
+ShardStore(Path(sys.argv[1]), on_step=die_at).compact()
+"""
+
+
+@pytest.mark.parametrize("step", files.WRITE_STEPS)
+def test_killed_compaction_changes_nothing_visible(store, step):
+    command = [sys.executable, "-c", CRASH, str(store.root), step]
+    assert subprocess.run(command, check=False, cwd=REPOSITORY).returncode == 9
+    inventory = assert_all_there(store)
+    assert any(map(is_compacted, inventory.shards)) == (step == "renamed")
+    store.compact()
+    assert len(assert_all_there(store).shards) == 1
+
+
+def test_deletion_that_stops_half_way_loses_nothing(store, monkeypatch):
+    store.compact(grace_seconds=HOUR)
+    real, deleted = Path.unlink, []
+
+    def unlink(path, **named):
+        if len(deleted) == 4:
+            raise KeyboardInterrupt
+        deleted.append(path)
+        real(path, **named)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    with pytest.raises(KeyboardInterrupt):
+        store.compact(grace_seconds=HOUR, clock=LATER)
+    monkeypatch.undo()
+    assert_all_there(store)
+    assert store.compact(grace_seconds=HOUR, clock=LATER).deleted == 5
+    assert_all_there(store)
+
+
+def test_full_device_while_compacting_loses_nothing(store):
+    def fail(step):
+        if step == "written":
+            raise OSError(28, os.strerror(28))
+
+    with pytest.raises(StorageFullError):
+        ShardStore(store.root, on_step=fail).compact()
+    assert store.folder.list_temporaries() == []
+    assert not any(map(is_compacted, assert_all_there(store).shards))
+
+
+def test_commits_and_compactions_at_the_same_time(store):
+    more = [make_unit(architecture, key="aa_square") for architecture in range(30)]
+    results = [make_results(unit) for unit in more]
+    failures = []
+
+    def commit():
+        try:
+            writer = ShardStore.open(store.root)
+            for result in results:
+                writer.commit(result)
+        except Exception as error:
+            failures.append(error)
+            raise
+
+    threads = [threading.Thread(target=commit)]
+    threads[0].start()
+    n_rounds = 0
+    while threads[0].is_alive() or n_rounds == 0:
+        # No grace at all is harsher than any real use: a reader may then be told to try again, but nothing may get lost.
+        try:
+            store.compact(grace_seconds=0, clock=LATER, target_bytes=40_000)
+        except StorageError as error:
+            assert "Run the same command again" in str(error)
+        n_rounds += 1
+    threads[0].join()
+    assert failures == []
+    assert_all_there(store, UNITS + more)
+
+
+def test_two_compactions_at_the_same_time(store):
+    code = "import sys; from pathlib import Path; from pipeline.shards import ShardStore; ShardStore.open(Path(sys.argv[1])).compact()"
+    command = [sys.executable, "-c", code, str(store.root)]
+    processes = [subprocess.Popen(command, cwd=REPOSITORY) for _ in range(2)]
+    assert [process.wait() for process in processes] == [0, 0]
+    assert_all_there(store)
+
+
+def test_merging_folders_of_which_one_is_compacted(store, tmp_path):
+    copy = merge([store.root], tmp_path / "copy")
+    assert copy.added == 9
+    store.compact(grace_seconds=HOUR)
+    store.compact(grace_seconds=HOUR, clock=LATER)
+    report = merge([store.root, tmp_path / "copy"], tmp_path / "all")
+    assert report.conflicts == ()
+    joined = ShardStore.open(tmp_path / "all")
+    assert len(assert_all_there(joined).shards) == 1
