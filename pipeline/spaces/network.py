@@ -145,7 +145,7 @@ def build_network(spec: str, *, channels: int = 16, cells: int = 5, n_classes: i
         n_classes: number of classes.
 
     Returns:
-        A module whose ``state_dict`` has the published keys and shapes and whose ``forward`` returns (features, logits).
+        A module whose `state_dict` has the published keys and shapes, and whose `forward` returns (features, logits).
 
     Raises:
         ArchitectureError: the string names no cell.
