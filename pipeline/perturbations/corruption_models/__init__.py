@@ -1,0 +1,1 @@
+"""The work behind `pipeline.perturbations.corruptions`: one module a family of corruptions."""

@@ -1,0 +1,202 @@
+"""Interpolation, kernels and borders as the published corruptions use them, over batches of images.
+
+The originals call OpenCV 3.4 and scikit-image 0.13 (requirements of hendrycks/robustness). Neither is a dependency
+here: what those calls compute is written out below, and the tests compare each function with a plain loop.
+"""
+
+import math
+from functools import cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Border = Literal["edge", "half", "whole"]
+"""What lies left of an image a b c: its edge (a a|), a mirror on the edge (b a|) or one through the edge pixel (c b|)."""
+
+
+def truncate(pixels: NDArray[np.floating]) -> NDArray[np.uint8]:
+    """Cut pixels in [0, 255] down to whole numbers, as the published script does: 254.9999 becomes 254."""
+    return pixels.astype(np.uint8)
+
+
+def fold(positions: NDArray[np.int64], length: int, border: Border) -> NDArray[np.int64]:
+    """Map positions on an endless axis to those of an image.
+
+    Args:
+        positions: any whole numbers.
+        length: pixels on the axis.
+        border: ``"edge"`` clamps; ``"half"`` is scipy's ``reflect``; ``"whole"`` is OpenCV's ``BORDER_REFLECT_101``.
+
+    Returns:
+        Positions in [0, length), of the same shape.
+    """
+    if border == "edge":
+        return np.clip(positions, 0, length - 1)
+    if border == "half":
+        folded = positions % (2 * length)
+        return np.minimum(folded, 2 * length - 1 - folded)
+    period = max(2 * (length - 1), 1)
+    folded = positions % period
+    return np.minimum(folded, period - folded)
+
+
+@cache
+def zoom_taps(length: int, factor: float) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Say where each pixel of an axis comes from when the middle of an image is enlarged to the whole.
+
+    The middle ``ceil(length / factor)`` pixels are stretched to ``round(… * factor)``, first and last pixel centres
+    kept (`scipy.ndimage.zoom` of order 1), and the middle `length` of those remain.
+
+    Args:
+        length: pixels on the axis.
+        factor: enlargement, at least 1.
+
+    Returns:
+        Lower pixels (length,), upper pixels (length,), and the weights (length,) of the upper ones, in [0, 1].
+    """
+    middle = math.ceil(length / factor)
+    stretched = round(middle * factor)
+    step = (middle - 1) / (stretched - 1)
+    positions = np.minimum((np.arange(length) + (stretched - length) // 2) * step, middle - 1)
+    lower = np.minimum(np.floor(positions).astype(np.int64), middle - 1)
+    upper = np.minimum(lower + 1, middle - 1)
+    offset = (length - middle) // 2
+    return lower + offset, upper + offset, positions - lower
+
+
+def zoom_middle(layers: NDArray[np.float64], factor: float) -> NDArray[np.float64]:
+    """Enlarge the middle of square images, bilinearly, and keep their size.
+
+    Args:
+        layers: (H, H, …) float64, the image axes first.
+        factor: enlargement, at least 1.
+
+    Returns:
+        An array of the same shape.
+    """
+    lower, upper, weight = zoom_taps(layers.shape[0], factor)
+    rows = weight.reshape(-1, *[1] * (layers.ndim - 1))
+    stretched = layers[lower] * (1 - rows) + layers[upper] * rows
+    columns = weight.reshape(1, -1, *[1] * (layers.ndim - 2))
+    result: NDArray[np.float64] = stretched[:, lower] * (1 - columns) + stretched[:, upper] * columns
+    return result
+
+
+def resize_bilinear(
+    images: NDArray[np.floating] | NDArray[np.uint8], height: int, width: int, *, step: float
+) -> NDArray[np.float64]:
+    """Resample images with pixel areas aligned and no smoothing: what OpenCV's `INTER_LINEAR` computes.
+
+    Args:
+        images: (N, H, W, …).
+        height: rows wanted.
+        width: columns wanted.
+        step: old pixels per new pixel, both ways.
+
+    Returns:
+        (N, height, width, …) float64, not rounded.
+    """
+    resized = images.astype(np.float64)
+    for axis, wanted in ((1, height), (2, width)):
+        length = resized.shape[axis]
+        positions = np.clip((np.arange(wanted) + 0.5) * step - 0.5, 0, length - 1)
+        lower = np.floor(positions).astype(np.int64)
+        upper = np.minimum(lower + 1, length - 1)
+        shape = [1] * resized.ndim
+        shape[axis] = wanted
+        weight = (positions - lower).reshape(shape)
+        resized = resized.take(lower, axis) * (1 - weight) + resized.take(upper, axis) * weight
+    return resized
+
+
+def resample_layers(layers: NDArray[np.float64], size: int) -> NDArray[np.float64]:
+    """Bring square layers to another size: bilinearly to a larger one, by means over areas to a smaller.
+
+    Args:
+        layers: (N, H, H).
+        size: height and width wanted.
+
+    Returns:
+        (N, size, size) float64; the layers themselves where they have that size.
+    """
+    length = layers.shape[1]
+    if size == length:
+        return layers
+    if size > length:
+        return resize_bilinear(layers, size, size, step=length / size)
+    edges = np.arange(size + 1) * (length / size)
+    old = np.arange(length)
+    overlap = np.minimum(edges[1:, None], old + 1) - np.maximum(edges[:-1, None], old)
+    share = np.maximum(overlap, 0) * (size / length)
+    shrunk: NDArray[np.float64] = share @ layers @ share.T
+    return shrunk
+
+
+def sample_bilinear(
+    images: NDArray[np.float32], rows: NDArray[np.floating], columns: NDArray[np.floating], border: Border
+) -> NDArray[np.float32]:
+    """Look up images between their pixels.
+
+    Args:
+        images: (N, H, W, C) float32.
+        rows: (N, h, w) row positions, pixel centres at whole numbers.
+        columns: (N, h, w) column positions.
+        border: what lies outside.
+
+    Returns:
+        (N, h, w, C) float32.
+    """
+    n_images, height, width, _ = images.shape
+    top, left = np.floor(rows).astype(np.int64), np.floor(columns).astype(np.int64)
+    down, right = (rows - top)[..., None], (columns - left)[..., None]
+    image = np.arange(n_images).reshape(-1, 1, 1)
+    above, below = fold(top, height, border), fold(top + 1, height, border)
+    before, after = fold(left, width, border), fold(left + 1, width, border)
+    upper = images[image, above, before] * (1 - right) + images[image, above, after] * right
+    lower = images[image, below, before] * (1 - right) + images[image, below, after] * right
+    sampled: NDArray[np.float64] = upper * (1 - down) + lower * down
+    return sampled.astype(np.float32)
+
+
+def correlate(images: NDArray[np.float64], kernel: NDArray[np.floating]) -> NDArray[np.float64]:
+    """Correlate images with a small odd square kernel, mirrored through their edge pixels.
+
+    Args:
+        images: (N, H, W, C) float64.
+        kernel: (2 r + 1, 2 r + 1).
+
+    Returns:
+        An array of the images' shape: OpenCV's `filter2D` with its default border.
+    """
+    radius = len(kernel) // 2
+    _, height, width, _ = images.shape
+    rows = fold(np.arange(-radius, height + radius), height, "whole")
+    columns = fold(np.arange(-radius, width + radius), width, "whole")
+    padded = images[:, rows][:, :, columns]
+    total = np.zeros_like(images)
+    for (row, column), weight in np.ndenumerate(kernel):
+        total += float(weight) * padded[:, row : row + height, column : column + width]
+    return total
+
+
+def stretch_kernel(kernel: NDArray[np.floating], scale: float) -> NDArray[np.float64]:
+    """Carry a kernel over to a finer or coarser pixel grid.
+
+    The kernel is read as constant over each of its pixels, enlarged by `scale`, and integrated over the new pixels.
+
+    Args:
+        kernel: (2 r + 1, 2 r + 1).
+        scale: new pixels per old pixel; 1 changes nothing.
+
+    Returns:
+        An odd square kernel of the same sum.
+    """
+    old_radius = len(kernel) // 2
+    new_radius = math.ceil((old_radius + 0.5) * scale - 0.5)
+    old = (np.arange(-old_radius, old_radius + 1)) * scale
+    new = np.arange(-new_radius, new_radius + 1)[:, None]
+    overlap = np.minimum(new + 0.5, old + scale / 2) - np.maximum(new - 0.5, old - scale / 2)
+    share = np.maximum(overlap, 0) / scale
+    stretched: NDArray[np.float64] = share @ kernel @ share.T
+    return stretched
