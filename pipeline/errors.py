@@ -6,6 +6,7 @@
     │   ├── ArchitectureError     an index or cell string that names no architecture
     │   ├── CheckpointError       weights missing, damaged, foreign or of another network
     │   ├── DatasetError          images missing, damaged or of the wrong form
+    │   ├── ResultsError          an exported dataset, or a file of it, is missing or damaged
     │   └── FormatVersionError    a results folder that another version wrote
     ├── EvaluationError       exit 3: a unit failed, or the sweep is incomplete
     │   ├── PerturbationError     an attack or corruption broke its contract
@@ -38,8 +39,10 @@ class ConfigError(InputError):
     """The sweep YAML or a command-line argument is wrong."""
 
 
-class ArchitectureError(InputError):
-    """An index or string names no architecture of the space."""
+class ArchitectureError(InputError, KeyError):
+    """An index or string names no architecture of the space (also a KeyError, as with the published helper)."""
+
+    __str__ = Exception.__str__  # KeyError would show the message as a quoted literal
 
 
 class CheckpointError(InputError):
@@ -48,6 +51,10 @@ class CheckpointError(InputError):
 
 class DatasetError(InputError):
     """Images or labels are missing, damaged or of the wrong form."""
+
+
+class ResultsError(InputError, FileNotFoundError):
+    """An exported dataset or a file of it is missing or damaged (also a FileNotFoundError, as once published)."""
 
 
 class FormatVersionError(InputError):

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 from pipeline import __version__
+from pipeline.analysis.result_files import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
 from pipeline.errors import ConfigError, IncompleteError, StorageError, closest
 from pipeline.export_folder import CHECKSUM_FILE, ExportFolder
 from pipeline.measurements import Values, to_json
@@ -24,11 +25,6 @@ from pipeline.spaces import nasbench201
 
 KeyStyle = Literal["paper", "published"]
 ValuesByStrength = Mapping[float, Values]
-
-EXPORT_FORMAT = 1
-META_FILE = "meta.json"
-SWEEP_FILE = "sweep.json"
-MISSING_FILE = "missing.json"
 
 
 class SweepPlan(Protocol):

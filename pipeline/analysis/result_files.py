@@ -1,0 +1,180 @@
+"""The files of an exported or published dataset: where they are, how their keys are spelled, what is in them."""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import FormatVersionError, ResultsError, closest
+from pipeline.perturbations import PERTURBATIONS, SEVERITIES, Perturbation
+from pipeline.records import CLEAN_STRENGTH
+
+EXPORT_FORMAT = 1
+"""Version of sweep.json and of the layout around it."""
+
+META_FILE = "meta.json"
+SWEEP_FILE = "sweep.json"
+MISSING_FILE = "missing.json"
+
+MEASURES = ("accuracy", "confidence", "cm")
+"""Measurements of the published dataset."""
+
+OPTIONAL_MEASURES = ("predictions",)
+"""Measurements that only an export may have."""
+
+_REQUIRED: Any = object()
+
+
+def row_of(key: str) -> Perturbation | None:
+    """Find the row of the table of perturbations of a key in either spelling; None for an unknown key."""
+    return next((row for row in PERTURBATIONS.values() if key in (row.key, row.published_key)), None)
+
+
+def spellings(key: str) -> tuple[str, ...]:
+    """List the spellings of a key, the one asked for first."""
+    row = row_of(key)
+    return (key,) if row is None else tuple(dict.fromkeys((key, row.key, row.published_key)))
+
+
+def kind_of(key: str) -> str:
+    """Say whether a key is ``"clean"``, an ``"attack"``, a ``"corruption"`` or ``"unknown"``."""
+    row = row_of(key)
+    return "unknown" if row is None else row.kind
+
+
+def in_table_order(keys: Iterable[str]) -> list[str]:
+    """Sort keys as the table of perturbations lists them, unknown ones last."""
+    order = list(PERTURBATIONS)
+    return sorted(keys, key=lambda key: (order.index(row.key) if (row := row_of(key)) else len(order), key))
+
+
+def read_json(file: Path, missing: Any = _REQUIRED) -> Any:
+    """Read a JSON file.
+
+    Args:
+        file: the file.
+        missing: what to return where there is no file.
+
+    Raises:
+        ResultsError: it is no JSON.
+        FileNotFoundError: there is no file, and `missing` was not given.
+    """
+    if missing is not _REQUIRED and not file.is_file():
+        return missing
+    try:
+        return json.loads(file.read_bytes())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ResultsError(
+            f"Reading failed for {file}: expected JSON, got something else ({error}). "
+            "Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file again."
+        ) from error
+
+
+class ResultFiles:
+    """The files of one dataset folder.
+
+    Attributes:
+        path: the folder.
+        meta: content of meta.json.
+        sweep: content of sweep.json, or None where there is none.
+        missing: content of missing.json, or an empty dict.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open a folder.
+
+        Raises:
+            ResultsError: there is no such folder, or no sound meta.json in it.
+            FormatVersionError: sweep.json is of a format that this version does not know.
+        """
+        self.path = path
+        if not (path / META_FILE).is_file():
+            raise ResultsError(
+                f"Opening a dataset failed for {path}: expected a folder with meta.json, got none. "
+                "Name the folder that `robust201 export` wrote, or the unpacked published dataset."
+            )
+        self.meta: dict[str, Any] = read_json(path / META_FILE)
+        self.sweep: dict[str, Any] | None = read_json(path / SWEEP_FILE, missing=None)
+        self.missing: dict[str, dict[str, dict[str, list[float]]]] = read_json(path / MISSING_FILE, missing={})
+        try:
+            sound = all({"nb201-string", "isomorph"} <= row.keys() for row in self.meta["ids"].values())
+            sound = sound and all(isinstance(values, list) for values in self.meta["epsilons"].values())
+        except (KeyError, TypeError, AttributeError):
+            sound = False
+        if not sound:
+            raise ResultsError(
+                f"Opening a dataset failed for {path / META_FILE}: expected ids with nb201-string and isomorph, and "
+                "lists of epsilons, got something else. Export or download the dataset again."
+            )
+        version = EXPORT_FORMAT if self.sweep is None else self.sweep.get("format")
+        if version != EXPORT_FORMAT:
+            raise FormatVersionError(
+                f"Opening a dataset failed for {path / SWEEP_FILE}: expected format {EXPORT_FORMAT}, got {version}. "
+                "Read it with the version of robust201 that wrote it, or export it again."
+            )
+
+    def planned(self, dataset: str) -> Mapping[str, Sequence[float]] | None:
+        """Give strengths by key of the sweep on a dataset; None in a folder without sweep.json."""
+        if self.sweep is None:
+            return None
+        by_key: Mapping[str, Sequence[float]] = self.sweep["strengths"].get(dataset, {})
+        return by_key
+
+    def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
+        """Give the strengths that a key's values stand for (see `RobustnessDataset.strengths`)."""
+        told: Mapping[str, Sequence[float]] = self.meta["epsilons"]
+        for by_key in (self.planned(dataset) or {}, told):
+            for spelling in spellings(key):
+                if spelling in by_key:
+                    return tuple(float(strength) for strength in by_key[spelling])
+        known = {"clean": (CLEAN_STRENGTH,), "corruption": SEVERITIES}.get(kind_of(key))
+        if known is None:
+            raise ResultsError(
+                f"Looking up strengths failed for {key!r}: expected a key of {self.path}, got another."
+                f"{closest(key, [*told, *PERTURBATIONS])}"
+            )
+        return known
+
+    def find(self, dataset: str, key: str, measure: str) -> Path | None:
+        """Find the file of a measurement, whichever spelling of the key it has."""
+        files = (self.path / dataset / f"{spelling}_{measure}.json" for spelling in spellings(key))
+        return next((file for file in files if file.is_file()), None)
+
+    def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
+        """Read a measurement: value by id.
+
+        Raises:
+            ResultsError: there is no file, or it is not nested as it must be.
+        """
+        file = self.find(dataset, key, measure)
+        if file is None:
+            raise self.absence(dataset, key, measure)
+        payload = read_json(file)
+        for spelling in spellings(key):
+            try:
+                rows = payload[dataset][spelling][measure]
+            except (KeyError, TypeError):
+                continue
+            if isinstance(rows, dict):
+                return rows
+        raise ResultsError(
+            f"Reading failed for {file}: expected {{{dataset}: {{{key}: {{{measure}: {{id: value}}}}}}}}, "
+            "got something else. Export or download it again."
+        )
+
+    def absence(self, dataset: str, key: str, measure: str) -> ResultsError:
+        """Make the error of a missing file, which names the closest name where one is unknown."""
+        folders = sorted(path.name for path in self.path.iterdir() if path.is_dir())
+        measures = (*MEASURES, *OPTIONAL_MEASURES)
+        if dataset not in folders:
+            what = f"a dataset of {self.path}, got {dataset!r}.{closest(dataset, folders)}"
+        elif row_of(key) is None:
+            known = [*PERTURBATIONS, *(row.published_key for row in PERTURBATIONS.values())]
+            what = f"a known key, got {key!r}.{closest(key, known)}"
+        elif measure not in measures:
+            what = f"a known measurement, got {measure!r}.{closest(measure, measures)}"
+        else:
+            lacking = any(spelling in self.missing.get(dataset, {}) for spelling in spellings(key))
+            why = "this is a partial export, see missing.json" if lacking else "it was not evaluated, or not downloaded"
+            what = f"a file in {self.path / dataset}, got none: {why}. Export or download it, or ask without it."
+        return ResultsError(f"Reading failed for {dataset} {key} {measure}: expected {what}")
