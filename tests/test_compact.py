@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline import files
-from pipeline.errors import StorageError, StorageFullError
+from pipeline.errors import StorageFullError
 from pipeline.shards import ShardStore, merge
 from pipeline.shards.folder import is_compacted
 from tests.shard_support import ALL, DEFAULT, assert_equal_values, make_results, make_unit, make_values
@@ -248,11 +248,8 @@ def test_commits_and_compactions_at_the_same_time(store):
     threads[0].start()
     n_rounds = 0
     while threads[0].is_alive() or n_rounds == 0:
-        # No grace at all is harsher than any real use: a reader may then be told to try again, but nothing may get lost.
-        try:
-            store.compact(grace_seconds=0, clock=LATER, target_bytes=40_000)
-        except StorageError as error:
-            assert "Run the same command again" in str(error)
+        # No grace at all is harsher than any real use; one compaction at a time still reads only what stays.
+        store.compact(grace_seconds=0, clock=LATER, target_bytes=40_000)
         n_rounds += 1
     threads[0].join()
     assert failures == []
@@ -260,8 +257,7 @@ def test_commits_and_compactions_at_the_same_time(store):
 
 
 def test_two_compactions_at_the_same_time(store):
-    code = "import sys; from pathlib import Path; from pipeline.shards import ShardStore; ShardStore.open(Path(sys.argv[1])).compact()"
-    command = [sys.executable, "-c", code, str(store.root)]
+    command = [sys.executable, "-c", CRASH, str(store.root), "never"]
     processes = [subprocess.Popen(command, cwd=REPOSITORY) for _ in range(2)]
     assert [process.wait() for process in processes] == [0, 0]
     assert_all_there(store)

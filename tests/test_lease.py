@@ -203,7 +203,7 @@ def test_holder_that_was_replaced_notices_and_leaves_the_lease_alone(tmp_path):
     new.write_bytes(other.to_bytes())
     new.replace(tmp_path / LEASE_NAME)
     wait_for(lease.lost.is_set)
-    with pytest.raises(LeaseHeldError, match="got process .* on node7"):
+    with pytest.raises(LeaseHeldError, match=r"got process .* on node7"):
         lease.check()
     lease.release()
     assert Holder.read(tmp_path / LEASE_NAME) == other

@@ -1,6 +1,7 @@
 """The store: what is committed comes back, every damaged byte is found, a crash at any step leaves a clean folder."""
 
 import errno
+import itertools
 import os
 import subprocess
 import sys
@@ -78,7 +79,7 @@ def test_parts_merge_to_the_whole_in_any_cut_and_order(tmp_path_factory, cuts, o
     store = ShardStore.create(tmp_path_factory.mktemp("parts"))
     unit = make_unit()
     edges = [0, *sorted(cuts), unit.n_images]
-    ranges = list(zip(edges[:-1], edges[1:], strict=True))
+    ranges = list(itertools.pairwise(edges))
     order.shuffle(ranges)
     for start, stop in ranges:
         store.commit(make_results(unit, start=start, stop=stop, measurements=ALL))

@@ -15,7 +15,7 @@ from pipeline.shards.inventory import Inventory, columns_of
 from pipeline.shards.parquet import LOCATING_COLUMNS, ShardFile, Table, row_values
 
 _OPEN_FILES = 64
-_CACHE_BYTES = 128 << 20
+_CACHE_BYTES = 256 << 20  # sixteen row groups: as many compacted shards may overlap before reading slows down
 
 
 class RowReader:
