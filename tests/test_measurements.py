@@ -117,6 +117,14 @@ def test_the_largest_number_of_images_merges_exactly(seed):
     assert merged["confidence_label"][0, 0] == int(sums.sum()) / (MAX_IMAGES * 2.0**32)
 
 
+def test_confidences_are_rounded_to_the_nearest_unit():
+    logits = torch.randn((200, 7), generator=torch.Generator().manual_seed(2)) * 3
+    for row in logits:
+        values = measure(row[None], torch.tensor([4]), measurements=("confidence",))
+        expected = np.rint(row.softmax(dim=0).double().numpy() * 2.0**32) / 2.0**32
+        np.testing.assert_array_equal(values["confidence_label"][4], expected)
+
+
 def test_one_image_more_than_the_bound_is_refused():
     with pytest.raises(EvaluationError, match="262144"):
         Accumulator(ALL, 10, "cpu", MAX_IMAGES + 1)
