@@ -166,7 +166,7 @@ def parse(spec: str) -> tuple[str, ...]:
 def _describe_form(spec: str) -> str:
     n_operations = len(re.findall(r"[^|+]+", spec))
     if n_operations != len(EDGES):
-        return f"{n_operations} edges"
+        return f"{n_operations} edge{'' if n_operations == 1 else 's'}"
     return "six edges in another form"
 
 

@@ -11,7 +11,7 @@ from torch import nn
 
 from pipeline.spaces.nasbench201 import EDGES, parse
 
-_N_NODES = 4
+_OUTPUT_NODE = 3
 
 
 class _ReluConvBn(nn.Module):
@@ -31,7 +31,7 @@ class _ReluConvBn(nn.Module):
 
 
 class _Zero(nn.Module):
-    """The operation `none`: zeros, and NaN where the input is not finite, as published."""
+    """The operation `none`: zeros in the graph, so that a cell without a path has zero gradients and not none."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.mul(0.0)
@@ -66,16 +66,12 @@ class _Cell(nn.Module):
         self.layers = nn.ModuleList(_EDGE_MODULES[operation](channels) for operation in operations)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        nodes = [x]
-        for target in range(1, _N_NODES):
-            incoming = [
-                layer(nodes[source])
-                for layer, (source, edge_target) in zip(self.layers, EDGES, strict=True)
-                if edge_target == target
-            ]
-            # Python's sum, left to right from 0, is how the published cell adds: float addition is not associative.
-            nodes.append(sum(incoming))  # type: ignore[arg-type]
-        return nodes[-1]
+        nodes = {0: x}
+        # Terms are added in the published cell's order: float addition is not associative.
+        for layer, (source, target) in zip(self.layers, EDGES, strict=True):
+            term: torch.Tensor = layer(nodes[source])
+            nodes[target] = nodes[target] + term if target in nodes else term
+        return nodes[_OUTPUT_NODE]
 
 
 class _ResidualReduction(nn.Module):
@@ -91,7 +87,8 @@ class _ResidualReduction(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         residual: torch.Tensor = self.downsample(x)
-        return residual + self.conv_b(self.conv_a(x))
+        block: torch.Tensor = self.conv_b(self.conv_a(x))
+        return residual + block
 
 
 class Network(nn.Module):
