@@ -105,6 +105,15 @@ def test_compacting_again_merges_what_came_and_what_is_small(store):
     assert store.compact(grace_seconds=HOUR, clock=LATER).inputs == 0
 
 
+def test_what_a_merged_compacted_shard_replaced_stays_hidden_without_it(store):
+    store.compact()
+    (first,) = store.inventory().shards
+    store.commit(make_results(make_unit(4)))
+    store.compact()
+    store.folder.path(first).unlink()
+    assert len(assert_all_there(store, [*UNITS, make_unit(4)]).shards) == 1
+
+
 def test_shards_with_other_columns_or_datasets_stay_apart(store):
     others = [make_unit(architecture, dataset="cifar10") for architecture in (1, 2)]
     richer = [make_unit(architecture, key="clean", strengths=(0.0,)) for architecture in (1, 2)]

@@ -67,6 +67,13 @@ def test_shard_opens_in_any_parquet_reader(store):
     assert [len(cell) for cell in frame["cm"]] == [9, 9]
 
 
+def test_footer_longer_than_the_first_read(store, monkeypatch):
+    unit = make_unit()
+    store.commit(make_results(unit))
+    monkeypatch.setattr("pipeline.shards.parquet._TAIL_BYTES", 64)
+    assert store.inventory().missing(unit, DEFAULT) == ()
+
+
 def test_name_is_the_content(store):
     shard = store.commit(make_results(make_unit())).shard
     sha = files.sha256_of(store.folder.path(shard))
