@@ -127,8 +127,11 @@ MEANS: dict[str, Mean] = {name: column.mean for name, column in COLUMNS.items() 
 
 
 def _plain(array: NDArray[Any]) -> Any:
+    missing = np.isnan(array)
+    if not missing.any():
+        return array.tolist()
     plain = array.astype(object)
-    plain[array != array] = None  # noqa: PLR0124 - NaN, in integer arrays too
+    plain[missing] = None
     return plain.tolist()
 
 
@@ -351,9 +354,7 @@ def check_values(
 
 
 def _form_failure(values: Values, n_images: int) -> str | None:
-    missing = [name for name in ALWAYS if name not in values]
-    unknown = [name for name in values if name not in COLUMNS]
-    if missing or unknown:
+    if not set(ALWAYS) <= set(values) <= set(COLUMNS):
         return f"columns {', '.join(ALWAYS)} and others of {', '.join(COLUMNS)}, got {', '.join(values)}"
     for name, array in values.items():
         shape = COLUMNS[name].shape(len(np.atleast_1d(values["cm"])), n_images)
