@@ -126,7 +126,7 @@ def _load_storage(raw: bytes) -> Any:
     except pickle.UnpicklingError as error:
         forbidden = forbidden_torch_global(error)
         if forbidden is None:
-            raise
+            raise ValueError("a tensor's bytes cannot be read") from error
         raise _ForbiddenGlobalError(forbidden) from error
 
 
@@ -150,9 +150,8 @@ def forbidden_torch_global(error: BaseException) -> str | None:
     Returns:
         The dotted name, such as ``"posix.system"``, or None where the refusal has another reason.
     """
-    match = re.search(r"(?:GLOBAL|Unsupported (?:global|class|type))\W+([\w.]+)", str(error))
-    name = None if match is None else match.group(1).rstrip(".")
-    return "a global" if name == "GLOBAL" else name
+    match = re.search(r"GLOBAL ([\w.]+)", str(error))
+    return None if match is None else match.group(1).rstrip(".")
 
 
 def _both_numpy_homes(module: str, name: str, constructor: Any) -> dict[tuple[str, str], Any]:
