@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Border = Literal["edge", "half", "whole"]
-"""What lies left of an image a b c: its edge (a a|), a mirror on the edge (b a|) or one through the edge pixel (c b|)."""
+"""What lies left of an image a b c: its edge (a a|), a mirror on the edge (b a|) or through the edge pixel (c b|)."""
 
 
 def truncate(pixels: NDArray[np.floating]) -> NDArray[np.uint8]:
