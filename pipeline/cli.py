@@ -1,4 +1,4 @@
-"""The command line: one thin function a verb. Exit codes: 0 complete, 2 bad input, 3 incomplete or failed, 4 storage."""
+"""The command line: one thin function a verb. Exit codes: 0 complete, 2 bad input, 3 incomplete, 4 storage."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ import typer
 from pipeline import __version__, console
 from pipeline.config import SweepConfig, load_config, select_architectures
 from pipeline.errors import RobustError
-from pipeline.perturbations import PERTURBATIONS, Parameters, perturbation
+from pipeline.perturbations import PERTURBATIONS, perturbation
 
 app = typer.Typer(
     name="robust201",
@@ -227,8 +227,10 @@ def merge(
     """Join the results of several clusters: afterwards status and export see one sweep."""
     from pipeline.sweep import merge_results
 
-    report = merge_results(sources, into)
+    report, other_plans = merge_results(sources, into)
     typer.echo(f"Joined {report.added} shards, {report.present} were there already.")
+    for source in other_plans:
+        console.say(f"{source} was planned otherwise; its evaluations are kept, the plan of {sources[0]} decides.")
     for conflict in report.conflicts:
         console.say(f"conflict: {conflict.message}")
     raise typer.Exit(4 if report.conflicts else 0)
@@ -269,7 +271,12 @@ def import_weights(
     datasets: Datasets = None,
     epochs: Annotated[int, typer.Option(help="Training length to take: 200 or 12.")] = 200,
     seed: Annotated[int, typer.Option(help="Training seed to prefer; else the lowest there is.")] = 777,
-    source_format: Annotated[str | None, typer.Option("--format", help="Format; found out from the path if absent.")] = None,
+    source_format: Annotated[
+        str | None, typer.Option("--format", help="Format; found out from the path if absent.")
+    ] = None,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Report what is refused at the end, and go on.")
+    ] = False,
 ) -> None:
     """Import published weights into safetensors with a manifest; the only step that reads a pickle."""
     from pipeline.checkpoints.store import CheckpointStore
@@ -285,6 +292,7 @@ def import_weights(
             epochs=epochs,
             seed=seed,
             format=source_format,
+            keep_going=keep_going,
             progress=progress,
         )
     raise typer.Exit(console.show_import(report, to))
@@ -300,7 +308,9 @@ def corrupt(
     count: Annotated[int | None, typer.Option(help="A class-stratified subset of this many images.")] = None,
     image_seed: Annotated[int, typer.Option(help="Seed of that subset.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the corruptions.")] = 0,
-    frost: Annotated[Path | None, typer.Option(help="Folder of the six frost images; else a synthetic texture.")] = None,
+    frost: Annotated[
+        Path | None, typer.Option(help="Folder of the six frost images; else a synthetic texture.")
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     check_published: Annotated[
         bool, typer.Option("--check-published", help="Compare the deterministic ones with the published MD5s instead.")
@@ -335,13 +345,18 @@ def demo(
 ) -> None:
     """Run the whole job in small on digits and networks that ship with robust201 (two to three minutes)."""
     from pipeline.analysis.reader import RobustnessDataset
+    from pipeline.analysis.report import summary_table
     from pipeline.demo import run_demo
 
     display = console.RunDisplay()
     with display.showing():
         outcome = run_demo(out, on_outlook=console.show_outlook, on_progress=display.update, say=console.say)
-    console.show_summary(RobustnessDataset(outcome.dataset))
-    for what, place in (("JSON dataset", outcome.dataset), ("report", outcome.report), ("plots", outcome.plots[0].parent)):
+    console.show_summary(summary_table(RobustnessDataset(outcome.dataset)))
+    for what, place in (
+        ("JSON dataset", outcome.dataset),
+        ("report", outcome.report),
+        ("plots", outcome.plots[0].parent),
+    ):
         typer.echo(f"{what}: {place}")
 
 

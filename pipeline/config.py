@@ -1,4 +1,4 @@
-"""The sweep YAML: what to evaluate, under which protocol, on what machines. docs/configuration.md explains each field."""
+"""The sweep YAML: what to evaluate, under which protocol, on what machines (docs/configuration.md has each field)."""
 
 import os
 import re
@@ -16,7 +16,6 @@ from pipeline.measurements import MEASUREMENTS
 from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS, CorruptionParameters, Parameters, perturbation
 from pipeline.spaces import nasbench201
 
-CONFIG_FORMAT = 1
 CORRUPTION_GROUP = "corruptions"
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
@@ -30,7 +29,9 @@ def _expand(value: object) -> object:
         name, default = match.groups()
         text = os.environ.get(name, default)
         if text is None:
-            raise ValueError(f"expected the environment variable {name} to be set, got none; export {name}=FOLDER first")
+            raise ValueError(
+                f"expected the environment variable {name} to be set, got none; export {name}=FOLDER first"
+            )
         return text
 
     text = _VARIABLE.sub(substitute, value)
@@ -111,19 +112,23 @@ class ExecutionSection(Section):
     gmacs_per_second: Annotated[float, Field(gt=0)] = 2000.0
 
 
+def _every_key() -> dict[str, dict[str, Any]]:
+    return {key: {} for key in PERTURBATIONS}
+
+
 class SweepConfig(Section):
     """A whole sweep: the protocol (what decides numbers) and the execution (what does not)."""
 
-    format: Literal[1] = CONFIG_FORMAT
+    format: Literal[1] = 1
     name: Annotated[str, Field(pattern=r"^[\w.-]+$")]
     results: ConfigPath
-    space: Literal["nasbench201"] = nasbench201.SPACE
+    space: Literal["nasbench201"] = "nasbench201"
     architectures: Literal["evaluated"] | tuple[int | str, ...] = "evaluated"
     network: NetworkSection = NetworkSection()
     checkpoints: CheckpointsSection
     datasets: dict[str, DatasetSection] = Field(min_length=1)
     images: ImagesSection = ImagesSection()
-    keys: dict[str, dict[str, Any]] = Field(default_factory=lambda: {key: {} for key in PERTURBATIONS})
+    keys: dict[str, dict[str, Any]] = Field(default_factory=_every_key)
     measurements: tuple[str, ...] = ("accuracy", "confidence", "cm")
     engine: Literal["reference"] = "reference"
     precision: Literal["fp32"] = "fp32"
@@ -196,7 +201,9 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
         try:
             row = perturbation(name)
         except ConfigError as error:
-            raise ValueError(f"expected a known key, got {name!r}.{closest(name, [*PERTURBATIONS, CORRUPTION_GROUP])}") from error
+            raise ValueError(
+                f"expected a known key, got {name!r}.{closest(name, [*PERTURBATIONS, CORRUPTION_GROUP])}"
+            ) from error
         written_out[row.key] = _parse_parameters(name, row.parameters, given)
     return {key: written_out[key] for key in PERTURBATIONS if key in written_out}
 
@@ -245,12 +252,14 @@ def select_architectures(selection: str | tuple[int | str, ...]) -> tuple[int, .
 class _StrictLoader(yaml.SafeLoader):
     """A safe loader that refuses a field given twice, where YAML would silently keep the last."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[Any] = set()
         for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
+            key = self.construct_object(key_node, deep=True)
             if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"field {key!r} is given twice", key_node.start_mark)
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"field {key!r} is given twice", key_node.start_mark
+                )
             seen.add(key)
         return super().construct_mapping(node, deep=deep)
 
@@ -325,6 +334,10 @@ def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[
         else:  # a mapping's value type: dict[str, X]
             current = getattr(current, "__args__", (None, None))[1]
         for candidate in getattr(current, "__args__", ()):
-            if isinstance(candidate, type) and issubclass(candidate, BaseModel) and getattr(current, "__origin__", None) is not dict:
+            if (
+                isinstance(candidate, type)
+                and issubclass(candidate, BaseModel)
+                and getattr(current, "__origin__", None) is not dict
+            ):
                 current = candidate
     return list(current.model_fields) if isinstance(current, type) and issubclass(current, BaseModel) else []

@@ -21,8 +21,10 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from pipeline.analysis.report import SummaryRow
 from pipeline.doctor import Finding
 from pipeline.executors.base import BundleLost, Event
+from pipeline.export import ExportReport
 from pipeline.importing import ImportReport
 from pipeline.records import UnitFailure
 from pipeline.scheduler import RunTally
@@ -200,3 +202,32 @@ def show_findings(findings: Sequence[Finding]) -> None:
         out.print(mark, f"{finding.what}: {escape(finding.detail)}", highlight=False)
         if not finding.ok:
             out.print(f"     {finding.fix}", markup=False, highlight=False)
+
+
+def show_export(report: ExportReport) -> None:
+    """Say what an export wrote and what it lacks."""
+    out.print(
+        f"Wrote {len(report.files)} files ({report.n_bytes / 1e6:,.1f} MB, {report.n_evaluations} evaluations) to {report.out}.",
+        markup=False,
+        highlight=False,
+    )
+    for (dataset, key), count in report.missing.items():
+        say(f"missing: {count} evaluations of {dataset} {key}")
+
+
+def show_summary(rows: Sequence[SummaryRow]) -> None:
+    """Show accuracies over the architectures of a dataset, a line each key and strength."""
+    show_table(
+        "Accuracy over the architectures",
+        ("dataset, key, strength", "networks", "lowest", "median", "highest"),
+        [
+            (
+                f"{row.dataset} {row.key} {'' if row.key == 'clean' else f'{row.strength:g}'}",
+                str(row.n_architectures),
+                f"{row.minimum:.3f}",
+                f"{row.median:.3f}",
+                f"{row.maximum:.3f}",
+            )
+            for row in rows
+        ],
+    )

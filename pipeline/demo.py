@@ -1,4 +1,4 @@
-"""The demo: the whole job in small, from a sweep YAML and weights that ship with robust201 to a dataset and its figures."""
+"""The demo: the whole job in small, from a sweep and weights that ship with robust201 to a dataset and its figures."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What `robust201 doctor` looks at: the machine, the installation, and what a sweep needs, with a fix beside each finding."""
+"""What `robust201 doctor` looks at: the installation and what a sweep needs, with a fix beside each finding."""
 
 import importlib.metadata
 import os
@@ -88,7 +88,9 @@ def _examine_results(results: Path) -> Finding:
         with tempfile.NamedTemporaryFile(dir=folder):
             return Finding("results", ok=True, detail=f"{results} is writable")
     except OSError as error:
-        return Finding("results", ok=False, detail=f"{folder}: {error.strerror}", fix="Name another folder by `results`.")
+        return Finding(
+            "results", ok=False, detail=f"{folder}: {error.strerror}", fix="Name another folder by `results`."
+        )
 
 
 def _examine_space(config: SweepConfig) -> Finding:

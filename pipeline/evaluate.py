@@ -52,7 +52,7 @@ def configure_torch(threads: int, precision: str = "fp32") -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def evaluate(  # noqa: PLR0917 - what is evaluated, in the order of DESIGN's picture
+def evaluate(
     context: Context,
     row: Perturbation,
     parameters: Parameters,

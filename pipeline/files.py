@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from pipeline.errors import StorageFullError
+from pipeline.errors import InputError, StorageFullError
 
 _CHUNK_BYTES = 1 << 20
 
@@ -137,14 +137,14 @@ def bundled(name: str) -> Path:
         An existing path.
 
     Raises:
-        FileNotFoundError: the installation lacks it.
+        InputError: the installation lacks it.
     """
     package = Path(__file__).resolve().parent
     for root in (package / "_bundled", package.parent):
         candidate = root / name
         if candidate.exists():
             return candidate
-    raise FileNotFoundError(
+    raise InputError(
         f"Looking up a bundled file failed for {name}: expected it beside the package, found none. "
         "Install robust201 again."
     )

@@ -11,7 +11,7 @@ from pipeline.datasets import DATASETS, load_images, select
 from pipeline.datasets.corrupted import CorruptedStore, open_generated, open_published
 from pipeline.errors import CheckpointError
 from pipeline.perturbations import PERTURBATIONS
-from pipeline.perturbations.corruptions import FrostTextures, load_frost, synthetic_frost
+from pipeline.perturbations.corruptions import GENERATOR_VERSION, FrostTextures, load_frost, synthetic_frost
 from pipeline.plan import DatasetFacts, Facts
 from pipeline.records import ImageSet
 
@@ -88,7 +88,8 @@ class Inputs:
         folder, images = self._corruptions_folder(dataset, section), self.images(dataset)
         if section.source == "published":
             return open_published(folder, images, n_images=DATASETS[dataset].n_test)
-        return open_generated(folder, images, seed=section.seed, frost=self._frost(section))
+        frost = self._frost(section)
+        return open_generated(folder, images, seed=section.seed, frost=frost, generator_version=GENERATOR_VERSION)
 
     def make_corruptions(self, dataset: str) -> None:
         """Generate the corrupted images that a sweep needs and that are not there yet."""
@@ -121,15 +122,16 @@ class Inputs:
             self._say(f"Reading {dataset}")
             self.make_corruptions(dataset)
             keys = self._corruption_keys(dataset)
-            corruptions = {key: store.identity(key) for store in [self.open_corruptions(dataset)] for key in keys} if keys else {}
             images = self.images(dataset)
+            corruptions = {}
+            if keys:
+                store = self.open_corruptions(dataset)
+                corruptions = {key: store.identity(key) for key in keys}
             datasets[dataset] = DatasetFacts(len(images), images.sha256, corruptions)
         return Facts(
             datasets,
             {
-                dataset: {
-                    index: self.checkpoint(dataset, index).sha256 for index in self._config.architecture_indices
-                }
+                dataset: {index: self.checkpoint(dataset, index).sha256 for index in self._config.architecture_indices}
                 for dataset in self._config.datasets
             },
         )

@@ -342,7 +342,7 @@ def _flatten(prefix: str, value: Any) -> Sequence[tuple[str, Any]]:
 
 
 def assumed_facts(config: SweepConfig) -> Facts:
-    """Facts for counting alone: full or selected test splits, hashes of zeros. Units planned with them have no identity."""
+    """Assume hashes of zeros and whole test splits, for counting alone: units planned with them have no identity."""
     nothing = "0" * 64
     datasets = {
         name: DatasetFacts(

@@ -1,9 +1,9 @@
 """The loop between a list of bundles and an executor: submits, counts, retries, isolates, drains.
 
-Failures come in three kinds that are never mixed (DESIGN, rule 5). A lost machine (preempted) is no one's fault and is
-retried without limit. A worker that dies puts the part that it was computing under suspicion: that part is retried alone,
-so that it can take nothing else with it, and given up after `max_attempts` deaths. An error raised by the evaluation itself
-would come again, so it is reported at once.
+Failures come in three kinds that are never mixed. A lost machine (preempted) is no one's fault and is retried without
+limit. A worker that dies puts the part that it was computing under suspicion: that part is retried alone, so that it
+can take nothing else with it, and given up after `max_attempts` deaths. An error raised by the evaluation itself would
+come again, so it is reported at once.
 """
 
 from collections import Counter, deque

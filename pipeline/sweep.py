@@ -5,7 +5,7 @@ import signal
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ from pipeline.lease import Lease
 from pipeline.plan import Facts, Plan, describe_difference, make_plan
 from pipeline.records import Part, Receipt, UnitFailure
 from pipeline.scheduler import RunTally, Scheduler
-from pipeline.shards import Inventory, ShardStore
+from pipeline.shards import Inventory, MergeReport, ShardStore
 
 PLAN_FILE = "plan.json"
 PLAN_FORMAT = 1
@@ -69,6 +69,7 @@ class Progress:
         total_evaluations: evaluations of the run.
         remaining_macs: estimated work left.
         done_macs: estimated work done since the run began.
+        units_of_this_run: units completed since then.
         started: monotonic seconds at the beginning.
     """
 
@@ -78,6 +79,7 @@ class Progress:
     done_evaluations: int = 0
     remaining_macs: float = 0.0
     done_macs: float = 0.0
+    units_of_this_run: int = 0
     started: float = field(default_factory=time.monotonic)
 
     @property
@@ -90,9 +92,7 @@ class Progress:
     @property
     def units_per_second(self) -> float:
         """Units completed a second since the run began."""
-        return self.done_units_now / max(time.monotonic() - self.started, 1e-9)
-
-    done_units_now: int = 0
+        return self.units_of_this_run / max(time.monotonic() - self.started, 1e-9)
 
 
 class _Tracker:
@@ -132,7 +132,7 @@ class _Tracker:
         self._open[unit.id] -= len(receipt.strengths) * (receipt.stop - receipt.start)
         if self._open[unit.id] == 0:
             self.progress.done_units += 1
-            self.progress.done_units_now += 1
+            self.progress.units_of_this_run += 1
 
     def _record(self, failure: UnitFailure) -> None:
         line = {
@@ -203,7 +203,8 @@ def load_plan(results: Path) -> Plan:
         ) from error
     except ValueError as error:
         raise InputError(
-            f"Reading the plan failed for {path}: expected JSON, got {error}. Write it anew with: robust201 run SWEEP.yaml"
+            f"Reading the plan failed for {path}: expected JSON, got {error}. "
+            "Write it anew with: robust201 run SWEEP.yaml"
         ) from error
     if payload.get("format") != PLAN_FORMAT:
         raise FormatVersionError(
@@ -212,6 +213,29 @@ def load_plan(results: Path) -> Plan:
         )
     config = parse_config(payload["config"] | {"results": str(results)}, str(path))
     return make_plan(config, Facts.from_payload(payload["facts"]))
+
+
+def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, tuple[Path, ...]]:
+    """Join the results folders of several clusters that worked on one sweep.
+
+    Args:
+        sources: results folders; they stay as they are.
+        target: receives their shards, and the first one's plan unless it has one.
+
+    Returns:
+        What was joined, and the sources that were planned otherwise than the target.
+
+    Raises:
+        InputError: a source is no results folder.
+        LeaseHeldError: a driver works in the target.
+    """
+    plans = {source: load_plan(source) for source in sources}
+    with Lease.acquire(ShardStore.create(target).root):
+        report = ShardStore.merge(sources, target)
+        if not (target / PLAN_FILE).exists():
+            write_text(target / PLAN_FILE, (sources[0] / PLAN_FILE).read_text(encoding="utf-8"))
+    wanted = {unit.id for unit in load_plan(target).units}
+    return report, tuple(source for source, plan in plans.items() if {unit.id for unit in plan.units} != wanted)
 
 
 def look_ahead(plan: Plan, full: Plan, inventory: Inventory) -> Outlook:
@@ -320,35 +344,19 @@ def run_sweep(
         tracker = _Tracker(plan, outlook.missing, config.results, outlook.done)
         tally = RunTally()
         if outlook.missing:
-            tally = _compute(plan, facts, outlook, make_executor, tracker, on_progress, asked_to_drain, lease)
+
+            def observe(event: Event, tally: RunTally) -> None:
+                del tally
+                lease.check()
+                tracker.count(event)
+                on_progress(tracker.progress, event)
+
+            executor = make_executor(plan, facts)
+            try:
+                attempts = config.execution.max_attempts
+                scheduler = Scheduler(executor, max_attempts=attempts, should_drain=asked_to_drain, on_event=observe)
+                tally = scheduler.run(plan.bundles(outlook.missing))
+            finally:
+                executor.close()
         tracker.write(state="drained" if tally.drained else "finished")
         return tally
-
-
-def _compute(
-    plan: Plan,
-    facts: Facts,
-    outlook: Outlook,
-    make_executor: MakeExecutor,
-    tracker: _Tracker,
-    on_progress: Callable[[Progress, Event], None],
-    asked_to_drain: Callable[[], bool],
-    lease: Lease,
-) -> RunTally:
-    def observe(event: Event, tally: RunTally) -> None:
-        del tally
-        lease.check()
-        tracker.count(event)
-        on_progress(tracker.progress, event)
-
-    executor = make_executor(plan, facts)
-    try:
-        scheduler = Scheduler(
-            executor,
-            max_attempts=plan.config.execution.max_attempts,
-            should_drain=asked_to_drain,
-            on_event=observe,
-        )
-        return scheduler.run(plan.bundles(outlook.missing))
-    finally:
-        executor.close()

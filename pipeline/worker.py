@@ -109,7 +109,6 @@ class Worker:
         classifier = self._classifier(unit)
         context = Context(
             classifier=classifier,
-            key=unit.key,
             seed=self._config.seed,
             batch_size=self._config.batch_size,
             corrupted=self._corrupted_images(unit),
@@ -199,8 +198,7 @@ class Worker:
         if PERTURBATIONS[unit.key].kind != "corruption":
             return None
         if unit.dataset not in self._corrupted:
-            images = self._image_set(unit.dataset)
-            self._corrupted[unit.dataset] = self._inputs.open_corruptions(unit.dataset, images)
+            self._corrupted[unit.dataset] = self._inputs.open_corruptions(unit.dataset)
         store = self._corrupted[unit.dataset]
         store.verify(unit.key, expected=self._facts[unit.dataset].corruptions[unit.key])
         return store
