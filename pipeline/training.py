@@ -4,8 +4,8 @@ The recipe is that of NAS-Bench-201 (Dong and Yang, ICLR 2020, table 1): SGD wit
 of .1 that falls to 0 along a cosine, step by step, weight decay 5e-4 on every parameter, batches of 256, random
 horizontal flips and crops out of zero-padded images (4 pixels; 2 for ImageNet16-120), 200 epochs.
 
-Every draw is keyed by (seed, epoch, purpose), so on a CPU equal settings give equal weights to the byte, whatever else the
-process does. The threads belong to the settings because the order of float additions depends on them.
+Every draw is keyed by (seed, epoch, purpose), so on a CPU equal settings give equal weights to the byte, whatever else
+the process does. The threads belong to the settings because the order of float additions depends on them.
 """
 
 import hashlib

@@ -12,12 +12,12 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from pipeline.errors import ArchitectureError, closest
 from pipeline.records import Architecture
 
-SPACE = "nasbench201"
+SPACE: Final = "nasbench201"
 
 N_ARCHITECTURES = 15_625
 
