@@ -332,7 +332,7 @@ def run_sweep(
     inputs = Inputs(config, say)
     inputs.check()
     store = ShardStore.create(config.results)
-    with Lease.acquire(config.results) as lease, draining_on_signals() as asked_to_drain:
+    with Lease.acquire(config.results, on_wait=say) as lease, draining_on_signals() as asked_to_drain:
         facts = inputs.gather()
         full = make_plan(config, facts)
         plan = full.narrow(architectures=filters.architectures, datasets=filters.datasets, keys=filters.keys)

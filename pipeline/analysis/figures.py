@@ -29,7 +29,7 @@ GRID = "#d6dbe1"
 """Grid lines; a report replaces it likewise."""
 
 CLEAN_COLOUR = "#8b949e"
-CHANCE_COLOUR = "#cf222e"
+CHANCE_COLOUR = "#e0403f"
 ATTACK_COLOURS = {"aa_apgd-ce": "#d55e00", "aa_square": "#b9770e", "fgsm": "#1f83c4", "pgd": "#009e73"}
 CORRUPTION_GROUPS = {
     "noise": ("#1f83c4", ("gaussian_noise", "impulse_noise", "shot_noise")),
@@ -39,7 +39,7 @@ CORRUPTION_GROUPS = {
 }
 """Groups of Hendrycks and Dietterich, ICLR 2019, with the colour of each."""
 
-EPSILON_COLOURS = ("#56b4e9", "#1f6fb4", "#d55e00")
+EPSILON_COLOURS = ("#6cb8ea", "#2577c8", "#d55e00")
 REFERENCE_EPSILON_255 = 1.0
 REFERENCE_SEVERITY = 3.0
 SCATTER_EPSILONS_255 = (0.5, 1.0, 4.0)
@@ -93,7 +93,7 @@ def draw_figures(frame: pd.DataFrame, dataset: str) -> Iterator[NamedFigure]:
             draw_corruptions,
         ),
         (
-            {"clean", "attack"} <= kinds,
+            any(CLEAN_STRENGTH in _by_strength(table, key) for key in _keys_of(table, "attack")),
             "clean-vs-robust",
             "Clean against robust accuracy",
             "One point an architecture and epsilon; on the dotted line an attack would change nothing.",
@@ -160,7 +160,7 @@ def draw_clean_against_robust(table: pd.DataFrame, dataset: str) -> Figure:
         table: tidy accuracies of one dataset.
         dataset: its name.
     """
-    keys = _keys_of(table, "attack")
+    keys = [key for key in _keys_of(table, "attack") if CLEAN_STRENGTH in _by_strength(table, key)]
     figure, panels = _panels(len(keys), len(keys), width=3.3, height=3.5)
     lowest, highest = 1.0, 0.0
     for axes, key in zip(panels, keys, strict=False):

@@ -74,9 +74,11 @@ def save_plots(dataset: RobustnessDataset, out: Path) -> list[Path]:
     Returns:
         The files, ``<dataset>-<figure>.png``.
     """
+    from pipeline.analysis.figures import INK
+
     paths = []
     for name, drawn in _figures(dataset.to_frame()):
-        drawn.figure.suptitle(drawn.title, fontsize=13, fontweight="bold")
+        drawn.figure.suptitle(drawn.title, fontsize=13, fontweight="bold", color=INK)
         path = out / f"{name}-{drawn.name}.png"
         with atomic_write(path) as stream:
             # Software is the one entry that would make equal results give unequal bytes.
