@@ -26,6 +26,7 @@ from pipeline.datasets.generated_folder import (
     library_versions,
     npy_stream,
     read_manifest,
+    refuse_published,
     sole_writer,
     write_corruption,
 )
@@ -123,6 +124,7 @@ def generate_corruptions(
     _check_keys(keys)
     if (folder / MANIFEST).exists() and not _missing(folder, read_manifest(folder), keys):
         return open_generated(folder, images, seed=seed, frost=frost, generator_version=GENERATOR_VERSION)
+    refuse_published(folder)
     job = _Job.of(images, seed, frost)
     shape = (SEVERITIES * len(images), *job.images.shape[1:])
     with sole_writer(folder):
@@ -230,7 +232,7 @@ def check_deterministic(
                 f"{closest(key, DETERMINISTIC_CORRUPTIONS)}"
             )
     members = download(spec.corruptions).members
-    job = _Job.of(images, 0, synthetic_frost(0))
+    job = _Job.of(images, 0, FrostTextures.of("none", ()))
     shape = (SEVERITIES * len(images), *job.images.shape[1:])
     counted = _counter(progress, len(keys) * shape[0])
     comparisons = []

@@ -38,9 +38,10 @@ PUBLISHED_SCRIPT = {
     "zoom_blur": "049dd5b18046e4a72bc2abbea6316a03",
 }
 """SHA-256 (32 digits) of what the functions of hendrycks/robustness 8190fe3, make_cifar_c.py, give on
-`natural_images(12)` at severities 1 to 5: run with OpenCV 3.4.18 (5.0 gives the same), scikit-image 0.19.3, SciPy 1.11.4
-and Pillow 13, and with `np.random` replaced by our draws. jpeg_compression was equal too, but its bytes depend on libjpeg;
-elastic_transform differs by up to 3 of 255 (OpenCV's fixed-point positions); snow and motion_blur need ImageMagick."""
+`natural_images(12)` at severities 1 to 5: run with OpenCV 3.4.18 (5.0 gives the same), scikit-image 0.19.3, SciPy
+1.11.4 and Pillow 13, and with `np.random` replaced by our draws. jpeg_compression was equal too, but its bytes depend
+on libjpeg; elastic_transform differs by up to 3 of 255 (by 1 from OpenCV 5.0, which does not round positions to 1/32
+pixel); snow and motion_blur need ImageMagick."""
 
 GROWING = sorted(set(CORRUPTION_FUNCTIONS) - {"elastic_transform", "frost", "glass_blur", "motion_blur"})
 """Keys whose published constants take images further from the clean ones at each severity. Glass severities 1 to 3 and

@@ -146,6 +146,19 @@ def image_digests(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
     return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
 
 
+def refuse_published(folder: Path) -> None:
+    """Keep generated images out of a folder of published ones.
+
+    Raises:
+        DatasetError: there are arrays in the folder, and no mark of generated ones.
+    """
+    if not is_generated(folder) and any(folder.glob("*.npy")):
+        raise DatasetError(
+            f"Generating corruptions failed for {folder}: expected an empty folder, got .npy files without a manifest, "
+            "as published ones are. Choose another folder."
+        )
+
+
 def begin_folder(folder: Path, images: ImageSet, recipe: Recipe) -> Manifest:
     """Write what generated images are made from, before any of them; an equal folder is taken up as it is.
 
@@ -153,7 +166,7 @@ def begin_folder(folder: Path, images: ImageSet, recipe: Recipe) -> Manifest:
         The manifest so far.
 
     Raises:
-        DatasetError: the folder holds other images: published ones, or of another selection or recipe.
+        DatasetError: the folder holds images of another selection or recipe.
     """
     if (folder / MANIFEST).exists():
         manifest = read_manifest(folder)
@@ -165,11 +178,6 @@ def begin_folder(folder: Path, images: ImageSet, recipe: Recipe) -> Manifest:
                 f"{images.sha256[:16]}). Choose another folder, or delete this one."
             )
         return manifest
-    if not is_generated(folder) and any(folder.glob("*.npy")):
-        raise DatasetError(
-            f"Generating corruptions failed for {folder}: expected an empty folder, got .npy files without a manifest, "
-            "as published ones are. Choose another folder."
-        )
     manifest = Manifest(images.dataset, len(images), images.sha256, recipe)
     labels = np.tile(images.labels.astype(np.uint8), SEVERITIES)
     for name, array in ((LABELS, labels), (INDICES, images.indices), (BASE, image_digests(images.images))):
