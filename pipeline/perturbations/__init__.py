@@ -180,8 +180,8 @@ PERTURBATIONS: dict[str, Perturbation] = {
     for row in (
         Perturbation("clean", "clean", "clean", CleanParameters, 1, "clean", lambda _: 1.0),
         _attack("aa_apgd-ce", "apgd", ApgdParameters, lambda p: 3.0 * (p.steps + 1) * p.restarts + 6),
-        # A Square query is one forward pass, and images that are fooled drop out: about .39 of the queries remain
-        # over the paper's epsilons (measured on trained networks, see docs/protocol.md).
+        # A Square query is one forward pass, and images that are fooled drop out: about .39 of the queries remain over
+        # the paper's epsilons on CIFAR-10, fewer on the other datasets (docs/protocol.md, "Cost").
         _attack("aa_square", "square", SquareParameters, lambda p: 0.39 * p.queries * p.restarts + 6),
         _attack("fgsm", "fgsm", FgsmParameters, lambda _: 5.0),
         _attack("pgd", "pgd", PgdParameters, lambda p: 3.0 * p.steps + 2),
