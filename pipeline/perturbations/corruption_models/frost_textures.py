@@ -2,6 +2,7 @@
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -33,7 +34,7 @@ SYNTHETIC_TONES = (
 """Mean colour and standard deviation of grey, in 0 to 255, of the five photographs, measured after shrinking; the
 synthetic textures take them over. (The second and third photograph look alike.)"""
 
-_SYNTHETIC_SIZE = 640
+_SYNTHETIC_SIZE = 400
 _NEEDLE_SIGMAS = (22.0, 2.5)  # pixels along and across a crystal; the corruption shrinks them fivefold
 _NEEDLE_DIRECTIONS = 7
 _CLOUD_SIGMA = 40.0
@@ -124,6 +125,7 @@ def _load(path: Path) -> NDArray[np.uint8]:
         return np.asarray(image.convert("RGB"))
 
 
+@cache
 def synthetic_frost(seed: int) -> FrostTextures:
     """Make textures of needle-like crystals under uneven light, toned as the photographs are.
 
@@ -131,7 +133,7 @@ def synthetic_frost(seed: int) -> FrostTextures:
         seed: decides the textures.
 
     Returns:
-        Five textures of 640 x 640 pixels.
+        Five textures of 400 x 400 pixels, made once a process.
     """
     return FrostTextures.of(
         "synthetic",
