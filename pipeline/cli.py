@@ -385,7 +385,7 @@ def train(
 
         for record in train_into_store(indices, images, held_out, settings, store, progress=tell):
             typer.echo(
-                f"#{record.index} test accuracy {(record.training or {}).get('test_accuracy', float('nan')):.4f}"
+                f"#{record.index} test accuracy {record.training['outcome']['test_accuracy']:.4f}"
             )
 
 

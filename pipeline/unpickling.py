@@ -5,7 +5,7 @@ constructors and refuses all others, so nothing is imported on a file's behalf. 
 given, because even harmless types can be asked for absurd sizes.
 
 Formats: NATS-Bench records (`NATS-tss-v1_0-3ffb9-full/{index:06d}.pickle.pbz2`), whose tensors carry whole `torch.save`
-files inside them, and the python-2 pickles of CIFAR and ImageNet16.
+files inside them, and the python-2 pickles of CIFAR and ImageNet16. `load_torch` does the same for files of `torch.save`.
 """
 
 import io
@@ -13,6 +13,7 @@ import math
 import pickle
 import re
 import struct
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from operator import attrgetter
@@ -31,7 +32,7 @@ _ARRAY_KINDS = "biuf"
 # A function's __call__ is an immutable object, while a pickle's BUILD opcode could change the attributes of a function.
 _sealed: Callable[[Callable[..., Any]], Any] = attrgetter("__call__")
 
-# What a damaged or hostile pickle makes the pickle machine, numpy and torch raise.
+# What a damaged or hostile file makes the pickle machine, numpy and torch raise.
 _DAMAGE = (
     pickle.UnpicklingError,
     EOFError,
@@ -127,7 +128,7 @@ def _load_storage(raw: bytes) -> Any:
     try:
         return torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
-        forbidden = forbidden_torch_global(error)
+        forbidden = _forbidden_torch_global(error)
         if forbidden is None:
             raise ValueError("a tensor's bytes cannot be read") from error
         raise _ForbiddenGlobalError(forbidden) from error
@@ -144,15 +145,8 @@ def _rebuild_tensor(storage: Any, offset: int, size: Any, stride: Any, *_ignored
     return torch._utils._rebuild_tensor_v2(storage, offset, size, stride, False, OrderedDict())  # type: ignore[no-untyped-call]
 
 
-def forbidden_torch_global(error: BaseException) -> str | None:
-    """Find the global that made `torch.load(…, weights_only=True)` refuse a file.
-
-    Args:
-        error: what `torch.load` raised.
-
-    Returns:
-        The dotted name, such as ``"posix.system"``, or None where the refusal has another reason.
-    """
+def _forbidden_torch_global(error: BaseException) -> str | None:
+    """Find the global that made `torch.load(…, weights_only=True)` refuse a file; None where there was none."""
     match = re.search(r"GLOBAL ([\w.]+)", str(error))
     return None if match is None else match.group(1).rstrip(".")
 
@@ -274,3 +268,42 @@ def load_pickle(
             f"Unpickling failed for {name}: expected a whole pickle, got a truncated or damaged one ({reason}). "
             "Get the file again."
         ) from damage
+
+
+def load_torch(stream: BinaryIO, name: str) -> Any:
+    """Read a `torch.save` file: containers, CPU tensors and numpy float64 scalars, nothing else.
+
+    The scalars are in NAS-Bench-201's records (`params`); numpy renamed their constructor's module in version 2, and
+    the published files carry the old name.
+
+    Args:
+        stream: the file; it has to be seekable.
+        name: file for messages.
+
+    Returns:
+        What was saved, with tensors on the CPU.
+
+    Raises:
+        CheckpointError: the file names another global, or is truncated or damaged.
+    """
+    import torch
+
+    scalar = np.float64(0).__reduce__()[0]
+    numpy_names: list[Any] = [
+        (scalar, "numpy.core.multiarray.scalar"),
+        (scalar, "numpy._core.multiarray.scalar"),
+        np.dtype,
+        np.dtypes.Float64DType,
+    ]
+    try:
+        with torch.serialization.safe_globals(numpy_names), warnings.catch_warnings():
+            # torch warns of pickle protocols newer than its own; what it cannot read it refuses.
+            warnings.simplefilter("ignore", UserWarning)
+            return torch.load(stream, map_location="cpu", weights_only=True)
+    except _DAMAGE as error:
+        forbidden = _forbidden_torch_global(error)
+        got = "a truncated, damaged or foreign one" if forbidden is None else f"one that names {forbidden}"
+        raise CheckpointError(
+            f"Reading weights failed for {name}: expected a torch.save file of containers and tensors, got {got}. "
+            "Get the file again from its publisher; never open it without weights_only."
+        ) from error

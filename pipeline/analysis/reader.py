@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from pipeline.analysis.result_files import MEASURES, ResultFiles, in_table_order, kind_of, spellings
-from pipeline.errors import ArchitectureError, ConfigError, ResultsError, closest
+from pipeline.errors import ArchitectureError, ConfigError, ResultsError
 from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS
 from pipeline.records import CLEAN_STRENGTH
+from pipeline.spaces import nasbench201
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -325,11 +326,12 @@ class RobustnessDataset:
             name = str(operator.index(architecture)) if whole else repr(architecture)
         if name in self.meta["ids"]:
             return name
-        hint = closest(name, self.map_str_to_id) if "|" in name else " Give a number or a string of this form."
+        if "|" in name:
+            nasbench201.parse(name)  # says what is wrong with it
         raise ArchitectureError(
             f"Looking up an architecture failed for {architecture!r}: expected an id from 0 to "
             f"{len(self.meta['ids']) - 1} or a cell string such as {self.meta['ids']['0']['nb201-string']}, "
-            f"got neither.{hint}"
+            "got neither. Give a number or a string of this form."
         )
 
     def _absent_on_purpose(self, dataset: str, key: str, measures: Sequence[str], *, explicit: bool) -> bool:

@@ -20,11 +20,10 @@ from pipeline.checkpoints.base import (
     absent_member,
 )
 from pipeline.checkpoints.nasbench201 import rename_hps
-from pipeline.checkpoints.torch_files import load_torch
 from pipeline.checkpoints.trials import records_of, weights_of
 from pipeline.errors import CheckpointError
 from pipeline.files import sha256_of
-from pipeline.unpickling import load_pickle
+from pipeline.unpickling import load_pickle, load_torch
 
 _NASBENCH201_NAME = re.compile(r"NAS-Bench-201-v1_\d-[0-9a-f]{6}\.pth")
 _NATS_NAME = re.compile(r"NATS-tss-v1_\d-[0-9a-f]{5}\.pickle\.pbz2")

@@ -20,8 +20,8 @@ from pipeline.checkpoints.base import (
     has_numbered_files,
     numbered_files,
 )
-from pipeline.checkpoints.torch_files import load_torch
 from pipeline.checkpoints.trials import records_of, weights_of
+from pipeline.unpickling import load_torch
 
 HP_NAMES = {"less": "12", "full": "200"}
 """NAS-Bench-201's names of the training lengths, and NATS-Bench's."""

@@ -25,8 +25,8 @@ from pipeline.checkpoints.base import (
     no_records,
     require_state_dict,
 )
-from pipeline.checkpoints.torch_files import load_torch
 from pipeline.errors import CheckpointError, closest
+from pipeline.unpickling import load_torch
 
 _FILE_NAME = re.compile(r"arch-(\d{6})-seed-(\d{4})\.pth")
 

@@ -22,8 +22,8 @@ from pipeline.checkpoints.base import (
     numbered_files,
     require_state_dict,
 )
-from pipeline.checkpoints.torch_files import load_torch
 from pipeline.errors import CheckpointError
+from pipeline.unpickling import load_torch
 
 _FILE_NAME = re.compile(r"(\d{1,6})\.(?:pth|pt|safetensors)")
 
