@@ -5,7 +5,7 @@ constructors and refuses all others, so nothing is imported on a file's behalf. 
 given, because even harmless types can be asked for absurd sizes.
 
 Formats: NATS-Bench records (`NATS-tss-v1_0-3ffb9-full/{index:06d}.pickle.pbz2`), whose tensors carry whole `torch.save`
-files inside them, and the python-2 pickles of CIFAR and ImageNet16. `load_torch` does the same for files of `torch.save`.
+files inside them, and the python-2 pickles of CIFAR and ImageNet16. `load_torch` reads files of `torch.save` likewise.
 """
 
 import io

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from pipeline.errors import CheckpointError, DatasetError
-from pipeline.unpickling import NATS_GLOBALS, NUMPY_GLOBALS, load_pickle
+from pipeline.unpickling import NATS_GLOBALS, NUMPY_GLOBALS, load_pickle, load_torch
 
 RAN: list[str] = []
 
@@ -126,6 +126,25 @@ def test_foreign_global_inside_torch_bytes_is_refused_and_never_runs(zipped: boo
     with pytest.raises(CheckpointError, match=r"file\.pickle.*got .*test_unpickling\.run_something\."):
         read(pickle.dumps({"net": TorchBytes(saved({"a": Hostile()}, zipped=zipped))}, 4))
     assert RAN == []
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_torch_files_hold_tensors_and_numpy_scalars_and_run_nothing(zipped: bool) -> None:
+    value = {"params": np.float64(1.5), "weight": torch.arange(3.0)}
+    got = load_torch(io.BytesIO(saved(value, zipped=zipped)), "file.pth")
+    assert got["params"] == 1.5
+    assert torch.equal(got["weight"], value["weight"])
+    RAN.clear()
+    with pytest.raises(CheckpointError, match=r"file\.pth.*names .*test_unpickling\.run_something\."):
+        load_torch(io.BytesIO(saved({"a": Hostile()}, zipped=zipped)), "file.pth")
+    assert RAN == []
+
+
+def test_torch_files_of_an_older_numpy_are_read() -> None:
+    raw = saved({"params": np.float64(1.5)}, zipped=False)
+    old = raw.replace(b"cnumpy._core.multiarray\n", b"cnumpy.core.multiarray\n")
+    assert old != raw or b"numpy.core" in raw
+    assert load_torch(io.BytesIO(old), "file.pth")["params"] == 1.5
 
 
 def test_global_beyond_the_list_of_the_kind_of_file_is_refused() -> None:
