@@ -50,12 +50,14 @@ def detect(path: Path) -> WeightsFormat:
     for row in FORMATS.values():
         if row.matches(path):
             return row
-    known = "; ".join(f"{row.name}: {row.description}" for row in FORMATS.values())
     if not path.exists():
-        got = "no such file or folder"
-    else:
-        names = sorted(file.name for file in path.iterdir())[:3] if path.is_dir() else [path.name]
-        got = ", ".join(names) or "an empty folder"
+        raise CheckpointError(
+            f"Finding weights failed for {path}: expected a file or folder of networks, got no such file or folder. "
+            "Check the path."
+        )
+    known = "; ".join(f"{row.name}: {row.description}" for row in FORMATS.values())
+    names = sorted(file.name for file in path.iterdir())[:3] if path.is_dir() else [path.name]
+    got = ", ".join(names) or "an empty folder"
     raise CheckpointError(
         f"Finding weights failed for {path}: expected one of the published formats ({known}), got {got}. "
         "Check the path, or name the format with --format."
