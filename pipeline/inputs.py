@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
+from typing import Literal
 
 from pipeline.checkpoints.store import CheckpointRecord, CheckpointStore
 from pipeline.config import CorruptionsSection, SweepConfig
@@ -13,7 +14,7 @@ from pipeline.errors import CheckpointError
 from pipeline.perturbations import PERTURBATIONS
 from pipeline.perturbations.corruptions import GENERATOR_VERSION, FrostTextures, load_frost, synthetic_frost
 from pipeline.plan import DatasetFacts, Facts
-from pipeline.records import ImageSet
+from pipeline.records import ImageSet, content_digest
 
 Say = Callable[[str], None]
 
@@ -67,7 +68,11 @@ class Inputs:
         return self._images[dataset]
 
     def _corruptions_folder(self, dataset: str, section: CorruptionsSection) -> Path:
-        return section.path or self._config.results / "corruptions" / dataset
+        if section.path is not None:
+            return section.path
+        # Another selection, seed or texture gets a folder of its own: what was generated is never overwritten.
+        recipe = [self.images(dataset).sha256, section.seed, self._frost(section).sha256, GENERATOR_VERSION]
+        return self._config.results / "corruptions" / f"{dataset}-{content_digest(recipe)[:12]}"
 
     def _frost(self, section: CorruptionsSection) -> FrostTextures:
         if section.frost == "imagecorruptions" and section.frost_path is not None:
@@ -77,8 +82,12 @@ class Inputs:
     def _corruption_keys(self, dataset: str) -> tuple[str, ...]:
         return tuple(key for key in self._config.keys_of(dataset) if PERTURBATIONS[key].kind == "corruption")
 
-    def open_corruptions(self, dataset: str) -> CorruptedStore:
+    def open_corruptions(self, dataset: str, *, verify: Literal["shape", "full"] = "shape") -> CorruptedStore:
         """Open a dataset's corrupted images, which are there already.
+
+        Args:
+            dataset: its name.
+            verify: ``"full"`` also compares published files with their published MD5.
 
         Raises:
             DatasetError: they are missing, damaged, or were made from other images or with other settings.
@@ -87,7 +96,8 @@ class Inputs:
         assert section is not None  # noqa: S101 - keys_of leaves corruptions out where there is no section
         folder, images = self._corruptions_folder(dataset, section), self.images(dataset)
         if section.source == "published":
-            return open_published(folder, images, n_images=DATASETS[dataset].n_test)
+            keys = self._corruption_keys(dataset)
+            return open_published(folder, images, n_images=DATASETS[dataset].n_test, verify=verify, keys=keys)
         frost = self._frost(section)
         return open_generated(folder, images, seed=section.seed, frost=frost, generator_version=GENERATOR_VERSION)
 
@@ -125,7 +135,8 @@ class Inputs:
             images = self.images(dataset)
             corruptions = {}
             if keys:
-                store = self.open_corruptions(dataset)
+                # The driver compares every published byte once a run; workers compare pixels with what it planned.
+                store = self.open_corruptions(dataset, verify="full")
                 corruptions = {key: store.identity(key) for key in keys}
             datasets[dataset] = DatasetFacts(len(images), images.sha256, corruptions)
         return Facts(

@@ -1,0 +1,70 @@
+"""What the project says of itself is true: README commands, configuration reference, pins, bundled files."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from pipeline.config import SweepConfig
+from pipeline.files import bundled
+from pipeline.perturbations import PERTURBATIONS
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+
+def commands(text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if line.strip().startswith("python3 -m venv .venv && ")]
+
+
+def test_ci_runs_the_readmes_test_command() -> None:
+    demo, tests = commands((REPOSITORY / "README.md").read_text())
+    assert demo.endswith("robust201 demo")
+    assert tests.endswith("-m pytest")
+    assert tests in commands((REPOSITORY / ".ci/run").read_text())
+
+
+def fields_of(model: type[BaseModel]) -> set[str]:
+    found = set(model.model_fields)
+    for field in model.model_fields.values():
+        for candidate in (field.annotation, *getattr(field.annotation, "__args__", ())):
+            if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+                found |= fields_of(candidate)
+    return found
+
+
+def test_the_configuration_reference_names_every_field() -> None:
+    text = (REPOSITORY / "docs/configuration.md").read_text()
+    fields = fields_of(SweepConfig)
+    for row in PERTURBATIONS.values():
+        fields |= fields_of(row.parameters)
+    assert {name for name in fields if f"`{name}`" not in text} == set()
+    assert {"path", "frost", "queries", "part_minutes"} <= fields
+
+
+def test_every_pin_satisfies_its_range() -> None:
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    pins = {
+        canonicalize_name(name): version
+        for name, version in re.findall(r"^([\w.-]+)==(\S+)$", (REPOSITORY / "constraints.txt").read_text(), re.M)
+    }
+    for text in (*project["dependencies"], *project["optional-dependencies"]["dev"]):
+        requirement = Requirement(text)
+        assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), text
+
+
+@pytest.mark.parametrize(
+    "name", ["jobs/demo.yaml", "jobs/paper.yaml", "benchmark_data/downloads.toml", "benchmark_data/demo"]
+)
+def test_bundled_files_are_found(name: str) -> None:
+    assert bundled(name).exists()
+
+
+def test_links_of_the_readme_lead_somewhere() -> None:
+    for page in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"):
+        for link in re.findall(r"\]\(([^)#:]+)\)", (REPOSITORY / page).read_text()):
+            assert (REPOSITORY / link).exists(), f"{page} links to {link}"
