@@ -217,3 +217,11 @@ def test_names_are_escaped(tmp_path):
     text = write_report(RobustnessDataset(tmp_path / "dataset"), tmp_path / "report.html").read_text()
     assert "<b>&</" not in text
     assert "&lt;b&gt;&amp;" in text
+
+
+def test_many_points_are_drawn_as_one_picture(tmp_path):
+    export(tmp_path / "dataset", make_plan(range(500), ("clean", "pgd"), measurements=("accuracy",)))
+    text = write_report(RobustnessDataset(tmp_path / "dataset"), tmp_path / "report.html").read_text()
+    scatter = next(svg for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL) if "Clean against" in svg)
+    assert scatter.count("data:image/png;base64") == 1
+    assert scatter.count("<use") < 500

@@ -318,6 +318,8 @@ def _draw_boxes(axes: Axes, values: Mapping[float, np.ndarray[Any, np.dtype[np.f
         box.set(
             facecolor=CLEAN_COLOUR if strength == CLEAN_STRENGTH else colour, edgecolor=INK, linewidth=0.9, alpha=0.85
         )
+    for outliers, strength in zip(boxes["fliers"], strengths, strict=True):
+        outliers.set_rasterized(len(values[strength]) >= _RASTER_POINTS)
     labels = ["clean" if strength == CLEAN_STRENGTH else f"{strength:g}" for strength in strengths]
     axes.set_xticks(range(1, len(strengths) + 1), labels, fontsize=9)
 
