@@ -167,11 +167,9 @@ def export_dataset(
     if missing and not partial:
         raise IncompleteError(_describe_missing(out, groups))
     written = [group for group in groups if group.complete_units]
-    side_files = {
-        META_FILE: _meta_text(groups, key_style),
-        SWEEP_FILE: _sweep_text(plan, groups, key_style, round_to),
-        **({MISSING_FILE: _missing_text(groups, key_style)} if missing else {}),
-    }
+    side_files = {META_FILE: _meta_text(groups, key_style), SWEEP_FILE: _sweep_text(plan, groups, key_style, round_to)}
+    if missing:
+        side_files[MISSING_FILE] = _missing_text(groups, key_style)
     names = [group.file_name(name, key_style) for group in written for name in plan.measurements]
     folder = ExportFolder(out, {*side_files, *names})
     writer = _Writer(folder, plan.measurements, key_style, round_to)
@@ -182,16 +180,9 @@ def export_dataset(
         writer.write_group(group, rows, lambda: progress(next(done), n_units) if progress is not None else None)
     for name, text in side_files.items():
         folder.write(name, text)
-    removed = folder.close()
-    return ExportReport(
-        out=out,
-        files=tuple(sorted({*folder.hashes, CHECKSUM_FILE})),
-        removed=removed,
-        n_units=n_units,
-        n_evaluations=sum(len(group.complete_units) * len(group.strengths) for group in written),
-        missing=missing,
-        n_bytes=folder.n_bytes,
-    )
+    removed, files = folder.close(), tuple(sorted({*folder.hashes, CHECKSUM_FILE}))
+    n_evaluations = sum(len(group.complete_units) * len(group.strengths) for group in written)
+    return ExportReport(out, files, removed, n_units, n_evaluations, missing, folder.n_bytes)
 
 
 def parse_key_style(text: str) -> KeyStyle:
