@@ -384,9 +384,8 @@ def train(
             progress(indices.index(index) * epochs + epoch, len(indices) * epochs)
 
         for record in train_into_store(indices, images, held_out, settings, store, progress=tell):
-            typer.echo(
-                f"#{record.index} test accuracy {record.training['outcome']['test_accuracy']:.4f}"
-            )
+            accuracy = record.training["outcome"]["test_accuracy"] if record.training else float("nan")
+            typer.echo(f"#{record.index} test accuracy {accuracy:.4f}")
 
 
 @app.command()

@@ -22,6 +22,7 @@ from rich.progress import (
 from rich.table import Table
 
 from pipeline.analysis.report import SummaryRow
+from pipeline.analysis.result_files import kind_of
 from pipeline.doctor import Finding
 from pipeline.executors.base import BundleLost, Event
 from pipeline.export import ExportReport
@@ -206,28 +207,25 @@ def show_findings(findings: Sequence[Finding]) -> None:
 
 def show_export(report: ExportReport) -> None:
     """Say what an export wrote and what it lacks."""
-    out.print(
-        f"Wrote {len(report.files)} files ({report.n_bytes / 1e6:,.1f} MB, {report.n_evaluations} evaluations) to {report.out}.",
-        markup=False,
-        highlight=False,
-    )
+    size = f"{len(report.files)} files, {report.n_bytes / 1e6:,.1f} MB, {report.n_evaluations} evaluations"
+    out.print(f"Wrote {report.out}: {size}.", markup=False, highlight=False)
     for (dataset, key), count in report.missing.items():
         say(f"missing: {count} evaluations of {dataset} {key}")
 
 
 def show_summary(rows: Sequence[SummaryRow]) -> None:
-    """Show accuracies over the architectures of a dataset, a line each key and strength."""
-    show_table(
-        "Accuracy over the architectures",
-        ("dataset, key, strength", "networks", "lowest", "median", "highest"),
-        [
-            (
-                f"{row.dataset} {row.key} {'' if row.key == 'clean' else f'{row.strength:g}'}",
-                str(row.n_architectures),
-                f"{row.minimum:.3f}",
-                f"{row.median:.3f}",
-                f"{row.maximum:.3f}",
+    """Show the median accuracy over the architectures: a line each dataset and key, a column each strength."""
+    for title, chosen in (
+        ("epsilon in 1/255, 0 is clean", [row for row in rows if kind_of(row.key) != "corruption"]),
+        ("severity", [row for row in rows if kind_of(row.key) == "corruption"]),
+    ):
+        strengths = sorted({row.strength for row in chosen})
+        medians: dict[str, dict[float, str]] = {}
+        for row in chosen:
+            medians.setdefault(f"{row.dataset} {row.key}", {})[row.strength] = f"{row.median:.2f}"
+        if medians:
+            show_table(
+                f"Median accuracy of {max(row.n_architectures for row in chosen)} networks by {title}",
+                ("", *(f"{strength:g}" for strength in strengths)),
+                [(name, *(values.get(strength, "") for strength in strengths)) for name, values in medians.items()],
             )
-            for row in rows
-        ],
-    )

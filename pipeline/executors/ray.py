@@ -1,5 +1,6 @@
 """The executor on Ray actors: one actor a worker, on this machine or a cluster. The only `import ray`."""
 
+import logging
 import os
 from collections import deque
 from collections.abc import Iterator
@@ -67,7 +68,13 @@ class RayExecutor:
             {} if address else {"num_cpus": self._local_cpus(), "object_store_memory": _OBJECT_STORE_BYTES}
         )
         try:
-            ray.init(address=address or "local", include_dashboard=False, log_to_driver=False, **local)
+            ray.init(
+                address=address or "local",
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                **local,
+            )
         except (ConnectionError, ValueError) as error:
             raise ConfigError(
                 f"Connecting to Ray failed for {address}: expected a running cluster, got {error}. "
