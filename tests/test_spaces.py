@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.errors import ArchitectureError
@@ -63,6 +63,7 @@ def test_index_digits_and_string_name_the_same_architecture(index):
 
 
 @given(st.text(alphabet="|+~012noesk_3x", max_size=60))
+@example("+0")
 def test_other_strings_name_nothing(text):
     if text.strip().isdecimal():
         return
@@ -77,6 +78,8 @@ def test_other_strings_name_nothing(text):
         (15_625, r"The closest index is 15624\."),
         ("15625", r"index 15625"),
         ("-3", r"index -3"),
+        ("+3", r"expected an index, or six edges"),
+        ("9" * 5000, r"expected an index, or six edges"),
         (
             "|nor_conv_3x3~0|+|none~0|none~1|+|none~0|none~1|nor_conv3x3~2|",
             r"node 2 to node 3.*Did you mean 'nor_conv_",

@@ -130,7 +130,7 @@ def resolve(name: int | str) -> Architecture:
     if isinstance(name, int):
         return architecture(name)
     text = name.strip()
-    if re.fullmatch(r"[+-]?[0-9]+", text):
+    if re.fullmatch(r"-?[0-9]{1,9}", text):
         return architecture(int(text))
     return architecture(_indices_by_spec()[format_spec(parse(text))])
 
