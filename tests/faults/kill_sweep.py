@@ -33,6 +33,7 @@ class KillReport:
     starts: int = 0
     rounds: int = 0
     different: list[str] = field(default_factory=list)
+    families: list[psutil.Process] = field(default_factory=list)
 
 
 def command(*arguments: str) -> list[str]:
@@ -49,9 +50,11 @@ def find_victims(driver: psutil.Process, kind: str) -> list[psutil.Process]:
         return [
             process for process in family if any(name in " ".join(_words(process)) for name in ("ray", "gcs_server"))
         ]
-    return [
-        process for process in family if _words(process)[:1] and _words(process)[0].startswith("ray::_WorkerActor")
-    ][:1]
+    return [process for process in family if _is_worker(process)][:1]
+
+
+def _is_worker(process: psutil.Process) -> bool:
+    return any(word.startswith("ray::_WorkerActor") for word in _words(process)[:1])
 
 
 def _words(process: psutil.Process) -> list[str]:
@@ -130,16 +133,19 @@ def _carry_out(driver: "subprocess.Popen[bytes]", order: tuple[str, float], repo
         return
     try:
         family = process.children(recursive=True)
+        workers = [member for member in family if _is_worker(member)]
         killed = kill(find_victims(process, kind))
     except psutil.NoSuchProcess:
         return
     report.kills[kind] += killed
     if kind != "worker":
         driver.wait(timeout=TIMEOUT_SECONDS)
-        assert_gone(family)
+        # Workers hold the memory (on a GPU too), so they must go at once; Ray's own agents first look for their head.
+        assert_gone(workers, seconds=60)
+        report.families += family
 
 
-def assert_gone(family: list[psutil.Process], seconds: float = 60.0) -> None:
+def assert_gone(family: list[psutil.Process], seconds: float) -> None:
     """Wait until every process of a killed run has ended, and fail if one lives on."""
     _, alive = psutil.wait_procs(family, timeout=seconds)
     alive = [process for process in alive if process.is_running() and process.status() != psutil.STATUS_ZOMBIE]
@@ -172,6 +178,7 @@ def run_rounds(sweep: Path, folder: Path, kills: int, seed: int) -> KillReport:
         report.rounds += 1
         report.different += [name for name in expected | exported if expected.get(name) != exported.get(name)]
         print(f"round {report.rounds}: kills so far {dict(report.kills)}, starts {report.starts}", flush=True)
+    assert_gone(report.families, seconds=180)
     return report
 
 
