@@ -8,17 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from pipeline import __version__, console
-from pipeline.config import SweepConfig, load_config, select_architectures
-from pipeline.errors import RobustError
+from pipeline.config import load_config, select_architectures
+from pipeline.errors import ConfigError
+from pipeline.exits import run_to_exit_code
 from pipeline.perturbations import PERTURBATIONS, perturbation
 
 app = typer.Typer(
     name="robust201",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     help="Robustness evaluation of the whole NAS-Bench-201 space: sweep, shards, resume, JSON dataset.",
-    epilog="Exit codes: 0 complete; 2 bad input, nothing started; 3 incomplete or failed units; 4 storage.",
+    epilog="Exit codes: 0 complete; 2 bad input, nothing started; 3 incomplete or interrupted; 4 storage.",
 )
 
 SweepFile = Annotated[Path, typer.Argument(help="The sweep YAML (see jobs/ and docs/configuration.md).")]
@@ -32,17 +32,8 @@ Keys = Annotated[str | None, typer.Option(help="Keys separated by commas, such a
 
 
 def main() -> None:
-    """Run the command line; errors that robust201 raises on purpose become one line and their exit code."""
-    try:
-        app(standalone_mode=True)
-    except RobustError as error:
-        console.say(f"error: {error}")
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        console.say("Interrupted. Finished work is kept; run the same command again to go on.")
-        sys.exit(130)
-    except BrokenPipeError:
-        sys.exit(141)
+    """Run the command line (see `pipeline.exits`)."""
+    sys.exit(run_to_exit_code(app))
 
 
 def _print_json(payload: Any) -> None:
@@ -50,7 +41,15 @@ def _print_json(payload: Any) -> None:
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise ConfigError(
+            f"Reading the command line failed for {text!r}: expected names separated by commas, got none. "
+            "Name some, or leave the option out."
+        )
+    return names
 
 
 def _show_version(wanted: bool) -> None:
@@ -87,27 +86,17 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Count a sweep's units and evaluations, and estimate bytes and GPU-hours."""
+    from pipeline.inputs import Inputs
     from pipeline.plan import assumed_facts, make_plan
-    from pipeline.sweep import prepare
 
     config = load_config(sweep)
-    planned = make_plan(config, assumed_facts(config)) if dry_run else prepare(config, say=console.say)[0]
-    summary = planned.summary()
+    if not dry_run:
+        Inputs(config, console.say).check()
+    summary = make_plan(config, assumed_facts(config)).summary()
     if as_json:
         _print_json(summary)
-        return
-    console.show_table(
-        f"Sweep {config.name}",
-        ("", "value"),
-        [
-            ("architectures", f"{summary['architectures']:,}"),
-            ("units", f"{summary['units']:,}"),
-            ("evaluations", f"{summary['evaluations']:,}"),
-            ("shards, estimated", f"{summary['estimated_shard_bytes'] / 1e9:,.2f} GB"),
-            ("JSON, estimated", f"{summary['estimated_json_bytes'] / 1e9:,.2f} GB"),
-            (f"GPU-hours at {summary['assumed_gmacs_per_second']:g} GMAC/s", f"{summary['estimated_gpu_hours']:,.1f}"),
-        ],
-    )
+    else:
+        console.show_plan(summary)
 
 
 @app.command()
@@ -118,26 +107,13 @@ def run(
     keys: Keys = None,
     executor: Annotated[str | None, typer.Option(help="inline or ray, in place of the sweep's.")] = None,
     workers: Annotated[int | None, typer.Option(help="Workers, in place of the sweep's.")] = None,
-    results: Annotated[Path | None, typer.Option(help="Results folder, in place of the sweep's.")] = None,
+    results: Annotated[str | None, typer.Option(help="Results folder, in place of the sweep's.")] = None,
 ) -> None:
     """Evaluate what a sweep still misses; run it again after any interruption."""
-    config = load_config(sweep, results=str(results) if results else None)
-    execution = {"executor": executor, "workers": workers}
-    raise typer.Exit(_run(_with_execution(config, execution), architectures, datasets, keys))
-
-
-def _with_execution(config: SweepConfig, changes: dict[str, Any]) -> SweepConfig:
-    from pipeline.config import parse_config
-
-    payload = config.model_dump(mode="json")
-    payload["execution"] |= {name: value for name, value in changes.items() if value is not None}
-    return parse_config(payload, "the command line")
-
-
-def _run(config: SweepConfig, architectures: str | None, datasets: str | None, keys: str | None) -> int:
     from pipeline.executors import make_executor
     from pipeline.sweep import Filters, run_sweep
 
+    config = load_config(sweep, results=results, execution={"executor": executor, "workers": workers})
     filters = Filters(
         select_architectures(architectures) if architectures is not None else None,
         _names(datasets),
@@ -153,7 +129,7 @@ def _run(config: SweepConfig, architectures: str | None, datasets: str | None, k
             on_progress=display.update,
             say=console.say,
         )
-    return console.show_tally(tally, config.results)
+    raise typer.Exit(console.show_tally(tally, config.results))
 
 
 @app.command()
@@ -167,8 +143,8 @@ def status(results: ResultsFolder, as_json: AsJson = False) -> None:
     state = read_status(planned, ShardStore.open(results).inventory(on_damage="report"))
     if as_json:
         _print_json(state.to_payload())
-        return
-    console.show_status(state)
+    else:
+        console.show_status(state)
 
 
 @app.command()

@@ -2,11 +2,11 @@
 
 import os
 import re
+import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from pipeline.datasets import DATASETS
@@ -15,6 +15,7 @@ from pipeline.files import bundled
 from pipeline.measurements import MEASUREMENTS
 from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS, CorruptionParameters, Parameters, perturbation
 from pipeline.spaces import nasbench201
+from pipeline.sweep_yaml import read_fields
 
 CORRUPTION_GROUP = "corruptions"
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
@@ -30,12 +31,19 @@ def _expand(value: object) -> object:
         text = os.environ.get(name, default)
         if text is None:
             raise ValueError(
-                f"expected the environment variable {name} to be set, got none; export {name}=FOLDER first"
+                f"expected the environment variable {name} to be set, got none. First: export {name}=FOLDER."
             )
         return text
 
     text = _VARIABLE.sub(substitute, value)
-    return bundled(text.removeprefix("bundled:")) if text.startswith("bundled:") else Path(text).expanduser()
+    if not text or "\0" in text:
+        raise ValueError(f"expected a path, got {text!r}. Name a file or folder, '.' for the current one.")
+    if text.startswith("bundled:"):
+        return bundled(text.removeprefix("bundled:"))
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"expected a path, got {text!r}: no such user. Write the folder out.") from error
 
 
 ConfigPath = Annotated[Path, BeforeValidator(_expand)]
@@ -74,9 +82,9 @@ class CorruptionsSection(Section):
     @model_validator(mode="after")
     def _check_paths(self) -> Self:
         if self.source == "published" and self.path is None:
-            raise ValueError("expected a path to the published .npy files, got none")
+            raise ValueError("expected a path to the published .npy files, got none.")
         if self.frost == "imagecorruptions" and self.source == "generated" and self.frost_path is None:
-            raise ValueError("expected frost_path, the folder of the six frost images, got none")
+            raise ValueError("expected frost_path, the folder of the six frost images, got none.")
         return self
 
 
@@ -112,6 +120,13 @@ class ExecutionSection(Section):
     gmacs_per_second: Annotated[float, Field(gt=0)] = 2000.0
 
 
+def _fill_empty(value: object) -> object:
+    """Let a name without anything after its colon stand for one with all defaults."""
+    if isinstance(value, Mapping):
+        return {name: {} if fields is None else fields for name, fields in value.items()}
+    return value
+
+
 def _every_key() -> dict[str, dict[str, Any]]:
     return {key: {} for key in PERTURBATIONS}
 
@@ -136,11 +151,23 @@ class SweepConfig(Section):
     batch_size: Annotated[int, Field(ge=1)] = 250
     execution: ExecutionSection = ExecutionSection()
 
-    @field_validator("architectures")
+    @field_validator("architectures", mode="before")
     @classmethod
-    def _check_architectures(cls, value: Literal["evaluated"] | tuple[int | str, ...]) -> Any:
-        select_architectures(value)
+    def _check_architectures(cls, value: object) -> object:
+        if value != "evaluated":
+            if not isinstance(value, list | tuple):
+                near = closest(value, ["evaluated"]) if isinstance(value, str) else ""
+                raise ValueError(f"expected evaluated, or a list such as [0, 21, 100-199], got {value!r}.{near}")
+            wrong = [name for name in value if not isinstance(name, int | str) or isinstance(name, bool)]
+            if wrong:
+                raise ValueError(f"expected indices, ranges and cell strings, got {wrong[0]!r} among them.")
+            select_architectures(tuple(value))
         return value
+
+    @field_validator("datasets", mode="before")
+    @classmethod
+    def _fill_datasets(cls, value: object) -> object:
+        return _fill_empty(value)
 
     @field_validator("datasets")
     @classmethod
@@ -153,15 +180,13 @@ class SweepConfig(Section):
     @field_validator("keys", mode="before")
     @classmethod
     def _fill_keys(cls, value: object) -> object:
-        if isinstance(value, Mapping):
-            return {key: parameters if parameters is not None else {} for key, parameters in value.items()}
-        return value
+        return _fill_empty(value)
 
     @field_validator("keys")
     @classmethod
     def _check_keys(cls, value: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         if not value:
-            raise ValueError("expected at least one key, got none")
+            raise ValueError("expected at least one key, got none.")
         _expand_keys(value)
         return value
 
@@ -172,7 +197,7 @@ class SweepConfig(Section):
             if name not in MEASUREMENTS:
                 raise ValueError(f"expected a known measurement, got {name!r}.{closest(name, MEASUREMENTS)}")
         if not value or len(set(value)) != len(value):
-            raise ValueError(f"expected different measurements, got {list(value)}")
+            raise ValueError(f"expected different measurements, got {list(value)}.")
         return tuple(name for name in MEASUREMENTS if name in value)
 
     @property
@@ -212,7 +237,7 @@ def _parse_parameters(name: str, model: type[Parameters], given: Mapping[str, An
     try:
         return model.model_validate(given)
     except ValidationError as error:
-        raise ValueError(f"keys.{name}.{_first_problem(error, model)}") from error
+        raise ConfigError(_first_problem(error, model, ("keys", name))) from error
 
 
 def select_architectures(selection: str | tuple[int | str, ...]) -> tuple[int, ...]:
@@ -229,10 +254,10 @@ def select_architectures(selection: str | tuple[int | str, ...]) -> tuple[int, .
         ArchitectureError: an index or string names no architecture, or nothing is selected.
     """
     evaluated = nasbench201.evaluated_indices()
+    if selection == "evaluated":
+        return evaluated
     if isinstance(selection, str):
-        selection = () if selection == "evaluated" else tuple(selection.split(","))
-        if not selection:
-            return evaluated
+        selection = tuple(name for name in selection.split(",") if name.strip())
     indices: set[int] = set()
     for name in selection:
         bounds = re.fullmatch(r"\s*(\d+)\s*-\s*(\d+)\s*", name) if isinstance(name, str) else None
@@ -243,25 +268,11 @@ def select_architectures(selection: str | tuple[int | str, ...]) -> tuple[int, .
             indices.add(nasbench201.resolve(name).isomorph)
     if not indices:
         raise ConfigError(
-            f"Selecting architectures failed for {selection!r}: expected at least one evaluated index, got none. "
+            f"Selecting architectures failed for {', '.join(map(str, selection)) or 'an empty list'}: expected at "
+            "least one evaluated index, got none. "
             "Name indices, ranges such as 0-99, or cell strings."
         )
     return tuple(sorted(indices))
-
-
-class _StrictLoader(yaml.SafeLoader):
-    """A safe loader that refuses a field given twice, where YAML would silently keep the last."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"field {key!r} is given twice", key_node.start_mark
-                )
-            seen.add(key)
-        return super().construct_mapping(node, deep=deep)
 
 
 def load_config(path: Path, **overrides: Any) -> SweepConfig:
@@ -269,7 +280,7 @@ def load_config(path: Path, **overrides: Any) -> SweepConfig:
 
     Args:
         path: the YAML file.
-        **overrides: top-level fields that replace what the file says; None leaves the file's value.
+        **overrides: fields that replace what the file says, those of a section in a mapping; None leaves the file's.
 
     Returns:
         The sweep, all fields resolved.
@@ -277,21 +288,17 @@ def load_config(path: Path, **overrides: Any) -> SweepConfig:
     Raises:
         ConfigError: the file is missing, is no YAML, or a field is unknown or wrong; the closest name is given.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-        # _StrictLoader is a SafeLoader: it builds plain values only
-        payload = yaml.load(text, Loader=_StrictLoader)  # noqa: S506
-    except OSError as error:
-        raise ConfigError(
-            f"Reading the sweep failed for {path}: expected a YAML file, got {error.strerror}. See jobs/ for examples."
-        ) from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        summary = " ".join(str(error).split())
-        raise ConfigError(f"Reading the sweep failed for {path}: expected YAML, got an error: {summary}.") from error
-    if not isinstance(payload, dict):
-        raise ConfigError(f"Reading the sweep failed for {path}: expected fields, got {type(payload).__name__}.")
-    payload |= {name: value for name, value in overrides.items() if value is not None}
-    return parse_config(payload, str(path))
+    return parse_config(_replace(read_fields(path), overrides), str(path))
+
+
+def _replace(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    replaced = dict(fields)
+    for name, value in changes.items():
+        if isinstance(value, Mapping) and isinstance(fields.get(name, {}), Mapping):
+            replaced[name] = _replace(fields.get(name, {}), value)
+        elif value is not None and not isinstance(value, Mapping):
+            replaced[name] = value
+    return replaced
 
 
 def parse_config(payload: Mapping[str, Any], source: str) -> SweepConfig:
@@ -308,21 +315,43 @@ def parse_config(payload: Mapping[str, Any], source: str) -> SweepConfig:
             "explains every field."
         ) from error
     except RobustError as error:
-        raise type(error)(f"Reading the sweep failed for {source}: {error}") from error
+        raise type(error)(
+            f"Reading the sweep failed for {source}: {error} docs/configuration.md explains every field."
+        ) from error
 
 
-def _first_problem(error: ValidationError, model: type[BaseModel]) -> str:
+_EXPECTATIONS = {
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than_equal": "at most {le:g}",
+    "too_short": "at least {min_length} of them",
+    "string_pattern_mismatch": "letters, digits, dots, dashes and underscores",
+    "literal_error": "{expected}",
+    "dict_type": "names, each with its fields",
+    "model_type": "fields",
+    "path_type": "a path",
+}
+"""What a value should have been, by pydantic's type of error; other types say it well enough themselves."""
+
+
+def _first_problem(error: ValidationError, model: type[BaseModel], above: tuple[str, ...] = ()) -> str:
+    """Say in one line what is wrong with the first wrong field, `above` being where the model stands in the YAML."""
     problem = error.errors(include_url=False)[0]
-    location = ".".join(str(step) for step in problem["loc"])
+    steps = (*above, *(str(step) for step in problem["loc"] if step != "[key]"))
+    place = ".".join(steps)
     if problem["type"] == "extra_forbidden":
         fields = _fields_at(model, problem["loc"][:-1])
-        return f"expected a known field, got {location!r}.{closest(str(problem['loc'][-1]), fields)}"
-    message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "value_error":
-        return f"{location}: {message}" if location else message
+        return f"expected a known field, got {place!r}.{closest(steps[-1], fields)}"
     if problem["type"] == "missing":
-        return f"expected the field {location!r}, got none."
-    return f"{location}: {message[0].lower()}{message[1:]}, got {problem['input']!r}."
+        return f"expected the field {place!r}, got none."
+    if problem["type"] == "value_error":
+        return f"{place}: {problem['ctx']['error']}" if place else str(problem["ctx"]["error"])
+    template = _EXPECTATIONS.get(problem["type"])
+    message = problem["msg"].removeprefix("Input should be ")
+    expected = template.format(**problem.get("ctx", {})) if template else f"{message[0].lower()}{message[1:]}"
+    choices = re.findall("'([^']*)'", expected) if problem["type"] == "literal_error" else []
+    near = closest(str(problem["input"]), choices) if choices else ""
+    return f"{place}: expected {expected}, got {reprlib.repr(problem['input'])}.{near}"
 
 
 def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:

@@ -1,11 +1,13 @@
 """What the command line shows: progress on terminals and in log files, tables, one line an error."""
 
-import sys
+import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -35,8 +37,14 @@ from pipeline.sweep import Progress as SweepProgress
 
 _LOG_SECONDS = 10.0
 
-out = Console(soft_wrap=True)
-err = Console(stderr=True, soft_wrap=True)
+# NO_COLOR asks for plain text, bold and italics included. Emoji codes would change paths such as a:b:c.
+_STYLE: dict[str, Any] = {
+    "soft_wrap": True,
+    "emoji": False,
+    "color_system": None if os.environ.get("NO_COLOR") else "auto",
+}
+out = Console(**_STYLE)
+err = Console(stderr=True, **_STYLE)
 
 
 def say(line: str) -> None:
@@ -76,6 +84,7 @@ class RunDisplay:
         )
         self._task: TaskID | None = None
         self._last_log = time.monotonic()
+        self._told: set[str] = set()
 
     @contextmanager
     def showing(self) -> Iterator["RunDisplay"]:
@@ -84,11 +93,12 @@ class RunDisplay:
             yield self
 
     def update(self, progress: SweepProgress, event: Event) -> None:
-        """Show an event; failures and deaths get a line of their own."""
-        if isinstance(event, UnitFailure):
-            self._live.console.print(f"failed: {event.part.label}: {event.message}", markup=False, highlight=False)
+        """Show an event; a new failure and a worker's death get a line of their own."""
+        if isinstance(event, UnitFailure) and event.message not in self._told:
+            self._told.add(event.message)
+            say(f"failed: {event.part.label}: {event.message}")
         elif isinstance(event, BundleLost) and event.started:
-            self._live.console.print(f"worker lost: {event.reason}; retrying", markup=False, highlight=False)
+            say(f"worker lost: {event.reason}; retrying")
         rate, left = f"{progress.units_per_second:.2f}/s", show_duration(progress.seconds_left)
         if not self._live.disable:
             if self._task is None:
@@ -107,8 +117,24 @@ def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]
     for row in rows:
         table.add_row(*row)
     # A table that does not fit a log file's assumed 80 columns would be cut; there is room in a file.
-    console = out if out.is_terminal else Console(file=sys.stdout, width=200)
+    console = out if out.is_terminal else Console(file=out.file, width=200, **_STYLE)
     console.print(table)
+
+
+def show_plan(summary: Mapping[str, Any]) -> None:
+    """Show a plan's counts and estimates (see `pipeline.plan.Plan.summary`)."""
+    show_table(
+        f"Sweep {summary['name']}",
+        ("", "value"),
+        [
+            ("architectures", f"{summary['architectures']:,}"),
+            ("units", f"{summary['units']:,}"),
+            ("evaluations", f"{summary['evaluations']:,}"),
+            ("shards, estimated", f"{summary['estimated_shard_bytes'] / 1e9:,.2f} GB"),
+            ("JSON, estimated", f"{summary['estimated_json_bytes'] / 1e9:,.2f} GB"),
+            (f"GPU-hours at {summary['assumed_gmacs_per_second']:g} GMAC/s", f"{summary['estimated_gpu_hours']:,.1f}"),
+        ],
+    )
 
 
 def show_tally(tally: RunTally, results: Path) -> int:
@@ -125,10 +151,12 @@ def show_tally(tally: RunTally, results: Path) -> int:
         f"Evaluated {tally.evaluations} in {show_duration(tally.seconds)} of worker time; "
         f"{len(tally.failures)} parts failed, {tally.deaths} workers died, {tally.preemptions} were preempted."
     )
-    for failure in tally.failures[:10]:
-        say(f"failed: {failure.part.label}: {failure.message}")
-    if len(tally.failures) > 10:
-        say(f"… and {len(tally.failures) - 10} more; all of them: robust201 status {results}")
+    # One damaged checkpoint fails every part of its network in the same words.
+    alike = Counter(failure.message for failure in tally.failures)
+    for message, count in alike.most_common(10):
+        say(f"failed: {count} {'part' if count == 1 else 'parts'}: {message}")
+    if alike:
+        say(f"All failures by unit: robust201 status {results}")
     if tally.complete:
         say(f"Complete. Export it with: robust201 export {results} FOLDER")
         return 0

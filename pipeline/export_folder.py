@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 from pipeline.errors import InputError
-from pipeline.files import atomic_write, write_text
+from pipeline.files import atomic_write, make_folder, write_text
 
 CHECKSUM_FILE = "SHA256SUMS"
 """Listing that ``sha256sum -c`` reads; it is written last, so a folder that has it holds a whole export."""
@@ -39,8 +39,12 @@ class ExportFolder:
         self.path = path
         self.hashes: dict[str, str] = {}
         self.n_bytes = 0
-        if path.exists() and not path.is_dir():
-            raise InputError(f"Exporting failed for {path}: expected a folder, got a file. Choose another folder.")
+        make_folder(path)
+        if (path / "format.json").exists():
+            raise InputError(
+                f"Exporting failed for {path}: expected a new folder or an earlier export, got a results folder. "
+                "Choose another folder."
+            )
         self._earlier = _listed_files(path)
         owned = self._earlier | {CHECKSUM_FILE} if self._earlier else set()
         foreign = sorted(name for name in {*planned, CHECKSUM_FILE} if (path / name).exists() and name not in owned)

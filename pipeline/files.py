@@ -1,5 +1,6 @@
 """Files on disk that are either whole or absent: atomic writes, content hashes, bundled resources."""
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -10,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from pipeline.errors import InputError, StorageFullError
+from pipeline.errors import InputError, StorageError, StorageFullError
 
-_CHUNK_BYTES = 1 << 20
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 def sha256_of(path: Path) -> str:
@@ -35,6 +36,32 @@ def fsync_folder(folder: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, with those above it, unless it is there.
+
+    Raises:
+        InputError: a file has its name, or it cannot be made there.
+        StorageFullError: no space is left on the device.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno in _FULL:
+            raise _full(path, error) from error
+        got = "a file" if path.is_file() else error.strerror
+        raise InputError(
+            f"Making a folder failed for {path}: expected a folder, got {got}. Choose another path, or correct the "
+            "permissions."
+        ) from error
+
+
+def _full(path: Path, error: OSError) -> StorageFullError:
+    return StorageFullError(
+        f"Writing failed for {path}: expected free space on the device, got none ({error.strerror}). "
+        "Free some space and run the same command again; finished work is kept."
+    )
 
 
 WRITE_STEPS = ("opened", "written", "flushed", "renamed")
@@ -75,6 +102,7 @@ def new_file(folder: Path, name: str = "", *, on_step: Callable[[str], None] = _
 
     Raises:
         StorageFullError: no space is left on the device; the temporary file is removed.
+        StorageError: the folder cannot be written to; likewise.
     """
     temporary = folder / f".{name}.{secrets.token_hex(6)}.tmp"
     try:
@@ -91,13 +119,14 @@ def new_file(folder: Path, name: str = "", *, on_step: Callable[[str], None] = _
         on_step("renamed")
         fsync_folder(folder)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise StorageFullError(
-                f"Writing failed for {folder / name}: expected free space on the device, got none ({error.strerror}). "
-                "Free some space and run the same command again; finished work is kept."
-            ) from error
-        raise
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if error.errno in _FULL:
+            raise _full(folder / name, error) from error
+        raise StorageError(
+            f"Writing failed for {error.filename or folder / name}: expected to read and write there, got "
+            f"{error.strerror}. Check the path and its permissions, and run the same command again."
+        ) from error
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any
 
 from pipeline.config import SweepConfig, parse_config
-from pipeline.errors import FormatVersionError, InputError
+from pipeline.errors import ConfigError, FormatVersionError, InputError, closest
 from pipeline.executors.base import Event, Executor
 from pipeline.files import write_text
 from pipeline.inputs import Inputs
@@ -37,6 +37,34 @@ class Filters:
     architectures: tuple[int, ...] | None = None
     datasets: tuple[str, ...] | None = None
     keys: tuple[str, ...] | None = None
+
+    def check(self, config: SweepConfig) -> None:
+        """Make sure that something is left of a sweep.
+
+        Raises:
+            ConfigError: a dataset or key is not in the sweep (the closest is named), or nothing is left.
+        """
+        datasets = self.datasets or tuple(config.datasets)
+        for given, known, what in (
+            (datasets, list(config.datasets), "dataset"),
+            (self.keys or (), list(config.parameters), "key"),
+        ):
+            for name in given:
+                if name not in known:
+                    raise ConfigError(
+                        f"Narrowing the sweep failed for {what} {name!r}: expected one of {config.name}'s, got another."
+                        f"{closest(name, known)}"
+                    )
+        keys: set[str | int] = {key for dataset in datasets for key in config.keys_of(dataset)}
+        for names, left, what in (
+            (self.keys, keys, f"keys on {', '.join(datasets)}"),
+            (self.architectures, config.architecture_indices, "architectures"),
+        ):
+            if names is not None and not {*names} & {*left}:
+                raise ConfigError(
+                    f"Narrowing the sweep failed for {', '.join(map(str, names[:5]))}: expected some of "
+                    f"{config.name}'s {what}, got none of them. Correct the option, or add them to the sweep."
+                )
 
 
 @dataclass(frozen=True)
@@ -161,20 +189,6 @@ class _Tracker:
         write_text(self._results / PROGRESS_FILE, json.dumps(payload))
 
 
-def prepare(config: SweepConfig, *, say: Callable[[str], None] = lambda _line: None) -> tuple[Plan, Facts]:
-    """Check and hash every input of a sweep, and plan it; nothing is written.
-
-    Args:
-        config: the sweep.
-        say: told of steps that take long.
-
-    Raises:
-        InputError: images, corruptions or weights are missing or damaged.
-    """
-    facts = Inputs(config, say).gather()
-    return make_plan(config, facts), facts
-
-
 def save_plan(plan: Plan, facts: Facts, store: ShardStore) -> None:
     """Record the plan in its results folder, so that status and export need neither images nor weights."""
     payload = {
@@ -191,28 +205,30 @@ def load_plan(results: Path) -> Plan:
     """Read the plan that the last `run` recorded in a results folder.
 
     Raises:
-        InputError: the folder holds no plan, or one of another version.
+        InputError: the path is no results folder, or it holds no sound plan.
+        FormatVersionError: another version wrote the folder or the plan.
     """
+    ShardStore.open(results)
     path = results / PLAN_FILE
     try:
         payload = json.loads(path.read_text(encoding="utf-8"))
+        version, fields, facts = payload["format"], payload.get("config"), payload.get("facts")
+        if version != PLAN_FORMAT:
+            raise FormatVersionError(
+                f"Reading the plan failed for {path}: expected format {PLAN_FORMAT}, got {version!r}. "
+                "Use the version of robust201 that wrote it."
+            )
+        return make_plan(parse_config(fields | {"results": str(results)}, str(path)), Facts.from_payload(facts))
     except FileNotFoundError as error:
         raise InputError(
             f"Reading the plan failed for {results}: expected {PLAN_FILE}, got none. "
-            "Is this a results folder? Start one with: robust201 run SWEEP.yaml"
+            "Write it with: robust201 run SWEEP.yaml"
         ) from error
-    except ValueError as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"Reading the plan failed for {path}: expected JSON, got {error}. "
+            f"Reading the plan failed for {path}: expected a plan, got other content ({error!r}). "
             "Write it anew with: robust201 run SWEEP.yaml"
         ) from error
-    if payload.get("format") != PLAN_FORMAT:
-        raise FormatVersionError(
-            f"Reading the plan failed for {path}: expected format {PLAN_FORMAT}, got {payload.get('format')!r}. "
-            "Use the version of robust201 that wrote it."
-        )
-    config = parse_config(payload["config"] | {"results": str(results)}, str(path))
-    return make_plan(config, Facts.from_payload(payload["facts"]))
 
 
 def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, tuple[Path, ...]]:
@@ -275,8 +291,11 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
 
 
 @contextmanager
-def draining_on_signals() -> Iterator[Callable[[], bool]]:
+def draining_on_signals(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
     """Turn the first Ctrl-C or SIGTERM into a request to drain; the second interrupts at once.
+
+    Args:
+        say: told of the request.
 
     Yields:
         A function that says whether draining was asked for.
@@ -288,6 +307,9 @@ def draining_on_signals() -> Iterator[Callable[[], bool]]:
         if asked.is_set():
             raise KeyboardInterrupt(f"second signal {signum}")
         asked.set()
+        # From a thread, because the signal may have come in the middle of another line.
+        line = "Stopping after the parts in progress; once more stops at once."
+        threading.Thread(target=say, args=(line,), daemon=True).start()
 
     if threading.current_thread() is not threading.main_thread():
         yield asked.is_set  # signals reach the main thread only
@@ -329,10 +351,11 @@ def run_sweep(
         InputError: bad input; nothing was started.
         StorageError: the results folder is held by another driver, or cannot be written.
     """
+    filters.check(config)
     inputs = Inputs(config, say)
     inputs.check()
     store = ShardStore.create(config.results)
-    with Lease.acquire(config.results, on_wait=say) as lease, draining_on_signals() as asked_to_drain:
+    with Lease.acquire(config.results, on_wait=say) as lease:
         facts = inputs.gather()
         full = make_plan(config, facts)
         plan = full.narrow(architectures=filters.architectures, datasets=filters.datasets, keys=filters.keys)
@@ -342,21 +365,30 @@ def run_sweep(
         outlook = look_ahead(plan, full, inventory)
         on_outlook(outlook)
         tracker = _Tracker(plan, outlook.missing, config.results, outlook.done)
-        tally = RunTally()
-        if outlook.missing:
 
-            def observe(event: Event, tally: RunTally) -> None:
-                del tally
-                lease.check()
-                tracker.count(event)
-                on_progress(tracker.progress, event)
+        def observe(event: Event, tally: RunTally) -> None:
+            del tally
+            lease.check()
+            tracker.count(event)
+            on_progress(tracker.progress, event)
 
-            executor = make_executor(plan, facts)
-            try:
-                attempts = config.execution.max_attempts
-                scheduler = Scheduler(executor, max_attempts=attempts, should_drain=asked_to_drain, on_event=observe)
-                tally = scheduler.run(plan.bundles(outlook.missing))
-            finally:
-                executor.close()
+        tally = _compute(outlook, lambda: make_executor(plan, facts), observe, say) if outlook.missing else RunTally()
         tracker.write(state="drained" if tally.drained else "finished")
         return tally
+
+
+def _compute(
+    outlook: Outlook,
+    start_executor: Callable[[], Executor],
+    observe: Callable[[Event, RunTally], None],
+    say: Callable[[str], None],
+) -> RunTally:
+    plan = outlook.plan
+    with draining_on_signals(say) as asked_to_drain:
+        executor = start_executor()
+        try:
+            attempts = plan.config.execution.max_attempts
+            scheduler = Scheduler(executor, max_attempts=attempts, should_drain=asked_to_drain, on_event=observe)
+            return scheduler.run(plan.bundles(outlook.missing))
+        finally:
+            executor.close()

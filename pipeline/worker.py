@@ -15,7 +15,7 @@ import torch
 from pipeline.classifier import Classifier
 from pipeline.config import SweepConfig
 from pipeline.datasets.corrupted import CorruptedStore
-from pipeline.errors import CheckpointError, DatasetError, StorageError
+from pipeline.errors import CheckpointError, ConfigError, DatasetError, StorageError
 from pipeline.evaluate import configure_torch, evaluate
 from pipeline.inputs import Inputs
 from pipeline.perturbations import PERTURBATIONS
@@ -48,9 +48,16 @@ class Worker:
 
     Args:
         settings: the sweep and the hashes of its inputs.
+
+    Attributes:
+        device: where it computes.
+
+    Raises:
+        ConfigError: the sweep asks for a GPU, and there is none.
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
+        self.device = _choose_device(settings.config.execution.device)
         self._config = settings.config
         self._facts = settings.datasets
         self._inputs = Inputs(settings.config)
@@ -165,14 +172,6 @@ class Worker:
         return Classifier(network, images.normalisation, images.n_classes, device=self.device)
 
     @cached_property
-    def device(self) -> torch.device:
-        """Where this worker computes: what the sweep says, or a GPU where there is one."""
-        choice = self._config.execution.device
-        if choice == "auto":
-            choice = "cuda" if torch.cuda.is_available() else "cpu"
-        return torch.device(choice)
-
-    @cached_property
     def _provenance(self) -> dict[str, str]:
         packages = ("robust201", "torch", "numpy", "foolbox", "pyautoattack")
         device = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else platform.machine()
@@ -212,6 +211,16 @@ class Worker:
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
         return True
+
+
+def _choose_device(choice: str) -> torch.device:
+    available = torch.cuda.is_available()
+    if choice == "cuda" and not available:
+        raise ConfigError(
+            "Starting a worker failed for execution.device cuda: expected a GPU that PyTorch can use, got none. "
+            "Set it to auto or cpu, or install a CUDA build of PyTorch."
+        )
+    return torch.device("cuda" if available and choice != "cpu" else "cpu")
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

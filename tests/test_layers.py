@@ -12,11 +12,23 @@ LAYERS: dict[str, int] = {
     **dict.fromkeys(("__init__", "records", "noise", "errors", "files", "host", "unpickling"), 0),
     **dict.fromkeys(("spaces", "checkpoints", "datasets", "perturbations", "measurements", "classifier"), 1),
     **dict.fromkeys(
-        ("config", "plan", "evaluate", "shards", "lease", "inputs", "importing", "corrupting", "training"), 2
+        (
+            "sweep_yaml",
+            "config",
+            "plan",
+            "evaluate",
+            "shards",
+            "lease",
+            "inputs",
+            "importing",
+            "corrupting",
+            "training",
+        ),
+        2,
     ),
     **dict.fromkeys(("executors", "worker", "scheduler"), 3),
     **dict.fromkeys(("sweep", "status", "export", "export_folder", "doctor", "demo"), 4),
-    **dict.fromkeys(("cli", "console", "__main__"), 5),
+    **dict.fromkeys(("cli", "exits", "console", "__main__"), 5),
 }
 # analysis/ stands aside: it may import layers 0 and 1 and itself.
 SIDE = "analysis"

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from PIL import features
 
 from pipeline.errors import DatasetError, FormatVersionError, StorageError
-from pipeline.files import atomic_write, write_text
+from pipeline.files import atomic_write, make_folder, write_text
 from pipeline.records import ImageSet
 
 MANIFEST = "manifest.json"
@@ -253,7 +253,7 @@ def sole_writer(folder: Path) -> Iterator[None]:
     Raises:
         StorageError: another process is at it.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with (folder / ".lock").open("w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,6 +2,8 @@
 
 import logging
 import os
+import signal
+import threading
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -55,10 +57,16 @@ class RayExecutor:
         self._execution = settings.config.execution
         self._draining = False
         self._owns_ray = not ray.is_initialized()
-        if self._owns_ray:
-            self._start_ray()
-        self._gpus_per_worker = self._execution.gpus_per_worker if self._uses_gpus() else 0
-        self._slots = [self._start_slot() for _ in range(self._count_workers())]
+        self._slots: list[_Slot] = []
+        try:
+            if self._owns_ray:
+                self._start_ray()
+            self._gpus_per_worker = self._execution.gpus_per_worker if self._uses_gpus() else 0
+            for _ in range(self._count_workers()):
+                self._slots.append(self._start_slot())
+        except BaseException:
+            self.close()
+            raise
 
     def _start_ray(self) -> None:
         address = self._execution.ray_address
@@ -67,6 +75,7 @@ class RayExecutor:
         local: dict[str, Any] = (
             {} if address else {"num_cpus": self._local_cpus(), "object_store_memory": _OBJECT_STORE_BYTES}
         )
+        on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
             ray.init(
                 address=address or "local",
@@ -80,6 +89,9 @@ class RayExecutor:
                 f"Connecting to Ray failed for {address}: expected a running cluster, got {error}. "
                 "Check execution.ray_address, or leave it out to start Ray on this machine."
             ) from error
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, on_sigterm)  # ray.init puts its own there, which ends the process
 
     def _local_cpus(self) -> int:
         wanted = (self._execution.workers or 0) * self._execution.cpus_per_worker
@@ -88,7 +100,10 @@ class RayExecutor:
     def _uses_gpus(self) -> bool:
         gpus = ray.cluster_resources().get("GPU", 0)
         if self._execution.device == "cuda" and not gpus:
-            raise ConfigError("Starting workers failed for execution.device cuda: expected a GPU in Ray, got none.")
+            raise ConfigError(
+                "Starting workers failed for execution.device cuda: expected a GPU in Ray, got none. "
+                "Set it to auto or cpu, or start Ray on machines with a GPU."
+            )
         return self._execution.device != "cpu" and gpus > 0
 
     def _count_workers(self) -> int:

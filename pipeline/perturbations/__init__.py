@@ -63,7 +63,7 @@ class EpsilonParameters(Parameters):
     @classmethod
     def _ascending(cls, epsilons: tuple[float, ...]) -> tuple[float, ...]:
         if len(set(epsilons)) != len(epsilons):
-            raise ValueError(f"expected different epsilons, got {list(epsilons)}")
+            raise ValueError(f"expected different epsilons, got {list(epsilons)}.")
         return tuple(sorted(epsilons))
 
     @property
@@ -111,7 +111,7 @@ class CorruptionParameters(Parameters):
     @classmethod
     def _ascending(cls, severities: tuple[int, ...]) -> tuple[int, ...]:
         if len(set(severities)) != len(severities):
-            raise ValueError(f"expected different severities, got {list(severities)}")
+            raise ValueError(f"expected different severities, got {list(severities)}.")
         return tuple(sorted(severities))
 
     @property

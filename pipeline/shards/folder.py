@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pipeline.errors import FormatVersionError, InputError, ShardDamagedError
-from pipeline.files import atomic_write, fsync_folder, new_file, sha256_of, write_text
+from pipeline.files import atomic_write, fsync_folder, make_folder, new_file, sha256_of, write_text
 from pipeline.records import canonical_json
 
 FORMAT_NAME = "robust201-results"
@@ -27,6 +27,14 @@ FORMAT_VERSION = 1
 
 SHA_DIGITS = 16
 _SHARD_NAME = re.compile(r"(?:(?P<architecture>\d{6})-(?P<key>.+)|(?P<compact>compact))-(?P<sha>[0-9a-f]{16})\.parquet")
+
+
+_NAMES = {
+    *("shards", "damaged", "protocols", "plan.json", "progress.json", "failures.jsonl", "lease.json"),
+    *("meta.json", "SHA256SUMS", "manifest.json", "manifest.jsonl"),
+}
+"""What a folder without format.json must not hold to become a results folder: our names, and those that tell an
+exported dataset, corrupted images and a checkpoint store."""
 
 
 def _go_on(_step: str) -> None:
@@ -90,11 +98,13 @@ class ResultsFolder:
             StorageFullError: no space is left.
         """
         form = self.root / "format.json"
+        make_folder(self.root)
         if not form.exists():
-            if self.shards.exists() or (self.root.exists() and not self.root.is_dir()):
+            foreign = sorted(_NAMES & {entry.name for entry in self.root.iterdir()})
+            if foreign:
                 raise InputError(
-                    f"Creating a results folder failed for {self.root}: expected a new folder, got a file, or a folder "
-                    "with shards but without format.json. Name another folder."
+                    f"Creating a results folder failed for {self.root}: expected a new folder, got one with "
+                    f"{foreign[0]} but without {form.name}. Name another folder."
                 )
             write_text(form, canonical_json({"format": FORMAT_NAME, "version": FORMAT_VERSION}) + "\n")
         self.check_format()

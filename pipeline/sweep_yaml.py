@@ -1,0 +1,60 @@
+"""The text of a sweep YAML to plain values: nothing but names, numbers, lists and mappings, no name given twice."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipeline.errors import ConfigError
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """A safe loader that refuses a field given twice, where YAML would silently keep the last."""
+
+    _MERGE = "tag:yaml.org,2002:merge"
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "a field without a name", key_node.start_mark)
+            if key_node.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"field {key_node.value!r} is given twice", key_node.start_mark
+                )
+            if key_node.tag != self._MERGE:
+                seen.add(key_node.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+def read_fields(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping.
+
+    Args:
+        path: the file.
+
+    Returns:
+        Its fields, unchecked.
+
+    Raises:
+        ConfigError: the file cannot be read, is no YAML, or holds something else.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        # _StrictLoader is a SafeLoader: it builds plain values only
+        payload = yaml.load(text, Loader=_StrictLoader)  # noqa: S506
+    except OSError as error:
+        raise ConfigError(
+            f"Reading the sweep failed for {path}: expected a YAML file, got {error.strerror}. See jobs/ for examples."
+        ) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        summary = " ".join(str(error).split())
+        raise ConfigError(
+            f"Reading the sweep failed for {path}: expected YAML, got an error: {summary}. Correct the file."
+        ) from error
+    if not isinstance(payload, dict):
+        raise ConfigError(
+            f"Reading the sweep failed for {path}: expected fields such as `name: …`, got "
+            f"{'an empty file' if payload is None else type(payload).__name__}. See jobs/ for examples."
+        )
+    return payload
