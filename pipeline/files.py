@@ -123,9 +123,11 @@ def new_file(folder: Path, name: str = "", *, on_step: Callable[[str], None] = _
             temporary.unlink(missing_ok=True)
         if error.errno in _FULL:
             raise _full(folder / name, error) from error
+        # The block may have failed on another file, one that it copies from.
+        place = folder / name if error.filename in {None, str(temporary)} else error.filename
         raise StorageError(
-            f"Writing failed for {error.filename or folder / name}: expected to read and write there, got "
-            f"{error.strerror}. Check the path and its permissions, and run the same command again."
+            f"Writing failed for {place}: expected to read and write there, got {error.strerror}. "
+            "Check the path and its permissions, and run the same command again."
         ) from error
     except BaseException:
         temporary.unlink(missing_ok=True)

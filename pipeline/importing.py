@@ -81,6 +81,11 @@ def import_weights(
         if progress is not None:
             progress(done, total)
     store.flush()
+    if not imported and not refused:
+        raise CheckpointError(
+            f"Importing weights failed for {source}: expected at least one network, got none. "
+            "Check the path, the format and what was asked for."
+        )
     return ImportReport(
         tuple(imported), tuple(refused), 0 if seed is None else sum(record.seed != seed for record in imported)
     )

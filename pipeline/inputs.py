@@ -1,5 +1,6 @@
 """What a sweep reads: images, corrupted images and weights, opened the same way by the driver and by every worker."""
 
+import time
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -10,6 +11,7 @@ from pipeline.config import CorruptionsSection, SweepConfig
 from pipeline.corrupting import generate_corruptions
 from pipeline.datasets import DATASETS, load_images, select
 from pipeline.datasets.corrupted import CorruptedStore, open_generated, open_published
+from pipeline.datasets.generated_folder import MANIFEST
 from pipeline.errors import CheckpointError
 from pipeline.perturbations import PERTURBATIONS
 from pipeline.perturbations.corruptions import GENERATOR_VERSION, FrostTextures, load_frost, synthetic_frost
@@ -17,6 +19,8 @@ from pipeline.plan import DatasetFacts, Facts
 from pipeline.records import ImageSet, content_digest
 
 Say = Callable[[str], None]
+
+_TELL_SECONDS = 30.0
 
 
 class Inputs:
@@ -45,11 +49,13 @@ class Inputs:
         """
         section, network = self._config.checkpoints, self._config.network
         record = self.checkpoints.find(index, dataset, epochs=section.epochs, seed=section.seed)
-        if (record.channels, record.cells) != (network.channels, network.cells):
+        expected = network.channels, network.cells, DATASETS[dataset].n_classes
+        got = record.channels, record.cells, record.n_classes
+        if got != expected:
             raise CheckpointError(
                 f"Choosing weights failed for #{index} {dataset} in {section.path}: expected a network of "
-                f"{network.channels} channels and {network.cells} cells, got {record.channels} and {record.cells}. "
-                "Set `network` to what the weights were trained with."
+                f"{expected[0]} channels, {expected[1]} cells and {expected[2]} classes, got {got[0]}, {got[1]} and "
+                f"{got[2]}. Set `network` to what the weights were trained with."
             )
         return record
 
@@ -107,22 +113,42 @@ class Inputs:
         keys = self._corruption_keys(dataset)
         if section is None or section.source == "published" or not keys:
             return
-        self._say(f"Making corrupted images of {dataset}")
-        folder = self._corruptions_folder(dataset, section)
-        generate_corruptions(folder, self.images(dataset), keys=keys, seed=section.seed, frost=self._frost(section))
+        generate_corruptions(
+            self._corruptions_folder(dataset, section),
+            self.images(dataset),
+            keys=keys,
+            seed=section.seed,
+            frost=self._frost(section),
+            progress=self._progress_of(f"Making corrupted images of {dataset}"),
+        )
+
+    def _progress_of(self, what: str) -> Callable[[int, int], None]:
+        """Tell of a step when it begins to count, and now and then after that."""
+        told = -_TELL_SECONDS
+
+        def tell(done: int, total: int) -> None:
+            nonlocal told
+            if time.monotonic() - told >= _TELL_SECONDS:
+                told = time.monotonic()
+                self._say(f"{what}: {done} of {total}")
+
+        return tell
 
     def check(self) -> None:
         """Read everything that can be wrong before anything is written.
 
         Raises:
-            InputError: weights or images are missing or damaged, or published corruptions are.
+            InputError: weights or images are missing or damaged, or corrupted images that should be there already.
         """
         for dataset in self._config.datasets:
             for index in self._config.architecture_indices:
-                self.checkpoint(dataset, index)
+                self.checkpoints.check(self.checkpoint(dataset, index))
         for dataset, section in self._config.datasets.items():
             self.images(dataset)
-            if section.corruptions and section.corruptions.source == "published":
+            given = section.corruptions
+            if given and (
+                given.source == "published" or (self._corruptions_folder(dataset, given) / MANIFEST).exists()
+            ):
                 self.open_corruptions(dataset)
 
     def gather(self) -> Facts:

@@ -4,10 +4,11 @@ Such files say nothing but the tensors: the dataset, the length and the seed of 
 """
 
 import io
+import json
 import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pipeline.checkpoints.base import (
     DEFAULT_SEED,
@@ -26,6 +27,27 @@ from pipeline.errors import CheckpointError
 from pipeline.unpickling import load_torch
 
 _FILE_NAME = re.compile(r"(\d{1,6})\.(?:pth|pt|safetensors)")
+_MAX_HEADER_BYTES = 100 << 20  # as safetensors itself allows
+
+
+def safetensors_size(stream: BinaryIO) -> int | None:
+    """Tell how long a safetensors file should be from its header (eight bytes of length, then JSON with offsets).
+
+    Args:
+        stream: the file, at its beginning.
+
+    Returns:
+        Bytes; None where there is no such header.
+    """
+    length = int.from_bytes(stream.read(8), "little")
+    if length > _MAX_HEADER_BYTES:
+        return None
+    try:
+        tensors = json.loads(stream.read(length))
+        ends = [tensor["data_offsets"][1] for name, tensor in tensors.items() if name != "__metadata__"]
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+        return None
+    return 8 + length + int(max(ends, default=0))
 
 
 def parse_safetensors(raw: bytes, name: str) -> dict[str, Any]:

@@ -9,13 +9,14 @@ Layout::
 import hashlib
 import json
 from collections.abc import Mapping
+from os import SEEK_END
 from pathlib import Path, PurePosixPath
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from pipeline.checkpoints.base import DEFAULT_SEED, StateDict, check_finite, count_parameters
 from pipeline.checkpoints.manifest import MANIFEST_NAME, CheckpointRecord, ManifestWriter, Trials, read_manifest
-from pipeline.checkpoints.state_dicts import parse_safetensors
+from pipeline.checkpoints.state_dicts import parse_safetensors, safetensors_size
 from pipeline.errors import CheckpointError
 from pipeline.files import atomic_write
 from pipeline.records import canonical_json
@@ -89,6 +90,33 @@ class CheckpointStore:
         seeds = [trial[1] for trial in fitting if trial[0] == length]
         return there[length, DEFAULT_SEED if DEFAULT_SEED in seeds else min(seeds)]
 
+    def check(self, record: CheckpointRecord) -> None:
+        """Look whether a record's file is there and not cut short; only its first bytes are read.
+
+        Raises:
+            CheckpointError: it is missing, truncated, or no safetensors file.
+        """
+        path = self._path_of(record)
+        try:
+            with path.open("rb") as stream:
+                expected = safetensors_size(stream)
+                n_bytes = stream.seek(0, SEEK_END)
+        except OSError as error:
+            raise self._unreadable(record, error) from error
+        if n_bytes != expected:
+            wanted = "a safetensors file" if expected is None else f"{expected:,} bytes"
+            raise CheckpointError(
+                f"Finding weights failed for {record.label} at {path}: expected {wanted}, got {n_bytes:,} bytes: the "
+                "file is truncated or damaged. Import the weights again."
+            )
+
+    @staticmethod
+    def _unreadable(record: CheckpointRecord, error: OSError) -> CheckpointError:
+        return CheckpointError(
+            f"Loading weights failed for {record.label}: expected {error.filename}, got {error.strerror}. "
+            "Import the weights again."
+        )
+
     def load(self, record: CheckpointRecord, *, verify: bool = True) -> dict[str, "torch.Tensor"]:
         """Read the weights of a record.
 
@@ -106,10 +134,7 @@ class CheckpointStore:
         try:
             raw = path.read_bytes()
         except OSError as error:
-            raise CheckpointError(
-                f"Loading weights failed for {record.label}: expected {path}, got {error.strerror}. "
-                "Import the weights again."
-            ) from error
+            raise self._unreadable(record, error) from error
         digest = hashlib.sha256(raw).hexdigest()
         if verify and digest != record.sha256:
             raise CheckpointError(
