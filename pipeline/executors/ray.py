@@ -20,6 +20,9 @@ from pipeline.worker import Worker, WorkerSettings
 # Only receipts of a few hundred bytes pass through Ray, so its object store can be the smallest it takes.
 _OBJECT_STORE_BYTES = 128 << 20
 
+_LOCAL_HEAD_SECONDS = 15
+"""After this long without an answer from a head on this machine, its driver and workers end."""
+
 
 class _WorkerActor:
     """A worker in a process of its own. `drain` has its own concurrency group, so that it gets through meanwhile."""
@@ -70,8 +73,10 @@ class RayExecutor:
 
     def _start_ray(self) -> None:
         address = self._execution.ray_address
-        # The driver's own address space already says what a job needs; Ray's usage reports would need a network.
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # reports go to a server outside
+        if not address:
+            # A head on this machine that stops answering has died; on a cluster it may come back, and Ray's own wait holds.
+            os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(_LOCAL_HEAD_SECONDS))
         local: dict[str, Any] = (
             {} if address else {"num_cpus": self._local_cpus(), "object_store_memory": _OBJECT_STORE_BYTES}
         )

@@ -22,7 +22,7 @@ import yaml
 from tests.conftest import read_tree
 
 KINDS = ("worker", "driver", "ray")
-TIMEOUT_SECONDS = 300.0
+TIMEOUT_SECONDS = 1200.0
 
 
 @dataclass

@@ -8,7 +8,7 @@ from tests.faults.kill_sweep import KINDS, run_rounds, write_small_sweep
 
 
 @pytest.mark.ray
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1500)
 def test_kills_of_each_kind_leave_the_export_unchanged(tmp_path: Path) -> None:
     report = run_rounds(write_small_sweep(tmp_path / "sweep.yaml"), tmp_path, kills=len(KINDS), seed=1)
     assert report.different == []
