@@ -6,11 +6,13 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
+from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
 
 from pipeline.errors import ConfigError, StorageError
 from pipeline.executors.base import BundleDone, BundleLost, Event
@@ -27,7 +29,9 @@ _LOCAL_HEAD_SECONDS = 15
 class _WorkerActor:
     """A worker in a process of its own. `drain` has its own concurrency group, so that it gets through meanwhile."""
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, settings: WorkerSettings, folder: str) -> None:
+        with suppress(OSError):  # where it is absent, relative paths fail with a message of their own
+            os.chdir(folder)
         self._worker = Worker(settings)
 
     def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
@@ -75,7 +79,7 @@ class RayExecutor:
         address = self._execution.ray_address
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # reports go to a server outside
         if not address:
-            # A head on this machine that stops answering has died; on a cluster it may come back, and Ray's own wait holds.
+            # A head on this machine that stops answering is dead; on a cluster it may come back, so Ray's wait holds.
             os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(_LOCAL_HEAD_SECONDS))
         local: dict[str, Any] = (
             {} if address else {"num_cpus": self._local_cpus(), "object_store_memory": _OBJECT_STORE_BYTES}
@@ -94,6 +98,8 @@ class RayExecutor:
                 f"Connecting to Ray failed for {address}: expected a running cluster, got {error}. "
                 "Check execution.ray_address, or leave it out to start Ray on this machine."
             ) from error
+        except SystemExit as error:
+            raise KeyboardInterrupt from error  # what its handler of SIGTERM makes of it
         finally:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, on_sigterm)  # ray.init puts its own there, which ends the process
@@ -102,29 +108,37 @@ class RayExecutor:
         wanted = (self._execution.workers or 0) * self._execution.cpus_per_worker
         return max(len(os.sched_getaffinity(0)), int(-(-wanted // 1)))
 
+    @property
+    def _may_grow(self) -> bool:
+        """Whether machines may join later: a cluster of others, and the sweep says for how many workers."""
+        return bool(self._execution.ray_address) and self._execution.workers is not None
+
     def _uses_gpus(self) -> bool:
+        if self._execution.device == "cpu":
+            return False
         gpus = ray.cluster_resources().get("GPU", 0)
-        if self._execution.device == "cuda" and not gpus:
+        if self._execution.device == "cuda" and not gpus and not self._may_grow:
             raise ConfigError(
                 "Starting workers failed for execution.device cuda: expected a GPU in Ray, got none. "
                 "Set it to auto or cpu, or start Ray on machines with a GPU."
             )
-        return self._execution.device != "cpu" and gpus > 0
+        return self._execution.device == "cuda" or gpus > 0
 
     def _count_workers(self) -> int:
-        if self._execution.workers is not None:
-            return self._execution.workers
         resources = ray.cluster_resources()
         by_cpu = resources.get("CPU", 0) / self._execution.cpus_per_worker
         by_gpu = resources.get("GPU", 0) / self._gpus_per_worker if self._gpus_per_worker else by_cpu
-        count = int(min(by_cpu, by_gpu))
-        if count < 1:
+        room = int(min(by_cpu, by_gpu) + 1e-9)  # three times a third of a GPU is one
+        wanted = self._execution.workers or max(room, 1)
+        if wanted > room and not self._may_grow:
+            # Ray would let the others wait for ever, and with them the bundles that they were given.
             raise ConfigError(
-                f"Starting workers failed for this cluster: expected at least {self._execution.cpus_per_worker:g} CPUs "
-                f"and {self._gpus_per_worker:g} GPUs a worker, got {resources}. "
-                "Lower execution.cpus_per_worker or execution.gpus_per_worker."
+                f"Starting workers failed for {wanted} of them: expected {self._execution.cpus_per_worker:g} CPUs "
+                f"and {self._gpus_per_worker:g} GPUs each, got {resources.get('CPU', 0):g} CPUs and "
+                f"{resources.get('GPU', 0):g} GPUs in all. "
+                "Lower execution.workers, execution.cpus_per_worker or execution.gpus_per_worker."
             )
-        return count
+        return wanted
 
     def _start_slot(self) -> _Slot:
         threads = str(self._execution.threads)
@@ -135,7 +149,8 @@ class RayExecutor:
             concurrency_groups={"control": 1},
             runtime_env={"env_vars": {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}},
         )(_WorkerActor)
-        return _Slot(actor_class.remote(self._settings))
+        # Relative paths of the sweep start where the driver stands, on every machine.
+        return _Slot(actor_class.remote(self._settings, str(Path.cwd())))
 
     def free_slots(self) -> int:
         """Places left in the windows of the actors."""
@@ -168,14 +183,17 @@ class RayExecutor:
             slot.queue.popleft()
             return [BundleDone(bundle)]
         except RayTaskError as error:
-            cause = error.as_instanceof_cause()
-            raise cause if isinstance(cause, StorageError) else error from error
-        except RayActorError as error:
+            # The worker's own error: Ray's rendering of it is a whole traceback.
+            raise error.cause if isinstance(error.cause, StorageError) else error from error
+        except (RayActorError, OutOfMemoryError) as error:  # Ray's memory monitor does not call its kills actor errors
             return self._replace(slot, error)
 
-    def _replace(self, slot: _Slot, error: RayActorError) -> list[Event]:
-        preempted = isinstance(error, ActorDiedError) and bool(error.preempted)
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else "the worker died"
+    def _replace(self, slot: _Slot, error: RayActorError | OutOfMemoryError) -> list[Event]:
+        preempted = bool(getattr(error, "preempted", False))
+        lines = str(error).strip().splitlines() or ["the worker died"]
+        # An error while a worker starts stands in the last line, below its traceback.
+        reason = lines[-1 if getattr(error, "actor_init_failed", False) else 0]
+        ray.kill(slot.actor)  # one that is out of reach may live, hold its GPU and go on
         lost: list[Event] = [
             BundleLost(bundle, started=position == 0, preempted=preempted, reason=reason)
             for position, (bundle, _) in enumerate(slot.queue)
