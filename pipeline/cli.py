@@ -160,12 +160,11 @@ def export(
     from pipeline.shards import ShardStore
     from pipeline.sweep import load_plan
 
-    planned, store = load_plan(results), ShardStore.open(results)
     style = parse_key_style(key_style)
+    planned, store = load_plan(results), ShardStore.open(results)
     inventory = store.inventory(verify=True, on_damage="raise")
     report = export_dataset(planned, store, inventory, out, key_style=style, round_to=round_to, partial=partial)
-    console.show_export(report)
-    raise typer.Exit(0 if report.complete else 3)
+    raise typer.Exit(console.show_export(report))
 
 
 @app.command()
@@ -310,8 +309,7 @@ def corrupt(
             check_published=check_published,
             progress=progress,
         )
-    for line in lines:
-        typer.echo(line)
+    typer.echo("\n".join(lines))
     raise typer.Exit(0 if sound else 3)
 
 

@@ -233,12 +233,13 @@ def show_findings(findings: Sequence[Finding]) -> None:
             out.print(f"     {finding.fix}", markup=False, highlight=False)
 
 
-def show_export(report: ExportReport) -> None:
-    """Say what an export wrote and what it lacks."""
+def show_export(report: ExportReport) -> int:
+    """Say what an export wrote and what it lacks, and give the exit code."""
     size = f"{len(report.files)} files, {report.n_bytes / 1e6:,.1f} MB, {report.n_evaluations} evaluations"
     out.print(f"Wrote {report.out}: {size}.", markup=False, highlight=False)
     for (dataset, key), count in report.missing.items():
         say(f"missing: {count} evaluations of {dataset} {key}")
+    return 0 if report.complete else 3
 
 
 def show_summary(rows: Sequence[SummaryRow]) -> None:

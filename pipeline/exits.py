@@ -1,16 +1,13 @@
 """How a command ends: whatever it raises becomes one line on stderr, beginning ``error:``, and an exit code."""
 
-import signal
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
 from typing import Any
 
 import typer
 
 from pipeline import console
 from pipeline.errors import EvaluationError, InputError, RobustError, StorageError
+from pipeline.interrupts import sigterm_as_interrupt
 
 # Public in click only, which newer versions of Typer carry inside under another name.
 _UsageError: Any = typer.BadParameter.__base__
@@ -28,7 +25,7 @@ def run_to_exit_code(app: typer.Typer) -> int:
         Exit code: 0 complete; 2 bad input; 3 incomplete, interrupted or failed units; 4 storage.
     """
     try:
-        with _sigterm_as_interrupt():
+        with sigterm_as_interrupt():
             code = app(sys.argv[1:] or ["--help"], standalone_mode=False) or 0
         if code != _INTERRUPTED:
             return int(code)
@@ -55,17 +52,3 @@ def run_to_exit_code(app: typer.Typer) -> int:
 def _fail(message: str, code: int) -> int:
     console.say("error: " + " ".join(message.splitlines()))
     return code
-
-
-@contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM end a command as Ctrl-C does, so that temporary files and leases are removed."""
-
-    def interrupt(signum: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)

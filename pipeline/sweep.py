@@ -1,22 +1,21 @@
 """The driver: hashes the inputs, plans, subtracts what is done, runs the rest, and records how it went."""
 
 import json
-import signal
-import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from pipeline.config import SweepConfig, parse_config
-from pipeline.errors import ConfigError, FormatVersionError, InputError, closest
+from pipeline.errors import ConfigError, FormatVersionError, InputError, StorageError, closest
 from pipeline.executors.base import Event, Executor
 from pipeline.files import write_text
 from pipeline.inputs import Inputs
+from pipeline.interrupts import draining_on_signals
 from pipeline.lease import Lease
 from pipeline.plan import Facts, Plan, describe_difference, make_plan
 from pipeline.records import Part, Receipt, UnitFailure
@@ -98,7 +97,7 @@ class Progress:
         remaining_macs: estimated work left.
         done_macs: estimated work done since the run began.
         units_of_this_run: units completed since then.
-        started: monotonic seconds at the beginning.
+        started: monotonic seconds when the first part began.
     """
 
     total_units: int
@@ -152,6 +151,8 @@ class _Tracker:
         unit = self._units.get(receipt.unit_id)
         if unit is None:
             return
+        if not self.progress.done_macs:
+            self.progress.started = time.monotonic() - receipt.seconds  # starting workers is not part of the rate
         macs = self._plan.macs(Part(unit, receipt.strengths, receipt.start, receipt.stop))
         self.progress.done_macs += macs
         self.progress.remaining_macs = max(0.0, self.progress.remaining_macs - macs)
@@ -290,38 +291,6 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
         yield f"{count} evaluations of {key} are kept but not used: {what}"
 
 
-@contextmanager
-def draining_on_signals(say: Callable[[str], None]) -> Iterator[Callable[[], bool]]:
-    """Turn the first Ctrl-C or SIGTERM into a request to drain; the second interrupts at once.
-
-    Args:
-        say: told of the request.
-
-    Yields:
-        A function that says whether draining was asked for.
-    """
-    asked = threading.Event()
-
-    def handle(signum: int, frame: FrameType | None) -> None:
-        del frame
-        if asked.is_set():
-            raise KeyboardInterrupt(f"second signal {signum}")
-        asked.set()
-        # From a thread, because the signal may have come in the middle of another line.
-        line = "Stopping after the parts in progress; once more stops at once."
-        threading.Thread(target=say, args=(line,), daemon=True).start()
-
-    if threading.current_thread() is not threading.main_thread():
-        yield asked.is_set  # signals reach the main thread only
-        return
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield asked.is_set
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
 MakeExecutor = Callable[[Plan, Facts], Executor]
 
 
@@ -372,7 +341,13 @@ def run_sweep(
             tracker.count(event)
             on_progress(tracker.progress, event)
 
-        tally = _compute(outlook, lambda: make_executor(plan, facts), observe, say) if outlook.missing else RunTally()
+        try:
+            make = partial(make_executor, plan, facts)
+            tally = _compute(outlook, make, observe, say) if outlook.missing else RunTally()
+        except BaseException:
+            with suppress(StorageError):  # perhaps the very reason to stop
+                tracker.write(state="stopped")
+            raise
         tracker.write(state="drained" if tally.drained else "finished")
         return tally
 
