@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
-from pipeline.config import SweepConfig
+from pipeline.config import SweepConfig, load_config
+from pipeline.datasets import DATASETS, FORMS
+from pipeline.datasets.registry import download
 from pipeline.files import bundled
 from pipeline.perturbations import PERTURBATIONS
 
@@ -62,6 +64,21 @@ def test_every_pin_satisfies_its_range() -> None:
 )
 def test_bundled_files_are_found(name: str) -> None:
     assert bundled(name).exists()
+
+
+def test_the_papers_sweep_looks_where_fetch_puts_things(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
+    datasets = load_config(bundled("jobs/paper.yaml")).datasets
+    assert list(datasets) == ["cifar10", "cifar100", "ImageNet16-120"]
+    for name, section in datasets.items():
+        fetched = tmp_path / download(name).folder
+        for member in download(name).members:
+            (fetched / member).parent.mkdir(parents=True, exist_ok=True)
+            (fetched / member).touch()
+        assert section.path is not None
+        assert FORMS[DATASETS[name].forms[0]].find(DATASETS[name], section.path, "test") == fetched
+        if section.corruptions is not None:
+            assert section.corruptions.path == tmp_path / download(str(DATASETS[name].corruptions)).folder
 
 
 def test_links_of_the_readme_lead_somewhere() -> None:
