@@ -229,6 +229,8 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
             raise ValueError(
                 f"expected a known key, got {name!r}.{closest(name, [*PERTURBATIONS, CORRUPTION_GROUP])}"
             ) from error
+        if row.key in written_out:
+            raise ValueError(f"expected each key in one spelling, got {row.key!r} and {row.published_key!r}.")
         written_out[row.key] = _parse_parameters(name, row.parameters, given)
     return {key: written_out[key] for key in PERTURBATIONS if key in written_out}
 

@@ -93,6 +93,8 @@ def test_variables_are_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
         ({"keys": {"pgd": {"epsilons_255": [float("nan")]}}}, r"finite"),
         ({"keys": {"fog": {"severities": [6]}}}, r"at most 5, got 6"),
         ({"keys": {}}, r"at least one key"),
+        ({"keys": {"fog@Linf": {}}}, r"known key, got 'fog@Linf'"),
+        ({"keys": {"pgd": {}, "pgd@Linf": {"steps": 20}}}, r"'pgd' and 'pgd@Linf'"),
         ({"datasets": {"cifar": {}}}, r"'cifar'\. Did you mean 'cifar10'"),
         ({"measurements": ["acuracy"]}, r"Did you mean 'accuracy'"),
         ({"checkpoints": {"path": "${NOT_SET_ANYWHERE}/x"}}, r"NOT_SET_ANYWHERE"),

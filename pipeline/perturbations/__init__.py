@@ -197,7 +197,7 @@ def perturbation(key: str) -> Perturbation:
     Raises:
         ConfigError: no such key; the closest is named.
     """
-    row = PERTURBATIONS.get(key.removesuffix("@Linf"))
+    row = next((row for row in PERTURBATIONS.values() if key in (row.key, row.published_key)), None)
     if row is None:
         raise ConfigError(f"Looking up a key failed for {key!r}: no such key.{closest(key, PERTURBATIONS)}")
     return row
