@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.lease import LEASE_NAME
 from pipeline.plan import Plan
 from pipeline.shards import Inventory
 from pipeline.sweep import FAILURES_FILE, PROGRESS_FILE
@@ -34,7 +35,7 @@ class SweepStatus:
         failures: the last run's failed parts, as it recorded them.
         damaged: shards that cannot be read.
         stale: evaluations in the folder that the plan does not use.
-        running: whether a driver reported progress within the last half minute.
+        running: whether a driver gave a sign of life within the last half minute.
         units_per_second: rate of the last run, or None.
         seconds_left: its estimate of the time left, or None.
         worker_seconds: time spent on the evaluations that are done.
@@ -94,7 +95,9 @@ def read_status(plan: Plan, inventory: Inventory) -> SweepStatus:
         total[place] += len(unit.strengths)
         done[place] += sum(inventory.is_complete(unit, strength, plan.measurements) for strength in unit.strengths)
     progress = _read_progress(plan.config.results)
-    running = progress.get("state") == "running" and time.time() - progress.get("updated", 0) < _STALE_SECONDS
+    # Progress is written when a part ends, which may be a quarter of an hour apart; the lease beats all the while.
+    age = time.time() - max(progress.get("updated", 0.0), _last_beat(plan.config.results))
+    running = progress.get("state") == "running" and age < _STALE_SECONDS
     return SweepStatus(
         name=plan.config.name,
         keys=tuple(
@@ -110,6 +113,13 @@ def read_status(plan: Plan, inventory: Inventory) -> SweepStatus:
         seconds_left=progress.get("seconds_left") if running else None,
         worker_seconds=inventory.seconds,
     )
+
+
+def _last_beat(results: Path) -> float:
+    try:
+        return (results / LEASE_NAME).stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _read_progress(results: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Whole sweeps over tiny networks: complete, resumed, narrowed, damaged, contended; inline and Ray alike."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -171,6 +172,22 @@ def test_status_counts_from_the_shards(make_sweep: MakeSweep) -> None:
     assert (state.done, state.total, state.running) == (6, 26, False)
     assert {key.key: key.done for key in state.keys if key.done} == {"clean": 2, "pgd": 4}
     assert json.loads(json.dumps(state.to_payload()))["complete"] is False
+
+
+def test_a_driver_in_a_long_part_counts_as_running(make_sweep: MakeSweep) -> None:
+    config = make_sweep(keys={"clean": {}})
+    run(config)
+    progress = config.results / "progress.json"
+    progress.write_text(json.dumps(json.loads(progress.read_text()) | {"state": "running", "updated": 0.0}))
+
+    def running() -> bool:
+        return read_status(load_plan(config.results), ShardStore.open(config.results).inventory()).running
+
+    assert not running()
+    with Lease.acquire(config.results):
+        assert running()
+        os.utime(config.results / "lease.json", (0, 0))
+        assert not running()
 
 
 def test_a_failing_unit_is_reported_and_the_rest_goes_on(
