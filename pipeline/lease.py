@@ -297,7 +297,7 @@ class _Attempt:
             os.link(own, name)
         except OSError as error:
             # NFS may carry out a link and lose the answer, so the names decide, not the error.
-            if name.exists():
+            with contextlib.suppress(FileNotFoundError):
                 return name.samefile(own)
             if error.errno in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
                 raise StorageError(
