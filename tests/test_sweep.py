@@ -76,7 +76,7 @@ def test_ray_and_inline_export_the_same_bytes(make_sweep: MakeSweep, tmp_path: P
     assert export(inline, tmp_path / "inline-json") == export(on_ray, tmp_path / "ray-json")
 
 
-def test_micro_batches_and_parts_do_not_change_predictions(make_sweep: MakeSweep, tmp_path: Path) -> None:
+def test_parts_do_not_change_results(make_sweep: MakeSweep, tmp_path: Path) -> None:
     keys = {"clean": {}, "pgd": TINY_KEYS["pgd"], "brightness": TINY_KEYS["brightness"]}
     whole = make_sweep(results=str(tmp_path / "whole"), keys=keys)
     pieces = make_sweep(results=str(tmp_path / "pieces"), keys=keys, execution={"part_minutes": 1e-9})
