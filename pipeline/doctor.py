@@ -106,7 +106,7 @@ def _examine_checkpoints(config: SweepConfig) -> Finding:
     missing: list[str] = []
     for dataset, index in pairs:
         try:
-            inputs.checkpoint(dataset, index)
+            inputs.checkpoints.check(inputs.checkpoint(dataset, index))
         except RobustError as error:
             missing.append(str(error))
     detail = f"{len(pairs) - len(missing)} of {len(pairs)} networks in {config.checkpoints.path}"
@@ -114,8 +114,11 @@ def _examine_checkpoints(config: SweepConfig) -> Finding:
 
 
 def _examine_dataset(config: SweepConfig, name: str) -> Finding:
+    inputs, corruptions = Inputs(config), config.datasets[name].corruptions
     try:
-        images = Inputs(config).images(name)
+        images = inputs.images(name)
+        if corruptions is not None and corruptions.source == "published":
+            inputs.open_corruptions(name)
     except RobustError as error:
         return Finding(name, ok=False, detail="not readable", fix=str(error))
     return Finding(name, ok=True, detail=f"{len(images)} of {DATASETS[name].n_test} test images")
