@@ -26,7 +26,7 @@ def run_to_exit_code(app: typer.Typer) -> int:
     """
     try:
         with sigterm_as_interrupt():
-            code = app(sys.argv[1:] or ["--help"], standalone_mode=False) or 0
+            code = app(sys.argv[1:] or ["--help"], prog_name="robust201", standalone_mode=False) or 0
         if code != _INTERRUPTED:
             return int(code)
     except RobustError as error:

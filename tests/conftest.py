@@ -1,11 +1,15 @@
 """Fixtures of many tests: a tiny sweep over the digits with random weights."""
 
 import os
+import re
+import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from pipeline.config import SweepConfig, parse_config
 
@@ -62,16 +66,16 @@ def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-MakeSweep = Callable[..., SweepConfig]
+MakeFields = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def make_sweep(tiny_weights: Path, tmp_path: Path) -> MakeSweep:
-    """Make tiny sweeps: two architectures, seven keys, ten images; keyword arguments replace top-level fields."""
+def sweep_fields(tiny_weights: Path, tmp_path: Path) -> MakeFields:
+    """Make the fields of tiny sweeps: two architectures, seven keys, ten images; arguments replace top-level fields."""
 
-    def make(**changes: Any) -> SweepConfig:
+    def make(**changes: Any) -> dict[str, Any]:
         execution = {"executor": "inline", "threads": 1, "gmacs_per_second": 10} | changes.pop("execution", {})
-        payload: dict[str, Any] = {
+        return {
             "name": "tiny",
             "results": str(tmp_path / "results"),
             "architectures": list(TINY_ARCHITECTURES),
@@ -82,10 +86,71 @@ def make_sweep(tiny_weights: Path, tmp_path: Path) -> MakeSweep:
             "keys": TINY_KEYS,
             "batch_size": 4,
             "execution": execution,
-        }
-        return parse_config(payload | changes, "test")
+        } | changes
 
     return make
+
+
+MakeSweep = Callable[..., SweepConfig]
+
+
+@pytest.fixture
+def make_sweep(sweep_fields: MakeFields) -> MakeSweep:
+    """Make tiny sweeps (see `sweep_fields`)."""
+    return lambda **changes: parse_config(sweep_fields(**changes), "test")
+
+
+WriteSweep = Callable[..., Path]
+
+
+@pytest.fixture
+def write_sweep(sweep_fields: MakeFields, tmp_path: Path) -> WriteSweep:
+    """Write tiny sweeps with three keys (see `sweep_fields`) to sweep.yaml, as wrong as the arguments make them."""
+
+    def write(**changes: Any) -> Path:
+        keys = {key: TINY_KEYS[key] for key in ("clean", "fgsm", "brightness")}
+        path = tmp_path / "sweep.yaml"
+        path.write_text(yaml.safe_dump(sweep_fields(**({"keys": keys} | changes)), sort_keys=False))
+        return path
+
+    return write
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: str
+    err: str
+
+    def refusal(self, code: int) -> str:
+        """The one line that says what went wrong: what failed, what was expected, what was got, what to do."""
+        assert self.code == code, self.err
+        lines = self.err.splitlines()
+        assert [line for line in lines if line.startswith("error: ")] == lines[-1:], self.err
+        assert re.fullmatch(r"error: .+ failed\b.*: .*(expected .+, got .+|no such .+)[.?] \S.+", lines[-1]), lines[-1]
+        assert "Traceback" not in self.err
+        assert self.out == ""
+        return lines[-1]
+
+
+RunCommand = Callable[..., Ended]
+
+
+@pytest.fixture
+def robust201(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunCommand:
+    """Run the command line in this process."""
+    from pipeline.cli import main
+
+    def run(*arguments: object) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["robust201", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Ended(int(ended.value.code or 0), *capsys.readouterr())
+
+    return run
 
 
 def read_tree(folder: Path) -> dict[str, bytes]:
