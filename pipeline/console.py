@@ -1,5 +1,7 @@
 """What the command line shows: progress on terminals and in log files, tables, one line an error."""
 
+from __future__ import annotations
+
 import os
 import time
 from collections import Counter
@@ -7,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -23,17 +25,19 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from pipeline.analysis.report import SummaryRow
 from pipeline.analysis.result_files import kind_of
-from pipeline.doctor import Finding
 from pipeline.executors.base import BundleLost, Event
-from pipeline.export import ExportReport
-from pipeline.importing import ImportReport
 from pipeline.records import UnitFailure
-from pipeline.scheduler import RunTally
-from pipeline.status import SweepStatus
-from pipeline.sweep import Outlook
-from pipeline.sweep import Progress as SweepProgress
+
+if TYPE_CHECKING:  # each verb imports what it runs; the others need not wait for it
+    from pipeline.analysis.report import SummaryRow
+    from pipeline.doctor import Finding
+    from pipeline.export import ExportReport
+    from pipeline.importing import ImportReport
+    from pipeline.scheduler import RunTally
+    from pipeline.status import SweepStatus
+    from pipeline.sweep import Outlook
+    from pipeline.sweep import Progress as SweepProgress
 
 _LOG_SECONDS = 10.0
 
@@ -87,7 +91,7 @@ class RunDisplay:
         self._told: set[str] = set()
 
     @contextmanager
-    def showing(self) -> Iterator["RunDisplay"]:
+    def showing(self) -> Iterator[RunDisplay]:
         """Keep the live line up for the length of a block."""
         with self._live:
             yield self

@@ -10,6 +10,7 @@
     │   └── FormatVersionError    a results folder that another version wrote
     ├── EvaluationError       exit 3: a unit failed, or the sweep is incomplete
     │   ├── PerturbationError     an attack or corruption broke its contract
+    │   ├── WorkerBrokenError     a worker's device failed; only a new process can go on
     │   └── IncompleteError       evaluations of the plan are missing
     └── StorageError          exit 4: results full, held by another driver, or damaged
         ├── LeaseHeldError        another driver works in this results folder
@@ -69,6 +70,10 @@ class EvaluationError(RobustError):
 
 class PerturbationError(EvaluationError):
     """A perturbation broke its contract (bounds, epsilon ball or coverage)."""
+
+
+class WorkerBrokenError(EvaluationError):
+    """A worker's device failed, so that nothing else can be computed in its process."""
 
 
 class IncompleteError(EvaluationError):

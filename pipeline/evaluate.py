@@ -69,7 +69,7 @@ def evaluate(
             here.
         row: what to do to the images.
         parameters: the row's parameters; the strengths are the part's.
-        part: strengths and image positions [start, stop), which an attack needs cut at batches of draws.
+        part: strengths and image positions [start, stop), which must be cut at batches of draws.
         images: the whole selection that the part is a slice of.
         measurements: names from `pipeline.measurements.MEASUREMENTS`.
         provenance: versions, host and device, passed on to the results.
@@ -83,7 +83,7 @@ def evaluate(
             an invariant.
         PerturbationError: the perturbation breaks its contract.
     """
-    _check_part(context, part, images, draws=row.kind == "attack")
+    _check_part(context, part, images)
     context = dataclasses.replace(context, key=row.key, first_batch=part.start // context.batch_size)
     chosen = slice(part.start, part.stop)
     # Copies: torch takes no read-only memory, which is what memory maps and Ray's object store hand out.
@@ -131,16 +131,13 @@ def _measure(
         before = time.perf_counter()
 
 
-def _check_part(context: Context, part: Part, images: ImageSet, *, draws: bool) -> None:
+def _check_part(context: Context, part: Part, images: ImageSet) -> None:
     n_images = len(images)
     if part.unit.n_images != n_images or not 0 <= part.start < part.stop <= n_images:
         raise EvaluationError(
             f"Evaluating failed for {part.label}: expected a slice of {n_images} images, got {part.start}:{part.stop} "
             f"of {part.unit.n_images}. Plan again with the images that this sweep selects."
         )
-    # What draws nothing may be cut anywhere: its batch is no part of the protocol, so a rest may come from another one.
-    if not draws:
-        return
     if part.start % context.batch_size or (part.stop % context.batch_size and part.stop != n_images):
         raise EvaluationError(
             f"Evaluating failed for {part.label}: expected a slice that is cut at multiples of {context.batch_size} "

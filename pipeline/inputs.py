@@ -12,6 +12,7 @@ from pipeline.corrupting import generate_corruptions
 from pipeline.datasets import DATASETS, load_images, select
 from pipeline.datasets.corrupted import CorruptedStore, open_generated, open_published
 from pipeline.datasets.generated_folder import MANIFEST
+from pipeline.datasets.snapshot import read_snapshot, write_snapshot
 from pipeline.errors import CheckpointError
 from pipeline.perturbations import PERTURBATIONS
 from pipeline.perturbations.corruptions import GENERATOR_VERSION, FrostTextures, load_frost, synthetic_frost
@@ -71,6 +72,29 @@ class Inputs:
             if selection.count is not None:
                 images = select(images, count=selection.count, seed=selection.seed)
             self._images[dataset] = images
+        return self._images[dataset]
+
+    def _snapshot_folder(self, dataset: str, sha256: str) -> Path:
+        return self._config.results / "images" / f"{dataset}-{sha256[:12]}"
+
+    def keep_images(self) -> None:
+        """Keep every dataset's selected images in the results folder, for workers to read."""
+        for dataset in self._config.datasets:
+            images = self.images(dataset)
+            write_snapshot(self._snapshot_folder(dataset, images.sha256), images)
+
+    def kept_images(self, dataset: str, sha256: str) -> ImageSet:
+        """Read the images that `keep_images` kept; once.
+
+        Args:
+            dataset: name of the dataset.
+            sha256: hash that was planned.
+
+        Raises:
+            DatasetError: they are missing or damaged.
+        """
+        if dataset not in self._images:
+            self._images[dataset] = read_snapshot(self._snapshot_folder(dataset, sha256), dataset, sha256)
         return self._images[dataset]
 
     def _corruptions_folder(self, dataset: str, section: CorruptionsSection) -> Path:

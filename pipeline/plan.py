@@ -19,6 +19,8 @@ from pipeline.spaces import nasbench201
 _SHARD_BYTES_PER_COUNT, _SHARD_BYTES_PER_MEAN, _SHARD_BYTES_PER_ROW = 1, 6, 400
 _JSON_BYTES_PER_COUNT, _JSON_BYTES_PER_MEAN = 4, 21
 
+_SLICE_SECONDS = 300.0
+
 
 @dataclass(frozen=True)
 class DatasetFacts:
@@ -197,9 +199,12 @@ class Plan:
     def split(self, part: Part) -> tuple[Part, ...]:
         """Cut a part that would take longer than `execution.part_minutes`: first by strength, then by image range.
 
-        Ranges are whole batches of draws, so a part draws what the whole unit would.
+        Ranges are whole batches of draws, so a part draws what the whole unit would. A worker commits whole strengths,
+        so a slice of one strength is cut at five minutes already.
         """
         limit = 60 * self.config.execution.part_minutes
+        if len(part.strengths) == 1:
+            limit = min(limit, _SLICE_SECONDS)
         if self.seconds(part) <= limit:
             return (part,)
         if len(part.strengths) > 1:
@@ -304,20 +309,27 @@ def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: Dataset
     row = PERTURBATIONS[key]
     payload: dict[str, Any] = {
         "dataset": dataset,
-        "images": {"sha256": facts.images_sha256, **config.images.model_dump()},
+        "images": {"sha256": facts.images_sha256} | _selection(config),
         "network": config.network.model_dump(),
         "key": key,
         "semantics_version": row.semantics_version,
         "parameters": config.parameters[key].identity(),
         "engine": config.engine,
         "precision": config.precision,
+        # The reference libraries draw once a batch; elsewhere the batch decides the last bits of a convolution.
+        "batch_size": config.batch_size,
     }
     if row.kind == "attack":
-        # The reference libraries draw per batch, so the batch decides numbers; nothing else here draws at all.
-        payload |= {"seed": config.seed, "batch_size": config.batch_size}
+        payload["seed"] = config.seed
     if row.kind == "corruption":
         payload["corruption"] = dict(facts.corruptions[key])
     return payload
+
+
+def _selection(config: SweepConfig) -> dict[str, int]:
+    """What picked the images; nothing where all of them were taken."""
+    count, seed = config.images.count, config.images.seed
+    return {} if count is None else {"count": count, "seed": seed}
 
 
 def describe_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

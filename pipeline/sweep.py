@@ -329,6 +329,7 @@ def run_sweep(
         full = make_plan(config, facts)
         plan = full.narrow(architectures=filters.architectures, datasets=filters.datasets, keys=filters.keys)
         save_plan(full, facts, store)
+        inputs.keep_images()
         say("Checking finished shards")
         inventory = store.inventory(verify=True, on_damage="set_aside")
         outlook = look_ahead(plan, full, inventory)
@@ -337,13 +338,12 @@ def run_sweep(
 
         def observe(event: Event, tally: RunTally) -> None:
             del tally
-            lease.check()
             tracker.count(event)
             on_progress(tracker.progress, event)
 
         try:
             make = partial(make_executor, plan, facts)
-            tally = _compute(outlook, make, observe, say) if outlook.missing else RunTally()
+            tally = _compute(outlook, make, observe, lease, say) if outlook.missing else RunTally()
         except BaseException:
             with suppress(StorageError):  # perhaps the very reason to stop
                 tracker.write(state="stopped")
@@ -356,6 +356,7 @@ def _compute(
     outlook: Outlook,
     start_executor: Callable[[], Executor],
     observe: Callable[[Event, RunTally], None],
+    lease: Lease,
     say: Callable[[str], None],
 ) -> RunTally:
     plan = outlook.plan
@@ -363,7 +364,12 @@ def _compute(
         executor = start_executor()
         try:
             attempts = plan.config.execution.max_attempts
-            scheduler = Scheduler(executor, max_attempts=attempts, should_drain=asked_to_drain, on_event=observe)
+
+            def should_drain() -> bool:
+                lease.check()  # also while no event comes: another driver may have taken over
+                return asked_to_drain()
+
+            scheduler = Scheduler(executor, max_attempts=attempts, should_drain=should_drain, on_event=observe)
             return scheduler.run(plan.bundles(outlook.missing))
         finally:
             executor.close()

@@ -15,7 +15,7 @@ import torch
 from pipeline.classifier import Classifier
 from pipeline.config import SweepConfig
 from pipeline.datasets.corrupted import CorruptedStore
-from pipeline.errors import CheckpointError, ConfigError, DatasetError, StorageError
+from pipeline.errors import CheckpointError, ConfigError, StorageError, WorkerBrokenError
 from pipeline.evaluate import configure_torch, evaluate
 from pipeline.inputs import Inputs
 from pipeline.perturbations import PERTURBATIONS
@@ -63,7 +63,6 @@ class Worker:
         self._inputs = Inputs(settings.config)
         self._store = ShardStore.open(settings.config.results)
         self._draining = threading.Event()
-        self._images: dict[str, ImageSet] = {}
         self._corrupted: dict[str, CorruptedStore] = {}
         self._loaded: tuple[tuple[str, int, str], Classifier] | None = None
         self._micro_batch = settings.config.execution.micro_batch
@@ -84,6 +83,7 @@ class Worker:
 
         Raises:
             StorageError: results cannot be written; nothing else can be computed either.
+            WorkerBrokenError: the device failed, and with it every later computation of this process.
         """
         for part in bundle.parts:
             if self._draining.is_set():
@@ -91,6 +91,8 @@ class Worker:
             yield from self._run_part(part)
 
     def _run_part(self, part: Part) -> Iterator[Receipt | UnitFailure]:
+        # A part that needed smaller micro-batches must not change the last bits of the next one.
+        self._micro_batch = self._config.execution.micro_batch
         remaining = list(part.strengths)
         attempt = 1
         while remaining:
@@ -101,6 +103,11 @@ class Worker:
                     yield receipt
             except StorageError:
                 raise
+            except torch.AcceleratorError as error:
+                raise WorkerBrokenError(
+                    f"Evaluating failed for {part.label}: expected a working {self.device.type} device, got "
+                    f"{error}. Its process cannot go on; a new one computes the part again."
+                ) from error
             except Exception as error:  # noqa: BLE001 - whatever an evaluation raises is reported; the rest goes on
                 if _is_out_of_memory(error) and self._shrink_micro_batch():
                     attempt += 1
@@ -127,7 +134,7 @@ class Worker:
             part,
             self._image_set(unit.dataset),
             self._config.measurements,
-            provenance=self._provenance,
+            provenance=self._provenance | {"micro_batch": str(self._micro_batch or "none")},
         )
         pending: list[EvaluationResult] = []
         last_commit = time.monotonic()
@@ -182,16 +189,7 @@ class Worker:
         }
 
     def _image_set(self, dataset: str) -> ImageSet:
-        if dataset not in self._images:
-            images = self._inputs.images(dataset)
-            expected = self._facts[dataset].images_sha256
-            if images.sha256 != expected:
-                raise DatasetError(
-                    f"Loading images failed for {dataset}: expected the selection {expected[:16]} that was planned, "
-                    f"got {images.sha256[:16]}. Are the files the same on every machine?"
-                )
-            self._images[dataset] = images
-        return self._images[dataset]
+        return self._inputs.kept_images(dataset, self._facts[dataset].images_sha256)
 
     def _corrupted_images(self, unit: Unit) -> CorruptedStore | None:
         if PERTURBATIONS[unit.key].kind != "corruption":

@@ -179,17 +179,6 @@ def test_a_part_that_cuts_a_batch_or_leaves_the_images_is_refused(start, stop):
         results(PERTURBATIONS["pgd"], start=start, stop=stop)
 
 
-@pytest.mark.parametrize("key", ["clean", "fog"])
-def test_what_draws_nothing_may_be_cut_anywhere(key):
-    row = PERTURBATIONS[key]
-    parts = [results(row, start=start, stop=stop) for start, stop in ((0, 5), (5, 21))]
-    for first, rest, whole in zip(*parts, results(row), strict=True):
-        merged = merge_values([first.values, rest.values])
-        assert {name: array.tobytes() for name, array in merged.items()} == {
-            name: array.tobytes() for name, array in whole.values.items()
-        }
-
-
 def test_a_unit_of_other_images_is_refused():
     row = PERTURBATIONS["clean"]
     parameters = small_parameters(row)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import OutOfMemoryError, RayActorError, RayTaskError
+from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
 
-from pipeline.errors import ConfigError, StorageError
+from pipeline.errors import ConfigError, StorageError, WorkerBrokenError
 from pipeline.executors.base import BundleDone, BundleLost, Event
 from pipeline.records import Bundle, Receipt, UnitFailure
 from pipeline.worker import Worker, WorkerSettings
@@ -183,14 +183,17 @@ class RayExecutor:
             slot.queue.popleft()
             return [BundleDone(bundle)]
         except RayTaskError as error:
+            if isinstance(error.cause, WorkerBrokenError):
+                return self._replace(slot, error)
             # The worker's own error: Ray's rendering of it is a whole traceback.
             raise error.cause if isinstance(error.cause, StorageError) else error from error
         except (RayActorError, OutOfMemoryError) as error:  # Ray's memory monitor does not call its kills actor errors
             return self._replace(slot, error)
 
-    def _replace(self, slot: _Slot, error: RayActorError | OutOfMemoryError) -> list[Event]:
+    def _replace(self, slot: _Slot, error: RayError) -> list[Event]:
         preempted = bool(getattr(error, "preempted", False))
-        lines = str(error).strip().splitlines() or ["the worker died"]
+        cause = getattr(error, "cause", None)
+        lines = str(cause or error).strip().splitlines() or ["the worker died"]
         # An error while a worker starts stands in the last line, below its traceback.
         reason = lines[-1 if getattr(error, "actor_init_failed", False) else 0]
         ray.kill(slot.actor)  # one that is out of reach may live, hold its GPU and go on

@@ -31,8 +31,10 @@ class KillReport:
 
     kills: Counter[str] = field(default_factory=Counter)
     starts: int = 0
+    shards: int = 0
     rounds: int = 0
     different: list[str] = field(default_factory=list)
+    shards_at_kill: list[int] = field(default_factory=list)
     families: list[psutil.Process] = field(default_factory=list)
 
 
@@ -112,37 +114,41 @@ def run_with_kills(
             if order is None:
                 driver.wait(timeout=TIMEOUT_SECONDS)
                 break
-            _carry_out(driver, order, report)
+            _carry_out(driver, order, results, report)
         if driver.returncode == 0:
             return
     raise TimeoutError(f"no complete run within {TIMEOUT_SECONDS:g} s; see {log}")
 
 
-def _carry_out(driver: "subprocess.Popen[bytes]", order: tuple[str, float], report: KillReport) -> None:
+def _carry_out(driver: "subprocess.Popen[bytes]", order: tuple[str, float], results: Path, report: KillReport) -> None:
     kind, delay = order
     process = psutil.Process(driver.pid)
-    while driver.poll() is None:  # until workers are up; killing before that would only test Python's start
-        try:
-            if find_victims(process, "worker"):
-                break
-        except psutil.NoSuchProcess:
-            return
+    before = count_shards(results)
+    while driver.poll() is None and count_shards(results) == before:  # a kill before the first shard would test little
         time.sleep(0.05)
     time.sleep(delay)
-    if driver.poll() is not None:
-        return
     try:
         family = process.children(recursive=True)
         workers = [member for member in family if _is_worker(member)]
+        if driver.poll() is not None or not workers:
+            return
+        shards = count_shards(results)
         killed = kill(find_victims(process, kind))
     except psutil.NoSuchProcess:
         return
+    if killed:
+        report.shards_at_kill.append(shards)
     report.kills[kind] += killed
     if kind != "worker":
         driver.wait(timeout=TIMEOUT_SECONDS)
         # Workers hold the memory (on a GPU too), so they must go at once; Ray's own agents first look for their head.
         assert_gone(workers, seconds=60)
         report.families += family
+
+
+def count_shards(results: Path) -> int:
+    """How many shards a results folder holds."""
+    return sum(1 for _ in (results / "shards").rglob("[!.]*.parquet"))
 
 
 def assert_gone(family: list[psutil.Process], seconds: float) -> None:
@@ -164,12 +170,12 @@ def run_rounds(sweep: Path, folder: Path, kills: int, seed: int) -> KillReport:
     """
     expected = run_undisturbed(sweep, folder / "undisturbed", folder / "undisturbed-json")
     draws = random.Random(seed)
-    report = KillReport()
+    report = KillReport(shards=count_shards(folder / "undisturbed"))
 
     def choose() -> tuple[str, float] | None:
         if sum(report.kills.values()) >= kills:
             return None
-        return KINDS[sum(report.kills.values()) % len(KINDS)], draws.uniform(0.0, 2.0)
+        return KINDS[sum(report.kills.values()) % len(KINDS)], draws.uniform(0.0, 1.5)
 
     while sum(report.kills.values()) < kills:
         results = folder / f"round-{report.rounds}"
@@ -202,6 +208,7 @@ def main() -> None:
         report = run_rounds(write_small_sweep(folder / "sweep.yaml"), folder, arguments.kills, arguments.seed)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+    print(f"shards on disk at each kill: {report.shards_at_kill}, of {report.shards}")
     print(f"{sum(report.kills.values())} kills ({dict(report.kills)}), {report.rounds} runs, {report.starts} starts")
     print("exports byte-identical" if not report.different else f"DIFFERENT: {sorted(set(report.different))}")
     sys.exit(1 if report.different else 0)

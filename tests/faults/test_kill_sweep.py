@@ -14,3 +14,4 @@ def test_kills_of_each_kind_leave_the_export_unchanged(tmp_path: Path) -> None:
     assert report.different == []
     assert sum(report.kills.values()) >= len(KINDS)
     assert set(report.kills) == set(KINDS)
+    assert all(0 < shards < report.shards for shards in report.shards_at_kill)

@@ -1,0 +1,83 @@
+"""What every executor promises the scheduler, on each of them: complete, resumable, drained, failures reported."""
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from pipeline.checkpoints.store import CheckpointStore
+from pipeline.executors import make_executor
+from pipeline.executors.base import Event
+from pipeline.records import Receipt
+from pipeline.sweep import Filters, Progress, run_sweep
+from tests.conftest import TINY_KEYS, MakeSweep
+
+KEYS = {key: TINY_KEYS[key] for key in ("clean", "fgsm", "brightness")}
+N_EVALUATIONS = 2 * 5
+
+
+@pytest.fixture(scope="module")
+def local_ray() -> Iterator[None]:
+    """One Ray for the tests of this module; the executor uses a Ray that already runs."""
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=128 << 20)
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture(params=["inline", pytest.param("ray", marks=pytest.mark.ray)])
+def execution(request: pytest.FixtureRequest) -> dict[str, object]:
+    if request.param == "ray":
+        request.getfixturevalue("local_ray")
+    return {"executor": request.param, "workers": 2}
+
+
+def test_all_is_computed_once_and_nothing_twice(make_sweep: MakeSweep, execution: dict[str, object]) -> None:
+    config = make_sweep(keys=KEYS, execution=execution)
+    tally = run_sweep(config, make_executor)
+    assert tally.complete
+    assert (tally.evaluations, tally.failures, tally.deaths) == (N_EVALUATIONS, [], 0)
+    assert run_sweep(config, make_executor).evaluations == 0
+
+
+def test_a_drain_ends_early_and_the_rest_is_resumed(make_sweep: MakeSweep, execution: dict[str, object]) -> None:
+    config = make_sweep(keys=KEYS, execution=execution)
+
+    def interrupt(progress: Progress, event: Event) -> None:
+        if isinstance(event, Receipt) and progress.done_units == 1:
+            signal.raise_signal(signal.SIGTERM)
+
+    drained = run_sweep(config, make_executor, on_progress=interrupt)
+    assert drained.drained
+    assert 0 < drained.evaluations < N_EVALUATIONS
+    resumed = run_sweep(config, make_executor)
+    assert resumed.complete
+    assert drained.evaluations + resumed.evaluations == N_EVALUATIONS
+
+
+def test_an_error_in_a_worker_fails_its_parts_and_no_others(
+    make_sweep: MakeSweep, execution: dict[str, object], tmp_path: Path, tiny_weights: Path
+) -> None:
+    import shutil
+
+    weights = tmp_path / "weights"
+    shutil.copytree(tiny_weights, weights)
+    config = make_sweep(keys=KEYS, execution=execution, checkpoints={"path": str(weights)})
+
+    def damage_then_start(plan, facts):
+        # after the driver's check, before the workers': what a failing disk does
+        store = CheckpointStore(weights)
+        (weights / store.find(21, "digits").file).write_bytes(b"no tensors")
+        return make_executor(plan, facts)
+
+    tally = run_sweep(config, damage_then_start)
+    assert {failure.part.unit.architecture for failure in tally.failures} == {21}
+    assert {failure.kind for failure in tally.failures} == {"application"}
+    assert tally.evaluations == N_EVALUATIONS // 2
+    assert not tally.complete
+
+
+def test_a_narrowed_run_computes_what_it_was_narrowed_to(make_sweep: MakeSweep, execution: dict[str, object]) -> None:
+    config = make_sweep(keys=KEYS, execution=execution)
+    assert run_sweep(config, make_executor, filters=Filters(architectures=(0,), keys=("fgsm",))).evaluations == 2
