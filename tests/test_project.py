@@ -17,7 +17,9 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 
 def commands(text: str) -> list[str]:
-    return [line.strip() for line in text.splitlines() if line.strip().startswith("python3 -m venv .venv && ")]
+    return [
+        line.strip() for line in text.splitlines() if line.startswith("python3 -m venv .venv && ") and "-c con" in line
+    ]
 
 
 def test_ci_runs_the_readmes_test_command() -> None:
