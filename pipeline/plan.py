@@ -197,12 +197,13 @@ class Plan:
     def split(self, part: Part) -> tuple[Part, ...]:
         """Cut a part that would take longer than `execution.part_minutes`: first by strength, then by image range.
 
-        Ranges are whole batches of draws, so a part draws what the whole unit would.
+        Ranges are whole batches of draws, so a part draws what the whole unit would. The fused engine's parts keep
+        their strengths together, because strengths share its batches and FGSM's share a gradient.
         """
         limit = 60 * self.config.execution.part_minutes
         if self.seconds(part) <= limit:
             return (part,)
-        if len(part.strengths) > 1:
+        if len(part.strengths) > 1 and self.config.engine == "reference":
             singles = (Part(part.unit, (strength,), part.start, part.stop) for strength in part.strengths)
             return tuple(itertools.chain.from_iterable(self.split(single) for single in singles))
         batch = self.config.batch_size
@@ -313,8 +314,10 @@ def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: Dataset
         "precision": config.precision,
     }
     if row.kind == "attack":
-        # The reference libraries draw per batch, so the batch decides numbers; nothing else here draws at all.
-        payload |= {"seed": config.seed, "batch_size": config.batch_size}
+        payload["seed"] = config.seed
+        if config.engine == "reference":
+            # The reference libraries draw per batch, so the batch decides numbers.
+            payload["batch_size"] = config.batch_size
     if row.kind == "corruption":
         payload["corruption"] = dict(facts.corruptions[key])
     return payload

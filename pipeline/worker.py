@@ -112,6 +112,7 @@ class Worker:
             seed=self._config.seed,
             batch_size=self._config.batch_size,
             corrupted=self._corrupted_images(unit),
+            engine=self._config.engine,
         )
         results = evaluate(
             context,
