@@ -5,7 +5,8 @@ forward it can note on a tape what the way back needs, the ReLU's outputs; the g
 inputs only, and no weight's gradient is ever formed.
 """
 
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, cast
 
 import torch
 from torch import nn
@@ -20,7 +21,7 @@ from pipeline.spaces.inference.kernels import (
     mask_gradient,
     transposed,
 )
-from pipeline.spaces.inference.program import CellProgram, Node, Term
+from pipeline.spaces.inference.program import CellProgram, Node
 
 Tape = dict[int, torch.Tensor]
 """What one block's way back needs: node to ReLU output."""
@@ -33,16 +34,37 @@ class Needs(NamedTuple):
     rectified: bool
 
 
-class Value(NamedTuple):
-    """A feature map (B, C, H, W) float32, channels_last: as it is and after its ReLU; None where nobody reads it."""
+class Value:
+    """A feature map (B, C, H, W) float32, channels_last, in the forms that are read.
 
-    raw: torch.Tensor | None
-    rectified: torch.Tensor | None
+    Args:
+        raw: the map as it is; None where nobody reads it.
+        rectified: its ReLU; None where nobody reads it.
+    """
+
+    def __init__(self, raw: torch.Tensor | None, rectified: torch.Tensor | None) -> None:
+        self._raw = raw
+        self._rectified = rectified
 
     @classmethod
     def of(cls, raw: torch.Tensor, needs: Needs) -> "Value":
-        """Make the forms that are needed."""
+        """Make the forms that are needed of a map as it is."""
         return cls(raw if needs.raw else None, functional.relu(raw) if needs.rectified else None)
+
+    @property
+    def raw(self) -> torch.Tensor:
+        """The map as it is; only where `Needs` announced it."""
+        return cast("torch.Tensor", self._raw)
+
+    @property
+    def rectified(self) -> torch.Tensor:
+        """The map's ReLU; only where `Needs` announced it."""
+        return cast("torch.Tensor", self._rectified)
+
+    @property
+    def any_form(self) -> torch.Tensor:
+        """One of the forms, for its shape."""
+        return self.rectified if self._raw is None else self._raw
 
 
 class Block(Protocol):
@@ -61,47 +83,54 @@ class Block(Protocol):
         """Map the gradient of the output, as it is, to that of the input. `gradient` may be overwritten."""
 
 
-class _Summand:
-    """The kernels of one term of a node."""
+class _Sum:
+    """A sum of feature maps that knows whether it may write into the memory it holds.
 
-    def __init__(self, term: Term, layers: nn.ModuleList, channels: int, device: torch.device) -> None:
-        self.source = term.source
-        self.skips = term.skips
-        self.pooling = AveragePooling(channels, term.pools, device=device) if term.pools else None
-        self.convolution: Convolution | None = None
-        self.gradient: Convolution | None = None
-        if term.convolutions:
-            weight, bias = merge(fold_block(layers[edge]) for edge in term.convolutions)
-            self.convolution = Convolution(weight, bias, device=device)
-            self.gradient = Convolution(transposed(weight), None, device=device)
+    Args:
+        total: what it starts with; None for nothing.
+        own: whether nobody else reads the memory of `total`.
+    """
 
+    def __init__(self, total: torch.Tensor | None = None, *, own: bool = False) -> None:
+        self.start = total
+        self.own = own
 
-class _Accumulator:
-    """A sum that knows whether it may write into the memory it holds."""
+    @property
+    def total(self) -> torch.Tensor:
+        """The sum so far, of something."""
+        return cast("torch.Tensor", self.start)
 
-    def __init__(self) -> None:
-        self.total: torch.Tensor | None = None
-        self.own = False
+    def put(self, total: torch.Tensor) -> None:
+        """Replace the sum by a tensor of its own that has it inside."""
+        self.start, self.own = total, True
 
-    def put(self, total: torch.Tensor, *, own: bool = True) -> None:
-        """Replace the sum; `own` says that nobody else reads its memory."""
-        self.total, self.own = total, own
-
-    def add(self, x: torch.Tensor, *, times: int = 1, own: bool = False) -> None:
-        """Add a multiple of a tensor; `own` says that nobody else reads its memory."""
-        if self.total is None:
-            self.put(x if times == 1 else x * times, own=own or times != 1)
+    def add(self, x: torch.Tensor, *, times: int = 1) -> None:
+        """Add a multiple of a tensor that others may read too."""
+        if self.start is None:
+            self.start, self.own = (x, False) if times == 1 else (x * times, True)
         elif self.own:
-            self.total.add_(x, alpha=times)
+            self.start.add_(x, alpha=times)
         else:
-            self.put(torch.add(self.total, x, alpha=times))
+            self.put(torch.add(self.start, x, alpha=times))
+
+
+@dataclass(frozen=True)
+class _NodeKernels:
+    """A node's terms with their weights, each with the node it reads."""
+
+    index: int
+    needs: Needs
+    poolings: list[tuple[int, AveragePooling]]
+    skips: list[tuple[int, int]]
+    convolutions: list[tuple[int, Convolution]]
+    gradients: list[tuple[int, Convolution]]
 
 
 class CellBlock:
     """A cell, run by its program.
 
     Args:
-        program: the cell's program; its output is an inner node.
+        program: the cell's program; its output is one of its nodes.
         layers: the plain cell's six edge modules.
         channels: width of the cell.
         device: where to compute.
@@ -112,66 +141,77 @@ class CellBlock:
         self, program: CellProgram, layers: nn.ModuleList, channels: int, *, device: torch.device, output: Needs
     ) -> None:
         self.needs = Needs(program.reads_raw(0), program.reads_rectified(0))
-        assert program.output, "a cell that passes its input on, or a constant, is no block"
-        self._output = program.output
+        self._output = program.nodes[-1].index
         self._constants = ConstantMaps(program, layers, channels)
-        self._nodes: list[tuple[int, list[_Summand], Needs]] = []
-        for node in program.nodes:
-            summands = [_Summand(term, layers, channels, device) for term in node.terms]
-            self._nodes.append((node.index, summands, _forms(program, node, output)))
+        self._nodes = [
+            _load_node(node, layers, channels, device, _forms(program, node, output)) for node in program.nodes
+        ]
 
     def forward(self, value: Value, tape: Tape | None) -> Value:
         """Compute the nodes in order (see `Block`)."""
         values = {0: value}
-        for index, summands, needs in self._nodes:
-            values[index] = self._compute(index, summands, needs, values)
-        if tape is not None:
-            tape.update({node: known.rectified for node, known in values.items() if known.rectified is not None})
+        for node in self._nodes:
+            values[node.index] = self._compute(node, values)
+            if tape is not None:
+                tape.update({source: values[source].rectified for source, _ in node.convolutions})
         return values[self._output]
 
-    def _compute(self, index: int, summands: list[_Summand], needs: Needs, values: dict[int, Value]) -> Value:
-        total = _Accumulator()
-        for summand in summands:
-            raw = values[summand.source].raw
-            if summand.pooling is not None:
-                assert raw is not None
-                total.add(summand.pooling(raw), own=True)
-        for summand in summands:
-            raw = values[summand.source].raw
-            if summand.skips:
-                assert raw is not None
-                total.add(raw, times=summand.skips)
-        if index in self._constants:
-            known = next(form for form in values[summands[0].source] if form is not None)
-            constant = self._constants.of(index, known)
-            total.add(constant.expand(len(known), -1, -1, -1))
-        convolutions = [(s.convolution, values[s.source].rectified) for s in summands if s.convolution is not None]
-        for position, (convolution, rectified) in enumerate(convolutions):
-            assert rectified is not None
-            if position == len(convolutions) - 1 and not needs.raw:
-                return Value(None, convolution(rectified, add=total.total, in_place=total.own, rectify=True))
-            total.put(convolution(rectified, add=total.total, in_place=total.own))
-        assert total.total is not None
-        return Value.of(total.total, needs)
+    def _compute(self, node: _NodeKernels, values: dict[int, Value]) -> Value:
+        # What costs a pass of its own comes first, so that the convolutions can add it in their own passes.
+        total = _Sum()
+        for source, pooling in node.poolings:
+            if total.start is None:
+                total.put(pooling(values[source].raw))
+            else:
+                total.add(pooling(values[source].raw))
+        for source, times in node.skips:
+            total.add(values[source].raw, times=times)
+        if node.index in self._constants:
+            shape = values[0].any_form
+            total.add(self._constants.of(node.index, shape).expand(len(shape), -1, -1, -1))
+        for position, (source, convolution) in enumerate(node.convolutions, start=1):
+            # The last convolution can apply the ReLU, unless the sum is read without it too.
+            rectify = position == len(node.convolutions) and not node.needs.raw
+            total.put(convolution(values[source].rectified, add=total.start, in_place=total.own, rectify=rectify))
+            if rectify:
+                return Value(None, total.total)
+        return Value.of(total.total, node.needs)
 
     def backward(self, gradient: torch.Tensor, tape: Tape) -> torch.Tensor:
         """Go through the nodes in reverse order (see `Block`)."""
-        linear = {0: _Accumulator()} | {index: _Accumulator() for index, _, _ in self._nodes}
-        rectified: dict[int, torch.Tensor] = {}
-        linear[self._output].put(gradient)
-        for index, summands, _ in reversed(self._nodes):
-            arrived = _join(linear[index], rectified.get(index), tape.get(index))
-            for summand in summands:
-                source = summand.source
-                if summand.gradient is not None:
-                    known = rectified.get(source)
-                    rectified[source] = summand.gradient(arrived, add=known, in_place=known is not None)
-                if summand.pooling is not None:
-                    onto = linear[source]
-                    onto.put(summand.pooling.backward(arrived, add=onto.total, in_place=onto.own))
-                if summand.skips:
-                    linear[source].add(arrived, times=summand.skips)
-        return _join(linear[0], rectified.get(0), tape.get(0))
+        past_relu = {0: _Sum()} | {node.index: _Sum() for node in self._nodes}
+        through_relu: dict[int, torch.Tensor] = {}
+        past_relu[self._output].put(gradient)
+        for node in reversed(self._nodes):
+            arrived = _join(past_relu[node.index], through_relu.get(node.index), tape.get(node.index))
+            for source, kernel in node.gradients:
+                known = through_relu.get(source)
+                through_relu[source] = kernel(arrived.total, add=known, in_place=known is not None)
+            # Pooling's way back scales the border; in place where nobody reads the gradient afterwards.
+            consume = arrived.own and len(node.poolings) == 1 and not node.skips
+            for source, pooling in node.poolings:
+                onto = past_relu[source]
+                onto.put(pooling.backward(arrived.total, consume=consume, add=onto.start, in_place=onto.own))
+            for source, times in node.skips:
+                past_relu[source].add(arrived.total, times=times)
+        return _join(past_relu[0], through_relu.get(0), tape.get(0)).total
+
+
+def _load_node(node: Node, layers: nn.ModuleList, channels: int, device: torch.device, needs: Needs) -> _NodeKernels:
+    """Fold and merge the weights of a node's terms."""
+    merged = [
+        (term.source, *merge(fold_block(layers[edge]) for edge in term.convolutions))
+        for term in node.terms
+        if term.convolutions
+    ]
+    return _NodeKernels(
+        node.index,
+        needs,
+        [(term.source, AveragePooling(channels, term.pools, device=device)) for term in node.terms if term.pools],
+        [(term.source, term.skips) for term in node.terms if term.skips],
+        [(source, Convolution(weight, bias, device=device)) for source, weight, bias in merged],
+        [(source, Convolution(transposed(weight), None, device=device)) for source, weight, _ in merged],
+    )
 
 
 def _forms(program: CellProgram, node: Node, output: Needs) -> Needs:
@@ -183,14 +223,14 @@ def _forms(program: CellProgram, node: Node, output: Needs) -> Needs:
     )
 
 
-def _join(linear: _Accumulator, through_relu: torch.Tensor | None, rectified: torch.Tensor | None) -> torch.Tensor:
-    """Add what reached a node past its ReLU and through it."""
-    if through_relu is None:
-        assert linear.total is not None
-        return linear.total
-    assert rectified is not None
-    masked = mask_gradient(through_relu, rectified)
-    return masked if linear.total is None else masked.add_(linear.total)
+def _join(past_relu: _Sum, through_relu: torch.Tensor | None, rectified: torch.Tensor | None) -> _Sum:
+    """Add the gradients that reached a node past its ReLU and through it."""
+    if through_relu is None or rectified is None:
+        return past_relu
+    joined = _Sum(mask_gradient(through_relu, rectified), own=True)
+    if past_relu.start is not None:
+        joined.add(past_relu.start)
+    return joined
 
 
 class ReductionBlock:
@@ -205,8 +245,9 @@ class ReductionBlock:
     def __init__(self, block: nn.Module, *, device: torch.device, output: Needs) -> None:
         self.needs = Needs(raw=True, rectified=True)
         self._output = output
-        first, second = fold_block(block.conv_a), fold_block(block.conv_b)  # type: ignore[arg-type]
-        down = block.downsample[1].weight.detach().double()  # type: ignore[index, union-attr, operator]
+        first = fold_block(cast("nn.Module", block.conv_a))
+        second = fold_block(cast("nn.Module", block.conv_b))
+        down = cast("nn.Conv2d", cast("nn.Sequential", block.downsample)[1]).weight.detach().double()
         self._first = Convolution(*first, device=device, stride=2)
         self._second = Convolution(*second, device=device)
         self._halving = Halving(down.shape[1], device=device)
@@ -217,7 +258,6 @@ class ReductionBlock:
 
     def forward(self, value: Value, tape: Tape | None) -> Value:
         """Compute both branches (see `Block`)."""
-        assert value.raw is not None and value.rectified is not None
         hidden = self._first(value.rectified, rectify=True)
         shortcut = self._down(self._halving(value.raw))
         if tape is not None:

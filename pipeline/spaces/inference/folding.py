@@ -1,10 +1,11 @@
 """Convolution weights with BatchNorm folded in, and the maps that constant nodes hold. All in float64.
 
 BatchNorm in evaluation mode is y = (x - m) * g + b with g = weight / sqrt(variance + eps), so it folds into the
-convolution before it. Folding in float64 and rounding once keeps the folded weight within half a unit in the last place.
+convolution before it. Folding in float64 and rounding once keeps a folded weight within half a unit in its last place.
 """
 
 from collections.abc import Iterable
+from typing import cast
 
 import torch
 from torch import nn
@@ -16,8 +17,7 @@ from pipeline.spaces.nasbench201 import EDGES, parse
 
 def batch_norm_affine(batch_norm: nn.BatchNorm2d) -> tuple[torch.Tensor, torch.Tensor]:
     """Write a BatchNorm in evaluation mode as scale (C,) and shift (C,), float64."""
-    mean, variance = batch_norm.running_mean, batch_norm.running_var
-    assert mean is not None and variance is not None, "the space's BatchNorms track their statistics"  # noqa: PT018
+    mean, variance = cast("torch.Tensor", batch_norm.running_mean), cast("torch.Tensor", batch_norm.running_var)
     scale = batch_norm.weight.detach().double() / torch.sqrt(variance.double() + batch_norm.eps)
     return scale, batch_norm.bias.detach().double() - mean.double() * scale
 
@@ -56,8 +56,8 @@ def merge(folded: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Te
 class ConstantMaps:
     """What constant edges bring to a cell's nodes: maps that depend on the weights and the image's size only.
 
-    A node that only `none` reaches is zero, but a convolution's BatchNorm shifts zeros, a 3x3 convolution of the shifted
-    zeros sees the zero padding at the border, and so on: the maps are computed as the plain cell would.
+    A node that only `none` reaches is zero, but a convolution's BatchNorm shifts zeros, a 3x3 convolution of the
+    shifted zeros sees the zero padding at the border, and so on: the maps are computed as the plain cell would.
 
     Args:
         program: the cell's program.
@@ -95,8 +95,7 @@ class ConstantMaps:
         height, width = like.shape[2:]
         key = (node, height, width)
         if key not in self._maps:
-            total = sum(self._edge(edge, height, width) for edge in self._edges[node])
-            assert isinstance(total, torch.Tensor)
+            total = torch.stack([self._edge(edge, height, width) for edge in self._edges[node]]).sum(dim=0)
             self._maps[key] = total.to(like.device, torch.float32).contiguous(memory_format=torch.channels_last)
         return self._maps[key]
 

@@ -166,19 +166,30 @@ class AveragePooling:
         return pooled
 
     def backward(
-        self, gradient: torch.Tensor, *, add: torch.Tensor | None = None, in_place: bool = False
+        self,
+        gradient: torch.Tensor,
+        *,
+        consume: bool = False,
+        add: torch.Tensor | None = None,
+        in_place: bool = False,
     ) -> torch.Tensor:
         """Map the gradient of the pooled image to that of the image: scale the border, then sum nine.
 
         Args:
             gradient: (B, C, H, W) float32, channels_last.
+            consume: whether `gradient` may be overwritten.
             add: (B, C, H, W) added to the result; None for nothing.
             in_place: whether `add` may be overwritten by the result.
 
         Returns:
             (B, C, H, W) float32, channels_last.
         """
-        scaled = gradient * self._scale(gradient)
+        if consume:
+            scaled = gradient
+            for axis in (2, 3):
+                _scale_border(scaled, axis)
+        else:
+            scaled = gradient * self._scale(gradient)
         if self._mean_of_nine is not None:
             return self._mean_of_nine(scaled, add=add, in_place=in_place)
         spread = functional.avg_pool2d(scaled, _POOL_SIZE, 1, 1, count_include_pad=True)

@@ -10,6 +10,7 @@ from pipeline.records import Normalisation
 from pipeline.spaces.inference.blocks import Block, CellBlock, Needs, ReductionBlock, Tape, Value
 from pipeline.spaces.inference.folding import batch_norm_affine, fold
 from pipeline.spaces.inference.kernels import Convolution, transposed
+from pipeline.spaces.inference.memory import keep_freed_memory
 from pipeline.spaces.inference.program import CellProgram, plan_cell
 from pipeline.spaces.network import Network
 
@@ -29,7 +30,9 @@ class InferenceNetwork:
         chunk: at most this many images go through the network at once; None for no bound.
     """
 
-    def __init__(self, network: Network, program: CellProgram, normalisation: Normalisation, device: torch.device) -> None:
+    def __init__(
+        self, network: Network, program: CellProgram, normalisation: Normalisation, device: torch.device
+    ) -> None:
         self.device = device
         self.n_classes = network.classifier.out_features
         self.chunk: int | None = CPU_CHUNK if device.type == "cpu" else None
@@ -110,14 +113,12 @@ class InferenceNetwork:
         # The mean is subtracted from the pixels, not folded into the bias: at the border the stem reads zeros where the
         # normalised image is padded, and those are pixels of the mean's colour.
         centred = (pixels - self._mean).contiguous(memory_format=torch.channels_last)
-        value = (
-            Value.of(self._stem(centred), self._stem_needs)
-            if self._stem_needs.raw
-            else Value(None, self._stem(centred, rectify=True))
-        )
+        if self._stem_needs.raw:
+            value = Value.of(self._stem(centred), self._stem_needs)
+        else:
+            value = Value(None, self._stem(centred, rectify=True))
         for position, block in enumerate(self._blocks):
             value = block.forward(value, None if tapes is None else tapes[position])
-        assert value.raw is not None
         return value.raw
 
     def _activations(self, features: torch.Tensor) -> torch.Tensor:
@@ -132,8 +133,8 @@ class InferenceNetwork:
         onto_mean = (onto_logits @ self._classifier_weight).div_(n_pixels)[:, :, None, None] * self._scale
         gradient = onto_mean * (activations > 0)
         gradient = gradient.contiguous(memory_format=torch.channels_last)
-        for block, tape in zip(reversed(self._blocks), reversed(tapes), strict=True):
-            gradient = block.backward(gradient, tape)
+        for block in reversed(self._blocks):
+            gradient = block.backward(gradient, tapes.pop())
         return self._stem_gradient(gradient)
 
     def _constant(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -150,8 +151,8 @@ class InferenceNetwork:
 class _StemGradient:
     """Input gradient of the stem, a 3x3 convolution from the width of the network to three channels.
 
-    oneDNN computes sixteen output channels at a time, so three cost as much as sixteen. Four neighbouring pixels of three
-    channels are twelve: the gradient is computed as a 4x4 convolution with stride 2 that gives two by two pixels at once.
+    oneDNN computes sixteen output channels at a time, so three cost as much as sixteen. Four neighbouring pixels of
+    three channels are twelve: a 4x4 convolution with stride 2 gives two by two pixels of the gradient at once.
     """
 
     def __init__(self, weight: torch.Tensor, *, device: torch.device) -> None:
@@ -223,4 +224,7 @@ def compile_network(
             f"Compiling a network failed for {spec}: expected {n_classes} classes, got "
             f"{network.classifier.out_features}. Load the checkpoint of the dataset in question."
         )
-    return InferenceNetwork(network.eval(), plan_cell(spec), normalisation, torch.device(device))
+    device = torch.device(device)
+    if device.type == "cpu":
+        keep_freed_memory()
+    return InferenceNetwork(network.eval(), plan_cell(spec), normalisation, device)

@@ -1,8 +1,8 @@
 """What a cell really computes: live nodes and merged terms. Plain Python, no torch.
 
 A cell string says which operation each edge carries. A program says which kernels have to run: edges that do not reach
-the output are gone, skip connections are pulled into the nodes that read them where that saves work, and everything that
-one node reads from another through convolutions is one kernel, since convolutions of the same input that are summed are
+the output are gone, skip connections are replaced by what they carry where that saves work, and everything that one
+node reads from another through convolutions is one kernel, since convolutions of the same input that are summed are
 one convolution. A program holds no weights; it names the edges whose weights are to be summed.
 """
 
