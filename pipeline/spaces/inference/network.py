@@ -52,6 +52,7 @@ class InferenceNetwork:
         scale, shift = batch_norm_affine(network.lastact[0])  # type: ignore[arg-type]
         self._scale = scale.to(device, torch.float32).view(1, -1, 1, 1)
         self._shift = shift.to(device, torch.float32).view(1, -1, 1, 1)
+        self._classes = torch.arange(self.n_classes, device=device)
         self._classifier_weight = network.classifier.weight.detach().to(device, torch.float32)
         self._classifier_bias = network.classifier.bias.detach().to(device, torch.float32)
 
@@ -98,9 +99,10 @@ class InferenceNetwork:
                 activations = self._activations(self._forward(pixels[piece], tapes))
                 logits[piece] = self._classify(activations)
                 log_probabilities = functional.log_softmax(logits[piece], dim=1)
-                loss[piece] = functional.nll_loss(log_probabilities, labels[piece], reduction="none")
-                onto_logits = log_probabilities.exp()
-                onto_logits.scatter_add_(1, labels[piece, None], onto_logits.new_full((len(onto_logits), 1), -1.0))
+                loss[piece] = -log_probabilities.gather(1, labels[piece, None])[:, 0]
+                # Compared, not scattered: scattering has no deterministic form on every device.
+                hit = labels[piece, None] == self._classes
+                onto_logits = log_probabilities.exp_() - hit.to(log_probabilities.dtype)
                 gradient[piece] = self._backward(onto_logits, activations, tapes)
         return logits, loss, gradient
 
