@@ -41,7 +41,7 @@ def assert_equal(key, classifier, image_set, parameters, *, apart=False):
 @every_attack
 def test_a_tiny_network(key):
     differences = assert_equal(key, tiny_classifier(), tiny_images(), parameters_of(key))
-    weakest, strongest = list(differences.values())[0], list(differences.values())[-1]
+    weakest, strongest = next(iter(differences.values())), list(differences.values())[-1]
     # Some images are fooled at once, some on the way, some never: every path is taken.
     assert strongest.changed > weakest.changed or key in ("fgsm", "pgd")
     assert 0 < strongest.correct < weakest.correct or key == "fgsm"
