@@ -3,9 +3,9 @@
     python -m benchmarks.engine --networks 13714 1462 21 991 309 0 --sample 24
 
 Pairs are interleaved: within one round every measurement is made once for the reference (Foolbox and pyautoattack on
-the published network, once an epsilon) and once for the fused engine, and medians are taken over the rounds. An attack's
-cost is marginal: the difference of two run lengths, so that what is done once an attack drops out. On a CPU the clock is
-the thread's CPU time, which other processes disturb less than they disturb the clock on the wall.
+the published network, once an epsilon) and once for the fused engine, and medians are taken over the rounds. An
+attack's cost is marginal: the difference of two run lengths, so that what is done once an attack drops out. On a CPU
+the clock is the thread's CPU time, which other processes disturb less than they disturb the clock on the wall.
 
 Weights are random: they decide no time. Epsilons are so small that no image is ever fooled, so that every step is made
 for every image; the share of Square's queries that a sweep really makes is measured by `active_share.py`.
