@@ -162,6 +162,24 @@ def test_the_plain_network_and_the_pixels_are_left_alone():
         assert torch.equal(one, other)
 
 
+def answers_wrongly(self, x, add, *, in_place, rectify):
+    return torch.zeros(x.shape)
+
+
+def is_gone(self, x, add, *, in_place, rectify):
+    raise AttributeError("'_OpNamespace' 'mkldnn' object has no attribute '_convolution_pointwise'")
+
+
+@pytest.mark.parametrize("broken", [answers_wrongly, is_gone])
+def test_private_operators_are_used_only_where_they_work(broken, monkeypatch):
+    kernels.fuses_on_cpu.cache_clear()
+    monkeypatch.setattr(kernels.Convolution, "_convolve_fused", broken)
+    assert not kernels.fuses_on_cpu()
+    spec = format_spec(SPECIAL_CELLS["all 3x3"])
+    assert_equal_within_rounding(network_of(spec), spec, 16)
+    kernels.fuses_on_cpu.cache_clear()
+
+
 def test_what_cannot_be_compiled_is_named():
     spec = specs()[0]
     with pytest.raises(TypeError, match=r"expected a pipeline\.spaces\.network\.Network, got Linear"):
