@@ -123,16 +123,22 @@ def test_any_cell_equals_the_plain_network(operations, size):
 
 
 @pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
-def test_chunks_and_layout_change_nothing(memory_format):
-    spec = format_spec(SPECIAL_CELLS["convolutions of one source merge"])
-    fast = compile_network(network_of(spec), spec, NORMALISATION, n_classes=N_CLASSES)
-    pixels, labels = images_of(16, n_images=11)
+@pytest.mark.parametrize("index", [0, 21, 991])
+def test_an_image_does_not_see_its_batch(memory_format, index):
+    """Nothing that is shown with an image may move a bit of its logits: a sweep's results name no batch size."""
+    spec = specs()[index]
+    fast = compile_network(network_of(spec, channels=16), spec, NORMALISATION, n_classes=N_CLASSES)
+    pixels, labels = images_of(32, n_images=37)
     labels = labels % N_CLASSES
     expected = fast.loss_and_gradient(pixels, labels)
-    fast.chunk = 4
-    found = fast.loss_and_gradient(pixels.contiguous(memory_format=memory_format), labels)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
+    pixels = pixels.contiguous(memory_format=memory_format)
+    for chunk, n_images in [(64, 1), (64, 2), (64, 3), (64, 8), (16, 37), (16, 19), (1, 9), (None, 36)]:
+        fast.chunk = chunk
+        first = slice(0, n_images)
+        for one, other in zip(fast.loss_and_gradient(pixels[first], labels[first]), expected, strict=True):
+            assert torch.equal(one, other[first])
+        last = slice(len(pixels) - n_images, None)
+        assert torch.equal(fast.logits(pixels[last]), expected[0][last])
 
 
 def test_results_are_ordinary_tensors():

@@ -18,6 +18,10 @@ CPU_CHUNK = 64
 """Images that go through the network together on a CPU: enough to spread a call's fixed cost, few enough that what one
 kernel writes is still in the cache when the next one reads it (docs/engine.md)."""
 
+MIN_BATCH = 8
+"""Images that go through the network together, at least: libraries compute one to three images by other kernels, which
+round differently, and an image's logits must not depend on how many others are shown with it."""
+
 
 class InferenceNetwork:
     """A network compiled for inference; make one with `compile_network`.
@@ -67,6 +71,8 @@ class InferenceNetwork:
         """
         if self._is_constant:
             return self._constant(pixels)
+        if 0 < len(pixels) < MIN_BATCH:
+            return self.logits(_fill(pixels))[: len(pixels)]
         # Made outside of inference mode, so that callers may write into them and use them with autograd.
         logits = torch.empty(len(pixels), self.n_classes, device=self.device)
         with torch.inference_mode():
@@ -90,6 +96,9 @@ class InferenceNetwork:
         if self._is_constant:
             logits = self._constant(pixels)
             return logits, functional.cross_entropy(logits, labels, reduction="none"), torch.zeros_like(pixels)
+        if 0 < len(pixels) < MIN_BATCH:
+            logits, loss, gradient = self.loss_and_gradient(_fill(pixels), _fill(labels))
+            return logits[: len(pixels)], loss[: len(pixels)], gradient[: len(pixels)]
         logits = torch.empty(len(pixels), self.n_classes, device=self.device)
         loss = torch.empty(len(pixels), device=self.device)
         gradient = torch.empty_like(pixels)
@@ -107,8 +116,10 @@ class InferenceNetwork:
         return logits, loss, gradient
 
     def _pieces(self, n_images: int) -> Iterator[slice]:
-        step = self.chunk or max(n_images, 1)
-        return (slice(start, min(start + step, n_images)) for start in range(0, n_images, step))
+        """Cut images into chunks; the last one overlaps the one before if it would be too small."""
+        step = max(self.chunk or n_images, MIN_BATCH)
+        for start in range(0, n_images, step):
+            yield slice(min(start, n_images - MIN_BATCH), min(start + step, n_images))
 
     def _forward(self, pixels: torch.Tensor, tapes: list[Tape] | None) -> torch.Tensor:
         """Run stem and blocks; (b, 3, H, W) to (b, 4C, H / 4, W / 4)."""
@@ -148,6 +159,11 @@ class InferenceNetwork:
                 _, logits = self._plain(torch.zeros(1, *size, device=parameter.device))
             self._constant_logits[size] = logits.to(self.device)
         return self._constant_logits[size].repeat(len(pixels), 1)
+
+
+def _fill(x: torch.Tensor) -> torch.Tensor:
+    """Add zeros to a batch up to the smallest one that is computed."""
+    return torch.cat([x, x.new_zeros(MIN_BATCH - len(x), *x.shape[1:])])
 
 
 class _StemGradient:
