@@ -235,6 +235,19 @@ def test_returns_clean_images_where_it_does_not_succeed(row):
         assert torch.equal(~unchanged, wrong_after & ~wrong_before)
 
 
+def test_what_an_attack_found_is_shown_to_the_network_once_more():
+    class Mistaken(ExactModel):
+        def loss_and_gradient(self, pixels, labels):
+            logits, loss, gradient = super().loss_and_gradient(pixels, labels)
+            return -logits, loss, gradient
+
+    row = PERTURBATIONS["aa_apgd-ce"]
+    clean = to_float(torch.from_numpy(IMAGES.images))
+    for images in attacked(row, parameters=PARAMETERS[row.key], model=Mistaken()).values():
+        changed = (images != clean).flatten(1).any(dim=1)
+        assert (MODEL.network(images).argmax(dim=1) != torch.from_numpy(IMAGES.labels))[changed].all()
+
+
 @every_attack
 def test_micro_batches_bound_what_the_network_is_shown(row):
     class Bounded(CountingNetwork):
@@ -268,6 +281,17 @@ def test_square_drops_what_it_has_fooled():
     found = attacked(row, parameters=parameters, model=model)[255.0]
     assert (model.network(found).argmax(dim=1) != torch.from_numpy(IMAGES.labels)).all()
     assert model.samples_shown < 100 * len(IMAGES)
+
+
+def test_square_asks_nothing_more_of_images_whose_margin_is_zero():
+    network = CountingNetwork(PathlessNetwork([0.0] * N_CLASSES))
+    context = tiny_context("aa_square", tiny_classifier(network))
+    images = tiny_images(8, labels=[0] * 8)
+    row = PERTURBATIONS["aa_square"]
+    pixels, labels = torch.from_numpy(images.images), torch.from_numpy(images.labels)
+    list(row.load("fused")(context, row.parameters(), (8.0,), images=pixels, labels=labels, indices=images.indices))
+    # A clean prediction, the margin of the start, two predictions of what was found.
+    assert network.n_images == 8 * 4
 
 
 @pytest.mark.parametrize(

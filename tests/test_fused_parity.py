@@ -87,7 +87,8 @@ def test_restarts(key, restarts):
     assert_equal(key, tiny_classifier(), tiny_images(), parameters, apart=True)
 
 
-@pytest.mark.parametrize("steps", [1, 2, 7, 33])
+# After 3 steps an image has been fooled and is right again: its last misclassified iterate comes back.
+@pytest.mark.parametrize("steps", [1, 2, 3, 33])
 def test_few_iterations_of_apgd(steps):
     assert_equal("aa_apgd-ce", tiny_classifier(), tiny_images(), parameters_of("aa_apgd-ce", steps=steps))
 

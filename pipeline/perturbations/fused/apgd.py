@@ -160,8 +160,8 @@ class _StepSizes:
         self._shortest = max(int(0.06 * n_steps), 1)
         self._decrease = max(int(0.03 * n_steps), 1)
         self._since = 0
-        # AutoAttack compares the first loss with the last row of this table, which is zero unless it is the only one.
-        self._losses = best_loss.new_zeros((n_steps, len(best_loss)))
+        # Row 0 stays zero: AutoAttack compares the first iteration's loss with zero, not with that of the start.
+        self._losses = best_loss.new_zeros((n_steps + 1, len(best_loss)))
         self._best_at_check = best_loss
         self._halved_at_check = torch.ones_like(best_loss, dtype=torch.bool)
 
@@ -176,12 +176,13 @@ class _StepSizes:
         Returns:
             (B,) bool: whose step size is halved; None between checkpoints.
         """
-        self._losses[iteration] = loss
+        row = iteration + 1
+        self._losses[row] = loss
         self._since += 1
         if self._since < self._interval:
             return None
-        rows = [iteration - back for back in range(self._interval)]
-        rises = (self._losses[rows] > self._losses[[row - 1 for row in rows]]).sum(dim=0)
+        losses = self._losses[row - self._interval : row + 1]
+        rises = (losses[1:] > losses[:-1]).sum(dim=0)
         stalled = rises <= _DECAY_THRESHOLD * self._interval
         stuck = ~self._halved_at_check & (self._best_at_check >= best_loss)
         self._halved_at_check = stalled | stuck
