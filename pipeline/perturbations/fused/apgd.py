@@ -14,14 +14,7 @@ from numpy.typing import NDArray
 
 from pipeline.perturbations import ApgdParameters
 from pipeline.perturbations.base import Context, Perturbed
-from pipeline.perturbations.fused.job import (
-    Job,
-    Samples,
-    attack_with_restarts,
-    clean_images,
-    handed_back,
-    job_of,
-)
+from pipeline.perturbations.fused.job import Job, Samples, attack_correct, job_of
 from pipeline.perturbations.fused.model import gradient_of
 
 _MOMENTUM = 0.75
@@ -55,14 +48,11 @@ def perturb(
 
 def attack(job: Job, parameters: ApgdParameters) -> Iterator[Perturbed]:
     """Attack the images of a job that are classified correctly (see `perturb`)."""
-    correct = job.correct()
-    yield from clean_images(job, np.flatnonzero(~correct))
 
     def run(job: Job, samples: Samples, restart: int) -> tuple[torch.Tensor, torch.Tensor]:
         return _single_run(job, samples, restart, parameters.steps)
 
-    for samples in job.chunks(np.flatnonzero(correct)):
-        yield from handed_back(samples, attack_with_restarts(job, samples, run, parameters.restarts))
+    yield from attack_correct(job, job.chunks, run, parameters.restarts)
 
 
 @dataclass

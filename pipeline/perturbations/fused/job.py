@@ -3,7 +3,6 @@
 Samples are numbered strength by strength: sample s of n images is image s % n at strength s // n.
 """
 
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 
 from pipeline.perturbations.base import Context, Perturbed, to_float
 from pipeline.perturbations.fused.draws import CounterDraws, Draws, ImageShape
-from pipeline.perturbations.fused.model import Batching, ClassifierModel, Model, logits_of
+from pipeline.perturbations.fused.model import Batching, ClassifierModel, Model, logits_of, runs
 
 CPU_SAMPLES = 64
 """Samples at once on the CPU: their activations stay in a processor's cache."""
@@ -185,37 +184,40 @@ def handed_back(samples: Samples, images: torch.Tensor) -> Iterator[Perturbed]:
     Yields:
         A batch a strength.
     """
-    edges = [0, *(np.flatnonzero(np.diff(samples.strengths)) + 1).tolist(), len(samples.strengths)]
     positions = torch.from_numpy(samples.positions).to(images.device)
-    for start, stop in itertools.pairwise(edges):
-        if start < stop:
-            # Copies, made outside of inference mode: its tensors would be of no use to whoever differentiates.
-            yield Perturbed(int(samples.strengths[start]), positions[start:stop], images[start:stop].clone())
-
-
-def clean_images(job: Job, positions: NDArray[np.int64]) -> Iterator[Perturbed]:
-    """Hand images back as they are, at every strength, as AutoAttack does with those that are wrong from the start."""
-    for samples in job.chunks(positions):
-        yield from handed_back(samples, samples.clean)
+    for run in runs(samples.strengths):
+        # Copies, made outside of inference mode: its tensors would be of no use to whoever differentiates.
+        yield Perturbed(int(samples.strengths[run.start]), positions[run], images[run].clone())
 
 
 SingleRun = Callable[[Job, Samples, int], tuple[torch.Tensor, torch.Tensor]]
 """(job, samples, number of the restart) → candidates (B, 3, H, W), and whether the attack thinks them wrong (B,)."""
 
 
-@torch.inference_mode()
-def attack_with_restarts(job: Job, samples: Samples, run: SingleRun, restarts: int) -> torch.Tensor:
-    """Attack samples as AutoAttack does: restart for those that resist, show the network what was found once more.
+def attack_correct(
+    job: Job, cut: Callable[[NDArray[np.int64]], Iterator[Samples]], run: SingleRun, restarts: int
+) -> Iterator[Perturbed]:
+    """Attack the images that are classified correctly; hand the others back as they are, as AutoAttack does.
 
     Args:
-        job: model, batches and draws.
-        samples: what to attack; all classified correctly.
+        job: model, batches, draws and images.
+        cut: positions of images (n,) → samples that are attacked side by side.
         run: one run of the attack.
         restarts: runs, the first included.
 
-    Returns:
-        (B, 3, H, W) float32: adversarial images where the network misclassifies them, clean ones elsewhere.
+    Yields:
+        Batches of images: perturbed where the attack succeeded, else clean.
     """
+    correct = job.correct()
+    for samples in job.chunks(np.flatnonzero(~correct)):
+        yield from handed_back(samples, samples.clean)
+    for samples in cut(np.flatnonzero(correct)):
+        yield from handed_back(samples, _attack_with_restarts(job, samples, run, restarts))
+
+
+@torch.inference_mode()
+def _attack_with_restarts(job: Job, samples: Samples, run: SingleRun, restarts: int) -> torch.Tensor:
+    """Restart for the samples that resist, then show the network once more what was found: (B, 3, H, W) float32."""
     adversarial = samples.clean.clone()
     left = np.arange(len(samples.strengths))
     for restart in range(restarts):

@@ -102,10 +102,10 @@ class Batching:
             Slices that cover [0, B) in order.
         """
         if self.as_library:
-            edges = [0, *(np.flatnonzero(np.diff(strengths)) + 1).tolist(), len(strengths)]
-        else:
-            edges = [*range(0, len(strengths), self.samples), len(strengths)]
-        yield from (slice(start, stop) for start, stop in itertools.pairwise(edges) if start < stop)
+            yield from runs(strengths)
+            return
+        for start in range(0, len(strengths), self.samples):
+            yield slice(start, min(start + self.samples, len(strengths)))
 
     def queries_together(self, query: int) -> int:
         """Say how many queries Square makes before it looks for images that it has fooled.
@@ -117,6 +117,19 @@ class Batching:
             query: queries made so far.
         """
         return 1 if self.as_library else min(max(1, query // 32), 64)
+
+
+def runs(values: NDArray[np.int64]) -> Iterator[slice]:
+    """Find the stretches of equal values that lie side by side.
+
+    Args:
+        values: (B,) integers.
+
+    Yields:
+        Slices that cover [0, B) in order.
+    """
+    edges = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)]
+    yield from (slice(start, stop) for start, stop in itertools.pairwise(edges) if start < stop)
 
 
 def logits_of(

@@ -5,6 +5,7 @@ same signs, to every sample; what differs is the size of the change, twice the s
 are dropped, and the survivors of all epsilons and images share full batches.
 """
 
+import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,14 +17,7 @@ from numpy.typing import NDArray
 from pipeline.perturbations import SquareParameters
 from pipeline.perturbations.base import Context, Perturbed
 from pipeline.perturbations.fused.draws import ImageShape, Window
-from pipeline.perturbations.fused.job import (
-    Job,
-    Samples,
-    attack_with_restarts,
-    clean_images,
-    handed_back,
-    job_of,
-)
+from pipeline.perturbations.fused.job import Job, Samples, attack_correct, job_of
 from pipeline.perturbations.fused.model import logits_of
 
 SHARE_HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
@@ -58,14 +52,11 @@ def perturb(
 
 def attack(job: Job, parameters: SquareParameters) -> Iterator[Perturbed]:
     """Attack the images of a job that are classified correctly (see `perturb`)."""
-    correct = job.correct()
-    yield from clean_images(job, np.flatnonzero(~correct))
 
     def run(job: Job, samples: Samples, restart: int) -> tuple[torch.Tensor, torch.Tensor]:
         return _single_run(job, samples, restart, parameters)
 
-    for samples in _pools(job, np.flatnonzero(correct)):
-        yield from handed_back(samples, attack_with_restarts(job, samples, run, parameters.restarts))
+    yield from attack_correct(job, functools.partial(_pools, job), run, parameters.restarts)
 
 
 def _pools(job: Job, positions: NDArray[np.int64]) -> Iterator[Samples]:
