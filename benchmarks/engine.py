@@ -43,6 +43,7 @@ FULL_LENGTHS = {"pgd": 40, "aa_apgd-ce": 100, "aa_square": 5000}
 HARMLESS_EPSILON_255 = 1e-4
 CLASSES = {13714: "heavy", 1462: "heavy", 21: "middling", 991: "middling", 309: "light", 0: "light"}
 CHANNELS, CELLS, IMAGE_SIZE = 16, 5, 32
+ACTIVE_SHARE_FILE = Path(__file__).with_name("square_active_share.json")
 
 Task = Callable[[], object]
 
@@ -269,6 +270,17 @@ def stratified_sample(count: int) -> list[int]:
     return [ordered[(2 * stratum + 1) * len(ordered) // (2 * count)] for stratum in range(count)]
 
 
+def read_square_share() -> float:
+    """Read the mean share of Square's queries that are made, as `active_share.py` measured it."""
+    if not ACTIVE_SHARE_FILE.exists():
+        raise SystemExit(
+            f"Reading Square's active share failed: expected {ACTIVE_SHARE_FILE}, got no such file. "
+            "Run `python -m benchmarks.active_share`, or give --square-share."
+        )
+    share: float = json.loads(ACTIVE_SHARE_FILE.read_text())["mean_share"]
+    return share
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--networks", type=int, nargs="*", default=list(CLASSES), help="indices")
@@ -276,10 +288,13 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=32, help="images (at least 32 on a CPU, 2,000 on CUDA)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cpu")
+    parser.add_argument(
+        "--square-share", type=float, help="share of Square's queries that are made, in place of the measured one"
+    )
     parser.add_argument("--json", type=Path, help="also write everything measured here")
     options = parser.parse_args()
     configure_torch(threads=1)
-    share = json.loads(Path(__file__).with_name("square_active_share.json").read_text())["mean_share"]
+    share = read_square_share() if options.square_share is None else options.square_share
     print(
         f"Ratios reference / fused of the cost an image and step; {options.images} images, {options.rounds} rounds, "
         f"torch {torch.__version__} on {options.device}, one thread; {share:.1%} of Square's queries are made\n"
