@@ -11,12 +11,17 @@ from torch import nn
 
 from pipeline.errors import ConfigError
 from pipeline.evaluate import evaluate
+from pipeline.executors import make_executor
+from pipeline.export import export_dataset
 from pipeline.perturbations import PERTURBATIONS
 from pipeline.perturbations.base import checked, to_float
 from pipeline.perturbations.fused.draws import CounterDraws
 from pipeline.perturbations.fused.job import Job, job_of
 from pipeline.perturbations.fused.model import Batching, ClassifierModel
 from pipeline.perturbations.fused.square import side_of
+from pipeline.shards import ShardStore
+from pipeline.sweep import load_plan, run_sweep
+from tests.conftest import read_tree
 from tests.tiny_networks import (
     N_CLASSES,
     NORMALISATION,
@@ -263,6 +268,26 @@ def test_micro_batches_bound_what_the_network_is_shown(row):
         context, parameters, parameters.strengths, images=pixels, labels=labels, indices=IMAGES.indices
     )
     assert sum(len(batch.positions) for batch in batches) == len(IMAGES) * len(parameters.strengths)
+
+
+def test_a_sweep_does_not_depend_on_batches_nor_on_parts(make_sweep, tmp_path):
+    exports = []
+    # Predictions are counted, not confidences summed: the plain network's logits round differently in other batches.
+    for batch_size, minutes in ((4, 15.0), (3, 1e-4)):
+        config = make_sweep(
+            engine="fused",
+            batch_size=batch_size,
+            measurements=["accuracy", "predictions"],
+            results=str(tmp_path / f"results {batch_size}"),
+            execution={"part_minutes": minutes},
+        )
+        assert run_sweep(config, make_executor).complete
+        store = ShardStore.open(config.results)
+        out = tmp_path / f"json {batch_size}"
+        export_dataset(load_plan(config.results), store, store.inventory(verify=True, on_damage="raise"), out)
+        exports.append({name: text for name, text in read_tree(out).items() if "predictions" in name})
+    assert len(exports[0]) == 7
+    assert exports[0] == exports[1]
 
 
 # --- what it costs -------------------------------------------------------------------------------------------------
