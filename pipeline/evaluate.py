@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipeline.classifier import Classifier
 from pipeline.errors import ConfigError, EvaluationError, closest
 from pipeline.measurements import Accumulator, check_values
 from pipeline.perturbations import Parameters, Perturbation
@@ -90,13 +89,15 @@ def evaluate(
     pixels = torch.from_numpy(np.array(images.images[chosen])).to(context.classifier.device)
     labels = torch.from_numpy(np.array(images.labels[chosen])).to(context.classifier.device)
     batches = checked(
-        row.load()(context, parameters, part.strengths, images=pixels, labels=labels, indices=images.indices[chosen]),
+        row.load(context.engine)(
+            context, parameters, part.strengths, images=pixels, labels=labels, indices=images.indices[chosen]
+        ),
         name=part.label,
         images=pixels,
         strengths=part.strengths,
         ball=row.kind == "attack",
     )
-    measured = _measure(batches, context.classifier, labels, part.strengths, measurements, name=part.label)
+    measured = _measure(batches, context, labels, part.strengths, measurements, name=part.label)
     label_counts = np.bincount(images.labels[chosen], minlength=images.n_classes)
     for strength, values, seconds in measured:
         check_values(values, len(labels), label_counts, name=part.label)
@@ -105,7 +106,7 @@ def evaluate(
 
 def _measure(
     batches: Iterator[Perturbed],
-    classifier: Classifier,
+    context: Context,
     labels: torch.Tensor,
     strengths: Sequence[float],
     measurements: Sequence[str],
@@ -113,6 +114,7 @@ def _measure(
     name: str,
 ) -> Iterator[tuple[int, dict[str, NDArray[Any]], float]]:
     """Yield the index of each strength with its columns and seconds as soon as all of its images have come."""
+    classifier = context.classifier
     accumulators = [
         Accumulator(measurements, classifier.n_classes, classifier.device, len(labels), name=name) for _ in strengths
     ]
@@ -121,7 +123,7 @@ def _measure(
     before = time.perf_counter()
     for strength, positions, shown in batches:
         with torch.inference_mode():
-            accumulators[strength].update(positions, classifier(shown), labels[positions])
+            accumulators[strength].update(positions, context.logits(shown), labels[positions])
         seen[strength] += len(positions)
         complete = seen[strength] == len(labels)
         values = accumulators[strength].finalise() if complete else {}

@@ -200,14 +200,16 @@ class Plan:
         """Cut a part that would take longer than `execution.part_minutes`: first by strength, then by image range.
 
         Ranges are whole batches of draws, so a part draws what the whole unit would. A worker commits whole strengths,
-        so a slice of one strength is cut at five minutes already.
+        so a slice of one strength is cut at five minutes already. The fused engine keeps a part's strengths together,
+        because strengths share its batches and FGSM's share a gradient; they are cut at five minutes too.
         """
         limit = 60 * self.config.execution.part_minutes
-        if len(part.strengths) == 1:
+        splits_strengths = len(part.strengths) > 1 and self.config.engine == "reference"
+        if not splits_strengths:
             limit = min(limit, _SLICE_SECONDS)
         if self.seconds(part) <= limit:
             return (part,)
-        if len(part.strengths) > 1:
+        if splits_strengths:
             singles = (Part(part.unit, (strength,), part.start, part.stop) for strength in part.strengths)
             return tuple(itertools.chain.from_iterable(self.split(single) for single in singles))
         batch = self.config.batch_size
@@ -316,9 +318,10 @@ def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: Dataset
         "parameters": config.parameters[key].identity(),
         "engine": config.engine,
         "precision": config.precision,
-        # The reference libraries draw once a batch; elsewhere the batch decides the last bits of a convolution.
-        "batch_size": config.batch_size,
     }
+    if config.engine == "reference":
+        # The reference libraries draw once a batch; elsewhere the batch decides the last bits of a convolution.
+        payload["batch_size"] = config.batch_size
     if row.kind == "attack":
         payload["seed"] = config.seed
     if row.kind == "corruption":

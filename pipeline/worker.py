@@ -24,6 +24,7 @@ from pipeline.plan import DatasetFacts
 from pipeline.records import Bundle, EvaluationResult, ImageSet, Part, Receipt, Unit, UnitFailure
 from pipeline.shards import ShardStore
 from pipeline.spaces import nasbench201
+from pipeline.spaces.inference import InferenceNetwork, compile_network
 from pipeline.spaces.network import build_network
 
 COMMIT_SECONDS = 300.0
@@ -64,7 +65,7 @@ class Worker:
         self._store = ShardStore.open(settings.config.results)
         self._draining = threading.Event()
         self._corrupted: dict[str, CorruptedStore] = {}
-        self._loaded: tuple[tuple[str, int, str], Classifier] | None = None
+        self._loaded: tuple[tuple[str, int, str], Classifier, InferenceNetwork | None] | None = None
         self._micro_batch = settings.config.execution.micro_batch
         configure_torch(settings.config.execution.threads, settings.config.precision)
 
@@ -120,12 +121,14 @@ class Worker:
 
     def _evaluate(self, part: Part) -> Iterator[Receipt]:
         unit = part.unit
-        classifier = self._classifier(unit)
+        classifier, compiled = self._network(unit)
         context = Context(
             classifier=classifier,
+            model=compiled,
             seed=self._config.seed,
             batch_size=self._config.batch_size,
             corrupted=self._corrupted_images(unit),
+            engine=self._config.engine,
         )
         results = evaluate(
             context,
@@ -146,14 +149,26 @@ class Worker:
         if pending:
             yield self._store.commit(pending)
 
-    def _classifier(self, unit: Unit) -> Classifier:
+    def _network(self, unit: Unit) -> tuple[Classifier, InferenceNetwork | None]:
+        """The network of a unit, and the form of it that the fused engine attacks and measures."""
         wanted = (unit.dataset, unit.architecture, unit.checkpoint_sha256)
         if self._loaded is None or self._loaded[0] != wanted:
             self._loaded = None
-            self._loaded = wanted, self._load_classifier(unit)
-        classifier = self._loaded[1]
+            classifier = self._load_classifier(unit)
+            compiled = self._compile(unit, classifier) if self._config.engine == "fused" else None
+            self._loaded = wanted, classifier, compiled
+        _, classifier, compiled = self._loaded
         classifier.micro_batch = self._micro_batch
-        return classifier
+        return classifier, compiled
+
+    def _compile(self, unit: Unit, classifier: Classifier) -> InferenceNetwork:
+        return compile_network(
+            classifier.network,
+            nasbench201.architecture(unit.architecture).spec,
+            self._image_set(unit.dataset).normalisation,
+            n_classes=classifier.n_classes,
+            device=self.device,
+        )
 
     def _load_classifier(self, unit: Unit) -> Classifier:
         record = self._inputs.checkpoint(unit.dataset, unit.architecture)

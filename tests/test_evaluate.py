@@ -94,7 +94,7 @@ def test_the_order_of_batches_leaves_no_trace(row, monkeypatch):
             turned = torch.arange(len(batches[i].positions)).flip(0)
             yield Perturbed(batches[i].strength, batches[i].positions[turned], batches[i].images[turned])
 
-    monkeypatch.setattr(type(row), "load", lambda _: shuffled)
+    monkeypatch.setattr(type(row), "load", lambda *_: shuffled)
     assert_same_values(sorted(results(row), key=lambda result: result.strength), expected)
 
 
@@ -204,7 +204,7 @@ def test_a_broken_attack_fails_by_name(monkeypatch):
         for batch in perturb(*arguments, **images):
             yield batch._replace(images=(batch.images + 0.1).clamp(0, 1))
 
-    monkeypatch.setattr(type(row), "load", lambda _: broken)
+    monkeypatch.setattr(type(row), "load", lambda *_: broken)
     with pytest.raises(PerturbationError, match="#0 tiny fgsm"):
         results(row)
 

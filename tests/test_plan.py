@@ -79,6 +79,27 @@ def test_exactly_what_decides_a_number_changes_identity(
     assert {key for (index, key), identifier in new.items() if identifier != BASE[index, key]} == changed
 
 
+def test_batches_decide_no_number_of_the_fused_engine() -> None:
+    fused = ids(make_plan(make_config(engine="fused"), make_facts()))
+    assert not set(fused.values()) & set(BASE.values())
+    assert ids(make_plan(make_config(engine="fused", batch_size=9), make_facts())) == fused
+    payloads = make_plan(make_config(engine="fused"), make_facts()).protocols.values()
+    assert all("batch_size" not in protocol.payload for protocol in payloads)
+    seeded = ids(make_plan(make_config(engine="fused", seed=1), make_facts()))
+    assert {key for (index, key), identifier in seeded.items() if identifier != fused[index, key]} == {
+        "pgd",
+        "aa_square",
+    }
+
+
+def test_parts_of_the_fused_engine_keep_their_strengths_together() -> None:
+    execution = {"part_minutes": 1e-4, "gmacs_per_second": 1}
+    plan = make_plan(make_config(engine="fused", execution=execution), make_facts())
+    parts = [part for unit in plan.units for part in plan.split(Part(unit, unit.strengths, 0, unit.n_images))]
+    assert len(parts) > len(plan.units)
+    assert all(part.strengths == part.unit.strengths for part in parts)
+
+
 def test_another_checkpoint_changes_its_architecture_alone() -> None:
     new = ids(make_plan(make_config(), make_facts(checkpoints={9: "retrained"})))
     assert {index for (index, key), identifier in new.items() if identifier != BASE[index, key]} == {9}

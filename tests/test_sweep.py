@@ -261,3 +261,20 @@ def test_a_network_of_another_size_is_refused(make_sweep: MakeSweep) -> None:
     with pytest.raises(CheckpointError, match="channels"):
         run(config)
     assert not config.results.exists()
+
+
+def test_the_fused_engine_runs_the_whole_job_and_resumes(make_sweep: MakeSweep, tmp_path: Path) -> None:
+    whole = make_sweep(engine="fused", results=str(tmp_path / "whole"))
+    assert run(whole)[0].complete
+    pieces = make_sweep(
+        engine="fused", results=str(tmp_path / "pieces"), batch_size=3, execution={"part_minutes": 1e-9}
+    )
+    assert run(pieces, filters=Filters(keys=("pgd", "aa_square")))[0].complete
+    assert run(pieces)[0].complete
+    whole_json, pieces_json = export(whole, tmp_path / "whole-json"), export(pieces, tmp_path / "pieces-json")
+    results = {name for name in whole_json if name.startswith("digits/")}
+    assert {name for name in results if whole_json[name] != pieces_json[name]} == set()
+    reference = make_sweep(results=str(tmp_path / "reference"))
+    run(reference)
+    accuracies = "digits/clean_accuracy.json"
+    assert whole_json[accuracies] == export(reference, tmp_path / "reference-json")[accuracies]

@@ -3,8 +3,8 @@
 A row holds what planning needs (parameters, strengths, cost) and the name of the module that does the work. The module
 is imported by `Perturbation.load` in a worker only: planning, status and export never import torch.
 
-To add an attack: write one module with a `perturb` function (see `pipeline.perturbations.base`), a parameter class and
-a row here. The table-wide tests then cover it.
+To add an attack: write one module with a `perturb` function (see `pipeline.perturbations.base`), another in `fused/`,
+a parameter class and a row here. The table-wide tests then cover it.
 """
 
 import importlib
@@ -22,6 +22,9 @@ PAPER_EPSILONS_255 = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 8.0)
 
 PAPER_FGSM_EPSILONS_255 = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 255.0)
 """Epsilons of FGSM in units of 1/255 (meta.json of the published dataset)."""
+
+ENGINES = ("reference", "fused")
+"""What runs the attacks: the libraries called once an epsilon, or the project's own, all epsilons together."""
 
 SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)
 
@@ -130,7 +133,8 @@ class Perturbation:
         published_key: the key as the published files spell it.
         parameters: class of the key's parameters.
         semantics_version: raised only when the numbers change for equal parameters.
-        module: module of `pipeline.perturbations` that holds `perturb`.
+        module: module of `pipeline.perturbations` that holds `perturb`; attacks have one of the same name in
+            `pipeline.perturbations.fused`, for the fused engine.
         passes: forward-pass equivalents that one image costs at one strength (a gradient counts 3), for planning.
     """
 
@@ -142,9 +146,21 @@ class Perturbation:
     module: str
     passes: Callable[[Any], float]
 
-    def load(self) -> Callable[..., Any]:
-        """Import the `perturb` function of this row (imports torch)."""
-        function: Callable[..., Any] = importlib.import_module(f"pipeline.perturbations.{self.module}").perturb
+    def load(self, engine: str = "reference") -> Callable[..., Any]:
+        """Import the `perturb` function of this row (imports torch).
+
+        Args:
+            engine: a name from `ENGINES`.
+
+        Raises:
+            ConfigError: no such engine; the closest is named.
+        """
+        if engine not in ENGINES:
+            raise ConfigError(
+                f"Loading an attack failed for engine {engine!r}: no such engine.{closest(engine, ENGINES)}"
+            )
+        folder = "fused." if engine == "fused" and self.kind == "attack" else ""
+        function: Callable[..., Any] = importlib.import_module(f"pipeline.perturbations.{folder}{self.module}").perturb
         return function
 
 

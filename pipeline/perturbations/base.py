@@ -19,7 +19,7 @@ changed torch state (random generators, gradient mode): what happens between two
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ from numpy.typing import NDArray
 from pipeline.classifier import Classifier
 from pipeline.errors import PerturbationError
 from pipeline.noise import derived_seed
+
+if TYPE_CHECKING:
+    from pipeline.perturbations.fused.model import Model
 
 # A float32 pixel in [0, 1] is off by at most 2**-25 after one rounding; attacks add, subtract and clip a few times.
 EPSILON_SLACK = 1e-6
@@ -63,6 +66,9 @@ class Context:
         first_batch: number of batches that come before the images given, so that a part draws what the whole would.
         key: the key being evaluated; it names the draws and the corruption. `pipeline.evaluate.evaluate` sets it and
             `first_batch`.
+        engine: which attacks run, a name from `pipeline.perturbations.ENGINES`.
+        model: the network in the form that the fused engine attacks and measures; None for the classifier itself.
+        model_batch: (image, epsilon) pairs that the fused engine shows it at once; None for the device's default.
     """
 
     classifier: Classifier
@@ -71,6 +77,14 @@ class Context:
     corrupted: CorruptedImages | None = None
     first_batch: int = 0
     key: str = ""
+    engine: str = "reference"
+    model: "Model | None" = None
+    model_batch: int | None = None
+
+    def logits(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Classify (B, 3, H, W) float32 in [0, 1] with the network in the form that is attacked: logits (B, C)."""
+        logits: torch.Tensor = self.classifier(pixels) if self.model is None else self.model.logits(pixels)
+        return logits
 
     def batches(self, n_images: int) -> Iterator[tuple[int, slice]]:
         """Cut images into the protocol's batches.

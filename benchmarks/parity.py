@@ -1,0 +1,92 @@
+"""Prove that the fused attacks are Foolbox's and AutoAttack's, to the last bit, on whole trained networks.
+
+    ROBUST201_DATA=FOLDER python -m benchmarks.parity
+
+The folder holds `cifar10/test.parquet` and trained NAS-Bench-201 networks in `checkpoints/NATS-tss-v1_0-3ffb9-full`.
+Each attack runs with the paper's parameters and epsilons (Square with 500 queries) on one batch of images: by the
+library, once an epsilon, and by the fused attack, all epsilons together, with the library's draws replayed and in its
+batches. The table counts the bits in which images and logits differ. The exit status is 0 if there are none.
+
+`309/100` is network #309 with a random head of 100 classes; its labels are its own predictions, every fourth one moved.
+"""
+
+import argparse
+import os
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from pipeline.checkpoints.formats import iter_weights
+from pipeline.classifier import Classifier
+from pipeline.datasets import load_images, select
+from pipeline.evaluate import configure_torch
+from pipeline.perturbations import PERTURBATIONS
+from pipeline.perturbations.base import to_float
+from pipeline.records import ImageSet
+from pipeline.spaces.network import build_network
+from tests.library_parity import Difference, compare
+
+NETWORKS = ("0", "9", "21", "309", "309/100", "991", "13714")
+ATTACKS = ("fgsm", "pgd", "aa_apgd-ce", "aa_square")
+HEAD_CLASSES = 100
+
+
+def load_network(folder: Path, name: str, images: ImageSet) -> tuple[Classifier, torch.Tensor, torch.Tensor]:
+    """Load a trained network with the images and labels that it is attacked on."""
+    index, _, head = name.partition("/")
+    (weights,) = iter_weights(folder / "checkpoints" / "NATS-tss-v1_0-3ffb9-full", indices=[int(index)])
+    network = build_network(weights.spec or "", n_classes=10)
+    network.load_state_dict(weights.state_dict, strict=True)
+    pixels, labels = torch.from_numpy(images.images), torch.from_numpy(images.labels)
+    if not head:
+        return Classifier(network, images.normalisation, 10), pixels, labels
+    torch.manual_seed(0)
+    network.classifier = nn.Linear(network.classifier.in_features, HEAD_CLASSES)
+    nn.init.normal_(network.classifier.weight)
+    classifier = Classifier(network, images.normalisation, HEAD_CLASSES)
+    with torch.no_grad():
+        labels = classifier(to_float(pixels)).argmax(dim=1)
+    labels[3::4] = (labels[3::4] + 1) % HEAD_CLASSES
+    return classifier, pixels, labels
+
+
+def print_row(network: str, attack: str, found: dict[float, Difference]) -> int:
+    differing = [difference.image_bits + difference.logit_bits for difference in found.values()]
+    correct = " ".join(str(difference.correct) for difference in found.values())
+    bits = " ".join(str(bits) for bits in differing)
+    print(f"| #{network} | `{attack}` | {correct} | {bits} |", flush=True)
+    return sum(differing)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--networks", nargs="+", choices=NETWORKS, default=NETWORKS)
+    parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=ATTACKS)
+    parser.add_argument("--images", type=int, default=16, help="images in the batch")
+    parser.add_argument("--queries", type=int, default=500, help="queries of Square")
+    options = parser.parse_args()
+    folder = Path(os.environ.get("ROBUST201_DATA", "data"))
+    configure_torch(threads=1)
+    images = select(load_images("cifar10", path=folder / "cifar10"), count=options.images, seed=0)
+    print(
+        f"{len(images)} images a batch, torch {torch.__version__}, foolbox {version('foolbox')}, "
+        f"pyautoattack {version('pyautoattack')}\n\n"
+        "| network | attack | correct at each epsilon | differing bits at each epsilon |\n|---|---|---|---|",
+        flush=True,
+    )
+    total = 0
+    for name in options.networks:
+        classifier, pixels, labels = load_network(folder, name, images)
+        for key in options.attacks:
+            changes = {"queries": options.queries} if key == "aa_square" else {}
+            parameters = PERTURBATIONS[key].parameters(**changes)
+            total += print_row(name, key, compare(key, classifier, pixels, labels, parameters, seed=1))
+    print(f"\n{total} differing bits")
+    return 0 if total == 0 else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
