@@ -69,7 +69,17 @@ def test_every_setting_changes_the_weights(change):
     )
 
 
-def test_training_leaves_the_process_as_it_was():
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_training_leaves_the_process_as_it_was(deterministic):
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(deterministic)
+    try:
+        _check_that_training_leaves_no_trace(deterministic)
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def _check_that_training_leaves_no_trace(deterministic):
     torch.manual_seed(5)
     expected = torch.rand(3)
     threads = torch.get_num_threads()
@@ -77,7 +87,7 @@ def test_training_leaves_the_process_as_it_was():
     train(LIGHT, IMAGES, None, TINY.model_copy(update={"threads": threads + 1}))
     assert torch.equal(torch.rand(3), expected)
     assert torch.get_num_threads() == threads
-    assert not torch.are_deterministic_algorithms_enabled()
+    assert torch.are_deterministic_algorithms_enabled() == deterministic
 
 
 def test_it_learns_and_tells_of_it():
