@@ -18,7 +18,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
     help="Robustness evaluation of the whole NAS-Bench-201 space: sweep, shards, resume, JSON dataset.",
-    epilog="Exit codes: 0 complete; 2 bad input, nothing started; 3 incomplete or interrupted; 4 storage.",
+    epilog="Exit codes: 0 complete; 2 bad input, nothing started; 3 incomplete, interrupted or failed; 4 storage.",
 )
 
 SweepFile = Annotated[Path, typer.Argument(help="The sweep YAML (see jobs/ and docs/configuration.md).")]
@@ -129,7 +129,7 @@ def run(
             on_progress=display.update,
             say=console.say,
         )
-    raise typer.Exit(console.show_tally(tally, config.results))
+    raise typer.Exit(console.show_tally(tally, config.results, narrowed=filters != Filters()))
 
 
 @app.command()
@@ -214,13 +214,13 @@ def merge(
 @app.command()
 def report(
     dataset: Annotated[Path, typer.Argument(help="An exported JSON dataset.")],
-    out: Annotated[Path, typer.Option("--out", help="The HTML file to write.")] = Path("report.html"),
+    out: Annotated[Path | None, typer.Option("--out", help="The HTML file; beside the dataset if absent.")] = None,
 ) -> None:
     """Write one self-contained HTML file with tables and plots of an exported dataset."""
     from pipeline.analysis.reader import RobustnessDataset
     from pipeline.analysis.report import write_report
 
-    typer.echo(write_report(RobustnessDataset(dataset), out))
+    typer.echo(write_report(RobustnessDataset(dataset), out or dataset.with_name(f"{dataset.name}-report.html")))
 
 
 @app.command()
@@ -366,7 +366,7 @@ def train(
 def demo(
     out: Annotated[Path, typer.Option("--out", help="Folder for results, dataset and figures.")] = Path("runs/demo"),
 ) -> None:
-    """Run the whole job in small on digits and networks that ship with robust201 (two to three minutes)."""
+    """Run the whole job in small on digits and networks that ship with robust201 (about two minutes)."""
     from pipeline.analysis.reader import RobustnessDataset
     from pipeline.analysis.report import summary_table
     from pipeline.demo import run_demo
@@ -376,6 +376,7 @@ def demo(
         outcome = run_demo(out, on_outlook=console.show_outlook, on_progress=display.update, say=console.say)
     console.show_summary(summary_table(RobustnessDataset(outcome.dataset)))
     for what, place in (
+        ("results", outcome.results),
         ("JSON dataset", outcome.dataset),
         ("report", outcome.report),
         ("plots", outcome.plots[0].parent),

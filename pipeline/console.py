@@ -103,7 +103,9 @@ class RunDisplay:
             say(f"failed: {event.part.label}: {event.message}")
         elif isinstance(event, BundleLost) and event.started:
             say(f"worker lost: {event.reason}; retrying")
-        rate, left = f"{progress.units_per_second:.2f}/s", show_duration(progress.seconds_left)
+        known = progress.units_of_this_run > 0  # before that, nothing is known of the rate
+        rate = f"{progress.units_per_second:.2f}/s" if known else "-"
+        left = show_duration(progress.seconds_left if known else None)
         if not self._live.disable:
             if self._task is None:
                 self._task = self._live.add_task("Evaluating", total=progress.total_units, rate=rate, left=left)
@@ -141,18 +143,19 @@ def show_plan(summary: Mapping[str, Any]) -> None:
     )
 
 
-def show_tally(tally: RunTally, results: Path) -> int:
+def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int:
     """Say how a run ended.
 
     Args:
         tally: what the run did.
         results: its results folder.
+        narrowed: whether the run was narrowed to a part of its sweep.
 
     Returns:
         The exit code: 0 complete, 3 incomplete.
     """
     say(
-        f"Evaluated {tally.evaluations} in {show_duration(tally.seconds)} of worker time; "
+        f"Computed {tally.evaluations} evaluations in {show_duration(tally.seconds)} of worker time; "
         f"{len(tally.failures)} parts failed, {tally.deaths} workers died, {tally.preemptions} were preempted."
     )
     # One damaged checkpoint fails every part of its network in the same words.
@@ -161,6 +164,9 @@ def show_tally(tally: RunTally, results: Path) -> int:
         say(f"failed: {count} {'part' if count == 1 else 'parts'}: {message}")
     if alike:
         say(f"All failures by unit: robust201 status {results}")
+    if tally.complete and narrowed:
+        say(f"Complete for this selection; how far the whole sweep is: robust201 status {results}")
+        return 0
     if tally.complete:
         say(f"Complete. Export it with: robust201 export {results} FOLDER")
         return 0

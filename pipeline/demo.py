@@ -65,8 +65,8 @@ def run_demo(
     tally = run_sweep(config, make_executor, on_outlook=on_outlook, on_progress=on_progress, say=say)
     if not tally.complete:
         raise IncompleteError(
-            f"The demo ended early for {out}: expected every unit, got {len(tally.failures)} failed and "
-            f"{tally.remaining} not begun. Run robust201 demo again; finished work is kept."
+            f"The demo ended early for {out}: expected every evaluation, got {len(tally.failures)} failed parts and "
+            f"{tally.remaining} evaluations not done. Go on with: robust201 demo --out {out}"
         )
     say("Exporting")
     plan, store = load_plan(config.results), ShardStore.open(config.results)

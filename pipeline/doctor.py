@@ -115,10 +115,15 @@ def _examine_checkpoints(config: SweepConfig) -> Finding:
 
 def _examine_dataset(config: SweepConfig, name: str) -> Finding:
     inputs, corruptions = Inputs(config), config.datasets[name].corruptions
+    published = corruptions.path if corruptions is not None and corruptions.source == "published" else None
     try:
         images = inputs.images(name)
-        if corruptions is not None and corruptions.source == "published":
+        if published is not None:
             inputs.open_corruptions(name)
     except RobustError as error:
-        return Finding(name, ok=False, detail="not readable", fix=str(error))
+        absent = published is not None and not published.is_dir()
+        also = f" Its published corruptions are missing too: nothing at {published}." if absent else ""
+        return Finding(
+            name, ok=False, detail="not readable", fix=f"{error}{also if str(published) not in str(error) else ''}"
+        )
     return Finding(name, ok=True, detail=f"{len(images)} of {DATASETS[name].n_test} test images")

@@ -235,7 +235,7 @@ def _describe_missing(out: Path, groups: Sequence[_Group]) -> str:
     return (
         f"Exporting failed for {out}: expected {planned:,} evaluations, got {planned - sum(absent.values()):,}; "
         f"missing {counts}; for example #{architecture} {first.dataset} {first.key} at strength {strengths[0]:g}. "
-        "Run the sweep again to compute only these, or export what there is with --partial."
+        "Run the whole sweep again, not narrowed, to compute only these, or export what there is with --partial."
     )
 
 

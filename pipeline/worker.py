@@ -28,7 +28,7 @@ from pipeline.spaces.inference import InferenceNetwork, compile_network
 from pipeline.spaces.network import build_network
 
 COMMIT_SECONDS = 300.0
-"""A worker writes what it has at least this often, even in the middle of a part (DESIGN, rule 3)."""
+"""A worker writes what it has at least this often, between the strengths of a part."""
 
 
 @dataclass(frozen=True)

@@ -149,7 +149,7 @@ def draw_corruptions(table: pd.DataFrame, dataset: str) -> Figure:
     figure.supxlabel("severity", fontsize=10, color=INK)
     shown = {colours[key] for key in keys}
     patches = [Patch(color=colour, label=group) for group, (colour, _) in CORRUPTION_GROUPS.items() if colour in shown]
-    figure.legend(handles=patches, loc="outside upper center", ncols=len(patches), frameon=False, labelcolor=INK)
+    figure.legend(handles=patches, loc="outside right upper", frameon=False, labelcolor=INK)
     return figure
 
 

@@ -121,9 +121,11 @@ class ResultsFolder:
             payload = json.loads(form.read_text(encoding="utf-8"))
             name, version = payload["format"], payload["version"]
         except (FileNotFoundError, NotADirectoryError) as error:
+            inside = next(iter(sorted(self.root.glob("*/format.json"))), None)
+            hint = f" Did you mean {inside.parent}?" if inside else ""
             raise InputError(
-                f"Opening results failed for {self.root}: expected a results folder with a format.json, got none. "
-                "Check the path, or start a sweep there with: robust201 run SWEEP.yaml"
+                f"Opening results failed for {self.root}: expected a results folder with a format.json, got none."
+                f"{hint} Check the path, or start a sweep there with: robust201 run SWEEP.yaml"
             ) from error
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(

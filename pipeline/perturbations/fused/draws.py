@@ -1,6 +1,6 @@
 """What the attacks draw at random: the sources, and the production one.
 
-Production draws are named by what they are for, and every value follows from its name alone (DESIGN rule 2). So a
+Production draws are named by what they are for, and every value follows from its name alone. So a
 result does not depend on batches, order or workers, nor on which other images, epsilons and architectures are there;
 and since drawing happens on the CPU, the CPU and CUDA draw the same. Attacks on thousands of networks draw the same
 numbers, so what was drawn is kept.
