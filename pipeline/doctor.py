@@ -55,6 +55,7 @@ def examine(config: SweepConfig | None) -> Iterator[Finding]:
     yield _examine_checkpoints(config)
     for dataset in config.datasets:
         yield _examine_dataset(config, dataset)
+        yield from _examine_corruptions(config, dataset)
 
 
 def _examine_python() -> Finding:
@@ -114,16 +115,26 @@ def _examine_checkpoints(config: SweepConfig) -> Finding:
 
 
 def _examine_dataset(config: SweepConfig, name: str) -> Finding:
-    inputs, corruptions = Inputs(config), config.datasets[name].corruptions
-    published = corruptions.path if corruptions is not None and corruptions.source == "published" else None
     try:
-        images = inputs.images(name)
-        if published is not None:
-            inputs.open_corruptions(name)
+        images = Inputs(config).images(name)
     except RobustError as error:
-        absent = published is not None and not published.is_dir()
-        also = f" Its published corruptions are missing too: nothing at {published}." if absent else ""
-        return Finding(
-            name, ok=False, detail="not readable", fix=f"{error}{also if str(published) not in str(error) else ''}"
-        )
+        return Finding(name, ok=False, detail="not readable", fix=str(error))
     return Finding(name, ok=True, detail=f"{len(images)} of {DATASETS[name].n_test} test images")
+
+
+def _examine_corruptions(config: SweepConfig, name: str) -> Iterator[Finding]:
+    """Look at published corruptions; generated ones are made by the run."""
+    section = config.datasets[name].corruptions
+    if section is None or section.source != "published" or section.path is None:
+        return
+    what, published = f"{name} corruptions", DATASETS[name].corruptions
+    if published and not section.path.is_dir():  # said also where the clean images, which opening needs, are missing
+        fix = f"Put the published files there: robust201 fetch {published}"
+        yield Finding(what, ok=False, detail=f"no folder {section.path}", fix=fix)
+        return
+    try:
+        Inputs(config).open_corruptions(name)
+    except RobustError as error:
+        yield Finding(what, ok=False, detail="not readable", fix=str(error))
+        return
+    yield Finding(what, ok=True, detail=f"published files in {section.path}")

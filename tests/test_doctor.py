@@ -20,13 +20,24 @@ def test_a_sound_sweep_has_no_findings_to_fix(make_sweep: MakeSweep) -> None:
         ({"checkpoints": {"path": "nowhere"}}, "checkpoints", "nowhere"),
         ({"architectures": [0, 9]}, "checkpoints", "#9 digits"),
         ({"images": {"count": 451}}, "digits", "images.count"),
-        ({"datasets": {"digits": {"corruptions": {"source": "published", "path": "x"}}}}, "digits", "generated"),
+        (
+            {"datasets": {"digits": {"corruptions": {"source": "published", "path": "x"}}}},
+            "digits corruptions",
+            "generated",
+        ),
     ],
 )
 def test_what_a_sweep_lacks_is_told(make_sweep: MakeSweep, changes: dict[str, object], what: str, fix: str) -> None:
     wrong = [finding for finding in examine(make_sweep(**changes)) if not finding.ok]
     assert [finding.what for finding in wrong] == [what]
     assert fix in wrong[0].fix
+
+
+def test_missing_images_do_not_hide_missing_corruptions(make_sweep: MakeSweep, tmp_path: Path) -> None:
+    nowhere = {"path": str(tmp_path / "no"), "corruptions": {"source": "published", "path": str(tmp_path / "no-C")}}
+    wrong = {finding.what: finding for finding in examine(make_sweep(datasets={"cifar10": nowhere})) if not finding.ok}
+    assert {"cifar10", "cifar10 corruptions"} <= set(wrong)
+    assert "fetch CIFAR-10-C" in wrong["cifar10 corruptions"].fix
 
 
 def test_cut_off_weights_are_found(make_sweep: MakeSweep, tmp_path: Path) -> None:
