@@ -13,7 +13,7 @@ from pipeline.datasets import DATASETS, load_images, select
 from pipeline.datasets.corrupted import CorruptedStore, open_generated, open_published
 from pipeline.datasets.generated_folder import MANIFEST
 from pipeline.datasets.snapshot import read_snapshot, write_snapshot
-from pipeline.errors import CheckpointError
+from pipeline.errors import CheckpointError, DatasetError
 from pipeline.perturbations import PERTURBATIONS
 from pipeline.perturbations.corruptions import GENERATOR_VERSION, FrostTextures, load_frost, synthetic_frost
 from pipeline.plan import DatasetFacts, Facts
@@ -78,10 +78,14 @@ class Inputs:
         return self._config.results / "images" / f"{dataset}-{sha256[:12]}"
 
     def keep_images(self) -> None:
-        """Keep every dataset's selected images in the results folder, for workers to read."""
+        """Keep every dataset's selected images in the results folder, for workers to read; mend damaged ones."""
         for dataset in self._config.datasets:
             images = self.images(dataset)
-            write_snapshot(self._snapshot_folder(dataset, images.sha256), images)
+            folder = self._snapshot_folder(dataset, images.sha256)
+            try:
+                read_snapshot(folder, dataset, images.sha256)
+            except DatasetError:
+                write_snapshot(folder, images)
 
     def kept_images(self, dataset: str, sha256: str) -> ImageSet:
         """Read the images that `keep_images` kept; once.

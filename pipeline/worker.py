@@ -210,6 +210,7 @@ class Worker:
         if PERTURBATIONS[unit.key].kind != "corruption":
             return None
         if unit.dataset not in self._corrupted:
+            self._image_set(unit.dataset)  # opening compares with the clean images: those that were kept
             self._corrupted[unit.dataset] = self._inputs.open_corruptions(unit.dataset)
         store = self._corrupted[unit.dataset]
         store.verify(unit.key, expected=self._facts[unit.dataset].corruptions[unit.key])

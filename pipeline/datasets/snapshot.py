@@ -16,7 +16,7 @@ _ARRAYS = ("images", "labels", "indices")
 
 
 def write_snapshot(folder: Path, images: ImageSet) -> None:
-    """Keep images as `.npy` files; nothing happens where they are kept already.
+    """Keep images as `.npy` files, in place of any that are there.
 
     Args:
         folder: one for each content, such as ``digits-<hash>``; made if absent.
@@ -26,10 +26,8 @@ def write_snapshot(folder: Path, images: ImageSet) -> None:
         StorageFullError: no space is left on the device.
     """
     for name in _ARRAYS:
-        path = folder / f"{name}.npy"
-        if not path.exists():
-            with atomic_write(path) as stream:
-                np.save(stream, getattr(images, name), allow_pickle=False)
+        with atomic_write(folder / f"{name}.npy") as stream:
+            np.save(stream, getattr(images, name), allow_pickle=False)
 
 
 def read_snapshot(folder: Path, dataset: str, sha256: str) -> ImageSet:
@@ -48,13 +46,13 @@ def read_snapshot(folder: Path, dataset: str, sha256: str) -> ImageSet:
     except (OSError, ValueError, EOFError) as error:
         raise DatasetError(
             f"Reading the images of {dataset} failed for {folder}: expected three .npy files, got {error}. "
-            "Is the results folder the same on every machine? Delete this folder and run the same command again."
+            "Is the results folder the same on every machine? Run the same command again, which replaces it."
         ) from error
     got = image_hash(images, labels, indices)
     if got != sha256:
         raise DatasetError(
             f"Reading the images of {dataset} failed for {folder}: expected the planned selection {sha256[:16]}, got "
-            f"{got[:16]}. Delete this folder and run the same command again."
+            f"{got[:16]}. Run the same command again, which replaces it."
         )
     spec = dataset_spec(dataset)
     return ImageSet(dataset, images, labels, indices, spec.n_classes, spec.normalisation, got)
