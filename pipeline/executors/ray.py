@@ -6,7 +6,7 @@ import signal
 import threading
 from collections import deque
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,34 @@ _OBJECT_STORE_BYTES = 128 << 20
 
 _LOCAL_HEAD_SECONDS = 15
 """After this long without an answer from a head on this machine, its driver and workers end."""
+
+
+class _OwnProcessGroup:
+    """Puts processes that are started meanwhile into groups of their own.
+
+    A signal to the driver's group (Ctrl-C, a batch system's SIGTERM) would otherwise end Ray on this machine while the
+    driver drains, and the driver with it. Python runs this hook in the child because Ray passes a `preexec_fn`. The
+    children still end with the driver: Ray binds them to its life.
+    """
+
+    def __init__(self) -> None:
+        self._wanted = False
+        os.register_at_fork(after_in_child=self._in_child)
+
+    def _in_child(self) -> None:
+        if self._wanted:
+            os.setpgid(0, 0)
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        self._wanted = True
+        try:
+            yield
+        finally:
+            self._wanted = False
+
+
+_own_process_group = _OwnProcessGroup()
 
 
 class _WorkerActor:
@@ -86,13 +114,14 @@ class RayExecutor:
         )
         on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
-            ray.init(
-                address=address or "local",
-                include_dashboard=False,
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                **local,
-            )
+            with _own_process_group():
+                ray.init(
+                    address=address or "local",
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    **local,
+                )
         except (ConnectionError, ValueError) as error:
             raise ConfigError(
                 f"Connecting to Ray failed for {address}: expected a running cluster, got {error}. "
