@@ -14,6 +14,7 @@ from pipeline.errors import ConfigError, RobustError, closest
 from pipeline.files import bundled
 from pipeline.measurements import MEASUREMENTS
 from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS, CorruptionParameters, Parameters, perturbation
+from pipeline.precision import Precision
 from pipeline.spaces import nasbench201
 from pipeline.sweep_yaml import read_fields
 
@@ -146,7 +147,7 @@ class SweepConfig(Section):
     keys: dict[str, dict[str, Any]] = Field(default_factory=_every_key)
     measurements: tuple[str, ...] = ("accuracy", "confidence", "cm")
     engine: Literal["reference", "fused"] = "reference"
-    precision: Literal["fp32"] = "fp32"
+    precision: Precision = "fp32"
     seed: int = 0
     batch_size: Annotated[int, Field(ge=1)] = 250
     execution: ExecutionSection = ExecutionSection()
@@ -199,6 +200,12 @@ class SweepConfig(Section):
         if not value or len(set(value)) != len(value):
             raise ValueError(f"expected different measurements, got {list(value)}.")
         return tuple(name for name in MEASUREMENTS if name in value)
+
+    @model_validator(mode="after")
+    def _check_device(self) -> Self:
+        if self.precision == "tf32" and self.execution.device == "cpu":
+            raise ValueError("execution.device: expected auto or cuda, since CPUs have no precision tf32, got cpu.")
+        return self
 
     @property
     def parameters(self) -> dict[str, Parameters]:

@@ -10,38 +10,38 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipeline.errors import ConfigError, EvaluationError, closest
+from pipeline.errors import ConfigError, EvaluationError
 from pipeline.measurements import Accumulator, check_values
 from pipeline.perturbations import Parameters, Perturbation
 from pipeline.perturbations.base import Context, Perturbed, checked
+from pipeline.precision import Precision, check_precision
 from pipeline.records import EvaluationResult, ImageSet, Part
 
-PRECISIONS = ("fp32",)
-"""Arithmetic of the networks: IEEE float32 throughout, on every device."""
 
-
-def configure_torch(threads: int, precision: str = "fp32") -> None:
+def configure_torch(threads: int, precision: Precision = "fp32") -> None:
     """Set torch so that equal inputs give equal bytes on equal device types.
 
-    The number of threads is set because it decides how the CPU splits its sums. TF32 is off, cuDNN neither tries out
-    algorithms nor takes nondeterministic ones, and an operation without a deterministic form raises.
+    The number of threads is set because it decides how the CPU splits its sums. cuDNN neither tries out algorithms nor
+    takes nondeterministic ones, and an operation without a deterministic form raises. TF32 is on with ``tf32`` and off
+    with every other precision; these switches are the process's, and a second call sets them anew.
 
     Args:
         threads: CPU threads of one operation, at least 1.
-        precision: a name from `PRECISIONS`.
+        precision: a name from `pipeline.precision.PRECISIONS`, which defines them. Whether the device has it is for
+            whoever knows the device to check (`pipeline.precision.check_precision`).
 
     Raises:
         ConfigError: unknown precision, or no threads.
     """
-    if precision not in PRECISIONS:
-        raise ConfigError(
-            f"Setting up torch failed for precision {precision!r}: no such precision.{closest(precision, PRECISIONS)}"
-        )
+    check_precision(precision)
     if threads < 1:
         raise ConfigError(f"Setting up torch failed for threads: expected 1 or more, got {threads}.")
     torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
+    tf32 = precision == "tf32"
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
+    # By default cuBLAS may add partial sums of bfloat16 products in bfloat16; 1x1 convolutions can be such products.
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
     # cuBLAS reads it when it is first used; without it, deterministic algorithms refuse matrix products on CUDA.

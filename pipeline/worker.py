@@ -11,6 +11,7 @@ from functools import cached_property
 from importlib.metadata import version
 
 import torch
+from torch import nn
 
 from pipeline.classifier import Classifier
 from pipeline.config import SweepConfig
@@ -21,6 +22,7 @@ from pipeline.inputs import Inputs
 from pipeline.perturbations import PERTURBATIONS
 from pipeline.perturbations.base import Context
 from pipeline.plan import DatasetFacts
+from pipeline.precision import check_precision
 from pipeline.records import Bundle, EvaluationResult, ImageSet, Part, Receipt, Unit, UnitFailure
 from pipeline.shards import ShardStore
 from pipeline.spaces import nasbench201
@@ -54,11 +56,12 @@ class Worker:
         device: where it computes.
 
     Raises:
-        ConfigError: the sweep asks for a GPU, and there is none.
+        ConfigError: the sweep asks for a GPU, and there is none, or for a precision that the device does not have.
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
         self.device = _choose_device(settings.config.execution.device)
+        check_precision(settings.config.precision, self.device)
         self._config = settings.config
         self._facts = settings.datasets
         self._inputs = Inputs(settings.config)
@@ -154,23 +157,28 @@ class Worker:
         wanted = (unit.dataset, unit.architecture, unit.checkpoint_sha256)
         if self._loaded is None or self._loaded[0] != wanted:
             self._loaded = None
-            classifier = self._load_classifier(unit)
-            compiled = self._compile(unit, classifier) if self._config.engine == "fused" else None
+            network = self._load_network(unit)
+            images = self._image_set(unit.dataset)
+            classifier = Classifier(
+                network, images.normalisation, images.n_classes, device=self.device, precision=self._config.precision
+            )
+            compiled = self._compile(unit, network, images) if self._config.engine == "fused" else None
             self._loaded = wanted, classifier, compiled
         _, classifier, compiled = self._loaded
         classifier.micro_batch = self._micro_batch
         return classifier, compiled
 
-    def _compile(self, unit: Unit, classifier: Classifier) -> InferenceNetwork:
+    def _compile(self, unit: Unit, network: nn.Module, images: ImageSet) -> InferenceNetwork:
         return compile_network(
-            classifier.network,
+            network,
             nasbench201.architecture(unit.architecture).spec,
-            self._image_set(unit.dataset).normalisation,
-            n_classes=classifier.n_classes,
+            images.normalisation,
+            n_classes=images.n_classes,
             device=self.device,
+            precision=self._config.precision,
         )
 
-    def _load_classifier(self, unit: Unit) -> Classifier:
+    def _load_network(self, unit: Unit) -> nn.Module:
         record = self._inputs.checkpoint(unit.dataset, unit.architecture)
         if record.sha256 != unit.checkpoint_sha256:
             raise CheckpointError(
@@ -191,7 +199,7 @@ class Worker:
                 f"Loading weights failed for {unit.label} from {record.file}: expected the tensors of this network, "
                 f"got others ({' '.join(str(error).split())[:300]}). Import the right weights again."
             ) from error
-        return Classifier(network, images.normalisation, images.n_classes, device=self.device)
+        return network
 
     @cached_property
     def _provenance(self) -> dict[str, str]:

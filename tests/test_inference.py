@@ -87,7 +87,7 @@ def assert_equal_within_rounding(network, spec, size, gradient_tolerance=1e-5):
 def kernel(request, monkeypatch):
     """Both ways to compute a convolution, whatever this machine would choose."""
     if request.param == "plain":
-        monkeypatch.setattr(kernels, "fuses_on_cpu", lambda: False)
+        monkeypatch.setattr(kernels, "fuses_on_cpu", lambda *_: False)
     elif not kernels.fuses_on_cpu():
         pytest.skip("this PyTorch has no fused convolutions")
     return request.param
