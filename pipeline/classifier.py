@@ -18,6 +18,9 @@ class Classifier(nn.Module):
         device: where to compute.
         micro_batch: at most this many images go through the network at once; None for no bound. It saves memory and is
             no part of the protocol: batches of draws stay as they are.
+
+    Attributes:
+        shown: images that the last call sent through the network at once.
     """
 
     mean: torch.Tensor
@@ -36,6 +39,7 @@ class Classifier(nn.Module):
         self.network = network
         self.n_classes = n_classes
         self.micro_batch = micro_batch
+        self.shown = 0
         self.register_buffer("mean", torch.tensor(normalisation.mean).view(1, 3, 1, 1))
         self.register_buffer("std", torch.tensor(normalisation.std).view(1, 3, 1, 1))
         self.requires_grad_(requires_grad=False)
@@ -65,6 +69,7 @@ class Classifier(nn.Module):
         Returns:
             Logits (B, C) float32, differentiable with respect to the pixels.
         """
+        self.shown = min(len(pixels), self.micro_batch or len(pixels))
         if self.micro_batch is None or len(pixels) <= self.micro_batch:
             return self._logits(pixels)
         pieces = torch.split(pixels, self.micro_batch)

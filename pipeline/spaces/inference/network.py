@@ -32,6 +32,7 @@ class InferenceNetwork:
         n_classes: number of classes C.
         device: where it computes.
         chunk: at most this many images go through the network at once; None for no bound.
+        shown: images that the last call sent through the network at once.
     """
 
     def __init__(
@@ -40,6 +41,7 @@ class InferenceNetwork:
         self.device = device
         self.n_classes = network.classifier.out_features
         self.chunk: int | None = CPU_CHUNK if device.type == "cpu" else None
+        self.shown = 0
         self._plain = network
         self._is_constant = program.output is None
         self._constant_logits: dict[tuple[int, ...], torch.Tensor] = {}
@@ -59,6 +61,11 @@ class InferenceNetwork:
         self._classes = torch.arange(self.n_classes, device=device)
         self._classifier_weight = network.classifier.weight.detach().to(device, torch.float32)
         self._classifier_bias = network.classifier.bias.detach().to(device, torch.float32)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the output does not depend on the input, so that nothing is computed."""
+        return self._is_constant
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
         """Classify.
@@ -118,6 +125,7 @@ class InferenceNetwork:
     def _pieces(self, n_images: int) -> Iterator[slice]:
         """Cut images into chunks; the last one overlaps the one before if it would be too small."""
         step = max(self.chunk or n_images, MIN_BATCH)
+        self.shown = min(step, n_images)
         for start in range(0, n_images, step):
             yield slice(min(start, n_images - MIN_BATCH), min(start + step, n_images))
 
