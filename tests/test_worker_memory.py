@@ -1,4 +1,4 @@
-"""What a worker shows a network at once, and what it does when memory runs out. Devices and their memory are simulated."""
+"""What a worker shows a network at once, and what it does when memory runs out. Devices are simulated."""
 
 from collections.abc import Callable, Iterator
 

@@ -29,7 +29,7 @@ _POOL_BATCHES = {"cpu": 128, "cuda": 16}
 _POOL_COPIES = 6
 
 IMAGES_HELD = _POOL_COPIES * _POOL_BATCHES["cuda"] + 4
-"""Float32 images that an attack holds on CUDA for each sample it shows the network, at most: the copies of Square's pool,
+"""Float32 images that an attack holds on CUDA for each sample it shows the network, at most: copies of Square's pool,
 and what a query works on. APGD holds about fourteen."""
 
 
