@@ -1,6 +1,7 @@
 """Batch sizes for a GPU: the estimate of memory, the rule, and a model that is shown a few sizes. On the CPU."""
 
 import weakref
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
-from pipeline.spaces.inference import compile_network, kernels
+from pipeline.spaces.inference import compile_network, graphs, kernels
 from pipeline.spaces.inference.buckets import Bucketed
 from pipeline.spaces.inference.capacity import (
     BUCKETS,
@@ -273,6 +274,94 @@ def test_a_limit_and_a_release_forget_what_was_prepared():
     assert bucketed.capacity == (1024, 512)
     bucketed.release()
     assert torch.equal(bucketed.logits(pixels), expected)
+
+
+class SimulatedCuda:
+    """Stands in for `torch.cuda` in the capture: notes in which order it is used."""
+
+    def __init__(self):
+        self.events = []
+        self.pools = 0
+        self.CUDAGraph = self._graph
+
+    def _graph(self):
+        outer = self
+
+        class Graph:
+            def replay(self):
+                outer.events.append("replay")
+
+            def reset(self):
+                outer.events.append("reset")
+
+        return Graph()
+
+    def graph_pool_handle(self):
+        self.pools += 1
+        return self.pools
+
+    def Stream(self, _device):
+        events = self.events
+
+        class Stream:
+            def wait_stream(self, _other):
+                events.append("side waits")
+
+        return Stream()
+
+    def current_stream(self, _device):
+        events = self.events
+
+        class Stream:
+            def wait_stream(self, _other):
+                events.append("caller waits")
+
+        return Stream()
+
+    @contextmanager
+    def device(self, _device):
+        yield
+
+    @contextmanager
+    def stream(self, _stream):
+        self.events.append("on the side")
+        yield
+        self.events.append("back")
+
+    @contextmanager
+    def graph(self, _graph, *, pool, stream):
+        assert stream is not None
+        self.events.append(f"capture into pool {pool}")
+        yield
+        self.events.append("captured")
+
+    def synchronize(self, _device):
+        self.events.append("synchronize")
+
+
+def test_a_capture_warms_up_on_its_own_stream_and_gives_its_pool_back(monkeypatch):
+    cuda = SimulatedCuda()
+    monkeypatch.setattr(graphs.torch, "cuda", cuda)
+    monkeypatch.setattr(graphs, "_side_stream", cuda.Stream)
+    capture = graphs.GraphCapture(torch.device("cpu"))
+
+    def compute():
+        assert not torch.is_inference_mode_enabled()
+        cuda.events.append("compute")
+        return (torch.zeros(2, 1),)
+
+    with torch.inference_mode():
+        replay = capture(compute)
+    warm_up = ["side waits", "on the side", "compute", "compute", "back", "caller waits"]
+    assert cuda.events == [*warm_up, "capture into pool 1", "compute", "captured"]
+    cuda.events.clear()
+    assert not replay()[0].is_inference()
+    assert replay()[0] is replay()[0]
+    capture.release()
+    capture.release()
+    assert cuda.events == ["replay"] * 3 + ["synchronize", "reset"]
+    capture(compute)
+    assert any(event.startswith("capture into pool") and event != "capture into pool 1" for event in cuda.events)
 
 
 def test_every_operation_is_in_the_cells_of_the_estimate():

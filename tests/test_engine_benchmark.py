@@ -89,22 +89,22 @@ def test_the_benchmark_on_a_simulated_gpu(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(engine_gpu, "memory_of", lambda _: {"free_bytes": 10**8, "total_bytes": 10**8})
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a simulated GPU")
     monkeypatch.setattr(engine_gpu, "convolution_peak", lambda _: 1e12)
-    monkeypatch.setattr(engine_gpu, "choose_capacity", lambda **_: Capacity(16, 8))
-    monkeypatch.setattr(engine_gpu, "REFERENCE_BATCHES", (4, 8))
-    monkeypatch.setattr(engine_gpu, "USUAL", engine_gpu.Setup("reference", 4))
-    monkeypatch.setattr(engine_gpu, "MIN_IMAGES", 8)
+    monkeypatch.setattr(engine_gpu, "choose_capacity", lambda **_: Capacity(8, 8))
+    monkeypatch.setattr(engine_gpu, "REFERENCE_BATCHES", (2, 4))
+    monkeypatch.setattr(engine_gpu, "USUAL", engine_gpu.Setup("reference", 2))
+    monkeypatch.setattr(engine_gpu, "MIN_IMAGES", 4)
     monkeypatch.setattr(engine_gpu, "evaluated_indices", lambda: (21, 309))
     lengths = {"pgd": ("steps", 1, 2), "aa_apgd-ce": ("steps", 1, 2), "aa_square": ("queries", 1, 3)}
     monkeypatch.setattr(engine, "LENGTHS", lengths)
     options = argparse.Namespace(
-        device="cpu", images=8, rounds=1, networks=[309], sample=0, no_graphs=True, json=tmp_path / "gpu.json"
+        device="cpu", images=4, rounds=1, networks=[309], sample=0, no_graphs=True, json=tmp_path / "gpu.json"
     )
     engine_gpu.run(options, 0.39)
     printed = capsys.readouterr().out
     assert "| #309 (light) |" in printed
     assert "| fused |" in printed
     found = json.loads(options.json.read_text())
-    assert set(found["networks"][0]["suite"]) == {"fused own", "reference 4", "reference 8"}
+    assert set(found["networks"][0]["suite"]) == {"fused own", "reference 2", "reference 4"}
     assert set(found["gpu_hours"]) == {"reference at 250", "reference at its best batch", "fused"}
-    with pytest.raises(SystemExit, match="8 or more"):
-        engine_gpu.run(argparse.Namespace(**vars(options) | {"images": 7}), 0.39)
+    with pytest.raises(SystemExit, match="4 or more"):
+        engine_gpu.run(argparse.Namespace(**vars(options) | {"images": 3}), 0.39)

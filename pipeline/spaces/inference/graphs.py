@@ -6,11 +6,22 @@ Written without a GPU at hand: unmeasured (docs/performance.md). `tests/test_gpu
 Source: PyTorch's notes on CUDA semantics, "CUDA Graphs" and "Graph memory management".
 """
 
+from functools import cache
+
 import torch
 
 from pipeline.spaces.inference.buckets import Compute
 
 _WARM_UP_PASSES = 2
+
+
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream that every graph of this process is warmed up and captured on.
+
+    What cuBLAS allocates once a stream then comes from the ordinary pool, keeps no graph's pool alive, and is one.
+    """
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 class GraphCapture:
@@ -26,9 +37,7 @@ class GraphCapture:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._pool = torch.cuda.graph_pool_handle()
-        # One stream for warming up and for capturing: what cuBLAS allocates once a stream then comes from the ordinary
-        # pool and does not keep a graph's alive.
-        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._stream = _side_stream(device)
         self._graphs: list[torch.cuda.CUDAGraph] = []
 
     def __call__(self, compute: Compute) -> Compute:
