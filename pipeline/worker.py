@@ -270,6 +270,8 @@ class Worker:
         if shown <= smallest:
             return False
         self._micro_batch = shown // 2
+        if isinstance(model, Bucketed):
+            model.limit(self._micro_batch)  # now, so that the graphs' memory is free before the next attempt
         return True
 
 
