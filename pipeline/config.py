@@ -146,7 +146,7 @@ class SweepConfig(Section):
     images: ImagesSection = ImagesSection()
     keys: dict[str, dict[str, Any]] = Field(default_factory=_every_key)
     measurements: tuple[str, ...] = ("accuracy", "confidence", "cm")
-    engine: Literal["reference", "fused"] = "reference"
+    engine: Literal["fused", "reference"] = "fused"
     precision: Literal["fp32"] = "fp32"
     seed: int = 0
     batch_size: Annotated[int, Field(ge=1)] = 250
