@@ -72,7 +72,7 @@ def falling(sizes: list[int]) -> list[int]:
 
 def test_the_reference_engine_halves_what_it_showed(make_sweep: MakeSweep, small_memory) -> None:
     sizes = small_memory(2)
-    tally = run_sweep(make_sweep(architectures=[21], keys=PGD, batch_size=250), make_executor)
+    tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine="reference", batch_size=250), make_executor)
     assert tally.complete
     assert falling(sizes) == [N_IMAGES, N_IMAGES // 2, N_IMAGES // 4]
 

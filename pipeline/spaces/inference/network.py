@@ -41,10 +41,10 @@ class InferenceNetwork:
         self.device = device
         self.n_classes = network.classifier.out_features
         self.chunk: int | None = CPU_CHUNK if device.type == "cpu" else None
-        self.shown = 0
         self._plain = network
         self._is_constant = program.output is None
         self._constant_logits: dict[tuple[int, ...], torch.Tensor] = {}
+        self.shown = 0
         if self._is_constant:
             return
         self._blocks, needs = _build_blocks(network, program, device)
