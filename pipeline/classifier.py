@@ -50,6 +50,9 @@ class Classifier(nn.Module):
             their type up to its float32 head, as `pipeline.spaces.network.Network` does. With ``tf32`` the switches
             must be set by `pipeline.evaluate.configure_torch`.
 
+    Attributes:
+        shown: images that the last call sent through the network at once.
+
     Raises:
         ConfigError: unknown precision, or one that the device does not have.
     """
@@ -73,6 +76,7 @@ class Classifier(nn.Module):
         self.network = network if self._map_dtype is torch.float32 else cast_convolutions(network, self._map_dtype)
         self.n_classes = n_classes
         self.micro_batch = micro_batch
+        self.shown = 0
         self.register_buffer("mean", torch.tensor(normalisation.mean).view(1, 3, 1, 1))
         self.register_buffer("std", torch.tensor(normalisation.std).view(1, 3, 1, 1))
         self.requires_grad_(requires_grad=False)
@@ -105,6 +109,7 @@ class Classifier(nn.Module):
         Returns:
             Logits (B, C) float32, differentiable with respect to the pixels.
         """
+        self.shown = min(len(pixels), self.micro_batch or len(pixels))
         if self.micro_batch is None or len(pixels) <= self.micro_batch:
             return self._logits(pixels)
         pieces = torch.split(pixels, self.micro_batch)

@@ -115,6 +115,7 @@ class ExecutionSection(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Annotated[int, Field(ge=1)] = 1
     micro_batch: Annotated[int, Field(ge=1)] | None = None
+    cuda_graphs: bool = True
     window: Annotated[int, Field(ge=1, le=16)] = 2
     max_attempts: Annotated[int, Field(ge=1)] = 3
     part_minutes: Annotated[float, Field(gt=0)] = 15.0

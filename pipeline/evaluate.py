@@ -51,6 +51,26 @@ def configure_torch(threads: int, precision: Precision = "fp32") -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
+@dataclasses.dataclass(frozen=True)
+class ResidentImages:
+    """A selection of images on a device, kept there between parts; make it with `resident`.
+
+    Attributes:
+        pixels: (N, 3, H, W) uint8.
+        labels: (N,) int64.
+    """
+
+    pixels: torch.Tensor
+    labels: torch.Tensor
+
+
+def resident(images: ImageSet, device: torch.device) -> ResidentImages:
+    """Copy a selection's images and labels to a device."""
+    # Copies: torch takes no read-only memory, which is what memory maps and Ray's object store hand out.
+    pixels, labels = (torch.from_numpy(np.array(array)) for array in (images.images, images.labels))
+    return ResidentImages(pixels.to(device), labels.to(device))
+
+
 def evaluate(
     context: Context,
     row: Perturbation,
@@ -60,6 +80,7 @@ def evaluate(
     measurements: Sequence[str],
     *,
     provenance: Mapping[str, str],
+    on_device: ResidentImages | None = None,
 ) -> Iterator[EvaluationResult]:
     """Evaluate the strengths of a part, each as soon as it is complete.
 
@@ -72,6 +93,7 @@ def evaluate(
         images: the whole selection that the part is a slice of.
         measurements: names from `pipeline.measurements.MEASUREMENTS`.
         provenance: versions, host and device, passed on to the results.
+        on_device: the same images on the classifier's device, where they are there already; else they are copied.
 
     Yields:
         A result for each strength. Every image that is measured goes through the network anew: the attacks' own
@@ -85,9 +107,8 @@ def evaluate(
     _check_part(context, part, images)
     context = dataclasses.replace(context, key=row.key, first_batch=part.start // context.batch_size)
     chosen = slice(part.start, part.stop)
-    # Copies: torch takes no read-only memory, which is what memory maps and Ray's object store hand out.
-    pixels = torch.from_numpy(np.array(images.images[chosen])).to(context.classifier.device)
-    labels = torch.from_numpy(np.array(images.labels[chosen])).to(context.classifier.device)
+    on_device = on_device or resident(images, context.classifier.device)
+    pixels, labels = on_device.pixels[chosen], on_device.labels[chosen]
     batches = checked(
         row.load(context.engine)(
             context, parameters, part.strengths, images=pixels, labels=labels, indices=images.indices[chosen]

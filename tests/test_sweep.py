@@ -221,14 +221,14 @@ def test_a_failing_unit_is_reported_and_the_rest_goes_on(
 def test_running_out_of_memory_halves_the_micro_batch(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
     from pipeline.classifier import Classifier
 
-    forward = Classifier.forward
+    classify = Classifier._logits
 
-    def forward_in_small_memory(self, pixels):
-        if self.micro_batch is None or self.micro_batch > 1:
+    def classify_in_small_memory(self, pixels):
+        if len(pixels) > 1:
             raise MemoryError("too many images")
-        return forward(self, pixels)
+        return classify(self, pixels)
 
-    monkeypatch.setattr(Classifier, "forward", forward_in_small_memory)
+    monkeypatch.setattr(Classifier, "_logits", classify_in_small_memory)
     config = make_sweep(keys={"clean": {}, "pgd": TINY_KEYS["pgd"]})
     assert run(config)[0].complete
 

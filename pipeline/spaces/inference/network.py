@@ -35,6 +35,7 @@ class InferenceNetwork:
         n_classes: number of classes C.
         device: where it computes.
         chunk: at most this many images go through the network at once; None for no bound.
+        shown: images that the last call sent through the network at once.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class InferenceNetwork:
         self._plain = network
         self._is_constant = program.output is None
         self._constant_logits: dict[tuple[int, ...], torch.Tensor] = {}
+        self.shown = 0
         if self._is_constant:
             return
         self._blocks, needs = _build_blocks(network, program, device, dtype)
@@ -68,6 +70,11 @@ class InferenceNetwork:
         self._classes = torch.arange(self.n_classes, device=device)
         self._classifier_weight = network.classifier.weight.detach().to(device, torch.float32)
         self._classifier_bias = network.classifier.bias.detach().to(device, torch.float32)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the output does not depend on the input, so that nothing is computed."""
+        return self._is_constant
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
         """Classify.
@@ -127,6 +134,7 @@ class InferenceNetwork:
     def _pieces(self, n_images: int) -> Iterator[slice]:
         """Cut images into chunks; the last one overlaps the one before if it would be too small."""
         step = max(self.chunk or n_images, MIN_BATCH)
+        self.shown = min(step, n_images)
         for start in range(0, n_images, step):
             yield slice(min(start, n_images - MIN_BATCH), min(start + step, n_images))
 
