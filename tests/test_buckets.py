@@ -211,7 +211,7 @@ def test_a_bucketed_model_answers_like_the_model(numbers, logits_at_once, gradie
     assert max(shown.sizes) <= max(logits_at_once, gradients_at_once)
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 @given(st.sampled_from([0, 21, 991]), st.integers(1, 60), st.sampled_from([8, 9, 24, 64]))
 def test_a_compiled_network_in_buckets_gives_the_same_bits(index, n_samples, limit):
     spec = specs()[index]

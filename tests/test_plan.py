@@ -112,7 +112,7 @@ def test_another_checkpoint_changes_its_architecture_alone() -> None:
     assert {index for (index, key), identifier in new.items() if identifier != BASE[index, key]} == {9}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     part_minutes=st.floats(1e-4, 10),
     batch_size=st.integers(1, 40),
