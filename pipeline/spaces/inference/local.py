@@ -18,11 +18,11 @@ from pipeline.spaces.inference.kernels import AveragePooling, Convolution
 from pipeline.spaces.inference.patches import KeptMap, KeptValue, Patch
 from pipeline.spaces.inference.regions import Region, union
 
-MAX_SHARE = 0.55
+MAX_SHARE = 0.65
 """Blocks whose patches cover more than this share of their output, on average over the windows, compute whole maps:
 cutting patches out costs about what is left to gain (docs/engine.md)."""
 
-WORTHWHILE_PASSES = 2.0
+WORTHWHILE_PASSES = 3.0
 """Whole passes that a search must save on paper to be local: keeping the maps costs more than one to begin with."""
 
 SMALLEST_IMAGE = 8
