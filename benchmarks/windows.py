@@ -11,9 +11,10 @@ import argparse
 import os
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -46,7 +47,9 @@ class Times:
 class TimedSearch:
     """Answers each proposal both ways."""
 
-    def __init__(self, network: InferenceNetwork, pixels: torch.Tensor, sides: Sequence[int], times: dict) -> None:
+    def __init__(
+        self, network: InferenceNetwork, pixels: torch.Tensor, sides: Sequence[int], times: dict[int, Times]
+    ) -> None:
         self._network, self._pixels, self._times = network, pixels, times
         start = time.thread_time()
         self._search: LocalPass | None = network.window_search(pixels, sides)
@@ -103,7 +106,8 @@ class TimedModel:
         return TimedSearch(self._network, pixels, sides, self.times)
 
 
-def timed(function, *arguments):
+def timed(function: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
+    """Call a function: CPU seconds, and what it returned."""
     start = time.thread_time()
     answer = function(*arguments)
     return time.thread_time() - start, answer
