@@ -1,9 +1,9 @@
 """What the attacks ask of a network, and in which batches they ask it."""
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -42,6 +42,80 @@ class Model(Protocol):
             Logits (B, C), each image's cross-entropy (B,) and the gradient (B, 3, H, W), all float32.
         """
         ...
+
+
+class WindowSearch(Protocol):
+    """Answers proposals that change accepted images in one window, at the same place in each."""
+
+    def logits(self, row: int, column: int, window: torch.Tensor) -> torch.Tensor:
+        """Classify the accepted images with a window replaced.
+
+        Args:
+            row: the window's first row.
+            column: the window's first column.
+            window: (B, 3, h, w) float32 in [0, 1].
+
+        Returns:
+            (B, C) float32: what `Model.logits` answers to the whole images, within rounding.
+        """
+        ...
+
+    def accept(self, accepted: torch.Tensor) -> None:
+        """Make the last window a part of some images.
+
+        Args:
+            accepted: (B,) bool.
+        """
+        ...
+
+
+@runtime_checkable
+class WindowModel(Protocol):
+    """A `Model` that can do better than to look at whole images where only a window changes."""
+
+    def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> WindowSearch | None:
+        """Prepare to answer proposals.
+
+        Args:
+            pixels: (B, 3, H, W) float32 in [0, 1], the accepted images.
+            sides: rows and columns of the window in each query to come.
+
+        Returns:
+            The search; None where `Model.logits` is as fast.
+        """
+        ...
+
+
+class _WholeSearch:
+    """A search that shows whole images.
+
+    Args:
+        model: the model.
+        proposals: (B, 3, H, W), which the caller changes before each query.
+    """
+
+    def __init__(self, model: Model, proposals: torch.Tensor) -> None:
+        self._model = model
+        self._proposals = proposals
+
+    def logits(self, row: int, column: int, window: torch.Tensor) -> torch.Tensor:
+        """Classify the whole images."""
+        return self._model.logits(self._proposals)
+
+    def accept(self, accepted: torch.Tensor) -> None:
+        """Do nothing: the caller's images are all there is."""
+
+
+def start_search(model: Model, pixels: torch.Tensor, sides: Sequence[int]) -> WindowSearch:
+    """Prepare to answer proposals, as locally as the model can.
+
+    Args:
+        model: the model.
+        pixels: (B, 3, H, W) float32, the accepted images; the caller writes each proposal into them, too.
+        sides: rows and columns of the window in each query to come.
+    """
+    search = model.window_search(pixels, sides) if isinstance(model, WindowModel) else None
+    return _WholeSearch(model, pixels) if search is None else search
 
 
 class ClassifierModel:

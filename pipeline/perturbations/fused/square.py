@@ -18,7 +18,7 @@ from pipeline.perturbations import SquareParameters
 from pipeline.perturbations.base import Context, Perturbed
 from pipeline.perturbations.fused.draws import ImageShape, Window
 from pipeline.perturbations.fused.job import Job, Samples, attack_correct, job_of
-from pipeline.perturbations.fused.model import logits_of
+from pipeline.perturbations.fused.model import logits_of, start_search
 
 SHARE_HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 """Queries after which the share of the pixels that a square covers is halved (Andriushchenko et al., 2020, section
@@ -133,6 +133,7 @@ def _search(job: Job, samples: Samples, state: _State, active: torch.Tensor, win
     """
     clean, labels, epsilons = samples.clean[active], samples.labels[active], samples.epsilons[active]
     best, margins = state.best[active], state.margins[active]
+    search = start_search(job.model, best, [window.side for window in windows])
     for window in windows:
         rows, columns = slice(window.row, window.row + window.side), slice(window.column, window.column + window.side)
         # Outside of the window nothing moves: clipping what was clipped before changes no bit.
@@ -141,9 +142,10 @@ def _search(job: Job, samples: Samples, state: _State, active: torch.Tensor, win
         proposal = before + 2 * epsilons * window.signs
         proposal = torch.minimum(torch.maximum(proposal, around - epsilons), around + epsilons).clamp_(0, 1)
         best[:, :, rows, columns] = proposal
-        found = _margins(job.model.logits(best), labels)
+        found = _margins(search.logits(window.row, window.column, proposal), labels)
         accepted = (found < margins) & (margins > 0)
         margins = torch.where(accepted, found, margins)
+        search.accept(accepted)
         best[:, :, rows, columns] = torch.where(accepted.view(-1, 1, 1, 1), proposal, before)
     state.best[active] = best
     state.margins[active] = margins

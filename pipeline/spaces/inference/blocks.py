@@ -115,8 +115,17 @@ class _Sum:
 
 
 @dataclass(frozen=True)
-class _NodeKernels:
-    """A node's terms with their weights, each with the node it reads."""
+class NodeKernels:
+    """A node's terms with their weights, each with the node it reads.
+
+    Attributes:
+        index: number of the node.
+        needs: which forms of it are read.
+        poolings: source and kernel of each pooling.
+        skips: source of each skip connection, and how many times it is added.
+        convolutions: source and kernel of each convolution of the source's ReLU.
+        gradients: source and input gradient of each convolution.
+    """
 
     index: int
     needs: Needs
@@ -126,8 +135,80 @@ class _NodeKernels:
     gradients: list[tuple[int, Convolution]]
 
 
+class Reader(Protocol):
+    """How the terms of a node get at what they read: whole maps, or a window of them."""
+
+    def pool(self, source: int, pooling: AveragePooling) -> torch.Tensor:
+        """Pool a node's value into memory of its own."""
+
+    def raw(self, source: int) -> torch.Tensor:
+        """Get a node's value as it is; others may read it too."""
+
+    def constant(self, node: int) -> torch.Tensor | None:
+        """Get what constant edges bring to a node; None for nothing."""
+
+    def convolve(
+        self, source: int, convolution: Convolution, *, add: torch.Tensor | None, in_place: bool, rectify: bool
+    ) -> torch.Tensor:
+        """Convolve a node's ReLU (see `Convolution`)."""
+
+
+class _Whole:
+    """Reads whole feature maps."""
+
+    def __init__(self, values: dict[int, Value], constants: ConstantMaps) -> None:
+        self._values = values
+        self._constants = constants
+
+    def pool(self, source: int, pooling: AveragePooling) -> torch.Tensor:
+        return pooling(self._values[source].raw)
+
+    def raw(self, source: int) -> torch.Tensor:
+        return self._values[source].raw
+
+    def constant(self, node: int) -> torch.Tensor | None:
+        if node not in self._constants:
+            return None
+        shape = self._values[0].any_form
+        return self._constants.of(node, shape).expand(len(shape), -1, -1, -1)
+
+    def convolve(
+        self, source: int, convolution: Convolution, *, add: torch.Tensor | None, in_place: bool, rectify: bool
+    ) -> torch.Tensor:
+        return convolution(self._values[source].rectified, add=add, in_place=in_place, rectify=rectify)
+
+
+def compute_node(node: NodeKernels, reader: Reader) -> Value:
+    """Sum a node's terms, in one order whatever part of the maps is read, so that it gives the same bits."""
+    # What costs a pass of its own comes first, so that the convolutions can add it in their own passes.
+    total = _Sum()
+    for source, pooling in node.poolings:
+        if total.start is None:
+            total.put(reader.pool(source, pooling))
+        else:
+            total.add(reader.pool(source, pooling))
+    for source, times in node.skips:
+        total.add(reader.raw(source), times=times)
+    constant = reader.constant(node.index)
+    if constant is not None:
+        total.add(constant)
+    for position, (source, convolution) in enumerate(node.convolutions, start=1):
+        # The last convolution can apply the ReLU, unless the sum is read without it too.
+        rectify = position == len(node.convolutions) and not node.needs.raw
+        total.put(reader.convolve(source, convolution, add=total.start, in_place=total.own, rectify=rectify))
+        if rectify:
+            return Value(None, total.total)
+    return Value.of(total.total, node.needs)
+
+
 class CellBlock:
     """A cell, run by its program.
+
+    Attributes:
+        needs: which forms of its input it reads.
+        nodes: the nodes to compute, in order, with their kernels.
+        output: the node that is its output.
+        constants: what constant edges bring to its nodes.
 
     Args:
         program: the cell's program; its output is one of its nodes.
@@ -149,48 +230,32 @@ class CellBlock:
         output: Needs,
     ) -> None:
         self.needs = Needs(program.reads_raw(0), program.reads_rectified(0))
-        self._output = program.nodes[-1].index
-        self._constants = ConstantMaps(program, layers, channels)
-        self._nodes = [
+        self.output = program.nodes[-1].index
+        self.constants = ConstantMaps(program, layers, channels)
+        self.nodes = [
             _load_node(node, layers, channels, device, dtype, _forms(program, node, output)) for node in program.nodes
         ]
 
     def forward(self, value: Value, tape: Tape | None) -> Value:
-        """Compute the nodes in order (see `Block`)."""
-        values = {0: value}
-        for node in self._nodes:
-            values[node.index] = self._compute(node, values)
-            if tape is not None:
-                tape.update({source: values[source].rectified for source, _ in node.convolutions})
-        return values[self._output]
+        """Compute the output (see `Block`)."""
+        values = self.compute(value)
+        if tape is not None:
+            tape.update({source: values[source].rectified for node in self.nodes for source, _ in node.convolutions})
+        return values[self.output]
 
-    def _compute(self, node: _NodeKernels, values: dict[int, Value]) -> Value:
-        # What costs a pass of its own comes first, so that the convolutions can add it in their own passes.
-        total = _Sum()
-        for source, pooling in node.poolings:
-            if total.start is None:
-                total.put(pooling(values[source].raw))
-            else:
-                total.add(pooling(values[source].raw))
-        for source, times in node.skips:
-            total.add(values[source].raw, times=times)
-        if node.index in self._constants:
-            shape = values[0].any_form
-            total.add(self._constants.of(node.index, shape).expand(len(shape), -1, -1, -1))
-        for position, (source, convolution) in enumerate(node.convolutions, start=1):
-            # The last convolution can apply the ReLU, unless the sum is read without it too.
-            rectify = position == len(node.convolutions) and not node.needs.raw
-            total.put(convolution(values[source].rectified, add=total.start, in_place=total.own, rectify=rectify))
-            if rectify:
-                return Value(None, total.total)
-        return Value.of(total.total, node.needs)
+    def compute(self, value: Value) -> dict[int, Value]:
+        """Compute the nodes in order; the input is node 0."""
+        values = {0: value}
+        for node in self.nodes:
+            values[node.index] = compute_node(node, _Whole(values, self.constants))
+        return values
 
     def backward(self, gradient: torch.Tensor, tape: Tape) -> torch.Tensor:
         """Go through the nodes in reverse order (see `Block`)."""
-        past_relu = {0: _Sum()} | {node.index: _Sum() for node in self._nodes}
+        past_relu = {0: _Sum()} | {node.index: _Sum() for node in self.nodes}
         through_relu: dict[int, torch.Tensor] = {}
-        past_relu[self._output].put(gradient)
-        for node in reversed(self._nodes):
+        past_relu[self.output].put(gradient)
+        for node in reversed(self.nodes):
             arrived = _join(past_relu[node.index], through_relu.get(node.index), tape.get(node.index))
             for source, kernel in node.gradients:
                 known = through_relu.get(source)
@@ -207,14 +272,14 @@ class CellBlock:
 
 def _load_node(
     node: Node, layers: nn.ModuleList, channels: int, device: torch.device, dtype: torch.dtype, needs: Needs
-) -> _NodeKernels:
+) -> NodeKernels:
     """Fold and merge the weights of a node's terms."""
     merged = [
         (term.source, *merge(fold_block(layers[edge]) for edge in term.convolutions))
         for term in node.terms
         if term.convolutions
     ]
-    return _NodeKernels(
+    return NodeKernels(
         node.index,
         needs,
         [
@@ -250,6 +315,14 @@ def _join(past_relu: _Sum, through_relu: torch.Tensor | None, rectified: torch.T
 class ReductionBlock:
     """The residual reduction: halves the image, doubles the channels.
 
+    Attributes:
+        needs: which forms of its input it reads.
+        output: which forms of its output are read.
+        first: convolution with stride 2, on the input's ReLU.
+        second: convolution of the first one's ReLU; the shortcut is added to it.
+        halving: the shortcut's pooling.
+        down: the shortcut's 1x1 convolution.
+
     Args:
         block: the plain block.
         device: where to compute.
@@ -259,30 +332,30 @@ class ReductionBlock:
 
     def __init__(self, block: nn.Module, *, device: torch.device, dtype: torch.dtype, output: Needs) -> None:
         self.needs = Needs(raw=True, rectified=True)
-        self._output = output
+        self.output = output
         first = fold_block(cast("nn.Module", block.conv_a))
         second = fold_block(cast("nn.Module", block.conv_b))
         down = cast("nn.Conv2d", cast("nn.Sequential", block.downsample)[1]).weight.detach().double()
-        self._first = Convolution(*first, device=device, dtype=dtype, stride=2)
-        self._second = Convolution(*second, device=device, dtype=dtype)
-        self._halving = Halving(down.shape[1], device=device, dtype=dtype)
-        self._down = Convolution(down, None, device=device, dtype=dtype)
+        self.first = Convolution(*first, device=device, dtype=dtype, stride=2)
+        self.second = Convolution(*second, device=device, dtype=dtype)
+        self.halving = Halving(down.shape[1], device=device, dtype=dtype)
+        self.down = Convolution(down, None, device=device, dtype=dtype)
         self._first_gradient = StridedGradient(first[0], device=device, dtype=dtype)
         self._second_gradient = Convolution(transposed(second[0]), None, device=device, dtype=dtype)
         self._down_gradient = Convolution(transposed(down) / 4, None, device=device, dtype=dtype)
 
     def forward(self, value: Value, tape: Tape | None) -> Value:
         """Compute both branches (see `Block`)."""
-        hidden = self._first(value.rectified, rectify=True)
-        shortcut = self._down(self._halving(value.raw))
+        hidden = self.first(value.rectified, rectify=True)
+        shortcut = self.down(self.halving(value.raw))
         if tape is not None:
             tape.update({0: value.rectified, 1: hidden})
-        rectify = not self._output.raw
-        result = self._second(hidden, add=shortcut, in_place=True, rectify=rectify)
-        return Value(None, result) if rectify else Value.of(result, self._output)
+        rectify = not self.output.raw
+        result = self.second(hidden, add=shortcut, in_place=True, rectify=rectify)
+        return Value(None, result) if rectify else Value.of(result, self.output)
 
     def backward(self, gradient: torch.Tensor, tape: Tape) -> torch.Tensor:
         """Go back through both branches (see `Block`)."""
         hidden = mask_gradient(self._second_gradient(gradient), tape[1])
         total = mask_gradient(self._first_gradient(hidden), tape[0])
-        return total.add_(self._halving.backward(self._down_gradient(gradient)))
+        return total.add_(self.halving.backward(self._down_gradient(gradient)))

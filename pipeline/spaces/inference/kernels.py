@@ -6,6 +6,8 @@ is used on a CPU where it is there and gives the right answer (`fuses_on_cpu`). 
 type, float32 or bfloat16; sums inside one operation are float32.
 """
 
+import copy
+from collections.abc import Iterable
 from functools import cache
 from typing import Final
 
@@ -84,6 +86,18 @@ class Convolution:
         self._groups = groups
         self._fused = (device.type == "cpu" and fuses_on_cpu(dtype)) if fused is None else fused
         self._packed: torch.Tensor | None = None
+
+    @property
+    def reach(self) -> int:
+        """How many pixels to each side an odd kernel sees."""
+        return int(self._weight.shape[-1]) // 2
+
+    def unpadded(self) -> "Convolution":
+        """The same convolution of a part of an image that comes with the pixels around it: nothing is padded."""
+        bare = copy.copy(self)
+        bare._padding = [0, 0]
+        bare._packed = None
+        return bare
 
     def __call__(
         self, x: torch.Tensor, *, add: torch.Tensor | None = None, in_place: bool = False, rectify: bool = False
@@ -181,6 +195,30 @@ class AveragePooling:
         pooled = self._mean_of_nine(x)
         for axis in (2, 3):
             _scale_border(pooled, axis)
+        return pooled
+
+    def unpadded(self) -> "AveragePooling":
+        """The same pooling for `pool_part`; only on a CPU."""
+        bare = copy.copy(self)
+        bare._mean_of_nine = None if self._mean_of_nine is None else self._mean_of_nine.unpadded()
+        return bare
+
+    def pool_part(self, x: torch.Tensor, edges: Iterable[tuple[int, int]]) -> torch.Tensor:
+        """Pool a part of an image; of an `unpadded` pooling.
+
+        Args:
+            x: (B, C, h + 2, w + 2) float32, channels_last: the part and the pixels around it, zero outside the image.
+            edges: axis and position (0 or -1) of those rows and columns of the part that lie on the image's border.
+                Images of one row or one column have no parts.
+
+        Returns:
+            (B, C, h, w), the caller's own.
+        """
+        if self._mean_of_nine is None:
+            raise NotImplementedError("Parts of images are pooled on a CPU only. Pool the whole image.")
+        pooled = self._mean_of_nine(x)
+        for axis, edge in edges:
+            pooled.select(axis, edge).mul_(_POOL_SIZE / (_POOL_SIZE - 1))
         return pooled
 
     def backward(

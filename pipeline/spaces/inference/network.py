@@ -1,6 +1,6 @@
 """A loaded network, rewritten for speed: logits and input gradients that equal the plain network's within rounding."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import cast
 
 import torch
@@ -13,6 +13,7 @@ from pipeline.records import Normalisation
 from pipeline.spaces.inference.blocks import Block, CellBlock, Needs, ReductionBlock, Tape, Value
 from pipeline.spaces.inference.folding import batch_norm_affine, fold
 from pipeline.spaces.inference.kernels import Convolution, transposed
+from pipeline.spaces.inference.local import LocalKernels, LocalPass
 from pipeline.spaces.inference.memory import keep_freed_memory
 from pipeline.spaces.inference.program import CellProgram, plan_cell
 from pipeline.spaces.network import Network
@@ -70,6 +71,9 @@ class InferenceNetwork:
         self._classes = torch.arange(self.n_classes, device=device)
         self._classifier_weight = network.classifier.weight.detach().to(device, torch.float32)
         self._classifier_bias = network.classifier.bias.detach().to(device, torch.float32)
+        self._local: LocalKernels | None = None
+        if device.type == "cpu" and dtype is torch.float32:
+            self._local = LocalKernels(self._stem, needs, self._blocks, self._head)
 
     @property
     def is_constant(self) -> bool:
@@ -131,6 +135,30 @@ class InferenceNetwork:
                 gradient[piece] = self._backward(onto_logits, activations, tapes)
         return logits, loss, gradient
 
+    def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> LocalPass | None:
+        """Prepare to classify images again and again that change in one window at a time.
+
+        Args:
+            pixels: (B, 3, H, W) float32 in [0, 1], H and W multiples of 4.
+            sides: rows and columns of the window in each query to come.
+
+        Returns:
+            What answers the queries with the logits of `logits`; None where `logits` itself is as fast: large windows,
+            few queries, networks that spread every change at once, more images than one chunk, bfloat16, and devices
+            other than a CPU. The choice follows from the network, the windows and their number alone, never from the
+            images.
+        """
+        if self._is_constant or self._local is None or not 0 < len(pixels) <= max(self.chunk or 0, MIN_BATCH):
+            return None
+        depth = self._local.depth(sides, *pixels.shape[2:])
+        if depth == 0:
+            return None
+        if len(pixels) < MIN_BATCH:
+            pixels = _fill(pixels)
+        with torch.inference_mode():
+            centred = (pixels - self._mean).contiguous(memory_format=torch.channels_last)
+            return LocalPass(self._local, centred, self._mean, depth)
+
     def _pieces(self, n_images: int) -> Iterator[slice]:
         """Cut images into chunks; the last one overlaps the one before if it would be too small."""
         step = max(self.chunk or n_images, MIN_BATCH)
@@ -153,6 +181,9 @@ class InferenceNetwork:
 
     def _activations(self, features: torch.Tensor) -> torch.Tensor:
         return torch.addcmul(self._shift, features.to(torch.float32), self._scale).relu_()
+
+    def _head(self, value: Value) -> torch.Tensor:
+        return self._classify(self._activations(value.raw))
 
     def _classify(self, activations: torch.Tensor) -> torch.Tensor:
         return functional.linear(activations.mean(dim=(2, 3)), self._classifier_weight, self._classifier_bias)
