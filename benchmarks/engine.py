@@ -7,6 +7,9 @@ the published network, once an epsilon) and once for the fused engine, and media
 attack's cost is marginal: the difference of two run lengths, so that what is done once an attack drops out. On a CPU
 the clock is the thread's CPU time, which other processes disturb less than they disturb the clock on the wall.
 
+Square's windows shrink over a run, and on a CPU the fused engine's work with them: each stage of the run is measured by
+itself and weighed by the queries that are made in it (`square_stages.py`).
+
 Weights are random: they decide no time. Epsilons are so small that no image is ever fooled, so that every step is made
 for every image; the share of Square's queries that a sweep really makes is measured by `active_share.py`.
 
@@ -27,11 +30,13 @@ from statistics import median
 import torch
 from torch.nn import functional
 
+from benchmarks.square_stages import ACTIVE_SHARE_FILE, Stage, mean_query_seconds, search_seconds, stages_of
 from pipeline.classifier import Classifier
 from pipeline.evaluate import configure_torch
 from pipeline.perturbations import PERTURBATIONS, Parameters
 from pipeline.perturbations.base import Context, to_float
 from pipeline.perturbations.fused import apgd, fgsm, pgd, square
+from pipeline.perturbations.fused.job import CPU_SAMPLES
 from pipeline.perturbations.fused.model import Model
 from pipeline.records import Normalisation
 from pipeline.spaces.inference import compile_network
@@ -49,7 +54,6 @@ FULL_LENGTHS = {"pgd": 40, "aa_apgd-ce": 100, "aa_square": 5000}
 HARMLESS_EPSILON_255 = 1e-4
 CLASSES = {13714: "heavy", 1462: "heavy", 21: "middling", 991: "middling", 309: "light", 0: "light"}
 CHANNELS, CELLS, IMAGE_SIZE = 16, 5, 32
-ACTIVE_SHARE_FILE = Path(__file__).with_name("square_active_share.json")
 
 Task = Callable[[], object]
 Clock = Callable[[Task], float]
@@ -221,6 +225,14 @@ def suite_seconds(costs: dict[str, float], square_share: float) -> float:
     return costs["fgsm"] + N_PAPER_EPSILONS * sum(steps[key] * costs[key] for key in steps)
 
 
+def measure_searches(case: Case, n_samples: int, stages: list[Stage], clock: Clock) -> dict[int, float]:
+    """Measure the stages of Square in which the fused engine looks at the window alone: side to seconds an image."""
+    n_repeats = -(-n_samples // len(case.images))
+    pixels = to_float(case.images).repeat(n_repeats, 1, 1, 1)[:n_samples]
+    found = {stage.side: search_seconds(case.compiled, pixels, stage, clock) for stage in stages}
+    return {side: seconds for side, seconds in found.items() if seconds is not None}
+
+
 def measure(index: int, options: argparse.Namespace, square_share: float) -> dict[str, object]:
     device = torch.device(options.device)
     clock = make_clock(device)
@@ -234,7 +246,8 @@ def measure(index: int, options: argparse.Namespace, square_share: float) -> dic
         (what, engine, task) for engine in epsilons for what, task in measurements_of(case, engine, epsilons[engine])
     ]
     found: dict[tuple[str, str], list[float]] = {(what, engine): [] for what, engine, _ in tasks}
-    limits = []
+    stages = stages_of(FULL_LENGTHS["aa_square"], IMAGE_SIZE, options.square_share)
+    limits, searches = [], []
     for warming_up in (True, *[False] * options.rounds):
         for what in dict.fromkeys(what for what, _, _ in tasks):
             for name, engine, task in tasks:
@@ -244,14 +257,22 @@ def measure(index: int, options: argparse.Namespace, square_share: float) -> dic
                         found[what, engine].append(seconds)
         if not warming_up:
             limits.append(limit.seconds(clock))
+            searches.append(measure_searches(case, CPU_SAMPLES, stages, clock))
     costs = {
         engine: {what: median(values) for (what, by), values in found.items() if by == engine}
         for engine in ("reference", "fused")
     }
     suites = {engine: suite_seconds(costs[engine], square_share) for engine in costs}
+    suites["whole"] = suites["fused"]
+    local = {side: median(search[side] for search in searches) for side in searches[0]}
+    whole = costs["fused"]["aa_square"]
+    costs["fused"]["aa_square"] = mean_query_seconds(stages, whole, costs["fused"]["forward"], local)
+    suites["fused"] = suite_seconds(costs["fused"], square_share)
     return {
         "index": index,
         "seconds": costs,
+        "square_whole": whole,
+        "square_local": local,
         "suite": suites,
         "limit": median(limits),
         "limit_gflops": limit.flops / median(limits) / 1e9,
@@ -260,8 +281,10 @@ def measure(index: int, options: argparse.Namespace, square_share: float) -> dic
 
 def print_header() -> None:
     print(
-        "| network | forward | + gradient | FGSM × 11 | PGD | APGD-CE | Square | **suite** | fused forward, µs "
-        "| convolutions alone, µs (GFLOP/s) | share of that limit | suite if at the limit |\n" + "|---" * 12 + "|",
+        "| network | forward | + gradient | FGSM × 11 | PGD | APGD-CE | Square, whole passes | Square | **suite** "
+        "| fused forward, µs | convolutions alone, µs (GFLOP/s) | share of that limit | suite of whole passes at it |\n"
+        + "|---" * 13
+        + "|",
         flush=True,
     )
 
@@ -269,10 +292,11 @@ def print_header() -> None:
 def print_row(row: dict, square_share: float) -> None:
     reference, fused = row["seconds"]["reference"], row["seconds"]["fused"]
     ratios = [reference[what] / fused[what] for what in reference]
+    ratios.insert(-1, reference["aa_square"] / row["square_whole"])
     suite = row["suite"]["reference"] / row["suite"]["fused"]
-    # Square is most of the suite and is forward passes; what its forward pass could save is what the suite could.
+    # Square is most of the suite and, with whole passes, forward passes; what one could save is what the suite could.
     saved = N_PAPER_EPSILONS * FULL_LENGTHS["aa_square"] * square_share * (fused["forward"] - row["limit"])
-    at_limit = row["suite"]["reference"] / (row["suite"]["fused"] - saved)
+    at_limit = row["suite"]["reference"] / (row["suite"]["whole"] - saved)
     name = f"#{row['index']} ({CLASSES[row['index']]})" if row["index"] in CLASSES else f"#{row['index']}"
     cells = [name, *(f"{ratio:.2f}" for ratio in ratios), f"**{suite:.2f}**", f"{fused['forward'] * 1e6:.0f}"]
     cells += [f"{row['limit'] * 1e6:.0f} ({row['limit_gflops']:.0f})", f"{row['limit'] / fused['forward']:.0%}"]

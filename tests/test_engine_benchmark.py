@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import engine, engine_gpu
-from benchmarks.engine import convolutions_of, stratified_sample, suite_seconds
+from benchmarks.engine import convolutions_of, read_square_share, stratified_sample, suite_seconds
+from benchmarks.square_stages import mean_query_seconds, stages_of
+from pipeline.perturbations.fused.square import side_of
 from pipeline.spaces.inference.capacity import Capacity
 from pipeline.spaces.nasbench201 import evaluated_indices, format_spec, multiply_accumulates
 
@@ -46,6 +48,22 @@ def test_the_sample_is_fixed_and_spread_over_the_costs():
 def test_suite_cost():
     costs = {"fgsm": 1.0, "pgd": 0.01, "aa_apgd-ce": 0.02, "aa_square": 0.001}
     assert suite_seconds(costs, 0.5) == pytest.approx(1 + 7 * (0.4 + 2 + 2.5))
+
+
+def test_the_stages_of_square_are_its_queries_and_its_sides():
+    stages = stages_of(5000, 32)
+    sides = [side_of(query, 0.8, (3, 32, 32)) for query in range(5000)]
+    assert [stage.side for stage in stages for _ in range(stage.first, stage.stop)] == sides
+    made = sum(stage.weight for stage in stages) / 5000
+    assert made == pytest.approx(read_square_share(), abs=0.02)
+    assert sum(stage.weight for stage in stages_of(5000, 32, share=0.5)) == pytest.approx(2500)
+
+
+def test_what_a_query_costs_on_average_lies_between_its_stages():
+    stages = stages_of(5000, 32, share=0.5)
+    assert mean_query_seconds(stages, 2.0, 1.5, {}) == pytest.approx(2.0)
+    last = {stage.side: 0.5 for stage in stages if stage.first > 1000}
+    assert mean_query_seconds(stages, 2.0, 1.5, last) == pytest.approx((1001 * 2 + 3999 * 1) / 5000)
 
 
 # --- on a GPU --------------------------------------------------------------------------------------------------------
