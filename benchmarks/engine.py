@@ -9,6 +9,11 @@ the clock is the thread's CPU time, which other processes disturb less than they
 
 Weights are random: they decide no time. Epsilons are so small that no image is ever fooled, so that every step is made
 for every image; the share of Square's queries that a sweep really makes is measured by `active_share.py`.
+
+    python -m benchmarks.engine --device cuda --sample 8
+
+On CUDA the reference runs at several batch sizes, the libraries' usual one among them, and the fused engine at the one
+that it chooses by the device's memory (`engine_gpu.py`).
 """
 
 import argparse
@@ -27,6 +32,7 @@ from pipeline.evaluate import configure_torch
 from pipeline.perturbations import PERTURBATIONS, Parameters
 from pipeline.perturbations.base import Context, to_float
 from pipeline.perturbations.fused import apgd, fgsm, pgd, square
+from pipeline.perturbations.fused.model import Model
 from pipeline.records import Normalisation
 from pipeline.spaces.inference import compile_network
 from pipeline.spaces.inference.kernels import Convolution
@@ -46,6 +52,9 @@ CHANNELS, CELLS, IMAGE_SIZE = 16, 5, 32
 ACTIVE_SHARE_FILE = Path(__file__).with_name("square_active_share.json")
 
 Task = Callable[[], object]
+Clock = Callable[[Task], float]
+Measurement = Callable[[Clock], float]
+"""A clock → seconds an image, of a pass or of a step of an attack."""
 
 
 @dataclass
@@ -56,6 +65,8 @@ class Case:
     device: torch.device
     images: torch.Tensor
     labels: torch.Tensor = field(init=False)
+    model: Model = field(init=False)
+    model_batch: int | None = None
 
     def __post_init__(self) -> None:
         self.spec = architecture(self.index).spec
@@ -63,36 +74,47 @@ class Case:
         network = build_network(self.spec, n_classes=N_CLASSES)
         self.classifier = Classifier(network, NORMALISATION, N_CLASSES, device=self.device)
         self.compiled = compile_network(network, self.spec, NORMALISATION, n_classes=N_CLASSES, device=self.device)
+        self.model = self.compiled
         self.labels = self.compiled.logits(to_float(self.images)).argmax(dim=1)
 
-    def attack(self, engine: str, key: str, strengths: tuple[float, ...], parameters: Parameters) -> None:
+    def attack(
+        self, engine: str, key: str, strengths: tuple[float, ...], parameters: Parameters, batch: int | None = None
+    ) -> None:
         """Run one attack on all images at some epsilons; complain if it fooled any, since its steps were fewer then."""
         fused = engine == "fused"
-        model = self.compiled if fused else None
-        context = Context(self.classifier, 0, len(self.images), key=key, engine=engine, model=model)
+        context = Context(
+            self.classifier,
+            0,
+            batch or len(self.images),
+            key=key,
+            engine=engine,
+            model=self.model if fused else None,
+            model_batch=self.model_batch,
+        )
         perturb = FUSED[key].perturb if fused else PERTURBATIONS[key].load()
         indices = torch.arange(len(self.images)).numpy()
-        for batch in perturb(context, parameters, strengths, images=self.images, labels=self.labels, indices=indices):
+        for found in perturb(context, parameters, strengths, images=self.images, labels=self.labels, indices=indices):
             if key != "fgsm" and not torch.equal(
-                self.compiled.logits(batch.images).argmax(dim=1), self.labels[batch.positions]
+                self.model.logits(found.images).argmax(dim=1), self.labels[found.positions]
             ):
-                raise RuntimeError(f"#{self.index}: {key} fooled an image at epsilon {strengths[batch.strength]}/255")
+                raise RuntimeError(f"#{self.index}: {key} fooled an image at epsilon {strengths[found.strength]}/255")
 
-    def forward(self, engine: str) -> None:
+    def forward(self, engine: str, batch: int | None = None) -> None:
         """Classify all images once."""
-        pixels = to_float(self.images)
-        with torch.no_grad():
-            self.compiled.logits(pixels) if engine == "fused" else self.classifier(pixels)
+        for pixels in to_float(self.images).split(batch or len(self.images)):
+            with torch.no_grad():
+                self.model.logits(pixels) if engine == "fused" else self.classifier(pixels)
 
-    def gradient(self, engine: str) -> None:
+    def gradient(self, engine: str, batch: int | None = None) -> None:
         """Classify all images and differentiate the cross-entropy once."""
-        pixels = to_float(self.images)
-        if engine == "fused":
-            self.compiled.loss_and_gradient(pixels, self.labels)
-        else:
-            pixels.requires_grad_()
-            loss = functional.cross_entropy(self.classifier(pixels), self.labels, reduction="sum")
-            torch.autograd.grad(loss, [pixels])
+        size = batch or len(self.images)
+        for pixels, labels in zip(to_float(self.images).split(size), self.labels.split(size), strict=True):
+            if engine == "fused":
+                self.model.loss_and_gradient(pixels, labels)
+            else:
+                pixels.requires_grad_()
+                loss = functional.cross_entropy(self.classifier(pixels), labels, reduction="sum")
+                torch.autograd.grad(loss, [pixels])
 
 
 def convolutions_of(spec: str) -> dict[tuple[int, int, int, int, int], int]:
@@ -131,7 +153,7 @@ class ConvolutionLimit:
             self.kernels.append((kernel, x, number))
             self.flops += 2.0 * number * inputs * outputs * size**2 * (pixels // stride) ** 2
 
-    def seconds(self, clock: Callable[[Task], float]) -> float:
+    def seconds(self, clock: Clock) -> float:
         """Seconds an image."""
         with torch.inference_mode():
             timed = []
@@ -141,7 +163,7 @@ class ConvolutionLimit:
         return sum(timed) / self.n_images
 
 
-def make_clock(device: torch.device) -> Callable[[Task], float]:
+def make_clock(device: torch.device) -> Clock:
     def on_cpu(task: Task) -> float:
         start = time.thread_time()
         task()
@@ -157,43 +179,40 @@ def make_clock(device: torch.device) -> Callable[[Task], float]:
     return on_cuda if device.type == "cuda" else on_cpu
 
 
-def measurements_of(case: Case) -> Iterator[tuple[str, str, Callable[[Callable[[Task], float]], float]]]:
-    """What is measured of a network: (what, engine, seconds an image as a function of the clock)."""
+def step_seconds(
+    case: Case, engine: str, key: str, epsilons: tuple[float, ...], batch: int | None = None
+) -> Measurement:
+    """What one step of an attack costs for a sample: the difference of two run lengths."""
+    name, *lengths = LENGTHS[key]
+
+    def measured(clock: Clock) -> float:
+        times = [
+            clock(
+                lambda length=length: case.attack(
+                    engine, key, epsilons, PERTURBATIONS[key].parameters(**{name: length}), batch
+                )
+            )
+            for length in lengths
+        ]
+        return (times[1] - times[0]) / (lengths[1] - lengths[0]) / (len(case.images) * len(epsilons))
+
+    return measured
+
+
+def measurements_of(
+    case: Case, engine: str, epsilons: tuple[float, ...], batch: int | None = None
+) -> Iterator[tuple[str, Measurement]]:
+    """What is measured of a network in one engine: (what, seconds an image as a function of the clock)."""
     n_images = len(case.images)
-    # Two epsilons fill the fused engine's batches as seven do; the reference attacks one after the other anyway.
-    epsilons = {"reference": (HARMLESS_EPSILON_255,), "fused": (HARMLESS_EPSILON_255, 2 * HARMLESS_EPSILON_255)}
-    for engine in ("reference", "fused"):
-        yield "forward", engine, lambda clock, engine=engine: clock(lambda: case.forward(engine)) / n_images
-        yield "gradient", engine, lambda clock, engine=engine: clock(lambda: case.gradient(engine)) / n_images
-        fgsm_parameters = PERTURBATIONS["fgsm"].parameters()
-        yield (
-            "fgsm",
-            engine,
-            lambda clock, engine=engine, parameters=fgsm_parameters: (
-                clock(lambda: case.attack(engine, "fgsm", parameters.strengths, parameters)) / n_images
-            ),
-        )
-        for key, (name, short, long) in LENGTHS.items():
-
-            def marginal(
-                clock: Callable[[Task], float],
-                engine: str = engine,
-                key: str = key,
-                name: str = name,
-                lengths: tuple[int, int] = (short, long),
-            ) -> float:
-                times = [
-                    clock(
-                        lambda length=length: case.attack(
-                            engine, key, epsilons[engine], PERTURBATIONS[key].parameters(**{name: length})
-                        )
-                    )
-                    for length in lengths
-                ]
-                n_samples = n_images * len(epsilons[engine])
-                return (times[1] - times[0]) / (lengths[1] - lengths[0]) / n_samples
-
-            yield key, engine, marginal
+    parameters = PERTURBATIONS["fgsm"].parameters()
+    yield "forward", lambda clock: clock(lambda: case.forward(engine, batch)) / n_images
+    yield "gradient", lambda clock: clock(lambda: case.gradient(engine, batch)) / n_images
+    yield (
+        "fgsm",
+        lambda clock: clock(lambda: case.attack(engine, "fgsm", parameters.strengths, parameters, batch)) / n_images,
+    )
+    for key in LENGTHS:
+        yield key, step_seconds(case, engine, key, epsilons, batch)
 
 
 def suite_seconds(costs: dict[str, float], square_share: float) -> float:
@@ -209,7 +228,11 @@ def measure(index: int, options: argparse.Namespace, square_share: float) -> dic
     images = torch.randint(0, 256, (options.images, 3, IMAGE_SIZE, IMAGE_SIZE), dtype=torch.uint8, generator=generator)
     case = Case(index, device, images.to(device))
     limit = ConvolutionLimit(case.spec, options.images, device)
-    tasks = list(measurements_of(case))
+    # Two epsilons fill the fused engine's batches as seven do; the reference attacks one after the other anyway.
+    epsilons = {"reference": (HARMLESS_EPSILON_255,), "fused": (HARMLESS_EPSILON_255, 2 * HARMLESS_EPSILON_255)}
+    tasks = [
+        (what, engine, task) for engine in epsilons for what, task in measurements_of(case, engine, epsilons[engine])
+    ]
     found: dict[tuple[str, str], list[float]] = {(what, engine): [] for what, engine, _ in tasks}
     limits = []
     for warming_up in (True, *[False] * options.rounds):
@@ -285,16 +308,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--networks", type=int, nargs="*", default=list(CLASSES), help="indices")
     parser.add_argument("--sample", type=int, default=0, help="networks of the stratified sample, 0 for none")
-    parser.add_argument("--images", type=int, default=32, help="images (at least 32 on a CPU, 2,000 on CUDA)")
+    parser.add_argument("--images", type=int, help="images: 32 on a CPU and 5,000 on CUDA if not given")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--device", default="cpu")
     parser.add_argument(
         "--square-share", type=float, help="share of Square's queries that are made, in place of the measured one"
     )
+    parser.add_argument("--no-graphs", action="store_true", help="on CUDA: without CUDA graphs")
     parser.add_argument("--json", type=Path, help="also write everything measured here")
     options = parser.parse_args()
     configure_torch(threads=1)
     share = read_square_share() if options.square_share is None else options.square_share
+    if torch.device(options.device).type == "cuda":
+        from benchmarks import engine_gpu  # which is made of what stands here
+
+        engine_gpu.run(options, share)
+        return
+    options.images = options.images or 32
     print(
         f"Ratios reference / fused of the cost an image and step; {options.images} images, {options.rounds} rounds, "
         f"torch {torch.__version__} on {options.device}, one thread; {share:.1%} of Square's queries are made\n"

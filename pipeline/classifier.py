@@ -1,10 +1,37 @@
 """The network as every attack and measurement sees it: pixels in [0, 1] to logits."""
 
+import copy
+from typing import TypeVar
+
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
+from pipeline.precision import Precision, check_precision, map_dtype
 from pipeline.records import Normalisation
+
+_Network = TypeVar("_Network", bound=nn.Module)
+
+
+def cast_convolutions(network: _Network, dtype: torch.dtype) -> _Network:
+    """Copy a network with the weights of its convolutions in another type; all others stay as they are.
+
+    This, and not autocast, is the reference engine's ``bf16``: autocast also runs the classifier's matrix product in
+    bfloat16, its lists of operations differ between CPU and CUDA and between versions of PyTorch, and it holds for a
+    thread while it is entered, whereas here the arithmetic follows from the tensors.
+
+    Args:
+        network: a network with float32 weights.
+        dtype: type of the convolutions' weights; a weight is rounded once.
+
+    Returns:
+        The copy. BatchNorm answers in the type it is shown, from float32 statistics.
+    """
+    copied = copy.deepcopy(network)
+    for module in copied.modules():
+        if isinstance(module, nn.Conv2d):
+            module.to(dtype)
+    return copied
 
 
 class Classifier(nn.Module):
@@ -18,6 +45,16 @@ class Classifier(nn.Module):
         device: where to compute.
         micro_batch: at most this many images go through the network at once; None for no bound. It saves memory and is
             no part of the protocol: batches of draws stay as they are.
+        precision: the arithmetic of the network (`pipeline.precision.PRECISIONS`). With ``bf16`` a copy of the network
+            is used and the one given stays as it is; it is shown bfloat16 images, and it must let its feature maps keep
+            their type up to its float32 head, as `pipeline.spaces.network.Network` does. With ``tf32`` the switches
+            must be set by `pipeline.evaluate.configure_torch`.
+
+    Attributes:
+        shown: images that the last call sent through the network at once.
+
+    Raises:
+        ConfigError: unknown precision, or one that the device does not have.
     """
 
     mean: torch.Tensor
@@ -31,11 +68,15 @@ class Classifier(nn.Module):
         *,
         device: torch.device | str = "cpu",
         micro_batch: int | None = None,
+        precision: Precision = "fp32",
     ) -> None:
         super().__init__()
-        self.network = network
+        check_precision(precision, torch.device(device))
+        self._map_dtype = map_dtype(precision)
+        self.network = network if self._map_dtype is torch.float32 else cast_convolutions(network, self._map_dtype)
         self.n_classes = n_classes
         self.micro_batch = micro_batch
+        self.shown = 0
         self.register_buffer("mean", torch.tensor(normalisation.mean).view(1, 3, 1, 1))
         self.register_buffer("std", torch.tensor(normalisation.std).view(1, 3, 1, 1))
         self.requires_grad_(requires_grad=False)
@@ -48,7 +89,10 @@ class Classifier(nn.Module):
         return self.mean.device
 
     def _logits(self, pixels: torch.Tensor) -> torch.Tensor:
-        output = self.network((pixels - self.mean) / self.std)
+        normalised = (pixels - self.mean) / self.std
+        if self._map_dtype is not torch.float32:
+            normalised = normalised.to(self._map_dtype)
+        output = self.network(normalised)
         logits: torch.Tensor = output[1] if isinstance(output, tuple) else output
         if torch.is_grad_enabled() and pixels.requires_grad and not logits.requires_grad:
             # A network without a path from input to output may leave the graph; attacks then ask for a gradient that
@@ -65,6 +109,7 @@ class Classifier(nn.Module):
         Returns:
             Logits (B, C) float32, differentiable with respect to the pixels.
         """
+        self.shown = min(len(pixels), self.micro_batch or len(pixels))
         if self.micro_batch is None or len(pixels) <= self.micro_batch:
             return self._logits(pixels)
         pieces = torch.split(pixels, self.micro_batch)

@@ -14,6 +14,7 @@ from pipeline.errors import ConfigError, RobustError, closest
 from pipeline.files import bundled
 from pipeline.measurements import MEASUREMENTS
 from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS, CorruptionParameters, Parameters, perturbation
+from pipeline.precision import Precision
 from pipeline.spaces import nasbench201
 from pipeline.sweep_yaml import read_fields
 
@@ -114,6 +115,7 @@ class ExecutionSection(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     threads: Annotated[int, Field(ge=1)] = 1
     micro_batch: Annotated[int, Field(ge=1)] | None = None
+    cuda_graphs: bool = True
     window: Annotated[int, Field(ge=1, le=16)] = 2
     max_attempts: Annotated[int, Field(ge=1)] = 3
     part_minutes: Annotated[float, Field(gt=0)] = 15.0
@@ -145,8 +147,8 @@ class SweepConfig(Section):
     images: ImagesSection = ImagesSection()
     keys: dict[str, dict[str, Any]] = Field(default_factory=_every_key)
     measurements: tuple[str, ...] = ("accuracy", "confidence", "cm")
-    engine: Literal["reference", "fused"] = "reference"
-    precision: Literal["fp32"] = "fp32"
+    engine: Literal["fused", "reference"] = "fused"
+    precision: Precision = "fp32"
     seed: int = 0
     batch_size: Annotated[int, Field(ge=1)] = 250
     execution: ExecutionSection = ExecutionSection()
@@ -199,6 +201,12 @@ class SweepConfig(Section):
         if not value or len(set(value)) != len(value):
             raise ValueError(f"expected different measurements, got {list(value)}.")
         return tuple(name for name in MEASUREMENTS if name in value)
+
+    @model_validator(mode="after")
+    def _check_device(self) -> Self:
+        if self.precision == "tf32" and self.execution.device == "cpu":
+            raise ValueError("execution.device: expected auto or cuda, since CPUs have no precision tf32, got cpu.")
+        return self
 
     @property
     def parameters(self) -> dict[str, Parameters]:

@@ -10,38 +10,38 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipeline.errors import ConfigError, EvaluationError, closest
+from pipeline.errors import ConfigError, EvaluationError
 from pipeline.measurements import Accumulator, check_values
 from pipeline.perturbations import Parameters, Perturbation
 from pipeline.perturbations.base import Context, Perturbed, checked
+from pipeline.precision import Precision, check_precision
 from pipeline.records import EvaluationResult, ImageSet, Part
 
-PRECISIONS = ("fp32",)
-"""Arithmetic of the networks: IEEE float32 throughout, on every device."""
 
-
-def configure_torch(threads: int, precision: str = "fp32") -> None:
+def configure_torch(threads: int, precision: Precision = "fp32") -> None:
     """Set torch so that equal inputs give equal bytes on equal device types.
 
-    The number of threads is set because it decides how the CPU splits its sums. TF32 is off, cuDNN neither tries out
-    algorithms nor takes nondeterministic ones, and an operation without a deterministic form raises.
+    The number of threads is set because it decides how the CPU splits its sums. cuDNN neither tries out algorithms nor
+    takes nondeterministic ones, and an operation without a deterministic form raises. TF32 is on with ``tf32`` and off
+    with every other precision; these switches are the process's, and a second call sets them anew.
 
     Args:
         threads: CPU threads of one operation, at least 1.
-        precision: a name from `PRECISIONS`.
+        precision: a name from `pipeline.precision.PRECISIONS`, which defines them. Whether the device has it is for
+            whoever knows the device to check (`pipeline.precision.check_precision`).
 
     Raises:
         ConfigError: unknown precision, or no threads.
     """
-    if precision not in PRECISIONS:
-        raise ConfigError(
-            f"Setting up torch failed for precision {precision!r}: no such precision.{closest(precision, PRECISIONS)}"
-        )
+    check_precision(precision)
     if threads < 1:
         raise ConfigError(f"Setting up torch failed for threads: expected 1 or more, got {threads}.")
     torch.set_num_threads(threads)
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
+    tf32 = precision == "tf32"
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
+    # By default cuBLAS may add partial sums of bfloat16 products in bfloat16; 1x1 convolutions can be such products.
+    torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
     # cuBLAS reads it when it is first used; without it, deterministic algorithms refuse matrix products on CUDA.
@@ -49,6 +49,26 @@ def configure_torch(threads: int, precision: str = "fp32") -> None:
     torch.use_deterministic_algorithms(mode=True)
     # Every tensor is written before it is read here; filling them first would only cost time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+@dataclasses.dataclass(frozen=True)
+class ResidentImages:
+    """A selection of images on a device, kept there between parts; make it with `resident`.
+
+    Attributes:
+        pixels: (N, 3, H, W) uint8.
+        labels: (N,) int64.
+    """
+
+    pixels: torch.Tensor
+    labels: torch.Tensor
+
+
+def resident(images: ImageSet, device: torch.device) -> ResidentImages:
+    """Copy a selection's images and labels to a device."""
+    # Copies: torch takes no read-only memory, which is what memory maps and Ray's object store hand out.
+    pixels, labels = (torch.from_numpy(np.array(array)) for array in (images.images, images.labels))
+    return ResidentImages(pixels.to(device), labels.to(device))
 
 
 def evaluate(
@@ -60,6 +80,7 @@ def evaluate(
     measurements: Sequence[str],
     *,
     provenance: Mapping[str, str],
+    on_device: ResidentImages | None = None,
 ) -> Iterator[EvaluationResult]:
     """Evaluate the strengths of a part, each as soon as it is complete.
 
@@ -72,6 +93,7 @@ def evaluate(
         images: the whole selection that the part is a slice of.
         measurements: names from `pipeline.measurements.MEASUREMENTS`.
         provenance: versions, host and device, passed on to the results.
+        on_device: the same images on the classifier's device, where they are there already; else they are copied.
 
     Yields:
         A result for each strength. Every image that is measured goes through the network anew: the attacks' own
@@ -85,9 +107,8 @@ def evaluate(
     _check_part(context, part, images)
     context = dataclasses.replace(context, key=row.key, first_batch=part.start // context.batch_size)
     chosen = slice(part.start, part.stop)
-    # Copies: torch takes no read-only memory, which is what memory maps and Ray's object store hand out.
-    pixels = torch.from_numpy(np.array(images.images[chosen])).to(context.classifier.device)
-    labels = torch.from_numpy(np.array(images.labels[chosen])).to(context.classifier.device)
+    on_device = on_device or resident(images, context.classifier.device)
+    pixels, labels = on_device.pixels[chosen], on_device.labels[chosen]
     batches = checked(
         row.load(context.engine)(
             context, parameters, part.strengths, images=pixels, labels=labels, indices=images.indices[chosen]

@@ -11,20 +11,26 @@ from functools import cached_property
 from importlib.metadata import version
 
 import torch
+from torch import nn
 
 from pipeline.classifier import Classifier
 from pipeline.config import SweepConfig
 from pipeline.datasets.corrupted import CorruptedStore
 from pipeline.errors import CheckpointError, ConfigError, StorageError, WorkerBrokenError
-from pipeline.evaluate import configure_torch, evaluate
+from pipeline.evaluate import ResidentImages, configure_torch, evaluate, resident
 from pipeline.inputs import Inputs
 from pipeline.perturbations import PERTURBATIONS
 from pipeline.perturbations.base import Context
+from pipeline.perturbations.fused.job import IMAGES_HELD
 from pipeline.plan import DatasetFacts
+from pipeline.precision import check_precision
 from pipeline.records import Bundle, EvaluationResult, ImageSet, Part, Receipt, Unit, UnitFailure
 from pipeline.shards import ShardStore
 from pipeline.spaces import nasbench201
-from pipeline.spaces.inference import InferenceNetwork, compile_network
+from pipeline.spaces.inference import CPU_CHUNK, MIN_BATCH, InferenceNetwork, compile_network
+from pipeline.spaces.inference.buckets import Bucketed
+from pipeline.spaces.inference.capacity import choose_capacity
+from pipeline.spaces.inference.graphs import GraphCapture
 from pipeline.spaces.network import build_network
 
 COMMIT_SECONDS = 300.0
@@ -44,6 +50,10 @@ class WorkerSettings:
     datasets: Mapping[str, DatasetFacts]
 
 
+_Fused = InferenceNetwork | Bucketed
+"""What the fused engine attacks and measures: on a device with memory to plan by, it is shown fixed batch sizes."""
+
+
 class Worker:
     """Computes bundles in this process.
 
@@ -54,18 +64,21 @@ class Worker:
         device: where it computes.
 
     Raises:
-        ConfigError: the sweep asks for a GPU, and there is none.
+        ConfigError: the sweep asks for a GPU, and there is none, or for a precision that the device does not have.
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
         self.device = _choose_device(settings.config.execution.device)
+        check_precision(settings.config.precision, self.device)
         self._config = settings.config
         self._facts = settings.datasets
         self._inputs = Inputs(settings.config)
         self._store = ShardStore.open(settings.config.results)
         self._draining = threading.Event()
         self._corrupted: dict[str, CorruptedStore] = {}
-        self._loaded: tuple[tuple[str, int, str], Classifier, InferenceNetwork | None] | None = None
+        self._resident: dict[str, ResidentImages] = {}
+        self._memory = _device_memory(self.device)
+        self._loaded: tuple[tuple[str, int, str], Classifier, _Fused | None] | None = None
         self._micro_batch = settings.config.execution.micro_batch
         configure_torch(settings.config.execution.threads, settings.config.precision)
 
@@ -98,6 +111,9 @@ class Worker:
         attempt = 1
         while remaining:
             rest = Part(part.unit, tuple(remaining), part.start, part.stop)
+            if attempt > 1 and self.device.type == "cuda":
+                # Not where the error was caught: until that ends, it holds what the evaluation held.
+                torch.cuda.empty_cache()
             try:
                 for receipt in self._evaluate(rest):
                     remaining = [strength for strength in remaining if strength not in receipt.strengths]
@@ -121,10 +137,13 @@ class Worker:
 
     def _evaluate(self, part: Part) -> Iterator[Receipt]:
         unit = part.unit
-        classifier, compiled = self._network(unit)
+        classifier, model = self._network(unit)
+        capacity = model.capacity if isinstance(model, Bucketed) else None
+        batch = self._micro_batch or "none" if capacity is None else f"{capacity.logits}/{capacity.gradients}"
         context = Context(
             classifier=classifier,
-            model=compiled,
+            model=model,
+            model_batch=None if capacity is None else capacity.logits,
             seed=self._config.seed,
             batch_size=self._config.batch_size,
             corrupted=self._corrupted_images(unit),
@@ -137,7 +156,8 @@ class Worker:
             part,
             self._image_set(unit.dataset),
             self._config.measurements,
-            provenance=self._provenance | {"micro_batch": str(self._micro_batch or "none")},
+            provenance=self._provenance | {"micro_batch": str(batch)},
+            on_device=self._images_on_device(unit.dataset),
         )
         pending: list[EvaluationResult] = []
         last_commit = time.monotonic()
@@ -149,28 +169,55 @@ class Worker:
         if pending:
             yield self._store.commit(pending)
 
-    def _network(self, unit: Unit) -> tuple[Classifier, InferenceNetwork | None]:
+    def _network(self, unit: Unit) -> tuple[Classifier, _Fused | None]:
         """The network of a unit, and the form of it that the fused engine attacks and measures."""
         wanted = (unit.dataset, unit.architecture, unit.checkpoint_sha256)
         if self._loaded is None or self._loaded[0] != wanted:
+            if self._loaded is not None and isinstance(self._loaded[2], Bucketed):
+                self._loaded[2].release()
             self._loaded = None
-            classifier = self._load_classifier(unit)
-            compiled = self._compile(unit, classifier) if self._config.engine == "fused" else None
+            network = self._load_network(unit)
+            images = self._image_set(unit.dataset)
+            classifier = Classifier(
+                network, images.normalisation, images.n_classes, device=self.device, precision=self._config.precision
+            )
+            compiled = self._compile(unit, network, images) if self._config.engine == "fused" else None
             self._loaded = wanted, classifier, compiled
-        _, classifier, compiled = self._loaded
+        _, classifier, model = self._loaded
         classifier.micro_batch = self._micro_batch
-        return classifier, compiled
+        if isinstance(model, Bucketed):
+            model.limit(self._micro_batch)
+        elif model is not None and model.chunk is not None:
+            model.chunk = min(CPU_CHUNK, self._micro_batch or CPU_CHUNK)
+        for shown in (classifier, model):
+            if shown is not None:
+                shown.shown = 0
+        return classifier, model
 
-    def _compile(self, unit: Unit, classifier: Classifier) -> InferenceNetwork:
-        return compile_network(
-            classifier.network,
+    def _compile(self, unit: Unit, network: nn.Module, images: ImageSet) -> _Fused:
+        compiled = compile_network(
+            network,
             nasbench201.architecture(unit.architecture).spec,
-            self._image_set(unit.dataset).normalisation,
-            n_classes=classifier.n_classes,
+            images.normalisation,
+            n_classes=images.n_classes,
             device=self.device,
+            precision=self._config.precision,
         )
+        if self._memory is None:
+            return compiled
+        free_bytes, total_bytes = self._memory
+        skeleton, execution = self._config.network, self._config.execution
+        capacity = choose_capacity(
+            free_bytes=free_bytes,
+            total_bytes=total_bytes,
+            share=min(1.0, execution.gpus_per_worker),
+            skeleton=(skeleton.channels, skeleton.cells, images.images.shape[-1]),
+            images_held=IMAGES_HELD,
+        )
+        graphs = execution.cuda_graphs and self.device.type == "cuda" and not compiled.is_constant
+        return Bucketed(compiled, capacity, device=self.device, prepare=GraphCapture(self.device) if graphs else None)
 
-    def _load_classifier(self, unit: Unit) -> Classifier:
+    def _load_network(self, unit: Unit) -> nn.Module:
         record = self._inputs.checkpoint(unit.dataset, unit.architecture)
         if record.sha256 != unit.checkpoint_sha256:
             raise CheckpointError(
@@ -191,7 +238,7 @@ class Worker:
                 f"Loading weights failed for {unit.label} from {record.file}: expected the tensors of this network, "
                 f"got others ({' '.join(str(error).split())[:300]}). Import the right weights again."
             ) from error
-        return Classifier(network, images.normalisation, images.n_classes, device=self.device)
+        return network
 
     @cached_property
     def _provenance(self) -> dict[str, str]:
@@ -206,6 +253,11 @@ class Worker:
     def _image_set(self, dataset: str) -> ImageSet:
         return self._inputs.kept_images(dataset, self._facts[dataset].images_sha256)
 
+    def _images_on_device(self, dataset: str) -> ResidentImages:
+        if dataset not in self._resident:
+            self._resident[dataset] = resident(self._image_set(dataset), self.device)
+        return self._resident[dataset]
+
     def _corrupted_images(self, unit: Unit) -> CorruptedStore | None:
         if PERTURBATIONS[unit.key].kind != "corruption":
             return None
@@ -217,13 +269,17 @@ class Worker:
         return store
 
     def _shrink_micro_batch(self) -> bool:
-        """Halve the images that go through the network at once; False when one image is already too many."""
-        current = self._micro_batch or self._config.batch_size
-        if current <= 1:
+        """Halve what the network was shown at once when memory ran out; False when fewer images would not be fewer."""
+        if self._loaded is None:
             return False
-        self._micro_batch = current // 2
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
+        _, classifier, model = self._loaded
+        smallest = 1 if model is None else MIN_BATCH
+        shown = classifier.shown if model is None else model.shown
+        if shown <= smallest:
+            return False
+        self._micro_batch = shown // 2
+        if isinstance(model, Bucketed):
+            model.limit(self._micro_batch)  # now, so that the graphs' memory is free before the next attempt
         return True
 
 
@@ -235,6 +291,14 @@ def _choose_device(choice: str) -> torch.device:
             "Set it to auto or cpu, or install a CUDA build of PyTorch."
         )
     return torch.device("cuda" if available and choice != "cpu" else "cpu")
+
+
+def _device_memory(device: torch.device) -> tuple[int, int] | None:
+    """Bytes of a GPU that are free for this process and bytes that it has; None for a CPU, whose batches are small."""
+    if device.type != "cuda":
+        return None
+    free, total = torch.cuda.mem_get_info(device)
+    return free + torch.cuda.memory_reserved(device), total
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

@@ -8,10 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 import yaml
 
 from pipeline.config import SweepConfig, parse_config
+
+# Machines that are busy are slow: no example has a deadline.
+hypothesis.settings.register_profile("robust201", deadline=None)
+hypothesis.settings.load_profile("robust201")
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TINY_ARCHITECTURES = (0, 21)

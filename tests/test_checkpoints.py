@@ -249,7 +249,7 @@ def test_record_of_another_training_length_is_refused(tmp_path: Path) -> None:
         list(iter_weights(tmp_path))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(share=st.floats(0, 0.999))
 def test_truncated_files_are_refused(nats: Path, archive: Path, share: float) -> None:
     import tempfile
@@ -370,7 +370,7 @@ def test_parts_of_parts_and_of_several_archives(tmp_path: Path) -> None:
         find_parts(tmp_path / "a.tarab")
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     pieces=st.lists(st.binary(max_size=9), min_size=1, max_size=5),
     moves=st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=8),
@@ -479,7 +479,7 @@ def test_missing_store_and_file_are_named(tmp_path: Path) -> None:
             store.load(record)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_changed_files_are_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
     folder = tmp_path_factory.mktemp("store")

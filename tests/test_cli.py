@@ -254,6 +254,13 @@ class Driver:
             assert time.monotonic() < end
             time.sleep(0.02)
 
+    def wait_for_work(self) -> None:
+        import psutil
+
+        times = psutil.Process(self.process.pid).cpu_times
+        begun = times().user
+        self.wait_for(lambda: times().user > begun + 1)
+
     def end(self) -> Ended:
         out, err = self.process.communicate(timeout=120)
         return Ended(self.process.returncode, out, err)
@@ -315,6 +322,7 @@ def test_a_second_signal_stops_at_once_and_nothing_is_lost(
     keys = {"clean": {}, "aa_square": {"epsilons_255": [0.1], "queries": 100_000}}
     driver = Driver(write_sweep(keys=keys, architectures=[21]))
     driver.wait_for(lambda: shards(results))
+    driver.wait_for_work()  # between two parts the first signal would end the run
     driver.process.send_signal(signal.SIGTERM)
     time.sleep(0.2)
     driver.process.send_signal(signal.SIGINT)

@@ -154,7 +154,7 @@ def test_brightness_equals_colorsys(severity: int) -> None:
         assert np.abs(np.array(wanted) * 255 - got).max() < 1.001
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(angle=st.floats(-180, 180), radius=st.sampled_from([3.0, 4.5, 6.0]), sigma=st.floats(0.5, 12))
 def test_motion_is_a_sum_along_a_ray(angle: float, radius: float, sigma: float) -> None:
     image = natural_images(1, 16)[0, ..., :1]

@@ -85,7 +85,7 @@ def test_images_keep_their_form_at_every_size(key: str, size: int) -> None:
 
 
 @EVERY_KEY
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 @given(order=st.permutations(range(5)), count=st.integers(1, 5), severity=st.integers(1, 5))
 def test_an_image_does_not_depend_on_the_others(key: str, order: list[int], count: int, severity: int) -> None:
     images, rows = natural_images(5), np.array([3, 40, 41, 7000, 9999])

@@ -91,7 +91,7 @@ def test_means_over_no_image_are_null(tmp_path):
     assert first["prediction"] == [0.5, None]
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(accuracy=st.floats(0, 1))
 def test_any_double_comes_back_exactly_and_rounded_ones_have_three_decimals(tmp_path_factory, accuracy):
     folder = tmp_path_factory.mktemp("doubles")

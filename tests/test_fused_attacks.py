@@ -169,7 +169,7 @@ def test_strengths_together_equal_strengths_apart(row):
 
 
 @every_attack
-@settings(max_examples=4, deadline=None)
+@settings(max_examples=4)
 @given(chosen=st.lists(st.integers(0, len(IMAGES) - 1), unique=True, min_size=1))
 def test_other_images_and_their_order_leave_no_trace(row, chosen):
     found = attacked(row, parameters=PARAMETERS[row.key], chosen=chosen, samples=7, pool=30)

@@ -9,7 +9,9 @@ import pipeline
 
 PACKAGE = Path(pipeline.__file__).parent
 LAYERS: dict[str, int] = {
-    **dict.fromkeys(("__init__", "records", "noise", "errors", "files", "host", "interrupts", "unpickling"), 0),
+    **dict.fromkeys(
+        ("__init__", "records", "precision", "noise", "errors", "files", "host", "interrupts", "unpickling"), 0
+    ),
     **dict.fromkeys(("spaces", "checkpoints", "datasets", "perturbations", "measurements", "classifier"), 1),
     **dict.fromkeys(
         (

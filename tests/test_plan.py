@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline.config import SweepConfig, parse_config
 from pipeline.errors import ConfigError
+from pipeline.perturbations import ENGINES
 from pipeline.plan import DatasetFacts, Facts, Plan, describe_difference, make_plan
 from pipeline.records import Part
 
@@ -44,7 +45,13 @@ def ids(plan: Plan) -> dict[tuple[int, str], str]:
     return {(unit.architecture, unit.key): unit.id for unit in plan.units}
 
 
+BASES = {engine: ids(make_plan(make_config(engine=engine), make_facts())) for engine in ENGINES}
 BASE = ids(make_plan(make_config(), make_facts()))
+
+
+def test_the_fused_engine_is_the_default() -> None:
+    assert BASES["fused"] == BASE
+    assert not set(BASES["fused"].values()) & set(BASES["reference"].values())
 
 
 def test_ids_differ_between_units_and_repeat_between_plans() -> None:
@@ -63,7 +70,8 @@ def test_one_more_epsilon_keeps_the_units() -> None:
         ({"keys": KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 6}}}, {}, {"pgd"}),
         ({"keys": KEYS | {"aa_square": {"epsilons_255": [1, 8], "queries": 51}}}, {}, {"aa_square"}),
         ({"seed": 1}, {}, {"pgd", "aa_square"}),
-        ({"batch_size": 9}, {}, set(KEYS)),
+        # The reference libraries draw once a batch.
+        ({"batch_size": 9}, {}, {"reference": set(KEYS), "fused": set()}),
         ({"images": {"seed": 5}}, {}, set()),
         ({}, {"pixels": "q"}, set(KEYS)),
         ({"images": {"count": 50}}, {}, set(KEYS)),
@@ -72,32 +80,31 @@ def test_one_more_epsilon_keeps_the_units() -> None:
         ({"results": "elsewhere", "name": "other"}, {}, set()),
     ],
 )
+@pytest.mark.parametrize("engine", ENGINES)
 def test_exactly_what_decides_a_number_changes_identity(
-    config: dict[str, object], facts: dict[str, str], changed: set[str]
+    engine: str, config: dict[str, object], facts: dict[str, str], changed: set[str] | dict[str, set[str]]
 ) -> None:
-    new = ids(make_plan(make_config(**config), make_facts(**facts)))
-    assert {key for (index, key), identifier in new.items() if identifier != BASE[index, key]} == changed
-
-
-def test_batches_decide_no_number_of_the_fused_engine() -> None:
-    fused = ids(make_plan(make_config(engine="fused"), make_facts()))
-    assert not set(fused.values()) & set(BASE.values())
-    assert ids(make_plan(make_config(engine="fused", batch_size=9), make_facts())) == fused
-    payloads = make_plan(make_config(engine="fused"), make_facts()).protocols.values()
-    assert all("batch_size" not in protocol.payload for protocol in payloads)
-    seeded = ids(make_plan(make_config(engine="fused", seed=1), make_facts()))
-    assert {key for (index, key), identifier in seeded.items() if identifier != fused[index, key]} == {
-        "pgd",
-        "aa_square",
-    }
+    new = ids(make_plan(make_config(engine=engine, **config), make_facts(**facts)))
+    expected = changed[engine] if isinstance(changed, dict) else changed
+    assert {key for (index, key), identifier in new.items() if identifier != BASES[engine][index, key]} == expected
 
 
 def test_parts_of_the_fused_engine_keep_their_strengths_together() -> None:
     execution = {"part_minutes": 1e-4, "gmacs_per_second": 1}
-    plan = make_plan(make_config(engine="fused", execution=execution), make_facts())
+    plan = make_plan(make_config(execution=execution), make_facts())
     parts = [part for unit in plan.units for part in plan.split(Part(unit, unit.strengths, 0, unit.n_images))]
     assert len(parts) > len(plan.units)
     assert all(part.strengths == part.unit.strengths for part in parts)
+
+
+def test_parts_of_the_reference_engine_are_cut_by_strength_first() -> None:
+    config = make_config(engine="reference", execution={"gmacs_per_second": 1})
+    (unit,) = (unit for unit in make_plan(config, make_facts()).units if (unit.architecture, unit.key) == (0, "pgd"))
+    whole = Part(unit, unit.strengths, 0, unit.n_images)
+    minutes = 0.9 * make_plan(config, make_facts()).seconds(whole) / 60
+    execution = {"gmacs_per_second": 1, "part_minutes": minutes}
+    parts = make_plan(make_config(engine="reference", execution=execution), make_facts()).split(whole)
+    assert parts == tuple(Part(unit, (strength,), 0, unit.n_images) for strength in unit.strengths)
 
 
 def test_another_checkpoint_changes_its_architecture_alone() -> None:
@@ -105,18 +112,21 @@ def test_another_checkpoint_changes_its_architecture_alone() -> None:
     assert {index for (index, key), identifier in new.items() if identifier != BASE[index, key]} == {9}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     part_minutes=st.floats(1e-4, 10),
     batch_size=st.integers(1, 40),
     n_images=st.integers(1, 150),
+    engine=st.sampled_from(ENGINES),
     data=st.data(),
 )
 def test_bundles_hold_every_missing_evaluation_once(
-    part_minutes: float, batch_size: int, n_images: int, data: st.DataObject
+    part_minutes: float, batch_size: int, n_images: int, engine: str, data: st.DataObject
 ) -> None:
-    execution = {"part_minutes": part_minutes, "gmacs_per_second": 1}
-    plan = make_plan(make_config(batch_size=batch_size, execution=execution), make_facts(n_images=n_images))
+    config = make_config(
+        engine=engine, batch_size=batch_size, execution={"part_minutes": part_minutes, "gmacs_per_second": 1}
+    )
+    plan = make_plan(config, make_facts(n_images=n_images))
     wanted = data.draw(st.lists(st.sampled_from(plan.units), unique_by=lambda unit: unit.id, min_size=1))
     bundles = plan.bundles(Part(unit, unit.strengths, 0, unit.n_images) for unit in wanted)
     covered: Counter[tuple[str, float, int]] = Counter()

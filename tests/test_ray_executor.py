@@ -52,10 +52,10 @@ class FakeRay:
 
 @pytest.fixture
 def start(monkeypatch):
-    def start(fake, **execution):
+    def start(fake, precision="fp32", **execution):
         monkeypatch.setattr(executor_module, "ray", fake)
-        settings = SimpleNamespace(config=SimpleNamespace(execution=ExecutionSection(**execution)))
-        return RayExecutor(settings)
+        config = SimpleNamespace(execution=ExecutionSection(**execution), precision=precision)
+        return RayExecutor(SimpleNamespace(config=config))
 
     return start
 
@@ -104,6 +104,7 @@ def test_a_full_disk_is_told_in_the_workers_words(start) -> None:
         ({"GPU": 2.0}, {"device": "cpu"}, 8, 0),
         ({}, {"workers": 12, "ray_address": "auto"}, 12, 0),
         ({}, {"workers": 4, "ray_address": "auto", "device": "cuda"}, 4, 1),
+        ({}, {"workers": 4, "ray_address": "auto", "precision": "tf32"}, 4, 1),
     ],
 )
 def test_as_many_workers_start_as_there_is_room_for(start, resources, execution, n_workers, n_gpus) -> None:
@@ -118,6 +119,7 @@ def test_as_many_workers_start_as_there_is_room_for(start, resources, execution,
         ({"GPU": 1.0}, {"workers": 4}),
         ({}, {"workers": 9}),
         ({}, {"device": "cuda"}),
+        ({}, {"precision": "tf32"}),
         ({"CPU": 1.0}, {"cpus_per_worker": 2}),
         ({"GPU": 1.0}, {"gpus_per_worker": 2}),
     ],

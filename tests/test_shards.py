@@ -80,7 +80,7 @@ def test_name_is_the_content(store):
     assert shard == f"digits/000021-pgd-{sha[:16]}.parquet"
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(cuts=st.sets(st.integers(1, 29), max_size=6), order=st.randoms(use_true_random=False))
 def test_parts_merge_to_the_whole_in_any_cut_and_order(tmp_path_factory, cuts, order):
     store = ShardStore.create(tmp_path_factory.mktemp("parts"))

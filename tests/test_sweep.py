@@ -14,6 +14,7 @@ from pipeline.executors import make_executor
 from pipeline.executors.base import Event
 from pipeline.export import export_dataset
 from pipeline.lease import Lease
+from pipeline.perturbations import ENGINES
 from pipeline.records import Receipt
 from pipeline.scheduler import RunTally
 from pipeline.shards import ShardStore
@@ -68,35 +69,38 @@ def test_the_export_has_the_papers_layout(make_sweep: MakeSweep, tmp_path: Path)
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("local_ray")
-def test_ray_and_inline_export_the_same_bytes(make_sweep: MakeSweep, tmp_path: Path) -> None:
-    inline = make_sweep(results=str(tmp_path / "inline"))
-    on_ray = make_sweep(results=str(tmp_path / "ray"), execution={"executor": "ray", "workers": 2})
+@pytest.mark.parametrize("engine", ENGINES)
+def test_ray_and_inline_export_the_same_bytes(make_sweep: MakeSweep, tmp_path: Path, engine: str) -> None:
+    inline = make_sweep(engine=engine, results=str(tmp_path / "inline"))
+    on_ray = make_sweep(engine=engine, results=str(tmp_path / "ray"), execution={"executor": "ray", "workers": 2})
     assert run(inline)[0].complete
     assert run(on_ray)[0].complete
     assert export(inline, tmp_path / "inline-json") == export(on_ray, tmp_path / "ray-json")
 
 
-def test_parts_do_not_change_results(make_sweep: MakeSweep, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_parts_do_not_change_results(make_sweep: MakeSweep, tmp_path: Path, engine: str) -> None:
     keys = {"clean": {}, "pgd": TINY_KEYS["pgd"], "brightness": TINY_KEYS["brightness"]}
-    whole = make_sweep(results=str(tmp_path / "whole"), keys=keys)
-    pieces = make_sweep(results=str(tmp_path / "pieces"), keys=keys, execution={"part_minutes": 1e-9})
+    whole = make_sweep(engine=engine, results=str(tmp_path / "whole"), keys=keys)
+    pieces = make_sweep(engine=engine, results=str(tmp_path / "pieces"), keys=keys, execution={"part_minutes": 1e-9})
     run(whole)
     run(pieces)
     assert len(shards(pieces)) > len(shards(whole))
     assert export(whole, tmp_path / "whole-json") == export(pieces, tmp_path / "pieces-json")
 
 
-def test_epsilons_together_and_apart_give_the_same_results(make_sweep: MakeSweep, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+def test_epsilons_together_and_apart_give_the_same_results(make_sweep: MakeSweep, tmp_path: Path, engine: str) -> None:
     def keys(*epsilons: int) -> dict[str, dict[str, object]]:
         return {
             key: TINY_KEYS[key] | {"epsilons_255": list(epsilons)} for key in ("fgsm", "pgd", "aa_apgd-ce", "aa_square")
         }
 
-    together = make_sweep(results=str(tmp_path / "together"), keys=keys(1, 8))
+    together = make_sweep(engine=engine, results=str(tmp_path / "together"), keys=keys(1, 8))
     run(together)
-    apart = make_sweep(results=str(tmp_path / "apart"), keys=keys(8))
+    apart = make_sweep(engine=engine, results=str(tmp_path / "apart"), keys=keys(8))
     run(apart)
-    apart = make_sweep(results=str(tmp_path / "apart"), keys=keys(1, 8))
+    apart = make_sweep(engine=engine, results=str(tmp_path / "apart"), keys=keys(1, 8))
     tally, outlook = run(apart)
     assert (outlook.done, tally.evaluations) == (8, 8)
     assert export(together, tmp_path / "together-json") == export(apart, tmp_path / "apart-json")
@@ -217,14 +221,14 @@ def test_a_failing_unit_is_reported_and_the_rest_goes_on(
 def test_running_out_of_memory_halves_the_micro_batch(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
     from pipeline.classifier import Classifier
 
-    forward = Classifier.forward
+    classify = Classifier._logits
 
-    def forward_in_small_memory(self, pixels):
-        if self.micro_batch is None or self.micro_batch > 1:
+    def classify_in_small_memory(self, pixels):
+        if len(pixels) > 1:
             raise MemoryError("too many images")
-        return forward(self, pixels)
+        return classify(self, pixels)
 
-    monkeypatch.setattr(Classifier, "forward", forward_in_small_memory)
+    monkeypatch.setattr(Classifier, "_logits", classify_in_small_memory)
     config = make_sweep(keys={"clean": {}, "pgd": TINY_KEYS["pgd"]})
     assert run(config)[0].complete
 
@@ -263,18 +267,16 @@ def test_a_network_of_another_size_is_refused(make_sweep: MakeSweep) -> None:
     assert not config.results.exists()
 
 
-def test_the_fused_engine_runs_the_whole_job_and_resumes(make_sweep: MakeSweep, tmp_path: Path) -> None:
-    whole = make_sweep(engine="fused", results=str(tmp_path / "whole"))
+def test_no_batch_and_no_part_changes_what_the_fused_engine_finds(make_sweep: MakeSweep, tmp_path: Path) -> None:
+    whole = make_sweep(results=str(tmp_path / "whole"))
     assert run(whole)[0].complete
-    pieces = make_sweep(
-        engine="fused", results=str(tmp_path / "pieces"), batch_size=3, execution={"part_minutes": 1e-9}
-    )
+    pieces = make_sweep(results=str(tmp_path / "pieces"), batch_size=3, execution={"part_minutes": 1e-9})
     assert run(pieces, filters=Filters(keys=("pgd", "aa_square")))[0].complete
     assert run(pieces)[0].complete
     whole_json, pieces_json = export(whole, tmp_path / "whole-json"), export(pieces, tmp_path / "pieces-json")
     results = {name for name in whole_json if name.startswith("digits/")}
     assert {name for name in results if whole_json[name] != pieces_json[name]} == set()
-    reference = make_sweep(results=str(tmp_path / "reference"))
+    reference = make_sweep(engine="reference", results=str(tmp_path / "reference"))
     run(reference)
     accuracies = "digits/clean_accuracy.json"
     assert whole_json[accuracies] == export(reference, tmp_path / "reference-json")[accuracies]

@@ -137,7 +137,7 @@ def test_the_learning_rate_falls_along_a_cosine():
     assert rates == pytest.approx([0.1, 0.05 * (1 + 0.5**0.5), 0.05, 0.0])
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.booleans(), st.integers(0, 3), st.integers(0, 4), st.integers(0, 50))
 def test_augmented_images_are_shifted_and_mirrored_images(flip, padding, epoch, seed):
     recipe = TINY.model_copy(update={"flip": flip, "crop_padding": padding, "seed": seed})

@@ -53,7 +53,7 @@ def saved(value: Any, *, zipped: bool) -> bytes:
     return stream.getvalue()
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     value=st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text() | st.binary(),
@@ -69,7 +69,7 @@ def test_plain_containers_come_back_equal(value: Any, protocol: int) -> None:
     assert read(pickle.dumps(value, protocol), allowed=allowed) == value
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     array=hnp.arrays(
         st.sampled_from(["u1", "<i4", ">i4", "<i8", "<f4", ">f8", "?"]),
@@ -210,7 +210,7 @@ def test_decompression_stops_at_the_limit() -> None:
     assert load_pickle(bz2.BZ2File(io.BytesIO(bomb)), name="fits", max_bytes=1 << 23) == bytes(1 << 22)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(data=st.data())
 def test_every_truncation_is_one_clear_error(data: st.DataObject) -> None:
     raw = pickle.dumps({"params": np.float64(1.5), "net": OrderedDict(w=torch.ones(20))}, 4)
@@ -224,7 +224,7 @@ def test_every_truncation_is_one_clear_error(data: st.DataObject) -> None:
         load_pickle(bz2.BZ2File(io.BytesIO(packed[: cut % len(packed)])), name="file")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(data=st.data())
 def test_flipped_bytes_never_raise_anything_else(data: st.DataObject) -> None:
     raw = bytearray(pickle.dumps({"params": np.float64(1.5), "labels": [1, 2], "data": np.arange(3)}, 2))

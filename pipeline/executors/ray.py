@@ -146,12 +146,15 @@ class RayExecutor:
         if self._execution.device == "cpu":
             return False
         gpus = ray.cluster_resources().get("GPU", 0)
-        if self._execution.device == "cuda" and not gpus and not self._may_grow:
+        precision = self._settings.config.precision
+        needs_gpus = self._execution.device == "cuda" or precision == "tf32"  # which no CPU has
+        if needs_gpus and not gpus and not self._may_grow:
+            what = "execution.device cuda" if self._execution.device == "cuda" else f"precision {precision}"
             raise ConfigError(
-                "Starting workers failed for execution.device cuda: expected a GPU in Ray, got none. "
-                "Set it to auto or cpu, or start Ray on machines with a GPU."
+                f"Starting workers failed for {what}: expected a GPU in Ray, got none. "
+                "Choose another device or precision, or start Ray on machines with a GPU."
             )
-        return self._execution.device == "cuda" or gpus > 0
+        return needs_gpus or gpus > 0
 
     def _count_workers(self) -> int:
         resources = ray.cluster_resources()

@@ -68,7 +68,8 @@ class Context:
             `first_batch`.
         engine: which attacks run, a name from `pipeline.perturbations.ENGINES`.
         model: the network in the form that the fused engine attacks and measures; None for the classifier itself.
-        model_batch: (image, epsilon) pairs that the fused engine shows it at once; None for the device's default.
+        model_batch: images, or (image, epsilon) pairs, that the fused engine shows it at once; None for the device's
+            default.
     """
 
     classifier: Classifier
@@ -98,6 +99,19 @@ class Context:
         for offset in range(0, n_images, self.batch_size):
             number = self.first_batch + offset // self.batch_size
             yield number, slice(offset, min(offset + self.batch_size, n_images))
+
+    def slices(self, n_images: int) -> Iterator[slice]:
+        """Cut images that nothing is drawn for into what is shown at once, which decides no number.
+
+        Args:
+            n_images: how many images there are.
+
+        Yields:
+            Slices that cover [0, n_images) in order: of `model_batch` images where it is given, else of `batch_size`.
+        """
+        step = self.model_batch or self.batch_size
+        for start in range(0, n_images, step):
+            yield slice(start, min(start + step, n_images))
 
     @contextmanager
     def draws(self, batch: int) -> Iterator[int]:

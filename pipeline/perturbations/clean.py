@@ -25,5 +25,5 @@ def perturb(
         Batches of float32 images in [0, 1].
     """
     for strength in range(len(strengths)):
-        for _, batch in context.batches(len(images)):
+        for batch in context.slices(len(images)):
             yield Perturbed(strength, positions_of(batch, images.device), to_float(images[batch]))

@@ -46,7 +46,7 @@ def perturb(
             "Name one for this dataset in the sweep YAML, or leave its corruptions out."
         )
     for strength, severity in enumerate(strengths):
-        for _, batch in context.batches(len(images)):
+        for batch in context.slices(len(images)):
             pixels = context.corrupted(context.key, int(severity), indices[batch])
             expected = (batch.stop - batch.start, *images.shape[1:])
             if pixels.shape != expected or pixels.dtype != np.uint8:

@@ -120,15 +120,16 @@ class Network(nn.Module):
         """Classify.
 
         Args:
-            x: (B, 3, H, W) float32, normalised.
+            x: (B, 3, H, W) normalised, in the type of the convolutions' weights: float32 as built.
 
         Returns:
-            Features (B, 4C) and logits (B, n_classes), as the published network returns them.
+            Features (B, 4C) and logits (B, n_classes), as the published network returns them, in the type of the
+            classifier's weights; so is everything after the last cell.
         """
         x = self.stem(x)
         for block in self.cells:
             x = block(x)
-        features = self.global_pooling(self.lastact(x)).flatten(1)
+        features = self.global_pooling(self.lastact(x.to(self.classifier.weight.dtype))).flatten(1)
         return features, self.classifier(features)
 
 

@@ -18,10 +18,19 @@ CPU_SAMPLES = 64
 """Samples at once on the CPU: their activations stay in a processor's cache."""
 
 CUDA_SAMPLES = 2048
-"""Samples at once on CUDA: enough to keep a device busy with images of 32x32."""
+"""Samples at once on CUDA where nobody chose a number by its memory (`Context.model_batch`)."""
 
 _POOL_BYTES = {"cpu": 2**26, "cuda": 2**30}
-"""Bytes of one float32 copy of Square's pool; the attack holds about five."""
+"""Bytes of one float32 copy of Square's pool."""
+
+_POOL_BATCHES = {"cpu": 128, "cuda": 16}
+"""Batches in Square's pool, so that a smaller batch takes a smaller pool: fifteen full ones for each that is not."""
+
+_POOL_COPIES = 6
+
+IMAGES_HELD = _POOL_COPIES * _POOL_BATCHES["cuda"] + 4
+"""Float32 images that an attack holds on CUDA for each sample it shows the network, at most: copies of Square's pool,
+and what a query works on. APGD holds about fourteen."""
 
 
 @dataclass(frozen=True)
@@ -162,7 +171,8 @@ def job_of(
     if context.classifier.micro_batch is not None:
         samples = min(samples, context.classifier.micro_batch)
     sample_bytes = 4 * max(1, int(np.prod(images.shape[1:])))
-    pool = max(samples, _POOL_BYTES["cuda" if device.type == "cuda" else "cpu"] // sample_bytes)
+    kind = "cuda" if device.type == "cuda" else "cpu"
+    pool = max(samples, min(_POOL_BYTES[kind] // sample_bytes, _POOL_BATCHES[kind] * samples))
     return Job(
         model=context.model or ClassifierModel(context.classifier),
         batching=Batching(samples, pool),

@@ -35,7 +35,7 @@ class Needs(NamedTuple):
 
 
 class Value:
-    """A feature map (B, C, H, W) float32, channels_last, in the forms that are read.
+    """A feature map (B, C, H, W) float32 or bfloat16, channels_last, in the forms that are read.
 
     Args:
         raw: the map as it is; None where nobody reads it.
@@ -215,17 +215,25 @@ class CellBlock:
         layers: the plain cell's six edge modules.
         channels: width of the cell.
         device: where to compute.
+        dtype: type of the feature maps.
         output: which forms of the output are read.
     """
 
     def __init__(
-        self, program: CellProgram, layers: nn.ModuleList, channels: int, *, device: torch.device, output: Needs
+        self,
+        program: CellProgram,
+        layers: nn.ModuleList,
+        channels: int,
+        *,
+        device: torch.device,
+        dtype: torch.dtype,
+        output: Needs,
     ) -> None:
         self.needs = Needs(program.reads_raw(0), program.reads_rectified(0))
         self.output = program.nodes[-1].index
         self.constants = ConstantMaps(program, layers, channels)
         self.nodes = [
-            _load_node(node, layers, channels, device, _forms(program, node, output)) for node in program.nodes
+            _load_node(node, layers, channels, device, dtype, _forms(program, node, output)) for node in program.nodes
         ]
 
     def forward(self, value: Value, tape: Tape | None) -> Value:
@@ -262,7 +270,9 @@ class CellBlock:
         return _join(past_relu[0], through_relu.get(0), tape.get(0)).total
 
 
-def _load_node(node: Node, layers: nn.ModuleList, channels: int, device: torch.device, needs: Needs) -> NodeKernels:
+def _load_node(
+    node: Node, layers: nn.ModuleList, channels: int, device: torch.device, dtype: torch.dtype, needs: Needs
+) -> NodeKernels:
     """Fold and merge the weights of a node's terms."""
     merged = [
         (term.source, *merge(fold_block(layers[edge]) for edge in term.convolutions))
@@ -272,10 +282,14 @@ def _load_node(node: Node, layers: nn.ModuleList, channels: int, device: torch.d
     return NodeKernels(
         node.index,
         needs,
-        [(term.source, AveragePooling(channels, term.pools, device=device)) for term in node.terms if term.pools],
+        [
+            (term.source, AveragePooling(channels, term.pools, device=device, dtype=dtype))
+            for term in node.terms
+            if term.pools
+        ],
         [(term.source, term.skips) for term in node.terms if term.skips],
-        [(source, Convolution(weight, bias, device=device)) for source, weight, bias in merged],
-        [(source, Convolution(transposed(weight), None, device=device)) for source, weight, _ in merged],
+        [(source, Convolution(weight, bias, device=device, dtype=dtype)) for source, weight, bias in merged],
+        [(source, Convolution(transposed(weight), None, device=device, dtype=dtype)) for source, weight, _ in merged],
     )
 
 
@@ -312,22 +326,23 @@ class ReductionBlock:
     Args:
         block: the plain block.
         device: where to compute.
+        dtype: type of the feature maps.
         output: which forms of the output are read.
     """
 
-    def __init__(self, block: nn.Module, *, device: torch.device, output: Needs) -> None:
+    def __init__(self, block: nn.Module, *, device: torch.device, dtype: torch.dtype, output: Needs) -> None:
         self.needs = Needs(raw=True, rectified=True)
         self.output = output
         first = fold_block(cast("nn.Module", block.conv_a))
         second = fold_block(cast("nn.Module", block.conv_b))
         down = cast("nn.Conv2d", cast("nn.Sequential", block.downsample)[1]).weight.detach().double()
-        self.first = Convolution(*first, device=device, stride=2)
-        self.second = Convolution(*second, device=device)
-        self.halving = Halving(down.shape[1], device=device)
-        self.down = Convolution(down, None, device=device)
-        self._first_gradient = StridedGradient(first[0], device=device)
-        self._second_gradient = Convolution(transposed(second[0]), None, device=device)
-        self._down_gradient = Convolution(transposed(down) / 4, None, device=device)
+        self.first = Convolution(*first, device=device, dtype=dtype, stride=2)
+        self.second = Convolution(*second, device=device, dtype=dtype)
+        self.halving = Halving(down.shape[1], device=device, dtype=dtype)
+        self.down = Convolution(down, None, device=device, dtype=dtype)
+        self._first_gradient = StridedGradient(first[0], device=device, dtype=dtype)
+        self._second_gradient = Convolution(transposed(second[0]), None, device=device, dtype=dtype)
+        self._down_gradient = Convolution(transposed(down) / 4, None, device=device, dtype=dtype)
 
     def forward(self, value: Value, tape: Tape | None) -> Value:
         """Compute both branches (see `Block`)."""

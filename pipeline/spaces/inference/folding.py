@@ -1,7 +1,8 @@
 """Convolution weights with BatchNorm folded in, and the maps that constant nodes hold. All in float64.
 
 BatchNorm in evaluation mode is y = (x - m) * g + b with g = weight / sqrt(variance + eps), so it folds into the
-convolution before it. Folding in float64 and rounding once keeps a folded weight within half a unit in its last place.
+convolution before it. Folding in float64 and rounding once, to whatever type the kernels take, keeps a folded weight
+within half a unit in its last place.
 """
 
 from collections.abc import Iterable
@@ -53,6 +54,30 @@ def merge(folded: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Te
     return torch.stack(padded).sum(dim=0), torch.stack(biases).sum(dim=0)
 
 
+def round_once(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Round to the nearest number of a type, ties to even.
+
+    PyTorch goes from float64 to bfloat16 by way of float32, and so rounds twice: 1 + 2**-8 + 2**-30 becomes the tie
+    1 + 2**-8 and then 1, although 1 + 2**-7 is nearer.
+
+    Args:
+        x: float64; for bfloat16 of absolute values from 2**-126, below which it rounds twice, or 0.
+        dtype: float32 or bfloat16.
+
+    Returns:
+        The same shape and device.
+    """
+    if dtype is not torch.bfloat16:
+        return x.to(dtype)
+    # Of float64's 52 stored bits bfloat16 has 7. Adding just under half of the last one kept, or half where that one is
+    # odd, carries into it exactly where rounding goes up; what is then cut off makes the conversion exact.
+    dropped = 52 - 7
+    bits = x.contiguous().view(torch.int64)
+    carried = bits + (2 ** (dropped - 1) - 1) + ((bits >> dropped) & 1)
+    rounded: torch.Tensor = ((carried >> dropped) << dropped).view(torch.float64)
+    return rounded.to(torch.bfloat16)
+
+
 class ConstantMaps:
     """What constant edges bring to a cell's nodes: maps that depend on the weights and the image's size only.
 
@@ -87,16 +112,17 @@ class ConstantMaps:
 
         Args:
             node: a node that is in here.
-            like: (B, C, H, W), whose size and device are wanted.
+            like: (B, C, H, W), whose size, type and device are wanted; of one type and device for all calls.
 
         Returns:
-            (1, C, H, W) float32, channels_last.
+            (1, C, H, W), channels_last, of the type of `like`.
         """
         height, width = like.shape[2:]
         key = (node, height, width)
         if key not in self._maps:
             total = torch.stack([self._edge(edge, height, width) for edge in self._edges[node]]).sum(dim=0)
-            self._maps[key] = total.to(like.device, torch.float32).contiguous(memory_format=torch.channels_last)
+            rounded = round_once(total, like.dtype).to(like.device)
+            self._maps[key] = rounded.contiguous(memory_format=torch.channels_last)
         return self._maps[key]
 
     def _edge(self, edge: int, height: int, width: int) -> torch.Tensor:

@@ -1,74 +1,81 @@
-"""CUDA graphs of an inference network's forward pass at a few fixed batch sizes.
+"""CUDA graphs: the kernels of one pass recorded once and launched together ever after.
 
-Small batches on a fast device wait for kernels to be launched; a graph launches all of them at once. Written without a
-GPU at hand: unmeasured, and tested nowhere yet (docs/performance.md).
+A small batch on a fast device waits for its kernels to be launched one by one; a graph launches them all at once.
+Written without a GPU at hand: unmeasured (docs/performance.md). `tests/test_gpu.py` runs it where there is one.
+
+Source: PyTorch's notes on CUDA semantics, "CUDA Graphs" and "Graph memory management".
 """
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from functools import cache
 
 import torch
 
-from pipeline.spaces.inference.network import InferenceNetwork
+from pipeline.spaces.inference.buckets import Compute
 
-BUCKETS = (256, 1024, 4096)
-"""Batch sizes that get a graph; a batch is filled up to the next one."""
-
-_WARM_UP_PASSES = 3
+_WARM_UP_PASSES = 2
 
 
-class _Captured(NamedTuple):
-    graph: torch.cuda.CUDAGraph
-    pixels: torch.Tensor
-    logits: torch.Tensor
+@cache
+def _side_stream(device: torch.device) -> torch.cuda.Stream:
+    """The stream that every graph of this process is warmed up and captured on.
+
+    What cuBLAS allocates once a stream then comes from the ordinary pool, keeps no graph's pool alive, and is one.
+    """
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
-class CapturedNetwork:
-    """An inference network on CUDA whose forward pass is replayed from graphs; gradients run as they are.
+class GraphCapture:
+    """Makes passes ready as CUDA graphs that share one pool of memory (see `pipeline.spaces.inference.buckets`).
+
+    Graphs of one pool may overwrite each other's results. That is safe here because a result is copied on the same
+    stream before any other graph is replayed, and it bounds the pool by what the largest pass needs.
 
     Args:
-        network: the compiled network, on a CUDA device.
-        buckets: batch sizes that get a graph. Each holds its feature maps for as long as this object lives.
+        device: a CUDA device.
     """
 
-    def __init__(self, network: InferenceNetwork, buckets: Sequence[int] = BUCKETS) -> None:
-        self.network = network
-        self._buckets = sorted(buckets)
-        self._captured: dict[tuple[int, ...], _Captured] = {}
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = _side_stream(device)
+        self._graphs: list[torch.cuda.CUDAGraph] = []
 
-    def logits(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Classify (see `InferenceNetwork.logits`); batches above the largest bucket are cut."""
-        largest = self._buckets[-1]
-        pieces = [self._replay(pixels[start : start + largest]) for start in range(0, len(pixels), largest)]
-        return torch.cat(pieces) if pieces else self.network.logits(pixels)
+    def __call__(self, compute: Compute) -> Compute:
+        """Record a pass.
 
-    def loss_and_gradient(
-        self, pixels: torch.Tensor, labels: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Classify and differentiate (see `InferenceNetwork.loss_and_gradient`)."""
-        return self.network.loss_and_gradient(pixels, labels)
+        Args:
+            compute: reads fixed memory and waits for nothing on the host. It is called a few times before it is
+                recorded, so that libraries choose their kernels and constant maps are made outside of the graph.
 
-    def _replay(self, pixels: torch.Tensor) -> torch.Tensor:
-        size = next(bucket for bucket in self._buckets if bucket >= len(pixels))
-        shape = (size, *pixels.shape[1:])
-        if shape not in self._captured:
-            self._captured[shape] = self._capture(shape)
-        captured = self._captured[shape]
-        # What lies behind the last image is left from before: images do not see each other.
-        captured.pixels[: len(pixels)].copy_(pixels)
-        captured.graph.replay()
-        return captured.logits[: len(pixels)].clone()
+        Returns:
+            What replays it.
+        """
+        # Outside of inference mode whatever the caller's mode is: the results are read in both.
+        with torch.cuda.device(self._device), torch.inference_mode(mode=False), torch.no_grad():
+            current = torch.cuda.current_stream(self._device)
+            self._stream.wait_stream(current)
+            with torch.cuda.stream(self._stream):
+                for _ in range(_WARM_UP_PASSES):
+                    compute()
+            current.wait_stream(self._stream)
+            graph = torch.cuda.CUDAGraph()
+            # Entering frees what warming up left in the allocator's cache, so only one copy of the memory is held.
+            with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+                answers = compute()
+        self._graphs.append(graph)
 
-    def _capture(self, shape: tuple[int, ...]) -> _Captured:
-        """Record the kernels of one pass, after passes on a side stream that let the libraries choose theirs."""
-        pixels = torch.zeros(shape, device=self.network.device)
-        stream = torch.cuda.Stream(self.network.device)  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream(self.network.device))
-        with torch.cuda.stream(stream):
-            for _ in range(_WARM_UP_PASSES):
-                self.network.logits(pixels)
-        torch.cuda.current_stream(self.network.device).wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            logits = self.network.logits(pixels)
-        return _Captured(graph, pixels, logits)
+        def replay() -> tuple[torch.Tensor, ...]:
+            graph.replay()
+            return answers
+
+        return replay
+
+    def release(self) -> None:
+        """Give the graphs and their pool back. What was made ready must not be called any more."""
+        if self._graphs:
+            torch.cuda.synchronize(self._device)
+        for graph in self._graphs:
+            graph.reset()
+        self._graphs.clear()
+        # A pool that no graph uses any more is freed; its name must not be used again.
+        self._pool = torch.cuda.graph_pool_handle()

@@ -2,7 +2,8 @@
 
 Each has one meaning and up to two ways to compute it: plain PyTorch calls, which run on every device, and oneDNN's
 convolutions with bias, sum and ReLU in one pass, which PyTorch keeps for its compiler and does not document. The second
-is used on a CPU where it is there and gives the right answer (`fuses_on_cpu`).
+is used on a CPU where it is there and gives the right answer (`fuses_on_cpu`). Feature maps and weights are of one
+type, float32 or bfloat16; sums inside one operation are float32.
 """
 
 import copy
@@ -13,24 +14,36 @@ from typing import Final
 import torch
 from torch.nn import functional
 
+from pipeline.spaces.inference.folding import round_once
+
 _CHANNELS_LAST: Final = torch.channels_last
 _POOL_SIZE: Final = 3
+_TOLERANCES: Final = {torch.float32: 1e-4, torch.bfloat16: 2**-6}
+"""What two right ways to compute the same differ by at most, relative and absolute (of sums of 144 products)."""
 
 
 @cache
-def fuses_on_cpu() -> bool:
-    """Tell whether this PyTorch has oneDNN's fused convolution under the names we know, and whether it is right."""
+def fuses_on_cpu(dtype: torch.dtype = torch.float32) -> bool:
+    """Tell whether this PyTorch has oneDNN's fused convolution under the names we know, and whether it is right.
+
+    Args:
+        dtype: type of the feature maps: float32 or bfloat16.
+    """
+    tolerance = _TOLERANCES[dtype]
     try:
         # Private operators have no promised signature: whatever goes wrong here means that we do without them.
         with torch.random.fork_rng(devices=()), torch.inference_mode():
             torch.manual_seed(0)
-            x, other = (torch.randn(2, 16, 6, 6).contiguous(memory_format=_CHANNELS_LAST) for _ in range(2))
+            x, other = (torch.randn(2, 16, 6, 6).to(dtype, memory_format=_CHANNELS_LAST) for _ in range(2))
             weight, bias = torch.randn(16, 16, 3, 3, dtype=torch.float64), torch.randn(16, dtype=torch.float64)
-            plain = Convolution(weight, bias, device=torch.device("cpu"), fused=False)
-            fused = Convolution(weight, bias, device=torch.device("cpu"), fused=True)
+            plain = Convolution(weight, bias, device=torch.device("cpu"), dtype=dtype, fused=False)
+            fused = Convolution(weight, bias, device=torch.device("cpu"), dtype=dtype, fused=True)
             return all(
                 torch.allclose(
-                    plain(x, add=add, rectify=rectify), fused(x, add=add, rectify=rectify), rtol=1e-4, atol=1e-4
+                    plain(x, add=add, rectify=rectify),
+                    fused(x, add=add, rectify=rectify),
+                    rtol=tolerance,
+                    atol=tolerance,
                 )
                 for add in (None, other)
                 for rectify in (False, True)
@@ -46,10 +59,11 @@ class Convolution:
         weight: (O, I / groups, k, k) float64.
         bias: (O,) float64, or None.
         device: where to compute.
+        dtype: type of the feature maps, to which weight and bias are rounded: float32 or bfloat16.
         stride: pixels between outputs.
         padding: zeros around the image; None for those that keep its size at stride 1.
         groups: as in `torch.nn.Conv2d`.
-        fused: whether to call oneDNN's fused convolution; None to decide by device and `fuses_on_cpu`.
+        fused: whether to call oneDNN's fused convolution; None to decide by device, type and `fuses_on_cpu`.
     """
 
     def __init__(
@@ -58,18 +72,19 @@ class Convolution:
         bias: torch.Tensor | None,
         *,
         device: torch.device,
+        dtype: torch.dtype = torch.float32,
         stride: int = 1,
         padding: int | None = None,
         groups: int = 1,
         fused: bool | None = None,
     ) -> None:
-        self._weight = weight.to(device, torch.float32).contiguous(memory_format=_CHANNELS_LAST)
-        self._bias = None if bias is None else bias.to(device, torch.float32)
+        self._weight = round_once(weight, dtype).to(device).contiguous(memory_format=_CHANNELS_LAST)
+        self._bias = None if bias is None else round_once(bias, dtype).to(device)
         self._stride = [stride, stride]
         pad = weight.shape[-1] // 2 if padding is None else padding
         self._padding = [pad, pad]
         self._groups = groups
-        self._fused = (device.type == "cpu" and fuses_on_cpu()) if fused is None else fused
+        self._fused = (device.type == "cpu" and fuses_on_cpu(dtype)) if fused is None else fused
         self._packed: torch.Tensor | None = None
 
     @property
@@ -90,13 +105,13 @@ class Convolution:
         """Convolve, add, rectify.
 
         Args:
-            x: (B, I, H, W) float32, channels_last.
+            x: (B, I, H, W), channels_last.
             add: (B, O, H', W') added to the result before the ReLU, channels_last; None for nothing.
             in_place: whether `add` may be overwritten by the result.
             rectify: whether to apply the ReLU.
 
         Returns:
-            (B, O, H', W') float32, channels_last.
+            (B, O, H', W'), channels_last.
         """
         if self._fused:
             return self._convolve_fused(x, add, in_place=in_place, rectify=rectify)
@@ -139,13 +154,14 @@ class StridedGradient:
     Args:
         weight: (O, I, 3, 3) float64, of the convolution.
         device: where to compute.
+        dtype: type of the gradients.
     """
 
-    def __init__(self, weight: torch.Tensor, *, device: torch.device) -> None:
-        self._weight = weight.to(device, torch.float32).contiguous(memory_format=_CHANNELS_LAST)
+    def __init__(self, weight: torch.Tensor, *, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
+        self._weight = round_once(weight, dtype).to(device).contiguous(memory_format=_CHANNELS_LAST)
 
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
-        """(B, O, H, W) float32 to (B, I, 2H, 2W)."""
+        """(B, O, H, W) to (B, I, 2H, 2W)."""
         return functional.conv_transpose2d(gradient, self._weight, stride=2, padding=1, output_padding=1)
 
 
@@ -153,24 +169,26 @@ class AveragePooling:
     """3x3 average pooling, stride 1, that leaves the padding out of the mean; and its gradient.
 
     On a CPU it is a depthwise convolution, nine times as fast in PyTorch 2.13 as its pooling: the sum over nine pixels
-    divided by nine, and then the border pixels, which lie on fewer than nine, scaled up.
+    divided by nine, and then the border pixels, which lie on fewer than nine, scaled up. Not so in bfloat16: 1/9 would
+    be rounded up by .2 %, and every pooling would add as much.
 
     Args:
         channels: number of channels.
         factor: the pooled image is multiplied by this.
         device: where to compute.
+        dtype: type of the feature maps.
     """
 
-    def __init__(self, channels: int, factor: int, *, device: torch.device) -> None:
+    def __init__(self, channels: int, factor: int, *, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
         self._factor = float(factor)
         self._mean_of_nine: Convolution | None = None
-        if device.type == "cpu":
+        if device.type == "cpu" and dtype is torch.float32:
             weight = torch.full((channels, 1, _POOL_SIZE, _POOL_SIZE), factor / _POOL_SIZE**2, dtype=torch.float64)
             self._mean_of_nine = Convolution(weight, None, device=device, groups=channels)
         self._scales: dict[tuple[int, int], torch.Tensor] = {}
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, C, H, W) float32, channels_last, to the same shape; the result is the caller's own."""
+        """(B, C, H, W), channels_last, to the same shape; the result is the caller's own."""
         if self._mean_of_nine is None:
             pooled = functional.avg_pool2d(x, _POOL_SIZE, 1, 1, count_include_pad=False)
             return pooled if self._factor == 1 else pooled.mul_(self._factor)
@@ -214,13 +232,13 @@ class AveragePooling:
         """Map the gradient of the pooled image to that of the image: scale the border, then sum nine.
 
         Args:
-            gradient: (B, C, H, W) float32, channels_last.
+            gradient: (B, C, H, W), channels_last.
             consume: whether `gradient` may be overwritten.
             add: (B, C, H, W) added to the result; None for nothing.
             in_place: whether `add` may be overwritten by the result.
 
         Returns:
-            (B, C, H, W) float32, channels_last.
+            (B, C, H, W), channels_last.
         """
         if consume:
             scaled = gradient
@@ -261,21 +279,24 @@ class Halving:
     Args:
         channels: number of channels.
         device: where to compute.
+        dtype: type of the feature maps; a quarter is exact in every one.
     """
 
-    def __init__(self, channels: int, *, device: torch.device) -> None:
+    def __init__(self, channels: int, *, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
         self._depthwise: Convolution | None = None
         if device.type == "cpu":
             weight = torch.full((channels, 1, 2, 2), 0.25, dtype=torch.float64)
-            self._depthwise = Convolution(weight, None, device=device, stride=2, padding=0, groups=channels)
+            self._depthwise = Convolution(
+                weight, None, device=device, dtype=dtype, stride=2, padding=0, groups=channels
+            )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """(B, C, H, W) float32, channels_last, to (B, C, H / 2, W / 2)."""
+        """(B, C, H, W), channels_last, to (B, C, H / 2, W / 2)."""
         return functional.avg_pool2d(x, 2) if self._depthwise is None else self._depthwise(x)
 
     @staticmethod
     def backward(gradient: torch.Tensor) -> torch.Tensor:
-        """(B, C, H / 2, W / 2) float32 to (B, C, H, W), four times too large: scale the weights before instead."""
+        """(B, C, H / 2, W / 2) to (B, C, H, W), four times too large: scale the weights before instead."""
         return functional.interpolate(gradient, scale_factor=2, mode="nearest")
 
 
@@ -283,7 +304,7 @@ def mask_gradient(gradient: torch.Tensor, rectified: torch.Tensor) -> torch.Tens
     """Zero a gradient, in place, where a ReLU was closed.
 
     Args:
-        gradient: (B, C, H, W) float32, the gradient of the ReLU's output.
+        gradient: (B, C, H, W), the gradient of the ReLU's output.
         rectified: (B, C, H, W), the ReLU's output.
 
     Returns:
