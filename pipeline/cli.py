@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from pipeline import __version__, console
+from pipeline.cli_submit import submit_app
 from pipeline.config import load_config, select_architectures
 from pipeline.errors import ConfigError
 from pipeline.exits import run_to_exit_code
@@ -19,7 +20,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     help="Robustness evaluation of the whole NAS-Bench-201 space: sweep, shards, resume, JSON dataset.",
     epilog="Exit codes: 0 complete; 2 bad input, nothing started; 3 incomplete, interrupted or failed; 4 storage.",
-)
+)app.add_typer(submit_app)
 
 SweepFile = Annotated[Path, typer.Argument(help="The sweep YAML (see jobs/ and docs/configuration.md).")]
 ResultsFolder = Annotated[Path, typer.Argument(help="A results folder, as named by `results` in the sweep YAML.")]
