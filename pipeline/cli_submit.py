@@ -71,6 +71,5 @@ def _follow_ray_job(client: Any, job: str, address: str) -> int:
         return EvaluationError.exit_code
     code = ray_jobs.exit_code_of(ended)
     if code:
-        console.say(f"{job} ended as {ended.status.value} with exit code {code}: {ended.message}")
-        console.say("What it finished is kept; submit the sweep again to go on.")
+        console.say(f"{job} ended: {ray_jobs.describe_end(ended)}. What it finished is kept; submit again to go on.")
     return code

@@ -78,8 +78,8 @@ def _refused(access: Access) -> ConfigError:
     )
 
 
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())[:300].rstrip(".") or type(error).__name__
+def _one_line(reason: object) -> str:
+    return " ".join(str(reason).split())[:300].rstrip(".") or type(reason).__name__
 
 
 def new_job_id(name: str) -> str:
@@ -226,3 +226,10 @@ def exit_code_of(details: Any) -> int:
     if details.status == JobStatus.SUCCEEDED:
         return 0
     return details.driver_exit_code if details.driver_exit_code in (2, 3, 4) else 3
+
+
+def describe_end(details: Any) -> str:
+    """Say in one line how a job ended: its driver's exit code, or Ray's reason where no driver ran."""
+    if details.driver_exit_code is not None:
+        return f"{details.status.value}, exit code {details.driver_exit_code} of its driver"
+    return f"{details.status.value}: {_one_line(details.message or 'no reason given')}"
