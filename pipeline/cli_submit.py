@@ -66,7 +66,7 @@ def _follow_ray_job(client: Any, job: str, address: str) -> int:
     except KeyboardInterrupt:
         console.say(
             f"The job goes on. Follow it: robust201 submit ray --follow {job} --address {address}. "
-            f"Stop it: ray job stop {job} --address {address}"
+            f"Stop it: RAY_AUTH_MODE=token ray job stop {job} --address {address}"
         )
         return EvaluationError.exit_code
     code = ray_jobs.exit_code_of(ended)

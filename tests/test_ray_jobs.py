@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 import zipfile
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -24,6 +24,7 @@ import psutil
 import pytest
 import yaml
 
+from pipeline.cli_submit import _follow_ray_job
 from pipeline.errors import ConfigError, EvaluationError
 from pipeline.submission import ray_jobs
 from pipeline.submission.access import Access, check_access, find_token
@@ -324,8 +325,8 @@ def test_a_relative_path_is_refused(write_sweep: WriteSweep, changes: dict[str, 
 class FakeClient:
     """A head whose answers are given one by one; an exception is raised."""
 
-    def __init__(self, logs: list[list[str] | Exception], states: list[Any]) -> None:
-        self.logs, self.states = logs, states
+    def __init__(self, logs: Sequence[list[str] | Exception], states: Sequence[Any]) -> None:
+        self.logs, self.states = list(logs), list(states)
 
     async def tail_job_logs(self, _job: str) -> AsyncIterator[str]:
         await asyncio.sleep(0)
@@ -337,7 +338,7 @@ class FakeClient:
 
     def get_job_info(self, _job: str) -> Any:
         answer = self.states.pop(0) if len(self.states) > 1 else self.states[0]
-        if isinstance(answer, Exception):
+        if isinstance(answer, BaseException):
             raise answer
         return answer
 
@@ -368,6 +369,35 @@ def test_a_log_that_breaks_off_is_written_once_and_whole(logs: list[list[str] | 
     written: list[str] = []
     assert ray_jobs.follow(FakeClient(logs, states), "job", written.append).status == "SUCCEEDED"
     assert "".join(written) == "one\ntwo\n"
+
+
+def test_a_job_gets_the_variables_of_its_sweep_and_time_to_drain(write_sweep: WriteSweep, tmp_path: Path) -> None:
+    taken: dict[str, Any] = {}
+    known = [
+        SimpleNamespace(submission_id="running", status=ray_jobs.JobStatus.RUNNING),
+        SimpleNamespace(submission_id="ended", status=ray_jobs.JobStatus.FAILED),
+        SimpleNamespace(submission_id=None, status=ray_jobs.JobStatus.RUNNING),  # a driver that is no submitted job
+    ]
+    client = SimpleNamespace(list_jobs=lambda: known, submit_job=lambda **fields: taken.update(fields) or "new")
+    sweep = write_sweep(results=f"${{FOLDER:-{tmp_path}}}", execution={"part_minutes": 10})
+    shipment = prepare_shipment(sweep, {"FOLDER": "/elsewhere"})
+    assert ray_jobs.submit(client, shipment, tmp_path / "job.zip", "new") == "new"
+    assert taken["runtime_env"] == {
+        "working_dir": str(tmp_path / "job.zip"),
+        "env_vars": {"FOLDER": "/elsewhere", "RAY_JOB_STOP_WAIT_TIME_S": "660"},
+    }
+    for job, advice in (("running", "Follow it by --follow running"), ("ended", "finished work is found again")):
+        with pytest.raises(ConfigError, match=f"expected a new id, got that of a job which is .*{advice}"):
+            ray_jobs.submit(client, shipment, tmp_path / "job.zip", job)
+    client.submit_job = lambda **_: (_ for _ in ()).throw(RuntimeError("Request failed with status code 500: full"))
+    with pytest.raises(ConfigError, match="expected the head to take the job, got Request failed"):
+        ray_jobs.submit(client, shipment, tmp_path / "job.zip", "new")
+
+
+def test_who_leaves_a_job_is_told_that_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    client = FakeClient([[]], [KeyboardInterrupt()])
+    assert _follow_ray_job(client, "job-1", "http://127.0.0.1:8265") == 3
+    assert "The job goes on. Follow it: robust201 submit ray --follow job-1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

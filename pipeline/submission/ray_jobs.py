@@ -24,7 +24,7 @@ ENTRYPOINT = shlex.join(["python", "-m", "pipeline", "run", SWEEP_NAME, "--execu
 
 # Ray's client lets these decide over the address it is given, and so over who receives the token.
 _OVERRIDES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
-# What a request through Ray's client ends with where the network, the head or its answer fails.
+# What a request through Ray's client (requests and aiohttp, which ray[default] brings) ends with where it fails.
 _FAILED_REQUESTS = (OSError, RuntimeError, ValueError, aiohttp.ClientError, AuthenticationError)
 
 _CHATTY_LOGGERS = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
@@ -109,7 +109,7 @@ def submit(client: Any, shipment: Shipment, archive: Path, job_id: str) -> str:
                 client.submit_job(
                     entrypoint=ENTRYPOINT,
                     submission_id=job_id,
-                    runtime_env={"working_dir": str(archive), "env_vars": dict(shipment.variables)},
+                    runtime_env={"working_dir": str(archive), "env_vars": _variables(shipment)},
                     metadata={"robust201_sweep": shipment.config.name},
                 )
             )
@@ -126,6 +126,12 @@ def submit(client: Any, shipment: Shipment, archive: Path, job_id: str) -> str:
     raise ConfigError(
         f"Submitting failed for {job_id}: expected a new id, got that of a job which is {known[job_id].value}. {advice}"
     )
+
+
+def _variables(shipment: Shipment) -> dict[str, str]:
+    # A stopped job gets SIGTERM, and SIGKILL 3 seconds later unless told otherwise; its workers need to finish parts.
+    drain_seconds = 60 * (shipment.config.execution.part_minutes + 1)
+    return {**shipment.variables, "RAY_JOB_STOP_WAIT_TIME_S": str(int(drain_seconds))}
 
 
 def _statuses(client: Any) -> dict[str, JobStatus]:
