@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from pipeline import __version__, console
+from pipeline.cli_submit import submit_app
 from pipeline.config import load_config, select_architectures
 from pipeline.errors import ConfigError
 from pipeline.exits import run_to_exit_code
@@ -20,6 +21,7 @@ app = typer.Typer(
     help="Robustness evaluation of the whole NAS-Bench-201 space: sweep, shards, resume, JSON dataset.",
     epilog="Exit codes: 0 complete; 2 bad input, nothing started; 3 incomplete, interrupted or failed; 4 storage.",
 )
+app.add_typer(submit_app)
 
 SweepFile = Annotated[Path, typer.Argument(help="The sweep YAML (see jobs/ and docs/configuration.md).")]
 ResultsFolder = Annotated[Path, typer.Argument(help="A results folder, as named by `results` in the sweep YAML.")]
@@ -283,9 +285,7 @@ def corrupt(
     count: Annotated[int | None, typer.Option(help="A class-stratified subset of this many images.")] = None,
     image_seed: Annotated[int, typer.Option(help="Seed of that subset.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the corruptions.")] = 0,
-    frost: Annotated[
-        Path | None, typer.Option(help="Folder of the six frost images; else a synthetic texture.")
-    ] = None,
+    frost: Annotated[Path | None, typer.Option(help="Folder of the six frost images; else synthetic.")] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     check_published: Annotated[
         bool, typer.Option("--check-published", help="Compare the deterministic ones with the published MD5s instead.")

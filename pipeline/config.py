@@ -47,6 +47,22 @@ def _expand(value: object) -> object:
         raise ValueError(f"expected a path, got {text!r}: no such user. Write the folder out.") from error
 
 
+def referenced_variables(value: object) -> frozenset[str]:
+    """Names of the environment variables that plain values of a sweep YAML refer to, as in ``${NAME}``.
+
+    Args:
+        value: what the YAML holds: text, numbers, lists and mappings.
+
+    Returns:
+        The names, whether they are set or not.
+    """
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list):
+        return frozenset[str]().union(*map(referenced_variables, value))
+    return frozenset(match[1] for match in _VARIABLE.finditer(value)) if isinstance(value, str) else frozenset()
+
+
 ConfigPath = Annotated[Path, BeforeValidator(_expand)]
 
 

@@ -1,4 +1,4 @@
-"""The executor on Ray actors: one actor a worker, on this machine or a cluster. The only `import ray`."""
+"""The executor on Ray actors: one actor a worker, on this machine or a cluster."""
 
 import logging
 import os

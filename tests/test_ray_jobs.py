@@ -1,0 +1,174 @@
+"""Submission to a real Ray head on this machine that asks for its token."""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.conftest import RunCommand, WriteSweep, read_tree
+
+TOKEN = "a-token-of-the-tests-alone"
+START_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Head:
+    address: str
+    folder: Path
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def status_of(address: str, token: str | None) -> int:
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+    try:
+        with urllib.request.urlopen(
+            urllib.request.Request(address + "/api/jobs/", headers=headers), timeout=10
+        ) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code
+
+
+def processes_of(folder: Path) -> list[psutil.Process]:
+    """Ray's processes, which all name the head's folder on their command line."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if any(str(folder) in word for word in process.cmdline()):
+                found.append(process)
+    return found
+
+
+@pytest.fixture(scope="module")
+def head() -> Iterator[Head]:
+    """A Ray head on loopback with token authentication; none of its processes outlives the tests."""
+    # Ray's sockets lie below it, and the name of a socket is at most 107 bytes long.
+    folder = Path(tempfile.mkdtemp(prefix="r201-"))
+    (folder / "token").write_text(TOKEN)
+    port, dashboard, agent = free_ports(3)
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")} | {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(folder / "token"),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "OMP_NUM_THREADS": "1",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    options = {
+        "node-ip-address": "127.0.0.1",
+        "port": port,
+        "dashboard-host": "127.0.0.1",
+        "dashboard-port": dashboard,
+        "dashboard-agent-listen-port": agent,
+        "temp-dir": folder / "ray",
+        "num-cpus": 2,
+        "object-store-memory": 100_000_000,
+    }
+    with (folder / "log").open("w") as log:
+        command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
+        starter = subprocess.Popen(
+            [*command, *(f"--{name}={value}" for name, value in options.items())],
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    running = Head(f"http://127.0.0.1:{dashboard}", folder)
+    try:
+        wait_until_it_answers(running, starter)
+        yield running
+    finally:
+        # Found first: workers rename themselves, and are nobody's children once their raylet is gone.
+        family = [*psutil.Process(starter.pid).children(recursive=True), *processes_of(folder)]
+        for process in family:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        starter.kill()
+        starter.wait(timeout=10)
+        _, alive = psutil.wait_procs(family, timeout=10)
+        assert alive == []
+        assert processes_of(folder) == []
+        shutil.rmtree(folder)
+
+
+def wait_until_it_answers(head: Head, starter: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while starter.poll() is None and time.monotonic() < deadline:
+        with suppress(OSError):
+            if status_of(head.address, TOKEN) == 200:
+                return
+        time.sleep(0.2)
+    pytest.fail(f"Ray did not start: {(head.folder / 'log').read_text()}")
+
+
+@pytest.fixture(autouse=True)
+def _no_token_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+@pytest.mark.ray
+def test_a_head_lets_in_who_has_its_token(
+    head: Head, robust201: RunCommand, write_sweep: WriteSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert [status_of(head.address, token) for token in (None, "wrong", TOKEN)] == [401, 403, 200]
+    command = ("submit", "ray", write_sweep(), "--address", head.address)
+    assert "expected the cluster's token, got none" in robust201(*command).refusal(2)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "wrong")
+    assert "expected the cluster's token, got another one" in robust201(*command).refusal(2)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", TOKEN)
+    unknown = robust201("submit", "ray", "--follow", "tiny-1", "--address", head.address).refusal(2)
+    assert "expected a job of this cluster, got an unknown id" in unknown
+
+
+@pytest.mark.ray
+@pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")  # Ray's client, of aiohttp's argument
+def test_a_submitted_sweep_runs_to_its_end_and_submitted_again_finds_nothing_missing(
+    head: Head, robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(head.folder / "token"))
+    monkeypatch.setenv("RAY_ADDRESS", "http://192.0.2.1:8265")  # would redirect Ray's own client
+    monkeypatch.setenv("ROBUST201_TEST_RESULTS", str(tmp_path))
+    sweep = write_sweep(results="${ROBUST201_TEST_RESULTS}/results", execution={"workers": 1})
+    submit = ("submit", "ray", sweep, "--address", head.address)
+
+    first = robust201(*submit, "--job-id", "first")
+    assert first.code == 0, first.err + first.out
+    assert first.out.splitlines()[0] == "first"
+    assert "10 missing" in first.out
+    assert "submit the sweep again" in first.err
+    assert robust201("export", tmp_path / "results", tmp_path / "by-ray").code == 0
+    assert "got that of a job which is SUCCEEDED" in robust201(*submit, "--job-id", "first").err
+
+    again = robust201(*submit, "--detach")
+    assert again.code == 0
+    job = again.out.strip()
+    assert job.startswith("tiny-")
+    followed = robust201("submit", "ray", "--follow", job, "--address", head.address)
+    assert followed.code == 0, followed.err + followed.out
+    assert "10 done, 0 missing" in followed.out
+
+    assert robust201("run", sweep, "--executor", "inline", "--results", tmp_path / "here").code == 0
+    assert robust201("export", tmp_path / "here", tmp_path / "by-inline").code == 0
+    assert read_tree(tmp_path / "by-ray") == read_tree(tmp_path / "by-inline")
