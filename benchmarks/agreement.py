@@ -30,7 +30,7 @@ import torch
 from numpy.typing import NDArray
 from scipy.stats import binomtest
 
-from pipeline.checkpoints.formats import iter_weights
+from benchmarks.trained import load_trained
 from pipeline.classifier import Classifier
 from pipeline.datasets import load_images, select
 from pipeline.evaluate import configure_torch
@@ -42,7 +42,6 @@ from pipeline.perturbations.fused.model import Batching
 from pipeline.perturbations.fused.replay import ReplayedDraws
 from pipeline.records import ImageSet
 from pipeline.spaces.inference import InferenceNetwork, compile_network
-from pipeline.spaces.network import build_network
 
 KEYS = ("clean", "fgsm", "pgd", "aa_apgd-ce", "aa_square")
 RUNS = ("reference", "replayed", "fused")
@@ -61,10 +60,7 @@ class Case:
 
 def load_case(folder: Path, index: int, images: ImageSet) -> Case:
     """Load a trained network and compile it."""
-    (weights,) = iter_weights(folder / "checkpoints" / "NATS-tss-v1_0-3ffb9-full", indices=[index])
-    spec = weights.spec or ""
-    network = build_network(spec, n_classes=images.n_classes)
-    network.load_state_dict(weights.state_dict, strict=True)
+    network, spec = load_trained(folder, index, n_classes=images.n_classes)
     compiled = compile_network(network, spec, images.normalisation, n_classes=images.n_classes)
     return Case(Classifier(network, images.normalisation, images.n_classes), compiled, images)
 

@@ -11,8 +11,8 @@ What a sweep takes is extrapolated from the measured networks: the seconds an im
 a + b * multiply-accumulates, both at least 0 and the largest relative error as small as can be; for the fused engine
 only those count that are left after pruning and merging. All work is done for each pixel, so an image of 16x16 costs a
 quarter. Square's active share is that of one CIFAR-10 network for all three datasets; on the two others more images are
-fooled early, so the hours are an upper bound there. Loading, compiling and capturing are measured once a network and
-added.
+fooled early, so the hours are an upper bound there. Compiling, and capturing the two full buckets, are measured once
+a network and added; loading weights is not.
 """
 
 import argparse

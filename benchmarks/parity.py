@@ -19,14 +19,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from pipeline.checkpoints.formats import iter_weights
+from benchmarks.trained import load_trained
 from pipeline.classifier import Classifier
 from pipeline.datasets import load_images, select
 from pipeline.evaluate import configure_torch
 from pipeline.perturbations import PERTURBATIONS
 from pipeline.perturbations.base import to_float
 from pipeline.records import ImageSet
-from pipeline.spaces.network import build_network
 from tests.library_parity import Difference, compare
 
 NETWORKS = ("0", "9", "21", "309", "309/100", "991", "13714")
@@ -37,9 +36,7 @@ HEAD_CLASSES = 100
 def load_network(folder: Path, name: str, images: ImageSet) -> tuple[Classifier, torch.Tensor, torch.Tensor]:
     """Load a trained network with the images and labels that it is attacked on."""
     index, _, head = name.partition("/")
-    (weights,) = iter_weights(folder / "checkpoints" / "NATS-tss-v1_0-3ffb9-full", indices=[int(index)])
-    network = build_network(weights.spec or "", n_classes=10)
-    network.load_state_dict(weights.state_dict, strict=True)
+    network, _ = load_trained(folder, int(index), n_classes=10)
     pixels, labels = torch.from_numpy(images.images), torch.from_numpy(images.labels)
     if not head:
         return Classifier(network, images.normalisation, 10), pixels, labels

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from benchmarks.agreement import SEED
-from pipeline.checkpoints.formats import iter_weights
+from benchmarks.trained import load_trained
 from pipeline.classifier import Classifier
 from pipeline.datasets import load_images, select
 from pipeline.evaluate import configure_torch
@@ -28,7 +28,6 @@ from pipeline.perturbations.base import Context, to_float
 from pipeline.precision import Precision
 from pipeline.records import ImageSet
 from pipeline.spaces.inference import InferenceNetwork, compile_network
-from pipeline.spaces.network import build_network
 
 PARAMETERS = {
     "clean": {},
@@ -43,10 +42,7 @@ class Subject:
     """A trained network in one precision, as both engines see it. Call `use` before it computes."""
 
     def __init__(self, folder: Path, index: int, images: ImageSet, device: torch.device, precision: Precision) -> None:
-        (weights,) = iter_weights(folder / "checkpoints" / "NATS-tss-v1_0-3ffb9-full", indices=[index])
-        spec = weights.spec or ""
-        network = build_network(spec, n_classes=images.n_classes)
-        network.load_state_dict(weights.state_dict, strict=True)
+        network, spec = load_trained(folder, index, n_classes=images.n_classes)
         given = images.normalisation
         self.precision, self.images = precision, images
         self.classifier = Classifier(network, given, images.n_classes, device=device, precision=precision)

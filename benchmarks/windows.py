@@ -18,8 +18,9 @@ from typing import Any
 
 import torch
 
-from pipeline.checkpoints.formats import iter_weights
+from benchmarks.trained import load_trained
 from pipeline.datasets import load_images, select
+from pipeline.evaluate import configure_torch
 from pipeline.perturbations import SquareParameters
 from pipeline.perturbations.fused.draws import CounterDraws
 from pipeline.perturbations.fused.job import CPU_SAMPLES, Job
@@ -27,8 +28,6 @@ from pipeline.perturbations.fused.model import Batching
 from pipeline.perturbations.fused.square import attack
 from pipeline.spaces.inference import InferenceNetwork, compile_network
 from pipeline.spaces.inference.local import LocalPass
-from pipeline.spaces.nasbench201 import architecture
-from pipeline.spaces.network import build_network
 
 SEED = 0
 
@@ -125,13 +124,9 @@ def parse_arguments() -> argparse.Namespace:
 
 def main() -> None:
     arguments = parse_arguments()
-    torch.set_num_threads(1)
+    configure_torch(threads=1)
     images = select(load_images("cifar10", path=arguments.data), count=arguments.images, seed=SEED)
-    folder = arguments.data / "checkpoints" / "NATS-tss-v1_0-3ffb9-full"
-    (weights,) = iter_weights(folder, indices=[arguments.architecture])
-    spec = architecture(arguments.architecture).spec
-    network = build_network(spec, n_classes=images.n_classes)
-    network.load_state_dict(weights.state_dict, strict=True)
+    network, spec = load_trained(arguments.data, arguments.architecture, n_classes=images.n_classes)
     model = TimedModel(compile_network(network, spec, images.normalisation, n_classes=images.n_classes))
     job = Job(
         model=model,

@@ -31,9 +31,10 @@ def configure_torch(threads: int, precision: Precision = "fp32") -> None:
             whoever knows the device to check (`pipeline.precision.check_precision`).
 
     Raises:
-        ConfigError: unknown precision, or no threads.
+        ConfigError: unknown precision, no threads, or an environment variable that changes the arithmetic behind torch.
     """
     check_precision(precision)
+    _refuse_overrides()
     if threads < 1:
         raise ConfigError(f"Setting up torch failed for threads: expected 1 or more, got {threads}.")
     torch.set_num_threads(threads)
@@ -49,6 +50,20 @@ def configure_torch(threads: int, precision: Precision = "fp32") -> None:
     torch.use_deterministic_algorithms(mode=True)
     # Every tensor is written before it is read here; filling them first would only cost time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+
+
+_ARITHMETIC_OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
+"""Variables by which cuBLAS, cuDNN and oneDNN compute in another precision than they are asked for."""
+
+
+def _refuse_overrides() -> None:
+    for name in _ARITHMETIC_OVERRIDES:
+        value = os.environ.get(name, "")
+        if value and value.upper() != "STRICT":
+            raise ConfigError(
+                f"Setting up torch failed for the environment variable {name}: expected it unset, got {value!r}. "
+                "Unset it: the sweep's `precision` alone decides the arithmetic."
+            )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +176,9 @@ def _check_part(context: Context, part: Part, images: ImageSet) -> None:
             f"Evaluating failed for {part.label}: expected a slice of {n_images} images, got {part.start}:{part.stop} "
             f"of {part.unit.n_images}. Plan again with the images that this sweep selects."
         )
-    if part.start % context.batch_size or (part.stop % context.batch_size and part.stop != n_images):
+    # The fused engine draws nothing once a batch: its parts may be cut anywhere, such as by another batch_size before.
+    cut = part.start % context.batch_size or (part.stop % context.batch_size and part.stop != n_images)
+    if context.engine == "reference" and cut:
         raise EvaluationError(
             f"Evaluating failed for {part.label}: expected a slice that is cut at multiples of {context.batch_size} "
             f"images, which share their draws, got {part.start}:{part.stop}. Plan again with this batch size."

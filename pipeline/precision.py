@@ -21,9 +21,9 @@ PRECISIONS: Final[tuple[str, ...]] = get_args(Precision)
   higher; nothing else may compute under this name.
 - ``bf16``: what enters a convolution, its weights, and the feature maps from the first convolution to the last cell's
   output are bfloat16 (float32's range, 7 mantissa bits), and so are the gradients on the way back through them.
-  Convolutions add up in float32 and round once. BatchNorm, where it is not folded into a convolution, keeps its float32
-  numbers and rounds its output. Behind the last cell, BatchNorm, pooling and classifier are float32, TF32 off; the
-  gradient of the pixels is handed out as float32.
+  Convolutions add up in float32; each kernel rounds its output once. BatchNorm, where it is not folded into a
+  convolution, keeps its float32 numbers and rounds its output. Behind the last cell, BatchNorm, pooling and classifier
+  are float32, TF32 off; the gradient of the pixels is handed out as float32.
 
 Sources: PyTorch's notes "CUDA semantics" (TensorFloat-32, reduced precision reduction in BF16 GEMMs) and "Numerical
 accuracy" (docs.pytorch.org/docs/stable/notes/cuda.html, .../numerical_accuracy.html).

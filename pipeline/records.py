@@ -193,7 +193,8 @@ class EvaluationResult:
         values: measurement columns (see `pipeline.measurements`): `accuracy` () float64, `cm` (C, C) int32, and,
             where asked for, `confidence_label` (C, C), `confidence_argmax` (C, C), `confidence_prediction` (2,) float64
             and `predictions` (n,) uint8.
-        seconds: wall time of the evaluation.
+        seconds: wall time of the evaluation; where the fused engine attacks several strengths at once, that of all of
+            them lies with the strength that is complete first, and only their sum means something.
         provenance: versions, host and device that made it; never part of identity.
     """
 

@@ -99,6 +99,8 @@ class Worker:
             StorageError: results cannot be written; nothing else can be computed either.
             WorkerBrokenError: the device failed, and with it every later computation of this process.
         """
+        # torch's switches are the process's: another worker in it may have set them for a precision of its own.
+        configure_torch(self._config.execution.threads, self._config.precision)
         for part in bundle.parts:
             if self._draining.is_set():
                 return
@@ -120,15 +122,15 @@ class Worker:
                     yield receipt
             except StorageError:
                 raise
-            except torch.AcceleratorError as error:
-                raise WorkerBrokenError(
-                    f"Evaluating failed for {part.label}: expected a working {self.device.type} device, got "
-                    f"{error}. Its process cannot go on; a new one computes the part again."
-                ) from error
-            except Exception as error:  # noqa: BLE001 - whatever an evaluation raises is reported; the rest goes on
+            except Exception as error:
                 if _is_out_of_memory(error) and self._shrink_micro_batch():
                     attempt += 1
                     continue
+                if isinstance(error, torch.AcceleratorError):
+                    raise WorkerBrokenError(
+                        f"Evaluating failed for {part.label}: expected a working {self.device.type} device, got "
+                        f"{error}. Its process cannot go on; a new one computes the part again."
+                    ) from error
                 kind = "memory" if _is_out_of_memory(error) else "application"
                 message = f"{type(error).__name__}: {error}"
                 rest = Part(part.unit, tuple(remaining), part.start, part.stop)
@@ -301,8 +303,16 @@ def _device_memory(device: torch.device) -> tuple[int, int] | None:
     return free + torch.cuda.memory_reserved(device), total
 
 
-def _is_out_of_memory(error: BaseException) -> bool:
-    # torch's CPU allocator raises a plain RuntimeError
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
-    )
+_SIGNS_OF_NO_MEMORY = ("can't allocate memory", "out of memory", "STATUS_ALLOC_FAILED")
+"""What torch's CPU allocator, the CUDA runtime, and cuBLAS and cuDNN say in plain RuntimeErrors."""
+
+
+def _is_out_of_memory(error: BaseException | None) -> bool:
+    """Tell whether memory ran out, be it in an error that another one followed."""
+    if error is None:
+        return False
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    if isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS_OF_NO_MEMORY):
+        return True
+    return _is_out_of_memory(error.__context__)

@@ -217,6 +217,15 @@ def test_the_seed_changes_what_is_drawn():
     assert not torch.equal(one[8.0], two[8.0])
 
 
+@pytest.mark.parametrize("name", ["NVIDIA_TF32_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"])
+def test_variables_that_change_the_arithmetic_are_refused(monkeypatch, name):
+    monkeypatch.setenv(name, "STRICT")
+    configure_torch(1)
+    monkeypatch.setenv(name, "BF16")
+    with pytest.raises(ConfigError, match=f"{name}: expected it unset, got 'BF16'"):
+        configure_torch(1)
+
+
 def test_torch_is_configured_for_equal_bytes():
     # In a process of its own: these settings are for the whole process.
     command = """

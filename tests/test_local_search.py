@@ -1,5 +1,8 @@
 """Square's window-local search against whole passes: the same logits, the same decisions, the same images."""
 
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -309,3 +312,16 @@ def test_who_else_is_attacked_leaves_no_trace(compiled, monkeypatch):
     assert torch.equal(torch.stack(apart), expected)
     some = square_on(*compiled, queries=130, epsilons=epsilons, together=[4, 1])
     assert torch.equal(some[:, [1, 4]], expected[:, [1, 4]])
+
+
+def test_a_network_that_is_left_is_freed_at_once():
+    network = compile_network(network_of(specs()[21]), specs()[21], NORMALISATION, n_classes=N_CLASSES)
+    search = network.window_search(torch.rand(8, 3, 32, 32), [3] * 64)
+    assert search is not None
+    left = weakref.ref(network)
+    gc.disable()  # a cycle would wait for the collector, through thousands of networks
+    try:
+        del network, search
+        assert left() is None
+    finally:
+        gc.enable()

@@ -70,6 +70,31 @@ def falling(sizes: list[int]) -> list[int]:
     return [size for i, size in enumerate(sizes) if size < min(sizes[:i], default=size + 1)]
 
 
+def end_a_capture_after(error: Exception) -> None:
+    try:
+        raise error
+    finally:
+        raise RuntimeError("the capture was not ended")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("too many"),
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"),
+        torch.AcceleratorError("CUDA error: out of memory"),
+    ],
+)
+def test_every_library_s_word_for_no_memory_is_understood(error: Exception) -> None:
+    assert worker._is_out_of_memory(error)
+    assert not worker._is_out_of_memory(RuntimeError("shapes differ"))
+    with pytest.raises(RuntimeError, match="not ended") as masked:
+        end_a_capture_after(error)
+    assert worker._is_out_of_memory(masked.value)
+
+
 def test_the_reference_engine_halves_what_it_showed(make_sweep: MakeSweep, small_memory) -> None:
     sizes = small_memory(2)
     tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine="reference", batch_size=250), make_executor)

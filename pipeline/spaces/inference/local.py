@@ -8,7 +8,6 @@ would cover most of the map, whole maps are computed (`LocalKernels.depth`).
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import cache
 from typing import Protocol, cast
 
 import torch
@@ -225,19 +224,15 @@ class LocalKernels:
         stem: the first convolution.
         stem_needs: which forms of its output are read.
         blocks: the network's blocks.
-        classify: maps the last block's output to logits.
     """
 
-    def __init__(
-        self, stem: Convolution, stem_needs: Needs, blocks: Sequence[Block], classify: Callable[[Value], torch.Tensor]
-    ) -> None:
+    def __init__(self, stem: Convolution, stem_needs: Needs, blocks: Sequence[Block]) -> None:
         self.whole_stem = stem
         self.stem = stem.unpadded()
         self.stem_needs = stem_needs
         self.whole_blocks = blocks
-        self.classify = classify
         self.blocks = [_kernels_of(block) for block in blocks]
-        self._saving = cache(self._find_saving)
+        self._savings: dict[tuple[int, int], tuple[int, float]] = {}
 
     def depth(self, sides: Sequence[int], height: int, width: int) -> int:
         """Say how many blocks should compute patches only.
@@ -252,7 +247,10 @@ class LocalKernels:
         """
         if not sides or height != width or height < SMALLEST_IMAGE:
             return 0
-        depth, saving = self._saving(max(sides), height)
+        window = max(sides), height
+        if window not in self._savings:
+            self._savings[window] = self._find_saving(*window)
+        depth, saving = self._savings[window]
         return depth if saving * len(sides) >= WORTHWHILE_PASSES else 0
 
     def _find_saving(self, side: int, size: int) -> tuple[int, float]:
@@ -286,10 +284,19 @@ class LocalPass:
         centred: (B, 3, H, W) float32, the accepted images minus the network's mean; channels_last.
         mean: (1, 3, 1, 1), that mean.
         depth: how many blocks compute patches only, at least 1.
+        classify: maps the last block's output to logits.
     """
 
-    def __init__(self, kernels: LocalKernels, centred: torch.Tensor, mean: torch.Tensor, depth: int) -> None:
+    def __init__(
+        self,
+        kernels: LocalKernels,
+        centred: torch.Tensor,
+        mean: torch.Tensor,
+        depth: int,
+        classify: Callable[[Value], torch.Tensor],
+    ) -> None:
         self._kernels = kernels
+        self._classify = classify
         self._mean = mean
         self._pixels = KeptMap(centred)
         self._shape = centred.shape
@@ -325,7 +332,7 @@ class LocalPass:
             )
             for block in self._rest:
                 value = block.forward(value, None)
-            found = self._kernels.classify(value)
+            found = self._classify(value)
         # Made outside of inference mode, so that callers may write into them.
         return torch.empty(len(window), found.shape[1]).copy_(found[: len(window)])
 

@@ -73,7 +73,7 @@ class InferenceNetwork:
         self._classifier_bias = network.classifier.bias.detach().to(device, torch.float32)
         self._local: LocalKernels | None = None
         if device.type == "cpu" and dtype is torch.float32:
-            self._local = LocalKernels(self._stem, needs, self._blocks, self._head)
+            self._local = LocalKernels(self._stem, needs, self._blocks)
 
     @property
     def is_constant(self) -> bool:
@@ -157,7 +157,7 @@ class InferenceNetwork:
             pixels = _fill(pixels)
         with torch.inference_mode():
             centred = (pixels - self._mean).contiguous(memory_format=torch.channels_last)
-            return LocalPass(self._local, centred, self._mean, depth)
+            return LocalPass(self._local, centred, self._mean, depth, self._head)
 
     def _pieces(self, n_images: int) -> Iterator[slice]:
         """Cut images into chunks; the last one overlaps the one before if it would be too small."""

@@ -1,0 +1,30 @@
+"""Trained networks of a data folder, for benchmarks on real weights."""
+
+from pathlib import Path
+
+from torch import nn
+
+from pipeline.checkpoints.formats import iter_weights
+from pipeline.spaces.nasbench201 import architecture
+from pipeline.spaces.network import build_network
+
+ARCHIVE = Path("checkpoints") / "NATS-tss-v1_0-3ffb9-full"
+"""Where a data folder keeps trained networks, in the layout of the official archive."""
+
+
+def load_trained(folder: Path, index: int, *, n_classes: int) -> tuple[nn.Module, str]:
+    """Load a trained network of the published size.
+
+    Args:
+        folder: the data folder.
+        index: the architecture's.
+        n_classes: number of classes.
+
+    Returns:
+        The network and its cell string.
+    """
+    (weights,) = iter_weights(folder / ARCHIVE, indices=[index])
+    spec = architecture(index).spec
+    network = build_network(spec, n_classes=n_classes)
+    network.load_state_dict(weights.state_dict, strict=True)
+    return network, spec
