@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,7 +64,9 @@ def render_dry(config: SweepConfig, sweep: Path, options: ArrayOptions, *, say: 
     Raises:
         ConfigError: more tasks than an array may have, or a file that the shell would not understand.
     """
-    limit = _read_array_limit() if shutil.which("scontrol") else ASSUMED_MAX_ARRAY_SIZE - 1
+    limit = ASSUMED_MAX_ARRAY_SIZE - 1
+    with suppress(InputError):  # where no Slurm answers, its default has to do
+        limit = _read_array_limit()
     n_shares = _count_shares(options, len(all_bundles(make_plan(config, assumed_facts(config)))), limit, say)
     return _render(config, sweep, options, n_shares, range(1, n_shares + 1))
 
@@ -92,6 +95,7 @@ def submit(
             "node of the cluster, or look at the batch file with --dry-run."
         )
     limit = _read_array_limit()
+    _render(config, sweep, options, 1, [1])  # a bad option shows now, not after hours of hashing images
     prepared = prepare_sweep(config, say=say)
     divided = all_bundles(prepared.plan)
     n_shares = _count_shares(options, len(divided), limit, say)
