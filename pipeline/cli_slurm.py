@@ -12,7 +12,9 @@ from pipeline.config import load_config
 def slurm(
     sweep: Annotated[Path, typer.Argument(help="The sweep YAML; tasks read it again when they start.")],
     results: Annotated[str | None, typer.Option(help="Results folder, in place of the sweep's.")] = None,
-    tasks: Annotated[int | None, typer.Option(help="Shares of the sweep, one a task (as many as sensible, at most 256)")] = None,
+    tasks: Annotated[
+        int | None, typer.Option(help="Shares of the sweep, one a task (as many as sensible, at most 256)")
+    ] = None,
     max_parallel: Annotated[int | None, typer.Option(help="Tasks that may run at once.")] = None,
     time: Annotated[str | None, typer.Option(help="Time limit of a task, as sbatch reads it: 24:00:00.")] = None,
     gpus_per_task: Annotated[str | None, typer.Option(help="NUMBER or TYPE:NUMBER (1, or 0 with device: cpu)")] = None,

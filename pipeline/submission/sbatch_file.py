@@ -233,10 +233,9 @@ def render(
         f'exec {shlex.join(command)} --share "$SLURM_ARRAY_TASK_ID/{n_shares}"',
         "",
     ]
-    text = "\n".join(lines)
     _check_paths(sweep, results, logs, Path(python), folder)
-    _check_shell(text)
-    return text
+    _check_shell("\n".join(options.setup))  # by itself: a quote left open could end in one of our own lines
+    return "\n".join(lines)
 
 
 def show_ranges(numbers: Sequence[int]) -> str:
