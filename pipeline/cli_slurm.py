@@ -60,7 +60,7 @@ def slurm(
         console.say(f"Nothing is missing. Export it with: robust201 export {config.results} FOLDER")
         return
     typer.echo(submitted.job)
-    what = f"{submitted.n_tasks} tasks, each one of {submitted.n_shares} shares"
+    what = f"{submitted.n_tasks} of {submitted.n_shares} shares, one a task"
     for line in (
         f"Submitted {submitted.n_missing} evaluations as array {submitted.job}: {what}.",
         f"Watch it:  squeue --job {submitted.job}; robust201 status {config.results}; logs: {submitted.logs}",
