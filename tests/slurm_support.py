@@ -13,6 +13,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "scontrol", "scancel", "squeue")
 # Debian keeps daemons where only root's path leads.
 _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
@@ -23,7 +25,7 @@ SlurmctldHost=localhost(127.0.0.1)
 SlurmctldPort={controller_port}
 SlurmdPort={node_port}
 AuthType=auth/munge
-AuthInfo=socket={folder}/munge.socket,cred_expire=2
+AuthInfo=socket={folder}/munge.socket
 CredType=cred/munge
 SlurmUser={user}
 SlurmdUser={user}
@@ -82,7 +84,23 @@ class SlurmCluster:
         lines = self.query("squeue", "--noheader", "--array", "--format=%i %T").split("\n")
         return dict(line.split() for line in lines if line)
 
-    def wait_for(self, condition: Callable[[], object], seconds: float = 60) -> None:
+    def job(self, job: str) -> dict[str, str]:
+        """What the controller knows of a job (``7_2`` for a task of an array), over or not: field to value."""
+        words = self.query("scontrol", "--oneliner", "show", "job", job).split()
+        return dict(word.split("=", 1) for word in words if "=" in word)
+
+    def start_requeued(self, job: str) -> None:
+        """Start a job that was put back into the queue, which by Slurm's own rule waits for two minutes.
+
+        Slurm waits lest a node takes the job's second run for its first, whose right to run it has just revoked, to the
+        second. A test can look whether the first run has ended.
+        """
+        step = f"[{self.job(job)['JobId']}.batch]"
+        self.wait_for(lambda: not any(step in title for title in _process_titles()))
+        time.sleep(2)
+        self.query("scontrol", "update", f"JobId={job}", "StartTime=now")
+
+    def wait_for(self, condition: Callable[[], object], seconds: float = 240) -> None:
         """Wait until something holds.
 
         Raises:
@@ -91,7 +109,7 @@ class SlurmCluster:
         end = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < end, self.logs()
-            time.sleep(0.1)
+            time.sleep(0.2)
 
     def logs(self) -> str:
         """Last lines of the daemons' logs."""
@@ -142,14 +160,14 @@ def slurm_on_loopback(*, cpus: int = 2, max_array_size: int = 33) -> Iterator[Sl
                     subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
                 )
             if command is munge:
-                cluster.wait_for((folder / "munge.socket").exists, 10)
-        cluster.wait_for(lambda: _answers(cluster), 30)
+                cluster.wait_for((folder / "munge.socket").exists)
+        cluster.wait_for(lambda: _answers(cluster))
         yield cluster
+    finally:
         with suppress(AssertionError, subprocess.TimeoutExpired):
             for job in cluster.jobs():
                 cluster.query("scancel", job)
             cluster.wait_for(lambda: not cluster.jobs(), 20)
-    finally:
         for daemon in reversed(daemons):
             daemon.terminate()
             try:
@@ -158,6 +176,11 @@ def slurm_on_loopback(*, cpus: int = 2, max_array_size: int = 33) -> Iterator[Sl
                 daemon.kill()
                 daemon.wait()
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _process_titles() -> Iterator[str]:
+    for process in psutil.process_iter(["cmdline"]):
+        yield " ".join(process.info["cmdline"] or [])
 
 
 def _answers(cluster: SlurmCluster) -> bool:

@@ -384,6 +384,7 @@ def cluster() -> Iterator[SlurmCluster]:
 
 
 @pytest.mark.slurm
+@pytest.mark.timeout(900)
 def test_a_real_array_is_drained_queued_again_and_ends_in_the_bytes_of_one_run(
     cluster: SlurmCluster,
     robust201: RunCommand,
@@ -391,7 +392,7 @@ def test_a_real_array_is_drained_queued_again_and_ends_in_the_bytes_of_one_run(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    keys = {"clean": {}, "fgsm": {"epsilons_255": [1]}, "aa_square": {"epsilons_255": [1, 8], "queries": 3000}}
+    keys = {"clean": {}, "fgsm": {"epsilons_255": [1]}, "aa_square": {"epsilons_255": [1, 8], "queries": 1500}}
     sweep = write_sweep(keys=keys, batch_size=1, execution={"part_minutes": 1e-9, "device": "cpu"})
     assert robust201("run", sweep, "--results", tmp_path / "ordinary").code == 0
     results = tmp_path / 'it\'s "100%" here'
@@ -402,7 +403,7 @@ def test_a_real_array_is_drained_queued_again_and_ends_in_the_bytes_of_one_run(
     assert "at most 32" in robust201(*submit, "--tasks", "33").refusal(2)
     assert "invalid partition" in robust201(*submit, "--partition", "nowhere").refusal(2)
     # The setup line brings a variable with quotes through the file, Slurm and the shell.
-    ended = robust201(*submit, "--tasks", "3", "--max-parallel", "2", "--setup", 'echo "it\'s $SLURM_JOB_NAME"')
+    ended = robust201(*submit, "--tasks", "2", "--max-parallel", "2", "--setup", 'echo "it\'s $SLURM_JOB_NAME"')
     assert ended.code == 0, ended.err
     job = ended.out.strip()
 
@@ -411,20 +412,22 @@ def test_a_real_array_is_drained_queued_again_and_ends_in_the_bytes_of_one_run(
         return path.read_text() if path.exists() else ""
 
     # It has finished something, and has more to do.
-    cluster.wait_for((results / "shares/1-of-3/progress.json").exists)
-    assert cluster.jobs()[f"{job}_1"] == "RUNNING"
+    cluster.wait_for((results / "shares/1-of-2/progress.json").exists)
+    assert cluster.job(f"{job}_1")["JobState"] == "RUNNING"
     # What Slurm sends before the time limit (B: to the batch process alone), now rather than in some minutes.
     cluster.query("scancel", "--batch", "--signal=USR1", f"{job}_1")
-    cluster.wait_for(lambda: cluster.jobs().get(f"{job}_1") == "PENDING")
+    cluster.wait_for(lambda: cluster.job(f"{job}_1")["JobState"] == "PENDING")
     assert f"putting task {job}_1 back into the queue" in log(1)
-    # A requeued job waits two minutes by Slurm's own rule; a test need not.
-    cluster.query("scontrol", "update", f"JobId={job}_1", "StartTime=now")
-    cluster.wait_for(lambda: not cluster.jobs(), 120)
-    assert "Restarts=1" in cluster.query("scontrol", "show", "job", f"{job}_1")
-    for index in (1, 2, 3):
+
+    cluster.start_requeued(f"{job}_1")
+    tasks = [f"{job}_{index}" for index in (1, 2)]
+    over = {"COMPLETED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY"}
+    cluster.wait_for(lambda: {cluster.job(task)["JobState"] for task in tasks} <= over)
+    assert [cluster.job(task)["Restarts"] for task in tasks] == ["1", "0"]
+    for index in (1, 2):
         assert "it's robust201-tiny" in log(index)
         assert "Complete for this selection" in log(index), log(index)
-        assert "ExitCode=0:0" in cluster.query("scontrol", "show", "job", f"{job}_{index}")
+        assert cluster.job(f"{job}_{index}")["ExitCode"] == "0:0"
     counted = [re.findall(r"(\d+) done, (\d+) missing", log(1))[i] for i in (0, 1)]
     assert counted[0][0] == "0"
     assert int(counted[1][0]) + int(counted[1][1]) == int(counted[0][1])
