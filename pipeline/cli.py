@@ -1,7 +1,9 @@
 """The command line: one thin function a verb. Exit codes: 0 complete, 2 bad input, 3 incomplete, 4 storage."""
 
 import json
+import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,6 +11,7 @@ import typer
 
 from pipeline import __version__, console
 from pipeline.cli_submit import submit_app
+from pipeline.cli_train import train
 from pipeline.config import load_config, select_architectures
 from pipeline.errors import ConfigError
 from pipeline.exits import run_to_exit_code
@@ -22,6 +25,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 complete; 2 bad input, nothing started; 3 incomplete, interrupted or failed; 4 storage.",
 )
 app.add_typer(submit_app)
+app.command()(train)
 
 SweepFile = Annotated[Path, typer.Argument(help="The sweep YAML (see jobs/ and docs/configuration.md).")]
 ResultsFolder = Annotated[Path, typer.Argument(help="A results folder, as named by `results` in the sweep YAML.")]
@@ -85,14 +89,24 @@ def meta(
 def plan(
     sweep: SweepFile,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan without reading images or weights.")] = False,
+    save: Annotated[
+        bool, typer.Option("--save", help="Keep the plan and the images in the results folder, for `run --share`.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Count a sweep's units and evaluations, and estimate bytes and GPU-hours."""
     from pipeline.inputs import Inputs
     from pipeline.plan import assumed_facts, make_plan
+    from pipeline.sweep import prepare_sweep
 
     config = load_config(sweep)
-    if not dry_run:
+    if save and dry_run:
+        raise ConfigError(
+            "Planning failed for --save: expected it alone, got --dry-run too, which reads nothing to save. Choose one."
+        )
+    if save:
+        prepare_sweep(config, say=console.say)
+    elif not dry_run:
         Inputs(config, console.say).check()
     summary = make_plan(config, assumed_facts(config)).summary()
     if as_json:
@@ -110,9 +124,19 @@ def run(
     executor: Annotated[str | None, typer.Option(help="inline or ray, in place of the sweep's.")] = None,
     workers: Annotated[int | None, typer.Option(help="Workers, in place of the sweep's.")] = None,
     results: Annotated[str | None, typer.Option(help="Results folder, in place of the sweep's.")] = None,
+    share: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="The I-th of N shares, from 1, of what `plan --save` kept."),
+    ] = None,
+    requeue: Annotated[
+        bool, typer.Option("--requeue", help="In a Slurm array: queue the task again if its time limit drained it.")
+    ] = False,
 ) -> None:
     """Evaluate what a sweep still misses; run it again after any interruption."""
     from pipeline.executors import make_executor
+    from pipeline.share_run import run_share
+    from pipeline.shares import Share
+    from pipeline.submission.slurm import ArrayTask
     from pipeline.sweep import Filters, run_sweep
 
     config = load_config(sweep, results=results, execution={"executor": executor, "workers": workers})
@@ -121,25 +145,30 @@ def run(
         _names(datasets),
         tuple(perturbation(key).key for key in names) if (names := _names(keys)) is not None else None,
     )
+    task = ArrayTask.of(os.environ) if requeue else None
+    evaluate = run_sweep if share is None else partial(run_share, share=Share.parse(share))
     display = console.RunDisplay()
     with display.showing():
-        tally = run_sweep(
+        tally = evaluate(
             config,
-            make_executor,
+            make_executor=make_executor,
             filters=filters,
             on_outlook=console.show_outlook,
             on_progress=display.update,
             say=console.say,
         )
-    raise typer.Exit(console.show_tally(tally, config.results, narrowed=filters != Filters()))
+    code = console.show_tally(tally, config.results, narrowed=filters != Filters() or share is not None)
+    if task is not None:
+        task.requeue_if_unfinished(tally, console.say)
+    raise typer.Exit(code)
 
 
 @app.command()
 def status(results: ResultsFolder, as_json: AsJson = False) -> None:
     """Show how far a sweep is, by dataset and key, from its shards (works after any crash)."""
+    from pipeline.plan_file import load_plan
     from pipeline.shards import ShardStore
     from pipeline.status import read_status
-    from pipeline.sweep import load_plan
 
     planned = load_plan(results)
     state = read_status(planned, ShardStore.open(results).inventory(on_damage="report"))
@@ -159,8 +188,8 @@ def export(
 ) -> None:
     """Write `<dataset>/<key>_<measurement>.json` and meta.json from the shards of a complete sweep."""
     from pipeline.export import export_dataset, parse_key_style
+    from pipeline.plan_file import load_plan
     from pipeline.shards import ShardStore
-    from pipeline.sweep import load_plan
 
     style = parse_key_style(key_style)
     planned, store = load_plan(results), ShardStore.open(results)
@@ -311,55 +340,6 @@ def corrupt(
         )
     typer.echo("\n".join(lines))
     raise typer.Exit(0 if sound else 3)
-
-
-@app.command()
-def train(
-    to: Annotated[Path, typer.Option("--to", help="The checkpoint store to fill; made if absent.")],
-    architectures: Annotated[str, typer.Option(help="Indices, ranges and cell strings, separated by commas.")],
-    dataset: Annotated[str, typer.Option(help="Dataset to train on.")] = "digits",
-    path: Annotated[Path | None, typer.Option(help="Where its images lie.")] = None,
-    form: Annotated[str | None, typer.Option(help="Form of the files; found out if absent.")] = None,
-    channels: Annotated[int, typer.Option(min=1, help="Channels C of the first stage.")] = 16,
-    cells: Annotated[int, typer.Option(min=1, help="Cells N in each stage.")] = 5,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 200,
-    batch_size: Annotated[int, typer.Option(min=2, help="Images a step.")] = 256,
-    learning_rate: Annotated[float, typer.Option(help="Of the first step; falls to 0 along a cosine.")] = 0.1,
-    seed: Annotated[int, typer.Option(min=0, help="Of the initial weights and every draw.")] = 777,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads; the last bits of the weights depend on them.")] = 1,
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
-) -> None:
-    """Train networks by the published recipe, flips and crops as the dataset asks for, into a checkpoint store."""
-    from pipeline.checkpoints.store import CheckpointStore
-    from pipeline.datasets import dataset as dataset_spec
-    from pipeline.datasets import load_images
-    from pipeline.training import TrainingSettings, train_into_store
-
-    spec = dataset_spec(dataset)
-    settings = TrainingSettings(
-        channels=channels,
-        cells=cells,
-        epochs=epochs,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        flip=spec.horizontal_flip,
-        crop_padding=spec.crop_padding,
-        seed=seed,
-        threads=threads,
-        device=device,
-    )
-    indices = select_architectures(architectures)
-    images = load_images(dataset, form=form, path=path, split="train")
-    held_out = load_images(dataset, form=form, path=path, split="test")
-    with CheckpointStore(to) as store, console.counting("Training, epochs") as progress:
-
-        def tell(index: int, epoch: int, loss: float, accuracy: float) -> None:
-            del loss, accuracy
-            progress(indices.index(index) * epochs + epoch, len(indices) * epochs)
-
-        for record in train_into_store(indices, images, held_out, settings, store, progress=tell):
-            accuracy = record.training["outcome"]["test_accuracy"] if record.training else float("nan")
-            typer.echo(f"#{record.index} test accuracy {accuracy:.4f}")
 
 
 @app.command()

@@ -8,9 +8,11 @@ from typing import Annotated, Any
 import typer
 
 from pipeline import console
+from pipeline.cli_slurm import slurm
 from pipeline.errors import ConfigError, EvaluationError
 
 submit_app = typer.Typer(name="submit", help="Hand a sweep to a cluster.", no_args_is_help=True)
+submit_app.command()(slurm)
 
 
 @submit_app.command()

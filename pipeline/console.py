@@ -183,7 +183,9 @@ def show_status(state: SweepStatus) -> None:
     rows.append(("all", str(state.done), str(state.total), f"{state.done / max(state.total, 1):.1%}"))
     show_table(f"Sweep {state.name}", ("", "done", "of", ""), rows)
     if state.running:
-        out.print(f"running: {state.units_per_second or 0:.2f} units/s, {show_duration(state.seconds_left)} left")
+        shares = f" ({state.shares} shares at work)" if state.shares else ""
+        rate = f"{state.units_per_second or 0:.2f} units/s"
+        out.print(f"running{shares}: {rate}, {show_duration(state.seconds_left)} left")
     out.print(f"worker time so far: {show_duration(state.worker_seconds)}")
     if state.stale:
         out.print(f"{state.stale} evaluations in the folder belong to another protocol or sweep and are not used")

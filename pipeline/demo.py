@@ -12,8 +12,9 @@ from pipeline.executors import make_executor
 from pipeline.executors.base import Event
 from pipeline.export import export_dataset
 from pipeline.files import bundled
+from pipeline.plan_file import load_plan
 from pipeline.shards import ShardStore
-from pipeline.sweep import Outlook, Progress, load_plan, run_sweep
+from pipeline.sweep import Outlook, Progress, run_sweep
 
 DEMO_SWEEP = "jobs/demo.yaml"
 

@@ -7,7 +7,7 @@ import typer
 
 from pipeline import console
 from pipeline.errors import EvaluationError, InputError, RobustError, StorageError
-from pipeline.interrupts import sigterm_as_interrupt
+from pipeline.interrupts import ending_signals_as_interrupt
 
 # Public in click only, which newer versions of Typer carry inside under another name.
 _UsageError: Any = typer.BadParameter.__base__
@@ -25,7 +25,7 @@ def run_to_exit_code(app: typer.Typer) -> int:
         Exit code: 0 complete; 2 bad input; 3 incomplete, interrupted or failed units; 4 storage.
     """
     try:
-        with sigterm_as_interrupt():
+        with ending_signals_as_interrupt():
             code = app(sys.argv[1:] or ["--help"], prog_name="robust201", standalone_mode=False) or 0
         if code != _INTERRUPTED:
             return int(code)

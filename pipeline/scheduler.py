@@ -32,6 +32,7 @@ class RunTally:
         deaths: workers that died under a bundle.
         preemptions: workers whose machine was taken away.
         drained: whether the run stopped because it was asked to.
+        time_limit: whether a time limit that is near had asked (see `pipeline.interrupts`).
         remaining: (strength, slice) results that were asked for and are neither committed nor given up.
     """
 
@@ -42,6 +43,7 @@ class RunTally:
     deaths: int = 0
     preemptions: int = 0
     drained: bool = False
+    time_limit: bool = False
     remaining: int = 0
 
     @property

@@ -4,26 +4,26 @@ import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import SweepConfig, parse_config
-from pipeline.errors import ConfigError, FormatVersionError, InputError, StorageError, closest
+from pipeline.config import SweepConfig
+from pipeline.errors import ConfigError, StorageError, closest
 from pipeline.executors.base import Event, Executor
 from pipeline.files import write_text
 from pipeline.inputs import Inputs
 from pipeline.interrupts import draining_on_signals
 from pipeline.lease import Lease
 from pipeline.plan import Facts, Plan, describe_difference, make_plan
-from pipeline.records import Part, Receipt, UnitFailure
+from pipeline.plan_file import PLAN_FILE, load_plan, save_plan
+from pipeline.records import Bundle, Part, Receipt, UnitFailure
 from pipeline.scheduler import RunTally, Scheduler
 from pipeline.shards import Inventory, MergeReport, ShardStore
+from pipeline.shares import warn_of_shares
 
-PLAN_FILE = "plan.json"
-PLAN_FORMAT = 1
 PROGRESS_FILE = "progress.json"
 FAILURES_FILE = "failures.jsonl"
 _PROGRESS_SECONDS = 2.0
@@ -64,6 +64,9 @@ class Filters:
                     f"Narrowing the sweep failed for {', '.join(map(str, names[:5]))}: expected some of "
                     f"{config.name}'s {what}, got none of them. Correct the option, or add them to the sweep."
                 )
+
+
+EVERYTHING = Filters()
 
 
 @dataclass(frozen=True)
@@ -121,25 +124,38 @@ class Progress:
         """Units completed a second since the run began."""
         return self.units_of_this_run / max(time.monotonic() - self.started, 1e-9)
 
+    @property
+    def macs_per_second(self) -> float:
+        """Multiply-accumulates a second since the run began."""
+        return self.done_macs / max(time.monotonic() - self.started, 1e-9)
 
-class _Tracker:
-    """Turns receipts into progress, and keeps progress.json and failures.jsonl."""
 
-    def __init__(self, plan: Plan, missing: Collection[Part], results: Path, done: int) -> None:
+class Tracker:
+    """Turns receipts into progress, and keeps progress.json and failures.jsonl.
+
+    Args:
+        plan: the units of a run.
+        missing: parts of them to compute.
+        folder: where the two files go.
+        done: evaluations of the plan that are there already.
+    """
+
+    def __init__(self, plan: Plan, missing: Collection[Part], folder: Path, done: int) -> None:
         self._plan = plan
         self._units = {part.unit.id: part.unit for part in missing}
         self._open: Counter[str] = Counter()
         for part in missing:
             self._open[part.unit.id] += len(part.strengths) * (part.stop - part.start)
-        self._results = results
+        self._folder = folder
         self._last_write = 0.0
         self.progress = Progress(len(plan.units), plan.n_evaluations)
         self.progress.done_units = len(plan.units) - len(self._units)
         self.progress.done_evaluations = done
         self.progress.remaining_macs = sum(plan.macs(part) for part in missing)
-        (results / FAILURES_FILE).unlink(missing_ok=True)
+        (folder / FAILURES_FILE).unlink(missing_ok=True)
 
     def count(self, event: Event) -> None:
+        """Take an event into account; the files follow within seconds."""
         if isinstance(event, Receipt):
             self._receive(event)
         elif isinstance(event, UnitFailure):
@@ -173,10 +189,11 @@ class _Tracker:
             "message": failure.message,
             "traceback": failure.traceback,
         }
-        with (self._results / FAILURES_FILE).open("a", encoding="utf-8") as stream:
+        with (self._folder / FAILURES_FILE).open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line) + "\n")
 
     def write(self, *, state: str) -> None:
+        """Write progress.json: ``running``, ``stopped``, ``drained`` or ``finished``."""
         self._last_write = time.monotonic()
         progress = self.progress
         payload = {
@@ -185,51 +202,10 @@ class _Tracker:
             "done_units": progress.done_units,
             "total_units": progress.total_units,
             "units_per_second": progress.units_per_second,
+            "macs_per_second": progress.macs_per_second,
             "seconds_left": progress.seconds_left,
         }
-        write_text(self._results / PROGRESS_FILE, json.dumps(payload))
-
-
-def save_plan(plan: Plan, facts: Facts, store: ShardStore) -> None:
-    """Record the plan in its results folder, so that status and export need neither images nor weights."""
-    payload = {
-        "format": PLAN_FORMAT,
-        "config": plan.config.model_dump(mode="json"),
-        "facts": facts.to_payload(),
-    }
-    for protocol in plan.protocols.values():
-        store.save_protocol(protocol)
-    write_text(plan.config.results / PLAN_FILE, json.dumps(payload))
-
-
-def load_plan(results: Path) -> Plan:
-    """Read the plan that the last `run` recorded in a results folder.
-
-    Raises:
-        InputError: the path is no results folder, or it holds no sound plan.
-        FormatVersionError: another version wrote the folder or the plan.
-    """
-    ShardStore.open(results)
-    path = results / PLAN_FILE
-    try:
-        payload = json.loads(path.read_text(encoding="utf-8"))
-        version, fields, facts = payload["format"], payload.get("config"), payload.get("facts")
-        if version != PLAN_FORMAT:
-            raise FormatVersionError(
-                f"Reading the plan failed for {path}: expected format {PLAN_FORMAT}, got {version!r}. "
-                "Use the version of robust201 that wrote it."
-            )
-        return make_plan(parse_config(fields | {"results": str(results)}, str(path)), Facts.from_payload(facts))
-    except FileNotFoundError as error:
-        raise InputError(
-            f"Reading the plan failed for {results}: expected {PLAN_FILE}, got none. "
-            "Write it with: robust201 run SWEEP.yaml"
-        ) from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(
-            f"Reading the plan failed for {path}: expected a plan, got other content ({error!r}). "
-            "Write it anew with: robust201 run SWEEP.yaml"
-        ) from error
+        write_text(self._folder / PROGRESS_FILE, json.dumps(payload))
 
 
 def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, tuple[Path, ...]]:
@@ -298,7 +274,7 @@ def run_sweep(
     config: SweepConfig,
     make_executor: MakeExecutor,
     *,
-    filters: Filters = Filters(),
+    filters: Filters = EVERYTHING,
     on_outlook: Callable[[Outlook], None] = lambda _outlook: None,
     on_progress: Callable[[Progress, Event], None] = lambda _progress, _event: None,
     say: Callable[[str], None] = lambda _line: None,
@@ -320,6 +296,42 @@ def run_sweep(
         InputError: bad input; nothing was started.
         StorageError: the results folder is held by another driver, or cannot be written.
     """
+    with _prepared(config, filters, say) as (outlook, facts, lease):
+        on_outlook(outlook)
+        return compute(
+            outlook,
+            outlook.plan.bundles(outlook.missing),
+            partial(make_executor, outlook.plan, facts),
+            folder=config.results,
+            on_progress=on_progress,
+            check=lease.check,  # also while no event comes: another driver may have taken over
+            say=say,
+        )
+
+
+def prepare_sweep(config: SweepConfig, *, say: Callable[[str], None] = lambda _line: None) -> Outlook:
+    """Write down the plan and keep what workers read, so that shares can run; compute nothing.
+
+    Args:
+        config: the sweep.
+        say: told of steps that take long.
+
+    Returns:
+        What is there and what is missing.
+
+    Raises:
+        InputError: bad input; nothing was written.
+        StorageError: the results folder is held by a driver, or cannot be written.
+    """
+    with _prepared(config, EVERYTHING, say) as (outlook, _, _):
+        return outlook
+
+
+@contextmanager
+def _prepared(
+    config: SweepConfig, filters: Filters, say: Callable[[str], None]
+) -> Iterator[tuple[Outlook, Facts, Lease]]:
+    """Check and hash the inputs, take the lease, and write down everything that workers, status and export read."""
     filters.check(config)
     inputs = Inputs(config, say)
     inputs.check()
@@ -330,46 +342,56 @@ def run_sweep(
         plan = full.narrow(architectures=filters.architectures, datasets=filters.datasets, keys=filters.keys)
         save_plan(full, facts, store)
         inputs.keep_images()
+        warn_of_shares(config.results, say)
         say("Checking finished shards")
         inventory = store.inventory(verify=True, on_damage="set_aside")
-        outlook = look_ahead(plan, full, inventory)
-        on_outlook(outlook)
-        tracker = _Tracker(plan, outlook.missing, config.results, outlook.done)
-
-        def observe(event: Event, tally: RunTally) -> None:
-            del tally
-            tracker.count(event)
-            on_progress(tracker.progress, event)
-
-        try:
-            make = partial(make_executor, plan, facts)
-            tally = _compute(outlook, make, observe, lease, say) if outlook.missing else RunTally()
-        except BaseException:
-            with suppress(StorageError):  # perhaps the very reason to stop
-                tracker.write(state="stopped")
-            raise
-        tracker.write(state="drained" if tally.drained else "finished")
-        return tally
+        yield look_ahead(plan, full, inventory), facts, lease
 
 
-def _compute(
+def compute(
     outlook: Outlook,
+    bundles: Sequence[Bundle],
     start_executor: Callable[[], Executor],
-    observe: Callable[[Event, RunTally], None],
-    lease: Lease,
+    *,
+    folder: Path,
+    on_progress: Callable[[Progress, Event], None],
+    check: Callable[[], None] = lambda: None,
     say: Callable[[str], None],
 ) -> RunTally:
-    plan = outlook.plan
-    with draining_on_signals(say) as asked_to_drain:
-        executor = start_executor()
-        try:
-            attempts = plan.config.execution.max_attempts
+    """Compute what is missing until it is done or a signal asks to drain, and keep progress and failures in files.
 
-            def should_drain() -> bool:
-                lease.check()  # also while no event comes: another driver may have taken over
-                return asked_to_drain()
+    Args:
+        outlook: what is missing of what.
+        bundles: the missing parts.
+        start_executor: starts where they are computed; called only if there are any.
+        folder: where progress.json and failures.jsonl go.
+        on_progress: told after each event.
+        check: called now and then; raises where the run must stop.
+        say: told of a signal.
+    """
+    tracker = Tracker(outlook.plan, outlook.missing, folder, outlook.done)
 
-            scheduler = Scheduler(executor, max_attempts=attempts, should_drain=should_drain, on_event=observe)
-            return scheduler.run(plan.bundles(outlook.missing))
-        finally:
-            executor.close()
+    def observe(event: Event, tally: RunTally) -> None:
+        del tally
+        tracker.count(event)
+        on_progress(tracker.progress, event)
+
+    tally = RunTally()
+    try:
+        if bundles:
+            with draining_on_signals(say) as request, closing(start_executor()) as executor:
+
+                def should_drain() -> bool:
+                    check()
+                    return request()
+
+                attempts = outlook.plan.config.execution.max_attempts
+                scheduler = Scheduler(executor, max_attempts=attempts, should_drain=should_drain, on_event=observe)
+                tally = scheduler.run(bundles)
+                tally.time_limit = tally.drained and request.is_time_limit
+    except BaseException:
+        with suppress(StorageError):  # perhaps the very reason to stop
+            tracker.write(state="stopped")
+        raise
+    tracker.write(state="drained" if tally.drained else "finished")
+    return tally

@@ -128,7 +128,7 @@ def _no_token_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
-@pytest.mark.ray
+@pytest.mark.cluster
 def test_a_head_lets_in_who_has_its_token(
     head: Head, robust201: RunCommand, write_sweep: WriteSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -142,7 +142,7 @@ def test_a_head_lets_in_who_has_its_token(
     assert "expected a job of this cluster, got an unknown id" in unknown
 
 
-@pytest.mark.ray
+@pytest.mark.cluster
 @pytest.mark.filterwarnings("ignore:ssl=None is deprecated:DeprecationWarning")  # Ray's client, of aiohttp's argument
 def test_a_submitted_sweep_runs_to_its_end_and_submitted_again_finds_nothing_missing(
     head: Head, robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -6,6 +6,8 @@ shards/<dataset>/<index>-<key>-<sha16>.parquet  one part of one unit
 shards/<dataset>/compact-<sha16>.parquet        many of them, merged
 damaged/<dataset>/                              shards set aside
 lease.json                                      the driver at work (see `pipeline.lease`)
+shares/<i>-of-<n>/                              what each share tells of itself (see `pipeline.shares`)
+slurm/                                          batch file and logs of job arrays
 """
 
 import hashlib

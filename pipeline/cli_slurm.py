@@ -1,0 +1,70 @@
+"""`robust201 submit slurm`: a sweep as a job array."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline import console
+from pipeline.config import load_config
+
+
+def slurm(
+    sweep: Annotated[Path, typer.Argument(help="The sweep YAML; tasks read it again when they start.")],
+    results: Annotated[str | None, typer.Option(help="Results folder, in place of the sweep's.")] = None,
+    tasks: Annotated[
+        int | None, typer.Option(help="Shares of the sweep, one a task (as many as sensible, at most 256)")
+    ] = None,
+    max_parallel: Annotated[int | None, typer.Option(help="Tasks that may run at once.")] = None,
+    time: Annotated[str | None, typer.Option(help="Time limit of a task, as sbatch reads it: 24:00:00.")] = None,
+    gpus_per_task: Annotated[str | None, typer.Option(help="NUMBER or TYPE:NUMBER (1, or 0 with device: cpu)")] = None,
+    cpus_per_task: Annotated[int | None, typer.Option(help="CPUs of a task (what the sweep's workers need)")] = None,
+    mem: Annotated[str | None, typer.Option(help="Memory of a task, such as 16G.")] = None,
+    partition: Annotated[str | None, typer.Option(help="Partition or partitions.")] = None,
+    account: Annotated[str | None, typer.Option(help="Account that pays.")] = None,
+    extra: Annotated[
+        list[str] | None, typer.Option(help="An option of sbatch to add as it is, --constraint=a100; repeatable.")
+    ] = None,
+    setup: Annotated[
+        list[str] | None, typer.Option(help="A shell line to run first, such as 'module load cuda'; repeatable.")
+    ] = None,
+    drain_seconds: Annotated[
+        int | None,
+        typer.Option(help="Time before its limit at which a task drains (600, or a quarter of it)"),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the batch file; read and submit nothing.")] = False,
+) -> None:
+    """Submit a sweep as a Slurm job array of independent workers on single machines; submit again to resume."""
+    from pipeline.submission import slurm as slurm_jobs
+    from pipeline.submission.sbatch_file import ArrayOptions
+
+    options = ArrayOptions(
+        tasks=tasks,
+        max_parallel=max_parallel,
+        time=time,
+        gpus_per_task=gpus_per_task,
+        cpus_per_task=cpus_per_task,
+        mem=mem,
+        partition=partition,
+        account=account,
+        extra=tuple(extra or ()),
+        setup=tuple(setup or ()),
+        drain_seconds=drain_seconds,
+    )
+    config = load_config(sweep, results=results)
+    if dry_run:
+        typer.echo(slurm_jobs.render_dry(config, sweep, options, say=console.say), nl=False)
+        return
+    submitted = slurm_jobs.submit(config, sweep, options, say=console.say)
+    if submitted is None:
+        console.say(f"Nothing is missing. Export it with: robust201 export {config.results} FOLDER")
+        return
+    typer.echo(submitted.job)
+    what = f"{submitted.n_tasks} of {submitted.n_shares} shares, one a task"
+    for line in (
+        f"Submitted {submitted.n_missing} evaluations as array {submitted.job}: {what}.",
+        f"Watch it:  squeue --job {submitted.job}; robust201 status {config.results}; logs: {submitted.logs}",
+        f"Cancel it: scancel {submitted.job}",
+        "Submit again to resume; what is finished is kept.",
+    ):
+        console.say(line)

@@ -1,0 +1,61 @@
+"""The plan as it is kept with the results, so that status, export and shares need neither images nor weights."""
+
+import json
+from pathlib import Path
+
+from pipeline.config import parse_config
+from pipeline.errors import FormatVersionError, InputError
+from pipeline.files import write_text
+from pipeline.plan import Facts, Plan, make_plan
+from pipeline.shards import ShardStore
+
+PLAN_FILE = "plan.json"
+PLAN_FORMAT = 1
+
+
+def save_plan(plan: Plan, facts: Facts, store: ShardStore) -> None:
+    """Record the plan in its results folder, so that status and export need neither images nor weights."""
+    payload = {
+        "format": PLAN_FORMAT,
+        "config": plan.config.model_dump(mode="json"),
+        "facts": facts.to_payload(),
+    }
+    for protocol in plan.protocols.values():
+        store.save_protocol(protocol)
+    write_text(plan.config.results / PLAN_FILE, json.dumps(payload))
+
+
+def load_plan(results: Path) -> Plan:
+    """Read the plan that the last `run` recorded in a results folder (see `load_plan_and_facts`)."""
+    return load_plan_and_facts(results)[0]
+
+
+def load_plan_and_facts(results: Path) -> tuple[Plan, Facts]:
+    """Read the plan that the last `run` recorded in a results folder, and the hashes of its inputs.
+
+    Raises:
+        InputError: the path is no results folder, or it holds no sound plan.
+        FormatVersionError: another version wrote the folder or the plan.
+    """
+    ShardStore.open(results)
+    path = results / PLAN_FILE
+    try:
+        payload = json.loads(path.read_text(encoding="utf-8"))
+        version, fields, facts = payload["format"], payload.get("config"), payload.get("facts")
+        if version != PLAN_FORMAT:
+            raise FormatVersionError(
+                f"Reading the plan failed for {path}: expected format {PLAN_FORMAT}, got {version!r}. "
+                "Use the version of robust201 that wrote it."
+            )
+        known = Facts.from_payload(facts)
+        return make_plan(parse_config(fields | {"results": str(results)}, str(path)), known), known
+    except FileNotFoundError as error:
+        raise InputError(
+            f"Reading the plan failed for {results}: expected {PLAN_FILE}, got none. "
+            "Write it with: robust201 run SWEEP.yaml"
+        ) from error
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"Reading the plan failed for {path}: expected a plan, got other content ({error!r}). "
+            "Write it anew with: robust201 run SWEEP.yaml"
+        ) from error
