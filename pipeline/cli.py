@@ -133,7 +133,7 @@ def run(
     ] = False,
 ) -> None:
     """Evaluate what a sweep still misses; run it again after any interruption."""
-    from pipeline.executors import make_executor
+    from pipeline.executors import check_device, make_executor
     from pipeline.share_run import run_share
     from pipeline.shares import Share
     from pipeline.submission.slurm import ArrayTask
@@ -145,6 +145,7 @@ def run(
         _names(datasets),
         tuple(perturbation(key).key for key in names) if (names := _names(keys)) is not None else None,
     )
+    check_device(config)
     task = ArrayTask.of(os.environ) if requeue else None
     evaluate = run_sweep if share is None else partial(run_share, share=Share.parse(share))
     display = console.RunDisplay()

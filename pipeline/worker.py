@@ -10,17 +10,18 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 
+import numpy as np
 import torch
 from torch import nn
 
 from pipeline.classifier import Classifier
 from pipeline.config import SweepConfig
 from pipeline.datasets.corrupted import CorruptedStore
-from pipeline.errors import CheckpointError, ConfigError, StorageError, WorkerBrokenError
+from pipeline.errors import CheckpointError, ConfigError, EvaluationError, StorageError, WorkerBrokenError
 from pipeline.evaluate import ResidentImages, configure_torch, evaluate, resident
 from pipeline.inputs import Inputs
 from pipeline.perturbations import PERTURBATIONS
-from pipeline.perturbations.base import Context
+from pipeline.perturbations.base import Context, to_float
 from pipeline.perturbations.fused.job import IMAGES_HELD
 from pipeline.plan import DatasetFacts
 from pipeline.precision import check_precision
@@ -68,8 +69,7 @@ class Worker:
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
-        self.device = _choose_device(settings.config.execution.device)
-        check_precision(settings.config.precision, self.device)
+        self.device = choose_device(settings.config.execution.device, settings.config.precision)
         self._config = settings.config
         self._facts = settings.datasets
         self._inputs = Inputs(settings.config)
@@ -78,6 +78,7 @@ class Worker:
         self._corrupted: dict[str, CorruptedStore] = {}
         self._resident: dict[str, ResidentImages] = {}
         self._memory = _device_memory(self.device)
+        self._is_checked = False
         self._loaded: tuple[tuple[str, int, str], Classifier, _Fused | None] | None = None
         self._micro_batch = settings.config.execution.micro_batch
         configure_torch(settings.config.execution.threads, settings.config.precision)
@@ -185,6 +186,7 @@ class Worker:
             )
             compiled = self._compile(unit, network, images) if self._config.engine == "fused" else None
             self._loaded = wanted, classifier, compiled
+            self._is_checked = compiled is None
         _, classifier, model = self._loaded
         classifier.micro_batch = self._micro_batch
         if isinstance(model, Bucketed):
@@ -194,6 +196,11 @@ class Worker:
         for shown in (classifier, model):
             if shown is not None:
                 shown.shown = 0
+        if not self._is_checked and model is not None:
+            # After the batches were set, so that memory that runs out here is an occasion to show fewer, too.
+            images = self._image_set(unit.dataset)
+            check_compiled(classifier, model, images, precision=self._config.precision, name=unit.label)
+            self._is_checked = True
         return classifier, model
 
     def _compile(self, unit: Unit, network: nn.Module, images: ImageSet) -> _Fused:
@@ -285,14 +292,65 @@ class Worker:
         return True
 
 
-def _choose_device(choice: str) -> torch.device:
+def choose_device(choice: str, precision: str) -> torch.device:
+    """Choose where this process computes.
+
+    Args:
+        choice: `execution.device`: auto, cpu or cuda.
+        precision: the sweep's.
+
+    Raises:
+        ConfigError: a GPU is asked for and there is none, or the device does not have the precision.
+    """
     available = torch.cuda.is_available()
     if choice == "cuda" and not available:
         raise ConfigError(
             "Starting a worker failed for execution.device cuda: expected a GPU that PyTorch can use, got none. "
             "Set it to auto or cpu, or install a CUDA build of PyTorch."
         )
-    return torch.device("cuda" if available and choice != "cpu" else "cpu")
+    device = torch.device("cuda" if available and choice != "cpu" else "cpu")
+    check_precision(precision, device)
+    return device
+
+
+_COMPARED_IMAGES = 64
+_TOLERANCES = {"fp32": 1e-3, "tf32": 0.05, "bf16": 0.1}
+"""How far the compiled network's logits may be from the published one's, relative to the largest (at least 1): far more
+than rounding, far less than a mistake."""
+
+
+def check_compiled(classifier: Classifier, model: _Fused, images: ImageSet, *, precision: str, name: str) -> None:
+    """Compare a compiled network with the published one on a few images.
+
+    oneDNN's fused ReLU turns NaN into zero, so a network that overflows would answer with finite, wrong logits.
+
+    Args:
+        classifier: the published network.
+        model: the same, compiled.
+        images: images of its dataset.
+        precision: of both.
+        name: the unit's label, for messages.
+
+    Raises:
+        EvaluationError: the published network's logits are not finite, or the compiled network's are others.
+    """
+    rows = np.linspace(0, len(images) - 1, min(len(images), _COMPARED_IMAGES)).astype(np.int64)
+    pixels = to_float(torch.from_numpy(images.images[rows]).to(classifier.device))
+    with torch.inference_mode():
+        pieces = [(classifier(piece), model.logits(piece)) for piece in torch.split(pixels, MIN_BATCH)]
+    expected, found = (torch.cat(column) for column in zip(*pieces, strict=True))
+    not_finite = int((~expected.isfinite().all(dim=1)).sum())
+    if not_finite:
+        raise EvaluationError(
+            f"Compiling failed for {name}: expected finite logits of the published network, got NaN or infinity for "
+            f"{not_finite} of {len(rows)} images. Check this network's weights."
+        )
+    difference = float((found - expected).abs().max())
+    if not difference <= _TOLERANCES[precision] * max(1.0, float(expected.abs().max())):
+        raise EvaluationError(
+            f"Compiling failed for {name}: expected the published network's logits within rounding, got a difference "
+            f"of {difference:.3g}. Compute this network with engine: reference, and report it."
+        )
 
 
 def _device_memory(device: torch.device) -> tuple[int, int] | None:

@@ -1,7 +1,21 @@
 """Where bundles are computed: in this process, or on Ray actors. To add one, add a branch to `make_executor`."""
 
+from pipeline.config import SweepConfig
 from pipeline.executors.base import Executor
 from pipeline.plan import Facts, Plan
+
+
+def check_device(config: SweepConfig) -> None:
+    """Refuse a sweep that this process could not compute, before anything is written; Ray's workers check later.
+
+    Raises:
+        ConfigError: the sweep computes here and asks for a GPU, or for a precision, that is not here.
+    """
+    execution = config.execution
+    if execution.executor == "inline" and (execution.device == "cuda" or config.precision == "tf32"):
+        from pipeline.worker import choose_device
+
+        choose_device(execution.device, config.precision)
 
 
 def make_executor(plan: Plan, facts: Facts) -> Executor:
