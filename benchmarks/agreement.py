@@ -176,6 +176,11 @@ def holm(p_values: list[float]) -> list[float]:
 def print_table(output: Path) -> bool:
     """Print what was found; tell whether the engines agree."""
     indices = sorted({int(file.name.split("-")[0]) for file in output.glob("*-aa_square-fused.npz")})
+    if not indices:
+        raise SystemExit(
+            f"Reading runs failed for {output}: expected finished networks, got none. Make them with: "
+            "python -m benchmarks.agreement --output FOLDER --networks 309"
+        )
     rows = {(index, key): read_evaluations(output, index, key) for index in indices for key in KEYS}
     evaluations = [evaluation for row in rows.values() for evaluation in row]
     corrected = iter(holm([evaluation.p_value for evaluation in evaluations]))

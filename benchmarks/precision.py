@@ -125,12 +125,13 @@ def compare_numbers(base: Subject, other: Subject) -> None:
 def main() -> None:
     """Compare the networks that the command line names."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=Path(os.environ.get("ROBUST201_DATA", "data")))
     parser.add_argument("--networks", type=int, nargs="+", default=[309, 21, 0], help="indices")
     parser.add_argument("--images", type=int, default=200, help="CIFAR-10 test images, spread over the classes")
     parser.add_argument("--batch", type=int, default=64, help="images of one call that is timed")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     arguments = parser.parse_args()
-    folder, device = Path(os.environ["ROBUST201_DATA"]), torch.device(arguments.device)
+    folder, device = arguments.data, torch.device(arguments.device)
     images = select(load_images("cifar10", path=folder), count=arguments.images, seed=SEED)
     precisions: tuple[Precision, ...] = ("fp32", "tf32", "bf16") if device.type == "cuda" else ("fp32", "bf16")
     for index in arguments.networks:
