@@ -229,7 +229,7 @@ def test_running_out_of_memory_halves_the_micro_batch(make_sweep: MakeSweep, mon
         return classify(self, pixels)
 
     monkeypatch.setattr(Classifier, "_logits", classify_in_small_memory)
-    config = make_sweep(keys={"clean": {}, "pgd": TINY_KEYS["pgd"]})
+    config = make_sweep(keys={"clean": {}, "pgd": TINY_KEYS["pgd"]}, engine="reference")
     assert run(config)[0].complete
 
 
