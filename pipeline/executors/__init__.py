@@ -6,13 +6,14 @@ from pipeline.plan import Facts, Plan
 
 
 def check_device(config: SweepConfig) -> None:
-    """Refuse a sweep that this process could not compute, before anything is written; Ray's workers check later.
+    """Refuse a sweep that this process could not compute, before anything is written; a cluster's workers check later.
 
     Raises:
         ConfigError: the sweep computes here and asks for a GPU, or for a precision, that is not here.
     """
     execution = config.execution
-    if execution.executor == "inline" and (execution.device == "cuda" or config.precision == "tf32"):
+    is_here = execution.executor == "inline" or not execution.ray_address
+    if is_here and (execution.device == "cuda" or config.precision == "tf32"):
         from pipeline.worker import choose_device
 
         choose_device(execution.device, config.precision)
