@@ -17,12 +17,13 @@ import numpy as np
 import torch
 
 from benchmarks.trained import load_trained
+from pipeline.classifier import Model
 from pipeline.datasets import load_images, select
 from pipeline.evaluate import configure_torch
 from pipeline.perturbations import PAPER_EPSILONS_255, SquareParameters
 from pipeline.perturbations.fused.draws import CounterDraws
 from pipeline.perturbations.fused.job import Job
-from pipeline.perturbations.fused.model import Batching, Model
+from pipeline.perturbations.fused.model import Batching
 from pipeline.perturbations.fused.square import attack
 from pipeline.spaces.inference import compile_network
 

@@ -31,13 +31,12 @@ import torch
 from torch.nn import functional
 
 from benchmarks.square_stages import ACTIVE_SHARE_FILE, Stage, mean_query_seconds, search_seconds, stages_of
-from pipeline.classifier import Classifier
+from pipeline.classifier import Classifier, Model
 from pipeline.evaluate import configure_torch
 from pipeline.perturbations import PERTURBATIONS, Parameters
 from pipeline.perturbations.base import Context, to_float
 from pipeline.perturbations.fused import apgd, fgsm, pgd, square
 from pipeline.perturbations.fused.job import CPU_SAMPLES
-from pipeline.perturbations.fused.model import Model
 from pipeline.records import Normalisation
 from pipeline.spaces.inference import compile_network
 from pipeline.spaces.inference.kernels import Convolution

@@ -1,7 +1,7 @@
-"""The network as every attack and measurement sees it: pixels in [0, 1] to logits."""
+"""The network as every attack and measurement sees it, pixels in [0, 1] to logits; and what its other forms must offer."""
 
 import copy
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import torch
 from torch import nn
@@ -11,6 +11,38 @@ from pipeline.precision import Precision, check_precision, map_dtype
 from pipeline.records import Normalisation
 
 _Network = TypeVar("_Network", bound=nn.Module)
+
+
+class Model(Protocol):
+    """A frozen network that answers pixels with logits, and with the gradient of its loss.
+
+    Both methods must work inside and outside of `torch.inference_mode`, and change no state of torch.
+    """
+
+    def logits(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Classify.
+
+        Args:
+            pixels: (B, 3, H, W) float32 in [0, 1].
+
+        Returns:
+            (B, C) float32.
+        """
+        ...
+
+    def loss_and_gradient(
+        self, pixels: torch.Tensor, labels: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Classify, and differentiate the sum of the cross-entropies with respect to the pixels.
+
+        Args:
+            pixels: (B, 3, H, W) float32 in [0, 1].
+            labels: (B,) int64.
+
+        Returns:
+            Logits (B, C), each image's cross-entropy (B,) and the gradient (B, 3, H, W), all float32.
+        """
+        ...
 
 
 def cast_convolutions(network: _Network, dtype: torch.dtype) -> _Network:

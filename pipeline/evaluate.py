@@ -34,7 +34,7 @@ def configure_torch(threads: int, precision: Precision = "fp32") -> None:
         ConfigError: unknown precision, no threads, or an environment variable that changes the arithmetic behind torch.
     """
     check_precision(precision)
-    _refuse_overrides()
+    _refuse_overrides(precision)
     if threads < 1:
         raise ConfigError(f"Setting up torch failed for threads: expected 1 or more, got {threads}.")
     torch.set_num_threads(threads)
@@ -52,14 +52,21 @@ def configure_torch(threads: int, precision: Precision = "fp32") -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-_ARITHMETIC_OVERRIDES = ("NVIDIA_TF32_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE")
-"""Variables by which cuBLAS, cuDNN and oneDNN compute in another precision than they are asked for."""
+_ARITHMETIC_OVERRIDES = {
+    "NVIDIA_TF32_OVERRIDE": "0",
+    "ONEDNN_DEFAULT_FPMATH_MODE": "STRICT",
+    "DNNL_DEFAULT_FPMATH_MODE": "STRICT",
+}
+"""Variables by which cuBLAS, cuDNN and oneDNN compute in another precision than they are asked for, with the value that
+leaves float32 as it is."""
 
 
-def _refuse_overrides() -> None:
-    for name in _ARITHMETIC_OVERRIDES:
+def _refuse_overrides(precision: Precision) -> None:
+    for name, neutral in _ARITHMETIC_OVERRIDES.items():
         value = os.environ.get(name, "")
-        if value and value.upper() != "STRICT":
+        # NVIDIA's switches TF32 off, which is neutral unless TF32 is what is wanted.
+        is_neutral = value.upper() == neutral and not (neutral == "0" and precision == "tf32")
+        if value and not is_neutral:
             raise ConfigError(
                 f"Setting up torch failed for the environment variable {name}: expected it unset, got {value!r}. "
                 "Unset it: the sweep's `precision` alone decides the arithmetic."

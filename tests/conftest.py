@@ -3,16 +3,21 @@
 import os
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 import yaml
 
 from pipeline.config import SweepConfig, parse_config
+
+if TYPE_CHECKING:
+    import torch
+
+    from pipeline.checkpoints.store import CheckpointStore
 
 # Machines that are busy are slow: no example has a deadline.
 hypothesis.settings.register_profile("robust201", deadline=None)
@@ -40,6 +45,24 @@ def shared_data() -> Path:
     return folder
 
 
+def add_network(store: "CheckpointStore", index: int, state_dict: "Mapping[str, torch.Tensor]", **changes: Any) -> None:
+    """Put the weights of a tiny network (C=4, N=1, ten classes) into a store, as those of the digits."""
+    from pipeline.spaces import nasbench201
+
+    fields: dict[str, Any] = {
+        "dataset": "digits",
+        "epochs": 1,
+        "seed": 777,
+        "channels": 4,
+        "cells": 1,
+        "n_classes": 10,
+        "source": "random",
+        "source_sha256": "0" * 64,
+    }
+    spec = nasbench201.architecture(index).spec
+    store.add(index=index, spec=spec, state_dict=dict(state_dict), **(fields | changes))
+
+
 @pytest.fixture(scope="session")
 def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint store with random networks (C=4, N=1) for the digits."""
@@ -55,20 +78,23 @@ def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
             torch.manual_seed(index)
             spec = nasbench201.architecture(index).spec
             network = build_network(spec, channels=4, cells=1, n_classes=10)
-            store.add(
-                index=index,
-                spec=spec,
-                dataset="digits",
-                epochs=1,
-                seed=777,
-                channels=4,
-                cells=1,
-                n_classes=10,
-                source="random",
-                source_sha256="0" * 64,
-                state_dict=network.state_dict(),
-            )
+            add_network(store, index, network.state_dict())
     return folder
+
+
+@pytest.fixture
+def failing_fgsm(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every evaluation of FGSM in this process fail."""
+    from pipeline import worker
+
+    evaluate = worker.evaluate
+
+    def fail_on_fgsm(context: Any, row: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
+        if row.key == "fgsm":
+            raise RuntimeError("no such luck")
+        yield from evaluate(context, row, *arguments, **options)
+
+    monkeypatch.setattr(worker, "evaluate", fail_on_fgsm)
 
 
 MakeFields = Callable[..., dict[str, Any]]

@@ -24,7 +24,7 @@ from pipeline.host import HostId
 from pipeline.lease import Holder, Lease
 from pipeline.spaces import nasbench201
 from pipeline.spaces.network import build_network
-from tests.conftest import REPOSITORY, RunCommand, WriteSweep, read_tree
+from tests.conftest import REPOSITORY, RunCommand, WriteSweep, add_network, read_tree
 
 NO_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|none~2|"
 
@@ -302,21 +302,9 @@ ROW_BYTES = 1 + 3 * 32 * 32
 
 @pytest.fixture
 def cifar10_weights(tmp_path: Path) -> Path:
-    spec, folder = nasbench201.architecture(21).spec, tmp_path / "weights"
+    folder = tmp_path / "weights"
     with CheckpointStore(folder) as store:
-        store.add(
-            index=21,
-            spec=spec,
-            dataset="cifar10",
-            epochs=1,
-            seed=777,
-            channels=4,
-            cells=1,
-            n_classes=10,
-            source="random",
-            source_sha256="0" * 64,
-            state_dict=network_weights(),
-        )
+        add_network(store, 21, network_weights(), dataset="cifar10")
     return folder
 
 

@@ -11,7 +11,7 @@ from pipeline.spaces.inference import InferenceNetwork
 from pipeline.spaces.nasbench201 import architecture
 from pipeline.spaces.network import build_network
 from pipeline.sweep import run_sweep
-from tests.conftest import MakeSweep, RunCommand, WriteSweep, read_tree
+from tests.conftest import MakeSweep, RunCommand, WriteSweep, add_network, read_tree
 
 KEYS = {"clean": {}, "fgsm": {"epsilons_255": [1]}}
 
@@ -24,19 +24,7 @@ def overflowing_weights(tmp_path: Path) -> Path:
         spec = architecture(21).spec
         state = build_network(spec, channels=4, cells=1, n_classes=10).state_dict()
         scaled = {name: value * 1e25 if value.is_floating_point() else value for name, value in state.items()}
-        store.add(
-            index=21,
-            spec=spec,
-            dataset="digits",
-            epochs=1,
-            seed=777,
-            channels=4,
-            cells=1,
-            n_classes=10,
-            source="made by a test",
-            source_sha256="0" * 64,
-            state_dict=scaled,
-        )
+        add_network(store, 21, scaled)
     return tmp_path / "overflowing"
 
 

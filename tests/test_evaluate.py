@@ -217,12 +217,22 @@ def test_the_seed_changes_what_is_drawn():
     assert not torch.equal(one[8.0], two[8.0])
 
 
-@pytest.mark.parametrize("name", ["NVIDIA_TF32_OVERRIDE", "ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"])
-def test_variables_that_change_the_arithmetic_are_refused(monkeypatch, name):
-    monkeypatch.setenv(name, "STRICT")
+@pytest.mark.parametrize(
+    ("name", "neutral", "other"),
+    [
+        ("NVIDIA_TF32_OVERRIDE", "0", "1"),
+        ("ONEDNN_DEFAULT_FPMATH_MODE", "strict", "BF16"),
+        ("DNNL_DEFAULT_FPMATH_MODE", "STRICT", "ANY"),
+    ],
+)
+def test_variables_that_change_the_arithmetic_are_refused(monkeypatch, name, neutral, other):
+    monkeypatch.setenv(name, neutral)
     configure_torch(1)
-    monkeypatch.setenv(name, "BF16")
-    with pytest.raises(ConfigError, match=f"{name}: expected it unset, got 'BF16'"):
+    if name.startswith("NVIDIA"):
+        with pytest.raises(ConfigError, match=name):
+            configure_torch(1, "tf32")
+    monkeypatch.setenv(name, other)
+    with pytest.raises(ConfigError, match=f"{name}: expected it unset, got '{other}'"):
         configure_torch(1)
 
 

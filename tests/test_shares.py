@@ -270,19 +270,10 @@ def test_inputs_that_a_machine_does_not_see_are_found_before_anything_is_compute
     assert list((tmp_path / "results").rglob("*.parquet")) == []
 
 
+@pytest.mark.usefixtures("failing_fgsm")
 def test_status_gathers_the_failures_of_all_shares_until_they_are_made_good(
     make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline import worker
-
-    evaluate = worker.evaluate
-
-    def fail_on_fgsm(context, row, *arguments, **options):
-        if row.key == "fgsm":
-            raise RuntimeError("no such luck")
-        yield from evaluate(context, row, *arguments, **options)
-
-    monkeypatch.setattr(worker, "evaluate", fail_on_fgsm)
     config = make_sweep(keys=KEYS)
     prepare_sweep(config)
     for share in ("1/2", "2/2", "1/1"):  # the last fails at both units again

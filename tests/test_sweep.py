@@ -194,19 +194,10 @@ def test_a_driver_in_a_long_part_counts_as_running(make_sweep: MakeSweep) -> Non
         assert not running()
 
 
+@pytest.mark.usefixtures("failing_fgsm")
 def test_a_failing_unit_is_reported_and_the_rest_goes_on(
     make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pipeline import worker
-
-    evaluate = worker.evaluate
-
-    def fail_on_fgsm(context, row, *arguments, **options):
-        if row.key == "fgsm":
-            raise RuntimeError("no such luck")
-        yield from evaluate(context, row, *arguments, **options)
-
-    monkeypatch.setattr(worker, "evaluate", fail_on_fgsm)
     config = make_sweep()
     tally, _ = run(config)
     assert [(failure.part.unit.key, failure.kind) for failure in tally.failures] == [("fgsm", "application")] * 2

@@ -19,18 +19,15 @@ changed torch state (random generators, gradient mode): what happens between two
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipeline.classifier import Classifier
+from pipeline.classifier import Classifier, Model
 from pipeline.errors import PerturbationError
 from pipeline.noise import derived_seed
-
-if TYPE_CHECKING:
-    from pipeline.perturbations.fused.model import Model
 
 # A float32 pixel in [0, 1] is off by at most 2**-25 after one rounding; attacks add, subtract and clip a few times.
 EPSILON_SLACK = 1e-6
@@ -79,7 +76,7 @@ class Context:
     first_batch: int = 0
     key: str = ""
     engine: str = "reference"
-    model: "Model | None" = None
+    model: Model | None = None
     model_batch: int | None = None
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from pipeline.classifier import Model
 from pipeline.perturbations.base import Context, Perturbed, to_float
 from pipeline.perturbations.fused.draws import CounterDraws, Draws, ImageShape
-from pipeline.perturbations.fused.model import Batching, ClassifierModel, Model, logits_of, runs
+from pipeline.perturbations.fused.model import Batching, ClassifierModel, logits_of, runs
 
 CPU_SAMPLES = 64
 """Samples at once on the CPU: their activations stay in a processor's cache."""

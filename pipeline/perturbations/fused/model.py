@@ -9,39 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from pipeline.classifier import Classifier
-
-
-class Model(Protocol):
-    """A frozen network that answers pixels with logits, and with the gradient of its loss.
-
-    Both methods must work inside and outside of `torch.inference_mode`, and change no state of torch.
-    """
-
-    def logits(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Classify.
-
-        Args:
-            pixels: (B, 3, H, W) float32 in [0, 1].
-
-        Returns:
-            (B, C) float32.
-        """
-        ...
-
-    def loss_and_gradient(
-        self, pixels: torch.Tensor, labels: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Classify, and differentiate the sum of the cross-entropies with respect to the pixels.
-
-        Args:
-            pixels: (B, 3, H, W) float32 in [0, 1].
-            labels: (B,) int64.
-
-        Returns:
-            Logits (B, C), each image's cross-entropy (B,) and the gradient (B, 3, H, W), all float32.
-        """
-        ...
+from pipeline.classifier import Classifier, Model
 
 
 class WindowSearch(Protocol):

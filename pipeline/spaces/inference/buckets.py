@@ -5,6 +5,7 @@ from typing import Protocol
 
 import torch
 
+from pipeline.classifier import Model
 from pipeline.spaces.inference.capacity import Capacity, buckets_up_to, cut
 
 Compute = Callable[[], tuple[torch.Tensor, ...]]
@@ -21,14 +22,6 @@ class Preparation(Protocol):
     def release(self) -> None:
         """Give back what was held for the passes made ready so far; they are not called any more."""
         ...
-
-
-class _Model(Protocol):
-    def logits(self, pixels: torch.Tensor) -> torch.Tensor: ...
-
-    def loss_and_gradient(
-        self, pixels: torch.Tensor, labels: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]: ...
 
 
 class PlainCalls:
@@ -49,8 +42,7 @@ class Bucketed:
     decides nothing, and overwriting it would cost a pass over memory.
 
     Args:
-        model: answers (B, 3, H, W) float32 pixels with logits, and with loss and gradient (see
-            `pipeline.spaces.inference.network.InferenceNetwork`).
+        model: the network.
         capacity: samples that may go through it at once.
         device: where it computes.
         prepare: makes the pass of one size ready when that size is first met; plain calls if None.
@@ -61,7 +53,7 @@ class Bucketed:
 
     def __init__(
         self,
-        model: _Model,
+        model: Model,
         capacity: Capacity,
         *,
         device: torch.device | str = "cpu",
@@ -101,28 +93,13 @@ class Bucketed:
         self._buffers.clear()
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Classify.
-
-        Args:
-            pixels: (B, 3, H, W) float32 in [0, 1].
-
-        Returns:
-            Logits (B, C) float32.
-        """
+        """Classify (see `Model`)."""
         return self._in_buckets(pixels, None)[0]
 
     def loss_and_gradient(
         self, pixels: torch.Tensor, labels: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Classify, and differentiate the sum of the cross-entropies with respect to the pixels.
-
-        Args:
-            pixels: (B, 3, H, W) float32 in [0, 1].
-            labels: (B,) int64.
-
-        Returns:
-            Logits (B, C), each image's cross-entropy (B,) and the gradient (B, 3, H, W), all float32.
-        """
+        """Classify and differentiate (see `Model`)."""
         logits, loss, gradient = self._in_buckets(pixels, labels)
         return logits, loss, gradient
 
