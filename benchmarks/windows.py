@@ -5,6 +5,11 @@
 The folder holds `cifar10/test.parquet` and trained NAS-Bench-201 networks in `checkpoints/NATS-tss-v1_0-3ffb9-full`.
 Every query that a search answers locally is answered by a whole pass, too, in alternating order. Their logits must have
 the same bits; their CPU times are added up by the side of the window, with the time that preparing and accepting take.
+
+    ROBUST201_DATA=FOLDER python -m benchmarks.windows --architecture 309 --images 40 --whole-attack
+
+makes the whole attack at the paper's epsilons twice with whole passes and twice as the engine runs, in turn, and
+compares CPU times and images.
 """
 
 import argparse
@@ -12,16 +17,17 @@ import os
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.trained import load_trained
+from pipeline.classifier import Model
 from pipeline.datasets import load_images, select
 from pipeline.evaluate import configure_torch
-from pipeline.perturbations import SquareParameters
+from pipeline.perturbations import PAPER_EPSILONS_255, SquareParameters
 from pipeline.perturbations.fused.draws import CounterDraws
 from pipeline.perturbations.fused.job import CPU_SAMPLES, Job
 from pipeline.perturbations.fused.model import Batching
@@ -105,6 +111,35 @@ class TimedModel:
         return TimedSearch(self._network, pixels, sides, self.times)
 
 
+class WholePasses:
+    """A network that offers no window-local search."""
+
+    def __init__(self, network: InferenceNetwork) -> None:
+        self.logits = network.logits
+        self.loss_and_gradient = network.loss_and_gradient
+
+
+def compare_attacks(network: InferenceNetwork, job: Job, parameters: SquareParameters) -> None:
+    """Make the whole attack both ways, in turn."""
+
+    def found_by(model: Model) -> dict[tuple[int, int], torch.Tensor]:
+        return {
+            (batch.strength, position): image
+            for batch in attack(replace(job, model=model), parameters)
+            for position, image in zip(batch.positions.tolist(), batch.images, strict=True)
+        }
+
+    for _ in range(2):
+        whole, expected = timed(found_by, WholePasses(network))
+        local, found = timed(found_by, network)
+        differing = sum(not torch.equal(image, expected[sample]) for sample, image in found.items())
+        print(
+            f"{len(found)} samples: whole passes {whole:.1f} s, windows {local:.1f} s, ratio {whole / local:.2f}, "
+            f"{differing} images differ",
+            flush=True,
+        )
+
+
 def timed(function: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
     """Call a function: CPU seconds, and what it returned."""
     start = time.thread_time()
@@ -119,6 +154,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--images", type=int, default=46)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 0.5])
     parser.add_argument("--queries", type=int, default=5000)
+    parser.add_argument("--whole-attack", action="store_true", help="compare whole attacks at the paper's epsilons")
     return parser.parse_args()
 
 
@@ -127,7 +163,10 @@ def main() -> None:
     configure_torch(threads=1)
     images = select(load_images("cifar10", path=arguments.data), count=arguments.images, seed=SEED)
     network, spec = load_trained(arguments.data, arguments.architecture, n_classes=images.n_classes)
-    model = TimedModel(compile_network(network, spec, images.normalisation, n_classes=images.n_classes))
+    compiled = compile_network(network, spec, images.normalisation, n_classes=images.n_classes)
+    model = TimedModel(compiled)
+    epsilons_255 = PAPER_EPSILONS_255 if arguments.whole_attack else arguments.epsilons
+    parameters = SquareParameters(queries=arguments.queries)
     job = Job(
         model=model,
         batching=Batching(CPU_SAMPLES, 4096),
@@ -135,9 +174,13 @@ def main() -> None:
         images=torch.from_numpy(images.images),
         labels=torch.from_numpy(images.labels),
         indices=images.indices,
-        epsilons=tuple(epsilon / 255 for epsilon in arguments.epsilons),
+        epsilons=tuple(epsilon / 255 for epsilon in epsilons_255),
     )
-    for _ in attack(job, SquareParameters(queries=arguments.queries)):
+    if arguments.whole_attack:
+        print(f"#{arguments.architecture}, {arguments.queries} queries")
+        compare_attacks(compiled, job, parameters)
+        return
+    for _ in attack(job, parameters):
         pass
     print(f"#{arguments.architecture}\nside  batches  local  whole, s  local, s  kept, s  ratio")
     for side, times in sorted(model.times.items(), reverse=True):

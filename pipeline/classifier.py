@@ -1,4 +1,4 @@
-"""The network as every attack and measurement sees it, pixels in [0, 1] to logits; and what its other forms must offer."""
+"""The network as attacks and measurements see it, pixels in [0, 1] to logits; and what its other forms must offer."""
 
 import copy
 from typing import Protocol, TypeVar
