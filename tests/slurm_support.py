@@ -1,8 +1,9 @@
-"""A real Slurm of one node on loopback, in a folder of its own, for the length of a block."""
+"""Batch files, read; and a real Slurm of one node on loopback, in a folder of its own, for the length of a block."""
 
 import getpass
 import os
 import secrets
+import shlex
 import shutil
 import socket
 import subprocess
@@ -205,3 +206,23 @@ def _free_ports(count: int) -> list[int]:
     finally:
         for one in sockets:
             one.close()
+
+
+def directives(text: str) -> dict[str, str]:
+    """Options of a batch file, as the shell's own quoting reads them."""
+    lines = [line.removeprefix("#SBATCH --") for line in text.splitlines() if line.startswith("#SBATCH --")]
+    pairs = (line.partition("=") for line in lines)
+    return {name: shlex.split(value)[0] if value else "" for name, _, value in pairs}
+
+
+def command(text: str) -> list[str]:
+    """Words that the shell hands to exec in a batch file's last line."""
+    (line,) = [line for line in text.splitlines() if line.startswith("exec ")]
+    shown = subprocess.run(
+        ["bash", "-c", line.replace("exec ", "printf '%s\\0' ", 1)],
+        env={"SLURM_ARRAY_TASK_ID": "3"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return shown.stdout.split("\0")[:-1]

@@ -1,6 +1,5 @@
-"""fp32, tf32 and bf16: what each computes, where it is refused, and that their results never meet."""
+"""fp32, tf32 and bf16: what each computes, and where it is refused."""
 
-import json
 import math
 import os
 import subprocess
@@ -15,21 +14,15 @@ from hypothesis import strategies as st
 from torch.nn import functional
 
 from pipeline.classifier import Classifier
-from pipeline.config import SweepConfig, parse_config
 from pipeline.errors import ConfigError
 from pipeline.evaluate import configure_torch
-from pipeline.executors import make_executor
-from pipeline.export import export_dataset
-from pipeline.plan import Facts, assumed_facts, make_plan, protocol_payload
-from pipeline.precision import PRECISIONS, check_precision
-from pipeline.shards import ShardStore
+from pipeline.precision import check_precision
 from pipeline.spaces.inference import compile_network, kernels
 from pipeline.spaces.inference.folding import round_once
 from pipeline.spaces.nasbench201 import format_spec, has_path, specs
 from pipeline.spaces.network import build_network
-from pipeline.sweep import load_plan, merge_results, run_sweep
 from pipeline.worker import Worker, WorkerSettings
-from tests.conftest import TINY_KEYS, MakeSweep, RunCommand, WriteSweep, read_tree
+from tests.conftest import MakeSweep, RunCommand, WriteSweep
 from tests.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, answers_wrongly, images_of, network_of
 from tests.tiny_networks import PathlessNetwork
 
@@ -399,99 +392,3 @@ def test_unknown_precisions_name_the_closest(name, near):
 def test_an_unknown_precision_in_a_sweep_names_the_closest(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     line = robust201("run", write_sweep(precision="bf61")).refusal(2)
     assert "precision: expected 'fp32', 'tf32' or 'bf16', got 'bf61'. Did you mean 'bf16'?" in line
-
-
-# Results of one precision never stand in for another's
-
-
-@pytest.mark.parametrize("engine", ["reference", "fused"])
-def test_every_evaluation_has_another_identity_in_another_precision(make_sweep: MakeSweep, engine: str) -> None:
-    sweeps = [make_sweep(engine=engine, precision=precision) for precision in PRECISIONS]
-    plans = [make_plan(sweep, assumed_facts(sweep)) for sweep in sweeps]
-    n_units = len(plans[0].units)
-    assert n_units == 2 * len(TINY_KEYS)
-    assert len({unit.id for plan in plans for unit in plan.units}) == len(PRECISIONS) * n_units
-    default = make_sweep(engine=engine)
-    assert make_plan(default, assumed_facts(default)).units == plans[0].units
-    facts: Facts = assumed_facts(default)
-    for sweep in sweeps:
-        payload = protocol_payload(sweep, "digits", "pgd", facts.datasets["digits"])
-        assert payload["precision"] == sweep.precision
-
-
-def run(config: SweepConfig):
-    seen = []
-    tally = run_sweep(config, make_executor, on_outlook=seen.append)
-    assert tally.complete
-    return tally, seen[0]
-
-
-def export(results: Path, out: Path) -> dict[str, bytes]:
-    store = ShardStore.open(results)
-    export_dataset(load_plan(results), store, store.inventory(verify=True, on_damage="raise"), out)
-    return read_tree(out)
-
-
-def exported_precisions(files: dict[str, bytes]) -> set[str]:
-    text = files["sweep.json"].decode()
-    assert json.loads(text)
-    return {precision for precision in PRECISIONS if f'"{precision}"' in text}
-
-
-@pytest.fixture(params=["reference", "fused"])
-def sweeps(request: pytest.FixtureRequest, make_sweep: MakeSweep, tmp_path: Path):
-    """Make a tiny sweep of a precision in a folder, with one engine after the other."""
-    keys = {key: TINY_KEYS[key] for key in TINY_KEYS if key != "gaussian_noise"}
-
-    def make(precision: str, folder: str) -> SweepConfig:
-        return make_sweep(engine=request.param, precision=precision, results=str(tmp_path / folder), keys=keys)
-
-    return make
-
-
-def test_a_bf16_sweep_does_not_take_fp32_results(sweeps, tmp_path: Path) -> None:
-    tally, _ = run(sweeps("fp32", "shared"))
-    fp32 = export(tmp_path / "shared", tmp_path / "json")
-    again, outlook = run(sweeps("bf16", "shared"))
-    assert (outlook.done, again.evaluations) == (0, tally.evaluations)
-    assert len(outlook.stale) == 6
-    assert all(line.endswith("are kept but not used: precision: fp32 → bf16") for line in outlook.stale)
-
-    # What a shared folder exports is what a folder of its own would, also where an fp32 export stood before.
-    bf16 = export(tmp_path / "shared", tmp_path / "json")
-    run(sweeps("bf16", "alone"))
-    assert bf16 == export(tmp_path / "alone", tmp_path / "alone-json")
-    assert (exported_precisions(fp32), exported_precisions(bf16)) == ({"fp32"}, {"bf16"})
-    assert bf16.keys() == fp32.keys()
-    assert bf16["digits/clean_confidence.json"] != fp32["digits/clean_confidence.json"]
-
-    # And back: fp32's results are all still there, to the byte.
-    _, outlook = run(sweeps("fp32", "shared"))
-    assert outlook.missing == ()
-    assert export(tmp_path / "shared", tmp_path / "json") == fp32
-
-
-def test_merged_folders_keep_precisions_apart(sweeps, tmp_path: Path) -> None:
-    run(sweeps("fp32", "fp32"))
-    run(sweeps("bf16", "bf16"))
-    report, others = merge_results([tmp_path / "bf16", tmp_path / "fp32"], tmp_path / "both")
-    assert report.conflicts == ()
-    assert others == (tmp_path / "fp32",)
-    merged = export(tmp_path / "both", tmp_path / "both-json")
-    assert exported_precisions(merged) == {"bf16"}
-    assert merged == export(tmp_path / "bf16", tmp_path / "bf16-json")
-
-
-def test_merged_folders_do_not_complete_another_precision(sweeps, tmp_path: Path) -> None:
-    run(sweeps("fp32", "fp32"))
-    run(sweeps("bf16", "bf16"))
-    fp32 = export(tmp_path / "fp32", tmp_path / "fp32-json")
-    merge_results([tmp_path / "fp32"], tmp_path / "bf16")
-    _, outlook = run(sweeps("fp32", "bf16"))
-    assert outlook.missing == ()
-    assert export(tmp_path / "bf16", tmp_path / "bf16-json") == fp32
-
-
-def test_the_precision_survives_in_the_plan(make_sweep: MakeSweep) -> None:
-    config = make_sweep(precision="bf16")
-    assert parse_config(config.model_dump(mode="json"), "test").precision == "bf16"
