@@ -251,7 +251,9 @@ def fit_cost(macs: Sequence[float], seconds: Sequence[float]) -> Fit:
     rows = np.vstack([np.hstack([predicted, column]), np.hstack([-predicted, column])])
     bounds = np.concatenate([np.ones(len(macs)), -np.ones(len(macs))])
     solved = linprog([0.0, 0.0, 1.0], A_ub=rows, b_ub=bounds, bounds=[(0, None)] * 3)
-    return Fit(float(solved.x[0]), float(solved.x[1] / scale), float(solved.x[2]))
+    # The solver keeps its bounds to within a rounding error.
+    constant, slope, error = np.maximum(solved.x, 0.0).tolist()
+    return Fit(constant, slope / scale, error)
 
 
 def sweep_seconds(suite: Fit, forward: Fit, macs: Sequence[float], ready_seconds: float = 0.0) -> dict[str, float]:
