@@ -271,11 +271,12 @@ def test_an_export_that_breaks_off_leaves_whole_files_no_listing_and_can_be_repe
         export(tmp_path / "out", plan, BreakingStore())
     left = read_tree(tmp_path / "out")
     assert "SHA256SUMS" not in left
-    assert "cifar10/clean_cm.json" in left
+    assert "cifar10/fgsm_confidence.json" in left
+    assert "cifar10/pgd_confidence.json" not in left
     assert all(data == fresh[name] for name, data in left.items() if name.startswith("cifar10/") and "snow" not in name)
     # A file that a killed process left half-written
     (tmp_path / "out/cifar10/.pgd_cm.json.0123456789ab.tmp").write_text("{")
-    export(tmp_path / "out", plan)
+    assert "cifar10/fgsm_confidence.json" in export(tmp_path / "out", plan).kept
     assert read_tree(tmp_path / "out") == fresh
 
 
@@ -336,7 +337,7 @@ def test_progress_counts_rows(tmp_path):
     export_dataset(
         make_plan([0, 2], ["clean", "pgd"]), store, store, tmp_path, progress=lambda *count: seen.append(count)
     )
-    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert seen == [(row, 12) for row in range(1, 13)]  # four units, three files each
 
 
 def test_key_styles_are_checked():

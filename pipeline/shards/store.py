@@ -19,6 +19,7 @@ from pipeline.shards.merging import MergeReport
 from pipeline.shards.parquet import encode
 from pipeline.shards.reading import RowReader, iterate_values
 from pipeline.shards.scan import OnDamage, scan
+from pipeline.shards.selection import CACHE_BYTES, Selection, select
 from pipeline.shards.verification import Finding
 
 TARGET_BYTES = 192 << 20
@@ -151,6 +152,30 @@ class ShardStore:
             Each unit, with the columns of its complete evaluations by strength.
         """
         yield from iterate_values(self._reader, units, inventory, measurements)
+
+    def select(
+        self,
+        units: Sequence[Unit],
+        inventory: Inventory,
+        measurements: Collection[str],
+        *,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> Selection:
+        """Choose the rows of units, to read them later or in another process.
+
+        Args:
+            units: complete units, in the order in which they will be read.
+            inventory: what the folder holds.
+            measurements: names of the measurements that will be read.
+            cache_bytes: bound on decoded row groups kept while reading.
+
+        Returns:
+            Where the rows are.
+
+        Raises:
+            IncompleteError: images are missing.
+        """
+        return select(self.root, units, inventory, measurements, cache_bytes)
 
     def verify(
         self,
