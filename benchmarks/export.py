@@ -26,7 +26,7 @@ import numpy as np
 import psutil
 
 from pipeline.export import export_dataset
-from pipeline.export.files import FileTask, write_file
+from pipeline.export.files import FileTask
 from pipeline.measurements import COLUMNS, FRACTION_BITS, columns_of, to_json
 from pipeline.records import EvaluationResult, Part, Unit, unit_id
 from pipeline.shards import ShardStore
@@ -56,6 +56,10 @@ class SyntheticPlan:
 
     def meta_payload(self) -> dict[str, Any]:
         """How the numbers came about."""
+        return {"name": "synthetic", "protocols": []}
+
+    def sweep_payload(self) -> dict[str, Any]:
+        """Fields of the sweep."""
         return {"name": "synthetic"}
 
 
@@ -153,8 +157,9 @@ def compare_with_json_dump(store: ShardStore, plan: SyntheticPlan, folder: Path,
             json.dump(content, stream)
 
     def export() -> None:
-        task = FileTask(folder, "export.json", "cifar100", units[0].key, "confidence", units, rows, None, None)
-        write_file(task, lambda: None)
+        FileTask(folder, "export.json", "cifar100", units[0].key, "confidence", units, rows, None, None).write(
+            lambda: None
+        )
 
     dumped, exported = fastest(dump), fastest(export)
     n_bytes = (folder / "dump.json").stat().st_size

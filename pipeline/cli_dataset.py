@@ -24,19 +24,32 @@ def export(
     key_style: Annotated[str, typer.Option(help="paper (pgd) or published (pgd@Linf).")] = "paper",
     round_to: Annotated[int | None, typer.Option("--round", min=1, max=17, help="Decimals; 3 as published.")] = None,
     compress: Annotated[str | None, typer.Option(help="gz or zst: .json.gz or .json.zst files of results.")] = None,
+    parquet: Annotated[
+        bool, typer.Option("--parquet/--no-parquet", help="Analysis-ready Parquet files, below parquet/.")
+    ] = False,
+    json_files: Annotated[bool, typer.Option("--json/--no-json", help="The published layout.")] = True,
+    licence: Annotated[str, typer.Option(help="SPDX identifier of the dataset's licence, for its card.")] = "mit",
     partial: Annotated[bool, typer.Option("--partial", help="Write what there is, and say what is missing.")] = False,
     processes: Annotated[
         int | None, typer.Option(min=1, help="Files written at once, one a process (the CPUs, up to 16)")
     ] = None,
 ) -> None:
     """Write `<dataset>/<key>_<measurement>.json` and meta.json from the shards of a complete sweep."""
+    from pipeline.errors import ConfigError
     from pipeline.export import export_dataset, parse_key_style
     from pipeline.export.compression import parse_compression
+    from pipeline.export.dataset import Format
     from pipeline.export.pool import default_processes
     from pipeline.plan_file import load_plan
     from pipeline.shards import ShardStore
 
     style, compression = parse_key_style(key_style), parse_compression(compress)
+    asked: dict[Format, bool] = {"json": json_files, "parquet": parquet}
+    formats = tuple(name for name, wanted in asked.items() if wanted)
+    if not formats:
+        raise ConfigError(
+            "Exporting failed for --no-json: expected --parquet with it, got neither. Ask for one of them."
+        )
     planned, store = load_plan(results), ShardStore.open(results)
     inventory = store.inventory(verify=True, on_damage="raise")
     with console.counting("Exporting rows") as progress:
@@ -48,6 +61,8 @@ def export(
             key_style=style,
             round_to=round_to,
             compression=compression,
+            formats=formats,
+            licence=licence,
             partial=partial,
             processes=processes or default_processes(),
             progress=progress,

@@ -30,6 +30,9 @@ class FabricatedPlan:
     def meta_payload(self) -> dict[str, Any]:
         return {"name": "fabricated", "images": {"count": N_IMAGES, "seed": 3}, "seed": 0, "protocols": []}
 
+    def sweep_payload(self) -> dict[str, Any]:
+        return {"name": "fabricated"}
+
 
 def make_plan(
     architectures: Iterable[int],
@@ -81,6 +84,10 @@ class FabricatedStore:
     n_classes: int = 3
     lacking: set[tuple[int, str, float]] = field(default_factory=set)
 
+    def provenances(self, inventory: object) -> list[dict[str, str]]:
+        assert inventory is self
+        return [{"torch": "2", "host": "here"}, {"torch": "1", "host": "there"}]
+
     def is_complete(self, unit: Unit, strength: float, measurements: Collection[str]) -> bool:
         del measurements
         return (unit.architecture, unit.key, strength) not in self.lacking
@@ -114,8 +121,9 @@ class FabricatedSelection:
     def digest(self) -> str:
         return content_digest([[unit.id, list(unit.strengths)] for unit in self.units])
 
-    def iter_values(self, measurement: str) -> Iterator[tuple[Unit, dict[float, Values]]]:
-        return iter(self.store.iter_values(self.units, self.store, (measurement,)))
+    def iter_values(self, measurement: str | None = None) -> Iterator[tuple[Unit, dict[float, Values]]]:
+        measurements = self.measurements if measurement is None else (measurement,)
+        return iter(self.store.iter_values(self.units, self.store, measurements))
 
 
 class BrokenStore(FabricatedStore):

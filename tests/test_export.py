@@ -21,6 +21,7 @@ from tests.fabricated import FabricatedPlan, FabricatedStore, export, make_plan,
 
 PUBLISHED_META_SHA256 = "54b6d2c2780cfb63de98e9d67e72db9cb0c02be426191d429dbe02c898d4577e"
 ARCHITECTURES = (0, 2, 10, 309)
+SIDE_FILES = {"meta.json", "sweep.json", "sweep.yaml", "versions.json", "README.md", "croissant.json", "SHA256SUMS"}
 
 
 def load(out: Path, name: str) -> dict:
@@ -31,7 +32,7 @@ def test_layout_of_every_measurement(tmp_path):
     measurements = ("accuracy", "confidence", "cm", "predictions")
     report = export(tmp_path / "out", make_plan(ARCHITECTURES, measurements=measurements))
     names = {f"cifar10/{key}_{name}.json" for key in ("clean", "fgsm", "pgd", "fog") for name in measurements}
-    assert set(report.files) == names | {"meta.json", "sweep.json", "SHA256SUMS"} == set(read_tree(tmp_path / "out"))
+    assert set(report.files) == names | SIDE_FILES == set(read_tree(tmp_path / "out"))
     assert (report.n_units, report.n_evaluations, report.complete) == (16, 4 * (1 + 3 + 3 + 3), True)
     for key, strengths in (("clean", None), ("pgd", (0.5, 1.0, 8.0)), ("fog", (1.0, 3.0, 5.0))):
         for name in measurements:

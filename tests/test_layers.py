@@ -41,7 +41,7 @@ COMMON = {"classifier"}
 # Ray has two: actors where the driver runs, and the client of its Jobs API where the user sits.
 DOORS = {
     "ray": {"executors/ray.py", "submission/ray_jobs.py"},
-    "pyarrow": {"shards", "datasets"},
+    "pyarrow": {"shards", "datasets", "export/parquet_files.py", "analysis/parquet_results.py"},
     "pickle": {"unpickling.py"},
 }
 

@@ -16,6 +16,9 @@ META_FILE = "meta.json"
 SWEEP_FILE = "sweep.json"
 MISSING_FILE = "missing.json"
 
+PARQUET_FOLDER = "parquet"
+"""Folder of the analysis-ready Parquet files of an export."""
+
 MEASURES = ("accuracy", "confidence", "cm")
 """Measurements of the published dataset."""
 
@@ -46,6 +49,11 @@ def in_table_order(keys: Iterable[str]) -> list[str]:
     """Sort keys as the table of perturbations lists them, unknown ones last."""
     order = list(PERTURBATIONS)
     return sorted(keys, key=lambda key: (order.index(row.key) if (row := row_of(key)) else len(order), key))
+
+
+def parquet_name(dataset: str, key: str) -> str:
+    """Name of the Parquet file of a dataset and key, relative to the dataset's folder."""
+    return f"{PARQUET_FOLDER}/dataset={dataset}/key={key}/part-0.parquet"
 
 
 def read_json(file: Path, missing: Any = _REQUIRED) -> Any:

@@ -31,7 +31,7 @@ def parse_compression(text: str | None) -> Compression | None:
 
 @contextmanager
 def compressing(stream: BinaryIO, compression: Compression | None) -> Iterator[BinaryIO]:
-    """Compress what is written, on its way to a stream, which stays open.
+    """Compress what is written, on its way to a stream.
 
     Args:
         stream: where the bytes go.

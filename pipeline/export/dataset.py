@@ -10,25 +10,40 @@ import itertools
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
-from pipeline.analysis.result_files import META_FILE, MISSING_FILE, SWEEP_FILE
+from pipeline.analysis.result_files import META_FILE, MISSING_FILE, PARQUET_FOLDER, SWEEP_FILE, parquet_name
 from pipeline.datasets import DATASETS
 from pipeline.errors import IncompleteError
+from pipeline.export.card import (
+    CARD_FILE,
+    CROISSANT_FILE,
+    DEFAULT_LICENCE,
+    CardColumn,
+    CardFacts,
+    card_text,
+    croissant_text,
+)
 from pipeline.export.compression import Compression
-from pipeline.export.files import FileTask, RowSelection
+from pipeline.export.files import ExportTask, FileTask, RowSelection
 from pipeline.export.folder import CHECKSUM_FILE, ExportFolder
 from pipeline.export.pool import POOL_CACHE_BYTES, write_files
 from pipeline.export.side_files import (
+    SWEEP_YAML_FILE,
+    VERSIONS_FILE,
     Group,
     KeyStyle,
     SweepPlan,
     meta_text_of_groups,
     missing_text,
     sweep_text,
+    sweep_yaml_text,
+    versions_text,
 )
 from pipeline.measurements import COLUMNS
 from pipeline.records import Unit
+
+Format = Literal["json", "parquet"]
 
 
 class ResultInventory(Protocol):
@@ -40,6 +55,9 @@ class ResultInventory(Protocol):
 
 class ResultStore(Protocol):
     """What export needs of `pipeline.shards.ShardStore`."""
+
+    def provenances(self, inventory: Any) -> list[Mapping[str, str]]:
+        """Every different provenance of the rows."""
 
     def select(
         self, units: Sequence[Unit], inventory: Any, measurements: Collection[str], *, cache_bytes: int
@@ -105,6 +123,8 @@ def export_dataset(
     round_to: int | None = None,
     compression: Compression | None = None,
     partial: bool = False,
+    formats: Sequence[Format] = ("json",),
+    licence: str = DEFAULT_LICENCE,
     processes: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> ExportReport:
@@ -123,6 +143,9 @@ def export_dataset(
         round_to: decimals to keep, 3 in the published files; None keeps every double exactly.
         compression: ``"gz"`` or ``"zst"`` for ``.json.gz`` and ``.json.zst`` files of results.
         partial: write what there is where evaluations are missing; a unit without all its strengths is left out.
+        formats: ``"json"`` for the published layout, ``"parquet"`` for one analysis-ready file a dataset and key, in
+            full precision, below ``parquet/``; or both.
+        licence: of the dataset, for its card: an SPDX identifier.
         processes: how many files are written at once, each by a process of its own; 1 uses this process. With more, a
             script that calls this must guard its main part by ``if __name__ == "__main__"``.
         progress: called with (rows of files written, rows to write).
@@ -146,15 +169,40 @@ def export_dataset(
     }
     if missing:
         side_files[MISSING_FILE] = missing_text(groups, key_style)
+    side_files |= {
+        SWEEP_YAML_FILE: sweep_yaml_text(plan),
+        VERSIONS_FILE: versions_text(store.provenances(inventory)),
+    }
     form = _Form(key_style, round_to, compression, POOL_CACHE_BYTES // processes)
-    files = sorted(itertools.product(written, plan.measurements), key=_size, reverse=True)
-    folder = ExportFolder(out, {*side_files, *(form.file_name(*file) for file in files)})
+    files: list[tuple[Group, str]] = []
+    if "json" in formats:
+        files += itertools.product(written, plan.measurements)
+    if "parquet" in formats:
+        files += ((group, PARQUET_FOLDER) for group in written)
+    files.sort(key=_size, reverse=True)
+    cards = {CARD_FILE, CROISSANT_FILE}
+    folder = ExportFolder(out, {*side_files, *cards, *(form.file_name(*file) for file in files)})
     n_rows = sum(len(group.complete_units) for group, _ in files)
     tell = (lambda done: progress(done, n_rows)) if progress is not None else (lambda _done: None)
     kept = []
     for file, was_kept in write_files(_tasks(files, form, folder, plan, store, inventory), processes, tell):
         folder.record(file)
         kept += [file.name] if was_kept else []
+    columns: Sequence[CardColumn] = ()
+    if "parquet" in formats:
+        from pipeline.export.parquet_files import card_columns
+
+        columns = card_columns(plan.measurements)
+    facts = CardFacts(
+        plan.meta_payload()["name"],
+        licence,
+        written,
+        plan.measurements,
+        plan.meta_payload()["protocols"],
+        tuple(folder.written[name] for name in sorted(folder.written)),
+        columns,
+    )
+    side_files |= {CARD_FILE: card_text(facts), CROISSANT_FILE: croissant_text(facts)}
     for name, text in side_files.items():
         folder.write(name, text)
     removed, names = folder.close(), tuple(sorted({*folder.written, CHECKSUM_FILE}))
@@ -171,6 +219,8 @@ class _Form:
     cache_bytes: int
 
     def file_name(self, group: Group, measurement: str) -> str:
+        if measurement == PARQUET_FOLDER:
+            return parquet_name(group.dataset, group.spell(self.key_style))
         suffix = "" if self.compression is None else f".{self.compression}"
         return group.file_name(measurement, self.key_style) + suffix
 
@@ -180,7 +230,8 @@ def _size(file: tuple[Group, str]) -> int:
     group, measurement = file
     specification = DATASETS.get(group.dataset)
     n_classes = 10 if specification is None else specification.n_classes
-    shapes = [c.shape(n_classes, group.units[0].n_images) for c in COLUMNS.values() if c.measurement == measurement]
+    held = [c for c in COLUMNS.values() if measurement in (c.measurement, PARQUET_FOLDER)]
+    shapes = [column.shape(n_classes, group.units[0].n_images) for column in held]
     numbers = sum(shape[0] * shape[-1] if shape else 1 for shape in shapes)
     return numbers * len(group.complete_units) * len(group.strengths)
 
@@ -192,7 +243,7 @@ def _tasks(
     plan: SweepPlan,
     store: ResultStore,
     inventory: ResultInventory,
-) -> Iterator[FileTask]:
+) -> Iterator[ExportTask]:
     selections: dict[tuple[str, str], RowSelection] = {}
     for group, measurement in files:
         place = group.dataset, group.key
@@ -200,14 +251,20 @@ def _tasks(
             selections[place] = store.select(
                 group.complete_units, inventory, plan.measurements, cache_bytes=form.cache_bytes
             )
-        name = form.file_name(group, measurement)
+        name, key, units = form.file_name(group, measurement), group.spell(form.key_style), group.complete_units
+        if measurement == PARQUET_FOLDER:
+            from pipeline.export.parquet_files import ParquetTask
+
+            whole = (folder.path, group.dataset, key, tuple(plan.measurements), units, selections[place])
+            yield ParquetTask(*whole, folder.finished(name, ParquetTask(*whole).recipe))
+            continue
         fields = (
             folder.path,
             name,
             group.dataset,
-            group.spell(form.key_style),
+            key,
             measurement,
-            group.complete_units,
+            units,
             selections[place],
             form.round_to,
             form.compression,

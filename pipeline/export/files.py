@@ -21,6 +21,21 @@ TEXT_VERSION = 1
 """Raised when the same rows would give other bytes: files of an interrupted export are then written anew."""
 
 
+class ExportTask(Protocol):
+    """A file of an export that a process of its own may write."""
+
+    @property
+    def name(self) -> str:
+        """Name of the file, relative to the folder."""
+
+    @property
+    def recipe(self) -> str:
+        """Digest of everything that the file follows from."""
+
+    def write(self, on_row: Callable[[], None]) -> tuple[WrittenFile, bool]:
+        """Write the file; give it, and whether it was there already."""
+
+
 class RowSelection(Protocol):
     """What export needs of `pipeline.shards.Selection`; where several processes write, it can be pickled."""
 
@@ -28,8 +43,8 @@ class RowSelection(Protocol):
     def digest(self) -> str:
         """Name of what is read, by content."""
 
-    def iter_values(self, measurement: str) -> Iterator[tuple[Unit, Mapping[float, Values]]]:
-        """A measurement's columns by strength, unit by unit."""
+    def iter_values(self, measurement: str | None) -> Iterator[tuple[Unit, Mapping[float, Values]]]:
+        """Columns by strength, unit by unit: those of a measurement, or of all."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,46 +81,44 @@ class FileTask:
         recipe = [TEXT_VERSION, self.name, self.dataset, self.key, self.measurement, self.round_to, self.rows.digest]
         return hashlib.sha256(json.dumps(recipe).encode()).hexdigest()
 
+    def write(self, on_row: Callable[[], None]) -> tuple[WrittenFile, bool]:
+        """Write the file, or keep the one that an interrupted export left.
+
+        Args:
+            on_row: called after each row; what it raises ends the file, of which nothing stays.
+
+        Returns:
+            What lies there now, and whether it was kept.
+
+        Raises:
+            StorageError: the rows are not those that were asked for, or hold a number that JSON cannot say.
+        """
+        path = self.folder / self.name
+        if self.finished is not None and self.finished.is_at(path):
+            return self.finished, True
+        expected = iter(self.units)
+        with hashed_file(path, self.compression) as (stream, hashed):
+            names = (self.dataset, self.key, self.measurement)
+            stream.write(("{" + "".join(f"{json.dumps(name)}: {{" for name in names)).encode())
+            separator = b""
+            for unit, values in self.rows.iter_values(self.measurement):
+                check_row(unit, values, next(expected, None))
+                stream.write(b'%s"%d": ' % (separator, unit.architecture))
+                for text in row_text(self.measurement, unit, values, self.round_to):
+                    stream.write(text)
+                separator = b", "
+                on_row()
+            if (left := next(expected, None)) is not None:
+                raise StorageError(
+                    f"Exporting failed for {left.label}: expected its values from the store, got none. "
+                    "Run `robust201 verify` on the results folder."
+                )
+            stream.write(b"}}}}")
+        return WrittenFile(self.name, hashed.digest.hexdigest(), hashed.n_bytes, self.recipe), False
+
 
 class ExportStoppedError(EvaluationError):
     """Another file of the export failed, or it was interrupted."""
-
-
-def write_file(task: FileTask, on_row: Callable[[], None]) -> tuple[WrittenFile, bool]:
-    """Write a file of results, or keep the one that an interrupted export left.
-
-    Args:
-        task: the file.
-        on_row: called after each row; what it raises ends the file, of which nothing stays.
-
-    Returns:
-        What lies there now, and whether it was kept.
-
-    Raises:
-        StorageError: the rows are not those that were asked for, or hold a number that JSON cannot say.
-    """
-    path = task.folder / task.name
-    if task.finished is not None and task.finished.is_at(path):
-        return task.finished, True
-    expected = iter(task.units)
-    with hashed_file(path, task.compression) as (stream, hashed):
-        names = (task.dataset, task.key, task.measurement)
-        stream.write(("{" + "".join(f"{json.dumps(name)}: {{" for name in names)).encode())
-        separator = b""
-        for unit, values in task.rows.iter_values(task.measurement):
-            _check_row(unit, values, next(expected, None))
-            stream.write(b'%s"%d": ' % (separator, unit.architecture))
-            for text in row_text(task.measurement, unit, values, task.round_to):
-                stream.write(text)
-            separator = b", "
-            on_row()
-        if (left := next(expected, None)) is not None:
-            raise StorageError(
-                f"Exporting failed for {left.label}: expected its values from the store, got none. "
-                "Run `robust201 verify` on the results folder."
-            )
-        stream.write(b"}}}}")
-    return WrittenFile(task.name, hashed.digest.hexdigest(), hashed.n_bytes, task.recipe), False
 
 
 def row_text(
@@ -152,7 +165,12 @@ def _check_number(measurement: str, values: NDArray[Any]) -> NDArray[Any]:
     return values
 
 
-def _check_row(unit: Unit, values: Mapping[float, Values], expected: Unit | None) -> None:
+def check_row(unit: Unit, values: Mapping[float, Values], expected: Unit | None) -> None:
+    """Hold a row to what was asked for.
+
+    Raises:
+        StorageError: it is another unit, or lacks a strength.
+    """
     if expected is None or unit.id != expected.id or any(strength not in values for strength in unit.strengths):
         wanted = "no further unit" if expected is None else f"{expected.label} at strengths {list(expected.strengths)}"
         raise StorageError(

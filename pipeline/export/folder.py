@@ -50,6 +50,7 @@ class _HashedStream:
         self._stream = stream
         self.digest = hashlib.sha256()
         self.n_bytes = 0
+        self.closed = False
 
     def write(self, data: bytes) -> int:
         self.digest.update(data)
@@ -58,6 +59,18 @@ class _HashedStream:
 
     def flush(self) -> None:
         self._stream.flush()
+
+    def close(self) -> None:
+        """Leave the file open: whoever opened it flushes and renames it."""
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from multiprocessing.connection import wait as wait_for
 from typing import Any
 
 from pipeline.errors import StorageError
-from pipeline.export.files import ExportStoppedError, FileTask, write_file
+from pipeline.export.files import ExportStoppedError, ExportTask
 from pipeline.export.folder import WrittenFile
 
 MAX_PROCESSES = 16
@@ -37,7 +37,7 @@ def default_processes() -> int:
 
 
 def write_files(
-    tasks: Iterable[FileTask], processes: int, on_rows: Callable[[int], None]
+    tasks: Iterable[ExportTask], processes: int, on_rows: Callable[[int], None]
 ) -> Iterator[tuple[WrittenFile, bool]]:
     """Write files of results.
 
@@ -50,7 +50,7 @@ def write_files(
         Each file when it is whole, and whether an interrupted export had left it.
 
     Raises:
-        StorageError: a process died, or see `write_file`. Other files in the making are abandoned.
+        StorageError: a process died, or see `ExportTask.write`. Other files in the making are abandoned.
     """
     if processes > 1:
         yield from _write_in_pool(tasks, processes, on_rows)
@@ -63,11 +63,11 @@ def write_files(
         on_rows(n_rows)
 
     for task in tasks:
-        yield write_file(task, count)
+        yield task.write(count)
 
 
 def _write_in_pool(
-    tasks: Iterable[FileTask], processes: int, on_rows: Callable[[int], None]
+    tasks: Iterable[ExportTask], processes: int, on_rows: Callable[[int], None]
 ) -> Iterator[tuple[WrittenFile, bool]]:
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["pipeline.export.files", "pipeline.shards"])
@@ -111,8 +111,8 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _write(task: FileTask) -> tuple[WrittenFile, bool]:
-    return write_file(task, _count_row)
+def _write(task: ExportTask) -> tuple[WrittenFile, bool]:
+    return task.write(_count_row)
 
 
 def _count_row() -> None:

@@ -1,9 +1,13 @@
 """What lies beside the results of an export: meta.json as published, sweep.json and missing.json of our own."""
 
 import json
+import platform
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any, Literal, Protocol, get_args
+
+import yaml
 
 from pipeline import __version__
 from pipeline.analysis.result_files import EXPORT_FORMAT, META_FILE
@@ -11,6 +15,12 @@ from pipeline.errors import ConfigError, closest
 from pipeline.perturbations import PERTURBATIONS, Parameters
 from pipeline.records import Unit
 from pipeline.spaces import nasbench201
+
+SWEEP_YAML_FILE = "sweep.yaml"
+VERSIONS_FILE = "versions.json"
+
+_OF_MACHINES = {"host", "micro_batch"}
+_WRITERS = ("numpy", "orjson", "pyarrow")
 
 KeyStyle = Literal["paper", "published"]
 
@@ -28,6 +38,9 @@ class SweepPlan(Protocol):
 
     def meta_payload(self) -> dict[str, Any]:
         """JSON value of how the numbers came about."""
+
+    def sweep_payload(self) -> dict[str, Any]:
+        """Fields of a sweep YAML that computes the same numbers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +151,32 @@ def sweep_text(plan: SweepPlan, groups: Iterable[Group], key_style: KeyStyle, ro
         "sweep": plan.meta_payload(),
     }
     return json.dumps(payload, indent=2, allow_nan=False) + "\n"
+
+
+def sweep_yaml_text(plan: SweepPlan) -> str:
+    """Text of sweep.yaml: the sweep with every default written out, without what decides no number."""
+    head = (
+        "# The sweep of this dataset, every default written out. Paths are shortened to their last names: set them to\n"
+        "# where your weights and images lie, and add `execution` for your machines.\n"
+    )
+    return head + yaml.safe_dump(plan.sweep_payload(), sort_keys=False)
+
+
+def versions_text(provenances: Iterable[Mapping[str, str]]) -> str:
+    """Text of versions.json: what computed the results, from their provenance, and what wrote the files.
+
+    Args:
+        provenances: of the results (see `pipeline.records.EvaluationResult`). What tells machines apart is left out.
+    """
+    computed: dict[str, set[str]] = {}
+    for provenance in provenances:
+        for name, value in provenance.items():
+            if name not in _OF_MACHINES:
+                computed.setdefault(name, set()).add(value)
+    exported = {"robust201": __version__, "python": platform.python_version()}
+    exported |= {name: version(name) for name in _WRITERS}
+    payload = {"computed_with": {name: sorted(values) for name, values in sorted(computed.items())}}
+    return json.dumps(payload | {"exported_with": exported}, indent=2) + "\n"
 
 
 def missing_text(groups: Iterable[Group], key_style: KeyStyle) -> str:

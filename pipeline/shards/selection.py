@@ -54,20 +54,23 @@ class Selection:
             digest.update(array.tobytes())
         return digest.hexdigest()
 
-    def iter_values(self, measurement: str) -> Iterator[tuple[Unit, Mapping[float, dict[str, NDArray[Any]]]]]:
-        """Read one measurement, unit by unit, and of each row only what it needs.
+    def iter_values(
+        self, measurement: str | None = None
+    ) -> Iterator[tuple[Unit, Mapping[float, dict[str, NDArray[Any]]]]]:
+        """Read one measurement, or all, unit by unit, and of each row only what is needed.
 
         Args:
-            measurement: one of `measurements`.
+            measurement: one of `measurements`; None for all of them.
 
         Yields:
-            Each unit, with the measurement's columns by strength.
+            Each unit, with the measurements' columns by strength.
 
         Raises:
             ShardDamagedError: a shard cannot be read.
             StorageError: a shard vanished since the selection was made.
         """
-        wanted = [name for name, column in COLUMNS.items() if column.measurement == measurement]
+        measurements = self.measurements if measurement is None else (measurement,)
+        wanted = [name for name, column in COLUMNS.items() if column.measurement in measurements]
         reader = RowReader(ResultsFolder(self.root), self.cache_bytes)
         try:
             evaluation = 0
@@ -75,17 +78,15 @@ class Selection:
                 values: dict[float, dict[str, NDArray[Any]]] = {}
                 for strength in unit.strengths:
                     first, stop = self.offsets[evaluation : evaluation + 2].tolist()
-                    values[strength] = self._read(reader, first, stop, wanted, measurement)
+                    values[strength] = self._read(reader, first, stop, wanted)
                     evaluation += 1
                 yield unit, values
         finally:
             reader.close()
 
-    def _read(
-        self, reader: RowReader, first: int, stop: int, wanted: Sequence[str], measurement: str
-    ) -> dict[str, NDArray[Any]]:
+    def _read(self, reader: RowReader, first: int, stop: int, wanted: Sequence[str]) -> dict[str, NDArray[Any]]:
         # Parts are merged by the counts of their confusion matrices; a whole needs nothing but what is asked for.
-        columns: Collection[str] = wanted if stop - first == 1 else columns_of((measurement,))
+        columns: Collection[str] = wanted if stop - first == 1 else {*wanted, *columns_of(())}
         rows = [
             reader.row(self.shards[self.shard[row]], int(self.position[row]), columns) for row in range(first, stop)
         ]

@@ -1,7 +1,7 @@
 """The store of finished evaluations: the face of a results folder to the rest of the program."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from pipeline.shards.folder import ResultsFolder, stem_of
 from pipeline.shards.inventory import Inventory
 from pipeline.shards.merging import MergeReport
 from pipeline.shards.parquet import encode
+from pipeline.shards.provenance import read_provenances
 from pipeline.shards.reading import RowReader, iterate_values
 from pipeline.shards.scan import OnDamage, scan
 from pipeline.shards.selection import CACHE_BYTES, Selection, select
@@ -176,6 +177,10 @@ class ShardStore:
             IncompleteError: images are missing.
         """
         return select(self.root, units, inventory, measurements, cache_bytes)
+
+    def provenances(self, inventory: Inventory) -> list[Mapping[str, str]]:
+        """List every different provenance of the rows in an inventory (see `EvaluationResult.provenance`)."""
+        return read_provenances(self.folder, inventory)
 
     def verify(
         self,
