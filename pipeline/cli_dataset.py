@@ -1,4 +1,4 @@
-"""The verbs about finished results: export, verify."""
+"""The verbs about finished results: export, verify, compare."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ _AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")
 
 def add_dataset_verbs(app: typer.Typer) -> None:
     """Add the verbs of this room to the command line."""
-    for verb in (export, verify):
+    for verb in (export, verify, compare):
         app.command()(verb)
 
 
@@ -70,19 +70,36 @@ def export(
     raise typer.Exit(console.show_export(report))
 
 
-def verify(results: _ResultsFolder, as_json: _AsJson = False) -> None:
-    """Check every shard's hash and every row's invariants, and compare duplicates."""
-    from pipeline.shards import ShardStore
+def verify(
+    results: _ResultsFolder,
+    exported: Annotated[
+        Path | None, typer.Option("--export", help="An export of these results, to be compared file by file.")
+    ] = None,
+    requeue: Annotated[
+        bool, typer.Option("--requeue", help="Move what is wrong away, so that the next run computes it again.")
+    ] = False,
+    as_json: _AsJson = False,
+) -> None:
+    """Check every shard's hash, every row's invariants, duplicates, gaps, and an export; 3 if only unfinished."""
+    from pipeline.verifying import verify_results
 
-    findings = ShardStore.open(results).verify()
+    with console.counting("Verifying shards") as progress:
+        verdict = verify_results(results, export=exported, requeue=requeue, on_progress=progress)
+    raise typer.Exit(console.show_verdict(verdict, results, as_json=as_json))
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(help="A results folder, an exported dataset or the published one.")],
+    second: Annotated[Path, typer.Argument(help="Another.")],
+    tolerance: Annotated[float, typer.Option(min=0, help="Largest difference of accuracy that is let pass.")] = 0.0,
+    as_json: _AsJson = False,
+) -> None:
+    """Compare the accuracies of two result sets; 0 within the tolerance, 3 beyond it."""
+    from pipeline.comparing import compare_results
+
+    report = compare_results(first, second, tolerance=tolerance)
     if as_json:
-        typer.echo(
-            json.dumps(
-                [{"shard": found.shard, "kind": found.kind, "message": found.message} for found in findings], indent=2
-            )
-        )
-    for found in findings:
-        console.say(f"{found.kind}: {found.message}")
-    if not as_json:
-        typer.echo(f"{len(findings)} problems found" if findings else "Every shard is sound.")
-    raise typer.Exit(4 if findings else 0)
+        typer.echo(json.dumps(report.to_payload(), indent=2))
+    else:
+        console.show_comparison(report)
+    raise typer.Exit(0 if report.within else 3)

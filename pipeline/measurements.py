@@ -127,6 +127,7 @@ MEANS: dict[str, Mean] = {name: column.mean for name, column in COLUMNS.items() 
 
 
 def _plain(array: NDArray[Any]) -> Any:
+    array = np.asarray(array)
     missing = np.isnan(array)
     if not missing.any():
         return array.tolist()

@@ -86,7 +86,7 @@ def test_json_for_scripts_parses_and_stands_alone_on_stdout(
     assert json.loads(robust201("plan", "--dry-run", "--json", sweep).out) == plan
     status = json.loads(robust201("status", "--json", finished).out)
     assert (status["done"], status["total"], status["complete"], status["running"]) == (10, 10, True, False)
-    assert json.loads(robust201("verify", "--json", finished).out) == []
+    assert json.loads(robust201("verify", "--json", finished).out)["sound"]
     doctor = json.loads(robust201("doctor", "--json", sweep).out)
     assert {"python", "torch", "results", "checkpoints", "digits"} <= {finding["what"] for finding in doctor}
     meta = json.loads(robust201("meta").out)

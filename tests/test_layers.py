@@ -31,7 +31,9 @@ LAYERS: dict[str, int] = {
         2,
     ),
     **dict.fromkeys(("executors", "worker", "scheduler"), 3),
-    **dict.fromkeys(("sweep", "share_run", "status", "export", "doctor", "demo", "submission"), 4),
+    **dict.fromkeys(
+        ("sweep", "share_run", "status", "export", "doctor", "demo", "submission", "verifying", "comparing"), 4
+    ),
     **dict.fromkeys(("cli", "cli_dataset", "cli_slurm", "cli_submit", "cli_train", "exits", "console", "__main__"), 5),
 }
 # analysis/ stands aside: it may import layers 0 and 1 and itself.
@@ -41,7 +43,7 @@ COMMON = {"classifier"}
 # Ray has two: actors where the driver runs, and the client of its Jobs API where the user sits.
 DOORS = {
     "ray": {"executors/ray.py", "submission/ray_jobs.py"},
-    "pyarrow": {"shards", "datasets", "export/parquet_files.py", "analysis/parquet_results.py"},
+    "pyarrow": {"shards", "datasets", "export", "analysis/parquet_results.py"},
     "pickle": {"unpickling.py"},
 }
 

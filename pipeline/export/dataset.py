@@ -7,10 +7,10 @@ published files): one value for ``clean``, else a list with one value per streng
 """
 
 import itertools
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from pipeline.analysis.result_files import META_FILE, MISSING_FILE, PARQUET_FOLDER, SWEEP_FILE, parquet_name
 from pipeline.datasets import DATASETS
@@ -25,8 +25,8 @@ from pipeline.export.card import (
     croissant_text,
 )
 from pipeline.export.compression import Compression
-from pipeline.export.files import ExportTask, FileTask, RowSelection
-from pipeline.export.folder import CHECKSUM_FILE, ExportFolder
+from pipeline.export.files import FileTask, RowSelection
+from pipeline.export.folder import CHECKSUM_FILE, ExportFolder, WrittenFile
 from pipeline.export.pool import POOL_CACHE_BYTES, write_files
 from pipeline.export.side_files import (
     SWEEP_YAML_FILE,
@@ -42,6 +42,9 @@ from pipeline.export.side_files import (
 )
 from pipeline.measurements import COLUMNS
 from pipeline.records import Unit
+
+if TYPE_CHECKING:
+    from pipeline.export.parquet_files import ParquetTask
 
 Format = Literal["json", "parquet"]
 
@@ -173,19 +176,15 @@ def export_dataset(
         SWEEP_YAML_FILE: sweep_yaml_text(plan),
         VERSIONS_FILE: versions_text(store.provenances(inventory)),
     }
-    form = _Form(key_style, round_to, compression, POOL_CACHE_BYTES // processes)
-    files: list[tuple[Group, str]] = []
-    if "json" in formats:
-        files += itertools.product(written, plan.measurements)
-    if "parquet" in formats:
-        files += ((group, PARQUET_FOLDER) for group in written)
-    files.sort(key=_size, reverse=True)
+    form = FileForm(key_style, round_to, compression, POOL_CACHE_BYTES // processes)
+    files = files_of(written, plan.measurements, formats)
     cards = {CARD_FILE, CROISSANT_FILE}
     folder = ExportFolder(out, {*side_files, *cards, *(form.file_name(*file) for file in files)})
     n_rows = sum(len(group.complete_units) for group, _ in files)
     tell = (lambda done: progress(done, n_rows)) if progress is not None else (lambda _done: None)
+    tasks = make_tasks(files, form, out, plan, store, inventory, folder.finished)
     kept = []
-    for file, was_kept in write_files(_tasks(files, form, folder, plan, store, inventory), processes, tell):
+    for file, was_kept in write_files(tasks, processes, tell):
         folder.record(file)
         kept += [file.name] if was_kept else []
     columns: Sequence[CardColumn] = ()
@@ -212,17 +211,28 @@ def export_dataset(
 
 
 @dataclass(frozen=True)
-class _Form:
+class FileForm:
+    """How files of results are written (see `export_dataset`)."""
+
     key_style: KeyStyle
     round_to: int | None
     compression: Compression | None
     cache_bytes: int
 
     def file_name(self, group: Group, measurement: str) -> str:
+        """Name of a file of `files_of`, relative to the export's folder."""
         if measurement == PARQUET_FOLDER:
             return parquet_name(group.dataset, group.spell(self.key_style))
         suffix = "" if self.compression is None else f".{self.compression}"
         return group.file_name(measurement, self.key_style) + suffix
+
+
+def files_of(
+    groups: Iterable[Group], measurements: Sequence[str], formats: Collection[Format]
+) -> list[tuple[Group, str]]:
+    """List the files of an export: each a group and a measurement, or `PARQUET_FOLDER` for its Parquet file."""
+    whats = [*(measurements if "json" in formats else ()), *((PARQUET_FOLDER,) if "parquet" in formats else ())]
+    return sorted(itertools.product(groups, whats), key=_size, reverse=True)
 
 
 def _size(file: tuple[Group, str]) -> int:
@@ -236,14 +246,16 @@ def _size(file: tuple[Group, str]) -> int:
     return numbers * len(group.complete_units) * len(group.strengths)
 
 
-def _tasks(
+def make_tasks(
     files: Sequence[tuple[Group, str]],
-    form: _Form,
-    folder: ExportFolder,
+    form: FileForm,
+    folder: Path,
     plan: SweepPlan,
     store: ResultStore,
     inventory: ResultInventory,
-) -> Iterator[ExportTask]:
+    finished: Callable[[str, str], WrittenFile | None] = lambda _name, _recipe: None,
+) -> "Iterator[FileTask | ParquetTask]":
+    """Make the task of each file of `files_of`; `finished` tells what an interrupted export noted of one."""
     selections: dict[tuple[str, str], RowSelection] = {}
     for group, measurement in files:
         place = group.dataset, group.key
@@ -255,11 +267,11 @@ def _tasks(
         if measurement == PARQUET_FOLDER:
             from pipeline.export.parquet_files import ParquetTask
 
-            whole = (folder.path, group.dataset, key, tuple(plan.measurements), units, selections[place])
-            yield ParquetTask(*whole, folder.finished(name, ParquetTask(*whole).recipe))
+            whole = (folder, group.dataset, key, tuple(plan.measurements), units, selections[place])
+            yield ParquetTask(*whole, finished(name, ParquetTask(*whole).recipe))
             continue
         fields = (
-            folder.path,
+            folder,
             name,
             group.dataset,
             key,
@@ -269,7 +281,7 @@ def _tasks(
             form.round_to,
             form.compression,
         )
-        yield FileTask(*fields, folder.finished(name, FileTask(*fields).recipe))
+        yield FileTask(*fields, finished(name, FileTask(*fields).recipe))
 
 
 def group_units(plan: SweepPlan, inventory: ResultInventory) -> list[Group]:

@@ -1,8 +1,9 @@
 """One file of results: rows in, JSON text out, in constant memory."""
 
 import hashlib
+import itertools
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -96,25 +97,35 @@ class FileTask:
         path = self.folder / self.name
         if self.finished is not None and self.finished.is_at(path):
             return self.finished, True
-        expected = iter(self.units)
         with hashed_file(path, self.compression) as (stream, hashed):
-            names = (self.dataset, self.key, self.measurement)
-            stream.write(("{" + "".join(f"{json.dumps(name)}: {{" for name in names)).encode())
-            separator = b""
-            for unit, values in self.rows.iter_values(self.measurement):
-                check_row(unit, values, next(expected, None))
-                stream.write(b'%s"%d": ' % (separator, unit.architecture))
-                for text in row_text(self.measurement, unit, values, self.round_to):
+            for unit, pieces in self.texts():
+                for text in pieces:
                     stream.write(text)
-                separator = b", "
-                on_row()
-            if (left := next(expected, None)) is not None:
-                raise StorageError(
-                    f"Exporting failed for {left.label}: expected its values from the store, got none. "
-                    "Run `robust201 verify` on the results folder."
-                )
-            stream.write(b"}}}}")
+                if unit is not None:
+                    on_row()
         return WrittenFile(self.name, hashed.digest.hexdigest(), hashed.n_bytes, self.recipe), False
+
+    def texts(self) -> Iterator[tuple[Unit | None, Iterable[bytes]]]:
+        """Make the file's text: pieces of each unit's row, and None with what stands before and after them.
+
+        Raises:
+            StorageError: see `write`.
+        """
+        names = (self.dataset, self.key, self.measurement)
+        yield None, [("{" + "".join(f"{json.dumps(name)}: {{" for name in names)).encode()]
+        expected = iter(self.units)
+        separator = b""
+        for unit, values in self.rows.iter_values(self.measurement):
+            check_row(unit, values, next(expected, None))
+            opening = b'%s"%d": ' % (separator, unit.architecture)
+            yield unit, itertools.chain([opening], row_text(self.measurement, unit, values, self.round_to))
+            separator = b", "
+        if (left := next(expected, None)) is not None:
+            raise StorageError(
+                f"Exporting failed for {left.label}: expected its values from the store, got none. "
+                "Run `robust201 verify` on the results folder."
+            )
+        yield None, [b"}}}}"]
 
 
 class ExportStoppedError(EvaluationError):

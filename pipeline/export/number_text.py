@@ -36,6 +36,7 @@ def array_text(values: NDArray[Any], round_to: int | None = None) -> bytes:
     Raises:
         ValueError: a number is infinite, which JSON cannot say.
     """
+    values = np.asarray(values)
     if values.dtype.kind != "f":
         return _serialise(values).replace(b",", b", ")
     if np.isinf(values).any():
@@ -64,9 +65,10 @@ def _is_plain(values: NDArray[Any]) -> bool:
 
 
 def _slowly(values: NDArray[Any]) -> bytes:
-    missing = np.isnan(values)
+    if values.ndim == 0:
+        return b"null" if np.isnan(values) else json.dumps(values.item()).encode()
     plain = values.astype(object)
-    plain[missing] = None
+    plain[np.isnan(values)] = None
     return json.dumps(plain.tolist(), allow_nan=False).encode()
 
 

@@ -129,8 +129,7 @@ class ParquetTask:
         path = self.folder / self.name
         if self.finished is not None and self.finished.is_at(path):
             return self.finished, True
-        columns = columns_of(self.measurements)
-        schema = pa.schema([pa.field(name, c.kind, metadata={"description": c.meaning}) for name, c in columns.items()])
+        columns, schema = self._form()
         with (
             hashed_file(path) as (stream, hashed),
             pq.ParquetWriter(
@@ -142,10 +141,20 @@ class ParquetTask:
                 write_statistics=_STATISTICS,
             ) as writer,
         ):
-            for pieces in self._row_groups(on_row):
-                table = self._table(pieces, columns, schema)
+            for table in self.tables(on_row):
                 writer.write_table(table, row_group_size=len(table))
         return WrittenFile(self.name, hashed.digest.hexdigest(), hashed.n_bytes, self.recipe), False
+
+    def _form(self) -> tuple[dict[str, ParquetColumn], pa.Schema]:
+        columns = columns_of(self.measurements)
+        fields = [pa.field(name, c.kind, metadata={"description": c.meaning}) for name, c in columns.items()]
+        return columns, pa.schema(fields)
+
+    def tables(self, on_row: Callable[[], None] = lambda: None) -> Iterator[pa.Table]:
+        """Make the file's row groups."""
+        columns, schema = self._form()
+        for pieces in self._row_groups(on_row):
+            yield self._table(pieces, columns, schema)
 
     def _row_groups(self, on_row: Callable[[], None]) -> Iterator[list[tuple[Unit, float, Mapping[str, Any]]]]:
         pieces: list[tuple[Unit, float, Mapping[str, Any]]] = []

@@ -19,6 +19,7 @@ from pipeline.shards.merging import MergeReport
 from pipeline.shards.parquet import encode
 from pipeline.shards.provenance import read_provenances
 from pipeline.shards.reading import RowReader, iterate_values
+from pipeline.shards.requeue import requeue
 from pipeline.shards.scan import OnDamage, scan
 from pipeline.shards.selection import CACHE_BYTES, Selection, select
 from pipeline.shards.verification import Finding
@@ -191,15 +192,27 @@ class ShardStore:
         """Check every byte, every row and every duplicate.
 
         Args:
-            inventory: what the folder holds; read anew where None.
+            inventory: what the folder holds, read with ``verify=True``; read anew where None.
             on_progress: told after each shard how many of how many are checked.
 
         Returns:
             What is wrong; empty if nothing is.
         """
         if inventory is None:
-            inventory = self.inventory(on_damage="report")
+            inventory = self.inventory(verify=True, on_damage="report")
         return list(verification.verify(self.folder, inventory, on_progress))
+
+    def requeue(self, inventory: Inventory, findings: Collection[Finding]) -> tuple[str, ...]:
+        """Move what `verify` found wrong into ``damaged/``: the next run computes it again, and nothing else.
+
+        Args:
+            inventory: what was verified.
+            findings: what is wrong.
+
+        Returns:
+            Names of the shards that were moved.
+        """
+        return requeue(self.folder, inventory, findings)
 
     def set_aside(self, shard: str) -> Path:
         """Move a shard into ``damaged/``; its evaluations then count as missing.

@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 
 from pipeline.errors import EvaluationError, ShardDamagedError
 from pipeline.measurements import check_values, merge_values
+from pipeline.shards.class_counts import ClassCounts
 from pipeline.shards.folder import ResultsFolder, has_stem, is_compacted, stem_of
 from pipeline.shards.identity import UnitFacts
 from pipeline.shards.inventory import Inventory, Slice, UnitGroup, choose_slices, gaps
 from pipeline.shards.parquet import ShardFile, read_footer, read_rows, row_values, table_rows
 from pipeline.shards.reading import RowReader
 
-FindingKind = Literal["damaged", "invalid", "misplaced", "unequal duplicates", "lost in compaction"]
+FindingKind = Literal["damaged", "invalid", "misplaced", "unlike others", "unequal duplicates", "lost in compaction"]
 
 
 @dataclass(frozen=True)
@@ -26,15 +27,18 @@ class Finding:
         shard: name of the shard.
         unit: readable name of the unit, or ``""`` where the whole shard is meant.
         kind: ``damaged`` (bytes differ from the name), ``invalid`` (numbers break an invariant), ``misplaced`` (a row
-            is not what footer, file name or folder say), ``unequal duplicates`` (two results of one evaluation differ),
+            is not what footer, file name or folder say), ``unlike others`` (its images are not those of other rows),
+            ``unequal duplicates`` (two results of one evaluation differ),
             ``lost in compaction`` (a compacted shard lacks a row of a shard that it replaces).
         message: what failed, what was expected and found, and what to do.
+        places: shards, each with the position of the row concerned, None for the whole shard: what to compute again.
     """
 
     shard: str
     unit: str
     kind: FindingKind
     message: str
+    places: tuple[tuple[str, int | None], ...] = ()
 
 
 def verify(
@@ -51,16 +55,21 @@ def verify(
         What is wrong.
     """
     for shard, message in inventory.damage.items():
-        yield Finding(shard, "", "damaged", message)
+        yield Finding(shard, "", "damaged", message, ((shard, None),))
     intact: set[str] = set()
+    counts = ClassCounts(inventory)
     for number, shard in enumerate(inventory.shards):
         try:
             folder.verify_hash(shard)
-            yield from _check_rows(folder, shard, _identities(inventory, inventory.rows_of_shard(number)))
+            yield from _check_rows(folder, shard, inventory, inventory.rows_of_shard(number), counts)
             intact.add(shard)
         except ShardDamagedError as error:
-            yield Finding(shard, "", "damaged", str(error))
+            yield Finding(shard, "", "damaged", str(error), ((shard, None),))
         on_progress(number + 1, len(inventory.shards))
+    for row, message in counts.find_unlike():
+        label = _describe(_identities(inventory, np.array([row]))[0])
+        place = inventory.place(row)
+        yield Finding(place[0], label, "unlike others", f"Verifying failed for {label}: {message}", (place,))
     yield from find_unequal_duplicates(RowReader(folder), inventory, intact)
     yield from _find_lost(folder, inventory)
 
@@ -81,7 +90,10 @@ def _describe(identity: _Identity) -> str:
     return f"#{unit.architecture} {unit.dataset} {unit.key} at {strength:g} images {start}:{stop}"
 
 
-def _check_rows(folder: ResultsFolder, shard: str, scanned: list[_Identity]) -> Iterator[Finding]:
+def _check_rows(
+    folder: ResultsFolder, shard: str, inventory: Inventory, rows_in_order: NDArray[np.int64], counts: ClassCounts
+) -> Iterator[Finding]:
+    scanned = _identities(inventory, rows_in_order)
     path, compacted = folder.path(shard), is_compacted(shard)
     file = ShardFile(path)
     try:
@@ -91,7 +103,8 @@ def _check_rows(folder: ResultsFolder, shard: str, scanned: list[_Identity]) -> 
             identities = zip(rows.units, rows.strength.tolist(), rows.start.tolist(), rows.stop.tolist(), strict=True)
             for position, identity in enumerate(identities):
                 unit, label = identity[0], _describe(identity)
-                known = scanned[int(file.first_rows[group]) + position]
+                place = int(file.first_rows[group]) + position
+                known = scanned[place]
                 in_place = shard.startswith(f"{unit.dataset}/")
                 if identity != known or not in_place or not (compacted or has_stem(shard, _stem(unit))):
                     yield Finding(
@@ -100,8 +113,11 @@ def _check_rows(folder: ResultsFolder, shard: str, scanned: list[_Identity]) -> 
                         "misplaced",
                         f"Verifying failed for shard {path}: expected {_describe(known)} (as its footer and name say), "
                         f"got {label}. Set the shard aside and run the sweep again.",
+                        ((shard, None),),
                     )
-                yield from _check_row(shard, label, row_values(table, position, file.columns), identity)
+                values = row_values(table, position, file.columns)
+                yield from _check_row(shard, label, values, identity, place)
+                counts.add(int(rows_in_order[place]), values["cm"])
     finally:
         file.close()
 
@@ -110,12 +126,14 @@ def _stem(unit: UnitFacts) -> str:
     return stem_of(unit.architecture, unit.key)
 
 
-def _check_row(shard: str, label: str, values: dict[str, NDArray[Any]], identity: _Identity) -> Iterator[Finding]:
+def _check_row(
+    shard: str, label: str, values: dict[str, NDArray[Any]], identity: _Identity, place: int
+) -> Iterator[Finding]:
     _, _, start, stop = identity
     try:
         check_values(values, stop - start, name=f"{label} in shard {shard}")
     except EvaluationError as error:
-        yield Finding(shard, label, "invalid", str(error))
+        yield Finding(shard, label, "invalid", str(error), ((shard, place),))
 
 
 def find_unequal_duplicates(
@@ -143,13 +161,13 @@ def _compare_group(reader: RowReader, inventory: Inventory, group: UnitGroup, sl
         kept = first.setdefault((item.start, item.stop), item)
         columns = inventory.columns(kept.row) & inventory.columns(item.row)
         if kept is not item and not _equal(reader, inventory, [kept], [item], columns):
-            yield _unequal(inventory, group, kept, item)
+            yield _unequal(inventory, group, [kept, item])
     whole = first.pop((0, group.unit.n_images), None)
     parts = choose_slices(sorted(first.values()))
     if whole is not None and parts and not gaps(parts, group.unit.n_images):
         columns = inventory.columns(whole.row).intersection(*(inventory.columns(part.row) for part in parts))
         if not _equal(reader, inventory, [whole], parts, columns):
-            yield _unequal(inventory, group, whole, parts[0])
+            yield _unequal(inventory, group, [whole, *parts])
 
 
 def _equal(
@@ -161,7 +179,8 @@ def _equal(
     return all(np.array_equal(one[name], other[name], equal_nan=one[name].dtype.kind == "f") for name in columns)
 
 
-def _unequal(inventory: Inventory, group: UnitGroup, kept: Slice, other: Slice) -> Finding:
+def _unequal(inventory: Inventory, group: UnitGroup, differing: list[Slice]) -> Finding:
+    kept, other = differing[:2]
     label = _describe((group.unit, group.strength, kept.start, kept.stop))
     used, unused = inventory.place(kept.row)[0], inventory.place(other.row)[0]
     return Finding(
@@ -170,6 +189,7 @@ def _unequal(inventory: Inventory, group: UnitGroup, kept: Slice, other: Slice) 
         "unequal duplicates",
         f"Comparing duplicates failed for {label}: expected equal values in shards {used} and {unused}, got different "
         "ones; the first is used. Find out which device or version differs (their provenance says), and set one aside.",
+        tuple(inventory.place(item.row) for item in differing),
     )
 
 
@@ -194,4 +214,10 @@ def _find_lost(folder: ResultsFolder, inventory: Inventory) -> Iterator[Finding]
                     "lost in compaction",
                     f"Verifying failed for {label}: expected it in what replaces {shard}, got none. "
                     "Set the compacted shard aside and run the sweep again.",
+                    tuple((name, None) for name in _replacing(folder, inventory, shard)),
                 )
+
+
+def _replacing(folder: ResultsFolder, inventory: Inventory, shard: str) -> list[str]:
+    compacted = (name for name in inventory.shards if is_compacted(name))
+    return [name for name in compacted if shard in read_footer(folder.path(name)).inputs]
