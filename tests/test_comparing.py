@@ -48,7 +48,7 @@ def test_differences_ranks_and_what_moved(sets):
     for place, row in by_place.items():
         if place != ("pgd", 8.0):
             assert (row.max_difference, row.mean_difference, row.moved_most) == (0, 0, ())
-            assert row.kendall_tau == pytest.approx(1)
+            assert row.kendall_tau is None or row.kendall_tau == pytest.approx(1)  # None: all alike
     assert compare_results(*sets, tolerance=0.125).within
 
 

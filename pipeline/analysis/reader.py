@@ -77,12 +77,14 @@ class RobustnessDataset:
         self.map_str_to_id: dict[str, str] = {row["nb201-string"]: i for i, row in self.meta["ids"].items()}
         self.non_isomorph_ids: list[str] = [i for i, row in self.meta["ids"].items() if row["isomorph"] == i]
         self._accuracies: dict[tuple[str, str], dict[str, Any]] = {}
-        if self.sweep is None:
+        planned = self._files.keys_of_parquet() if self.sweep is None else self.sweep["strengths"]
+        if not planned:
             self.keys_adv = in_table_order(self.meta["epsilons"])
         else:
-            held = in_table_order({key for by_key in self.sweep["strengths"].values() for key in by_key})
-            self.data = list(self.sweep["strengths"])
-            self.measures = [name for name in MEASURES if name in self.sweep["measurements"]]
+            held = in_table_order({key for by_key in planned.values() for key in by_key})
+            self.data = list(planned)
+            measured = MEASURES if self.sweep is None else self.sweep["measurements"]
+            self.measures = [name for name in MEASURES if name in measured]
             self.keys_clean = [key for key in held if kind_of(key) == "clean"]
             self.keys_adv = [key for key in held if kind_of(key) in ("attack", "unknown")]
             self.keys_cc = [key for key in held if kind_of(key) == "corruption"]
@@ -229,25 +231,77 @@ class RobustnessDataset:
         """
         if strength == CLEAN_STRENGTH:
             key = "clean"
-        identifier, uid = self._resolve(architecture), self.get_uid(architecture)
-        rows = self._read_once(dataset, key)
-        if uid not in rows:
-            raise ArchitectureError(
-                f"Looking up an accuracy failed for #{identifier}: expected #{uid} among the {len(rows)} architectures "
-                f"evaluated on {dataset} under {key}, got none. Evaluate it, or ask for another."
-            )
-        accuracies: float | list[float] = rows[uid]
+        identifier = self._resolve(architecture)
+        accuracies: float | list[float] = self.value(architecture, dataset, key)
         if not isinstance(accuracies, list):
             return accuracies
         if strength is None:
             return list(accuracies)
         known = self.strengths(dataset, key)
         if strength not in known:
-            raise ConfigError(
-                f"Looking up an accuracy failed for #{identifier} {dataset} {key}: expected a strength of "
-                f"{', '.join(f'{value:g}' for value in known)}, got {strength:g}. Ask for one of them."
-            )
+            raise self._unknown_strength(f"Looking up #{identifier}", dataset, key, strength)
         return accuracies[known.index(strength)]
+
+    def value(self, architecture: int | str, dataset: str, key: str, measure: str = "accuracy") -> Any:
+        """Look up a measurement of any of the 15,625 architectures, without reading the others'.
+
+        Of a large file an index is made first (see `pipeline.analysis.json_index`). Threads and forks may share this.
+
+        Args:
+            architecture: id or cell string; stands for its isomorphism class.
+            dataset: name of the dataset.
+            key: in either spelling.
+            measure: ``"accuracy"``, ``"confidence"``, ``"cm"`` or ``"predictions"``.
+
+        Returns:
+            The value as `query` gives it: one for ``clean``, else a list in the order of `strengths`.
+
+        Raises:
+            ArchitectureError: there is no such architecture, or it was not evaluated.
+            ResultsError: a file is missing or damaged.
+        """
+        identifier, uid = self._resolve(architecture), self.get_uid(architecture)
+        try:
+            return self._files.value(dataset, key, measure, uid)
+        except KeyError as error:
+            if isinstance(error, ArchitectureError):
+                raise
+            raise ArchitectureError(
+                f"Looking up {measure} failed for #{identifier}: expected #{uid} among the architectures evaluated on "
+                f"{dataset} under {key}, got none. Evaluate it, or ask for another."
+            ) from error
+
+    def rank(
+        self, dataset: str, key: str, strength: float | None = None, *, isomorphs: bool = False
+    ) -> "pd.Series[int]":
+        """Rank architectures by accuracy, the best first.
+
+        Args:
+            dataset: name of the dataset.
+            key: in either spelling.
+            strength: epsilon in units of 1/255 or severity; None ranks by the mean over all strengths.
+            isomorphs: rank all architectures whose class was evaluated, not only the evaluated ones.
+
+        Returns:
+            Rank by architecture (int64 both), 1 for the best; equal accuracies share the best rank among them.
+
+        Raises:
+            ConfigError: the key was not evaluated at this strength.
+            ResultsError: the file is missing or damaged.
+        """
+        from pipeline.analysis.frames import rank_by_accuracy
+
+        known = self.strengths(dataset, key)
+        if strength is not None and strength != CLEAN_STRENGTH and strength not in known:
+            raise self._unknown_strength("Ranking", dataset, key, strength)
+        frame = self.to_frame(dataset, key, isomorphs=isomorphs)
+        return rank_by_accuracy(frame, known if strength is None else (strength,))
+
+    def _unknown_strength(self, what: str, dataset: str, key: str, strength: float) -> ConfigError:
+        known = ", ".join(f"{value:g}" for value in self.strengths(dataset, key))
+        return ConfigError(
+            f"{what} failed for {dataset} {key}: expected a strength of {known}, got {strength:g}. Ask for one of them."
+        )
 
     def to_frame(
         self,
