@@ -1,4 +1,4 @@
-"""The verbs about finished results: export, verify, compare."""
+"""The verbs about finished results: export, verify, compare, import-json."""
 
 import json
 from pathlib import Path
@@ -16,6 +16,7 @@ def add_dataset_verbs(app: typer.Typer) -> None:
     """Add the verbs of this room to the command line."""
     for verb in (export, verify, compare):
         app.command()(verb)
+    app.command("import-json")(import_json)
 
 
 def export(
@@ -40,7 +41,7 @@ def export(
     from pipeline.export.compression import parse_compression
     from pipeline.export.dataset import Format
     from pipeline.export.pool import default_processes
-    from pipeline.plan_file import load_plan
+    from pipeline.imported_plan import load_any_plan
     from pipeline.shards import ShardStore
 
     style, compression = parse_key_style(key_style), parse_compression(compress)
@@ -50,7 +51,7 @@ def export(
         raise ConfigError(
             "Exporting failed for --no-json: expected --parquet with it, got neither. Ask for one of them."
         )
-    planned, store = load_plan(results), ShardStore.open(results)
+    planned, store = load_any_plan(results), ShardStore.open(results)
     inventory = store.inventory(verify=True, on_damage="raise")
     with console.counting("Exporting rows") as progress:
         report = export_dataset(
@@ -103,3 +104,17 @@ def compare(
     else:
         console.show_comparison(report)
     raise typer.Exit(0 if report.within else 3)
+
+
+def import_json(
+    dataset: Annotated[Path, typer.Argument(help="A published or exported dataset's folder, keys in either style.")],
+    results: Annotated[Path, typer.Argument(help="Results folder; made if absent, or holding an earlier import.")],
+) -> None:
+    """Store the results of a JSON dataset as shards, to verify, compare and export them again."""
+    from pipeline.json_import import import_json as import_from
+
+    with console.counting("Importing keys") as progress:
+        report = import_from(dataset, results, progress=progress)
+    typer.echo(f"Imported {report.n_evaluations} evaluations of {report.n_groups} keys into {results}.")
+    for name in report.lacking:
+        console.say(f"{name} is there for some keys only; an export leaves it out.")

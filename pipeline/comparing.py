@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from pipeline.analysis.reader import RobustnessDataset
 from pipeline.analysis.result_files import row_of
 from pipeline.errors import InputError
+from pipeline.imported_plan import load_any_plan
 from pipeline.perturbations import PERTURBATIONS
-from pipeline.plan_file import load_plan
 from pipeline.shards import ShardStore
 
 MOVED_MOST = 5
@@ -171,7 +171,7 @@ def read_accuracies(folder: Path) -> Accuracies:
 
 
 def _accuracies_of_shards(folder: Path) -> Accuracies:
-    plan, store = load_plan(folder), ShardStore.open(folder)
+    plan, store = load_any_plan(folder), ShardStore.open(folder)
     inventory = store.inventory(on_damage="raise")
     found: dict[Place, dict[int, float]] = {}
     for unit in plan.units:

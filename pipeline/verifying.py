@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import InputError
+from pipeline.export.side_files import SweepPlan
+from pipeline.imported_plan import IMPORTED_FILE, load_any_plan
 from pipeline.lease import Lease
-from pipeline.plan import Plan
-from pipeline.plan_file import PLAN_FILE, load_plan
+from pipeline.plan_file import PLAN_FILE
 from pipeline.shards import Finding, Inventory, ShardStore
 
 Progress = Callable[[int, int], None]
@@ -81,7 +82,8 @@ def verify_results(
 def _verify(store: ShardStore, export: Path | None, *, requeue: bool, on_progress: Progress) -> Verdict:
     inventory = store.inventory(verify=True, on_damage="report")
     findings = store.verify(inventory, on_progress=on_progress)
-    plan = load_plan(store.root) if (store.root / PLAN_FILE).is_file() else None
+    planned = any((store.root / name).is_file() for name in (PLAN_FILE, IMPORTED_FILE))
+    plan = load_any_plan(store.root) if planned else None
     wrong: tuple[str, ...] = ()
     if export is not None:
         if plan is None:
@@ -97,7 +99,7 @@ def _verify(store: ShardStore, export: Path | None, *, requeue: bool, on_progres
     return Verdict(tuple(findings), gaps, wrong, moved)
 
 
-def find_gaps(plan: Plan, inventory: Inventory) -> tuple[str, ...]:
+def find_gaps(plan: SweepPlan, inventory: Inventory) -> tuple[str, ...]:
     """List the units that have some of their strengths and lack others."""
     gaps = []
     for unit in plan.units:

@@ -21,6 +21,7 @@ LAYERS: dict[str, int] = {
             "evaluate",
             "shards",
             "plan_file",
+            "imported_plan",
             "shares",
             "lease",
             "inputs",
@@ -32,7 +33,11 @@ LAYERS: dict[str, int] = {
     ),
     **dict.fromkeys(("executors", "worker", "scheduler"), 3),
     **dict.fromkeys(
-        ("sweep", "share_run", "status", "export", "doctor", "demo", "submission", "verifying", "comparing"), 4
+        (
+            *("sweep", "share_run", "status", "export", "doctor", "demo", "submission"),
+            *("verifying", "comparing", "json_import"),
+        ),
+        4,
     ),
     **dict.fromkeys(("cli", "cli_dataset", "cli_slurm", "cli_submit", "cli_train", "exits", "console", "__main__"), 5),
 }

@@ -75,6 +75,9 @@ class JsonRows:
         """Ids of the architectures, in the order of the file."""
         return tuple(str(identifier) for identifier in self._places)
 
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.ids)
+
     def __contains__(self, identifier: str) -> bool:
         return identifier.isdecimal() and int(identifier) in self._places
 

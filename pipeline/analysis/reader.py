@@ -40,6 +40,7 @@ class RobustnessDataset:
 
     Attributes:
         path: the folder.
+        files: its files.
         meta: content of meta.json: ``ids`` (id → ``nb201-string``, ``isomorph``) and ``epsilons`` (attack → list, in
             units of 1/255).
         sweep: content of sweep.json, or None in a folder that has none, such as the published dataset.
@@ -71,13 +72,13 @@ class RobustnessDataset:
         Raises:
             ResultsError: there is no such folder, or no sound meta.json in it.
         """
-        self._files = ResultFiles(Path(path))
-        self.path = self._files.path
-        self.meta, self.sweep, self.missing = self._files.meta, self._files.sweep, self._files.missing
+        self.files = ResultFiles(Path(path))
+        self.path = self.files.path
+        self.meta, self.sweep, self.missing = self.files.meta, self.files.sweep, self.files.missing
         self.map_str_to_id: dict[str, str] = {row["nb201-string"]: i for i, row in self.meta["ids"].items()}
         self.non_isomorph_ids: list[str] = [i for i, row in self.meta["ids"].items() if row["isomorph"] == i]
         self._accuracies: dict[tuple[str, str], dict[str, Any]] = {}
-        planned = self._files.keys_of_parquet() if self.sweep is None else self.sweep["strengths"]
+        planned = self.files.keys_of_parquet() if self.sweep is None else self.sweep["strengths"]
         if not planned:
             self.keys_adv = in_table_order(self.meta["epsilons"])
         else:
@@ -127,8 +128,8 @@ class RobustnessDataset:
                 found: dict[str, dict[str, Any]] = {}
                 absent = self._absent_on_purpose(dataset, name, measures, explicit=key is not None)
                 for measurement in () if absent else measures:
-                    if not (missing_ok and self._files.find(dataset, name, measurement) is None):
-                        found[measurement] = self._files.read(dataset, name, measurement)
+                    if not (missing_ok and self.files.find(dataset, name, measurement) is None):
+                        found[measurement] = self.files.read(dataset, name, measurement)
                 if found or absent:
                     result[dataset][name] = found
                 if bar is not None:
@@ -150,7 +151,7 @@ class RobustnessDataset:
         Raises:
             ResultsError: the folder does not tell.
         """
-        return self._files.strengths(dataset, key)
+        return self.files.strengths(dataset, key)
 
     def get_uid(self, i: int | str) -> str:
         """Name the evaluated architecture that an architecture is isomorphic to.
@@ -262,7 +263,7 @@ class RobustnessDataset:
         """
         identifier, uid = self._resolve(architecture), self.get_uid(architecture)
         try:
-            return self._files.value(dataset, key, measure, uid)
+            return self.files.value(dataset, key, measure, uid)
         except KeyError as error:
             if isinstance(error, ArchitectureError):
                 raise
@@ -340,12 +341,12 @@ class RobustnessDataset:
             self._table(dataset, name, measure)
             for dataset in datasets
             for name in keys
-            if explicit or self._files.find(dataset, name, measure) is not None
+            if explicit or self.files.find(dataset, name, measure) is not None
         ]
         for given, held in ((data, {table.dataset for table in tables}), (key, {table.key for table in tables})):
             for name in () if given is None else _as_list(given):
                 if name not in held:
-                    raise self._files.absence(*((name, keys[0]) if given is data else (datasets[0], name)), measure)
+                    raise self.files.absence(*((name, keys[0]) if given is data else (datasets[0], name)), measure)
         return make_frame(tables, self.meta["ids"], numeric=measure == "accuracy", wide=wide, isomorphs=isomorphs)
 
     def _table(self, dataset: str, key: str, measure: str) -> "Table":
@@ -353,7 +354,7 @@ class RobustnessDataset:
         from pipeline.analysis.frames import Table
 
         def read(name: str) -> dict[str, Any]:
-            return self._read_once(dataset, name) if measure == "accuracy" else self._files.read(dataset, name, measure)
+            return self._read_once(dataset, name) if measure == "accuracy" else self.files.read(dataset, name, measure)
 
         rows, strengths = read(key), self.strengths(dataset, key)
         if key == "clean":
@@ -364,7 +365,7 @@ class RobustnessDataset:
                     f"Reading failed for #{i} {dataset} {key}: expected {len(strengths)} values, one a strength, "
                     f"got {len(row)}. Export or download the file again."
                 )
-        if kind_of(key) == "attack" and self._files.find(dataset, "clean", measure) is not None:
+        if kind_of(key) == "attack" and self.files.find(dataset, "clean", measure) is not None:
             clean = read("clean")
             rows = {i: [clean.get(i), *row] for i, row in rows.items()}
             strengths = (CLEAN_STRENGTH, *strengths)
@@ -390,9 +391,9 @@ class RobustnessDataset:
 
     def _absent_on_purpose(self, dataset: str, key: str, measures: Sequence[str], *, explicit: bool) -> bool:
         """Say whether a key was never meant to be there: not in the sweep, or never published."""
-        if any(self._files.find(dataset, key, measure) is not None for measure in measures):
+        if any(self.files.find(dataset, key, measure) is not None for measure in measures):
             return False
-        planned = self._files.planned(dataset)
+        planned = self.files.planned(dataset)
         if planned is not None:
             if any(spelling in planned for spelling in spellings(key)):
                 return False
@@ -403,7 +404,7 @@ class RobustnessDataset:
     def _read_once(self, dataset: str, key: str) -> dict[str, Any]:
         """Read accuracies, and keep them: look-ups ask for the same few files again and again."""
         if (dataset, key) not in self._accuracies:
-            self._accuracies[dataset, key] = self._files.read(dataset, key, "accuracy")
+            self._accuracies[dataset, key] = self.files.read(dataset, key, "accuracy")
         return self._accuracies[dataset, key]
 
 

@@ -29,6 +29,9 @@ MEASURES = ("accuracy", "confidence", "cm")
 OPTIONAL_MEASURES = ("predictions",)
 """Measurements that only an export may have."""
 
+Rows = JsonRows | dict[str, Any]
+"""Values by id."""
+
 _REQUIRED: Any = object()
 
 
@@ -110,7 +113,7 @@ class ResultFiles:
         """
         self.path = path
         self.parquet = path if any(path.glob("dataset=*")) else path / PARQUET_FOLDER
-        self._rows: dict[Path, JsonRows | dict[str, Any]] = {}
+        self._rows: dict[Path, Rows] = {}
         if not (path / META_FILE).is_file() and not self.parquet.is_dir():
             raise ResultsError(
                 f"Opening a dataset failed for {path}: expected a folder with meta.json, got none. "
@@ -216,12 +219,23 @@ class ResultFiles:
             from pipeline.analysis.parquet_results import read_rows
 
             return read_rows(file, measure, int(identifier))[identifier]
+        return self.rows(dataset, key, measure)[identifier]
+
+    def rows(self, dataset: str, key: str, measure: str) -> Rows:
+        """Open a file of results to read values one by one; a small or compressed one is read whole.
+
+        Raises:
+            ResultsError: there is no file, or it is not nested as it must be.
+        """
+        file = self.find(dataset, key, measure)
+        if file is None:
+            raise self.absence(dataset, key, measure)
         rows = self._rows.get(file)
         if rows is None:
             indexed = has_indexable_rows(file)
             rows = JsonRows(file, dataset, spellings(key), measure) if indexed else self.read(dataset, key, measure)
             self._rows[file] = rows
-        return rows[identifier]
+        return rows
 
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
         """Read a measurement: value by id.

@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import IncompleteError
+from pipeline.measurements import COLUMNS
 from pipeline.measurements import columns_of as measurements_columns
-from pipeline.records import Part, Unit
+from pipeline.records import Part, Unit, is_imported
 from pipeline.shards.identity import Rows, UnitFacts
 
 
@@ -211,7 +212,7 @@ class Inventory:
 
     def is_complete(self, unit: Unit, strength: float, measurements: Collection[str]) -> bool:
         """Say whether an evaluation is done, with every measurement asked for."""
-        chosen = choose_slices(self._usable(unit, strength, columns_of(measurements)))
+        chosen = choose_slices(self._usable(unit, strength, columns_needed(unit, measurements)))
         return not gaps(chosen, unit.n_images)
 
     def missing(self, unit: Unit, measurements: Collection[str]) -> tuple[Part, ...]:
@@ -224,7 +225,7 @@ class Inventory:
         Returns:
             Parts that complete it: strengths with the same missing images together, all images where nothing is there.
         """
-        columns = columns_of(measurements)
+        columns = columns_needed(unit, measurements)
         strengths_of: dict[tuple[int, int], list[float]] = {}
         for strength in unit.strengths:
             for gap in gaps(choose_slices(self._usable(unit, strength, columns)), unit.n_images):
@@ -287,6 +288,14 @@ class Inventory:
                 ``seconds``, or ``position`` (of the row in its shard).
         """
         return self._rows[name]
+
+
+def columns_needed(unit: Unit, measurements: Collection[str]) -> frozenset[str]:
+    """Measurement columns that a row of a unit must have: imported ones may lack what was not asked for."""
+    columns = columns_of(measurements)
+    if not is_imported(unit.protocol):
+        return columns
+    return frozenset(name for name in columns if COLUMNS[name].measurement in measurements)
 
 
 def columns_of(measurements: Collection[str]) -> frozenset[str]:

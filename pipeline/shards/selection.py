@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pipeline.measurements import COLUMNS, merge_values
 from pipeline.records import Unit
 from pipeline.shards.folder import ResultsFolder
-from pipeline.shards.inventory import Inventory, columns_of
+from pipeline.shards.inventory import Inventory, columns_needed, columns_of
 from pipeline.shards.reading import RowReader
 
 CACHE_BYTES = 64 << 20
@@ -98,10 +98,10 @@ def select(
     root: Path, units: Sequence[Unit], inventory: Inventory, measurements: Collection[str], cache_bytes: int
 ) -> Selection:
     """Choose the rows of units (see `pipeline.shards.ShardStore.select`)."""
-    columns = columns_of(measurements)
     numbers: dict[str, int] = {}
     offsets, shard, position = [0], [], []
     for unit in units:
+        columns = columns_needed(unit, measurements)
         for strength in unit.strengths:
             for item in inventory.slices(unit, strength, columns):
                 name, place = inventory.place(item.row)

@@ -14,6 +14,7 @@ from pipeline.records import EvaluationResult, Protocol, Receipt, Unit, canonica
 from pipeline.shards import merging, verification
 from pipeline.shards.compaction import Compaction, CompactReport
 from pipeline.shards.folder import ResultsFolder, stem_of
+from pipeline.shards.imported import write_imported
 from pipeline.shards.inventory import Inventory
 from pipeline.shards.merging import MergeReport
 from pipeline.shards.parquet import encode
@@ -105,6 +106,10 @@ class ShardStore:
             shard,
             sum(result.seconds for result in results),
         )
+
+    def add_imported(self, dataset: str, units: Iterable[Sequence[EvaluationResult]]) -> int:
+        """Store results that were read from a dataset's files as one shard (see `pipeline.shards.imported`)."""
+        return write_imported(self.folder, dataset, units)
 
     def inventory(self, *, verify: bool = False, on_damage: OnDamage = "raise") -> Inventory:
         """Find out what the folder holds.

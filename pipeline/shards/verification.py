@@ -1,6 +1,6 @@
 """What can be wrong with stored results, and how it is found."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,9 +9,11 @@ from numpy.typing import NDArray
 
 from pipeline.errors import EvaluationError, ShardDamagedError
 from pipeline.measurements import check_values, merge_values
+from pipeline.records import is_imported
 from pipeline.shards.class_counts import ClassCounts
 from pipeline.shards.folder import ResultsFolder, has_stem, is_compacted, stem_of
 from pipeline.shards.identity import UnitFacts
+from pipeline.shards.imported import check_imported
 from pipeline.shards.inventory import Inventory, Slice, UnitGroup, choose_slices, gaps
 from pipeline.shards.parquet import ShardFile, read_footer, read_rows, row_values, table_rows
 from pipeline.shards.reading import RowReader
@@ -116,8 +118,11 @@ def _check_rows(
                         ((shard, None),),
                     )
                 values = row_values(table, position, file.columns)
-                yield from _check_row(shard, label, values, identity, place)
-                counts.add(int(rows_in_order[place]), values["cm"])
+                protocol = inventory.protocol(unit.protocol) if is_imported(unit.protocol) else None
+                broken = list(_check_row(shard, label, values, identity, place, protocol))
+                yield from broken
+                if "cm" in values and not broken:
+                    counts.add(int(rows_in_order[place]), values["cm"])
     finally:
         file.close()
 
@@ -127,11 +132,20 @@ def _stem(unit: UnitFacts) -> str:
 
 
 def _check_row(
-    shard: str, label: str, values: dict[str, NDArray[Any]], identity: _Identity, place: int
+    shard: str,
+    label: str,
+    values: dict[str, NDArray[Any]],
+    identity: _Identity,
+    place: int,
+    imported: Mapping[str, Any] | None,
 ) -> Iterator[Finding]:
     _, _, start, stop = identity
+    name = f"{label} in shard {shard}"
     try:
-        check_values(values, stop - start, name=f"{label} in shard {shard}")
+        if imported is None:
+            check_values(values, stop - start, name=name)
+        else:
+            check_imported(values, stop - start, imported.get("decimals", {}), name=name)
     except EvaluationError as error:
         yield Finding(shard, label, "invalid", str(error), ((shard, place),))
 
@@ -173,10 +187,15 @@ def _compare_group(reader: RowReader, inventory: Inventory, group: UnitGroup, sl
 def _equal(
     reader: RowReader, inventory: Inventory, left: Collection[Slice], right: Collection[Slice], columns: frozenset[str]
 ) -> bool:
-    one, other = (
-        merge_values([reader.row(*inventory.place(item.row), columns) for item in side]) for side in (left, right)
-    )
+    one, other = (_read(reader, inventory, side, columns) for side in (left, right))
     return all(np.array_equal(one[name], other[name], equal_nan=one[name].dtype.kind == "f") for name in columns)
+
+
+def _read(
+    reader: RowReader, inventory: Inventory, side: Collection[Slice], columns: frozenset[str]
+) -> dict[str, NDArray[Any]]:
+    rows = [reader.row(*inventory.place(item.row), columns) for item in side]
+    return rows[0] if len(rows) == 1 else merge_values(rows)
 
 
 def _unequal(inventory: Inventory, group: UnitGroup, differing: list[Slice]) -> Finding:
