@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from pipeline import __version__, console
+from pipeline.cli_plot import plot
 from pipeline.cli_submit import submit_app
 from pipeline.cli_train import train
 from pipeline.config import load_config, select_architectures
@@ -26,6 +27,7 @@ app = typer.Typer(
 )
 app.add_typer(submit_app)
 app.command()(train)
+app.command()(plot)
 
 SweepFile = Annotated[Path, typer.Argument(help="The sweep YAML (see jobs/ and docs/configuration.md).")]
 ResultsFolder = Annotated[Path, typer.Argument(help="A results folder, as named by `results` in the sweep YAML.")]

@@ -32,7 +32,7 @@ LAYERS: dict[str, int] = {
     ),
     **dict.fromkeys(("executors", "worker", "scheduler"), 3),
     **dict.fromkeys(("sweep", "share_run", "status", "export", "export_folder", "doctor", "demo", "submission"), 4),
-    **dict.fromkeys(("cli", "cli_slurm", "cli_submit", "cli_train", "exits", "console", "__main__"), 5),
+    **dict.fromkeys(("cli", "cli_plot", "cli_slurm", "cli_submit", "cli_train", "exits", "console", "__main__"), 5),
 }
 # analysis/ stands aside: it may import layers 0 and 1 and itself.
 SIDE = "analysis"
