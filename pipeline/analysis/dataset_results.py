@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from pipeline.analysis.reader import RobustnessDataset
-from pipeline.analysis.result_files import in_table_order, kind_of, row_of
+from pipeline.analysis.result_files import in_table_order, kind_of, row_of, spellings
 from pipeline.datasets import DATASETS
 from pipeline.records import CLEAN_STRENGTH
 
@@ -19,6 +19,11 @@ CORRUPTION = "corruption"
 
 SCORES = {CLEAN: "clean", ADVERSARIAL: "mean adversarial", CORRUPTION: "mean corruption"}
 """What architectures are ranked by, with the words for it."""
+
+
+LARGEST_NESTED_FILE = 500_000_000
+"""Bytes of a JSON file of confidences or confusion matrices up to which it is read: as Python objects it is several times
+as large, and CIFAR-100's confidences of the paper's sweep have 18 GB a file."""
 
 
 class NestedRow(NamedTuple):
@@ -131,6 +136,17 @@ class DatasetResults:
         """Average a key's accuracies over its strengths, by architecture; NaN where one is missing."""
         return self.accuracies[[(key, strength) for strength in self.strengths(key)]].mean(axis=1, skipna=False)
 
+    def too_large(self, measure: str) -> list[str]:
+        """List the keys whose file of a measurement is larger than `LARGEST_NESTED_FILE`."""
+        folder = self.reader.path / self.name
+        files = [
+            (paper_key(key), folder / f"{spelling}_{measure}.json")
+            for key in in_table_order(self.reader.keys_all)
+            for spelling in spellings(key)
+        ]
+        sizes = ((key, file.stat().st_size) for key, file in files if file.is_file())
+        return list(dict.fromkeys(key for key, size in sizes if size > LARGEST_NESTED_FILE))
+
     def nested(self, measure: str) -> Iterator[NestedRow]:
         """Go through another measurement, one key in memory at a time.
 
@@ -138,9 +154,12 @@ class DatasetResults:
             measure: such as ``"confidence"`` or ``"cm"``.
 
         Yields:
-            Rows by key, architecture and strength; nothing for keys without such a file.
+            Rows by key, architecture and strength; nothing for keys without such a file, or with one `too_large`.
         """
+        left_out = self.too_large(measure)
         for name in in_table_order(self.reader.keys_all):
+            if paper_key(name) in left_out:
+                continue
             found = self.reader.query(self.name, name, measure, missing_ok=True)[self.name].get(name, {})
             rows: Mapping[str, Any] = found.get(measure, {})
             if not rows:

@@ -90,7 +90,7 @@ def draw_boxes(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
             _box_trace(boxes[~clean], key_colour(key)) | on,
             _extremes_trace(boxes) | on,
         ]
-    strength_axes(figure, [frame[frame["key"] == key]["strength"] for key in keys])
+    strength_axes(figure, [frame[frame["key"] == key]["strength"] for key in keys], _strength_word(keys[0]))
     fraction_axis(figure, "accuracy")
     chance_parts(figure, results.chance, [axis["yaxis"] for axis in axes])
     return [View("", figure)]
@@ -127,7 +127,8 @@ def draw_confidence(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
                 curve = rows[rows["confidence"] == name].sort_values("strength")
                 named = {"legendgroup": name, "showlegend": on is axes[0]}
                 figure["data"] += [trace | on for trace in _band_traces(curve, name, colour, named)]
-        strength_axes(figure, [[*clean["strength"], *frame[frame["key"] == key]["strength"]] for key in keys])
+        strengths = [[*clean["strength"], *frame[frame["key"] == key]["strength"]] for key in keys]
+        strength_axes(figure, strengths, _strength_word(keys[0]))
         fraction_axis(figure, "confidence")
         legend = {"orientation": "h", "x": 0, "y": 1, "yref": "container", "yanchor": "top"}
         margin = figure["layout"]["margin"]
@@ -257,6 +258,10 @@ def _change_map(changes: pd.DataFrame, texts: list[list[str]]) -> Figure:
     del figure["layout"]["yaxis"]["scaleanchor"]
     figure["layout"] |= {"height": 320, "meta": {"width": 640}}
     return figure
+
+
+def _strength_word(key: str) -> str:
+    return {"attack": "ε in 1/255", "corruption": "severity"}.get(kind_of(key), "")
 
 
 def _box_trace(rows: pd.DataFrame, colour: str) -> dict[str, Any]:

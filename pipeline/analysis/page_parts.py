@@ -59,7 +59,7 @@ def make_panels(titles: Sequence[str], n_columns: int, height: int) -> tuple[Fig
     layout: dict[str, Any] = {
         "showlegend": False,
         "height": inside + top + bottom,
-        "meta": {"width": 760 if n_columns > 1 else 460, "grows": n_columns > 1},
+        "meta": {"width": 760 if n_columns > 1 else 460, "grows": n_columns > 1, "columns": n_columns},
         "margin": {"l": 60, "r": 16, "t": top, "b": bottom},
         "shapes": [],
         "annotations": [
@@ -98,10 +98,12 @@ def fraction_axis(figure: Figure, label: str) -> None:
                 axis["title"] = {"text": label}
 
 
-def strength_axes(figure: Figure, strengths: Sequence[Iterable[float]]) -> None:
-    """Let the horizontal axis of each panel show its strengths side by side, ascending."""
+def strength_axes(figure: Figure, strengths: Sequence[Iterable[float]], label: str) -> None:
+    """Let the horizontal axis of each panel show its strengths side by side, ascending, named below the last panels."""
     axes = [axis for name, axis in figure["layout"].items() if name.startswith("xaxis")]
-    for axis, held in zip(axes, strengths, strict=True):
+    for place, (axis, held) in enumerate(zip(axes, strengths, strict=True), start=1):
+        if place + figure["layout"]["meta"]["columns"] > len(axes):
+            axis["title"] = {"text": label, "standoff": 6}
         order = [tick(strength) for strength in sorted(set(held))]
         axis |= {"type": "category", "categoryorder": "array", "categoryarray": order, "tickangle": 0}
         axis |= {"showgrid": False}
@@ -164,7 +166,7 @@ def make_heat_map(
         "hoverongaps": False,
     }
     if texts is not None:
-        size = 10 if len(matrix) < _SMALL_TEXT_FROM else 8
+        size = 11 if len(matrix) < _SMALL_TEXT_FROM else 8
         trace |= {"text": texts, "texttemplate": "%{text}", "textfont": {"size": size}, "xgap": 1, "ygap": 1}
     axis = {"type": "category", "showgrid": False, "constrain": "domain", "fixedrange": len(matrix) < _SMALL_TEXT_FROM}
     layout = {

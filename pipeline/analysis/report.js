@@ -176,9 +176,10 @@ const menus = space.edges.map((_, edge) => $(`edge-${edge}`));
 let cell = 0;
 
 function parseCell(text) {
+  // In an address a plus sign that is not encoded means a space.
   const trimmed = text.trim();
   if (/^[0-9]{1,5}$/.test(trimmed) && Number(trimmed) < idByCode.length) return Number(trimmed);
-  const names = trimmed.replaceAll("+", "").split("|").filter(Boolean).map((part) => part.split("~")[0]);
+  const names = trimmed.replace(/[+\s]/g, "").split("|").filter(Boolean).map((part) => part.split("~")[0]);
   const operations = names.map((name) => space.operations.indexOf(name));
   return names.length === 6 && !operations.includes(-1) ? idOf(operations) : null;
 }
