@@ -133,7 +133,7 @@ def test_what_is_too_large_to_be_read_is_named(tmp_path, monkeypatch):
     sizes = {path.name: path.stat().st_size for path in (tmp_path / "dataset" / "cifar10").iterdir()}
     monkeypatch.setattr("pipeline.analysis.dataset_results.LARGEST_NESTED_FILE", sizes["pgd_confidence.json"] - 1)
     partial = write_report(reader, tmp_path / "partial.html").read_text()
-    assert "too large" not in whole
+    assert "to be read as a whole" not in whole
     assert "too large to be read as a whole: confidence of pgd." in partial
     assert '<figure id="cifar10-confusion"' in partial
 
