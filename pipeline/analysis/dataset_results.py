@@ -22,8 +22,8 @@ SCORES = {CLEAN: "clean", ADVERSARIAL: "mean adversarial", CORRUPTION: "mean cor
 
 
 LARGEST_NESTED_FILE = 500_000_000
-"""Bytes of a JSON file of confidences or confusion matrices up to which it is read: as Python objects it is larger still,
-and a file of CIFAR-100's confidences under an attack of the paper's sweep has about 18 GB."""
+"""Bytes of a JSON file of confidences or confusion matrices up to which it is read: as Python objects it is larger
+still, and a file of CIFAR-100's confidences under an attack of the paper's sweep has about 18 GB."""
 
 
 class NestedRow(NamedTuple):
