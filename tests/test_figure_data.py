@@ -57,19 +57,22 @@ def test_boxes_are_tukeys(tmp_path):
     boxes = figure_data.attack_boxes(results_of(write_results(tmp_path, {"clean": clean, "pgd": pgd})))
     assert boxes[["key", "strength"]].to_numpy().tolist() == [["pgd", 0.0], ["pgd", 1.0], ["pgd", 8.0]]
     # Quartiles .52, .54, .56: the whisker reaches up to .56 + 1.5 * .04 = .62, so .9 is beyond it.
-    expected = {
-        "low": 0.5,
-        "q1": 0.52,
-        "median": 0.54,
-        "q3": 0.56,
-        "high": 0.56,
-        "minimum": 0.5,
-        "maximum": 0.9,
-        "n": 5,
-    }
+    expected = {"low": 0.5, "q1": 0.52, "median": 0.54, "q3": 0.56, "high": 0.56, "n": 5}
     assert boxes.iloc[0][list(expected)].to_dict() == pytest.approx(expected)
-    expected = {"low": 0.0, "q1": 0.1, "median": 0.2, "q3": 0.3, "high": 0.4, "minimum": 0.0, "maximum": 0.4, "n": 5}
+    assert boxes.iloc[0]["outliers"] == (0.9,)
+    assert boxes.iloc[1]["outliers"] == ()
+    expected = {"low": 0.0, "q1": 0.1, "median": 0.2, "q3": 0.3, "high": 0.4, "n": 5}
     assert boxes.iloc[1][list(expected)].to_dict() == pytest.approx(expected)
+
+
+def test_of_many_outliers_the_furthest_are_shown(tmp_path):
+    clean = {str(index): 0.5 for index in range(100)}
+    clean |= {str(100 + place): 0.5 + (place - 20) / 100 for place in range(41)}
+    boxes = figure_data.attack_boxes(results_of(write_results(tmp_path, {"clean": clean, "pgd": {"0": [0.1, 0.0]}})))
+    outliers = boxes.iloc[0]["outliers"]
+    assert len(outliers) == 2 * figure_data.SHOWN_OUTLIERS
+    assert (outliers[0], outliers[-1]) == pytest.approx((0.3, 0.7))
+    assert outliers[figure_data.SHOWN_OUTLIERS - 1] == pytest.approx(0.3 + 0.14)
 
 
 def test_architectures_that_lack_a_number_are_left_out_of_its_box_alone(tmp_path):

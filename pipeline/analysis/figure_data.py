@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy.stats import kendalltau
 
 from pipeline.analysis.cells import edit_distance, kernel_parameters, neighbours
@@ -28,6 +29,9 @@ REFERENCE_SEVERITY = 3.0
 
 FENCE = 1.5
 """Whiskers end at the furthest accuracy within this many times the distance of the quartiles (Tukey)."""
+
+SHOWN_OUTLIERS = 15
+"""Outliers shown at either end of a box."""
 
 TOP_CELLS = 20
 REFERENCE_KERNEL_PARAMETERS = 18
@@ -50,7 +54,8 @@ def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
 
     Returns:
         One row a box: `key`, `strength` (0 is clean, in front of every key where there is a clean accuracy), `low` and
-        `high` (ends of the whiskers, see `FENCE`), `q1`, `median`, `q3`, `minimum`, `maximum`, `n`.
+        `high` (ends of the whiskers, see `FENCE`), `q1`, `median`, `q3`, `outliers` (a tuple of different accuracies
+        beyond the whiskers, the `SHOWN_OUTLIERS` lowest and highest), `n`.
     """
     rows = []
     clean: list[Column] = [(CLEAN, CLEAN_STRENGTH)] if results.keys("clean") else []
@@ -62,8 +67,8 @@ def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
                 reach = FENCE * (q3 - q1)
                 inside = values[(values >= q1 - reach) & (values <= q3 + reach)]
                 low, high = min(q1, inside.min()), max(q3, inside.max())
-                rows.append((key, strength, low, q1, median, q3, high, values.min(), values.max(), len(values)))
-    names = ["key", "strength", "low", "q1", "median", "q3", "high", "minimum", "maximum", "n"]
+                rows.append((key, strength, low, q1, median, q3, high, _outliers(values, low, high), len(values)))
+    names = ["key", "strength", "low", "q1", "median", "q3", "high", "outliers", "n"]
     return pd.DataFrame(rows, columns=names)
 
 
@@ -324,6 +329,11 @@ def edge_labels() -> list[str]:
 def _ranked(values: pd.Series) -> pd.Series:
     """Sort accuracies, the best first, equal ones by index."""
     return values.dropna().sort_values(ascending=False, kind="stable")
+
+
+def _outliers(values: NDArray[np.float64], low: float, high: float) -> tuple[float, ...]:
+    below, above = np.unique(values[values < low]), np.unique(values[values > high])
+    return (*below[:SHOWN_OUTLIERS].tolist(), *above[-SHOWN_OUTLIERS:].tolist())
 
 
 def _number(value: float | None) -> float:

@@ -68,7 +68,7 @@ def draw_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
                     "q3": box.q3,
                     "whislo": box.low,
                     "whishi": box.high,
-                    "fliers": sorted({box.minimum, box.maximum} - {box.low, box.high}),
+                    "fliers": box.outliers,
                 }
                 for strength, box in zip(boxes["strength"], boxes.itertuples(), strict=True)
             ],

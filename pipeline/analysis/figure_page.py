@@ -88,7 +88,7 @@ def draw_boxes(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
         figure["data"] += [
             _box_trace(boxes[clean], CLEAN_COLOUR) | on,
             _box_trace(boxes[~clean], key_colour(key)) | on,
-            _extremes_trace(boxes) | on,
+            _outlier_trace(boxes) | on,
         ]
     strength_axes(figure, [frame[frame["key"] == key]["strength"] for key in keys], _strength_word(keys[0]))
     fraction_axis(figure, "accuracy")
@@ -238,6 +238,8 @@ def draw_neighbours(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
         architecture = int(rows["architecture"].iloc[0])
         for edge, operation in enumerate(parse(results.spec(architecture))):
             texts[edge][OPERATIONS.index(operation)] = "•"
+            # A text is read on a coloured field only.
+            changes.iloc[edge, OPERATIONS.index(operation)] = 0.0
         label = f"best by {SCORES[str(best)]} (#{architecture}): change of {SCORES[str(score)]}"
         views.append(View(label, _change_map(changes, texts)))
     return views
@@ -277,13 +279,13 @@ def _box_trace(rows: pd.DataFrame, colour: str) -> dict[str, Any]:
     }
 
 
-def _extremes_trace(boxes: pd.DataFrame) -> dict[str, Any]:
-    low, high = boxes[boxes["minimum"] < boxes["low"]], boxes[boxes["maximum"] > boxes["high"]]
+def _outlier_trace(boxes: pd.DataFrame) -> dict[str, Any]:
+    dots = boxes[["strength", "outliers"]].explode("outliers").dropna()
     return {
         "type": "scatter",
         "mode": "markers",
-        "x": [tick(strength) for strength in [*low["strength"], *high["strength"]]],
-        "y": [*rounded(low["minimum"], 5), *rounded(high["maximum"], 5)],
+        "x": [tick(strength) for strength in dots["strength"]],
+        "y": rounded(dots["outliers"], 5),
         "marker": {"color": INK, "size": 4},
         "hovertemplate": "%{y:.2%}<extra></extra>",
     }

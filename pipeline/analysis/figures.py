@@ -64,7 +64,7 @@ FIGURES: dict[str, FigureRow] = {
             "attacks",
             "Accuracy under attack",
             "Accuracies of all architectures by attack and epsilon. Boxes span the quartiles, whiskers end at the "
-            "furthest accuracy within 1.5 times their distance, dots are the lowest and the highest beyond.",
+            "furthest accuracy within 1.5 times their distance, dots lie beyond (of many, the furthest).",
             "Fig. 2",
             "an attack",
             figure_data.attack_boxes,

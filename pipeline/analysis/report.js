@@ -284,8 +284,8 @@ function showNeighbours() {
     for (let operation = 0; operation < 5; operation += 1) {
       const id = isomorphById[idOf(own.map((other, place) => (place === edge ? operation : other)))];
       const other = dataset.rowById.get(id);
-      const change = operation === kept || row === undefined || other === undefined || score === undefined
-        ? NaN : 100 * (score.values[other] - score.values[row]);
+      const known = row !== undefined && other !== undefined && score !== undefined;
+      const change = operation === kept ? 0 : known ? 100 * (score.values[other] - score.values[row]) : NaN;
       const held = !Number.isNaN(change);
       if (held) reach = Math.max(reach, Math.abs(change));
       z[edge].push(held ? change : null);
