@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from pipeline.datasets import DATASETS
 from pipeline.errors import ConfigError, RobustError, closest
 from pipeline.files import bundled
 from pipeline.measurements import MEASUREMENTS
-from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS, CorruptionParameters, Parameters, perturbation
+from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS, CorruptionParameters, Fields, Parameters, perturbation
 from pipeline.precision import Precision
 from pipeline.spaces import nasbench201
 from pipeline.sweep_yaml import read_fields
@@ -66,10 +66,8 @@ def referenced_variables(value: object) -> frozenset[str]:
 ConfigPath = Annotated[Path, BeforeValidator(_expand)]
 
 
-class Section(BaseModel):
-    """Base of every part of the YAML: immutable, and unknown fields are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class Section(Fields):
+    """Base of every part of the YAML."""
 
 
 class NetworkSection(Section):

@@ -1,16 +1,15 @@
 """What `robust201 doctor` looks at: the installation and what a sweep needs, with a fix beside each finding."""
 
 import importlib.metadata
-import os
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.config import SweepConfig
 from pipeline.datasets import DATASETS
+from pipeline.doctor_machines import Finding, examine_clock, examine_cluster, examine_device, examine_gpus
 from pipeline.errors import RobustError
 from pipeline.inputs import Inputs
 from pipeline.plan import assumed_facts, make_plan
@@ -18,28 +17,12 @@ from pipeline.plan import assumed_facts, make_plan
 PACKAGES = ("torch", "foolbox", "pyautoattack", "ray", "pyarrow", "numpy", "pandas")
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing looked at.
-
-    Attributes:
-        what: what was looked at.
-        ok: whether it is as it should be.
-        detail: what was found.
-        fix: what to do where it is not.
-    """
-
-    what: str
-    ok: bool
-    detail: str
-    fix: str = ""
-
-
-def examine(config: SweepConfig | None) -> Iterator[Finding]:
+def examine(config: SweepConfig | None, *, address: str | None = None) -> Iterator[Finding]:
     """Look at this machine, and at what a sweep needs where one is given.
 
     Args:
         config: the sweep, or None for the installation alone.
+        address: of a Ray head's dashboard, ``http://HOST:PORT``, or None to look at no cluster.
 
     Yields:
         Findings, as they are made.
@@ -47,11 +30,14 @@ def examine(config: SweepConfig | None) -> Iterator[Finding]:
     yield _examine_python()
     for package in PACKAGES:
         yield _examine_package(package)
-    yield _examine_gpus()
+    yield examine_gpus()
+    yield from examine_cluster(config, address)
     if config is None:
         return
+    yield examine_device(config)
     yield _examine_results(config.results)
     yield _examine_space(config)
+    yield examine_clock(_nearest_folder(config.results))
     yield _examine_checkpoints(config)
     for dataset in config.datasets:
         yield _examine_dataset(config, dataset)
@@ -68,14 +54,6 @@ def _examine_package(name: str) -> Finding:
         return Finding(name, ok=True, detail=importlib.metadata.version(name))
     except importlib.metadata.PackageNotFoundError:
         return Finding(name, ok=False, detail="not installed", fix="Install robust201 again with -c constraints.txt.")
-
-
-def _examine_gpus() -> Finding:
-    import torch
-
-    names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    detail = ", ".join(names) or f"none; {len(os.sched_getaffinity(0))} CPU cores"
-    return Finding("gpus", ok=True, detail=detail)
 
 
 def _nearest_folder(path: Path) -> Path:

@@ -14,11 +14,12 @@ from pipeline.lease import LEASE_NAME
 from pipeline.perturbations import PERTURBATIONS
 from pipeline.plan import Facts, Plan, describe_difference
 from pipeline.plan_file import PLAN_FILE, load_plan_and_facts
+from pipeline.progress import Progress
 from pipeline.records import Bundle, Unit
 from pipeline.scheduler import RunTally
 from pipeline.shards import ShardStore
 from pipeline.shares import Share, all_bundles, missing_bundles, staying_alive
-from pipeline.sweep import EVERYTHING, Filters, MakeExecutor, Outlook, Progress, compute
+from pipeline.sweep import EVERYTHING, Filters, MakeExecutor, Outlook, compute
 
 _SHOWN_CHARACTERS = 200
 

@@ -37,7 +37,8 @@ def make_executor(plan: Plan, facts: Facts) -> Executor:
         from pipeline.executors.inline import InlineExecutor
 
         worker = Worker(settings)
-        return InlineExecutor(worker.run)
+        gpus = plan.config.execution.gpus_per_worker if worker.device.type == "cuda" else 0.0
+        return InlineExecutor(worker.run, gpus_per_worker=gpus)
     from pipeline.executors.ray import RayExecutor
 
     return RayExecutor(settings)

@@ -8,6 +8,7 @@ damaged/<dataset>/                              shards set aside
 lease.json                                      the driver at work (see `pipeline.lease`)
 shares/<i>-of-<n>/                              what each share tells of itself (see `pipeline.shares`)
 slurm/                                          batch file and logs of job arrays
+logs/                                           what workers did, one file each (see `pipeline.work_log`)
 """
 
 import hashlib
