@@ -153,7 +153,8 @@ def _examine_token(token: str | None, *, is_needed: bool) -> Finding:
     if os.environ.get("RAY_AUTH_TOKEN", "").strip():
         return Finding("token", ok=True, detail="in RAY_AUTH_TOKEN")
     mode = path.stat().st_mode & 0o777
-    return Finding("token", not mode & 0o077, f"{path}, mode {mode:04o}", f"Let nobody else read it: chmod 600 {path}")
+    fix = f"Let nobody else read it: chmod 600 {path}"
+    return Finding("token", not (is_needed and mode & 0o077), f"{path}, mode {mode:04o}", fix)
 
 
 def _examine_head(access: Access) -> Iterator[Finding]:

@@ -1,7 +1,6 @@
 """What the logs of all workers say about one unit, in the order of time (see `pipeline.work_log`)."""
 
 import json
-import os
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -153,16 +152,16 @@ def follow_logs(results: Path, unit_id: str, *, sleep: Callable[[float], object]
         Lines, each look's by their time.
     """
     wanted = f'"unit": "{unit_id}"'.encode()
-    offsets: dict[tuple[int, int], int] = {}
+    offsets: dict[bytes, int] = {}
     while True:
         found: list[Line] = []
         for path in log_files(results):
             with path.open("rb") as stream:
-                status = os.fstat(stream.fileno())
-                file = status.st_dev, status.st_ino  # which a rotation keeps
-                stream.seek(offsets.get(file, 0))
+                first = stream.readline()  # tells files apart, whatever a rotation calls them
+                stream.seek(offsets.get(first, 0))
                 whole = stream.read().rpartition(b"\n")[0]
-                offsets[file] = offsets.get(file, 0) + (len(whole) + 1 if whole else 0)
+                if whole:
+                    offsets[first] = offsets.get(first, 0) + len(whole) + 1
             found.extend(_parse(line for line in whole.splitlines() if wanted in line))
         yield from sorted(found, key=_time_of)
         sleep(every)

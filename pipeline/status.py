@@ -201,7 +201,7 @@ class StatusReader:
             deaths=sum(run.get("deaths", 0) for run in runs),
             preemptions=sum(run.get("preemptions", 0) for run in runs),
             units_per_second=_sum_rates(working or [driver], "units_per_second"),
-            seconds_left=_divide(count.macs_left, _sum_rates(working, "macs_per_second")),
+            seconds_left=_estimate(count.macs_left, _sum_rates(working, "macs_per_second")),
             worker_seconds=inventory.seconds,
             cost=self._cost(inventory.seconds, runs),
         )
@@ -302,7 +302,9 @@ def _sum_rates(runs: list[dict[str, Any]], name: str) -> float | None:
     return float(sum(known)) if known else None
 
 
-def _divide(work: float, rate: float | None) -> float | None:
+def _estimate(work: float, rate: float | None) -> float | None:
+    if not work:
+        return 0.0
     return work / rate if rate else None
 
 

@@ -42,6 +42,6 @@ def watch(
         show(state, quiet)
         if state.complete:
             return "complete"
-        if quiet >= patience:
+        if quiet_since is not None and quiet >= patience:
             return "abandoned"
         sleep(every)

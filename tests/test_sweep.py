@@ -15,11 +15,12 @@ from pipeline.executors.base import Event
 from pipeline.export import export_dataset
 from pipeline.lease import Lease
 from pipeline.perturbations import ENGINES
+from pipeline.progress import Progress
 from pipeline.records import Receipt
 from pipeline.scheduler import RunTally
 from pipeline.shards import ShardStore
 from pipeline.status import read_status
-from pipeline.sweep import Filters, Outlook, Progress, load_plan, run_sweep
+from pipeline.sweep import Filters, Outlook, load_plan, run_sweep
 from tests.conftest import TINY_KEYS, MakeSweep, read_tree
 
 
