@@ -279,8 +279,6 @@ def compute(
             tracker.write(state="stopped")
         log.write("run_ended", f"stopped by {type(error).__name__}: {error}", level="error")
         raise
-    finally:
-        log.close()
     tally.computed = tracker.progress.evaluations_of_this_run
     tracker.write(state="drained" if tally.drained else "finished")
     return tally

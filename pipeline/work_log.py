@@ -5,12 +5,12 @@ A line is a JSON object with ``time`` (UTC, ISO 8601), ``level``, ``worker`` (th
 (architecture/dataset/key); and what else the event has to tell. The driver keeps a file of the same form,
 ``…-driver.jsonl``, for what only it sees: workers that were lost, parts that were given up.
 
-Logs are for people and decide nothing. A line is one write to a file that nobody else writes to; it is not flushed to
-the disk, so it survives the death of a process but not always that of a machine. Writing never fails a run: where it
-fails, as on a full disk, lines are dropped and counted, and the count is told once writing works again. A full disk
-stops a run anyway, by its shards. A file is at most `MAX_BYTES` long; then it becomes ``….1.jsonl`` in place of an
-older one, so a worker has two. Beyond `MAX_FILES` files, those that began first go, unless somebody has written to them
-within a day.
+Logs are for people and decide nothing. A line is one write to a file that nobody else writes to, opened and closed for
+it, so that other hosts see the line at once where files are shared by NFS. It is not flushed to the disk: it survives
+the death of a process, but not always that of a machine. Writing never fails a run: where it fails, as on a full disk,
+lines are dropped and counted, and the count is told once writing works again. A full disk stops a run anyway, by its
+shards. A file is at most `MAX_BYTES` long; then it becomes ``….1.jsonl`` in place of an older one, so a worker has two.
+Beyond `MAX_FILES` files, those that began first go, unless somebody has written to them within a day.
 """
 
 import contextlib
@@ -75,7 +75,6 @@ class WorkLog:
         begun = datetime.fromtimestamp(clock(), UTC).strftime("%Y%m%dT%H%M%SZ")
         name = f"{begun}-{host}-{self._pid}-{secrets.token_hex(3)}"
         self.worker = f"{name}-{role}" if role else name
-        self._descriptor: int | None = None
         self._n_bytes = 0
         self._n_dropped = 0
         self._retry_at = 0.0
@@ -162,14 +161,6 @@ class WorkLog:
                 warnings.showwarning = show_before
             self._unit = before
 
-    def close(self) -> None:
-        """Close the file; a later line opens it again."""
-        with self._lock:
-            if self._descriptor is not None:
-                with contextlib.suppress(OSError):
-                    os.close(self._descriptor)
-                self._descriptor = None
-
     def _append(self, line: dict[str, Any]) -> None:
         if self._n_dropped and time.monotonic() < self._retry_at:
             self._n_dropped += 1
@@ -182,20 +173,20 @@ class WorkLog:
         except OSError:
             self._n_dropped += 1
             self._retry_at = time.monotonic() + _RETRY_SECONDS
-            self.close()
 
     def _put(self, line: dict[str, Any]) -> None:
         data = b"\n" * self._is_torn + (json.dumps(line, default=str) + "\n").encode()
-        if self._descriptor is not None and self._n_bytes + len(data) > self._max_bytes:
-            self.close()
+        if self._n_bytes and self._n_bytes + len(data) > self._max_bytes:
             self.path.replace(self._folder / f"{self.worker}.1.jsonl")
-        if self._descriptor is None:
-            self._folder.mkdir(exist_ok=True)
-            self._descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            self._n_bytes = os.fstat(self._descriptor).st_size
-            if not self._n_bytes:
-                remove_old_logs(self._folder)
-        written = os.write(self._descriptor, data)
+            self._n_bytes = 0
+        self._folder.mkdir(exist_ok=True)
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            written = os.write(descriptor, data)
+        finally:
+            os.close(descriptor)
+        if not self._n_bytes:
+            remove_old_logs(self._folder)
         self._n_bytes += written
         self._is_torn = written < len(data)
         if self._is_torn:  # the disk is full
