@@ -1,6 +1,7 @@
 """What `robust201 doctor` looks at: the installation and what a sweep needs, with a fix beside each finding."""
 
 import importlib.metadata
+import re
 import shutil
 import sys
 import tempfile
@@ -15,6 +16,7 @@ from pipeline.inputs import Inputs
 from pipeline.plan import assumed_facts, make_plan
 
 PACKAGES = ("torch", "foolbox", "pyautoattack", "ray", "pyarrow", "numpy", "pandas")
+_REINSTALL = "Install robust201 again with -c constraints.txt."
 
 
 def examine(config: SweepConfig | None, *, address: str | None = None) -> Iterator[Finding]:
@@ -51,9 +53,28 @@ def _examine_python() -> Finding:
 
 def _examine_package(name: str) -> Finding:
     try:
-        return Finding(name, ok=True, detail=importlib.metadata.version(name))
+        found = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return Finding(name, ok=False, detail="not installed", fix="Install robust201 again with -c constraints.txt.")
+        return Finding(name, ok=False, detail="not installed", fix=_REINSTALL)
+    wanted = _minimum_of(name)
+    if _numbers(found) < _numbers(wanted):
+        return Finding(name, ok=False, detail=f"{found}, older than {wanted}", fix=_REINSTALL)
+    return Finding(name, ok=True, detail=found)
+
+
+def _minimum_of(name: str) -> str:
+    """The oldest version of a package that robust201 takes by its own metadata; ``"0"`` where they say nothing."""
+    try:
+        asked = importlib.metadata.requires("robust201") or []
+    except importlib.metadata.PackageNotFoundError:  # a checkout that was never installed
+        asked = []
+    found = (re.match(rf"{name}(?:\[\w+\])?[^;]*?>=([\d.]+)", line) for line in asked)
+    return next((match[1] for match in found if match), "0")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(map(int, match[0].split("."))) if match else ()
 
 
 def _nearest_folder(path: Path) -> Path:

@@ -4,6 +4,7 @@ import importlib.metadata
 import json
 import os
 import shutil
+import socket
 import subprocess
 import tempfile
 import time
@@ -132,9 +133,7 @@ def examine_cluster(config: SweepConfig | None, address: str | None) -> Iterator
     yield _examine_token(token, is_needed=bool(address or ray_address))
     if address is None:
         if ray_address:
-            where = "of the machine that runs the sweep" if ray_address == "auto" else "not asked from here"
-            detail = f"{ray_address}, {where}; --address http://HOST:8265 looks at the head's dashboard"
-            yield Finding("cluster", ok=True, detail=detail)
+            yield _examine_ray_address(ray_address)
         return
     try:
         access = check_access(address, token)
@@ -143,6 +142,20 @@ def examine_cluster(config: SweepConfig | None, address: str | None) -> Iterator
         yield Finding("cluster", ok=False, detail=f"{address}: not reachable", fix=str(error))
         return
     yield from _examine_head(access)
+
+
+def _examine_ray_address(address: str) -> Finding:
+    """See whether something listens where a sweep says that its cluster is; ``auto`` means the machine that runs it."""
+    more = "--address http://HOST:8265 looks at the head's dashboard"
+    host, _, port = address.rpartition(":")
+    if not (host and port.isdecimal()) or "/" in address:
+        return Finding("cluster", ok=True, detail=f"{address}, known to the machine that runs the sweep; {more}")
+    try:
+        with socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS):
+            return Finding("cluster", ok=True, detail=f"{address} listens; {more}")
+    except (OSError, OverflowError) as error:
+        fix = "Start the cluster, correct execution.ray_address, or run doctor where the sweep will run."
+        return Finding("cluster", ok=False, detail=f"{address}: {error}", fix=fix)
 
 
 def _examine_token(token: str | None, *, is_needed: bool) -> Finding:

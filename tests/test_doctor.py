@@ -180,3 +180,26 @@ def test_a_device_that_is_not_here_is_told(make_sweep: MakeSweep, monkeypatch: p
     config = make_sweep(execution={"device": "cuda"})
     assert "auto or cpu" in examine_device(config).fix
     assert examine_device(make_sweep(execution={"device": "cuda", "executor": "ray", "ray_address": "auto"})).ok
+
+
+def test_the_cluster_that_a_sweep_names_is_looked_for(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "a token")
+
+    def cluster(address: str) -> Finding:
+        config = make_sweep(execution={"executor": "ray", "ray_address": address})
+        return next(found for found in examine_cluster(config, None) if found.what == "cluster")
+
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        address = f"127.0.0.1:{head.getsockname()[1]}"
+        assert cluster(address).ok
+    assert "execution.ray_address" in cluster(address).fix
+    assert cluster("auto").ok
+
+
+def test_an_old_library_is_told(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.metadata
+
+    versions = importlib.metadata.version
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.9.3" if name == "ray" else versions(name))
+    wrong = [found for found in examine(None) if not found.ok]
+    assert [(found.what, found.detail) for found in wrong] == [("ray", "2.9.3, older than 2.56")]

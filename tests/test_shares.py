@@ -262,7 +262,9 @@ def test_inputs_that_a_machine_does_not_see_are_found_before_anything_is_compute
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
     sweep = write_sweep()
-    assert robust201("plan", "--save", sweep).code == 0
+    saved = robust201("plan", "--save", sweep)
+    assert saved.code == 0
+    assert saved.err.splitlines()[-1].endswith(f"robust201 run {sweep} --share I/N")
     (tmp_path / "results/images").rename(tmp_path / "elsewhere")
     robust201("run", sweep, "--share", "1/1").refusal(2)
     (tmp_path / "elsewhere").rename(tmp_path / "results/images")
