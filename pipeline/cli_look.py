@@ -72,7 +72,7 @@ def _watch(read: Any, *, every: float, patience: float) -> int:
 def logs(
     unit: Annotated[str, typer.Argument(help="A unit: its id, the beginning of one, or ARCHITECTURE/DATASET/KEY.")],
     place: Annotated[
-        Path, typer.Argument(metavar="[RESULTS|SWEEP.yaml]", help="Results folder or sweep YAML; else this folder.")
+        Path, typer.Argument(metavar="RESULTS|SWEEP.yaml", help="Results folder or sweep YAML; else this folder.")
     ] = Path(),
     follow: Annotated[bool, typer.Option("--follow", help="Go on with lines that are added; Ctrl-C leaves.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the lines as they are, one JSON object each.")] = False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -13,11 +14,15 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline import console
+from pipeline.analysis.result_files import kind_of
 
 if TYPE_CHECKING:
     from pipeline.status import SweepStatus
 
 _SHOWN_FAILURES = 3
+_ALL = "all"
+_FRAME_LINES = 7
+"""Lines of a live table beside those of the keys, and one for the cursor."""
 _LEVEL_STYLES = {"warning": "yellow", "error": "red", "critical": "red"}
 _FIRST_FIELDS = ("time", "level", "worker", "host", "pid", "event", "message", "unit", "label", "traceback")
 
@@ -72,23 +77,36 @@ def show_status(state: SweepStatus) -> None:
         out.print(f"more about one: robust201 logs {state.failures[0]['unit'][:12]} RESULTS", markup=False)
 
 
-def live_table(state: SweepStatus) -> Table:
-    """Lay out done, total and percent: a line a key, a column a dataset."""
+def live_table(state: SweepStatus, *, max_keys: int) -> Table:
+    """Lay out done, total and percent: a line a key, a column a dataset.
+
+    Args:
+        state: the status.
+        max_keys: lines there are for keys; if they are too few, all corruptions share one.
+    """
+    names = list(dict.fromkeys(key.key for key in state.keys))
+    shown = {name: name for name in names}
+    corruptions = [name for name in names if kind_of(name) == "corruption"]
+    if len(names) > max_keys:
+        shown |= dict.fromkeys(corruptions, f"{len(corruptions)} corruptions")
     datasets = list(dict.fromkeys(key.dataset for key in state.keys))
-    cells = {(key.dataset, key.key): key for key in state.keys}
+    done: Counter[tuple[str, str]] = Counter()
+    total: Counter[tuple[str, str]] = Counter()
+    for key in state.keys:
+        for line in (shown[key.key], _ALL):
+            done[key.dataset, line] += key.done
+            total[key.dataset, line] += key.total
+
+    def cell(dataset: str, line: str) -> str:
+        place = dataset, line
+        return f"{done[place]:,}/{total[place]:,}  {_percent(done[place], total[place]):>6}" if place in total else ""
+
     table = Table(title=f"Sweep {state.name}", title_justify="left", show_footer=True)
-    table.add_column("", "all", no_wrap=True)
+    table.add_column("", _ALL, no_wrap=True)
     for dataset in datasets:
-        done = sum(key.done for key in state.keys if key.dataset == dataset)
-        total = sum(key.total for key in state.keys if key.dataset == dataset)
-        footer = f"{done:,}/{total:,}  {_percent(done, total):>6}"
-        table.add_column(dataset, footer, justify="right", no_wrap=True)
-    for name in dict.fromkeys(key.key for key in state.keys):
-        row = []
-        for dataset in datasets:
-            key = cells.get((dataset, name))
-            row.append("" if key is None else f"{key.done:,}/{key.total:,}  {_percent(key.done, key.total):>6}")
-        table.add_row(name, *row)
+        table.add_column(dataset, cell(dataset, _ALL), justify="right", no_wrap=True)
+    for line in dict.fromkeys(shown.values()):
+        table.add_row(line, *(cell(dataset, line) for dataset in datasets))
     return table
 
 
@@ -119,7 +137,7 @@ class WatchDisplay:
     def __init__(self, console_: Console | None = None, clock: Callable[[], float] = time.time) -> None:
         self._console = console_ or console.out
         self._clock = clock
-        self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="visible")
+        self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
         self.is_complete = False
 
     @contextmanager
@@ -151,7 +169,10 @@ class WatchDisplay:
             lines.append(f"{len(state.damaged)} damaged shards")
         if quiet_seconds and not state.complete:
             lines.append(f"waiting for somebody to work for {console.show_duration(quiet_seconds)}")
-        return Group(live_table(state), *(Text(line, overflow="ellipsis", no_wrap=True) for line in lines))
+        max_keys = self._console.size.height - len(lines) - _FRAME_LINES
+        return Group(
+            live_table(state, max_keys=max_keys), *(Text(line, overflow="ellipsis", no_wrap=True) for line in lines)
+        )
 
 
 def show_log_line(line: Mapping[str, Any]) -> None:

@@ -179,10 +179,11 @@ class StatusReader:
         all_shares = {folder: read_progress(folder) for folder in folders}
         at_work = [folder for folder in folders if is_at_work(folder)]
         # Progress is written when a part ends, which may be a quarter of an hour apart; the lease beats all the while.
-        seen = max(driver.get("updated", 0.0), _modified(results / LEASE_NAME))
-        is_driving = driver.get("state") == "running" and self._clock() - seen < _STALE_SECONDS
+        # A clock that was set back leaves times in the future, which are no sign of life either.
+        now, signs = self._clock(), (driver.get("updated", 0.0), _modified(results / LEASE_NAME))
+        is_driving = driver.get("state") == "running" and min(abs(now - sign) for sign in signs) < _STALE_SECONDS
         working = [driver] * is_driving + [all_shares[folder] for folder in at_work]
-        latest = max([seen, *(_last_sign(folder) for folder in folders)])
+        latest = max([*signs, *(_last_sign(folder) for folder in folders)])
         runs = [driver, *all_shares.values()]
         return SweepStatus(
             name=plan.config.name,
@@ -197,7 +198,7 @@ class StatusReader:
             driver=_describe_driver(results) if is_driving else None,
             shares=tuple(folder.name for folder in at_work),
             state=driver.get("state"),
-            last_sign_of_life=max(0.0, self._clock() - latest) if latest else None,
+            last_sign_of_life=max(0.0, now - latest) if latest else None,
             deaths=sum(run.get("deaths", 0) for run in runs),
             preemptions=sum(run.get("preemptions", 0) for run in runs),
             units_per_second=_sum_rates(working or [driver], "units_per_second"),

@@ -12,6 +12,7 @@ from rich.console import Console
 from pipeline import console_status
 from pipeline.console_status import WatchDisplay
 from pipeline.executors import make_executor
+from pipeline.perturbations import PERTURBATIONS
 from pipeline.plan_file import load_plan
 from pipeline.shards import ShardStore
 from pipeline.status import Cost, KeyStatus, StatusReader, SweepStatus, watch_status
@@ -111,6 +112,19 @@ def test_on_a_terminal_a_table_stays() -> None:
     assert "failed: #2 cifar10 pgd: no such luck" in text
     assert "waiting for somebody to work for 0:00:30" in text
     assert not display.is_complete
+
+
+def test_on_a_low_terminal_corruptions_share_a_line() -> None:
+    keys = tuple(KeyStatus("cifar10", key, 1, 2) for key in PERTURBATIONS)
+    for height, n_lines, told in ((50, 20, "frost"), (24, 6, "15 corruptions")):
+        terminal = Console(file=io.StringIO(), width=100, height=height, force_terminal=True, record=True)
+        display = WatchDisplay(terminal)
+        with display.showing():
+            display.update(replace(HALF, keys=keys), 0.0)
+        # The last state is shown twice: as it came, and when the display ends.
+        shown = [line for line in terminal.export_text().splitlines() if "  50.0 %" in line]
+        assert len(shown) == 2 * (n_lines + 1)
+        assert any(told in line for line in shown)
 
 
 def test_ctrl_c_leaves_quietly(
