@@ -26,6 +26,19 @@ def _expand(value: object) -> object:
     """Replace ``${NAME}`` and ``${NAME:-default}``, and find ``bundled:`` files that ship with robust201."""
     if not isinstance(value, str):
         return value
+    text = _substitute(value)
+    if not text or "\0" in text:
+        raise ValueError(f"expected a path, got {text!r}. Name a file or folder, '.' for the current one.")
+    if text.startswith("bundled:"):
+        return bundled(text.removeprefix("bundled:"))
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"expected a path, got {text!r}: no such user. Write the folder out.") from error
+
+
+def _substitute(value: str) -> str:
+    """Replace ``${NAME}`` and ``${NAME:-default}`` by the values of environment variables."""
 
     def substitute(match: re.Match[str]) -> str:
         name, default = match.groups()
@@ -36,15 +49,16 @@ def _expand(value: object) -> object:
             )
         return text
 
-    text = _VARIABLE.sub(substitute, value)
-    if not text or "\0" in text:
-        raise ValueError(f"expected a path, got {text!r}. Name a file or folder, '.' for the current one.")
-    if text.startswith("bundled:"):
-        return bundled(text.removeprefix("bundled:"))
-    try:
-        return Path(text).expanduser()
-    except RuntimeError as error:
-        raise ValueError(f"expected a path, got {text!r}: no such user. Write the folder out.") from error
+    return _VARIABLE.sub(substitute, value)
+
+
+def _check_shards(value: object) -> object:
+    """Replace environment variables in the URL of the shards, and make sure that shards may lie there."""
+    if not isinstance(value, str):
+        return value
+    from pipeline.shards.object_place import check_url
+
+    return check_url(_substitute(value))
 
 
 def referenced_variables(value: object) -> frozenset[str]:
@@ -64,6 +78,7 @@ def referenced_variables(value: object) -> frozenset[str]:
 
 
 ConfigPath = Annotated[Path, BeforeValidator(_expand)]
+ShardsUrl = Annotated[str, BeforeValidator(_check_shards)]
 
 
 class Section(BaseModel):
@@ -155,6 +170,7 @@ class SweepConfig(Section):
     format: Literal[1] = 1
     name: Annotated[str, Field(pattern=r"^[\w.-]+$")]
     results: ConfigPath
+    shards: ShardsUrl | None = None
     space: Literal["nasbench201"] = "nasbench201"
     architectures: Literal["evaluated"] | tuple[int | str, ...] = "evaluated"
     network: NetworkSection = NetworkSection()

@@ -97,7 +97,7 @@ def read_status(plan: Plan, inventory: Inventory) -> SweepStatus:
     for unit in plan.units:
         place = unit.dataset, unit.key
         total[place] += len(unit.strengths)
-        done[place] += sum(inventory.is_complete(unit, strength, plan.measurements) for strength in unit.strengths)
+        done[place] += inventory.count_complete(unit, plan.measurements)
     results = plan.config.results
     driver = _read_progress(results)
     # Progress is written when a part ends, which may be a quarter of an hour apart; the lease beats all the while.

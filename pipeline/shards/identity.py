@@ -1,13 +1,13 @@
 """What a row of a shard says of itself, apart from what it measured."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 
-@dataclass(frozen=True, slots=True)
-class UnitFacts:
+class UnitFacts(NamedTuple):
     """What a shard says of a unit."""
 
     id: str
