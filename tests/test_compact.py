@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipeline import files
-from pipeline.errors import StorageFullError
+from pipeline.errors import FormatVersionError, StorageFullError
 from pipeline.shards import ShardStore, merge
 from pipeline.shards.folder import is_compacted
 from pipeline.shards.parquet import encode
@@ -207,6 +207,25 @@ def test_inputs_of_a_damaged_compacted_shard_are_not_deleted(store):
     assert report.deleted == 0
     assert report.damaged == (shard,)
     assert all(store.folder.path(name).exists() for name in inputs)
+
+
+def test_no_flipped_bit_of_a_compacted_shard_ends_in_another_exception(store):
+    store.compact()
+    (shard,) = store.inventory().shards
+    path = store.folder.path(shard)
+    sound = path.read_bytes()
+    n_noticed = 0
+    for bit in np.random.default_rng(0).integers(0, 8 * len(sound), 400):
+        content = bytearray(sound)
+        content[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(content)
+        try:
+            n_noticed += bool(store.inventory(on_damage="report").damaged)
+        except FormatVersionError:
+            n_noticed += 1
+    path.write_bytes(sound)
+    assert n_noticed > 0
+    assert_all_there(store)
 
 
 def test_verify_finds_rows_lost_in_compaction(store, monkeypatch):

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pipeline.shards.facts import UnitColumns
 from pipeline.shards.identity import Rows, UnitFacts
 from pipeline.shards.inventory import Contents
 from pipeline.shards.parquet import Footer
@@ -45,7 +46,7 @@ class CatalogueBuilder:
     def __init__(self) -> None:
         self._entries: list[Entry] = []
         self._footers: list[Footer] = []
-        self._units: list[tuple[UnitFacts, ...]] = []
+        self._units: list[Sequence[UnitFacts]] = []
         self._rows: list[Rows] = []
 
     def add(self, entry: Entry, footer: Footer, rows: Rows) -> None:
@@ -57,8 +58,6 @@ class CatalogueBuilder:
 
     def build(self) -> Catalogue:
         """Make the table, in the order of the calls."""
-        units = [unit for units in self._units for unit in units]
-        unit_columns = zip(*units, strict=True) if units else ([] for _ in _UNIT_TYPES)
         unit_lengths = [len(units) for units in self._units]
         row_lengths = [len(rows.unit) for rows in self._rows]
         arrays = {
@@ -68,13 +67,34 @@ class CatalogueBuilder:
             "columns": [",".join(footer.columns) for footer in self._footers],
             "inputs": [list(footer.inputs) for footer in self._footers],
         }
-        for (name, kind), column in zip(_UNIT_TYPES.items(), unit_columns, strict=True):
-            arrays[name] = _lists(pa.array(column, kind), unit_lengths)
+        for name, column in _unit_columns(self._units).items():
+            arrays[name] = _lists(column, unit_lengths)
         for name, kind in _ROW_TYPES.items():
             pieces = [getattr(rows, name) for rows in self._rows]
             flat = np.concatenate(pieces) if pieces else np.zeros(0)
             arrays[name] = _lists(pa.array(flat.astype(kind.to_pandas_dtype(), copy=False)), row_lengths)
         return pa.table(arrays, schema=SCHEMA)
+
+
+def _unit_columns(found: Iterable[Sequence[UnitFacts]]) -> dict[str, pa.Array]:
+    """Facts of units, one after the other."""
+    pieces: dict[str, list[pa.Array]] = {name: [pa.array([], kind)] for name, kind in _UNIT_TYPES.items()}
+    pending: list[UnitFacts] = []
+
+    def add_pending() -> None:
+        for (name, kind), column in zip(_UNIT_TYPES.items(), zip(*pending, strict=True), strict=False):
+            pieces[name].append(pa.array(column, kind))
+        pending.clear()
+
+    for units in found:
+        if isinstance(units, UnitColumns):
+            add_pending()
+            for name, piece in units.columns.items():
+                pieces[name].append(piece.cast(_UNIT_TYPES[name]))
+        else:
+            pending.extend(units)
+    add_pending()
+    return {name: pa.concat_arrays(arrays) for name, arrays in pieces.items()}
 
 
 def _lists(flat: pa.Array, lengths: Sequence[int]) -> pa.ListArray:

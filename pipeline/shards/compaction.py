@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import ShardDamagedError
+from pipeline.shards.facts import read_footer
 from pipeline.shards.folder import ResultsFolder, is_compacted
 from pipeline.shards.inventory import Inventory
-from pipeline.shards.parquet import MEASUREMENT_TYPES, Footer, Table, gather, read_footer, write_tables
+from pipeline.shards.parquet import MEASUREMENT_TYPES, Footer, Table, gather, write_tables
 from pipeline.shards.places import Entry, LocalPlace, map_ahead
 from pipeline.shards.reading import RowReader
 from pipeline.shards.scan import scan

@@ -1,5 +1,6 @@
 """What a row of a shard says of itself, apart from what it measured."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -31,7 +32,7 @@ class Rows:
         seconds: (R,) float32.
     """
 
-    units: tuple[UnitFacts, ...]
+    units: Sequence[UnitFacts]
     unit: NDArray[np.int64]
     strength: NDArray[np.float64]
     start: NDArray[np.int32]

@@ -1,4 +1,4 @@
-"""The form of a shard, columns and footer; the only `import pyarrow` for results.
+"""The form of a shard, columns and footer: how it is written, and how its values are read.
 
 A shard is a Parquet file (https://parquet.apache.org/docs/file-format/) with one row an evaluation or slice of one. Its
 columns are those of `IDENTITY_TYPES` and `MEASUREMENT_TYPES`. The footer's key `robust201` holds a JSON value: format
@@ -15,7 +15,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,8 +25,7 @@ from numpy.typing import NDArray
 from pipeline.errors import FormatVersionError, ShardDamagedError
 from pipeline.measurements import COLUMNS
 from pipeline.records import EvaluationResult, canonical_json
-from pipeline.shards.identity import Rows, UnitFacts
-from pipeline.shards.places import Entry, ShardPlace
+from pipeline.shards.places import ShardPlace
 
 Table = pa.Table
 
@@ -62,23 +61,9 @@ MEASUREMENT_TYPES: dict[str, pa.DataType] = {
 LOCATING_COLUMNS = ("n_classes", "start", "stop")
 """Identity columns that the shapes of a row's measurements follow from."""
 
-_SCAN_COLUMNS = [
-    "unit_id",
-    "architecture",
-    "dataset",
-    "key",
-    "protocol",
-    "n_images",
-    "strength",
-    "start",
-    "stop",
-    "seconds",
-]
 _STRING_COLUMNS = [name for name, kind in IDENTITY_TYPES.items() if kind == pa.string()]
 _float_list = pa.list_(pa.field("element", pa.float64()))
 _FLOAT_LISTS = [f"{name}.list.element" for name, kind in MEASUREMENT_TYPES.items() if kind == _float_list]
-_TAIL_BYTES = 1 << 14
-_FOOTER_END_BYTES = 8  # four bytes of length, four of magic
 
 
 @dataclass(frozen=True)
@@ -219,97 +204,6 @@ def damaged(label: str, what: object) -> ShardDamagedError:
         f"Reading failed for shard {label}: expected a whole Parquet file of this project, got {what}. "
         "Run the sweep again: it sets the shard aside and computes its evaluations anew."
     )
-
-
-def read_footer(place: ShardPlace, entry: Entry) -> Footer:
-    """Read what a shard says of itself, from its last bytes only.
-
-    Raises:
-        ShardDamagedError: the file is no whole shard.
-        FormatVersionError: another format version wrote it.
-        FileNotFoundError: there is no such file.
-    """
-    shard, n_bytes = entry.name, entry.n_bytes
-    tail = place.read(shard, max(0, n_bytes - _TAIL_BYTES), n_bytes)
-    footer_bytes = int.from_bytes(tail[-_FOOTER_END_BYTES:-4], "little") + _FOOTER_END_BYTES
-    if len(tail) < footer_bytes <= n_bytes:
-        tail = place.read(shard, n_bytes - footer_bytes, n_bytes)
-    return parse_footer(tail, place.label(shard))
-
-
-def parse_footer(tail: bytes, label: str) -> Footer:
-    """Read what a shard says of itself.
-
-    Args:
-        tail: its last bytes, the whole footer among them.
-        label: path or URL of the shard, for messages.
-
-    Raises:
-        ShardDamagedError: the file is no whole shard.
-        FormatVersionError: another format version wrote it.
-    """
-    try:
-        metadata = pq.read_metadata(pa.BufferReader(tail)).metadata
-        return Footer.from_json(metadata[FOOTER_KEY.encode()], label)
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-        raise damaged(label, repr(error)) from error
-
-
-def read_rows(place: ShardPlace, shard: str, footer: Footer) -> Rows:
-    """Read the identity of a shard's rows: from the footer of a shard, from the columns of a compacted one.
-
-    Raises:
-        ShardDamagedError: the file is no whole shard.
-        FileNotFoundError: there is no such file.
-    """
-    try:
-        return _rows_of_footer(footer) if footer.identity else _rows_of_columns(place.source(shard))
-    except FileNotFoundError:
-        raise
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
-        raise damaged(place.label(shard), repr(error)) from error
-
-
-def _rows_of_footer(footer: Footer) -> Rows:
-    strengths, start, stop, seconds = footer.identity["rows"]
-    n_rows = len(strengths)
-    unit = UnitFacts(*footer.identity["unit"])
-    "".join([unit.id, unit.dataset, unit.key, unit.protocol]).encode()  # texts, and such as can be stored
-    np.array([unit.architecture, unit.n_images], dtype=np.int32)  # numbers, and small ones
-    return Rows(
-        (unit,),
-        np.zeros(n_rows, dtype=np.int64),
-        np.array(strengths, dtype=np.float64),
-        np.full(n_rows, start, dtype=np.int32),
-        np.full(n_rows, stop, dtype=np.int32),
-        np.array(seconds, dtype=np.float32),
-    )
-
-
-def _rows_of_columns(source: Path | BinaryIO) -> Rows:
-    dictionaries, pre_buffer = ["unit_id", "dataset", "key", "protocol"], not isinstance(source, Path)
-    with pq.ParquetFile(source, read_dictionary=dictionaries, pre_buffer=pre_buffer) as file:
-        table = file.read(columns=_SCAN_COLUMNS, use_threads=False)
-    ids = table["unit_id"].unify_dictionaries().combine_chunks()
-    if isinstance(ids, pa.ChunkedArray):
-        ids = ids.chunk(0) if ids.num_chunks else pa.array([], pa.string()).dictionary_encode()
-    codes = ids.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    names = ids.dictionary.to_pylist()
-    present, first, unit = np.unique(codes, return_index=True, return_inverse=True)
-    heads = table.select(_SCAN_COLUMNS[1:6]).take(pa.array(first)).to_pydict()
-    units = tuple(
-        UnitFacts(names[code], *facts) for code, *facts in zip(present.tolist(), *heads.values(), strict=True)
-    )
-    numbers = {name: table[name].to_numpy() for name in _SCAN_COLUMNS[6:]}
-    return Rows(units, unit.astype(np.int64), **numbers)
-
-
-def table_rows(table: pa.Table) -> Rows:
-    """Identity of a table's rows, each row a unit of its own: what `verify` compares with the scan."""
-    facts = table.select(["unit_id", *_SCAN_COLUMNS[1:6]]).to_pydict()
-    units = tuple(UnitFacts(*row) for row in zip(*facts.values(), strict=True))
-    numbers = {name: table[name].to_numpy() for name in _SCAN_COLUMNS[6:]}
-    return Rows(units, np.arange(len(table)), **numbers)
 
 
 class ShardFile:

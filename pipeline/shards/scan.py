@@ -5,11 +5,12 @@ from typing import Literal
 
 from pipeline.errors import ShardDamagedError, StorageError
 from pipeline.shards.catalogue import Catalogue, CatalogueBuilder, contents_of, inputs_of, join, names_of
+from pipeline.shards.facts import parse_footer, read_footer, read_rows
 from pipeline.shards.folder import ResultsFolder, is_compacted
 from pipeline.shards.identity import Rows
 from pipeline.shards.index import Index
 from pipeline.shards.inventory import Inventory
-from pipeline.shards.parquet import Footer, parse_footer, read_footer, read_rows
+from pipeline.shards.parquet import Footer
 from pipeline.shards.places import Entry, map_ahead
 
 OnDamage = Literal["raise", "set_aside", "report"]

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from pipeline.errors import EvaluationError, ShardDamagedError
 from pipeline.measurements import check_values, merge_values
+from pipeline.shards.facts import read_footer, read_rows, table_rows
 from pipeline.shards.folder import ResultsFolder, has_stem, is_compacted, stem_of
 from pipeline.shards.identity import UnitFacts
 from pipeline.shards.inventory import Inventory, Slice, UnitGroup, choose_slices, gaps
-from pipeline.shards.parquet import ShardFile, read_footer, read_rows, row_values, table_rows
+from pipeline.shards.parquet import ShardFile, row_values
 from pipeline.shards.reading import RowReader
 
 FindingKind = Literal["damaged", "invalid", "misplaced", "unequal duplicates", "lost in compaction"]
