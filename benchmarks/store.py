@@ -6,9 +6,10 @@ Prints a table: what, how many, seconds, peak memory. Each line is a process of 
 Python's start and imports (a second or two) and with warm file caches; "cold" means without the index.
 
 The results are invented, with the identities and sizes of `jobs/paper.yaml`. Those of a finished sweep are 1,610,034
-rows in as many compacted shards, row groups and footers as 39 GB of real ones would have, but without confidences and
-with values that compress to nothing: scans read none of them, and no disk is filled. The shards that are compacted are
-real in size: confidences are drawn at random, which compresses as badly as true ones. Needs 5 GB in FOLDER at scale 1.
+rows in as many compacted shards, row groups and footers as the 133 GB that `plan` estimates would have, but without
+confidences and with values that compress to nothing: scans read none of them, and no disk is filled. The shards that
+are compacted are real in size: confidences are drawn at random, which does not compress at all, where true ones do by
+a quarter. Needs 12 GB in FOLDER at scale 1.
 """
 
 import argparse
@@ -33,14 +34,14 @@ from pipeline.plan_file import load_plan, save_plan
 from pipeline.records import EvaluationResult, Part, Unit
 from pipeline.shards import ShardStore
 
-ROWS_PER_SHARD = 7_740
-"""Rows of a compacted shard: 39 GB over 1,610,034 rows are 24 kB a row, and 192 MiB a shard."""
+ROWS_PER_SHARD = 2_440
+"""Rows of a compacted shard: 133 GB over 1,610,034 rows are 82 kB a row, and 192 MiB a shard."""
 
-ROWS_PER_GROUP = 650
-INPUTS_PER_SHARD = 1_400
+ROWS_PER_GROUP = 180
+INPUTS_PER_SHARD = 450
 SMALL_SHARDS = 40_000
 COMPACTED_ARCHITECTURES = 250
-"""Their shards, 45 each, are 1.5 GB: several outputs of compaction."""
+"""Their shards, 45 each, are 5.6 GB: several outputs of compaction in each dataset."""
 
 CLASSES = {"cifar10": 10, "cifar100": 100, "ImageNet16-120": 120}
 MIB = 1 << 20

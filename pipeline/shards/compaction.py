@@ -170,6 +170,7 @@ class Compaction:
     def _groups_of_form(self, candidates: list[_Candidate]) -> Iterator[list[_Candidate]]:
         small = [item for item in candidates if is_compacted(item.shard) and item.n_bytes < self._least_bytes]
         small = sorted(small, key=lambda item: item.n_bytes)[:MAX_COMPACTED_INPUTS]
+        self._ratio = _FIRST_RATIO  # footers weigh more in one dataset than in another
         group: list[_Candidate] = []
         total = 0.0
         for item in [*small, *(item for item in candidates if not is_compacted(item.shard))]:
