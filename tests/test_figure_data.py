@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from pipeline.analysis import figure_data
 from pipeline.analysis.cells import edit_distance, kernel_parameters, neighbours
+from pipeline.errors import ResultsError
 from pipeline.spaces import nasbench201
 from tests.small_results import results_of, write_results
 
@@ -138,6 +139,24 @@ def test_confidence_curves_are_quartiles_over_architectures(tmp_path):
     # The first architecture has no wrong prediction.
     assert curves.loc[wrong, ["q1", "median", "q3", "n"]].tolist() == pytest.approx([0.525, 0.55, 0.575, 2])
     assert curves.loc[true, "median"] == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_confidences_are_read_in_either_nesting(tmp_path, by_name):
+    write_results(tmp_path, {"pgd": {"0": [0.5, 0.4]}})
+    row = [confidence(0.9, 0.5, 0.6), confidence(0.8, 0.7, 0.2)]
+    nested = {name: [value[name] for value in row] for name in row[0]} if by_name else row
+    results = results_of(write_results(tmp_path, {"pgd": {"0": nested}}, measure="confidence"))
+    curves = figure_data.confidence_curves(results)
+    assert curves["strength"].tolist() == [1.0] * 3 + [8.0] * 3
+    assert curves["median"].tolist() == pytest.approx([0.9, 0.5, 0.6, 0.8, 0.7, 0.2])
+
+
+def test_a_row_that_lacks_a_strength_is_refused(tmp_path):
+    write_results(tmp_path, {"pgd": {"0": [0.5, 0.4]}})
+    results = results_of(write_results(tmp_path, {"pgd": {"0": [[[1, 0], [0, 1]]]}}, measure="cm"))
+    with pytest.raises(ResultsError, match="#0 cifar10 pgd cm: expected 2 values, one a strength, got 1"):
+        figure_data.confusion_sums(results)
 
 
 def test_confusion_matrices_are_added_up(tmp_path):
