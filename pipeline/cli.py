@@ -235,7 +235,7 @@ def report(
     dataset: Annotated[Path, typer.Argument(help="An exported JSON dataset.")],
     out: Annotated[Path | None, typer.Option("--out", help="The HTML file; beside the dataset if absent.")] = None,
 ) -> None:
-    """Write one self-contained HTML file with tables and plots of an exported dataset."""
+    """Write one self-contained HTML file with figures, tables and an explorer of an exported dataset."""
     from pipeline.analysis.reader import RobustnessDataset
     from pipeline.analysis.report import write_report
 
