@@ -55,7 +55,7 @@ def start(monkeypatch):
     def start(fake, precision="fp32", **execution):
         monkeypatch.setattr(executor_module, "ray", fake)
         config = SimpleNamespace(execution=ExecutionSection(**execution), precision=precision)
-        return RayExecutor(SimpleNamespace(config=config))
+        return RayExecutor(config, start_worker=None)
 
     return start
 

@@ -1,8 +1,11 @@
 """Where bundles are computed: in this process, or on Ray actors. To add one, add a branch to `make_executor`."""
 
+from collections.abc import Mapping
+from functools import partial
+
 from pipeline.config import SweepConfig
-from pipeline.executors.base import Executor
-from pipeline.plan import Facts, Plan
+from pipeline.executors.base import BundleWorker, Executor
+from pipeline.plan import DatasetFacts, Facts, Plan
 
 
 def check_device(config: SweepConfig) -> None:
@@ -29,15 +32,23 @@ def make_executor(plan: Plan, facts: Facts) -> Executor:
     Returns:
         A started executor; close it.
     """
-    # torch and Ray are imported only once there is something to compute
-    from pipeline.worker import Worker, WorkerSettings
-
-    settings = WorkerSettings(plan.config, facts.datasets)
+    start = partial(start_worker, plan.config, facts.datasets)
     if plan.config.execution.executor == "inline":
         from pipeline.executors.inline import InlineExecutor
 
-        worker = Worker(settings)
-        return InlineExecutor(worker.run)
+        return InlineExecutor(start().run)
     from pipeline.executors.ray import RayExecutor
 
-    return RayExecutor(settings)
+    return RayExecutor(plan.config, start)
+
+
+def start_worker(config: SweepConfig, datasets: Mapping[str, DatasetFacts]) -> BundleWorker:
+    """Make the worker that evaluates; torch is imported here, so the driver of workers elsewhere goes without it.
+
+    Args:
+        config: the sweep.
+        datasets: hashes that the images and corruptions must have, by dataset.
+    """
+    from pipeline.worker import Worker, WorkerSettings
+
+    return Worker(WorkerSettings(config, datasets))

@@ -14,10 +14,10 @@ from typing import Any
 import ray
 from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
 
+from pipeline.config import SweepConfig
 from pipeline.errors import ConfigError, StorageError, WorkerBrokenError
-from pipeline.executors.base import BundleDone, BundleLost, Event
+from pipeline.executors.base import BundleDone, BundleLost, Event, StartWorker
 from pipeline.records import Bundle, Receipt, UnitFailure
-from pipeline.worker import Worker, WorkerSettings
 
 # Only receipts of a few hundred bytes pass through Ray, so its object store can be the smallest it takes.
 _OBJECT_STORE_BYTES = 128 << 20
@@ -57,10 +57,10 @@ _own_process_group = _OwnProcessGroup()
 class _WorkerActor:
     """A worker in a process of its own. `drain` has its own concurrency group, so that it gets through meanwhile."""
 
-    def __init__(self, settings: WorkerSettings, folder: str) -> None:
+    def __init__(self, start_worker: StartWorker, folder: str) -> None:
         with suppress(OSError):  # where it is absent, relative paths fail with a message of their own
             os.chdir(folder)
-        self._worker = Worker(settings)
+        self._worker = start_worker()
 
     def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
         yield from self._worker.run(bundle)
@@ -81,15 +81,17 @@ class RayExecutor:
     """Computes bundles on Ray actors, each with a small window of bundles so that it never waits for the driver.
 
     Args:
-        settings: handed to every worker.
+        config: the sweep; its execution says how many workers, and what each of them needs.
+        start_worker: makes a worker, in the worker's own process.
 
     Raises:
         ConfigError: the Ray cluster cannot be reached, or offers no worker the resources it needs.
     """
 
-    def __init__(self, settings: WorkerSettings) -> None:
-        self._settings = settings
-        self._execution = settings.config.execution
+    def __init__(self, config: SweepConfig, start_worker: StartWorker) -> None:
+        self._precision = config.precision
+        self._execution = config.execution
+        self._start_worker = start_worker
         self._draining = False
         self._owns_ray = not ray.is_initialized()
         self._slots: list[_Slot] = []
@@ -146,10 +148,9 @@ class RayExecutor:
         if self._execution.device == "cpu":
             return False
         gpus = ray.cluster_resources().get("GPU", 0)
-        precision = self._settings.config.precision
-        needs_gpus = self._execution.device == "cuda" or precision == "tf32"  # which no CPU has
+        needs_gpus = self._execution.device == "cuda" or self._precision == "tf32"  # which no CPU has
         if needs_gpus and not gpus and not self._may_grow:
-            what = "execution.device cuda" if self._execution.device == "cuda" else f"precision {precision}"
+            what = "execution.device cuda" if self._execution.device == "cuda" else f"precision {self._precision}"
             raise ConfigError(
                 f"Starting workers failed for {what}: expected a GPU in Ray, got none. "
                 "Choose another device or precision, or start Ray on machines with a GPU."
@@ -182,7 +183,7 @@ class RayExecutor:
             runtime_env={"env_vars": {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}},
         )(_WorkerActor)
         # Relative paths of the sweep start where the driver stands, on every machine.
-        return _Slot(actor_class.remote(self._settings, str(Path.cwd())))
+        return _Slot(actor_class.remote(self._start_worker, str(Path.cwd())))
 
     def free_slots(self) -> int:
         """Places left in the windows of the actors."""
