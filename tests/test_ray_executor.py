@@ -9,8 +9,8 @@ from pipeline.config import ExecutionSection
 from pipeline.errors import ConfigError, StorageFullError
 from pipeline.executors import ray as executor_module
 from pipeline.executors.base import BundleLost
-from pipeline.executors.ray import RayExecutor
-from pipeline.records import Bundle
+from pipeline.executors.ray import RayExecutor, _WorkerActor
+from pipeline.records import Bundle, Receipt
 
 BUNDLES = [Bundle(0, "digits", ()), Bundle(21, "digits", ())]
 
@@ -33,18 +33,16 @@ class FakeRay:
         return lambda _kind: SimpleNamespace(remote=self._actor)
 
     def _actor(self, *_arguments):
-        actor = SimpleNamespace(run=SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._stream)))
+        collect = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=object))
+        actor = SimpleNamespace(run=SimpleNamespace(remote=lambda _bundle: object()), collect=collect)
         self.actors.append(actor)
         return actor
 
-    def _stream(self, _bundle):
-        return iter([self.answer])
+    def wait(self, calls, *, num_returns, timeout):
+        return calls[:num_returns], calls[num_returns:]
 
-    def wait(self, streams, **_options):
-        return streams[:1], streams[1:]
-
-    def get(self, answer):
-        raise answer
+    def get(self, _call):
+        raise self.answer
 
     def kill(self, actor):
         self.killed.append(actor)
@@ -127,3 +125,41 @@ def test_as_many_workers_start_as_there_is_room_for(start, resources, execution,
 def test_more_workers_than_there_is_room_for_are_refused(start, resources, execution) -> None:
     with pytest.raises(ConfigError, match="Starting workers failed"):
         start(FakeRay(**resources), **execution)
+
+
+RECEIPTS = [Receipt(f"unit {number}", (1.0,), 0, 10, "shard", 1.0) for number in range(1000)]
+
+
+class TellingWorker:
+    """A worker that tells of many parts at once, and then fails."""
+
+    def __init__(self, error=None):
+        self.error = error
+
+    def run(self, _bundle):
+        yield from RECEIPTS
+        if self.error is not None:
+            raise self.error
+
+
+def test_outcomes_are_collected_many_at_a_time_and_in_order_up_to_the_end_of_the_bundle(tmp_path) -> None:
+    actor = _WorkerActor(TellingWorker, str(tmp_path))
+    actor.run(BUNDLES[0])
+    calls = [actor.collect()]
+    while calls[-1][-1] is not None:
+        calls.append(actor.collect())
+    assert len(calls) < 10
+    assert [outcome for outcomes in calls for outcome in outcomes] == [*RECEIPTS, None]
+
+
+def test_what_a_worker_finished_is_told_before_its_error(tmp_path) -> None:
+    actor = _WorkerActor(lambda: TellingWorker(StorageFullError("no space")), str(tmp_path))
+    actor.run(BUNDLES[0])
+    actor.run(BUNDLES[1])
+    told = []
+    while len(told) < len(RECEIPTS):
+        told += actor.collect()
+    assert told == RECEIPTS
+    for _ in range(2):  # a worker that failed has nothing else to tell, whatever it was given before the driver knew
+        with pytest.raises(StorageFullError):
+            actor.collect()

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import ray
@@ -21,6 +22,12 @@ from pipeline.records import Bundle, Receipt, UnitFailure
 
 # Only receipts of a few hundred bytes pass through Ray, so its object store can be the smallest it takes.
 _OBJECT_STORE_BYTES = 128 << 20
+
+_MAX_COLLECTED = 256
+"""Outcomes of one call: more than come while the driver handles the last ones, few enough to travel in one message."""
+
+_Outcome = Receipt | UnitFailure | None
+"""What a worker tells of a bundle; None where the bundle ends."""
 
 _LOCAL_HEAD_SECONDS = 15
 """After this long without an answer from a head on this machine, its driver and workers end."""
@@ -55,15 +62,40 @@ _own_process_group = _OwnProcessGroup()
 
 
 class _WorkerActor:
-    """A worker in a process of its own. `drain` has its own concurrency group, so that it gets through meanwhile."""
+    """A worker in a process of its own, whose outcomes wait here until the driver collects them.
+
+    `run` ends with its bundle; `collect` and `drain` have concurrency groups of their own, so that they get through
+    meanwhile.
+    """
 
     def __init__(self, start_worker: StartWorker, folder: str) -> None:
         with suppress(OSError):  # where it is absent, relative paths fail with a message of their own
             os.chdir(folder)
         self._worker = start_worker()
+        self._outcomes: SimpleQueue[_Outcome | Exception] = SimpleQueue()
+        self._error: Exception | None = None
 
-    def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
-        yield from self._worker.run(bundle)
+    def run(self, bundle: Bundle) -> None:
+        try:
+            for outcome in self._worker.run(bundle):
+                self._outcomes.put(outcome)
+        except Exception as error:  # noqa: BLE001 - raised again by `collect`, after what came before it
+            self._outcomes.put(error)
+        else:
+            self._outcomes.put(None)
+
+    def collect(self) -> list[_Outcome]:
+        """Wait for an outcome; return it with all that came meanwhile, or raise the error that stands first."""
+        collected: list[_Outcome] = []
+        while self._error is None and len(collected) < _MAX_COLLECTED and not (collected and self._outcomes.empty()):
+            outcome = self._outcomes.get()
+            if isinstance(outcome, Exception):
+                self._error = outcome
+            else:
+                collected.append(outcome)
+        if self._error is not None and not collected:
+            raise self._error
+        return collected
 
     def drain(self) -> None:
         self._worker.drain()
@@ -71,10 +103,19 @@ class _WorkerActor:
 
 @dataclass
 class _Slot:
-    """An actor and the bundles it was given, first the one it computes."""
+    """An actor, the bundles it was given, first the one it computes, and the call that collects its outcomes."""
 
     actor: Any
     queue: deque[tuple[Bundle, Any]] = field(default_factory=deque)
+    collecting: Any = None
+
+    def submit(self, bundle: Bundle) -> None:
+        self.queue.append((bundle, self.actor.run.remote(bundle)))
+        if self.collecting is None:
+            self.collect()
+
+    def collect(self) -> None:
+        self.collecting = self.actor.collect.options(concurrency_group="outcomes").remote()
 
 
 class RayExecutor:
@@ -179,7 +220,7 @@ class RayExecutor:
             num_cpus=self._execution.cpus_per_worker,
             num_gpus=self._gpus_per_worker,
             max_restarts=0,
-            concurrency_groups={"control": 1},
+            concurrency_groups={"control": 1, "outcomes": 1},
             runtime_env={"env_vars": {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}},
         )(_WorkerActor)
         # Relative paths of the sweep start where the driver stands, on every machine.
@@ -193,28 +234,34 @@ class RayExecutor:
 
     def submit(self, bundle: Bundle) -> None:
         """Give a bundle to the actor with the shortest queue."""
-        slot = min(self._slots, key=lambda candidate: len(candidate.queue))
-        stream = slot.actor.run.options(num_returns="streaming").remote(bundle)
-        slot.queue.append((bundle, stream))
+        min(self._slots, key=lambda candidate: len(candidate.queue)).submit(bundle)
 
     def poll(self, timeout: float) -> list[Event]:
-        """Wait for receipts; one event a ready actor."""
-        streams = {slot.queue[0][1]: slot for slot in self._slots if slot.queue}
-        if not streams:
+        """Wait for outcomes, and take all that are there."""
+        slots = {slot.collecting: slot for slot in self._slots if slot.queue}
+        if not slots:
             return []
-        ready, _ = ray.wait(list(streams), num_returns=1, timeout=timeout, fetch_local=False)
+        ready, waiting = ray.wait(list(slots), num_returns=1, timeout=timeout)
+        if not ready:
+            self._raise_lost_errors()
+        elif waiting:
+            ready += ray.wait(waiting, num_returns=len(waiting), timeout=0)[0]
         events: list[Event] = []
-        for stream in ready:
-            events.extend(self._advance(streams[stream]))
+        for call in ready:
+            events.extend(self._receive(slots[call]))
         return events
 
-    def _advance(self, slot: _Slot) -> list[Event]:
-        bundle, stream = slot.queue[0]
+    def _raise_lost_errors(self) -> None:
+        """Raise the error of a bundle that failed before its worker saw it: such a worker has nothing to tell."""
+        begun = [slot.queue[0][1] for slot in self._slots if slot.queue]
+        ended, _ = ray.wait(begun, num_returns=len(begun), timeout=0)
+        for call in ended:
+            with suppress(RayActorError, OutOfMemoryError):  # its outcomes say so, too
+                ray.get(call)
+
+    def _receive(self, slot: _Slot) -> list[Event]:
         try:
-            return [ray.get(next(stream))]
-        except StopIteration:
-            slot.queue.popleft()
-            return [BundleDone(bundle)]
+            outcomes: list[_Outcome] = ray.get(slot.collecting)
         except RayTaskError as error:
             if isinstance(error.cause, WorkerBrokenError):
                 return self._replace(slot, error)
@@ -222,6 +269,9 @@ class RayExecutor:
             raise error.cause if isinstance(error.cause, StorageError) else error from error
         except (RayActorError, OutOfMemoryError) as error:  # Ray's memory monitor does not call its kills actor errors
             return self._replace(slot, error)
+        # At once, before anybody handles these: what a worker still holds when it dies is computed again.
+        slot.collect()
+        return [BundleDone(slot.queue.popleft()[0]) if outcome is None else outcome for outcome in outcomes]
 
     def _replace(self, slot: _Slot, error: RayError) -> list[Event]:
         preempted = bool(getattr(error, "preempted", False))
