@@ -95,7 +95,7 @@ def simulate(bundles: Sequence[Bundle], seconds_of: Callable[[Part], float], mac
     """
     costs = [seconds_of(part) for bundle in bundles for part in bundle.parts]
     cluster = VirtualCluster(machines, seconds_of, seed)
-    tally = Scheduler(cluster, max_attempts=10).run(bundles)
+    tally = Scheduler(cluster).run(bundles)
     cluster.close()
     if not tally.complete or tally.parts != len(costs):
         raise RuntimeError(f"expected {len(costs)} parts once each, got {tally}")

@@ -16,11 +16,12 @@ BUNDLES = [Bundle(0, "digits", ()), Bundle(21, "digits", ())]
 
 
 class FakeRay:
-    """Actors that answer every bundle with one error."""
+    """Actors that start, but for those after the first `n_starting`, and answer with one error."""
 
-    def __init__(self, answer=None, **resources):
+    def __init__(self, answer=None, n_starting=1000, **resources):
         self.answer, self.resources = answer, {"CPU": 8.0, **resources}
-        self.actors, self.killed, self.options = [], [], []
+        self.n_starting = n_starting
+        self.actors, self.killed, self.options, self.given = [], [], [], []
 
     def is_initialized(self):
         return True
@@ -33,15 +34,35 @@ class FakeRay:
         return lambda _kind: SimpleNamespace(remote=self._actor)
 
     def _actor(self, *_arguments):
-        collect = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=object))
-        actor = SimpleNamespace(run=SimpleNamespace(remote=lambda _bundle: object()), collect=collect)
-        self.actors.append(actor)
-        return actor
+        number = len(self.actors)
+
+        def call(name, **_options):
+            return SimpleNamespace(options=lambda **_: call(name), remote=lambda *_: (name, number, object()))
+
+        def run(bundle):
+            self.given.append((number, bundle))
+            return "run", number, object()
+
+        self.actors.append(
+            SimpleNamespace(
+                __ray_ready__=call("ready"),
+                collect=call("collect"),
+                drain=call("drain"),
+                run=SimpleNamespace(remote=run),
+            )
+        )
+        return self.actors[-1]
 
     def wait(self, calls, *, num_returns, timeout):
-        return calls[:num_returns], calls[num_returns:]
+        answered = [call for call in calls if self._is_answered(*call)][:num_returns]
+        return answered, [call for call in calls if call not in answered]
 
-    def get(self, _call):
+    def _is_answered(self, name, number, _call):
+        return number < self.n_starting and (name == "ready" or (name == "collect" and self.answer is not None))
+
+    def get(self, call):
+        if call[0] == "ready" and not getattr(self.answer, "actor_init_failed", False):
+            return True
         raise self.answer
 
     def kill(self, actor):
@@ -67,6 +88,7 @@ def test_a_lost_worker_is_ended_and_replaced_and_its_bundles_come_back(start, de
     executor = start(fake, workers=1)
     for bundle in BUNDLES:
         executor.submit(bundle)
+    assert executor.poll(0.1) == []  # the worker started
     lost = executor.poll(0.1)
     assert [type(event) for event in lost] == [BundleLost, BundleLost]
     assert [(event.bundle, event.started, event.preempted) for event in lost] == [
@@ -81,13 +103,40 @@ def test_a_worker_that_cannot_start_says_why(start) -> None:
     error = RayTaskError("__init__", "Traceback:\nConfigError: expected a GPU", ConfigError("expected a GPU"))
     executor = start(FakeRay(ActorDiedError(error)), workers=1)
     executor.submit(BUNDLES[0])
-    assert executor.poll(0.1)[0].reason == "ConfigError: expected a GPU"
+    (lost,) = executor.poll(0.1)
+    assert (lost.bundle, lost.started, lost.reason) == (BUNDLES[0], True, "ConfigError: expected a GPU")
+
+
+def test_bundles_are_given_to_workers_that_have_started_only(start) -> None:
+    fake = FakeRay(n_starting=1)
+    executor = start(fake, workers=2)
+    bundles = [Bundle(number, "digits", ()) for number in range(4)]
+    for bundle in bundles:
+        executor.submit(bundle)
+    assert fake.given == []
+    assert executor.poll(0.1) == []
+    assert fake.given == [(0, bundles[0]), (0, bundles[1])]
+    assert executor.free_slots() == 0
+    fake.n_starting = 2
+    assert executor.poll(0.1) == []
+    assert fake.given[2:] == [(1, bundles[2]), (1, bundles[3])]
+
+
+def test_a_drain_does_not_wait_for_workers_that_have_not_started(start) -> None:
+    fake = FakeRay(n_starting=0)
+    executor = start(fake, workers=2)
+    for bundle in BUNDLES:
+        executor.submit(bundle)
+    executor.drain()
+    assert [event.bundle for event in executor.poll(0.1)] == BUNDLES
+    assert (executor.poll(0.1), fake.given) == ([], [])
 
 
 def test_a_full_disk_is_told_in_the_workers_words(start) -> None:
     full = StorageFullError("Writing failed for x: expected free space on the device, got none.")
     executor = start(FakeRay(RayTaskError("run", "Traceback: …", full)), workers=1)
     executor.submit(BUNDLES[0])
+    executor.poll(0.1)
     with pytest.raises(StorageFullError) as raised:
         executor.poll(0.1)
     assert str(raised.value) == str(full)

@@ -103,23 +103,28 @@ class _WorkerActor:
 
 @dataclass
 class _Slot:
-    """An actor, the bundles it was given, first the one it computes, and the call that collects its outcomes."""
+    """An actor, the bundles it was given, first the one it computes, and the call to wait for.
+
+    That call is answered when the actor has started, and after that with its outcomes.
+    """
 
     actor: Any
+    call: Any
+    is_started: bool = False
     queue: deque[tuple[Bundle, Any]] = field(default_factory=deque)
-    collecting: Any = None
 
-    def submit(self, bundle: Bundle) -> None:
+    def run(self, bundle: Bundle) -> None:
         self.queue.append((bundle, self.actor.run.remote(bundle)))
-        if self.collecting is None:
-            self.collect()
 
     def collect(self) -> None:
-        self.collecting = self.actor.collect.options(concurrency_group="outcomes").remote()
+        self.call = self.actor.collect.options(concurrency_group="outcomes").remote()
 
 
 class RayExecutor:
     """Computes bundles on Ray actors, each with a small window of bundles so that it never waits for the driver.
+
+    Bundles are given to actors that have started only. Others wait here for whichever actor has room first, since a
+    machine that was lost may be replaced late or never.
 
     Args:
         config: the sweep; its execution says how many workers, and what each of them needs.
@@ -136,6 +141,7 @@ class RayExecutor:
         self._draining = False
         self._owns_ray = not ray.is_initialized()
         self._slots: list[_Slot] = []
+        self._held: deque[Bundle] = deque()
         try:
             if self._owns_ray:
                 self._start_ray()
@@ -224,21 +230,36 @@ class RayExecutor:
             runtime_env={"env_vars": {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}},
         )(_WorkerActor)
         # Relative paths of the sweep start where the driver stands, on every machine.
-        return _Slot(actor_class.remote(self._start_worker, str(Path.cwd())))
+        actor = actor_class.remote(self._start_worker, str(Path.cwd()))
+        return _Slot(actor, actor.__ray_ready__.remote())
 
     def free_slots(self) -> int:
-        """Places left in the windows of the actors."""
+        """Places left in the windows of the actors, those that are starting among them."""
         if self._draining:
             return 0
-        return sum(max(0, self._execution.window - len(slot.queue)) for slot in self._slots)
+        in_flight = len(self._held) + sum(len(slot.queue) for slot in self._slots)
+        return max(0, self._execution.window * len(self._slots) - in_flight)
 
     def submit(self, bundle: Bundle) -> None:
-        """Give a bundle to the actor with the shortest queue."""
-        min(self._slots, key=lambda candidate: len(candidate.queue)).submit(bundle)
+        """Give a bundle to the actor with the shortest queue, as soon as one has room."""
+        self._held.append(bundle)
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        started = [slot for slot in self._slots if slot.is_started]
+        while self._held and started:
+            slot = min(started, key=lambda candidate: len(candidate.queue))
+            if len(slot.queue) >= self._execution.window:
+                return
+            slot.run(self._held.popleft())
 
     def poll(self, timeout: float) -> list[Event]:
         """Wait for outcomes, and take all that are there."""
-        slots = {slot.collecting: slot for slot in self._slots if slot.queue}
+        if self._draining and self._held:
+            not_begun: list[Event] = [BundleDone(bundle) for bundle in self._held]
+            self._held.clear()
+            return not_begun
+        slots = {slot.call: slot for slot in self._slots if slot.queue or (self._held and not slot.is_started)}
         if not slots:
             return []
         ready, waiting = ray.wait(list(slots), num_returns=1, timeout=timeout)
@@ -249,19 +270,20 @@ class RayExecutor:
         events: list[Event] = []
         for call in ready:
             events.extend(self._receive(slots[call]))
+        self._hand_out()
         return events
 
     def _raise_lost_errors(self) -> None:
         """Raise the error of a bundle that failed before its worker saw it: such a worker has nothing to tell."""
         begun = [slot.queue[0][1] for slot in self._slots if slot.queue]
-        ended, _ = ray.wait(begun, num_returns=len(begun), timeout=0)
+        ended = ray.wait(begun, num_returns=len(begun), timeout=0)[0] if begun else []
         for call in ended:
             with suppress(RayActorError, OutOfMemoryError):  # its outcomes say so, too
                 ray.get(call)
 
     def _receive(self, slot: _Slot) -> list[Event]:
         try:
-            outcomes: list[_Outcome] = ray.get(slot.collecting)
+            answer = ray.get(slot.call)
         except RayTaskError as error:
             if isinstance(error.cause, WorkerBrokenError):
                 return self._replace(slot, error)
@@ -271,6 +293,8 @@ class RayExecutor:
             return self._replace(slot, error)
         # At once, before anybody handles these: what a worker still holds when it dies is computed again.
         slot.collect()
+        outcomes: list[_Outcome] = answer if slot.is_started else []
+        slot.is_started = True
         return [BundleDone(slot.queue.popleft()[0]) if outcome is None else outcome for outcome in outcomes]
 
     def _replace(self, slot: _Slot, error: RayError) -> list[Event]:
@@ -280,6 +304,9 @@ class RayExecutor:
         # An error while a worker starts stands in the last line, below its traceback.
         reason = lines[-1 if getattr(error, "actor_init_failed", False) else 0]
         ray.kill(slot.actor)  # one that is out of reach may live, hold its GPU and go on
+        if not slot.is_started and self._held:
+            # A worker that cannot start is told of as a loss of the bundle that it would have been given.
+            slot.queue.append((self._held.popleft(), None))
         lost: list[Event] = [
             BundleLost(bundle, started=position == 0, preempted=preempted, reason=reason)
             for position, (bundle, _) in enumerate(slot.queue)
