@@ -131,7 +131,8 @@ class Sweep:
         Args:
             bundle_minutes: `execution.part_minutes`.
             slice_minutes: longest part, estimated; the product's is 5.
-            order: ``"longest first"`` (the product's), ``"as planned"`` (by dataset, architecture) or ``"shuffled"``.
+            order: ``"longest first"`` (the product's, by estimates), ``"longest first by cost"`` (as if the true
+                costs were known), ``"as planned"`` (by dataset and architecture) or ``"shuffled"``.
         """
         config = self._plan.config
         execution = config.execution.model_copy(update={"part_minutes": bundle_minutes})
@@ -140,6 +141,8 @@ class Sweep:
         bundles = list(plan.bundles(Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units))
         if order == "as planned":
             bundles.sort(key=lambda bundle: (plan.datasets.index(bundle.dataset), bundle.architecture))
+        elif order == "longest first by cost":
+            bundles.sort(key=lambda bundle: -sum(map(self.costs.seconds, bundle.parts)))
         elif order == "shuffled":
             random.Random(self._seed).shuffle(bundles)
         return bundles
@@ -162,7 +165,7 @@ def make_tables(base: Machines) -> dict[str, list[Case]]:
     def on(**changes: float) -> Machines:
         return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
 
-    orders = ("longest first", "as planned", "shuffled")
+    orders = ("longest first", "longest first by cost", "as planned", "shuffled")
     cuts = ((15.0, 1.0), (5.0, 5.0), (15.0, 5.0), (60.0, 5.0), (15.0, 15.0), (60.0, 60.0), (math.inf, math.inf))
     return {
         "order": [Case(order, base, order=order) for order in orders]

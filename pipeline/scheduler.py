@@ -172,7 +172,8 @@ class Scheduler:
             self._give_up(failure)
             self._on_event(failure, self._tally)
         else:
-            self._waiting.append(_bundle_of(lost.bundle, [suspect]))
+            # Half way to the end: whatever killed it may have passed by then, and the end of the run stays short.
+            self._waiting.insert(len(self._waiting) // 2, _bundle_of(lost.bundle, [suspect]))
 
     def _still_open(self, part: Part) -> Part | None:
         still_open = self._open.get(_slice_of(part), ())

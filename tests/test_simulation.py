@@ -137,7 +137,7 @@ def small_sweep() -> Sweep:
     return Sweep(config.model_copy(update={"architectures": config.architecture_indices[::400]}), seed=0)
 
 
-@pytest.mark.parametrize("order", ["longest first", "as planned", "shuffled"])
+@pytest.mark.parametrize("order", ["longest first", "longest first by cost", "as planned", "shuffled"])
 def test_orders_and_cuts_leave_no_image_out(small_sweep: Sweep, order: str) -> None:
     whole = small_sweep.bundles(bundle_minutes=math.inf, slice_minutes=math.inf, order=order)
     cut = small_sweep.bundles(bundle_minutes=5, slice_minutes=1, order=order)
