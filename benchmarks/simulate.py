@@ -19,6 +19,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from pathlib import Path
 
 from benchmarks.unit_costs import UnitCosts
@@ -221,6 +222,7 @@ def main() -> None:
     config = load_config(SWEEP, execution=execution)
     config = config.model_copy(update={"architectures": config.architecture_indices[:: arguments.architectures]})
     sweep = Sweep(config, arguments.seed)
+    bundles_of = lru_cache(maxsize=1)(sweep.bundles)
     base = Machines(
         n_gpus=arguments.gpus,
         preemption_hours=arguments.hours_between_preemptions,
@@ -231,16 +233,18 @@ def main() -> None:
         notice_seconds=arguments.notice_seconds,
     )
     print(f"{arguments.gpu_macs_per_second:g} multiply-accumulates a second and GPU; {base}; seed {arguments.seed}")
+
+    @cache
+    def outcome_of(case: Case) -> Outcome:
+        bundles = bundles_of(bundle_minutes=case.bundle_minutes, slice_minutes=case.slice_minutes, order=case.order)
+        return simulate(bundles, sweep.costs.seconds, case.machines, arguments.seed)
+
     for title, cases in make_tables(base).items():
         if arguments.tables and not title.startswith(tuple(arguments.tables)):
             continue
         print(f"\n| {title} {HEADER}", flush=True)
         for case in cases:
-            bundles = sweep.bundles(
-                bundle_minutes=case.bundle_minutes, slice_minutes=case.slice_minutes, order=case.order
-            )
-            outcome = simulate(bundles, sweep.costs.seconds, case.machines, arguments.seed)
-            print(format_row(case.name, outcome), flush=True)
+            print(format_row(case.name, outcome_of(dataclasses.replace(case, name=""))), flush=True)
 
 
 if __name__ == "__main__":
