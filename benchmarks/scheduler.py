@@ -27,7 +27,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -38,9 +37,10 @@ from pipeline.datasets import DATASETS
 from pipeline.executors.base import Event
 from pipeline.executors.ray import RayExecutor
 from pipeline.plan import Plan, assumed_facts, make_plan
+from pipeline.progress import Progress
 from pipeline.records import Bundle, EvaluationResult, Part, Receipt, UnitFailure
 from pipeline.shards import ShardStore
-from pipeline.sweep import Outlook, Progress, compute
+from pipeline.sweep import Outlook, compute
 
 SWEEP = Path(__file__).parent.parent / "jobs" / "paper.yaml"
 UNITS_PER_ARCHITECTURE = 45
@@ -169,12 +169,12 @@ def measure(arguments: argparse.Namespace, results: Path) -> str:
     bundles = make_bundles(plan, arguments.units_per_bundle)
     missing = tuple(part for bundle in bundles for part in bundle.parts)
     ShardStore.create(results)
-    start = partial(SimulatedWorker, arguments.unit_seconds, results if arguments.write_shards else None)
+    worker = SimulatedWorker(arguments.unit_seconds, results if arguments.write_shards else None)
     observer = Observer(len(plan.units))
     tally = compute(
         Outlook(plan, missing, 0, (), ()),
         bundles,
-        lambda: RayExecutor(plan.config, start),
+        lambda: RayExecutor(plan.config, lambda _metrics: worker),
         folder=results,
         on_progress=observer.observe,
         say=print,

@@ -16,6 +16,7 @@ from typing import Literal
 import numpy as np
 
 from pipeline.executors.base import BundleDone, BundleLost, Event
+from pipeline.metrics import SilentMetrics
 from pipeline.records import Bundle, Part, Receipt
 
 Activity = Literal["absent", "starting", "idle", "loading", "computing"]
@@ -86,7 +87,10 @@ class VirtualCluster:
         crashes: workers that died by themselves.
     """
 
+    gpus_per_worker = 1.0
+
     def __init__(self, machines: Machines, seconds_of: Callable[[Part], float], seed: int) -> None:
+        self.metrics = SilentMetrics()
         self._machines = machines
         self._seconds_of = seconds_of
         self._random = np.random.default_rng(seed)

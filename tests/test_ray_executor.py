@@ -1,5 +1,6 @@
 """What the executor makes of what Ray says: deaths, errors and resources. Ray itself is a stand-in here."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -182,7 +183,7 @@ RECEIPTS = [Receipt(f"unit {number}", (1.0,), 0, 10, "shard", 1.0) for number in
 class TellingWorker:
     """A worker that tells of many parts at once, and then fails."""
 
-    def __init__(self, error=None):
+    def __init__(self, _metrics, error=None):
         self.error = error
 
     def run(self, _bundle):
@@ -202,7 +203,7 @@ def test_outcomes_are_collected_many_at_a_time_and_in_order_up_to_the_end_of_the
 
 
 def test_what_a_worker_finished_is_told_before_its_error(tmp_path) -> None:
-    actor = _WorkerActor(lambda: TellingWorker(StorageFullError("no space")), str(tmp_path))
+    actor = _WorkerActor(partial(TellingWorker, error=StorageFullError("no space")), str(tmp_path))
     actor.run(BUNDLES[0])
     actor.run(BUNDLES[1])
     told = []

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from pipeline.metrics import Metrics
 from pipeline.records import Bundle, Receipt, UnitFailure
 
 
@@ -58,12 +59,21 @@ class BundleWorker(Protocol):
         ...
 
 
-StartWorker = Callable[[], BundleWorker]
-"""Makes a worker where it is called. It travels to the worker's process as a pickle, so it says no more than how."""
+StartWorker = Callable[[Metrics], BundleWorker]
+"""Makes a worker where it is called, with a place for its numbers for monitoring. It travels there as a pickle, so it
+says no more than how."""
 
 
 class Executor(Protocol):
-    """Computes bundles somewhere."""
+    """Computes bundles somewhere.
+
+    Attributes:
+        metrics: where numbers for monitoring go.
+        gpus_per_worker: GPUs that a worker occupies; 0 where it computes on a CPU.
+    """
+
+    metrics: Metrics
+    gpus_per_worker: float
 
     def free_slots(self) -> int:
         """How many more bundles it would take now."""

@@ -18,6 +18,8 @@ from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskErr
 from pipeline.config import SweepConfig
 from pipeline.errors import ConfigError, StorageError, WorkerBrokenError
 from pipeline.executors.base import BundleDone, BundleLost, Event, StartWorker
+from pipeline.executors.ray_metrics import RayMetrics
+from pipeline.metrics import Metrics
 from pipeline.records import Bundle, Receipt, UnitFailure
 
 # Only receipts of a few hundred bytes pass through Ray, so its object store can be the smallest it takes.
@@ -71,7 +73,7 @@ class _WorkerActor:
     def __init__(self, start_worker: StartWorker, folder: str) -> None:
         with suppress(OSError):  # where it is absent, relative paths fail with a message of their own
             os.chdir(folder)
-        self._worker = start_worker()
+        self._worker = start_worker(RayMetrics())
         self._outcomes: SimpleQueue[_Outcome | Exception] = SimpleQueue()
         self._error: Exception | None = None
 
@@ -135,6 +137,7 @@ class RayExecutor:
     """
 
     def __init__(self, config: SweepConfig, start_worker: StartWorker) -> None:
+        self.metrics: Metrics = RayMetrics()
         self._precision = config.precision
         self._execution = config.execution
         self._start_worker = start_worker
@@ -145,7 +148,7 @@ class RayExecutor:
         try:
             if self._owns_ray:
                 self._start_ray()
-            self._gpus_per_worker = self._execution.gpus_per_worker if self._uses_gpus() else 0
+            self.gpus_per_worker = self._execution.gpus_per_worker if self._uses_gpus() else 0
             for _ in range(self._count_workers()):
                 self._slots.append(self._start_slot())
         except BaseException:
@@ -207,14 +210,14 @@ class RayExecutor:
     def _count_workers(self) -> int:
         resources = ray.cluster_resources()
         by_cpu = resources.get("CPU", 0) / self._execution.cpus_per_worker
-        by_gpu = resources.get("GPU", 0) / self._gpus_per_worker if self._gpus_per_worker else by_cpu
+        by_gpu = resources.get("GPU", 0) / self.gpus_per_worker if self.gpus_per_worker else by_cpu
         room = int(min(by_cpu, by_gpu) + 1e-9)  # three times a third of a GPU is one
         wanted = self._execution.workers or max(room, 1)
         if wanted > room and not self._may_grow:
             # Ray would let the others wait for ever, and with them the bundles that they were given.
             raise ConfigError(
                 f"Starting workers failed for {wanted} of them: expected {self._execution.cpus_per_worker:g} CPUs "
-                f"and {self._gpus_per_worker:g} GPUs each, got {resources.get('CPU', 0):g} CPUs and "
+                f"and {self.gpus_per_worker:g} GPUs each, got {resources.get('CPU', 0):g} CPUs and "
                 f"{resources.get('GPU', 0):g} GPUs in all. "
                 "Lower execution.workers, execution.cpus_per_worker or execution.gpus_per_worker."
             )
@@ -224,7 +227,7 @@ class RayExecutor:
         threads = str(self._execution.threads)
         actor_class = ray.remote(
             num_cpus=self._execution.cpus_per_worker,
-            num_gpus=self._gpus_per_worker,
+            num_gpus=self.gpus_per_worker,
             max_restarts=0,
             concurrency_groups={"control": 1, "outcomes": 1},
             runtime_env={"env_vars": {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}},
