@@ -90,6 +90,7 @@ def _load_prepared(config: SweepConfig) -> tuple[Plan, Facts]:
             f"Running a share failed for {config.results}: expected the plan of a prepared sweep, got no {PLAN_FILE}. "
             "Prepare it on one machine first: robust201 plan --save SWEEP.yaml"
         )
+    ShardStore.open(config.results, shards=config.shards or "")
     kept, facts = load_plan_and_facts(config.results)
     differences = describe_difference(_evaluated(kept.config), _evaluated(config))
     if differences:
@@ -107,7 +108,7 @@ def _evaluated(config: SweepConfig) -> dict[str, Any]:
     return {
         **config.model_dump(
             mode="json",
-            exclude={"name", "results", "execution", "batch_size", "checkpoints", "datasets", "keys"},
+            exclude={"name", "results", "shards", "execution", "batch_size", "checkpoints", "datasets", "keys"},
         ),
         # Workers draw by it, and no bit depends on it elsewhere.
         "batch_size": config.batch_size if config.engine == "reference" else None,

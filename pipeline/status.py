@@ -217,10 +217,10 @@ class StatusReader:
         still_open: list[Unit] = []
         macs_left = 0.0
         for unit in candidates:
-            missing = inventory.missing(unit, plan.measurements)
-            if not missing:
+            if inventory.count_complete(unit, plan.measurements) == len(unit.strengths):
                 closed[unit.dataset, unit.key] += len(unit.strengths)
                 continue
+            missing = inventory.missing(unit, plan.measurements)
             still_open.append(unit)
             macs_left += sum(map(plan.macs, missing))
             lacking = {strength for part in missing for strength in part.strengths}

@@ -216,7 +216,7 @@ def _prepared(
     filters.check(config)
     inputs = Inputs(config, say)
     inputs.check()
-    store = ShardStore.create(config.results)
+    store = ShardStore.create(config.results, shards=config.shards or "")
     with Lease.acquire(config.results, on_wait=say) as lease:
         facts = inputs.gather()
         full = make_plan(config, facts)

@@ -153,13 +153,13 @@ def test_only_what_changed_is_counted_again(make_sweep: MakeSweep, monkeypatch: 
     plan, store = load_plan(config.results), ShardStore.open(config.results)
     asked: list[str] = []
     read = watch_status(plan, store)
-    missing = store.inventory().__class__.missing
+    count_complete = store.inventory().__class__.count_complete
 
     def counting(inventory, unit, measurements):
         asked.append(unit.key)
-        return missing(inventory, unit, measurements)
+        return count_complete(inventory, unit, measurements)
 
-    monkeypatch.setattr("pipeline.shards.Inventory.missing", counting)
+    monkeypatch.setattr("pipeline.shards.Inventory.count_complete", counting)
     first = read()
     assert (first.done, first.total, sorted(asked)) == (2, 6, ["clean"] * 2 + ["fgsm"] * 2)
     asked.clear()
