@@ -1,15 +1,14 @@
 """The verbs about finished results: export, verify, compare, import-json."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from pipeline import console
+from pipeline.cli_look import AsJson, print_json
 
 _ResultsFolder = Annotated[Path, typer.Argument(help="A results folder, as named by `results` in the sweep YAML.")]
-_AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
 
 def add_dataset_verbs(app: typer.Typer) -> None:
@@ -79,7 +78,7 @@ def verify(
     requeue: Annotated[
         bool, typer.Option("--requeue", help="Move what is wrong away, so that the next run computes it again.")
     ] = False,
-    as_json: _AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check every shard's hash, every row's invariants, duplicates, gaps, and an export; 3 if only unfinished."""
     from pipeline.verifying import verify_results
@@ -93,14 +92,14 @@ def compare(
     first: Annotated[Path, typer.Argument(help="A results folder, an exported dataset or the published one.")],
     second: Annotated[Path, typer.Argument(help="Another.")],
     tolerance: Annotated[float, typer.Option(min=0, help="Largest difference of accuracy that is let pass.")] = 0.0,
-    as_json: _AsJson = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare the accuracies of two result sets; 0 within the tolerance, 3 beyond it."""
     from pipeline.comparing import compare_results
 
     report = compare_results(first, second, tolerance=tolerance)
     if as_json:
-        typer.echo(json.dumps(report.to_payload(), indent=2))
+        print_json(report.to_payload())
     else:
         console.show_comparison(report)
     raise typer.Exit(0 if report.within else 3)

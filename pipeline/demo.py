@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.analysis.plots import save_plots
 from pipeline.analysis.reader import RobustnessDataset
-from pipeline.analysis.report import save_plots, write_report
+from pipeline.analysis.report import write_report
 from pipeline.config import SweepConfig, load_config
 from pipeline.errors import IncompleteError
 from pipeline.executors import make_executor
@@ -13,10 +14,13 @@ from pipeline.executors.base import Event
 from pipeline.export import export_dataset
 from pipeline.files import bundled
 from pipeline.plan_file import load_plan
+from pipeline.progress import Progress
 from pipeline.shards import ShardStore
-from pipeline.sweep import Outlook, Progress, run_sweep
+from pipeline.sweep import Outlook, run_sweep
 
 DEMO_SWEEP = "jobs/demo.yaml"
+DEMO_FIGURES = ("attacks", "corruptions", "rank-correlation", "clean-vs-robust")
+"""The figures that are drawn as files; the report has them all."""
 
 
 @dataclass(frozen=True)
@@ -75,5 +79,5 @@ def run_demo(
     export_dataset(plan, store, store.inventory(verify=True, on_damage="raise"), dataset)
     say("Drawing")
     reader = RobustnessDataset(dataset)
-    plots = tuple(save_plots(reader, out / "plots"))
+    plots = tuple(save_plots(reader, out / "plots", figures=DEMO_FIGURES))
     return DemoOutcome(config.results, dataset, write_report(reader, out / "report.html"), plots)

@@ -1,45 +1,33 @@
 """What `robust201 doctor` looks at: the installation and what a sweep needs, with a fix beside each finding."""
 
 import importlib.metadata
-import os
+import re
+import secrets
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline.config import SweepConfig
 from pipeline.datasets import DATASETS
+from pipeline.doctor_machines import Finding, examine_clock, examine_cluster, examine_device, examine_gpus
 from pipeline.errors import RobustError
 from pipeline.inputs import Inputs
 from pipeline.plan import assumed_facts, make_plan
+from pipeline.shards.object_place import ObjectPlace, folder_of
 
 PACKAGES = ("torch", "foolbox", "pyautoattack", "ray", "pyarrow", "numpy", "pandas")
+_REINSTALL = "Install robust201 again with -c constraints.txt."
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing looked at.
-
-    Attributes:
-        what: what was looked at.
-        ok: whether it is as it should be.
-        detail: what was found.
-        fix: what to do where it is not.
-    """
-
-    what: str
-    ok: bool
-    detail: str
-    fix: str = ""
-
-
-def examine(config: SweepConfig | None) -> Iterator[Finding]:
+def examine(config: SweepConfig | None, *, address: str | None = None) -> Iterator[Finding]:
     """Look at this machine, and at what a sweep needs where one is given.
 
     Args:
         config: the sweep, or None for the installation alone.
+        address: of a Ray head's dashboard, ``http://HOST:PORT``, or None to look at no cluster.
 
     Yields:
         Findings, as they are made.
@@ -47,11 +35,16 @@ def examine(config: SweepConfig | None) -> Iterator[Finding]:
     yield _examine_python()
     for package in PACKAGES:
         yield _examine_package(package)
-    yield _examine_gpus()
+    yield examine_gpus()
+    yield from examine_cluster(config, address)
     if config is None:
         return
+    yield examine_device(config)
     yield _examine_results(config.results)
+    if config.shards:
+        yield _examine_shards(config.shards)
     yield _examine_space(config)
+    yield examine_clock(_nearest_folder(config.results))
     yield _examine_checkpoints(config)
     for dataset in config.datasets:
         yield _examine_dataset(config, dataset)
@@ -65,17 +58,28 @@ def _examine_python() -> Finding:
 
 def _examine_package(name: str) -> Finding:
     try:
-        return Finding(name, ok=True, detail=importlib.metadata.version(name))
+        found = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return Finding(name, ok=False, detail="not installed", fix="Install robust201 again with -c constraints.txt.")
+        return Finding(name, ok=False, detail="not installed", fix=_REINSTALL)
+    wanted = _minimum_of(name)
+    if _numbers(found) < _numbers(wanted):
+        return Finding(name, ok=False, detail=f"{found}, older than {wanted}", fix=_REINSTALL)
+    return Finding(name, ok=True, detail=found)
 
 
-def _examine_gpus() -> Finding:
-    import torch
+def _minimum_of(name: str) -> str:
+    """The oldest version of a package that robust201 takes by its own metadata; ``"0"`` where they say nothing."""
+    try:
+        asked = importlib.metadata.requires("robust201") or []
+    except importlib.metadata.PackageNotFoundError:  # a checkout that was never installed
+        asked = []
+    found = (re.match(rf"{name}(?:\[\w+\])?[^;]*?>=([\d.]+)", line) for line in asked)
+    return next((match[1] for match in found if match), "0")
 
-    names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    detail = ", ".join(names) or f"none; {len(os.sched_getaffinity(0))} CPU cores"
-    return Finding("gpus", ok=True, detail=detail)
+
+def _numbers(version: str) -> tuple[int, ...]:
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(map(int, match[0].split("."))) if match else ()
 
 
 def _nearest_folder(path: Path) -> Path:
@@ -94,9 +98,26 @@ def _examine_results(results: Path) -> Finding:
         )
 
 
+def _examine_shards(url: str) -> Finding:
+    """Write an object where the shards shall lie, and delete it again."""
+    folder = folder_of(url)
+    if folder is not None:
+        return replace(_examine_results(folder), what="shards")
+    place, probe = ObjectPlace(url, lambda _step: None), f"doctor/{secrets.token_hex(8)}.probe"
+    try:
+        place.publish(probe, b"robust201 doctor")
+        place.delete([probe])
+    except RobustError as error:
+        return Finding("shards", ok=False, detail=f"{url}: not writable", fix=str(error))
+    return Finding("shards", ok=True, detail=f"{url} takes and deletes objects")
+
+
 def _examine_space(config: SweepConfig) -> Finding:
+    place = folder_of(config.shards or "") or config.results
     needed = int(make_plan(config, assumed_facts(config)).summary()["estimated_shard_bytes"])
-    free = shutil.disk_usage(_nearest_folder(config.results)).free
+    if config.shards and folder_of(config.shards) is None:
+        needed = 0  # a bucket has no end; the folder holds the plan, the images and logs
+    free = shutil.disk_usage(_nearest_folder(place)).free
     detail = f"{free / 1e9:.1f} GB free, about {needed / 1e9:.2f} GB needed"
     return Finding("disk", free > needed, detail, "Free some space or name another folder by `results`.")
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import PurePath
-from typing import Any
+from typing import Any, ClassVar
 
 from pipeline.config import SweepConfig
 from pipeline.datasets import DATASETS
@@ -20,8 +20,6 @@ from pipeline.spaces import nasbench201
 # unmeasured.
 _SHARD_BYTES_PER_COUNT, _SHARD_BYTES_PER_MEAN, _SHARD_BYTES_PER_ROW = 1, 6, 670
 _JSON_BYTES_PER_COUNT, _JSON_BYTES_PER_MEAN = 3, 22
-
-_SLICE_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
@@ -87,12 +85,14 @@ class Plan:
     Attributes:
         config: the sweep.
         units: all units.
-        protocols: by digest.
+        protocols: by digest, in the order of datasets and keys.
+        slice_seconds: estimated time at which a part is cut that a worker commits as a whole.
     """
 
     config: SweepConfig
     units: tuple[Unit, ...]
     protocols: Mapping[str, Protocol]
+    slice_seconds: ClassVar[float] = 300.0
 
     @property
     def datasets(self) -> tuple[str, ...]:
@@ -132,7 +132,7 @@ class Plan:
             "images": self.config.images.model_dump(),
             "seed": self.config.seed,
             "measurements": list(self.measurements),
-            "protocols": [self.protocols[digest].payload for digest in sorted(self.protocols)],
+            "protocols": [protocol.payload for protocol in self.protocols.values()],
         }
 
     def sweep_payload(self) -> dict[str, Any]:
@@ -219,7 +219,7 @@ class Plan:
         limit = 60 * self.config.execution.part_minutes
         splits_strengths = len(part.strengths) > 1 and self.config.engine == "reference"
         if not splits_strengths:
-            limit = min(limit, _SLICE_SECONDS)
+            limit = min(limit, self.slice_seconds)
         if self.seconds(part) <= limit:
             return (part,)
         if splits_strengths:

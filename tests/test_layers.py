@@ -10,7 +10,20 @@ import pipeline
 PACKAGE = Path(pipeline.__file__).parent
 LAYERS: dict[str, int] = {
     **dict.fromkeys(
-        ("__init__", "records", "precision", "noise", "errors", "files", "host", "interrupts", "unpickling"), 0
+        (
+            "__init__",
+            "records",
+            "precision",
+            "noise",
+            "errors",
+            "files",
+            "host",
+            "interrupts",
+            "unpickling",
+            "metrics",
+            "work_log",
+        ),
+        0,
     ),
     **dict.fromkeys(("spaces", "checkpoints", "datasets", "perturbations", "measurements", "classifier"), 1),
     **dict.fromkeys(
@@ -34,22 +47,51 @@ LAYERS: dict[str, int] = {
     **dict.fromkeys(("executors", "worker", "scheduler"), 3),
     **dict.fromkeys(
         (
-            *("sweep", "share_run", "status", "export", "doctor", "demo", "submission"),
-            *("verifying", "comparing", "json_import"),
+            "sweep",
+            "share_run",
+            "progress",
+            "status",
+            "logs",
+            "watching",
+            "export",
+            "verifying",
+            "comparing",
+            "json_import",
+            "doctor",
+            "doctor_machines",
+            "demo",
+            "submission",
         ),
         4,
     ),
-    **dict.fromkeys(("cli", "cli_dataset", "cli_slurm", "cli_submit", "cli_train", "exits", "console", "__main__"), 5),
+    **dict.fromkeys(
+        (
+            "cli",
+            "cli_dataset",
+            "cli_look",
+            "cli_plot",
+            "cli_slurm",
+            "cli_submit",
+            "cli_train",
+            "exits",
+            "console",
+            "console_status",
+            "__main__",
+        ),
+        5,
+    ),
 }
 # analysis/ stands aside: it may import layers 0 and 1 and itself.
 SIDE = "analysis"
 # The classifier is what attacks work on; every other room of layer 1 stands by itself.
 COMMON = {"classifier"}
-# Ray has two: actors where the driver runs, and the client of its Jobs API where the user sits.
+# Ray has three: actors and metrics where the driver runs, and the client of its Jobs API where the user sits.
 DOORS = {
-    "ray": {"executors/ray.py", "submission/ray_jobs.py"},
+    "ray": {"executors/ray.py", "executors/ray_metrics.py", "submission/ray_jobs.py"},
     "pyarrow": {"shards", "datasets", "export", "analysis/parquet_results.py"},
     "pickle": {"unpickling.py"},
+    "fsspec": {"shards/object_place.py"},
+    "s3fs": set(),  # only ever reached through fsspec
 }
 
 

@@ -99,8 +99,8 @@ def test_unequal_duplicates_are_both_requeued(tmp_path):
 def test_a_requeued_unit_is_computed_again_and_nothing_else(finished, tmp_path, write_sweep, robust201):
     robust201("export", finished, tmp_path / "before", "--processes", 1)
     store = ShardStore.open(finished)
-    shards = store.folder.list_shards()
-    victim = store.folder.path(shards[1])
+    shards = [entry.name for entry in store.folder.place.entries()]
+    victim = store.folder.shards / shards[1]
     content = bytearray(victim.read_bytes())
     content[-30] ^= 4
     victim.write_bytes(content)
@@ -156,8 +156,8 @@ def test_an_export_of_other_results_is_told_apart_though_its_listing_agrees(fini
 
 def test_units_with_gaps_are_named_and_are_no_damage(finished, robust201):
     store = ShardStore.open(finished)
-    shard = next(name for name in store.folder.list_shards() if "000000-fgsm" in name)
-    path = store.folder.path(shard)
+    shard = next(name for name in [entry.name for entry in store.folder.place.entries()] if "000000-fgsm" in name)
+    path = store.folder.shards / shard
     inventory = store.inventory()
     unit = next(unit for unit in load_plan(finished).units if (unit.architecture, unit.key) == (0, "fgsm"))
     values = store.values(unit, 8.0, inventory, ("accuracy", "confidence", "cm"))

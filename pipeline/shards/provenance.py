@@ -18,7 +18,7 @@ def read_provenances(folder: ResultsFolder, inventory: Inventory) -> list[Mappin
     """
     texts: set[str] = set()
     for shard in inventory.shards:
-        file = ShardFile(folder.path(shard))
+        file = ShardFile(folder.place, shard)
         try:
             for group in range(len(file.first_rows) - 1):
                 texts.update(file.read(group, [PROVENANCE_COLUMN])[PROVENANCE_COLUMN].unique().to_pylist())

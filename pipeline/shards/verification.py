@@ -11,11 +11,13 @@ from pipeline.errors import EvaluationError, ShardDamagedError
 from pipeline.measurements import check_values, merge_values
 from pipeline.records import is_imported
 from pipeline.shards.class_counts import ClassCounts
+from pipeline.shards.facts import read_footer, read_rows, table_rows
 from pipeline.shards.folder import ResultsFolder, has_stem, is_compacted, stem_of
 from pipeline.shards.identity import UnitFacts
 from pipeline.shards.imported import check_imported
 from pipeline.shards.inventory import Inventory, Slice, UnitGroup, choose_slices, gaps
-from pipeline.shards.parquet import ShardFile, read_footer, read_rows, row_values, table_rows
+from pipeline.shards.parquet import ShardFile, row_values
+from pipeline.shards.places import Entry
 from pipeline.shards.reading import RowReader
 
 FindingKind = Literal["damaged", "invalid", "misplaced", "unlike others", "unequal duplicates", "lost in compaction"]
@@ -96,8 +98,8 @@ def _check_rows(
     folder: ResultsFolder, shard: str, inventory: Inventory, rows_in_order: NDArray[np.int64], counts: ClassCounts
 ) -> Iterator[Finding]:
     scanned = _identities(inventory, rows_in_order)
-    path, compacted = folder.path(shard), is_compacted(shard)
-    file = ShardFile(path)
+    compacted = is_compacted(shard)
+    file = ShardFile(folder.place, shard)
     try:
         for group in range(len(file.first_rows) - 1):
             table = file.read(group)
@@ -113,8 +115,8 @@ def _check_rows(
                         shard,
                         label,
                         "misplaced",
-                        f"Verifying failed for shard {path}: expected {_describe(known)} (as its footer and name say), "
-                        f"got {label}. Set the shard aside and run the sweep again.",
+                        f"Verifying failed for shard {file.label}: expected {_describe(known)} (as its footer and "
+                        f"name say), got {label}. Set the shard aside and run the sweep again.",
                         ((shard, None),),
                     )
                 values = row_values(table, position, file.columns)
@@ -215,10 +217,10 @@ def _unequal(inventory: Inventory, group: UnitGroup, differing: list[Slice]) -> 
 def _find_lost(folder: ResultsFolder, inventory: Inventory) -> Iterator[Finding]:
     """Compare shards that were replaced, while they still lie there, with what replaced them."""
     present: set[tuple[Any, ...]] | None = None
-    for shard in inventory.superseded:
-        path = folder.path(shard)
+    entries = {entry.name: entry for entry in folder.place.entries()} if inventory.superseded else {}
+    for shard in filter(entries.__contains__, inventory.superseded):
         try:
-            rows = read_rows(path, read_footer(path))
+            rows = read_rows(folder.place, shard, read_footer(folder.place, entries[shard]))
         except (FileNotFoundError, ShardDamagedError):
             continue  # replaced shards are about to be deleted; what replaced them was checked above
         if present is None:
@@ -233,10 +235,10 @@ def _find_lost(folder: ResultsFolder, inventory: Inventory) -> Iterator[Finding]
                     "lost in compaction",
                     f"Verifying failed for {label}: expected it in what replaces {shard}, got none. "
                     "Set the compacted shard aside and run the sweep again.",
-                    tuple((name, None) for name in _replacing(folder, inventory, shard)),
+                    tuple((name, None) for name in _replacing(folder, entries, inventory, shard)),
                 )
 
 
-def _replacing(folder: ResultsFolder, inventory: Inventory, shard: str) -> list[str]:
-    compacted = (name for name in inventory.shards if is_compacted(name))
-    return [name for name in compacted if shard in read_footer(folder.path(name)).inputs]
+def _replacing(folder: ResultsFolder, entries: Mapping[str, Entry], inventory: Inventory, shard: str) -> list[str]:
+    compacted = (name for name in inventory.shards if is_compacted(name) and name in entries)
+    return [name for name in compacted if shard in read_footer(folder.place, entries[name]).inputs]

@@ -33,11 +33,11 @@ def flip_bits(store: ShardStore, flips: int, seed: int = 0) -> list[str]:
         What went unnoticed: the shard and the bit.
     """
     draws = np.random.default_rng(seed)
-    shards = store.folder.list_shards()
+    shards = [entry.name for entry in store.folder.place.entries()]
     unnoticed = []
     for number in range(flips):
         shard = shards[int(draws.integers(len(shards)))]
-        path = store.folder.path(shard)
+        path = store.folder.shards / shard
         sound = path.read_bytes()
         first = max(0, len(sound) - 2048) if number % 2 else 0
         bit = int(draws.integers(8 * first, 8 * len(sound)))
