@@ -136,8 +136,8 @@ class Plan:
         }
 
     def sweep_payload(self) -> dict[str, Any]:
-        """Fields of a sweep YAML that computes the same numbers: without execution, and paths by their last names."""
-        fields = self.config.model_dump(mode="json", exclude={"execution"}, exclude_none=True)
+        """Fields of a sweep YAML that computes the same numbers: no execution, no URL of shards, paths by their last names."""
+        fields = self.config.model_dump(mode="json", exclude={"execution", "shards"}, exclude_none=True)
         fields["results"] = "results"
         for section in (fields["checkpoints"], *fields["datasets"].values()):
             for part in (section, section.get("corruptions") or {}):

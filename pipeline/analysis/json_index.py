@@ -180,6 +180,6 @@ def _save_index(path: Path, table: NDArray[np.int64]) -> None:
             place.parent.mkdir(parents=True, exist_ok=True)
             temporary = place.with_name(f".{secrets.token_hex(6)}.tmp")
             with temporary.open("wb") as stream:
-                np.save(stream, table)
+                np.save(stream, table, allow_pickle=False)
             temporary.replace(place)
             return
