@@ -31,7 +31,7 @@ def export(
     licence: Annotated[str, typer.Option(help="SPDX identifier of the dataset's licence, for its card.")] = "mit",
     partial: Annotated[bool, typer.Option("--partial", help="Write what there is, and say what is missing.")] = False,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Files written at once, one a process (the CPUs, up to 16)")
+        int | None, typer.Option(min=1, help="Files written at once, one a process (the CPUs, up to 8)")
     ] = None,
 ) -> None:
     """Write `<dataset>/<key>_<measurement>.json` and meta.json from the shards of a complete sweep."""

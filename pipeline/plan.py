@@ -136,7 +136,7 @@ class Plan:
         }
 
     def sweep_payload(self) -> dict[str, Any]:
-        """Fields of a sweep YAML that computes the same numbers: no execution, no URL of shards, paths by their last names."""
+        """Fields of a sweep YAML that computes the same numbers: what is of machines left out, paths by last names."""
         fields = self.config.model_dump(mode="json", exclude={"execution", "shards"}, exclude_none=True)
         fields["results"] = "results"
         for section in (fields["checkpoints"], *fields["datasets"].values()):

@@ -8,6 +8,7 @@ of a new one.
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
@@ -19,10 +20,10 @@ from pipeline.errors import StorageError
 from pipeline.export.files import ExportStoppedError, ExportTask
 from pipeline.export.folder import WrittenFile
 
-MAX_PROCESSES = 16
-"""Processes that are used unless more are asked for: each holds up to 40 MB, and all stay below 1.5 GB."""
+MAX_PROCESSES = 8
+"""Processes that are used unless more are asked for: each adds about 100 MB, and all together stay below 1.5 GB."""
 
-POOL_CACHE_BYTES = 512 << 20
+POOL_CACHE_BYTES = 192 << 20
 """Bound on the decoded row groups that all processes keep together."""
 
 _POLL_SECONDS = 0.5
@@ -70,7 +71,9 @@ def _write_in_pool(
     tasks: Iterable[ExportTask], processes: int, on_rows: Callable[[int], None]
 ) -> Iterator[tuple[WrittenFile, bool]]:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["pipeline.export.files", "pipeline.shards"])
+    # A worker runs the script that started it up to its main part, so what that imports is loaded beforehand too.
+    script = [name for name in ("pipeline.cli",) if name in sys.modules]
+    context.set_forkserver_preload(["pipeline.export.files", "pipeline.shards", *script])
     stopped, rows = context.Event(), context.Value("q", 0)
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=(stopped, rows))
     left = iter(tasks)
