@@ -101,7 +101,8 @@ def read_status(plan: Plan, inventory: Inventory) -> SweepStatus:
     results = plan.config.results
     driver = _read_progress(results)
     # Progress is written when a part ends, which may be a quarter of an hour apart; the lease beats all the while.
-    age = time.time() - max(driver.get("updated", 0.0), _last_beat(results))
+    # A clock that was set back leaves times in the future, which are no sign of life either.
+    age = min(abs(time.time() - moment) for moment in (driver.get("updated", 0.0), _last_beat(results)))
     driving = driver.get("state") == "running" and age < _STALE_SECONDS
     shares = [_read_progress(folder) for folder in share_folders(results) if is_at_work(folder)]
     working = [driver] * driving + shares

@@ -8,10 +8,11 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryErr
 from pipeline.config import ExecutionSection
 from pipeline.errors import ConfigError, StorageFullError
 from pipeline.executors import ray as executor_module
-from pipeline.executors.base import BundleLost
+from pipeline.executors.base import BundleLost, WorkerLost
 from pipeline.executors.ray import RayExecutor
 from pipeline.records import Bundle
 
+READY = "ready"
 BUNDLES = [Bundle(0, "digits", ()), Bundle(21, "digits", ())]
 
 
@@ -21,6 +22,7 @@ class FakeRay:
     def __init__(self, answer=None, **resources):
         self.answer, self.resources = answer, {"CPU": 8.0, **resources}
         self.actors, self.killed, self.options = [], [], []
+        self.failing_starts = 0
 
     def is_initialized(self):
         return True
@@ -34,6 +36,7 @@ class FakeRay:
 
     def _actor(self, *_arguments):
         actor = SimpleNamespace(run=SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._stream)))
+        actor.__ray_ready__ = SimpleNamespace(remote=lambda: (READY, len(self.actors)))
         self.actors.append(actor)
         return actor
 
@@ -44,7 +47,10 @@ class FakeRay:
         return streams[:1], streams[1:]
 
     def get(self, answer):
-        raise answer
+        if isinstance(answer, tuple) and not self.failing_starts:
+            return
+        self.failing_starts -= isinstance(answer, tuple)
+        raise self.answer
 
     def kill(self, actor):
         self.killed.append(actor)
@@ -60,13 +66,19 @@ def start(monkeypatch):
     return start
 
 
+def wait_until_up(executor) -> RayExecutor:
+    while any(slot.starting for slot in executor._slots):
+        assert executor.poll(0.1) == []
+    return executor
+
+
 @pytest.mark.parametrize(
     "death",
     [ActorDiedError(), ActorUnavailableError("no answer", None), OutOfMemoryError("the node ran low on memory")],
 )
 def test_a_lost_worker_is_ended_and_replaced_and_its_bundles_come_back(start, death) -> None:
     fake = FakeRay(death)
-    executor = start(fake, workers=1)
+    executor = wait_until_up(start(fake, workers=1))
     for bundle in BUNDLES:
         executor.submit(bundle)
     lost = executor.poll(0.1)
@@ -76,19 +88,43 @@ def test_a_lost_worker_is_ended_and_replaced_and_its_bundles_come_back(start, de
         (BUNDLES[1], False, False),
     ]
     assert fake.killed == fake.actors[:1]
-    assert (len(fake.actors), executor.free_slots()) == (2, 2)
+    assert (len(fake.actors), executor.free_slots()) == (2, 0)
+    assert wait_until_up(executor).free_slots() == 2
 
 
 def test_a_worker_that_cannot_start_says_why(start) -> None:
     error = RayTaskError("__init__", "Traceback:\nConfigError: expected a GPU", ConfigError("expected a GPU"))
-    executor = start(FakeRay(ActorDiedError(error)), workers=1)
+    fake = FakeRay(ActorDiedError(error))
+    executor = start(fake, workers=1)
+    fake.failing_starts = 1
+    assert executor.poll(0.1) == [WorkerLost(preempted=False, reason="ConfigError: expected a GPU")]
+    assert wait_until_up(executor).free_slots() == 2
+
+
+def test_a_worker_that_is_not_up_gets_nothing(start) -> None:
+    executor = start(FakeRay(), workers=2)
+    assert executor.free_slots() == 0
+    executor.poll(0.1)
+    assert executor.free_slots() == 2
     executor.submit(BUNDLES[0])
-    assert executor.poll(0.1)[0].reason == "ConfigError: expected a GPU"
+    executor.submit(BUNDLES[1])
+    assert [len(slot.queue) for slot in executor._slots] == [2, 0]
+
+
+@pytest.mark.parametrize("address", [None, "10.0.0.1:6379"])
+def test_a_machine_that_vanished_counts_as_preempted(start, address) -> None:
+    found_missing = ActorDiedError()
+    found_missing.error_msg = "The actor died unexpectedly.\nThe actor died because its node has died. Node Id: 5"
+    out_of_reach = ActorUnavailableError("Socket closed", None)
+    for death, preempted in ((found_missing, True), (out_of_reach, address is not None), (ActorDiedError(), False)):
+        executor = wait_until_up(start(FakeRay(death), workers=1, ray_address=address))
+        executor.submit(BUNDLES[0])
+        assert [event.preempted for event in executor.poll(0.1)] == [preempted]
 
 
 def test_a_full_disk_is_told_in_the_workers_words(start) -> None:
     full = StorageFullError("Writing failed for x: expected free space on the device, got none.")
-    executor = start(FakeRay(RayTaskError("run", "Traceback: …", full)), workers=1)
+    executor = wait_until_up(start(FakeRay(RayTaskError("run", "Traceback: …", full)), workers=1))
     executor.submit(BUNDLES[0])
     with pytest.raises(StorageFullError) as raised:
         executor.poll(0.1)
@@ -109,7 +145,7 @@ def test_a_full_disk_is_told_in_the_workers_words(start) -> None:
 )
 def test_as_many_workers_start_as_there_is_room_for(start, resources, execution, n_workers, n_gpus) -> None:
     fake = FakeRay(**resources)
-    assert start(fake, **execution).free_slots() == 2 * n_workers
+    assert wait_until_up(start(fake, **execution)).free_slots() == 2 * n_workers
     assert {options["num_gpus"] for options in fake.options} == {n_gpus}
 
 

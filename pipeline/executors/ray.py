@@ -12,18 +12,28 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 
-from pipeline.errors import ConfigError, StorageError, WorkerBrokenError
-from pipeline.executors.base import BundleDone, BundleLost, Event
+from pipeline.errors import ConfigError, EvaluationError, StorageError, WorkerBrokenError
+from pipeline.executors.base import BundleDone, BundleLost, Event, WorkerLost
+from pipeline.executors.watch import Watch, parse_address
 from pipeline.records import Bundle, Receipt, UnitFailure
 from pipeline.worker import Worker, WorkerSettings
 
 # Only receipts of a few hundred bytes pass through Ray, so its object store can be the smallest it takes.
 _OBJECT_STORE_BYTES = 128 << 20
 
-_LOCAL_HEAD_SECONDS = 15
-"""After this long without an answer from a head on this machine, its driver and workers end."""
+_LOCAL_HEAD_SECONDS = 30
+"""After this long without an answer from a head on this machine, Ray ends its own processes, and the driver's."""
+
+_NODE_DIED = "its node has died"
+"""How Ray's ActorDiedError says that a machine is gone with its actors. Only machines that announced their end to Ray's
+autoscaler are marked as preempted; those that vanish, as spot machines mostly do, are found missing by the head."""
+
+_LOCAL_PATIENCE_SECONDS = 3.0
+_CLUSTER_PATIENCE_SECONDS = 45.0
+"""How long Ray may be silent before the run ends. Ray itself would end the driver's process with an exit code of its
+own, here after `_LOCAL_HEAD_SECONDS`, on a cluster, whose head may come back, after 60 s."""
 
 
 class _OwnProcessGroup:
@@ -71,9 +81,10 @@ class _WorkerActor:
 
 @dataclass
 class _Slot:
-    """An actor and the bundles it was given, first the one it computes."""
+    """An actor and the bundles it was given, first the one it computes; `starting` until it is up."""
 
     actor: Any
+    starting: Any
     queue: deque[tuple[Bundle, Any]] = field(default_factory=deque)
 
 
@@ -93,9 +104,11 @@ class RayExecutor:
         self._draining = False
         self._owns_ray = not ray.is_initialized()
         self._slots: list[_Slot] = []
+        self._watch: Watch | None = None
         try:
             if self._owns_ray:
                 self._start_ray()
+                self._watch = self._start_watch()
             self._gpus_per_worker = self._execution.gpus_per_worker if self._uses_gpus() else 0
             for _ in range(self._count_workers()):
                 self._slots.append(self._start_slot())
@@ -132,6 +145,17 @@ class RayExecutor:
         finally:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, on_sigterm)  # ray.init puts its own there, which ends the process
+
+    def _start_watch(self) -> Watch:
+        """Watch the head and this machine's raylet, without which nothing gets done and most calls to Ray block."""
+        context = ray.get_runtime_context()
+        addresses = {"head": parse_address(context.gcs_address)}
+        here = context.get_node_id()
+        for node in ray.nodes():
+            if node["NodeID"] == here:
+                addresses["raylet on this machine"] = node["NodeManagerAddress"], node["NodeManagerPort"]
+        is_local = not self._execution.ray_address
+        return Watch(addresses, _LOCAL_PATIENCE_SECONDS if is_local else _CLUSTER_PATIENCE_SECONDS)
 
     def _local_cpus(self) -> int:
         wanted = (self._execution.workers or 0) * self._execution.cpus_per_worker
@@ -182,30 +206,65 @@ class RayExecutor:
             runtime_env={"env_vars": {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}},
         )(_WorkerActor)
         # Relative paths of the sweep start where the driver stands, on every machine.
-        return _Slot(actor_class.remote(self._settings, str(Path.cwd())))
+        actor = actor_class.remote(self._settings, str(Path.cwd()))
+        return _Slot(actor, actor.__ray_ready__.remote())
+
+    def _up(self) -> list[_Slot]:
+        """Actors that have started: one that waits for a machine, perhaps for ever, must be given nothing."""
+        return [slot for slot in self._slots if slot.starting is None]
 
     def free_slots(self) -> int:
-        """Places left in the windows of the actors."""
+        """Places left in the windows of the actors that are up."""
         if self._draining:
             return 0
-        return sum(max(0, self._execution.window - len(slot.queue)) for slot in self._slots)
+        return sum(max(0, self._execution.window - len(slot.queue)) for slot in self._up())
 
     def submit(self, bundle: Bundle) -> None:
         """Give a bundle to the actor with the shortest queue."""
-        slot = min(self._slots, key=lambda candidate: len(candidate.queue))
+        slot = min(self._up(), key=lambda candidate: len(candidate.queue))
         stream = slot.actor.run.options(num_returns="streaming").remote(bundle)
         slot.queue.append((bundle, stream))
 
     def poll(self, timeout: float) -> list[Event]:
-        """Wait for receipts; one event a ready actor."""
+        """Wait for receipts; one event a ready actor.
+
+        Raises:
+            EvaluationError: Ray itself is gone.
+            StorageError: a worker could not write.
+        """
+        silent = None if self._watch is None else self._watch.silent()
+        if silent is not None:
+            raise EvaluationError(
+                f"Running workers failed for Ray at {self._execution.ray_address or 'this machine'}: expected the "
+                f"{silent} to answer, got silence. Finished work is kept; run the same command again to go on."
+            )
+        try:
+            return self._wait_for_events(timeout)
+        except SystemError as error:
+            # What a signal's handler raised in the middle of Ray's compiled code comes out as the cause of this.
+            raise error.__cause__ or error from None
+
+    def _wait_for_events(self, timeout: float) -> list[Event]:
+        starting = {slot.starting: slot for slot in self._slots if slot.starting is not None}
         streams = {slot.queue[0][1]: slot for slot in self._slots if slot.queue}
-        if not streams:
+        if not starting and not streams:
             return []
-        ready, _ = ray.wait(list(streams), num_returns=1, timeout=timeout, fetch_local=False)
+        ready, _ = ray.wait([*starting, *streams], num_returns=1, timeout=timeout, fetch_local=False)
         events: list[Event] = []
-        for stream in ready:
-            events.extend(self._advance(streams[stream]))
+        for reference in ready:
+            if reference in starting:
+                events.extend(self._finish_start(starting[reference]))
+            else:
+                events.extend(self._advance(streams[reference]))
         return events
+
+    def _finish_start(self, slot: _Slot) -> list[Event]:
+        try:
+            ray.get(slot.starting)
+        except (RayActorError, OutOfMemoryError) as error:
+            return self._replace(slot, error)
+        slot.starting = None
+        return []
 
     def _advance(self, slot: _Slot) -> list[Event]:
         bundle, stream = slot.queue[0]
@@ -223,9 +282,12 @@ class RayExecutor:
             return self._replace(slot, error)
 
     def _replace(self, slot: _Slot, error: RayError) -> list[Event]:
-        preempted = bool(getattr(error, "preempted", False))
+        of_machine = [line.strip() for line in str(error).splitlines() if _NODE_DIED in line]
+        # Out of reach on one machine is dying; between machines it is most often a machine that is dying, or a cable.
+        out_of_reach = isinstance(error, ActorUnavailableError) and self._execution.ray_address is not None
+        preempted = bool(getattr(error, "preempted", False) or of_machine or out_of_reach)
         cause = getattr(error, "cause", None)
-        lines = str(cause or error).strip().splitlines() or ["the worker died"]
+        lines = of_machine or str(cause or error).strip().splitlines() or ["the worker died"]
         # An error while a worker starts stands in the last line, below its traceback.
         reason = lines[-1 if getattr(error, "actor_init_failed", False) else 0]
         ray.kill(slot.actor)  # one that is out of reach may live, hold its GPU and go on
@@ -234,7 +296,7 @@ class RayExecutor:
             for position, (bundle, _) in enumerate(slot.queue)
         ]
         self._slots[self._slots.index(slot)] = self._start_slot()
-        return lost
+        return lost or [WorkerLost(preempted, reason)]
 
     def drain(self) -> None:
         """Tell every actor to stop after its part."""
@@ -244,8 +306,12 @@ class RayExecutor:
 
     def close(self) -> None:
         """End the actors, and Ray where this executor started it."""
-        for slot in self._slots:
-            ray.kill(slot.actor)
+        is_gone = self._watch is not None and self._watch.silent() is not None
+        if self._watch is not None:
+            self._watch.stop()
+        if not is_gone:  # a Ray that is gone would let each of these calls wait
+            for slot in self._slots:
+                ray.kill(slot.actor)
         self._slots = []
         if self._owns_ray and ray.is_initialized():
             ray.shutdown()
