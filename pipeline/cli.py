@@ -1,15 +1,15 @@
 """The command line: one thin function a verb. Exit codes: 0 complete, 2 bad input, 3 incomplete, 4 storage."""
 
-import json
 import os
 import sys
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from pipeline import __version__, console
+from pipeline.cli_look import AsJson, doctor, logs, print_json, status
 from pipeline.cli_submit import submit_app
 from pipeline.cli_train import train
 from pipeline.config import load_config, select_architectures
@@ -25,11 +25,11 @@ app = typer.Typer(
     epilog="Exit codes: 0 complete; 2 bad input, nothing started; 3 incomplete, interrupted or failed; 4 storage.",
 )
 app.add_typer(submit_app)
-app.command()(train)
+for verb in (train, status, logs, doctor):
+    app.command()(verb)
 
 SweepFile = Annotated[Path, typer.Argument(help="The sweep YAML (see jobs/ and docs/configuration.md).")]
 ResultsFolder = Annotated[Path, typer.Argument(help="A results folder, as named by `results` in the sweep YAML.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 Architectures = Annotated[
     str | None, typer.Option(help="Indices, ranges and cell strings, separated by commas, such as 0-99,309.")
 ]
@@ -40,10 +40,6 @@ Keys = Annotated[str | None, typer.Option(help="Keys separated by commas, such a
 def main() -> None:
     """Run the command line (see `pipeline.exits`)."""
     sys.exit(run_to_exit_code(app))
-
-
-def _print_json(payload: Any) -> None:
-    typer.echo(json.dumps(payload, indent=2))
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
@@ -110,9 +106,14 @@ def plan(
         Inputs(config, console.say).check()
     summary = make_plan(config, assumed_facts(config)).summary()
     if as_json:
-        _print_json(summary)
+        print_json(summary)
     else:
         console.show_plan(summary)
+    if save:
+        console.say(
+            f"Kept the plan and the images in {config.results}. Next, on each machine: "
+            f"robust201 run {sweep} --share I/N"
+        )
 
 
 @app.command()
@@ -165,21 +166,6 @@ def run(
 
 
 @app.command()
-def status(results: ResultsFolder, as_json: AsJson = False) -> None:
-    """Show how far a sweep is, by dataset and key, from its shards (works after any crash)."""
-    from pipeline.plan_file import load_plan
-    from pipeline.shards import ShardStore
-    from pipeline.status import read_status
-
-    planned = load_plan(results)
-    state = read_status(planned, ShardStore.open(results).inventory(on_damage="report"))
-    if as_json:
-        _print_json(state.to_payload())
-    else:
-        console.show_status(state)
-
-
-@app.command()
 def export(
     results: ResultsFolder,
     out: Annotated[Path, typer.Argument(help="Folder of the JSON dataset.")],
@@ -206,7 +192,7 @@ def verify(results: ResultsFolder, as_json: AsJson = False) -> None:
 
     findings = ShardStore.open(results).verify()
     if as_json:
-        _print_json([{"shard": found.shard, "kind": found.kind, "message": found.message} for found in findings])
+        print_json([{"shard": found.shard, "kind": found.kind, "message": found.message} for found in findings])
     for found in findings:
         console.say(f"{found.kind}: {found.message}")
     if not as_json:
@@ -363,19 +349,3 @@ def demo(
         ("plots", outcome.plots[0].parent),
     ):
         typer.echo(f"{what}: {place}")
-
-
-@app.command()
-def doctor(
-    sweep: Annotated[Path | None, typer.Argument(help="A sweep YAML whose needs are looked at too.")] = None,
-    as_json: AsJson = False,
-) -> None:
-    """Look at the installation and at what a sweep needs, with a fix beside each finding."""
-    from pipeline.doctor import examine
-
-    findings = list(examine(load_config(sweep) if sweep else None))
-    if as_json:
-        _print_json([vars(finding) for finding in findings])
-    else:
-        console.show_findings(findings)
-    raise typer.Exit(0 if all(finding.ok for finding in findings) else 2)

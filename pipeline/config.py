@@ -1,42 +1,30 @@
 """The sweep YAML: what to evaluate, under which protocol, on what machines (docs/configuration.md has each field)."""
 
-import os
 import re
 import reprlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from pipeline.datasets import DATASETS
 from pipeline.errors import ConfigError, RobustError, closest
 from pipeline.files import bundled
 from pipeline.measurements import MEASUREMENTS
-from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS, CorruptionParameters, Parameters, perturbation
+from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS, CorruptionParameters, Fields, Parameters, perturbation
 from pipeline.precision import Precision
 from pipeline.spaces import nasbench201
-from pipeline.sweep_yaml import read_fields
+from pipeline.sweep_yaml import read_fields, substitute_variables
 
 CORRUPTION_GROUP = "corruptions"
-_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
 def _expand(value: object) -> object:
     """Replace ``${NAME}`` and ``${NAME:-default}``, and find ``bundled:`` files that ship with robust201."""
     if not isinstance(value, str):
         return value
-
-    def substitute(match: re.Match[str]) -> str:
-        name, default = match.groups()
-        text = os.environ.get(name, default)
-        if text is None:
-            raise ValueError(
-                f"expected the environment variable {name} to be set, got none. First: export {name}=FOLDER."
-            )
-        return text
-
-    text = _VARIABLE.sub(substitute, value)
+    text = substitute_variables(value)
     if not text or "\0" in text:
         raise ValueError(f"expected a path, got {text!r}. Name a file or folder, '.' for the current one.")
     if text.startswith("bundled:"):
@@ -47,29 +35,21 @@ def _expand(value: object) -> object:
         raise ValueError(f"expected a path, got {text!r}: no such user. Write the folder out.") from error
 
 
-def referenced_variables(value: object) -> frozenset[str]:
-    """Names of the environment variables that plain values of a sweep YAML refer to, as in ``${NAME}``.
+def _check_shards(value: object) -> object:
+    """Replace environment variables in the URL of the shards, and make sure that shards may lie there."""
+    if not isinstance(value, str):
+        return value
+    from pipeline.shards.object_place import check_url
 
-    Args:
-        value: what the YAML holds: text, numbers, lists and mappings.
-
-    Returns:
-        The names, whether they are set or not.
-    """
-    if isinstance(value, Mapping):
-        value = list(value.values())
-    if isinstance(value, list):
-        return frozenset[str]().union(*map(referenced_variables, value))
-    return frozenset(match[1] for match in _VARIABLE.finditer(value)) if isinstance(value, str) else frozenset()
+    return check_url(substitute_variables(value))
 
 
 ConfigPath = Annotated[Path, BeforeValidator(_expand)]
+ShardsUrl = Annotated[str, BeforeValidator(_check_shards)]
 
 
-class Section(BaseModel):
-    """Base of every part of the YAML: immutable, and unknown fields are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
+class Section(Fields):
+    """Base of every part of the YAML."""
 
 
 class NetworkSection(Section):
@@ -156,6 +136,7 @@ class SweepConfig(Section):
     format: Literal[1] = 1
     name: Annotated[str, Field(pattern=r"^[\w.-]+$")]
     results: ConfigPath
+    shards: ShardsUrl | None = None
     space: Literal["nasbench201"] = "nasbench201"
     architectures: Literal["evaluated"] | tuple[int | str, ...] = "evaluated"
     network: NetworkSection = NetworkSection()

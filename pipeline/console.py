@@ -31,13 +31,12 @@ from pipeline.records import UnitFailure
 
 if TYPE_CHECKING:  # each verb imports what it runs; the others need not wait for it
     from pipeline.analysis.report import SummaryRow
-    from pipeline.doctor import Finding
+    from pipeline.doctor_machines import Finding
     from pipeline.export import ExportReport
     from pipeline.importing import ImportReport
+    from pipeline.progress import Progress as SweepProgress
     from pipeline.scheduler import RunTally
-    from pipeline.status import SweepStatus
     from pipeline.sweep import Outlook
-    from pipeline.sweep import Progress as SweepProgress
 
 _LOG_SECONDS = 10.0
 
@@ -103,7 +102,7 @@ class RunDisplay:
             say(f"failed: {event.part.label}: {event.message}")
         elif isinstance(event, WorkerLost) or (isinstance(event, BundleLost) and event.started):
             say(f"worker {'preempted' if event.preempted else 'lost'}: {event.reason}; retrying")
-        known = progress.units_of_this_run > 0  # before that, nothing is known of the rate
+        known = progress.is_settled
         rate = f"{progress.units_per_second:.2f}/s" if known else "-"
         left = show_duration(progress.seconds_left if known else None)
         if not self._live.disable:
@@ -154,8 +153,10 @@ def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int
     Returns:
         The exit code: 0 complete, 3 incomplete.
     """
+    computed = f"{tally.computed:,.1f}".removesuffix(".0")
     say(
-        f"Computed {tally.evaluations} evaluations in {show_duration(tally.seconds)} of worker time; "
+        f"Computed {computed} evaluations in {show_duration(tally.seconds)} of worker time; "
+        f" evaluations in {show_duration(tally.seconds)} of worker time; "
         f"{len(tally.failures)} parts failed, {tally.deaths} workers died, {tally.preemptions} were preempted."
     )
     # One damaged checkpoint fails every part of its network in the same words.
@@ -175,26 +176,6 @@ def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int
     say("Stopped as asked." if tally.drained else "Incomplete.")
     say("Finished work is kept; run the same command again to go on.")
     return 3
-
-
-def show_status(state: SweepStatus) -> None:
-    """Show done and total by dataset and key, rate, time left and failures."""
-    rows = [
-        (f"{key.dataset} {key.key}", str(key.done), str(key.total), f"{key.done / key.total:.0%}") for key in state.keys
-    ]
-    rows.append(("all", str(state.done), str(state.total), f"{state.done / max(state.total, 1):.1%}"))
-    show_table(f"Sweep {state.name}", ("", "done", "of", ""), rows)
-    if state.running:
-        shares = f" ({state.shares} shares at work)" if state.shares else ""
-        rate = f"{state.units_per_second or 0:.2f} units/s"
-        out.print(f"running{shares}: {rate}, {show_duration(state.seconds_left)} left")
-    out.print(f"worker time so far: {show_duration(state.worker_seconds)}")
-    if state.stale:
-        out.print(f"{state.stale} evaluations in the folder belong to another protocol or sweep and are not used")
-    for shard in state.damaged:
-        out.print(f"damaged: {shard}", markup=False)
-    for failure in state.failures:
-        out.print(f"failed ({failure['kind']}): {failure['label']}: {failure['message']}", markup=False)
 
 
 def show_import(report: ImportReport, store: Path) -> int:

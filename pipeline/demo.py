@@ -13,8 +13,9 @@ from pipeline.executors.base import Event
 from pipeline.export import export_dataset
 from pipeline.files import bundled
 from pipeline.plan_file import load_plan
+from pipeline.progress import Progress
 from pipeline.shards import ShardStore
-from pipeline.sweep import Outlook, Progress, run_sweep
+from pipeline.sweep import Outlook, run_sweep
 
 DEMO_SWEEP = "jobs/demo.yaml"
 

@@ -1,45 +1,30 @@
 """What `robust201 doctor` looks at: the installation and what a sweep needs, with a fix beside each finding."""
 
 import importlib.metadata
-import os
+import re
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from pipeline.config import SweepConfig
 from pipeline.datasets import DATASETS
+from pipeline.doctor_machines import Finding, examine_clock, examine_cluster, examine_device, examine_gpus
 from pipeline.errors import RobustError
 from pipeline.inputs import Inputs
 from pipeline.plan import assumed_facts, make_plan
 
 PACKAGES = ("torch", "foolbox", "pyautoattack", "ray", "pyarrow", "numpy", "pandas")
+_REINSTALL = "Install robust201 again with -c constraints.txt."
 
 
-@dataclass(frozen=True)
-class Finding:
-    """One thing looked at.
-
-    Attributes:
-        what: what was looked at.
-        ok: whether it is as it should be.
-        detail: what was found.
-        fix: what to do where it is not.
-    """
-
-    what: str
-    ok: bool
-    detail: str
-    fix: str = ""
-
-
-def examine(config: SweepConfig | None) -> Iterator[Finding]:
+def examine(config: SweepConfig | None, *, address: str | None = None) -> Iterator[Finding]:
     """Look at this machine, and at what a sweep needs where one is given.
 
     Args:
         config: the sweep, or None for the installation alone.
+        address: of a Ray head's dashboard, ``http://HOST:PORT``, or None to look at no cluster.
 
     Yields:
         Findings, as they are made.
@@ -47,11 +32,14 @@ def examine(config: SweepConfig | None) -> Iterator[Finding]:
     yield _examine_python()
     for package in PACKAGES:
         yield _examine_package(package)
-    yield _examine_gpus()
+    yield examine_gpus()
+    yield from examine_cluster(config, address)
     if config is None:
         return
+    yield examine_device(config)
     yield _examine_results(config.results)
     yield _examine_space(config)
+    yield examine_clock(_nearest_folder(config.results))
     yield _examine_checkpoints(config)
     for dataset in config.datasets:
         yield _examine_dataset(config, dataset)
@@ -65,17 +53,28 @@ def _examine_python() -> Finding:
 
 def _examine_package(name: str) -> Finding:
     try:
-        return Finding(name, ok=True, detail=importlib.metadata.version(name))
+        found = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return Finding(name, ok=False, detail="not installed", fix="Install robust201 again with -c constraints.txt.")
+        return Finding(name, ok=False, detail="not installed", fix=_REINSTALL)
+    wanted = _minimum_of(name)
+    if _numbers(found) < _numbers(wanted):
+        return Finding(name, ok=False, detail=f"{found}, older than {wanted}", fix=_REINSTALL)
+    return Finding(name, ok=True, detail=found)
 
 
-def _examine_gpus() -> Finding:
-    import torch
+def _minimum_of(name: str) -> str:
+    """The oldest version of a package that robust201 takes by its own metadata; ``"0"`` where they say nothing."""
+    try:
+        asked = importlib.metadata.requires("robust201") or []
+    except importlib.metadata.PackageNotFoundError:  # a checkout that was never installed
+        asked = []
+    found = (re.match(rf"{name}(?:\[\w+\])?[^;]*?>=([\d.]+)", line) for line in asked)
+    return next((match[1] for match in found if match), "0")
 
-    names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
-    detail = ", ".join(names) or f"none; {len(os.sched_getaffinity(0))} CPU cores"
-    return Finding("gpus", ok=True, detail=detail)
+
+def _numbers(version: str) -> tuple[int, ...]:
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(map(int, match[0].split("."))) if match else ()
 
 
 def _nearest_folder(path: Path) -> Path:

@@ -86,7 +86,7 @@ class Plan:
     Attributes:
         config: the sweep.
         units: all units.
-        protocols: by digest.
+        protocols: by digest, in the order of datasets and keys.
     """
 
     config: SweepConfig
@@ -131,7 +131,7 @@ class Plan:
             "images": self.config.images.model_dump(),
             "seed": self.config.seed,
             "measurements": list(self.measurements),
-            "protocols": [self.protocols[digest].payload for digest in sorted(self.protocols)],
+            "protocols": [protocol.payload for protocol in self.protocols.values()],
         }
 
     def narrow(

@@ -37,7 +37,7 @@ def load_plan_and_facts(results: Path) -> tuple[Plan, Facts]:
         InputError: the path is no results folder, or it holds no sound plan.
         FormatVersionError: another version wrote the folder or the plan.
     """
-    ShardStore.open(results)
+    store = ShardStore.open(results)
     path = results / PLAN_FILE
     try:
         payload = json.loads(path.read_text(encoding="utf-8"))
@@ -48,7 +48,9 @@ def load_plan_and_facts(results: Path) -> tuple[Plan, Facts]:
                 "Use the version of robust201 that wrote it."
             )
         known = Facts.from_payload(facts)
-        return make_plan(parse_config(fields | {"results": str(results)}, str(path)), known), known
+        # The folder itself knows where it and its shards lie: a plan may have come from another one by a merge.
+        here = {"results": str(results), "shards": store.shards_url or None}
+        return make_plan(parse_config(fields | here, str(path)), known), known
     except FileNotFoundError as error:
         raise InputError(
             f"Reading the plan failed for {results}: expected {PLAN_FILE}, got none. "

@@ -28,6 +28,7 @@ class RunTally:
 
     Attributes:
         evaluations: (strength, slice) results committed.
+        computed: evaluations committed, slices counted by their share of the images; set by who knows the units.
         parts: parts completed.
         seconds: worker time of the committed work.
         failures: parts given up, with the reason.
@@ -40,6 +41,7 @@ class RunTally:
     """
 
     evaluations: int = 0
+    computed: float = 0.0
     parts: int = 0
     seconds: float = 0.0
     failures: list[UnitFailure] = field(default_factory=list)

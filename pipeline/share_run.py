@@ -14,11 +14,12 @@ from pipeline.lease import LEASE_NAME
 from pipeline.perturbations import PERTURBATIONS
 from pipeline.plan import Facts, Plan, describe_difference
 from pipeline.plan_file import PLAN_FILE, load_plan_and_facts
+from pipeline.progress import Progress
 from pipeline.records import Bundle, Unit
 from pipeline.scheduler import RunTally
 from pipeline.shards import ShardStore
 from pipeline.shares import Share, all_bundles, missing_bundles, staying_alive
-from pipeline.sweep import EVERYTHING, Filters, MakeExecutor, Outlook, Progress, compute
+from pipeline.sweep import EVERYTHING, Filters, MakeExecutor, Outlook, compute
 
 _SHOWN_CHARACTERS = 200
 
@@ -89,6 +90,7 @@ def _load_prepared(config: SweepConfig) -> tuple[Plan, Facts]:
             f"Running a share failed for {config.results}: expected the plan of a prepared sweep, got no {PLAN_FILE}. "
             "Prepare it on one machine first: robust201 plan --save SWEEP.yaml"
         )
+    ShardStore.open(config.results, shards=config.shards or "")
     kept, facts = load_plan_and_facts(config.results)
     differences = describe_difference(_evaluated(kept.config), _evaluated(config))
     if differences:
@@ -106,7 +108,7 @@ def _evaluated(config: SweepConfig) -> dict[str, Any]:
     return {
         **config.model_dump(
             mode="json",
-            exclude={"name", "results", "execution", "batch_size", "checkpoints", "datasets", "keys"},
+            exclude={"name", "results", "shards", "execution", "batch_size", "checkpoints", "datasets", "keys"},
         ),
         # Workers draw by it, and no bit depends on it elsewhere.
         "batch_size": config.batch_size if config.engine == "reference" else None,

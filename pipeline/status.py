@@ -3,15 +3,18 @@
 import json
 import time
 from collections import Counter
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pipeline.lease import LEASE_NAME
+from pipeline.lease import LEASE_NAME, Holder
 from pipeline.plan import Plan
-from pipeline.shards import Inventory
+from pipeline.progress import FAILURES_FILE, PROGRESS_FILE, read_progress
+from pipeline.records import Unit
+from pipeline.shards import Inventory, ShardStore
 from pipeline.shares import is_at_work, share_folders
-from pipeline.sweep import FAILURES_FILE, PROGRESS_FILE
 
 _STALE_SECONDS = 30.0
 
@@ -27,6 +30,19 @@ class KeyStatus:
 
 
 @dataclass(frozen=True)
+class Cost:
+    """What the evaluations in a folder took; work that was lost is not in it.
+
+    Attributes:
+        hours: worker time, times the GPUs that a worker occupies where there are any.
+        unit: ``"GPU-hours"``, or ``"worker-hours"`` on CPUs.
+    """
+
+    hours: float
+    unit: str
+
+
+@dataclass(frozen=True)
 class SweepStatus:
     """How far a sweep is.
 
@@ -36,11 +52,17 @@ class SweepStatus:
         failures: failed parts that are still missing, as the last run and the shares recorded them.
         damaged: shards that cannot be read.
         stale: evaluations in the folder that the plan does not use.
-        running: whether a driver or a share gave a sign of life within the last half minute.
-        shares: shares that did.
-        units_per_second: rate of those, or of the last run, or None.
-        seconds_left: estimate of the time left at the rate of those that run, or None.
-        worker_seconds: time spent on the evaluations that are done.
+        driver: host, process and start of the driver that holds the lease and gave a sign of life within the last half
+            minute, or None.
+        shares: shares that gave one, such as ``3-of-64``.
+        state: how the last driver ended, or ``running``; None before the first.
+        last_sign_of_life: seconds since a driver or share gave the last one, or None.
+        deaths: workers that died under a bundle, in the last run and the last of every share.
+        preemptions: workers whose machine was taken away, likewise.
+        units_per_second: rate of those at work, or of the last run; None before it is known.
+        seconds_left: estimate of the time left at the rate of those at work, or None.
+        worker_seconds: time spent on the evaluations that are there.
+        cost: the same as people pay for it.
     """
 
     name: str
@@ -48,11 +70,16 @@ class SweepStatus:
     failures: tuple[dict[str, Any], ...]
     damaged: tuple[str, ...]
     stale: int
-    running: bool
-    shares: int
+    driver: str | None
+    shares: tuple[str, ...]
+    state: str | None
+    last_sign_of_life: float | None
+    deaths: int
+    preemptions: int
     units_per_second: float | None
     seconds_left: float | None
     worker_seconds: float
+    cost: Cost
 
     @property
     def done(self) -> int:
@@ -64,20 +91,42 @@ class SweepStatus:
         """Evaluations planned."""
         return sum(key.total for key in self.keys)
 
+    @property
+    def complete(self) -> bool:
+        """Whether every evaluation is done."""
+        return self.done == self.total
+
+    @property
+    def running(self) -> bool:
+        """Whether a driver or a share gave a sign of life within the last half minute."""
+        return self.driver is not None or bool(self.shares)
+
+    @property
+    def failures_by_kind(self) -> dict[str, int]:
+        """Number of `failures` by `pipeline.records.UnitFailure.kind`, the most frequent first."""
+        return dict(Counter(failure["kind"] for failure in self.failures).most_common())
+
     def to_payload(self) -> dict[str, Any]:
         """JSON value for scripts."""
         return {
             "name": self.name,
             "done": self.done,
             "total": self.total,
-            "complete": self.done == self.total,
+            "complete": self.complete,
             "running": self.running,
-            "running_shares": self.shares,
+            "running_driver": self.driver,
+            "running_shares": len(self.shares),
+            "state_of_last_driver": self.state,
+            "seconds_since_last_sign_of_life": self.last_sign_of_life,
             "units_per_second": self.units_per_second,
             "seconds_left": self.seconds_left,
             "worker_seconds": self.worker_seconds,
+            "cost": {"hours": self.cost.hours, "unit": self.cost.unit},
             "stale_evaluations": self.stale,
             "damaged_shards": list(self.damaged),
+            "failures_by_kind": self.failures_by_kind,
+            "worker_deaths": self.deaths,
+            "preemptions": self.preemptions,
             "failures": list(self.failures),
             "keys": [
                 {"dataset": key.dataset, "key": key.key, "done": key.done, "total": key.total} for key in self.keys
@@ -85,85 +134,184 @@ class SweepStatus:
         }
 
 
-def read_status(plan: Plan, inventory: Inventory) -> SweepStatus:
-    """Count what is done of a plan.
+@dataclass(frozen=True)
+class _Count:
+    """What is done of a plan, and what tells whether it must be counted again."""
+
+    shards: tuple[str, ...]
+    damaged: tuple[str, ...]
+    n_rows: int
+    closed: Mapping[tuple[str, str], int]
+    open_units: tuple[Unit, ...]
+    done: Mapping[tuple[str, str], int]
+    macs_left: float
+    stale: int
+
+
+class StatusReader:
+    """Reads a sweep's status again and again; what did not change is not counted again.
 
     Args:
-        plan: the sweep's plan (see `pipeline.sweep.load_plan`).
-        inventory: what its results folder holds.
+        plan: the sweep's plan (see `pipeline.plan_file.load_plan`).
+        clock: seconds since 1970, as the file server has them.
     """
-    done: Counter[tuple[str, str]] = Counter()
-    total: Counter[tuple[str, str]] = Counter()
-    for unit in plan.units:
-        place = unit.dataset, unit.key
-        total[place] += len(unit.strengths)
-        done[place] += sum(inventory.is_complete(unit, strength, plan.measurements) for strength in unit.strengths)
-    results = plan.config.results
-    driver = _read_progress(results)
-    # Progress is written when a part ends, which may be a quarter of an hour apart; the lease beats all the while.
-    # A clock that was set back leaves times in the future, which are no sign of life either.
-    age = min(abs(time.time() - moment) for moment in (driver.get("updated", 0.0), _last_beat(results)))
-    driving = driver.get("state") == "running" and age < _STALE_SECONDS
-    shares = [_read_progress(folder) for folder in share_folders(results) if is_at_work(folder)]
-    working = [driver] * driving + shares
-    return SweepStatus(
-        name=plan.config.name,
-        keys=tuple(
-            KeyStatus(dataset, key, done[dataset, key], total[dataset, key])
-            for dataset in plan.datasets
-            for key in plan.keys(dataset)
-        ),
-        failures=tuple(_open_failures(plan, inventory)),
-        damaged=tuple(inventory.damaged),
-        stale=sum(inventory.foreign({unit.id for unit in plan.units}).values()),
-        running=bool(working),
-        shares=len(shares),
-        units_per_second=sum(one.get("units_per_second", 0.0) for one in working)
-        if working
-        else driver.get("units_per_second"),
-        seconds_left=_seconds_left(plan, inventory, working),
-        worker_seconds=inventory.seconds,
-    )
+
+    def __init__(self, plan: Plan, *, clock: Callable[[], float] = time.time) -> None:
+        self._plan = plan
+        self._clock = clock
+        self._units = {unit.id: unit for unit in plan.units}
+        self._total: Counter[tuple[str, str]] = Counter()
+        for unit in plan.units:
+            self._total[unit.dataset, unit.key] += len(unit.strengths)
+        self._count: _Count | None = None
+
+    def read(self, inventory: Inventory) -> SweepStatus:
+        """Count what is done, and see who is at work.
+
+        Args:
+            inventory: what the results folder holds now.
+        """
+        plan, results = self._plan, self._plan.config.results
+        if self._count is None or (self._count.shards, self._count.damaged) != (inventory.shards, inventory.damaged):
+            self._count = self._count_evaluations(inventory, self._count)
+        count = self._count
+        driver, folders = read_progress(results), share_folders(results)
+        all_shares = {folder: read_progress(folder) for folder in folders}
+        at_work = [folder for folder in folders if is_at_work(folder)]
+        # Progress is written when a part ends, which may be a quarter of an hour apart; the lease beats all the while.
+        # A clock that was set back leaves times in the future, which are no sign of life either.
+        now, signs = self._clock(), (driver.get("updated", 0.0), _modified(results / LEASE_NAME))
+        is_driving = driver.get("state") == "running" and min(abs(now - sign) for sign in signs) < _STALE_SECONDS
+        working = [driver] * is_driving + [all_shares[folder] for folder in at_work]
+        latest = max([*signs, *(_last_sign(folder) for folder in folders)])
+        runs = [driver, *all_shares.values()]
+        return SweepStatus(
+            name=plan.config.name,
+            keys=tuple(
+                KeyStatus(dataset, key, count.done.get((dataset, key), 0), self._total[dataset, key])
+                for dataset in plan.datasets
+                for key in plan.keys(dataset)
+            ),
+            failures=tuple(self._open_failures(inventory)),
+            damaged=tuple(inventory.damaged),
+            stale=count.stale,
+            driver=_describe_driver(results) if is_driving else None,
+            shares=tuple(folder.name for folder in at_work),
+            state=driver.get("state"),
+            last_sign_of_life=max(0.0, now - latest) if latest else None,
+            deaths=sum(run.get("deaths", 0) for run in runs),
+            preemptions=sum(run.get("preemptions", 0) for run in runs),
+            units_per_second=_sum_rates(working or [driver], "units_per_second"),
+            seconds_left=_estimate(count.macs_left, _sum_rates(working, "macs_per_second")),
+            worker_seconds=inventory.seconds,
+            cost=self._cost(inventory.seconds, runs),
+        )
+
+    def _count_evaluations(self, inventory: Inventory, before: _Count | None) -> _Count:
+        """Count what is done; units that were complete stay so unless shards were damaged or taken away."""
+        plan = self._plan
+        fresh = before is None or before.damaged != inventory.damaged or len(inventory) < before.n_rows
+        closed: Counter[tuple[str, str]] = Counter() if fresh or before is None else Counter(before.closed)
+        candidates = plan.units if fresh or before is None else before.open_units
+        done: Counter[tuple[str, str]] = Counter()
+        still_open: list[Unit] = []
+        macs_left = 0.0
+        for unit in candidates:
+            if inventory.count_complete(unit, plan.measurements) == len(unit.strengths):
+                closed[unit.dataset, unit.key] += len(unit.strengths)
+                continue
+            missing = inventory.missing(unit, plan.measurements)
+            still_open.append(unit)
+            macs_left += sum(map(plan.macs, missing))
+            lacking = {strength for part in missing for strength in part.strengths}
+            done[unit.dataset, unit.key] += len(unit.strengths) - len(lacking)
+        stale = sum(inventory.foreign(self._units.keys()).values())
+        return _Count(
+            inventory.shards,
+            inventory.damaged,
+            len(inventory),
+            closed,
+            tuple(still_open),
+            done + closed,
+            macs_left,
+            stale,
+        )
+
+    def _open_failures(self, inventory: Inventory) -> list[dict[str, Any]]:
+        """Failures of the last run and of every share, without those that another run has made good, each once."""
+        results, measurements = self._plan.config.results, self._plan.measurements
+        found = {
+            (failure["label"], *failure["strengths"]): failure
+            for folder in (results, *share_folders(results))
+            for failure in _read_failures(folder)
+        }
+        return [
+            failure
+            for failure in found.values()
+            if (unit := self._units.get(failure["unit"])) is None
+            or not all(inventory.is_complete(unit, strength, measurements) for strength in failure["strengths"])
+        ]
+
+    def _cost(self, worker_seconds: float, runs: list[dict[str, Any]]) -> Cost:
+        """Worker time as it is paid for, by what a worker occupied in the last run that knew."""
+        known = [run["gpus_per_worker"] for run in runs if run.get("gpus_per_worker") is not None]
+        execution = self._plan.config.execution
+        assumed = execution.gpus_per_worker if execution.device == "cuda" else 0.0
+        gpus = float(max(known, default=assumed))
+        hours = worker_seconds / 3600
+        return Cost(hours * gpus, "GPU-hours") if gpus else Cost(hours, "worker-hours")
 
 
-def _last_beat(results: Path) -> float:
+def read_status(plan: Plan, inventory: Inventory) -> SweepStatus:
+    """Count what is done of a plan, once (see `StatusReader`)."""
+    return StatusReader(plan).read(inventory)
+
+
+def watch_status(plan: Plan, store: ShardStore) -> Callable[[], SweepStatus]:
+    """Make a function that reads the status anew at each call.
+
+    Args:
+        plan: the sweep's plan.
+        store: its results.
+    """
+    reader = StatusReader(plan)
+    return lambda: reader.read(store.inventory(on_damage="report"))
+
+
+def _describe_driver(results: Path) -> str:
     try:
-        return (results / LEASE_NAME).stat().st_mtime
+        holder = Holder.read(results / LEASE_NAME)
+    except FileNotFoundError:
+        holder = None
+    return "unknown" if holder is None else f"{holder.host_id.host}, process {holder.pid}, since {holder.since}"
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
     except FileNotFoundError:
         return 0.0
 
 
-def _seconds_left(plan: Plan, inventory: Inventory, working: list[dict[str, Any]]) -> float | None:
-    """Estimate the time left if those that work now do all the rest together."""
-    rate = float(sum(one.get("macs_per_second", 0.0) for one in working))
-    if not rate:
-        return None
-    return sum(plan.macs(part) for unit in plan.units for part in inventory.missing(unit, plan.measurements)) / rate
+def _last_sign(share: Path) -> float:
+    return max(_modified(share / "alive"), _modified(share / PROGRESS_FILE))
 
 
-def _read_progress(folder: Path) -> dict[str, Any]:
-    try:
-        payload: dict[str, Any] = json.loads((folder / PROGRESS_FILE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    return payload
+def _sum_rates(runs: list[dict[str, Any]], name: str) -> float | None:
+    """Sum of a rate over the runs that know it; None where none does."""
+    known = [run[name] for run in runs if run.get(name) is not None]
+    return float(sum(known)) if known else None
 
 
-def _open_failures(plan: Plan, inventory: Inventory) -> list[dict[str, Any]]:
-    """Failures of the last run and of every share, without those that another run has made good, each once."""
-    results = plan.config.results
-    found = {
-        (failure["label"], *failure["strengths"]): failure
-        for folder in (results, *share_folders(results))
-        for failure in _read_failures(folder)
-    }
-    units = {unit.id: unit for unit in plan.units} if found else {}
-    return [
-        failure
-        for failure in found.values()
-        if (unit := units.get(failure["unit"])) is None
-        or not all(inventory.is_complete(unit, strength, plan.measurements) for strength in failure["strengths"])
-    ]
+def _estimate(work: float, rate: float | None) -> float | None:
+    if not work:
+        return 0.0
+    return work / rate if rate else None
+
+
+def show_time(seconds: float) -> str:
+    """Render seconds since 1970 as ``2026-11-21T08:03:25Z``."""
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _read_failures(folder: Path) -> list[dict[str, Any]]:

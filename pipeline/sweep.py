@@ -1,11 +1,9 @@
 """The driver: hashes the inputs, plans, subtracts what is done, runs the rest, and records how it went."""
 
-import json
-import time
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,16 +15,15 @@ from pipeline.files import remove_leftovers, write_text
 from pipeline.inputs import Inputs
 from pipeline.interrupts import draining_on_signals
 from pipeline.lease import Lease
+from pipeline.perturbations import PERTURBATIONS
 from pipeline.plan import Facts, Plan, describe_difference, make_plan
 from pipeline.plan_file import PLAN_FILE, load_plan, save_plan
-from pipeline.records import Bundle, Part, Receipt, UnitFailure
+from pipeline.progress import Progress, Tracker
+from pipeline.records import Bundle, Part
 from pipeline.scheduler import RunTally, Scheduler
 from pipeline.shards import Inventory, MergeReport, ShardStore
 from pipeline.shares import warn_of_shares
-
-PROGRESS_FILE = "progress.json"
-FAILURES_FILE = "failures.jsonl"
-_PROGRESS_SECONDS = 2.0
+from pipeline.work_log import WorkLog
 
 
 @dataclass(frozen=True)
@@ -88,126 +85,6 @@ class Outlook:
     stale: tuple[str, ...]
 
 
-@dataclass
-class Progress:
-    """How far a run is, in units and in work (multiply-accumulates), with its rate.
-
-    Attributes:
-        total_units: units of the run.
-        done_units: units complete.
-        done_evaluations: evaluations committed by this run or before it.
-        total_evaluations: evaluations of the run.
-        remaining_macs: estimated work left.
-        done_macs: estimated work done since the run began.
-        units_of_this_run: units completed since then.
-        started: monotonic seconds when the first part began.
-    """
-
-    total_units: int
-    total_evaluations: int
-    done_units: int = 0
-    done_evaluations: int = 0
-    remaining_macs: float = 0.0
-    done_macs: float = 0.0
-    units_of_this_run: int = 0
-    started: float = field(default_factory=time.monotonic)
-
-    @property
-    def seconds_left(self) -> float | None:
-        """Estimated seconds to the end at the rate so far; None before anything is done."""
-        if not self.done_macs:
-            return None if self.remaining_macs else 0.0
-        return self.remaining_macs * (time.monotonic() - self.started) / self.done_macs
-
-    @property
-    def units_per_second(self) -> float:
-        """Units completed a second since the run began."""
-        return self.units_of_this_run / max(time.monotonic() - self.started, 1e-9)
-
-    @property
-    def macs_per_second(self) -> float:
-        """Multiply-accumulates a second since the run began."""
-        return self.done_macs / max(time.monotonic() - self.started, 1e-9)
-
-
-class Tracker:
-    """Turns receipts into progress, and keeps progress.json and failures.jsonl.
-
-    Args:
-        plan: the units of a run.
-        missing: parts of them to compute.
-        folder: where the two files go.
-        done: evaluations of the plan that are there already.
-    """
-
-    def __init__(self, plan: Plan, missing: Collection[Part], folder: Path, done: int) -> None:
-        self._plan = plan
-        self._units = {part.unit.id: part.unit for part in missing}
-        self._open: Counter[str] = Counter()
-        for part in missing:
-            self._open[part.unit.id] += len(part.strengths) * (part.stop - part.start)
-        self._folder = folder
-        self._last_write = 0.0
-        self.progress = Progress(len(plan.units), plan.n_evaluations)
-        self.progress.done_units = len(plan.units) - len(self._units)
-        self.progress.done_evaluations = done
-        self.progress.remaining_macs = sum(plan.macs(part) for part in missing)
-        (folder / FAILURES_FILE).unlink(missing_ok=True)
-
-    def count(self, event: Event) -> None:
-        """Take an event into account; the files follow within seconds."""
-        if isinstance(event, Receipt):
-            self._receive(event)
-        elif isinstance(event, UnitFailure):
-            self._record(event)
-        if time.monotonic() - self._last_write >= _PROGRESS_SECONDS:
-            self.write(state="running")
-
-    def _receive(self, receipt: Receipt) -> None:
-        unit = self._units.get(receipt.unit_id)
-        if unit is None:
-            return
-        if not self.progress.done_macs:
-            self.progress.started = time.monotonic() - receipt.seconds  # starting workers is not part of the rate
-        macs = self._plan.macs(Part(unit, receipt.strengths, receipt.start, receipt.stop))
-        self.progress.done_macs += macs
-        self.progress.remaining_macs = max(0.0, self.progress.remaining_macs - macs)
-        if receipt.stop == unit.n_images:
-            self.progress.done_evaluations += len(receipt.strengths)
-        self._open[unit.id] -= len(receipt.strengths) * (receipt.stop - receipt.start)
-        if self._open[unit.id] == 0:
-            self.progress.done_units += 1
-            self.progress.units_of_this_run += 1
-
-    def _record(self, failure: UnitFailure) -> None:
-        line = {
-            "unit": failure.part.unit.id,
-            "label": failure.part.label,
-            "strengths": failure.part.strengths,
-            "kind": failure.kind,
-            "attempt": failure.attempt,
-            "message": failure.message,
-            "traceback": failure.traceback,
-        }
-        with (self._folder / FAILURES_FILE).open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps(line) + "\n")
-
-    def write(self, *, state: str) -> None:
-        """Write progress.json: ``running``, ``stopped``, ``drained`` or ``finished``."""
-        self._last_write = time.monotonic()
-        progress = self.progress
-        payload = {
-            "state": state,
-            "updated": time.time(),
-            "done_units": progress.done_units,
-            "total_units": progress.total_units,
-            "units_per_second": progress.units_per_second,
-            "macs_per_second": progress.macs_per_second,
-            "seconds_left": progress.seconds_left,
-        }
-        write_text(self._folder / PROGRESS_FILE, json.dumps(payload))
-
-
 def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, tuple[Path, ...]]:
     """Join the results folders of several clusters that worked on one sweep.
 
@@ -251,11 +128,13 @@ def look_ahead(plan: Plan, full: Plan, inventory: Inventory) -> Outlook:
 
 
 def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
-    """Say which results in a folder belong to another protocol or checkpoint, and what differs."""
+    """Say which results in a folder belong to another protocol or checkpoint, and what differs; by key and field."""
     by_key: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
     for protocol in plan.protocols.values():
         by_key[protocol.payload["dataset"], protocol.payload["key"]].append(protocol.payload)
-    for digest, count in sorted(inventory.foreign({unit.id for unit in plan.units}).items()):
+    found: list[tuple[int, str, str, int]] = []
+    order = list(PERTURBATIONS)
+    for digest, count in inventory.foreign({unit.id for unit in plan.units}).items():
         if digest in plan.protocols:
             what = "another checkpoint, or architectures outside this sweep"
             key = plan.protocols[digest].payload["key"]
@@ -264,6 +143,8 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
             key = payload.get("key", "?")
             current = by_key.get((payload.get("dataset", "?"), key))
             what = "; ".join(describe_difference(payload, current[0])) if current else "a key outside this sweep"
+        found.append((order.index(key) if key in order else len(order), key, what, count))
+    for _, key, what, count in sorted(found):
         yield f"{count} evaluations of {key} are kept but not used: {what}"
 
 
@@ -335,7 +216,7 @@ def _prepared(
     filters.check(config)
     inputs = Inputs(config, say)
     inputs.check()
-    store = ShardStore.create(config.results)
+    store = ShardStore.create(config.results, shards=config.shards or "")
     with Lease.acquire(config.results, on_wait=say) as lease:
         facts = inputs.gather()
         full = make_plan(config, facts)
@@ -370,7 +251,8 @@ def compute(
         check: called now and then; raises where the run must stop.
         say: told of a signal.
     """
-    tracker = Tracker(outlook.plan, outlook.missing, folder, outlook.done)
+    log = WorkLog(outlook.plan.config.results, "driver")
+    tracker = Tracker(outlook.plan, outlook.missing, folder, outlook.done, log)
 
     def observe(event: Event, tally: RunTally) -> None:
         del tally
@@ -383,6 +265,8 @@ def compute(
             execution = outlook.plan.config.execution
             draining = draining_on_signals(say, execution.drain_seconds)
             with draining as request, closing(start_executor()) as executor:
+                tracker.watch(metrics=executor.metrics, gpus_per_worker=executor.gpus_per_worker)
+                log.write("run_started", f"{len(bundles)} bundles, {len(outlook.missing)} parts")
 
                 def should_drain() -> bool:
                     check()
@@ -397,9 +281,12 @@ def compute(
                 )
                 tally = scheduler.run(bundles)
                 tally.time_limit = tally.drained and request.is_time_limit
-    except BaseException:
+            log.write("run_ended", "drained" if tally.drained else "finished", failures=len(tally.failures))
+    except BaseException as error:
         with suppress(StorageError):  # perhaps the very reason to stop
             tracker.write(state="stopped")
+        log.write("run_ended", f"stopped by {type(error).__name__}: {error}", level="error")
         raise
+    tally.computed = tracker.progress.evaluations_of_this_run
     tracker.write(state="drained" if tally.drained else "finished")
     return tally

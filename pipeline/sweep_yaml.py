@@ -1,11 +1,19 @@
-"""The text of a sweep YAML to plain values: nothing but names, numbers, lists and mappings, no name given twice."""
+"""The text of a sweep YAML to plain values: nothing but names, numbers, lists and mappings, no name given twice.
 
+Values may refer to environment variables, as ``${NAME}`` or ``${NAME:-default}``.
+"""
+
+import os
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from pipeline.errors import ConfigError
+
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -58,3 +66,38 @@ def read_fields(path: Path) -> dict[str, Any]:
             f"{'an empty file' if payload is None else type(payload).__name__}. See jobs/ for examples."
         )
     return payload
+
+
+def substitute_variables(value: str) -> str:
+    """Replace ``${NAME}`` and ``${NAME:-default}`` by the values of environment variables.
+
+    Raises:
+        ValueError: a variable is not set, and has no default.
+    """
+
+    def substitute(match: re.Match[str]) -> str:
+        name, default = match.groups()
+        text = os.environ.get(name, default)
+        if text is None:
+            raise ValueError(
+                f"expected the environment variable {name} to be set, got none. First: export {name}=FOLDER."
+            )
+        return text
+
+    return _VARIABLE.sub(substitute, value)
+
+
+def referenced_variables(value: object) -> frozenset[str]:
+    """Names of the environment variables that plain values of a sweep YAML refer to, as in ``${NAME}``.
+
+    Args:
+        value: what the YAML holds: text, numbers, lists and mappings.
+
+    Returns:
+        The names, whether they are set or not.
+    """
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list):
+        return frozenset[str]().union(*map(referenced_variables, value))
+    return frozenset(match[1] for match in _VARIABLE.finditer(value)) if isinstance(value, str) else frozenset()

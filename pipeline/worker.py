@@ -20,6 +20,7 @@ from pipeline.datasets.corrupted import CorruptedStore
 from pipeline.errors import CheckpointError, ConfigError, EvaluationError, StorageError, WorkerBrokenError
 from pipeline.evaluate import ResidentImages, configure_torch, evaluate, resident
 from pipeline.inputs import Inputs
+from pipeline.metrics import Metrics, SilentMetrics
 from pipeline.perturbations import PERTURBATIONS
 from pipeline.perturbations.base import Context, to_float
 from pipeline.perturbations.fused.job import IMAGES_HELD
@@ -33,6 +34,7 @@ from pipeline.spaces.inference.buckets import Bucketed
 from pipeline.spaces.inference.capacity import choose_capacity
 from pipeline.spaces.inference.graphs import GraphCapture
 from pipeline.spaces.network import build_network
+from pipeline.work_log import WorkLog
 
 COMMIT_SECONDS = 300.0
 """A worker writes what it has at least this often, between the strengths of a part."""
@@ -60,6 +62,7 @@ class Worker:
 
     Args:
         settings: the sweep and the hashes of its inputs.
+        metrics: where numbers for monitoring go.
 
     Attributes:
         device: where it computes.
@@ -68,9 +71,11 @@ class Worker:
         ConfigError: the sweep asks for a GPU, and there is none, or for a precision that the device does not have.
     """
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, settings: WorkerSettings, metrics: Metrics | None = None) -> None:
         self.device = choose_device(settings.config.execution.device, settings.config.precision)
         self._config = settings.config
+        self._metrics = metrics or SilentMetrics()
+        self._log = WorkLog(settings.config.results)
         self._facts = settings.datasets
         self._inputs = Inputs(settings.config)
         self._store = ShardStore.open(settings.config.results)
@@ -110,6 +115,13 @@ class Worker:
     def _run_part(self, part: Part) -> Iterator[Receipt | UnitFailure]:
         # A part that needed smaller micro-batches must not change the last bits of the next one.
         self._micro_batch = self._config.execution.micro_batch
+        with self._log.about(part):
+            self._log.write("part_started", strengths=part.strengths, images=f"{part.start}:{part.stop}")
+            for outcome in self._attempt(part):
+                self._log.write_outcome(outcome)
+                yield outcome
+
+    def _attempt(self, part: Part) -> Iterator[Receipt | UnitFailure]:
         remaining = list(part.strengths)
         attempt = 1
         while remaining:
@@ -121,13 +133,18 @@ class Worker:
                 for receipt in self._evaluate(rest):
                     remaining = [strength for strength in remaining if strength not in receipt.strengths]
                     yield receipt
-            except StorageError:
+            except StorageError as error:
+                self._log.write("storage_failed", str(error), level="error")
                 raise
             except Exception as error:
                 if _is_out_of_memory(error) and self._shrink_micro_batch():
                     attempt += 1
+                    unit = part.unit
+                    self._metrics.record("robust201_micro_batch_halvings_total", dataset=unit.dataset, key=unit.key)
+                    self._log.write("micro_batch_halved", f"now {self._micro_batch} images at once", level="warning")
                     continue
                 if isinstance(error, torch.AcceleratorError):
+                    self._log.write("device_failed", str(error), level="error", traceback=traceback.format_exc())
                     raise WorkerBrokenError(
                         f"Evaluating failed for {part.label}: expected a working {self.device.type} device, got "
                         f"{error}. Its process cannot go on; a new one computes the part again."

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from pipeline.checkpoints.store import CheckpointStore
 
-# Machines that are busy are slow: no example has a deadline. The same commit tests the same examples everywhere, so that
+# Machines that are busy are slow: no example has a deadline. One commit tests the same examples everywhere, so that
 # a failure is the change's; `pytest --hypothesis-profile explore` looks for new ones.
 hypothesis.settings.register_profile("robust201", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)

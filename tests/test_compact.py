@@ -7,13 +7,15 @@ import threading
 import time
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from pipeline import files
-from pipeline.errors import StorageFullError
+from pipeline.errors import FormatVersionError, StorageFullError
 from pipeline.shards import ShardStore, merge
 from pipeline.shards.folder import is_compacted
+from pipeline.shards.parquet import encode
 from tests.shard_support import ALL, DEFAULT, assert_equal_values, make_results, make_unit, make_values
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -70,9 +72,49 @@ def test_rows_are_sorted_as_an_export_reads_them(store):
 
 def test_target_size_bounds_the_outputs(store):
     n_bytes = sum(store.folder.path(shard).stat().st_size for shard in store.inventory().shards)
-    report = store.compact(target_bytes=n_bytes // 3)
-    assert report.outputs >= 3
+    report = store.compact(target_bytes=n_bytes // 4)
+    assert report.outputs >= 2
     assert_all_there(store)
+
+
+def test_outputs_and_row_groups_lie_within_their_bounds(tmp_path):
+    # A thousandth of the real sizes, and rows that outweigh their footers, as real ones do.
+    target, row_group, n_images = 192_000, 64_000, 8_000
+    store = ShardStore.create(tmp_path / "results")
+    draws = np.random.default_rng(0)
+    units = [make_unit(architecture, n_images=n_images) for architecture in range(60)]
+    for unit in units:
+        results = make_results(unit, measurements=("accuracy",))
+        for result in results:
+            result.values["predictions"] = draws.integers(0, 3, n_images).astype(np.uint8)
+            result.values["predictions"][:4000] = draws.integers(0, 256, 4000)
+        store.folder.publish("digits", f"{unit.architecture:06d}-pgd", encode(results))
+    sizes = check_sizes(store, store.compact(target_bytes=target, row_group_bytes=row_group), target, row_group)
+    assert len(sizes) >= 3
+    # What comes later joins the remainder, and leaves the others alone.
+    before = set(store.inventory().shards)
+    remainder = store.folder.path(min(before, key=lambda shard: store.folder.path(shard).stat().st_size)).name
+    assert min(sizes) < 2 * target / 3
+    store.commit(make_results(make_unit(99, n_images=n_images), measurements=("accuracy", "predictions")))
+    report = store.compact(target_bytes=target, row_group_bytes=row_group)
+    assert (report.inputs, report.outputs) == (2, 1)
+    assert {shard.rpartition("/")[2] for shard in before - set(store.inventory().shards)} == {remainder}
+    assert store.compact(target_bytes=target, row_group_bytes=row_group).inputs == 0
+
+
+def check_sizes(store, report, target, row_group):
+    """Hold compacted shards to their bounds, all but the last; return their sizes."""
+    paths = [store.folder.path(shard) for shard in store.inventory().shards]
+    assert len(paths) == report.outputs
+    sizes = sorted(path.stat().st_size for path in paths)
+    assert all(2 * target / 3 <= size for size in sizes[1:])
+    assert all(size <= 4 * target / 3 for size in sizes)
+    for path in paths:
+        metadata = pq.read_metadata(path)
+        groups = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
+        assert max(groups) <= row_group
+        assert len(groups) > 1 or path.stat().st_size < row_group
+    return sizes
 
 
 def test_inputs_are_deleted_after_the_grace_period_only(store):
@@ -165,6 +207,25 @@ def test_inputs_of_a_damaged_compacted_shard_are_not_deleted(store):
     assert report.deleted == 0
     assert report.damaged == (shard,)
     assert all(store.folder.path(name).exists() for name in inputs)
+
+
+def test_no_flipped_bit_of_a_compacted_shard_ends_in_another_exception(store):
+    store.compact()
+    (shard,) = store.inventory().shards
+    path = store.folder.path(shard)
+    sound = path.read_bytes()
+    n_noticed = 0
+    for bit in np.random.default_rng(0).integers(0, 8 * len(sound), 400):
+        content = bytearray(sound)
+        content[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(content)
+        try:
+            n_noticed += bool(store.inventory(on_damage="report").damaged)
+        except FormatVersionError:
+            n_noticed += 1
+    path.write_bytes(sound)
+    assert n_noticed > 0
+    assert_all_there(store)
 
 
 def test_verify_finds_rows_lost_in_compaction(store, monkeypatch):

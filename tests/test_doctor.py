@@ -1,10 +1,20 @@
 """What doctor finds wrong, it names with a fix."""
 
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from pipeline.doctor import examine
+from pipeline.doctor_machines import Finding, examine_clock, examine_cluster, examine_device, examine_gpus
 from tests.conftest import MakeSweep
 
 
@@ -51,3 +61,145 @@ def test_cut_off_weights_are_found(make_sweep: MakeSweep, tmp_path: Path) -> Non
     wrong = [finding for finding in examine(make_sweep(checkpoints={"path": str(store)})) if not finding.ok]
     assert [finding.what for finding in wrong] == ["checkpoints"]
     assert "truncated" in wrong[0].fix
+
+
+@pytest.fixture
+def head(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SimpleNamespace]:
+    """What answers like a Ray head's dashboard on loopback; the token of this machine is in a file."""
+    answer = SimpleNamespace(status=200, version=version("ray"), token="the right one", skew=0.0, seen=[])
+
+    class Dashboard(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            answer.seen.append(self.path)
+            sent = self.headers.get("Authorization")
+            right = sent == f"Bearer {answer.token}" or answer.token is None
+            self.send_response_only(answer.status if right else 403 if sent else 401)
+            self.send_header("Date", formatdate(time.time() + answer.skew, usegmt=True))
+            self.end_headers()
+            self.wfile.write(json.dumps({"version": "4", "ray_version": answer.version}).encode())
+
+        def log_message(self, *_arguments: object) -> None:
+            return
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Dashboard)
+    answer.address = f"http://127.0.0.1:{server.server_port}"
+    answer.token_file = tmp_path / "auth_token"
+    answer.token_file.write_text("the right one")
+    answer.token_file.chmod(0o600)
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(answer.token_file))
+    monkeypatch.delenv("RAY_AUTH_TOKEN", raising=False)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield answer
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def wrong_with(head: SimpleNamespace) -> dict[str, Finding]:
+    return {found.what: found for found in examine_cluster(None, head.address) if not found.ok}
+
+
+def test_a_sound_cluster_has_nothing_to_fix(head: SimpleNamespace) -> None:
+    found = {finding.what: finding for finding in examine_cluster(None, head.address)}
+    assert list(found) == ["token", "cluster", "cluster token", "cluster clock"]
+    assert all(finding.ok for finding in found.values())
+    assert head.seen == ["/api/version"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "what", "fix"),
+    [
+        ({"version": "2.40.0"}, "cluster", "Install ray==2.40.0 here"),
+        ({"token": "another"}, "cluster token", "is another cluster's"),
+        ({"token": None, "version": version("ray")}, None, ""),
+        ({"skew": 100.0}, "cluster clock", "NTP"),
+        ({"skew": -100.0}, "cluster clock", "NTP"),
+        ({"status": 500}, "cluster", "dashboard"),
+    ],
+)
+def test_what_is_wrong_with_a_cluster_is_told(
+    head: SimpleNamespace, changes: dict[str, object], what: str | None, fix: str
+) -> None:
+    vars(head).update(changes)
+    found = wrong_with(head)
+    assert list(found) == ([what] if what else [])
+    assert what is None or fix in found[what].fix
+
+
+def test_a_token_that_others_may_read_is_told(head: SimpleNamespace) -> None:
+    head.token_file.chmod(0o644)
+    assert "chmod 600" in wrong_with(head)["token"].fix
+
+
+def test_a_missing_token_is_told_with_where_to_put_it(
+    head: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("RAY_AUTH_TOKEN_PATH")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    found = wrong_with(head)
+    assert list(found) == ["token", "cluster token"]
+    assert "ray get-auth-token" in found["token"].fix
+    head.token = None
+    assert "RAY_AUTH_MODE=token" in wrong_with(head)["cluster token"].fix
+    assert [finding.ok for finding in examine_cluster(None, None)] == [True]  # who computes here needs none
+
+
+def test_an_address_where_nothing_listens_is_told(head: SimpleNamespace) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        head.address = f"http://127.0.0.1:{free.getsockname()[1]}"
+    assert "Start the cluster" in wrong_with(head)["cluster"].fix
+
+
+def test_a_clock_that_is_off_is_told(tmp_path: Path) -> None:
+    assert examine_clock(tmp_path).ok
+    for skew in (-60.0, 60.0):
+        found = examine_clock(tmp_path, clock=lambda skew=skew: time.time() + skew)
+        assert (found.ok, "NTP" in found.fix) == (False, True)
+
+
+def test_a_gpu_that_torch_cannot_use_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import torch
+
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho 'NVIDIA A100, 470.57'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/bin:/usr/bin")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    for built, fix in ((None, "CUDA build"), ("13.0", "Update the driver")):
+        monkeypatch.setattr(torch.version, "cuda", built)
+        found = examine_gpus()
+        assert (found.ok, "NVIDIA A100, 470.57" in found.detail, fix in found.fix) == (False, True, True)
+
+
+def test_a_device_that_is_not_here_is_told(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    config = make_sweep(execution={"device": "cuda"})
+    assert "auto or cpu" in examine_device(config).fix
+    assert examine_device(make_sweep(execution={"device": "cuda", "executor": "ray", "ray_address": "auto"})).ok
+
+
+def test_the_cluster_that_a_sweep_names_is_looked_for(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "a token")
+
+    def cluster(address: str) -> Finding:
+        config = make_sweep(execution={"executor": "ray", "ray_address": address})
+        return next(found for found in examine_cluster(config, None) if found.what == "cluster")
+
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        address = f"127.0.0.1:{head.getsockname()[1]}"
+        assert cluster(address).ok
+    assert "execution.ray_address" in cluster(address).fix
+    assert cluster("auto").ok
+
+
+def test_an_old_library_is_told(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.metadata
+
+    versions = importlib.metadata.version
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.9.3" if name == "ray" else versions(name))
+    wrong = [found for found in examine(None) if not found.ok]
+    assert [(found.what, found.detail) for found in wrong] == [("ray", "2.9.3, older than 2.56")]

@@ -10,8 +10,9 @@ import ray
 from pipeline.checkpoints.store import CheckpointStore
 from pipeline.executors import make_executor
 from pipeline.executors.base import Event
+from pipeline.progress import Progress
 from pipeline.records import Receipt
-from pipeline.sweep import Filters, Progress, run_sweep
+from pipeline.sweep import Filters, run_sweep
 from tests.conftest import TINY_KEYS, MakeSweep
 
 KEYS = {key: TINY_KEYS[key] for key in ("clean", "fgsm", "brightness")}

@@ -358,6 +358,8 @@ def test_imagenet16_is_asked_for_by_hand_and_then_verified(tmp_path: Path, publi
         fetch("ImageNet16-120", tmp_path)
     for words in (str(tmp_path / "ImageNet16"), "val_data (md5 3410e3017fdaefba8d5073aaa65e4bd6)", "image-net.org"):
         assert words in str(caught.value)
+    assert "the files train_data_batch_1 … val_data (" in str(caught.value)
+    assert "), 11 in all, got" in str(caught.value)
     (tmp_path / "ImageNet16").mkdir()
     (tmp_path / "ImageNet16" / "val_data").write_bytes(b"val")
     publish("ImageNet16-120", members={"val_data": sha256(b"val")})

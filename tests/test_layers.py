@@ -10,7 +10,20 @@ import pipeline
 PACKAGE = Path(pipeline.__file__).parent
 LAYERS: dict[str, int] = {
     **dict.fromkeys(
-        ("__init__", "records", "precision", "noise", "errors", "files", "host", "interrupts", "unpickling"), 0
+        (
+            "__init__",
+            "records",
+            "precision",
+            "noise",
+            "errors",
+            "files",
+            "host",
+            "interrupts",
+            "unpickling",
+            "metrics",
+            "work_log",
+        ),
+        0,
     ),
     **dict.fromkeys(("spaces", "checkpoints", "datasets", "perturbations", "measurements", "classifier"), 1),
     **dict.fromkeys(
@@ -31,18 +44,38 @@ LAYERS: dict[str, int] = {
         2,
     ),
     **dict.fromkeys(("executors", "worker", "scheduler"), 3),
-    **dict.fromkeys(("sweep", "share_run", "status", "export", "export_folder", "doctor", "demo", "submission"), 4),
-    **dict.fromkeys(("cli", "cli_slurm", "cli_submit", "cli_train", "exits", "console", "__main__"), 5),
+    **dict.fromkeys(
+        (
+            "sweep",
+            "share_run",
+            "progress",
+            "status",
+            "logs",
+            "watching",
+            "export",
+            "export_folder",
+            "doctor",
+            "doctor_machines",
+            "demo",
+            "submission",
+        ),
+        4,
+    ),
+    **dict.fromkeys(
+        ("cli", "cli_look", "cli_slurm", "cli_submit", "cli_train", "exits", "console", "console_status", "__main__"), 5
+    ),
 }
 # analysis/ stands aside: it may import layers 0 and 1 and itself.
 SIDE = "analysis"
 # The classifier is what attacks work on; every other room of layer 1 stands by itself.
 COMMON = {"classifier"}
-# Ray has two: actors where the driver runs, and the client of its Jobs API where the user sits.
+# Ray has three: actors and metrics where the driver runs, and the client of its Jobs API where the user sits.
 DOORS = {
-    "ray": {"executors/ray.py", "submission/ray_jobs.py"},
+    "ray": {"executors/ray.py", "executors/ray_metrics.py", "submission/ray_jobs.py"},
     "pyarrow": {"shards", "datasets"},
     "pickle": {"unpickling.py"},
+    "fsspec": {"shards/object_place.py"},
+    "s3fs": set(),  # only ever reached through fsspec
 }
 
 

@@ -59,6 +59,11 @@ def test_ids_differ_between_units_and_repeat_between_plans() -> None:
     assert ids(make_plan(make_config(), make_facts())) == BASE
 
 
+def test_protocols_are_told_in_the_order_of_keys() -> None:
+    told = [protocol["key"] for protocol in make_plan(make_config(), make_facts()).meta_payload()["protocols"]]
+    assert told == list(make_config().parameters)
+
+
 def test_one_more_epsilon_keeps_the_units() -> None:
     keys = KEYS | {"pgd": {"epsilons_255": [1, 4, 8], "steps": 5}}
     assert ids(make_plan(make_config(keys=keys), make_facts())) == BASE

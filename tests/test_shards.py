@@ -70,7 +70,7 @@ def test_shard_opens_in_any_parquet_reader(store):
 def test_footer_longer_than_the_first_read(store, monkeypatch):
     unit = make_unit()
     store.commit(make_results(unit))
-    monkeypatch.setattr("pipeline.shards.parquet._TAIL_BYTES", 64)
+    monkeypatch.setattr("pipeline.shards.facts._TAIL_BYTES", 64)
     assert store.inventory().missing(unit, DEFAULT) == ()
 
 

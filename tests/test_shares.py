@@ -23,13 +23,14 @@ from pipeline.export import export_dataset
 from pipeline.lease import Lease
 from pipeline.plan import Plan, assumed_facts, make_plan
 from pipeline.plan_file import load_plan
+from pipeline.progress import Progress
 from pipeline.records import Bundle, Part, Receipt
 from pipeline.scheduler import RunTally
 from pipeline.shards import ShardStore
 from pipeline.share_run import run_share
 from pipeline.shares import Share, all_bundles, missing_bundles, share_folders, staying_alive
 from pipeline.status import SweepStatus, read_status
-from pipeline.sweep import Outlook, Progress, prepare_sweep, run_sweep
+from pipeline.sweep import Outlook, prepare_sweep, run_sweep
 from tests.conftest import REPOSITORY, TINY_KEYS, MakeSweep, RunCommand, WriteSweep, read_tree
 
 KEYS = {key: TINY_KEYS[key] for key in ("clean", "fgsm", "brightness")}
@@ -261,7 +262,9 @@ def test_inputs_that_a_machine_does_not_see_are_found_before_anything_is_compute
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
     sweep = write_sweep()
-    assert robust201("plan", "--save", sweep).code == 0
+    saved = robust201("plan", "--save", sweep)
+    assert saved.code == 0
+    assert saved.err.splitlines()[-1].endswith(f"robust201 run {sweep} --share I/N")
     (tmp_path / "results/images").rename(tmp_path / "elsewhere")
     robust201("run", sweep, "--share", "1/1").refusal(2)
     (tmp_path / "elsewhere").rename(tmp_path / "results/images")
@@ -292,13 +295,13 @@ def test_status_counts_the_shares_that_work(make_sweep: MakeSweep) -> None:
     prepare_sweep(config)
     seen: list[SweepStatus] = []
     compute(config, "1/3", on_progress=lambda _progress, _event: seen.append(status(config)))
-    assert {(state.running, state.shares) for state in seen} == {(True, 1)}
-    assert seen[-1].units_per_second is not None
+    assert {(state.running, state.shares) for state in seen} == {(True, ("1-of-3",))}
     ended = status(config)
-    assert (ended.running, ended.shares) == (False, 0)
+    assert (ended.running, ended.shares) == (False, ())
+    assert ended.units_per_second is None
     # A share that was killed leaves its sign of life behind, which is soon too old.
     (folder,) = share_folders(config.results)
     (folder / "alive").touch()
-    assert status(config).shares == 1
+    assert len(status(config).shares) == 1
     os.utime(folder / "alive", (time.time() - 60,) * 2)
-    assert (status(config).running, status(config).shares) == (False, 0)
+    assert (status(config).running, status(config).shares) == (False, ())

@@ -88,7 +88,7 @@ def test_more_tasks_than_an_array_may_have_are_refused_and_more_than_bundles_cut
     [
         ("sbatch", "echo 'sbatch: error: invalid partition specified: gpu' >&2; exit 1", "invalid partition"),
         ("sbatch", "echo thank you", "squeue --me"),
-        ("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1", "Unable to contact"),
+        ("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1", "Is its controller up (scontrol ping)"),
         ("scontrol", "echo 'MaxArraySize = 0'", "forbids"),
     ],
 )

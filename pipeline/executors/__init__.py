@@ -30,14 +30,17 @@ def make_executor(plan: Plan, facts: Facts) -> Executor:
         A started executor; close it.
     """
     # torch and Ray are imported only once there is something to compute
-    from pipeline.worker import Worker, WorkerSettings
+    from pipeline.worker import Worker, WorkerSettings, choose_device
 
     settings = WorkerSettings(plan.config, facts.datasets)
     if plan.config.execution.executor == "inline":
         from pipeline.executors.inline import InlineExecutor
 
         worker = Worker(settings)
-        return InlineExecutor(worker.run)
+        execution = plan.config.execution
+        on_gpu = choose_device(execution.device, plan.config.precision).type == "cuda"
+        gpus = execution.gpus_per_worker if on_gpu else 0.0
+        return InlineExecutor(worker.run, gpus_per_worker=gpus)
     from pipeline.executors.ray import RayExecutor
 
     return RayExecutor(settings)

@@ -7,6 +7,7 @@ An executor computes bundles and reports events. It decides nothing: retries, is
 from dataclasses import dataclass
 from typing import Protocol
 
+from pipeline.metrics import Metrics
 from pipeline.records import Bundle, Receipt, UnitFailure
 
 
@@ -51,7 +52,15 @@ Event = Receipt | UnitFailure | BundleDone | BundleLost | WorkerLost
 
 
 class Executor(Protocol):
-    """Computes bundles somewhere."""
+    """Computes bundles somewhere.
+
+    Attributes:
+        metrics: where numbers for monitoring go.
+        gpus_per_worker: GPUs that a worker occupies; 0 where it computes on a CPU.
+    """
+
+    metrics: Metrics
+    gpus_per_worker: float
 
     def free_slots(self) -> int:
         """How many more bundles it would take now."""

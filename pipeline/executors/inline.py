@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 from pipeline.executors.base import BundleDone, Event
+from pipeline.metrics import Metrics, SilentMetrics
 from pipeline.records import Bundle, Receipt, UnitFailure
 
 RunBundle = Callable[[Bundle], Iterator[Receipt | UnitFailure]]
@@ -14,9 +15,12 @@ class InlineExecutor:
 
     Args:
         run_bundle: a worker's `run`.
+        gpus_per_worker: see `pipeline.executors.base.Executor`.
     """
 
-    def __init__(self, run_bundle: RunBundle) -> None:
+    def __init__(self, run_bundle: RunBundle, *, gpus_per_worker: float = 0.0) -> None:
+        self.metrics: Metrics = SilentMetrics()
+        self.gpus_per_worker = gpus_per_worker
         self._run_bundle = run_bundle
         self._waiting: deque[Bundle] = deque()
         self._current: tuple[Bundle, Iterator[Receipt | UnitFailure]] | None = None

@@ -17,6 +17,8 @@ from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorErro
 from pipeline.errors import ConfigError, EvaluationError, StorageError, WorkerBrokenError
 from pipeline.executors.base import BundleDone, BundleLost, Event, WorkerLost
 from pipeline.executors.watch import Watch, parse_address
+from pipeline.executors.ray_metrics import RayMetrics
+from pipeline.metrics import Metrics
 from pipeline.records import Bundle, Receipt, UnitFailure
 from pipeline.worker import Worker, WorkerSettings
 
@@ -70,7 +72,7 @@ class _WorkerActor:
     def __init__(self, settings: WorkerSettings, folder: str) -> None:
         with suppress(OSError):  # where it is absent, relative paths fail with a message of their own
             os.chdir(folder)
-        self._worker = Worker(settings)
+        self._worker = Worker(settings, RayMetrics())
 
     def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
         yield from self._worker.run(bundle)
@@ -99,6 +101,7 @@ class RayExecutor:
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
+        self.metrics: Metrics = RayMetrics()
         self._settings = settings
         self._execution = settings.config.execution
         self._draining = False
@@ -109,7 +112,7 @@ class RayExecutor:
             if self._owns_ray:
                 self._start_ray()
                 self._watch = self._start_watch()
-            self._gpus_per_worker = self._execution.gpus_per_worker if self._uses_gpus() else 0
+            self.gpus_per_worker = self._execution.gpus_per_worker if self._uses_gpus() else 0
             for _ in range(self._count_workers()):
                 self._slots.append(self._start_slot())
         except BaseException:
@@ -183,14 +186,14 @@ class RayExecutor:
     def _count_workers(self) -> int:
         resources = ray.cluster_resources()
         by_cpu = resources.get("CPU", 0) / self._execution.cpus_per_worker
-        by_gpu = resources.get("GPU", 0) / self._gpus_per_worker if self._gpus_per_worker else by_cpu
+        by_gpu = resources.get("GPU", 0) / self.gpus_per_worker if self.gpus_per_worker else by_cpu
         room = int(min(by_cpu, by_gpu) + 1e-9)  # three times a third of a GPU is one
         wanted = self._execution.workers or max(room, 1)
         if wanted > room and not self._may_grow:
             # Ray would let the others wait for ever, and with them the bundles that they were given.
             raise ConfigError(
                 f"Starting workers failed for {wanted} of them: expected {self._execution.cpus_per_worker:g} CPUs "
-                f"and {self._gpus_per_worker:g} GPUs each, got {resources.get('CPU', 0):g} CPUs and "
+                f"and {self.gpus_per_worker:g} GPUs each, got {resources.get('CPU', 0):g} CPUs and "
                 f"{resources.get('GPU', 0):g} GPUs in all. "
                 "Lower execution.workers, execution.cpus_per_worker or execution.gpus_per_worker."
             )
@@ -200,7 +203,7 @@ class RayExecutor:
         threads = str(self._execution.threads)
         actor_class = ray.remote(
             num_cpus=self._execution.cpus_per_worker,
-            num_gpus=self._gpus_per_worker,
+            num_gpus=self.gpus_per_worker,
             max_restarts=0,
             concurrency_groups={"control": 1},
             runtime_env={"env_vars": {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}},

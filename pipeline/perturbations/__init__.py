@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
 from pipeline.errors import ConfigError, closest
 from pipeline.records import CLEAN_STRENGTH
@@ -33,10 +33,25 @@ Severity = Annotated[int, Field(ge=1, le=5)]
 PositiveInt = Annotated[int, Field(ge=1)]
 
 
-class Parameters(BaseModel):
-    """Parameters of one key as the sweep YAML gives them; the defaults are the paper's."""
+class Fields(BaseModel):
+    """Base of what the sweep YAML gives: immutable; unknown fields, and yes or no for a number, are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_truth_values(cls, value: object, info: ValidationInfo) -> object:
+        # To Python true is the number 1.
+        items = value if isinstance(value, list | tuple) else (value,)
+        found = [item for item in items if isinstance(item, bool)]
+        if found and cls.model_fields[str(info.field_name)].annotation is not bool:
+            among = " among them" if isinstance(value, list | tuple) else ""
+            raise ValueError(f"expected no yes or no here, got {found[0]}{among}.")
+        return value
+
+
+class Parameters(Fields):
+    """Parameters of one key as the sweep YAML gives them; the defaults are the paper's."""
 
     @property
     def strengths(self) -> tuple[float, ...]:

@@ -1,8 +1,9 @@
 """The store of finished evaluations: immutable Parquet shards named by their content.
 
 A shard under its final name is the record that its evaluations are done. `store` is the face of the room; below it are
-`folder` (names and paths), `parquet` (columns and footer), `scan` and `inventory` (what is there), `reading` (values),
-`verification`, `compaction` and `merging`.
+`folder` (names), `places` and `object_place` (where bytes lie), `parquet` (the form of a shard) and `facts` (what it
+says of its rows), `scan`, `catalogue`, `index` and `inventory` (what is there), `reading` (values), `verification`,
+`compaction` and `merging`.
 """
 
 from pipeline.shards.compaction import CompactReport

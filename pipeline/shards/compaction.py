@@ -8,21 +8,25 @@ bytes have been read back and match its name.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import ShardDamagedError
-from pipeline.files import fsync_folder
+from pipeline.shards.facts import read_footer
 from pipeline.shards.folder import ResultsFolder, is_compacted
 from pipeline.shards.inventory import Inventory
-from pipeline.shards.parquet import MEASUREMENT_TYPES, Footer, Table, gather, read_footer, write_tables
+from pipeline.shards.parquet import MEASUREMENT_TYPES, Footer, Table, gather, write_tables
+from pipeline.shards.places import Entry, LocalPlace, map_ahead
 from pipeline.shards.reading import RowReader
 from pipeline.shards.scan import scan
 
 TEMPORARY_SECONDS = 24 * 3600.0
 """Age from which a temporary file counts as left behind: no write takes that long."""
+
+_FIRST_RATIO = 0.8
+"""Bytes of an output for each byte of small inputs, before one was seen: footers go, and values compress a little
+better. Any true ratio between 0.54 and 1.06 gives an output within the bounds."""
 
 MAX_COMPACTED_INPUTS = 8
 """Compacted shards merged at once: each keeps a row group in memory."""
@@ -68,8 +72,9 @@ class Compaction:
 
     Args:
         folder: the results folder.
-        target_bytes: size that compacted shards aim at, on disk.
-        row_group_bytes: size of their row groups, in memory.
+        target_bytes: size that compacted shards aim at, on disk: from two to four thirds of it. What is left over makes
+            a smaller one, which a later pass merges with what has come since.
+        row_group_bytes: bound on their row groups, in memory and before compression; a larger row makes its own.
         grace_seconds: age of a compacted shard from which its inputs are deleted.
         clock: wall clock in seconds since the epoch, to compare with the times of files.
     """
@@ -84,11 +89,15 @@ class Compaction:
         clock: Callable[[], float],
     ) -> None:
         self._folder = folder
+        self._place = folder.place
+        self._entries: dict[str, Entry] = {}
         self._target_bytes = target_bytes
         self._row_group_bytes = row_group_bytes
         self._grace_seconds = grace_seconds
         self._clock = clock
         self._damaged: set[str] = set()
+        self._least_bytes = 2 * target_bytes // 3
+        self._ratio = _FIRST_RATIO
 
     def run(self) -> CompactReport:
         """Delete what earlier passes merged, then merge what is small.
@@ -97,8 +106,9 @@ class Compaction:
             StorageFullError: no space is left; nothing is lost and nothing half-written.
         """
         deleted = self._delete_inputs()
-        removed = self._remove_temporaries()
+        removed = self._place.remove_temporaries(lambda modified: self._is_old(modified, TEMPORARY_SECONDS))
         inventory = scan(self._folder, verify=False, on_damage="report")
+        self._entries = {entry.name: entry for entry in self._place.entries()}
         self._damaged.update(inventory.damaged)
         inputs = outputs = rows = 0
         for group in self._groups(inventory):
@@ -106,42 +116,30 @@ class Compaction:
             inputs, outputs, rows = inputs + n_inputs, outputs + (n_inputs > 0), rows + n_rows
         return CompactReport(inputs, outputs, rows, deleted, removed, tuple(sorted(self._damaged)))
 
-    def _age(self, path: Path) -> float:
-        return self._clock() - path.stat().st_mtime
+    def _is_old(self, modified: float, seconds: float) -> bool:
+        return self._clock() - modified >= seconds
 
     def _delete_inputs(self) -> int:
         deleted = 0
-        names = self._folder.list_shards()
-        present = set(names)
-        for shard in filter(is_compacted, names):
-            path = self._folder.path(shard)
+        entries = self._place.entries()
+        present = {entry.name for entry in entries}
+        for entry in entries:
+            if not is_compacted(entry.name):
+                continue
             try:
-                inputs = present.intersection(read_footer(path).inputs)
-                if not inputs or self._age(path) < self._grace_seconds:
+                inputs = present.intersection(read_footer(self._place, entry).inputs)
+                if not inputs or not self._is_old(entry.modified, self._grace_seconds):
                     continue
-                self._folder.verify_hash(shard)
+                self._folder.verify_hash(entry.name)
             except ShardDamagedError:
-                self._damaged.add(shard)
+                self._damaged.add(entry.name)
                 continue
             except FileNotFoundError:
                 continue  # another compaction was faster
-            for name in inputs:
-                self._folder.path(name).unlink(missing_ok=True)
-            fsync_folder(path.parent)
+            self._place.delete(sorted(inputs))
             present -= inputs
             deleted += len(inputs)
         return deleted
-
-    def _remove_temporaries(self) -> int:
-        removed = 0
-        for path in self._folder.list_temporaries():
-            try:
-                if self._age(path) >= TEMPORARY_SECONDS:
-                    path.unlink()
-                    removed += 1
-            except FileNotFoundError:
-                continue  # its writer has just finished
-        return removed
 
     def _candidates(self, inventory: Inventory) -> list[_Candidate]:
         numbers, first = np.unique(inventory.row_column("shard"), return_index=True)
@@ -149,10 +147,9 @@ class Compaction:
         for number, row in zip(numbers.tolist(), first.tolist(), strict=True):
             shard = inventory.shards[number]
             unit = inventory.units[inventory.row_column("unit")[row]]
-            try:
-                n_bytes = self._folder.path(shard).stat().st_size
-            except FileNotFoundError:
+            if shard not in self._entries:
                 continue  # another compaction was faster
+            n_bytes = self._entries[shard].n_bytes
             start = int(inventory.row_column("start")[row])
             place = unit.key, unit.architecture, start, shard
             found.append(_Candidate(place, inventory.shard_columns(number), n_bytes, number))
@@ -168,49 +165,76 @@ class Compaction:
             dataset = candidate.shard.partition("/")[0]
             by_form.setdefault((dataset, tuple(sorted(candidate.columns))), []).append(candidate)
         for candidates in by_form.values():
-            compacted = [
-                item for item in candidates if is_compacted(item.shard) and item.n_bytes < self._target_bytes // 2
-            ]
-            compacted = sorted(compacted, key=lambda item: item.n_bytes)[:MAX_COMPACTED_INPUTS]
-            group: list[_Candidate] = []
-            total = 0
-            for item in [*compacted, *(item for item in candidates if not is_compacted(item.shard))]:
-                if group and total + item.n_bytes > self._target_bytes:
-                    yield group
-                    group, total = [], 0
-                group.append(item)
-                total += item.n_bytes
-            yield group
+            yield from self._groups_of_form(candidates)
+
+    def _groups_of_form(self, candidates: list[_Candidate]) -> Iterator[list[_Candidate]]:
+        small = [item for item in candidates if is_compacted(item.shard) and item.n_bytes < self._least_bytes]
+        small = sorted(small, key=lambda item: item.n_bytes)[:MAX_COMPACTED_INPUTS]
+        self._ratio = _FIRST_RATIO  # footers weigh more in one dataset than in another
+        group: list[_Candidate] = []
+        total = 0.0
+        for item in [*small, *(item for item in candidates if not is_compacted(item.shard))]:
+            expected = self._expected_bytes(item)
+            bound = self._target_bytes if total >= self._least_bytes else 2 * self._least_bytes
+            if group and total + expected > bound:
+                yield group
+                group, total = [], 0.0
+                expected = self._expected_bytes(item)  # the group that was just merged has shown more
+            group.append(item)
+            total += expected
+        yield group
+
+    def _expected_bytes(self, item: _Candidate) -> float:
+        """What an input adds to its output: a compacted one what it is, a small one less by what was seen so far."""
+        return item.n_bytes * (1.0 if is_compacted(item.shard) else self._ratio)
 
     def _merge(self, inventory: Inventory, group: list[_Candidate]) -> tuple[int, int]:
-        intact = [item for item in group if self._is_intact(item.shard)]
+        contents = self._verified_contents(group)
+        intact = [item for item in group if item.shard in contents]
         if len(intact) < 2:
             return 0, 0
         inputs = {item.shard for item in intact}
         for shard in filter(is_compacted, tuple(inputs)):
             # What an input replaces may still lie there, and must stay hidden.
-            inputs.update(
-                name for name in read_footer(self._folder.path(shard)).inputs if self._folder.path(name).exists()
-            )
+            inputs.update(self._entries.keys() & set(read_footer(self._place, self._entries[shard]).inputs))
         columns = tuple(name for name in MEASUREMENT_TYPES if name in intact[0].columns)
         rows = _sorted_rows(inventory, [item.number for item in intact])
-        reader = RowReader(self._folder)
+        reader = RowReader(self._folder, contents={name: held for name, held in contents.items() if held is not None})
         dataset = intact[0].shard.partition("/")[0]
         footer = Footer("compacted", columns, tuple(sorted(inputs)))
         with self._folder.publishing_compacted(dataset) as stream:
             n_rows = write_tables(stream, _row_groups(reader, inventory, rows, self._row_group_bytes), footer)
+            n_bytes = stream.tell()
         reader.close()
+        n_small = sum(item.n_bytes for item in intact if not is_compacted(item.shard))
+        n_compacted = sum(item.n_bytes for item in intact) - n_small
+        if n_small > n_compacted:
+            self._ratio = min(1.0, max(0.1, (n_bytes - n_compacted) / n_small))
         return len(intact), n_rows
 
-    def _is_intact(self, shard: str) -> bool:
-        try:
-            self._folder.verify_hash(shard)
-        except ShardDamagedError:
-            self._damaged.add(shard)
-            return False
-        except FileNotFoundError:
-            return False  # another compaction was faster
-        return True
+    def _verified_contents(self, group: list[_Candidate]) -> dict[str, bytes | None]:
+        """Hash inputs, a few at once; damaged and vanished ones are left out.
+
+        Small ones of an object store are kept in memory: reading one again would be another round trip.
+        """
+
+        def verify(shard: str) -> bytes | ShardDamagedError | FileNotFoundError | None:
+            try:
+                if not is_compacted(shard) and not isinstance(self._place, LocalPlace):
+                    return self._folder.read_verified(shard)
+                self._folder.verify_hash(shard)
+            except (ShardDamagedError, FileNotFoundError) as error:
+                return error
+            return None
+
+        contents: dict[str, bytes | None] = {}
+        shards = [item.shard for item in group]
+        for shard, found in zip(shards, map_ahead(verify, shards, self._place.threads), strict=True):
+            if isinstance(found, ShardDamagedError):
+                self._damaged.add(shard)
+            elif not isinstance(found, FileNotFoundError):  # else another compaction was faster
+                contents[shard] = found
+        return contents
 
 
 def _sorted_rows(inventory: Inventory, shard_numbers: list[int]) -> NDArray[np.int64]:
@@ -242,24 +266,27 @@ def _row_groups(
         group, position_in_group = reader.locate(shard, position)
         piece = pending.get((shard, group))
         if piece is None:
-            piece = pending[shard, group] = _Piece(reader.row_group(shard, group))
+            table = reader.row_group(shard, group)
+            piece = _Piece(table, reader.bytes_per_row(shard, group, table))
+        if pending and n_bytes + piece.bytes_per_row > row_group_bytes:
+            yield _gather(pending)
+            pending, n_rows, n_bytes = {}, 0, 0.0
+            piece = _Piece(piece.table, piece.bytes_per_row)
+        pending[shard, group] = piece
         piece.positions.append(position_in_group)
         piece.places.append(n_rows)
         n_rows += 1
         n_bytes += piece.bytes_per_row
-        if n_bytes >= row_group_bytes:
-            yield _gather(pending)
-            pending, n_rows, n_bytes = {}, 0, 0.0
     if pending:
         yield _gather(pending)
 
 
 class _Piece:
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, bytes_per_row: float) -> None:
         self.table = table
+        self.bytes_per_row = bytes_per_row
         self.positions: list[int] = []
         self.places: list[int] = []
-        self.bytes_per_row = table.nbytes / len(table)
 
 
 def _gather(pending: dict[tuple[str, int], _Piece]) -> Table:

@@ -1,35 +1,34 @@
 """The results folder: where its files lie, how a shard gets its name, and how one is set aside.
 
-format.json                                     what this folder is, and the version of its form
+format.json                                     what this folder is, the version of its form, and where its shards lie
 protocols/<digest>.json                         payload of every protocol that rows name
-shards/<dataset>/<index>-<key>-<sha16>.parquet  one part of one unit
+shards/<dataset>/<index>-<key>-<sha16>.parquet  one part of one unit; or below the URL that format.json names
 shards/<dataset>/compact-<sha16>.parquet        many of them, merged
-damaged/<dataset>/                              shards set aside
+damaged/<dataset>/                              shards set aside; those of a URL below it
+index/                                          what is in the shards, to scan faster (see `pipeline.shards.index`)
 lease.json                                      the driver at work (see `pipeline.lease`)
 shares/<i>-of-<n>/                              what each share tells of itself (see `pipeline.shares`)
 slurm/                                          batch file and logs of job arrays
+logs/                                           what workers did, one file each (see `pipeline.work_log`)
 """
 
 import hashlib
 import json
-import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any
 
-from pipeline.errors import FormatVersionError, InputError, ShardDamagedError
-from pipeline.files import atomic_write, fsync_folder, make_folder, new_file, sha256_of, write_text
+from pipeline.errors import ConfigError, FormatVersionError, InputError, ShardDamagedError, StorageError
+from pipeline.files import make_folder, write_text
 from pipeline.records import canonical_json
+from pipeline.shards.object_place import ObjectPlace, folder_of
+from pipeline.shards.places import SHA_DIGITS, SHARD_NAME, HashingStream, LocalPlace, ShardPlace
 
 FORMAT_NAME = "robust201-results"
 FORMAT_VERSION = 1
 """Version of the folder's form; a shard has its own (see `pipeline.shards.parquet`)."""
-
-SHA_DIGITS = 16
-_SHARD_NAME = re.compile(r"(?:(?P<architecture>\d{6})-(?P<key>.+)|(?P<compact>compact))-(?P<sha>[0-9a-f]{16})\.parquet")
-
 
 _NAMES = {
     *("shards", "damaged", "protocols", "plan.json", "progress.json", "failures.jsonl", "lease.json"),
@@ -41,37 +40,6 @@ exported dataset, corrupted images and a checkpoint store."""
 
 def _go_on(_step: str) -> None:
     """Do nothing at a step of a write."""
-
-
-class _HashingStream:
-    """A binary stream that hashes what goes through it."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self.digest = hashlib.sha256()
-        self.closed = False
-
-    def write(self, data: bytes) -> int:
-        self.digest.update(data)
-        return self._stream.write(data)
-
-    def tell(self) -> int:
-        return self._stream.tell()
-
-    def flush(self) -> None:
-        self._stream.flush()
-
-    def writable(self) -> bool:
-        return True
-
-    def readable(self) -> bool:
-        return False
-
-    def seekable(self) -> bool:
-        return False
-
-    def close(self) -> None:
-        """Leave the file open: whoever opened it flushes and renames it."""
 
 
 class ResultsFolder:
@@ -89,15 +57,39 @@ class ResultsFolder:
         self.shards = root / "shards"
         self.damaged = root / "damaged"
         self.protocols = root / "protocols"
+        self.index = root / "index"
         self.on_step = on_step
 
-    def create(self) -> None:
+    @cached_property
+    def place(self) -> ShardPlace:
+        """Where the shards lie, as format.json says; in the folder itself where there is none yet."""
+        url = self.shards_url
+        folder = folder_of(url)
+        if folder is not None:
+            return LocalPlace(folder, folder / "damaged", self.on_step)
+        return ObjectPlace(url, self.on_step) if url else LocalPlace(self.shards, self.damaged, self.on_step)
+
+    @property
+    def shards_url(self) -> str:
+        """URL below which the shards lie; empty for the folder itself."""
+        try:
+            payload = json.loads((self.root / "format.json").read_text(encoding="utf-8"))
+            return str(payload.get("shards", ""))
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+
+    def create(self, shards: str | None = None) -> None:
         """Make an empty results folder, unless it is one already.
 
+        Args:
+            shards: URL below which its shards shall lie, ``""`` for the folder itself; None takes what an existing
+                folder says, and the folder itself for a new one.
+
         Raises:
-            InputError: the path is a file, or a folder that holds something else.
+            InputError: the path is a file, or a folder that holds something else, or its shards lie elsewhere.
             FormatVersionError: another version made it.
             StorageFullError: no space is left.
+            StorageError: the URL cannot be reached.
         """
         form = self.root / "format.json"
         make_folder(self.root)
@@ -108,14 +100,23 @@ class ResultsFolder:
                     f"Creating a results folder failed for {self.root}: expected a new folder, got one with "
                     f"{foreign[0]} but without {form.name}. Name another folder."
                 )
-            write_text(form, canonical_json({"format": FORMAT_NAME, "version": FORMAT_VERSION}) + "\n")
-        self.check_format()
+            payload: dict[str, Any] = {"format": FORMAT_NAME, "version": FORMAT_VERSION}
+            if shards:
+                if folder_of(shards) is None:
+                    ObjectPlace(shards, self.on_step).check()  # a wrong URL must not be remembered
+                payload["shards"] = shards
+            write_text(form, canonical_json(payload) + "\n")
+            self.__dict__.pop("place", None)
+        self.check_format(shards)
 
-    def check_format(self) -> None:
+    def check_format(self, shards: str | None = None) -> None:
         """Make sure that this is a results folder of a version that we know.
 
+        Args:
+            shards: where its shards are expected (see `create`); None for anywhere.
+
         Raises:
-            InputError: it is none.
+            InputError: it is none, or its shards lie elsewhere.
             FormatVersionError: another version made it.
         """
         form = self.root / "format.json"
@@ -139,25 +140,29 @@ class ResultsFolder:
                 f"Opening results failed for {self.root}: expected format {FORMAT_NAME} version {FORMAT_VERSION}, "
                 f"got {name} version {version}. Use the version of robust201 that made the folder."
             )
+        if shards is not None and shards != self.shards_url:
+            raise ConfigError(
+                f"Opening results failed for {self.root}: expected its shards where it was made for, "
+                f"{self.shards_url or self.shards}, got `shards: {shards or 'none'}` in the sweep YAML. Correct that, "
+                f"or name another results folder. If the shards were moved, correct {form}."
+            )
 
     def path(self, shard: str) -> Path:
-        """Path of a shard."""
-        return self.shards / shard
+        """Path of a shard that lies in a folder.
 
-    def list_shards(self) -> list[str]:
-        """Names of all shards, sorted; temporary and other files are left out."""
-        if not self.shards.is_dir():
-            return []
-        names: list[str] = []
-        for folder in sorted(self.shards.iterdir()):
-            if folder.is_dir():
-                found = (entry.name for entry in os.scandir(folder))
-                names.extend(f"{folder.name}/{name}" for name in sorted(found) if _SHARD_NAME.fullmatch(name))
-        return names
+        Raises:
+            StorageError: the shards lie below a URL, where nothing has a path.
+        """
+        if isinstance(self.place, LocalPlace):
+            return self.place.path(shard)
+        raise StorageError(
+            f"Looking up a path failed for {self.place.label(shard)}: expected shards in a folder, got a URL. "
+            "Read it through the store."
+        )
 
     def list_temporaries(self) -> list[Path]:
         """Files that writers left behind, or are writing."""
-        return sorted(self.shards.glob("*/.*.tmp"))
+        return self.place.list_temporaries() if isinstance(self.place, LocalPlace) else []
 
     def verify_hash(self, shard: str) -> None:
         """Compare a shard's bytes with its name.
@@ -166,20 +171,42 @@ class ResultsFolder:
             ShardDamagedError: they differ.
             FileNotFoundError: there is no such shard.
         """
-        path = self.path(shard)
         try:
-            sha = sha256_of(path)[:SHA_DIGITS]
+            sha = self.place.sha256(shard)
         except FileNotFoundError:
             raise
         except OSError as error:
-            raise self._mismatch(path, f"a read error ({error.strerror})") from error
-        if sha != sha_of_name(shard):
-            raise self._mismatch(path, sha)
+            raise self._mismatch(shard, f"a read error ({error.strerror})") from error
+        self.check_hash(shard, sha)
 
-    @staticmethod
-    def _mismatch(path: Path, got: str) -> ShardDamagedError:
+    def read_verified(self, shard: str) -> bytes:
+        """Read a whole shard and compare its bytes with its name.
+
+        Raises:
+            ShardDamagedError: they differ.
+            FileNotFoundError: there is no such shard.
+        """
+        try:
+            content = self.place.read(shard)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise self._mismatch(shard, f"a read error ({error.strerror})") from error
+        self.check_hash(shard, hashlib.sha256(content).hexdigest())
+        return content
+
+    def check_hash(self, shard: str, sha256: str) -> None:
+        """Compare the hash of a shard's bytes with its name.
+
+        Raises:
+            ShardDamagedError: they differ.
+        """
+        if sha256[:SHA_DIGITS] != sha_of_name(shard):
+            raise self._mismatch(shard, sha256[:SHA_DIGITS])
+
+    def _mismatch(self, shard: str, got: str) -> ShardDamagedError:
         return ShardDamagedError(
-            f"Verifying failed for shard {path}: expected SHA-256 {sha_of_name(path.name)}…, got {got}. "
+            f"Verifying failed for shard {self.place.label(shard)}: expected SHA-256 {sha_of_name(shard)}…, got {got}. "
             "Run the sweep again: it sets the shard aside and computes its evaluations anew."
         )
 
@@ -196,39 +223,27 @@ class ResultsFolder:
 
         Raises:
             StorageFullError: no space is left; nothing is left behind.
+            StorageError: it cannot be written; nothing of it is visible.
         """
-        name = f"{stem}-{hashlib.sha256(content).hexdigest()[:SHA_DIGITS]}.parquet"
-        with atomic_write(self.shards / dataset / name, on_step=self.on_step) as stream:
-            stream.write(content)
-        return f"{dataset}/{name}"
+        shard = f"{dataset}/{stem}-{hashlib.sha256(content).hexdigest()[:SHA_DIGITS]}.parquet"
+        self.place.publish(shard, content)
+        return shard
 
     @contextmanager
-    def publishing_compacted(self, dataset: str) -> Iterator[_HashingStream]:
-        """Open a compacted shard for writing; it appears under its name when the block ends without an error.
+    def publishing_compacted(self, dataset: str) -> Iterator[HashingStream]:
+        """Open a compacted shard for writing; it appears, named by its content, when the block ends without an error.
 
         Yields:
-            A write-only stream; after the block `digest` names the shard (see `compacted_name`).
+            A write-only stream.
 
         Raises:
             StorageFullError: no space is left; nothing is left behind.
+            StorageError: it cannot be written; nothing of it is visible.
         """
-        with new_file(self.shards / dataset, on_step=self.on_step) as new:
-            stream = _HashingStream(new.stream)
+        with self.place.writing(dataset) as new:
+            stream = HashingStream(new.stream)
             yield stream
             new.name = f"compact-{stream.digest.hexdigest()[:SHA_DIGITS]}.parquet"
-
-    def set_aside(self, shard: str) -> Path:
-        """Move a shard out of the way, into ``damaged/``.
-
-        Returns:
-            Where it lies now.
-        """
-        source, target = self.path(shard), self.damaged / shard
-        target.parent.mkdir(parents=True, exist_ok=True)
-        source.replace(target)
-        fsync_folder(target.parent)
-        fsync_folder(source.parent)
-        return target
 
 
 def sha_of_name(shard: str) -> str:
@@ -248,5 +263,5 @@ def stem_of(architecture: int, key: str) -> str:
 
 def has_stem(shard: str, stem: str) -> bool:
     """Whether a shard's name begins with what its rows say."""
-    match = _SHARD_NAME.fullmatch(shard.rpartition("/")[2])
+    match = SHARD_NAME.fullmatch(shard.rpartition("/")[2])
     return match is not None and f"{match['architecture']}-{match['key']}" == stem

@@ -1,13 +1,14 @@
 """What a row of a shard says of itself, apart from what it measured."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 
-@dataclass(frozen=True, slots=True)
-class UnitFacts:
+class UnitFacts(NamedTuple):
     """What a shard says of a unit."""
 
     id: str
@@ -31,7 +32,7 @@ class Rows:
         seconds: (R,) float32.
     """
 
-    units: tuple[UnitFacts, ...]
+    units: Sequence[UnitFacts]
     unit: NDArray[np.int64]
     strength: NDArray[np.float64]
     start: NDArray[np.int32]

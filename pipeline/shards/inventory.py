@@ -4,7 +4,6 @@
 """
 
 import json
-from array import array
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,7 +20,7 @@ from numpy.typing import NDArray
 from pipeline.errors import IncompleteError
 from pipeline.measurements import columns_of as measurements_columns
 from pipeline.records import Part, Unit
-from pipeline.shards.identity import Rows, UnitFacts
+from pipeline.shards.identity import UnitFacts
 
 
 class Slice(NamedTuple):
@@ -41,45 +40,21 @@ class UnitGroup:
     slices: tuple[Slice, ...]
 
 
-class InventoryBuilder:
-    """Collects the rows of shards, which must come in the order of their names."""
+@dataclass(frozen=True)
+class Contents:
+    """What a scan found, numbered.
 
-    def __init__(self) -> None:
-        self.units: list[UnitFacts] = []
-        self.numbers: dict[str, int] = {}
-        self.shards: list[str] = []
-        self.columns: list[frozenset[str]] = []
-        self.rows: dict[str, array[Any]] = {name: array(code) for name, code in _ROW_CODES.items()}
-        self._interned: dict[str, str] = {}
-        self._column_sets: dict[tuple[str, ...], frozenset[str]] = {}
+    Attributes:
+        shards: names, sorted.
+        columns: measurement columns of each shard.
+        units: every unit that rows belong to.
+        rows: columns over all rows (see `Inventory.row_column`), by shard and position.
+    """
 
-    def add(self, shard: str, columns: tuple[str, ...], rows: Rows) -> None:
-        """Add the rows of one shard."""
-        places = np.array([self._number(unit) for unit in rows.units], dtype=np.int32)
-        n_rows = len(rows.unit)
-        new: dict[str, NDArray[Any]] = {
-            "unit": places[rows.unit],
-            "strength": rows.strength,
-            "start": rows.start,
-            "stop": rows.stop,
-            "seconds": rows.seconds,
-            "shard": np.full(n_rows, len(self.shards), dtype=np.int32),
-            "position": np.arange(n_rows, dtype=np.int32),
-        }
-        for name, column in self.rows.items():
-            column.frombytes(np.ascontiguousarray(new[name], dtype=column.typecode).tobytes())
-        self.shards.append(shard)
-        self.columns.append(self._column_sets.setdefault(columns, frozenset(columns)))
-
-    def _number(self, unit: UnitFacts) -> int:
-        number = self.numbers.setdefault(unit.id, len(self.units))
-        if number == len(self.units):
-            dataset, key, protocol = (self._interned.setdefault(s, s) for s in (unit.dataset, unit.key, unit.protocol))
-            self.units.append(UnitFacts(unit.id, unit.architecture, dataset, key, protocol, unit.n_images))
-        return number
-
-
-_ROW_CODES = {"unit": "i", "strength": "d", "start": "i", "stop": "i", "seconds": "f", "shard": "i", "position": "i"}
+    shards: tuple[str, ...]
+    columns: list[frozenset[str]]
+    units: list[UnitFacts]
+    rows: dict[str, NDArray[Any]]
 
 
 class Inventory:
@@ -95,7 +70,7 @@ class Inventory:
 
     def __init__(
         self,
-        builder: InventoryBuilder,
+        contents: Contents,
         *,
         damage: Mapping[str, str],
         superseded: Sequence[str] = (),
@@ -104,17 +79,18 @@ class Inventory:
         self.damage = dict(damage)
         self.damaged = tuple(sorted(damage))
         self.superseded = tuple(superseded)
-        self.shards = tuple(builder.shards)
-        self.units = builder.units
-        self._numbers = builder.numbers
-        self._shard_columns = builder.columns
+        self.shards = contents.shards
+        self.units = contents.units
+        self._numbers = {unit.id: number for number, unit in enumerate(self.units)}
+        self._shard_columns = contents.columns
         self._protocols = protocols
-        rows = {name: np.frombuffer(column, dtype=column.typecode) for name, column in builder.rows.items()}
+        rows = contents.rows
         order = np.lexsort([rows[name] for name in ("position", "shard", "stop", "start", "strength", "unit")])
         self._rows = {name: column[order] for name, column in rows.items()}
         self._offsets = np.searchsorted(self._rows["unit"], np.arange(len(self.units) + 1))
         self._n_images = np.array([unit.n_images for unit in self.units], dtype=np.int32)
         self._last: tuple[str, dict[float, list[Slice]]] = ("", {})
+        self._complete: dict[frozenset[str], _Complete] = {}
 
     def __len__(self) -> int:
         return len(self._rows["unit"])
@@ -211,8 +187,39 @@ class Inventory:
 
     def is_complete(self, unit: Unit, strength: float, measurements: Collection[str]) -> bool:
         """Say whether an evaluation is done, with every measurement asked for."""
-        chosen = choose_slices(self._usable(unit, strength, columns_of(measurements)))
-        return not gaps(chosen, unit.n_images)
+        return strength in self._complete_strengths(unit, columns_of(measurements))
+
+    def count_complete(self, unit: Unit, measurements: Collection[str]) -> int:
+        """Count the strengths of a unit that are done, with every measurement asked for."""
+        complete = self._complete_strengths(unit, columns_of(measurements))
+        return len(complete) if complete == unit.strengths else len(set(complete).intersection(unit.strengths))
+
+    def _complete_strengths(self, unit: Unit, columns: frozenset[str]) -> tuple[float, ...]:
+        """Strengths of a unit at which every image is covered by rows with the given columns, ascending."""
+        number = self._numbers.get(unit.id)
+        if number is None:
+            return ()
+        if columns not in self._complete:
+            self._complete[columns] = self._find_complete(columns)
+        found = self._complete[columns]
+        return found.strengths[found.offsets[number] : found.offsets[number + 1]]
+
+    def _find_complete(self, columns: frozenset[str]) -> "_Complete":
+        """Find the complete evaluations of all units at once: one pass over arrays, and a look at those in parts."""
+        if not len(self):
+            return _Complete((), [0])
+        has_columns = np.array([columns <= found for found in self._shard_columns])[self._rows["shard"]]
+        firsts = self._group_starts[:-1]
+        whole = (self._rows["start"] == 0) & (self._rows["stop"] == self._n_images[self._rows["unit"]])
+        complete = np.logical_or.reduceat(whole & has_columns, firsts)
+        for number in np.flatnonzero(~complete).tolist():
+            first, stop = self._group_starts[number : number + 2].tolist()
+            usable = [item for item in self._slices(first, stop) if has_columns[item.row]]
+            n_images = int(self._n_images[self._rows["unit"][first]])
+            complete[number] = not gaps(choose_slices(usable), n_images)
+        chosen = firsts[complete]
+        offsets = np.searchsorted(self._rows["unit"][chosen], np.arange(len(self.units) + 1))
+        return _Complete(tuple(self._rows["strength"][chosen].tolist()), offsets.tolist())
 
     def missing(self, unit: Unit, measurements: Collection[str]) -> tuple[Part, ...]:
         """List what is left to do of a unit.
@@ -225,6 +232,10 @@ class Inventory:
             Parts that complete it: strengths with the same missing images together, all images where nothing is there.
         """
         columns = columns_of(measurements)
+        if unit.id not in self._numbers:
+            return (Part(unit, unit.strengths, 0, unit.n_images),)
+        if self._complete_strengths(unit, columns) == unit.strengths:
+            return ()
         strengths_of: dict[tuple[int, int], list[float]] = {}
         for strength in unit.strengths:
             for gap in gaps(choose_slices(self._usable(unit, strength, columns)), unit.n_images):
@@ -287,6 +298,13 @@ class Inventory:
                 ``seconds``, or ``position`` (of the row in its shard).
         """
         return self._rows[name]
+
+
+class _Complete(NamedTuple):
+    """Strengths of complete evaluations, unit by unit: those of unit i are strengths[offsets[i]:offsets[i + 1]]."""
+
+    strengths: tuple[float, ...]
+    offsets: list[int]
 
 
 def columns_of(measurements: Collection[str]) -> frozenset[str]:

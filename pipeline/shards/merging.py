@@ -1,17 +1,18 @@
 """Result folders of several clusters into one."""
 
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.errors import ShardDamagedError
 from pipeline.files import atomic_write, fsync_folder
 from pipeline.shards.folder import ResultsFolder
+from pipeline.shards.places import HashingStream, LocalPlace
 from pipeline.shards.reading import RowReader
 from pipeline.shards.scan import scan
 from pipeline.shards.verification import Finding, find_unequal_duplicates
+
+_COPY_BYTES = 32 << 20
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def merge(sources: Sequence[Path], target: Path) -> MergeReport:
     """Join results folders; the sources stay as they are, and may overlap.
 
     Names of shards are hashes of their content, so equal names are equal shards; each is verified before it is linked
-    (within a file system) or copied.
+    (within a file system) or copied; the folders may have their shards at different places.
 
     Args:
         sources: results folders.
@@ -62,14 +63,16 @@ def merge(sources: Sequence[Path], target: Path) -> MergeReport:
         inventory = scan(folder, verify=True, on_damage="report")
         conflicts += [Finding(shard, "", "damaged", message) for shard, message in inventory.damage.items()]
         protocols += _receive_protocols(folder, receiver)
+        held = {entry.name for entry in receiver.place.entries()}
         for shard in inventory.shards:
-            if receiver.path(shard).exists():
+            if shard in held:
                 present += 1
             else:
                 _receive_shard(folder, receiver, shard)
                 added += 1
-    for dataset in receiver.shards.iterdir() if receiver.shards.is_dir() else ():
-        fsync_folder(dataset)
+        if isinstance(receiver.place, LocalPlace):
+            for dataset in {shard.partition("/")[0] for shard in inventory.shards}:
+                fsync_folder(receiver.place.path(dataset))  # links are durable only now
     inventory = scan(receiver, verify=False, on_damage="report")
     conflicts += [Finding(shard, "", "damaged", message) for shard, message in inventory.damage.items()]
     conflicts += find_unequal_duplicates(RowReader(receiver), inventory)
@@ -77,25 +80,25 @@ def merge(sources: Sequence[Path], target: Path) -> MergeReport:
 
 
 def _receive_shard(source: ResultsFolder, target: ResultsFolder, shard: str) -> None:
-    path = target.path(shard)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        os.link(source.path(shard), path)
-    except FileExistsError:
-        return
-    except OSError:
-        # Another file system, or one without hard links.
-        with source.path(shard).open("rb") as content, atomic_write(path, on_step=target.on_step) as stream:
-            shutil.copyfileobj(content, stream)
-        _verify_copy(target, shard)
-
-
-def _verify_copy(target: ResultsFolder, shard: str) -> None:
-    try:
-        target.verify_hash(shard)
-    except ShardDamagedError:
-        target.set_aside(shard)
-        raise
+    if isinstance(source.place, LocalPlace) and isinstance(target.place, LocalPlace):
+        path = target.place.path(shard)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source.place.path(shard), path)
+        except FileExistsError:
+            return
+        except OSError:
+            pass  # another file system, or one without hard links: copied below
+        else:
+            return
+    dataset, _, name = shard.partition("/")
+    with target.place.writing(dataset) as new:
+        stream, start = HashingStream(new.stream), 0
+        while piece := source.place.read(shard, start, start + _COPY_BYTES):
+            stream.write(piece)
+            start += len(piece)
+        source.check_hash(shard, stream.digest.hexdigest())
+        new.name = name
 
 
 def _receive_protocols(source: ResultsFolder, target: ResultsFolder) -> int:

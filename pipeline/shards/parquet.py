@@ -1,4 +1,4 @@
-"""The form of a shard, columns and footer; the only `import pyarrow` for results.
+"""The form of a shard, columns and footer: how it is written, and how its values are read.
 
 A shard is a Parquet file (https://parquet.apache.org/docs/file-format/) with one row an evaluation or slice of one. Its
 columns are those of `IDENTITY_TYPES` and `MEASUREMENT_TYPES`. The footer's key `robust201` holds a JSON value: format
@@ -10,11 +10,12 @@ Measured on trained-looking rows: byte-stream-split takes 10 % off the confidenc
 columns without statistics and Arrow schema halve the footer, which is a tenth of a small shard.
 """
 
+import io
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +25,7 @@ from numpy.typing import NDArray
 from pipeline.errors import FormatVersionError, ShardDamagedError
 from pipeline.measurements import COLUMNS
 from pipeline.records import EvaluationResult, canonical_json
-from pipeline.shards.identity import Rows, UnitFacts
+from pipeline.shards.places import ShardPlace
 
 Table = pa.Table
 
@@ -60,23 +61,9 @@ MEASUREMENT_TYPES: dict[str, pa.DataType] = {
 LOCATING_COLUMNS = ("n_classes", "start", "stop")
 """Identity columns that the shapes of a row's measurements follow from."""
 
-_SCAN_COLUMNS = [
-    "unit_id",
-    "architecture",
-    "dataset",
-    "key",
-    "protocol",
-    "n_images",
-    "strength",
-    "start",
-    "stop",
-    "seconds",
-]
 _STRING_COLUMNS = [name for name, kind in IDENTITY_TYPES.items() if kind == pa.string()]
 _float_list = pa.list_(pa.field("element", pa.float64()))
 _FLOAT_LISTS = [f"{name}.list.element" for name, kind in MEASUREMENT_TYPES.items() if kind == _float_list]
-_TAIL_BYTES = 1 << 14
-_FOOTER_END_BYTES = 8  # four bytes of length, four of magic
 
 
 @dataclass(frozen=True)
@@ -108,18 +95,21 @@ class Footer:
         )
 
     @classmethod
-    def from_json(cls, text: bytes, path: Path) -> "Footer":
+    def from_json(cls, text: bytes, label: str) -> "Footer":
         """Read what `to_json` wrote.
 
         Raises:
             FormatVersionError: another format version wrote it.
+            ValueError, KeyError, TypeError: it says something else.
         """
         payload = json.loads(text)
         if payload["format_version"] != FORMAT_VERSION:
             raise FormatVersionError(
-                f"Reading failed for shard {path}: expected format version {FORMAT_VERSION}, "
+                f"Reading failed for shard {label}: expected format version {FORMAT_VERSION}, "
                 f"got {payload['format_version']!r}. Use the version of robust201 that wrote it."
             )
+        names = [payload["kind"], *payload["columns"], *payload["inputs"]]
+        "".join(names).encode()  # texts, and such as can be stored
         return cls(payload["kind"], tuple(payload["columns"]), tuple(payload["inputs"]), payload["identity"])
 
 
@@ -208,118 +198,44 @@ def _flat_lists(values: Sequence[NDArray[Any]], kind: pa.DataType) -> pa.Array:
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.concatenate(flat)), type=kind)
 
 
-def damaged(path: Path, what: object) -> ShardDamagedError:
+def damaged(label: str, what: object) -> ShardDamagedError:
     """Make the error of a shard that cannot be read."""
     return ShardDamagedError(
-        f"Reading failed for shard {path}: expected a whole Parquet file of this project, got {what}. "
+        f"Reading failed for shard {label}: expected a whole Parquet file of this project, got {what}. "
         "Run the sweep again: it sets the shard aside and computes its evaluations anew."
     )
-
-
-def _read_tail(stream: BinaryIO) -> bytes:
-    size = stream.seek(0, 2)
-    stream.seek(max(0, size - _TAIL_BYTES))
-    tail = stream.read()
-    footer_bytes = int.from_bytes(tail[-_FOOTER_END_BYTES:-4], "little") + _FOOTER_END_BYTES
-    if len(tail) < footer_bytes <= size:
-        stream.seek(size - footer_bytes)
-        tail = stream.read()
-    return tail
-
-
-def read_footer(path: Path) -> Footer:
-    """Read what a shard says of itself, from its last bytes only.
-
-    Raises:
-        ShardDamagedError: the file is no whole shard.
-        FormatVersionError: another format version wrote it.
-        FileNotFoundError: there is no such file.
-    """
-    with path.open("rb", buffering=0) as stream:
-        tail = _read_tail(stream)
-    try:
-        metadata = pq.read_metadata(pa.BufferReader(tail)).metadata
-        return Footer.from_json(metadata[FOOTER_KEY.encode()], path)
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
-        raise damaged(path, repr(error)) from error
-
-
-def read_rows(path: Path, footer: Footer) -> Rows:
-    """Read the identity of a shard's rows: from the footer of a shard, from the columns of a compacted one.
-
-    Raises:
-        ShardDamagedError: the file is no whole shard.
-    """
-    try:
-        return _rows_of_footer(footer) if footer.identity else _rows_of_columns(path)
-    except FileNotFoundError:
-        raise
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
-        raise damaged(path, repr(error)) from error
-
-
-def _rows_of_footer(footer: Footer) -> Rows:
-    strengths, start, stop, seconds = footer.identity["rows"]
-    n_rows = len(strengths)
-    return Rows(
-        (UnitFacts(*footer.identity["unit"]),),
-        np.zeros(n_rows, dtype=np.int64),
-        np.array(strengths, dtype=np.float64),
-        np.full(n_rows, start, dtype=np.int32),
-        np.full(n_rows, stop, dtype=np.int32),
-        np.array(seconds, dtype=np.float32),
-    )
-
-
-def _rows_of_columns(path: Path) -> Rows:
-    with pq.ParquetFile(path, read_dictionary=["unit_id", "dataset", "key", "protocol"]) as file:
-        table = file.read(columns=_SCAN_COLUMNS, use_threads=False)
-    ids = table["unit_id"].unify_dictionaries().combine_chunks()
-    if isinstance(ids, pa.ChunkedArray):
-        ids = ids.chunk(0) if ids.num_chunks else pa.array([], pa.string()).dictionary_encode()
-    codes = ids.indices.to_numpy(zero_copy_only=False).astype(np.int64)
-    names = ids.dictionary.to_pylist()
-    present, first, unit = np.unique(codes, return_index=True, return_inverse=True)
-    heads = table.select(_SCAN_COLUMNS[1:6]).take(pa.array(first)).to_pydict()
-    units = tuple(
-        UnitFacts(names[code], *facts) for code, *facts in zip(present.tolist(), *heads.values(), strict=True)
-    )
-    numbers = {name: table[name].to_numpy() for name in _SCAN_COLUMNS[6:]}
-    return Rows(units, unit.astype(np.int64), **numbers)
-
-
-def table_rows(table: pa.Table) -> Rows:
-    """Identity of a table's rows, each row a unit of its own: what `verify` compares with the scan."""
-    facts = table.select(["unit_id", *_SCAN_COLUMNS[1:6]]).to_pydict()
-    units = tuple(UnitFacts(*row) for row in zip(*facts.values(), strict=True))
-    numbers = {name: table[name].to_numpy() for name in _SCAN_COLUMNS[6:]}
-    return Rows(units, np.arange(len(table)), **numbers)
 
 
 class ShardFile:
     """An open shard, read by row group.
 
     Args:
-        path: the file.
+        place: where the shard lies.
+        shard: its name.
+        content: its bytes, where they were read already.
 
     Raises:
         ShardDamagedError: the file is no whole shard.
         FileNotFoundError: there is no such file.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, place: ShardPlace, shard: str, content: bytes | None = None) -> None:
+        self.label = place.label(shard)
         try:
-            self._file = pq.ParquetFile(path)
+            self._source = place.source(shard) if content is None else io.BytesIO(content)
+            self._file = pq.ParquetFile(self._source, pre_buffer=not isinstance(self._source, Path))
             metadata = self._file.metadata
-            counts = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+            groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+            counts = [group.num_rows for group in groups]
         except FileNotFoundError:
             raise
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise damaged(path, repr(error)) from error
+            raise damaged(self.label, repr(error)) from error
         self.columns = tuple(name for name in MEASUREMENT_TYPES if name in self._file.schema_arrow.names)
         self.first_rows = np.cumsum([0, *counts])
         """(G + 1,) int64: the first row of each row group, then the number of rows."""
+        self.encoded_bytes = tuple(group.total_byte_size for group in groups)
+        """Size of each row group before compression."""
 
     def read(self, row_group: int, columns: Sequence[str] | None = None) -> pa.Table:
         """Read one row group.
@@ -334,12 +250,14 @@ class ShardFile:
         try:
             table = self._file.read_row_group(row_group, columns=columns, use_threads=False)
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise damaged(self.path, repr(error)) from error
+            raise damaged(self.label, repr(error)) from error
         return table
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+        if not isinstance(self._source, Path):
+            self._source.close()
 
 
 def row_values(table: pa.Table, row: int, columns: Sequence[str]) -> dict[str, NDArray[Any]]:

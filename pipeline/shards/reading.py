@@ -1,7 +1,7 @@
 """Values of evaluations, read from shards in any order, cheaply in the order in which they are stored."""
 
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,10 +24,14 @@ class RowReader:
     Args:
         folder: the results folder.
         cache_bytes: bound on decoded row groups kept; the one in use is always kept.
+        contents: bytes of shards that need not be read again, by name.
     """
 
-    def __init__(self, folder: ResultsFolder, cache_bytes: int = _CACHE_BYTES) -> None:
+    def __init__(
+        self, folder: ResultsFolder, cache_bytes: int = _CACHE_BYTES, contents: Mapping[str, bytes] | None = None
+    ) -> None:
         self._folder = folder
+        self._contents = contents or {}
         self._cache_bytes = cache_bytes
         self._files: OrderedDict[str, ShardFile] = OrderedDict()
         self._tables: OrderedDict[tuple[str, int, frozenset[str] | None], Table] = OrderedDict()
@@ -45,11 +49,11 @@ class RowReader:
             self._files.move_to_end(shard)
             return self._files[shard]
         try:
-            self._files[shard] = ShardFile(self._folder.path(shard))
+            self._files[shard] = ShardFile(self._folder.place, shard, self._contents.get(shard))
         except FileNotFoundError as error:
             raise StorageError(
-                f"Reading failed for shard {self._folder.path(shard)}: expected it to stay, got none: it was set aside "
-                "or replaced by a compaction meanwhile. Run the same command again."
+                f"Reading failed for shard {self._folder.place.label(shard)}: expected it to stay, got none: it was "
+                "set aside or replaced by a compaction meanwhile. Run the same command again."
             ) from error
         if len(self._files) > _OPEN_FILES:
             self._files.popitem(last=False)[1].close()
@@ -79,6 +83,11 @@ class RowReader:
         while self._held_bytes > self._cache_bytes and len(self._tables) > 1:
             self._held_bytes -= self._tables.popitem(last=False)[1].nbytes
         return table
+
+    def bytes_per_row(self, shard: str, group: int, table: Table) -> float:
+        """Mean size of a row, in memory or encoded, whichever is more: bytes of `predictions` are stored as four."""
+        n_bytes: int = max(table.nbytes, self._file(shard).encoded_bytes[group])
+        return n_bytes / len(table)
 
     def row(self, shard: str, position: int, columns: Collection[str]) -> dict[str, NDArray[Any]]:
         """Read the measurements of one row.

@@ -1,12 +1,17 @@
 """From a results folder to its inventory: which shards count, and which are damaged."""
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pipeline.errors import ShardDamagedError, StorageError
+from pipeline.shards.catalogue import Catalogue, CatalogueBuilder, contents_of, inputs_of, join, names_of
+from pipeline.shards.facts import parse_footer, read_footer, read_rows
 from pipeline.shards.folder import ResultsFolder, is_compacted
 from pipeline.shards.identity import Rows
-from pipeline.shards.inventory import Inventory, InventoryBuilder
-from pipeline.shards.parquet import Footer, read_footer, read_rows
+from pipeline.shards.index import Index
+from pipeline.shards.inventory import Inventory
+from pipeline.shards.parquet import Footer
+from pipeline.shards.places import Entry, map_ahead
 
 OnDamage = Literal["raise", "set_aside", "report"]
 
@@ -53,30 +58,50 @@ class _Scanner:
         self._damage: dict[str, str] = {}
 
     def scan(self) -> Inventory:
-        names = self._folder.list_shards()
+        entries = [entry for entry in self._folder.place.entries() if entry.name not in self._damage]
+        index = Index(self._folder.index)
+        # Whoever verifies reads every byte anyway, and trusts nothing else.
+        known = index.load(entries if not self._verify else ())
+        unknown = set(names_of(known))
+        unread = [entry for entry in entries if entry.name not in unknown]
         # Compacted shards first: only an intact one may hide the shards that it replaces.
-        compacted = {name: self._read(name) for name in names if is_compacted(name)}
-        replaced = {name for content in compacted.values() if content is not None for name in content[0].inputs}
-        builder = InventoryBuilder()
-        for name in names:
-            if name not in replaced:
-                content = compacted[name] if name in compacted else self._read(name)
-                if content is not None:
-                    builder.add(name, content[0].columns, content[1])
-        superseded = [name for name in names if name in replaced]
-        return Inventory(builder, damage=self._damage, superseded=superseded, protocols=self._folder.protocols)
+        compacted = self._read_all([entry for entry in unread if is_compacted(entry.name)])
+        replaced = inputs_of(known) | inputs_of(compacted)
+        rest = self._read_all(
+            [entry for entry in unread if not is_compacted(entry.name) and entry.name not in replaced]
+        )
+        new = join([compacted, rest])
+        index.add(new)
+        contents = contents_of(join([known, new]), hidden=replaced)
+        superseded = [entry.name for entry in entries if entry.name in replaced]
+        return Inventory(contents, damage=self._damage, superseded=superseded, protocols=self._folder.protocols)
 
-    def _read(self, shard: str) -> tuple[Footer, Rows] | None:
-        path = self._folder.path(shard)
+    def _read_all(self, entries: Sequence[Entry]) -> Catalogue:
+        builder = CatalogueBuilder()
+        threads = min(self._folder.place.threads, len(entries))
+        for entry, found in zip(entries, map_ahead(self._read, entries, threads), strict=True):
+            if isinstance(found, ShardDamagedError):
+                self._record(entry.name, found)
+            else:
+                builder.add(entry, *found)
+        return builder.build()
+
+    def _read(self, entry: Entry) -> tuple[Footer, Rows] | ShardDamagedError:
+        place, shard = self._folder.place, entry.name
         try:
-            if self._verify:
-                self._folder.verify_hash(shard)
-            footer = read_footer(path)
-            return footer, read_rows(path, footer)
+            if self._verify and not is_compacted(shard):
+                footer = parse_footer(self._folder.read_verified(shard), place.label(shard))
+            else:
+                if self._verify:
+                    self._folder.verify_hash(shard)
+                footer = read_footer(place, entry)
+            return footer, read_rows(place, shard, footer)
         except ShardDamagedError as error:
-            if self._on_damage == "raise":
-                raise
-            self._damage[shard] = str(error)
-            if self._on_damage == "set_aside":
-                self._folder.set_aside(shard)
-            return None
+            return error
+
+    def _record(self, shard: str, error: ShardDamagedError) -> None:
+        if self._on_damage == "raise":
+            raise error
+        self._damage[shard] = str(error)
+        if self._on_damage == "set_aside":
+            self._folder.place.set_aside(shard)

@@ -42,34 +42,49 @@ class ShardStore:
         self._reader = RowReader(self.folder)
 
     @classmethod
-    def create(cls, root: Path) -> "ShardStore":
+    def create(cls, root: Path, *, shards: str | None = None) -> "ShardStore":
         """Open a results folder, or make an empty one.
 
+        Args:
+            root: the folder.
+            shards: URL below which its shards shall lie, ``""`` for the folder itself; None takes what an existing
+                folder says, and the folder itself for a new one.
+
         Raises:
-            InputError: the path is taken by something else.
+            InputError: the path is taken by something else, or the shards lie elsewhere.
+            StorageError: the URL cannot be reached.
             FormatVersionError: another version made it.
             StorageFullError: no space is left.
         """
         store = cls(root)
-        store.folder.create()
+        store.folder.create(shards)
         return store
 
     @classmethod
-    def open(cls, root: Path) -> "ShardStore":
+    def open(cls, root: Path, *, shards: str | None = None) -> "ShardStore":
         """Open an existing results folder.
 
+        Args:
+            root: the folder.
+            shards: where its shards are expected (see `create`); None for anywhere.
+
         Raises:
-            InputError: it is none.
+            InputError: it is none, or its shards lie elsewhere.
             FormatVersionError: another version made it.
         """
         store = cls(root)
-        store.folder.check_format()
+        store.folder.check_format(shards)
         return store
 
     @property
     def root(self) -> Path:
         """The results folder."""
         return self.folder.root
+
+    @property
+    def shards_url(self) -> str:
+        """URL below which the shards lie; empty where they lie in the results folder."""
+        return self.folder.shards_url
 
     def save_protocol(self, protocol: Protocol) -> None:
         """Store a protocol's payload, so that rows which name its digest can be explained."""
@@ -171,16 +186,16 @@ class ShardStore:
             inventory = self.inventory(on_damage="report")
         return list(verification.verify(self.folder, inventory, on_progress))
 
-    def set_aside(self, shard: str) -> Path:
+    def set_aside(self, shard: str) -> str:
         """Move a shard into ``damaged/``; its evaluations then count as missing.
 
         Args:
             shard: its name, such as ``cifar10/000021-pgd-0123456789abcdef.parquet``.
 
         Returns:
-            Where it lies now.
+            Where it lies now: a path or URL.
         """
-        return self.folder.set_aside(shard)
+        return self.folder.place.set_aside(shard)
 
     def compact(
         self,
@@ -193,8 +208,8 @@ class ShardStore:
         """Merge small shards into large ones, sorted as an export reads them; safe while others commit.
 
         Args:
-            target_bytes: size that compacted shards aim at, on disk.
-            row_group_bytes: size of their row groups, in memory.
+            target_bytes: size that compacted shards aim at, on disk: two to four thirds of it, but for a remainder.
+            row_group_bytes: bound on their row groups, in memory.
             grace_seconds: age of a compacted shard from which the shards that it replaced are deleted.
             clock: wall clock in seconds since the epoch.
 

@@ -9,10 +9,11 @@ from numpy.typing import NDArray
 
 from pipeline.errors import EvaluationError, ShardDamagedError
 from pipeline.measurements import check_values, merge_values
+from pipeline.shards.facts import read_footer, read_rows, table_rows
 from pipeline.shards.folder import ResultsFolder, has_stem, is_compacted, stem_of
 from pipeline.shards.identity import UnitFacts
 from pipeline.shards.inventory import Inventory, Slice, UnitGroup, choose_slices, gaps
-from pipeline.shards.parquet import ShardFile, read_footer, read_rows, row_values, table_rows
+from pipeline.shards.parquet import ShardFile, row_values
 from pipeline.shards.reading import RowReader
 
 FindingKind = Literal["damaged", "invalid", "misplaced", "unequal duplicates", "lost in compaction"]
@@ -82,8 +83,8 @@ def _describe(identity: _Identity) -> str:
 
 
 def _check_rows(folder: ResultsFolder, shard: str, scanned: list[_Identity]) -> Iterator[Finding]:
-    path, compacted = folder.path(shard), is_compacted(shard)
-    file = ShardFile(path)
+    compacted = is_compacted(shard)
+    file = ShardFile(folder.place, shard)
     try:
         for group in range(len(file.first_rows) - 1):
             table = file.read(group)
@@ -98,8 +99,8 @@ def _check_rows(folder: ResultsFolder, shard: str, scanned: list[_Identity]) -> 
                         shard,
                         label,
                         "misplaced",
-                        f"Verifying failed for shard {path}: expected {_describe(known)} (as its footer and name say), "
-                        f"got {label}. Set the shard aside and run the sweep again.",
+                        f"Verifying failed for shard {file.label}: expected {_describe(known)} (as its footer and "
+                        f"name say), got {label}. Set the shard aside and run the sweep again.",
                     )
                 yield from _check_row(shard, label, row_values(table, position, file.columns), identity)
     finally:
@@ -176,10 +177,10 @@ def _unequal(inventory: Inventory, group: UnitGroup, kept: Slice, other: Slice) 
 def _find_lost(folder: ResultsFolder, inventory: Inventory) -> Iterator[Finding]:
     """Compare shards that were replaced, while they still lie there, with what replaced them."""
     present: set[tuple[Any, ...]] | None = None
-    for shard in inventory.superseded:
-        path = folder.path(shard)
+    entries = {entry.name: entry for entry in folder.place.entries()} if inventory.superseded else {}
+    for shard in filter(entries.__contains__, inventory.superseded):
         try:
-            rows = read_rows(path, read_footer(path))
+            rows = read_rows(folder.place, shard, read_footer(folder.place, entries[shard]))
         except (FileNotFoundError, ShardDamagedError):
             continue  # replaced shards are about to be deleted; what replaced them was checked above
         if present is None:

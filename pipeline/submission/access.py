@@ -68,6 +68,12 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def token_file() -> Path:
+    """The file that Ray reads the token from where the environment does not hold it."""
+    named = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    return Path(named).expanduser() if named else Path.home() / ".ray" / "auth_token"
+
+
 def find_token() -> str | None:
     """Find the token where Ray looks for it: RAY_AUTH_TOKEN, the file RAY_AUTH_TOKEN_PATH, ``~/.ray/auth_token``.
 
@@ -82,8 +88,7 @@ def find_token() -> str | None:
     token = os.environ.get("RAY_AUTH_TOKEN", "").strip()
     if token:
         return token
-    named = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    path = Path(named).expanduser() if named else Path.home() / ".ray" / "auth_token"
+    named, path = os.environ.get("RAY_AUTH_TOKEN_PATH"), token_file()
     try:
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:

@@ -10,10 +10,10 @@ from typing import Any
 import yaml
 
 import pipeline
-from pipeline.config import SweepConfig, load_config, referenced_variables
+from pipeline.config import SweepConfig, load_config
 from pipeline.errors import ConfigError
 from pipeline.files import bundled
-from pipeline.sweep_yaml import read_fields
+from pipeline.sweep_yaml import read_fields, referenced_variables
 
 SWEEP_NAME = "sweep.yaml"
 """Name of the sweep within the archive."""

@@ -149,7 +149,8 @@ def _count_shares(options: ArrayOptions, n_bundles: int, limit: int, say: Callab
 
 def _read_array_limit() -> int:
     """Ask Slurm how many tasks an array numbered from 1 may have: its indices stay below MaxArraySize."""
-    answer = _ask("scontrol", "show", "config", seconds=_ASK_SECONDS)
+    advice = "Is its controller up (scontrol ping), and is this a login node of the cluster? --dry-run needs no Slurm."
+    answer = _ask("scontrol", "show", "config", seconds=_ASK_SECONDS, advice=advice)
     match = re.search(r"^MaxArraySize\s*=\s*(\d+)", answer, re.MULTILINE)
     if match is None:
         return ASSUMED_MAX_ARRAY_SIZE - 1
@@ -162,8 +163,8 @@ def _read_array_limit() -> int:
     return limit
 
 
-def _ask(*command: str, seconds: float) -> str:
-    """Run one of Slurm's programs.
+def _ask(*command: str, seconds: float, advice: str = "Correct the option that it names, and submit again.") -> str:
+    """Run one of Slurm's programs, `advice` being what to do where it refuses.
 
     Raises:
         InputError: it is not there, fails or does not answer.
@@ -177,10 +178,7 @@ def _ask(*command: str, seconds: float) -> str:
         ) from error
     if done.returncode:
         said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
-        raise InputError(
-            f"Asking Slurm failed for {' '.join(command)}: expected it to accept, got {said!r}. "
-            "Correct the option that it names, and submit again."
-        )
+        raise InputError(f"Asking Slurm failed for {' '.join(command)}: expected it to accept, got {said!r}. {advice}")
     return done.stdout
 
 

@@ -82,7 +82,7 @@ class Injections:
 
         class DeadlyStore(worker.ShardStore):
             @classmethod
-            def open(cls, root: Path) -> "DeadlyStore":
+            def open(cls, root: Path, **_named: Any) -> "DeadlyStore":
                 return cls(root, on_step=die)
 
         worker.ShardStore = DeadlyStore  # type: ignore[misc]

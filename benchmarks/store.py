@@ -1,0 +1,284 @@
+"""Measure the store of results at the size of the paper's sweep: planning, scans, status, compaction.
+
+    python -m benchmarks.store [--folder FOLDER] [--scale 1.0]
+
+Prints a table: what, how many, seconds, peak memory. Each line is a process of its own, from its start to its end, with
+Python's start and imports (a second or two) and with warm file caches; "cold" means without the index.
+
+The results are invented, with the identities and sizes of `jobs/paper.yaml`. Those of a finished sweep are 1,610,034
+rows in as many compacted shards, row groups and footers as the 133 GB that `plan` estimates would have, but without
+confidences and with values that compress to nothing: scans read none of them, and no disk is filled. The shards that
+are compacted are real in size: confidences are drawn at random, which does not compress at all, where true ones do by
+a quarter. Needs 12 GB in FOLDER at scale 1.
+"""
+
+import argparse
+import itertools
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.config import SweepConfig, load_config
+from pipeline.files import bundled, sha256_of
+from pipeline.plan import Plan, assumed_facts, make_plan
+from pipeline.plan_file import load_plan, save_plan
+from pipeline.records import EvaluationResult, Part, Unit
+from pipeline.shards import ShardStore
+
+ROWS_PER_SHARD = 2_440
+"""Rows of a compacted shard: 133 GB over 1,610,034 rows are 82 kB a row, and 192 MiB a shard."""
+
+ROWS_PER_GROUP = 180
+INPUTS_PER_SHARD = 450
+SMALL_SHARDS = 40_000
+COMPACTED_ARCHITECTURES = 250
+"""Their shards, 45 each, are 5.6 GB: several outputs of compaction in each dataset."""
+
+CLASSES = {"cifar10": 10, "cifar100": 100, "ImageNet16-120": 120}
+MIB = 1 << 20
+
+
+def paper_sweep(results: Path) -> SweepConfig:
+    """The paper's sweep, with another results folder."""
+    os.environ.setdefault("ROBUST201_DATA", str(results / "data"))  # named by the YAML; nothing of it is read
+    return load_config(bundled("jobs/paper.yaml"), results=str(results))
+
+
+def _peak_mib() -> float:
+    """Peak memory of this process; what wait4 tells would be the parent's where that is larger."""
+    status = Path("/proc/self/status").read_text(encoding="utf-8")
+    return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024  # type: ignore[index]
+
+
+def make_results_folder(results: Path) -> tuple[Plan, ShardStore]:
+    """A results folder with the paper's plan, without confidences, and no shard."""
+    config = paper_sweep(results).model_copy(update={"measurements": ("accuracy", "cm")})
+    facts = assumed_facts(config)
+    plan, store = make_plan(config, facts), ShardStore.create(results)
+    save_plan(plan, facts, store)
+    return plan, store
+
+
+def invented(unit: Unit, strength: float, draws: np.random.Generator, *, confidences: bool) -> EvaluationResult:
+    """An evaluation with the shapes of a real one."""
+    n_classes = CLASSES[unit.dataset]
+    counts = draws.multinomial(unit.n_images, np.full(n_classes**2, 1 / n_classes**2)) if confidences else None
+    cm = (
+        np.zeros((n_classes, n_classes), np.int32) if counts is None else counts.reshape(n_classes, -1).astype(np.int32)
+    )
+    values: dict[str, Any] = {"accuracy": np.float64(np.trace(cm) / unit.n_images), "cm": cm}
+    if confidences:
+        for name in ("confidence_label", "confidence_argmax"):
+            rows = draws.random((n_classes, n_classes))
+            values[name] = rows / rows.sum(axis=1, keepdims=True)
+        values["confidence_prediction"] = draws.random(2)
+    return EvaluationResult(Part(unit, unit.strengths, 0, unit.n_images), strength, values, 1.0, {"host": "invented"})
+
+
+def write_small_shards(store: ShardStore, units: Sequence[Unit], *, confidences: bool) -> int:
+    """Write a shard a unit, without waiting for the disk each time; return their bytes."""
+    from pipeline.shards.folder import stem_of
+    from pipeline.shards.parquet import encode
+
+    draws, n_bytes = np.random.default_rng(0), 0
+    for unit in units:
+        content = encode([invented(unit, s, draws, confidences=confidences) for s in unit.strengths])
+        path = store.folder.shards / unit.dataset / "new"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)
+        path.rename(path.with_name(f"{stem_of(unit.architecture, unit.key)}-{sha256_of(path)[:16]}.parquet"))
+        n_bytes += len(content)
+    return n_bytes
+
+
+def write_compacted_shards(store: ShardStore, plan: Plan) -> int:
+    """Write all evaluations of a plan in compacted shards, as an export reads them; return the number of rows."""
+    from pipeline.shards.parquet import Footer, write_tables
+
+    n_rows = 0
+    for dataset in plan.datasets:
+        units = sorted((u for u in plan.units if u.dataset == dataset), key=lambda u: (u.key, u.architecture))
+        rows = ((unit, strength) for unit in units for strength in unit.strengths)
+        while block := list(itertools.islice(rows, ROWS_PER_SHARD)):
+            inputs = tuple(f"{dataset}/{n_rows + i:06d}-pgd-{n_rows + i:016x}.parquet" for i in range(INPUTS_PER_SHARD))
+            with store.folder.publishing_compacted(dataset) as stream:
+                write_tables(stream, _tables(block), Footer("compacted", ("accuracy", "cm"), inputs))
+            n_rows += len(block)
+    return n_rows
+
+
+def _tables(rows: Sequence[tuple[Unit, float]]) -> Iterator[Any]:
+    """Row groups of evaluations whose values are all zero."""
+    import pyarrow as pa
+
+    from pipeline.shards.parquet import schema_of
+
+    cm_type = schema_of(("cm",)).field("cm").type
+    for first in range(0, len(rows), ROWS_PER_GROUP):
+        group = rows[first : first + ROWS_PER_GROUP]
+        n_classes = 10  # of all datasets: zeros of larger matrices would take minutes to write, and no scan reads them
+        offsets = np.arange(len(group) + 1, dtype=np.int32) * n_classes**2
+        yield pa.table(
+            {
+                "unit_id": [unit.id for unit, _ in group],
+                "architecture": [unit.architecture for unit, _ in group],
+                "dataset": [unit.dataset for unit, _ in group],
+                "key": [unit.key for unit, _ in group],
+                "strength": [strength for _, strength in group],
+                "protocol": [unit.protocol for unit, _ in group],
+                "checkpoint_sha256": [unit.checkpoint_sha256 for unit, _ in group],
+                "start": [0] * len(group),
+                "stop": [unit.n_images for unit, _ in group],
+                "n_images": [unit.n_images for unit, _ in group],
+                "n_classes": [n_classes] * len(group),
+                "seconds": [1.0] * len(group),
+                "provenance": ["{}"] * len(group),
+                "accuracy": [0.0] * len(group),
+                "cm": pa.ListArray.from_arrays(
+                    pa.array(offsets), pa.array(np.zeros(offsets[-1], np.int32)), type=cm_type
+                ),
+            },
+            schema=schema_of(("accuracy", "cm")),
+        )
+
+
+# Steps: each runs in a process of its own and returns what it counted.
+
+
+def plan_step(folder: Path) -> str:
+    """Plan the paper's sweep."""
+    config = paper_sweep(folder)
+    summary = make_plan(config, assumed_facts(config)).summary()
+    return f"{summary['units']:,} units, {summary['evaluations']:,} evaluations"
+
+
+def resume_step(folder: Path) -> str:
+    """Find out what a results folder lacks, as `run` and shares do."""
+    from pipeline.sweep import look_ahead
+
+    plan, inventory = load_plan(folder), ShardStore.open(folder).inventory()
+    outlook = look_ahead(plan, plan, inventory)
+    return f"{len(inventory.shards):,} shards, {outlook.done:,} evaluations done"
+
+
+def status_step(folder: Path) -> str:
+    """Count what is done, as `status` does."""
+    from pipeline.status import read_status
+
+    state = read_status(load_plan(folder), ShardStore.open(folder).inventory(on_damage="report"))
+    return f"{state.done:,} of {state.total:,} evaluations"
+
+
+def scan_step(folder: Path) -> str:
+    """Find out what the shards hold, without a plan."""
+    inventory = ShardStore.open(folder).inventory()
+    return f"{len(inventory.shards):,} shards, {len(inventory):,} rows"
+
+
+def compact_step(folder: Path) -> str:
+    """Merge small shards."""
+    store = ShardStore.open(folder)
+    n_bytes = sum(entry.n_bytes for entry in store.folder.place.entries())
+    started = time.perf_counter()
+    report = store.compact()
+    rate = n_bytes / (time.perf_counter() - started) / 1e6
+    return f"{report.inputs:,} shards, {n_bytes / 1e9:.2f} GB at {rate:.0f} MB/s into {report.outputs}"
+
+
+STEPS: dict[str, Callable[[Path], str]] = {
+    "plan": plan_step,
+    "resume": resume_step,
+    "status": status_step,
+    "scan": scan_step,
+    "compact": compact_step,
+}
+
+
+def measure(name: str, step: str, folder: Path) -> None:
+    """Run a step in a process of its own and print its line."""
+    command = [sys.executable, "-m", "benchmarks.store", "--step", step, "--folder", str(folder)]
+    started = time.perf_counter()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    *_, counted, peak = process.stdout.read().splitlines()
+    if process.wait():
+        raise SystemExit(f"{name} failed with exit code {process.returncode}")
+    seconds = time.perf_counter() - started
+    print(f"{name:<42}{counted:<58}{seconds:>8.2f} s{float(peak):>8.0f} MiB", flush=True)
+
+
+def describe_outputs(folder: Path) -> None:
+    """Print the sizes that compaction gave its shards and row groups."""
+    import pyarrow.parquet as pq
+
+    from pipeline.shards.folder import is_compacted
+
+    store = ShardStore.open(folder)
+    for entry in filter(lambda entry: is_compacted(entry.name), store.folder.place.entries()):
+        metadata = pq.read_metadata(store.folder.path(entry.name))
+        groups = [metadata.row_group(i).total_byte_size / MIB for i in range(metadata.num_row_groups)]
+        dataset = entry.name.partition("/")[0]
+        size = f"{entry.n_bytes / MIB:.0f} MiB, {len(groups)} row groups of at most {max(groups):.1f} MiB"
+        print(f"  compacted shard of {dataset}: {size}")
+
+
+def measure_all(folder: Path, scale: float) -> None:
+    """Write invented results and measure everything."""
+    measure("plan the paper's sweep", "plan", folder / "plan")
+    finished = folder / "finished"
+    plan, store = make_results_folder(finished)
+    write_compacted_shards(store, plan.narrow(architectures=plan_architectures(plan, scale)))
+    measure("finished sweep: resume scan, cold", "resume", finished)
+    measure("finished sweep: resume scan, index", "resume", finished)
+    shutil.rmtree(store.folder.index)
+    measure("finished sweep: status, cold", "status", finished)
+    measure("finished sweep: status, index", "status", finished)
+    small = folder / "small"
+    plan, store = make_results_folder(small)
+    write_small_shards(store, plan.units[: round(SMALL_SHARDS * scale)], confidences=False)
+    measure("uncompacted shards: scan, cold", "scan", small)
+    measure("uncompacted shards: scan, index", "scan", small)
+    measure("uncompacted shards: status, index", "status", small)
+    compacted = folder / "compacted"
+    plan, store = make_results_folder(compacted)
+    chosen = plan_architectures(plan, scale * COMPACTED_ARCHITECTURES / len(plan_architectures(plan, 1)))
+    write_small_shards(store, plan.narrow(architectures=chosen).units, confidences=True)
+    measure("compaction", "compact", compacted)
+    describe_outputs(compacted)
+
+
+def plan_architectures(plan: Plan, scale: float) -> tuple[int, ...]:
+    """The first architectures of a plan, as many as a fraction of all."""
+    indices = sorted({unit.architecture for unit in plan.units})
+    return tuple(indices[: max(1, round(scale * len(indices)))])
+
+
+def main() -> None:
+    """Measure everything, or one step."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, help="where results are invented; removed afterwards")
+    parser.add_argument("--scale", type=float, default=1.0, help="fraction of the full size, to try it out")
+    parser.add_argument("--step", choices=sorted(STEPS), help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.step:
+        print(STEPS[arguments.step](arguments.folder))
+        print(_peak_mib())
+        return
+    folder = Path(tempfile.mkdtemp(prefix="robust201-store-", dir=arguments.folder))
+    try:
+        measure_all(folder, arguments.scale)
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""How far a run is: from its events to a rate, an estimate of the time left, files for people, metrics and logs."""
+
+import json
+import time
+from collections import Counter, defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipeline.executors.base import BundleLost, Event, WorkerLost
+from pipeline.files import write_text
+from pipeline.metrics import Metrics, SilentMetrics
+from pipeline.plan import Plan
+from pipeline.records import Part, Receipt, Unit, UnitFailure
+from pipeline.work_log import WorkLog
+
+PROGRESS_FILE = "progress.json"
+FAILURES_FILE = "failures.jsonl"
+_PROGRESS_SECONDS = 2.0
+
+SETTLING_SECONDS = 15.0
+"""Age of a run from which its rate is told."""
+
+
+@dataclass
+class Progress:
+    """How far a run is, in units and in work (multiply-accumulates), with its rate.
+
+    Attributes:
+        total_units: units of the run.
+        done_units: units complete.
+        evaluations_before: evaluations that were there when the run began.
+        total_evaluations: evaluations of the run.
+        remaining_macs: estimated work left.
+        done_macs: estimated work done since the run began.
+        units_of_this_run: units completed since then.
+        evaluations_of_this_run: evaluations computed since then, slices counted by their share of the images.
+        started: monotonic seconds when the first part began.
+    """
+
+    total_units: int
+    total_evaluations: int
+    done_units: int = 0
+    evaluations_before: int = 0
+    remaining_macs: float = 0.0
+    done_macs: float = 0.0
+    units_of_this_run: int = 0
+    evaluations_of_this_run: float = 0.0
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the run is old enough for its rate to mean something: the first parts to end are the cheapest."""
+        return self.units_of_this_run > 0 and time.monotonic() - self.started >= SETTLING_SECONDS
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimated seconds to the end at the rate so far; None before anything is done."""
+        if not self.done_macs:
+            return None if self.remaining_macs else 0.0
+        return self.remaining_macs * (time.monotonic() - self.started) / self.done_macs
+
+    @property
+    def done_evaluations(self) -> int:
+        """Evaluations done by this run or before it."""
+        return self.evaluations_before + int(self.evaluations_of_this_run + 1e-6)
+
+    @property
+    def units_per_second(self) -> float:
+        """Units completed a second since the run began."""
+        return self.units_of_this_run / max(time.monotonic() - self.started, 1e-9)
+
+    @property
+    def macs_per_second(self) -> float:
+        """Multiply-accumulates a second since the run began."""
+        return self.done_macs / max(time.monotonic() - self.started, 1e-9)
+
+
+def read_progress(folder: Path) -> dict[str, Any]:
+    """Read what the last driver or share wrote into its progress.json; empty where there is none."""
+    try:
+        payload: dict[str, Any] = json.loads((folder / PROGRESS_FILE).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
+    return payload
+
+
+class Tracker:
+    """Turns receipts into progress, and keeps progress.json and failures.jsonl.
+
+    Args:
+        plan: the units of a run.
+        missing: parts of them to compute.
+        folder: where the two files go.
+        done: evaluations of the plan that are there already.
+        log: told of what the driver alone sees.
+    """
+
+    def __init__(self, plan: Plan, missing: Collection[Part], folder: Path, done: int, log: WorkLog) -> None:
+        self._plan = plan
+        self._log = log
+        self._metrics: Metrics = SilentMetrics()
+        self._gpus_per_worker = read_progress(folder).get("gpus_per_worker")  # of the last run, until one is known
+        self._deaths = self._preemptions = 0
+        self._missing: defaultdict[tuple[str, str], float] = defaultdict(float)
+        for part in missing:
+            share = (part.stop - part.start) / part.unit.n_images
+            self._missing[part.unit.dataset, part.unit.key] += len(part.strengths) * share
+        self._units = {part.unit.id: part.unit for part in missing}
+        self._open: Counter[str] = Counter()
+        for part in missing:
+            self._open[part.unit.id] += len(part.strengths) * (part.stop - part.start)
+        self._folder = folder
+        self._last_write = 0.0
+        self.progress = Progress(len(plan.units), plan.n_evaluations)
+        self.progress.done_units = len(plan.units) - len(self._units)
+        self.progress.evaluations_before = done
+        self.progress.remaining_macs = sum(plan.macs(part) for part in missing)
+        (folder / FAILURES_FILE).unlink(missing_ok=True)
+
+    def watch(self, *, metrics: Metrics, gpus_per_worker: float) -> None:
+        """Take over from a started executor where metrics go and what a worker occupies."""
+        self._metrics, self._gpus_per_worker = metrics, gpus_per_worker
+
+    def count(self, event: Event) -> None:
+        """Take an event into account; the files follow within seconds."""
+        match event:
+            case Receipt():
+                self._receive(event)
+            case UnitFailure():
+                self._record(event)
+            case BundleLost(started=True):
+                units = {part.unit.id: part.unit for part in event.bundle.parts if self._open[part.unit.id] > 0}
+                self._lose(event.preempted, event.reason, list(units.values()))
+            case WorkerLost():
+                self._lose(event.preempted, event.reason, [])
+        if time.monotonic() - self._last_write >= _PROGRESS_SECONDS:
+            self.write(state="running")
+
+    def _receive(self, receipt: Receipt) -> None:
+        unit = self._units.get(receipt.unit_id)
+        if unit is None:
+            return
+        if not self.progress.done_macs:
+            self.progress.started = time.monotonic() - receipt.seconds  # starting workers is not part of the rate
+        macs = self._plan.macs(Part(unit, receipt.strengths, receipt.start, receipt.stop))
+        self.progress.done_macs += macs
+        self.progress.remaining_macs = max(0.0, self.progress.remaining_macs - macs)
+        share = (receipt.stop - receipt.start) / unit.n_images
+        n_evaluations = len(receipt.strengths) * share
+        self.progress.evaluations_of_this_run += n_evaluations
+        self._missing[unit.dataset, unit.key] -= n_evaluations
+        tags = {"dataset": unit.dataset, "key": unit.key}
+        self._metrics.record("robust201_evaluations_total", n_evaluations, **tags)
+        self._metrics.record("robust201_images_total", n_evaluations * unit.n_images, **tags)
+        self._metrics.record("robust201_part_seconds", receipt.seconds, **tags)
+        self._open[unit.id] -= len(receipt.strengths) * (receipt.stop - receipt.start)
+        if self._open[unit.id] == 0:
+            self.progress.done_units += 1
+            self.progress.units_of_this_run += 1
+
+    def _lose(self, preempted: bool, reason: str, units: Collection[Unit]) -> None:
+        self._preemptions += preempted
+        self._deaths += not preempted
+        self._metrics.record(f"robust201_{'preemptions' if preempted else 'worker_deaths'}_total")
+        concerned: Collection[Unit | None] = units or [None]
+        for unit in concerned:
+            self._log.write("worker_preempted" if preempted else "worker_died", reason, level="warning", unit=unit)
+
+    def _record(self, failure: UnitFailure) -> None:
+        unit = failure.part.unit
+        self._metrics.record("robust201_failures_total", dataset=unit.dataset, key=unit.key, kind=failure.kind)
+        if failure.kind == "killed":  # what workers live to see is in their own logs
+            strengths = list(failure.part.strengths)
+            self._log.write("part_given_up", failure.message, level="error", unit=unit, strengths=strengths)
+        line = {
+            "unit": failure.part.unit.id,
+            "label": failure.part.label,
+            "strengths": failure.part.strengths,
+            "kind": failure.kind,
+            "attempt": failure.attempt,
+            "message": failure.message,
+            "traceback": failure.traceback,
+        }
+        with (self._folder / FAILURES_FILE).open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line) + "\n")
+
+    def write(self, *, state: str) -> None:
+        """Write progress.json: ``running``, ``stopped``, ``drained`` or ``finished``."""
+        self._last_write = time.monotonic()
+        progress = self.progress
+        known = progress.is_settled or state != "running"
+        for (dataset, key), n_missing in self._missing.items():
+            self._metrics.record("robust201_missing_evaluations", max(0.0, n_missing), dataset=dataset, key=key)
+        if known and progress.seconds_left is not None:
+            self._metrics.record("robust201_seconds_left", progress.seconds_left)
+        payload = {
+            "state": state,
+            "updated": time.time(),
+            "done_units": progress.done_units,
+            "total_units": progress.total_units,
+            "units_per_second": progress.units_per_second if known else None,
+            "macs_per_second": progress.macs_per_second if known else None,
+            "seconds_left": progress.seconds_left if known else None,
+            "gpus_per_worker": self._gpus_per_worker,
+            "deaths": self._deaths,
+            "preemptions": self._preemptions,
+        }
+        write_text(self._folder / PROGRESS_FILE, json.dumps(payload))

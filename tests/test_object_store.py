@@ -1,0 +1,468 @@
+"""Shards elsewhere than in the results folder: one contract below any URL, and what only an object store has."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import fsspec
+import pytest
+import s3fs
+
+from pipeline.config import parse_config
+from pipeline.errors import ConfigError, StorageError
+from pipeline.export import export_dataset
+from pipeline.plan_file import load_plan
+from pipeline.shards import ShardStore, merge
+from pipeline.shards.folder import is_compacted
+from pipeline.shards.object_place import PUT_STEPS, ObjectPlace, check_url
+from pipeline.shards.parquet import encode
+from pipeline.shards.places import LocalPlace, map_ahead
+from tests.conftest import read_tree
+from tests.object_stores import BUCKET, s3_server
+from tests.shard_support import ALL, DEFAULT, assert_equal_values, make_results, make_unit, make_values, whole
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for architecture in (5, 3, 1)]
+LATER = lambda: time.time() + 7200  # noqa: E731 - a clock two hours ahead
+HOUR = 3600.0
+
+
+@pytest.fixture(scope="module")
+def s3_environment():
+    with s3_server() as environment:
+        yield environment
+
+
+@pytest.fixture
+def s3(s3_environment, monkeypatch):
+    for name, value in s3_environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("AWS_PROFILE", raising=False)
+    s3fs.S3FileSystem.clear_instance_cache()
+    yield s3fs.S3FileSystem(use_listings_cache=False)
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def s3_url(s3, tmp_path):
+    return f"s3://{BUCKET}/{tmp_path.name}"
+
+
+@pytest.fixture(params=["folder", "file", "memory", "s3"])
+def url(request, tmp_path):
+    if request.param == "s3":
+        return request.getfixturevalue("s3_url")
+    return {"folder": "", "file": f"file://{tmp_path / 'elsewhere'}", "memory": f"memory://{tmp_path.name}"}[
+        request.param
+    ]
+
+
+@pytest.fixture
+def store(url, tmp_path):
+    return ShardStore.create(tmp_path / "results", shards=url)
+
+
+def flip_a_byte(store, shard, position=1000):
+    place = store.folder.place
+    content = bytearray(place.read(shard))
+    content[position] ^= 1
+    if isinstance(place, LocalPlace):
+        place.path(shard).write_bytes(content)
+    else:
+        filesystem, root = fsspec.core.url_to_fs(place.url)
+        filesystem.pipe_file(f"{root}/{shard}", bytes(content))
+
+
+def opened(store):
+    """The file system that a store writes to: its methods are made when it is, so patching the class would not do."""
+    return store.folder.place._filesystem()[0]
+
+
+def assert_all_there(store, units, measurements=DEFAULT):
+    inventory = store.inventory(verify=True)
+    assert inventory.n_evaluations == sum(len(unit.strengths) for unit in units)
+    for unit in units:
+        assert inventory.missing(unit, measurements) == ()
+        for strength in unit.strengths:
+            expected = make_values(unit, strength, 0, unit.n_images, measurements)
+            assert_equal_values(store.values(unit, strength, inventory, measurements), expected)
+    assert store.verify() == []
+    return inventory
+
+
+# The contract, wherever the shards lie
+
+
+def test_values_come_back_as_they_were_committed(store):
+    assert store.inventory().shards == ()
+    shards = [store.commit(make_results(unit, measurements=ALL)).shard for unit in UNITS]
+    assert assert_all_there(store, UNITS, ALL).shards == tuple(sorted(shards))
+    # The folder alone tells where they are.
+    assert ShardStore.open(store.root).inventory().shards == tuple(sorted(shards))
+
+
+def test_a_flipped_byte_is_found_and_set_aside(store):
+    shards = [store.commit(make_results(unit)).shard for unit in UNITS[:2]]
+    sound = store.folder.place.read(shards[0])
+    flip_a_byte(store, shards[0])
+    assert [finding.kind for finding in store.verify()] == ["damaged"]
+    inventory = store.inventory(verify=True, on_damage="set_aside")
+    assert inventory.damaged == (shards[0],)
+    assert inventory.missing(UNITS[0], DEFAULT) == (whole(UNITS[0]),)
+    assert store.inventory(verify=True).shards == (shards[1],)
+    aside = store.folder.place.read(f"damaged/{shards[0]}") if store.shards_url else None
+    aside = aside or (store.root / "damaged" / shards[0]).read_bytes()
+    assert len(aside) == len(sound)
+    assert aside != sound
+    store.commit(make_results(UNITS[0]))
+    assert_all_there(store, UNITS[:2])
+
+
+def test_compaction_beside_a_writer_loses_and_doubles_nothing(store):
+    for unit in UNITS:
+        store.commit(make_results(unit))
+    more = [make_unit(architecture, key="aa_square") for architecture in range(6)]
+    results = [make_results(unit) for unit in more]
+    failures = []
+
+    def commit():
+        try:
+            writer = ShardStore.open(store.root)
+            for result in results:
+                writer.commit(result)
+        except BaseException as error:
+            failures.append(error)
+            raise
+
+    thread = threading.Thread(target=commit)
+    thread.start()
+    n_rounds = 0
+    while thread.is_alive() or n_rounds == 0:
+        store.compact(grace_seconds=0, clock=LATER, target_bytes=40_000)
+        n_rounds += 1
+    thread.join()
+    assert failures == []
+    inventory = assert_all_there(store, UNITS + more)
+    assert any(map(is_compacted, inventory.shards))
+
+
+def test_inputs_go_after_the_grace_period(store):
+    inputs = [store.commit(make_results(unit)).shard for unit in UNITS]
+    assert store.compact(grace_seconds=HOUR).inputs == len(UNITS)
+    assert store.compact(grace_seconds=HOUR).deleted == 0
+    assert sorted(store.inventory().superseded) == sorted(inputs)
+    assert store.compact(grace_seconds=HOUR, clock=LATER).deleted == len(UNITS)
+    (entry,) = store.folder.place.entries()
+    assert is_compacted(entry.name)
+    assert_all_there(store, UNITS)
+
+
+def test_folders_merge_from_and_to_any_place(store, tmp_path):
+    for unit in UNITS:
+        store.commit(make_results(unit))
+    store.compact()
+    damaged = store.commit(make_results(make_unit(99))).shard
+    flip_a_byte(store, damaged)
+    report = merge([store.root], tmp_path / "copy")
+    assert (report.added, [finding.shard for finding in report.conflicts]) == (1, [damaged])
+    copy = ShardStore.open(tmp_path / "copy")
+    assert_all_there(copy, UNITS)
+    more = make_unit(50)
+    copy.commit(make_results(more))
+    store.set_aside(damaged)
+    assert merge([copy.root], store.root).added == 1
+    assert_all_there(store, [*UNITS, more])
+
+
+def test_other_files_below_the_place_are_left_alone(store, tmp_path):
+    shard = store.commit(make_results(UNITS[0])).shard
+    if store.shards_url:
+        filesystem, root = fsspec.core.url_to_fs(store.shards_url)
+        for name in ("readme.txt", "digits/notes.parquet", "damaged/digits/" + shard.rpartition("/")[2]):
+            filesystem.makedirs(f"{root}/{name}".rpartition("/")[0], exist_ok=True)
+            filesystem.pipe_file(f"{root}/{name}", b"x")
+    assert store.inventory(verify=True).shards == (shard,)
+
+
+# What only an object store has
+
+
+def test_the_first_of_equal_writers_wins(s3, s3_url, tmp_path):
+    stores = [ShardStore.create(tmp_path / name, shards=s3_url) for name in "ab"]
+    place = stores[0].folder.place
+    shards = {store.commit(make_results(UNITS[0])).shard for store in stores}
+    (shard,) = shards
+    path = f"{BUCKET}/{tmp_path.name}/{shard}"
+    # The condition reaches the server: an unequal object of the same name is refused there.
+    with pytest.raises(FileExistsError):
+        s3.pipe_file(path, b"other", mode="create")
+    written = s3.info(path)["LastModified"]
+    place.publish(shard, place.read(shard))
+    assert s3.info(path)["LastModified"] == written
+    # Only what was damaged since is written over.
+    flip_a_byte(stores[0], shard)
+    stores[1].commit(make_results(UNITS[0]))
+    assert_all_there(stores[0], UNITS[:1])
+
+
+def test_a_compacted_shard_may_need_several_uploads(s3, s3_url, tmp_path, monkeypatch):
+    # Uploads of several parts begin at a hundred MiB; the smallest part that S3 takes is 5 MiB.
+    monkeypatch.setattr("s3fs.core.calculate_chunksize", lambda *_args, **_named: 5 << 20)
+    place = ShardStore.create(tmp_path / "results", shards=s3_url).folder.place
+    content = os.urandom(11 << 20)
+    name = f"compact-{hashlib.sha256(content).hexdigest()[:16]}.parquet"
+    for _ in range(2):
+        with place.writing("digits") as new:
+            new.stream.write(content)
+            new.name = name
+    (entry,) = place.entries()
+    assert (entry.name, entry.n_bytes) == (f"digits/{name}", len(content))
+    assert entry.mark.endswith('-3"')  # three parts
+    assert place.read(entry.name) == content
+    assert s3.list_multipart_uploads(BUCKET) == []
+
+
+def test_reading_past_the_end_gives_what_there_is(s3, s3_url, tmp_path, monkeypatch):
+    monkeypatch.setattr("pipeline.shards.object_place._RANGE_BYTES", 100)
+    place = ShardStore.create(tmp_path / "results", shards=s3_url).folder.place
+    for n_bytes in (0, 99, 100, 250, 300):
+        content = os.urandom(n_bytes)
+        s3.pipe_file(f"{BUCKET}/{tmp_path.name}/digits/x", content)
+        assert place.read("digits/x") == content
+        assert place.read("digits/x", 50) == content[50:]
+        assert place.read("digits/x", 50, 1000) == content[50:]
+        assert place.read("digits/x", 20, 20) == b""
+
+
+CRASH = """
+import os, sys
+from pathlib import Path
+from pipeline.shards import ShardStore
+
+def die_at(step):
+    if step == sys.argv[2]:
+        os._exit(9)
+
+store = ShardStore(Path(sys.argv[1]), on_step=die_at)
+if len(sys.argv) > 3:
+    store.folder.publish("digits", "000077-pgd", Path(sys.argv[3]).read_bytes())
+else:
+    store.compact()
+"""
+
+
+@pytest.mark.parametrize("step", PUT_STEPS)
+def test_a_killed_writer_leaves_all_or_nothing(s3_url, tmp_path, step):
+    store = ShardStore.create(tmp_path / "results", shards=s3_url)
+    for unit in UNITS[:2]:
+        store.commit(make_results(unit))
+    content = tmp_path / "content"
+    content.write_bytes(encode(make_results(make_unit(77))))
+    for arguments in ([str(content)], []):
+        command = [sys.executable, "-c", CRASH, str(store.root), step, *arguments]
+        assert subprocess.run(command, check=False, cwd=REPOSITORY).returncode == 9
+    done = [*UNITS[:2], make_unit(77)] if step == "put" else UNITS[:2]
+    assert any(map(is_compacted, assert_all_there(store, done).shards)) == (step == "put")
+    store.commit(make_results(make_unit(77)))
+    store.compact()
+    assert_all_there(store, [*UNITS[:2], make_unit(77)])
+
+
+def test_a_scan_sees_what_others_have_just_written(s3_url, tmp_path):
+    mine, other = (ShardStore.create(tmp_path / name, shards=s3_url) for name in "ab")
+    for unit in UNITS[:3]:
+        before = len(mine.inventory())
+        other.commit(make_results(unit))
+        assert len(mine.inventory()) == before + 2
+
+
+def test_what_vanishes_is_missing_as_in_a_folder(s3_url, tmp_path):
+    store = ShardStore.create(tmp_path / "results", shards=s3_url)
+    shard = store.commit(make_results(UNITS[0])).shard
+    inventory = store.inventory()
+    store.folder.place.delete([shard, shard])
+    with pytest.raises(FileNotFoundError):
+        store.folder.place.read(shard)
+    with pytest.raises(StorageError, match="Run the same command again"):
+        store.values(UNITS[0], 1.0, inventory, DEFAULT)
+
+
+# What goes wrong
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("s3://user:secret@host/bucket", "without a password"),
+        ("bucket/prefix", "such as s3://bucket/prefix"),
+        ("s3://", "such as s3://bucket/prefix"),
+        ("simplecache::s3://bucket/prefix", "name the store itself"),
+        ("s33://bucket/prefix", "Did you mean 's3'?"),
+        ("file://relative/path", "file:///FOLDER"),
+        ("${NO_SUCH_NAME}/prefix", "NO_SUCH_NAME to be set"),
+    ],
+)
+def test_urls_that_cannot_hold_shards_are_refused(sweep_fields, url, message):
+    with pytest.raises(ConfigError, match="shards: expected") as caught:
+        parse_config(sweep_fields(shards=url), "test")
+    assert message in str(caught.value)
+    assert "secret" not in str(caught.value)
+
+
+def test_urls_are_compared_in_one_form(monkeypatch, sweep_fields):
+    monkeypatch.setenv("MY_BUCKET", "s3://sweeps")
+    assert parse_config(sweep_fields(shards="${MY_BUCKET}/paper/"), "test").shards == "s3://sweeps/paper"
+    assert check_url("abfs://container@account.dfs.core.windows.net/paper").startswith("abfs://container@account")
+
+
+def test_a_store_that_cannot_be_reached_is_not_remembered(s3, tmp_path, monkeypatch):
+    root = tmp_path / "results"
+    with pytest.raises(StorageError, match="Make the bucket") as caught:
+        ShardStore.create(root, shards="s3://no-such-bucket/prefix")
+    assert "s3://no-such-bucket/prefix" in str(caught.value)
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.raises(StorageError, match="AWS_ACCESS_KEY_ID"):
+        ShardStore.create(root, shards=f"s3://{BUCKET}/prefix")
+    assert not (root / "format.json").exists()
+
+
+def test_a_store_that_refuses_ends_with_its_name_and_advice(s3_url, tmp_path, monkeypatch):
+    store = ShardStore.create(tmp_path / "results", shards=s3_url)
+
+    def refuse(*_args, **_named):
+        raise PermissionError("Access Denied")
+
+    monkeypatch.setattr(opened(store), "pipe_file", refuse)
+    with pytest.raises(StorageError, match=r"may list, read, write and delete") as caught:
+        store.commit(make_results(UNITS[0]))
+    assert caught.value.exit_code == 4
+    assert s3_url in str(caught.value)
+
+
+def test_a_server_that_is_gone_ends_with_advice(s3, tmp_path, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    monkeypatch.setattr("s3fs.core.S3FileSystem.retries", 1)
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.raises(StorageError, match="Check the network"):
+        ShardStore.create(tmp_path / "results", shards=f"s3://{BUCKET}/prefix")
+
+
+def test_a_missing_library_names_the_extra(tmp_path, monkeypatch):
+    def missing(*_args, **_named):
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr("pipeline.shards.object_place.url_to_fs", missing)
+    with pytest.raises(StorageError, match=r"pip install 'robust201\[s3\]'"):
+        ShardStore.create(tmp_path / "results", shards="s3://bucket/prefix")
+
+
+@pytest.mark.parametrize("error", [NotImplementedError("mode"), OSError(38, "NotImplemented")])
+def test_a_store_without_conditions_is_written_to_all_the_same(s3, s3_url, tmp_path, monkeypatch, error):
+    store = ShardStore.create(tmp_path / "results", shards=s3_url)
+    real = opened(store).pipe_file
+
+    def pipe_file(path, value, mode="overwrite"):
+        if mode == "create":
+            raise error
+        real(path, value)
+
+    monkeypatch.setattr(opened(store), "pipe_file", pipe_file)
+    for _ in range(2):
+        store.commit(make_results(UNITS[0]))
+    assert_all_there(store, UNITS[:1])
+
+
+def test_two_uploads_at_the_same_moment_are_told_apart_by_trying_again(s3, s3_url, tmp_path, monkeypatch):
+    store = ShardStore.create(tmp_path / "results", shards=s3_url)
+    real, calls = opened(store).pipe_file, []
+
+    def pipe_file(path, value, mode="overwrite"):
+        calls.append(mode)
+        if len(calls) == 1:
+            conflict = OSError(5, "conflict")
+            conflict.__cause__ = Exception()
+            conflict.__cause__.response = {"Error": {"Code": "ConditionalRequestConflict"}}
+            raise conflict
+        real(path, value, mode=mode)
+
+    monkeypatch.setattr(opened(store), "pipe_file", pipe_file)
+    store.commit(make_results(UNITS[0]))
+    assert calls == ["create", "create"]
+    assert_all_there(store, UNITS[:1])
+
+
+def test_a_folder_whose_shards_lie_elsewhere_is_refused(tmp_path):
+    elsewhere = f"file://{tmp_path / 'elsewhere'}"
+    ShardStore.create(tmp_path / "away", shards=elsewhere)
+    ShardStore.create(tmp_path / "here")
+    for root, shards in (("away", ""), ("away", elsewhere + "2"), ("here", elsewhere)):
+        for opening in (ShardStore.create, ShardStore.open):
+            with pytest.raises(ConfigError, match="shards") as caught:
+                opening(tmp_path / root, shards=shards)
+            assert str(tmp_path / root) in str(caught.value)
+    assert ShardStore.create(tmp_path / "away", shards=elsewhere).shards_url == elsewhere
+
+
+def test_results_of_threads_come_in_order_and_errors_in_their_place():
+    for threads in (1, 3):
+        assert list(map_ahead(lambda number: number * 2, range(50), threads)) == [2 * number for number in range(50)]
+        found = map_ahead(lambda number: 1 // (3 - number), range(9), threads)
+        assert [next(found) for _ in range(3)] == [0, 0, 1]
+        with pytest.raises(ZeroDivisionError):
+            next(found)
+
+
+# Whole sweeps
+
+
+def export(results: Path, out: Path) -> dict[str, bytes]:
+    store = ShardStore.open(results)
+    export_dataset(load_plan(results), store, store.inventory(verify=True), out)
+    return read_tree(out)
+
+
+def test_a_sweep_to_s3_exports_the_bytes_of_one_to_a_folder(robust201, write_sweep, s3, s3_url, tmp_path):
+    local, away = tmp_path / "results", tmp_path / "away"
+    assert robust201("run", write_sweep()).code == 0
+    sweep = write_sweep(shards=s3_url, results=str(away))
+    # Half of it as a share of a prepared sweep, the rest by a driver.
+    assert robust201("plan", "--save", sweep).code == 0
+    assert robust201("run", sweep, "--share", "1/2", "--executor", "inline").code == 0
+    assert robust201("run", sweep).code == 0
+    assert not (away / "shards").exists()
+    for command in ("status", "verify", "compact"):
+        assert robust201(command, away).code == 0, command
+    expected = export(local, tmp_path / "one")
+    assert export(away, tmp_path / "two") == expected
+    assert robust201("merge", away, "--into", tmp_path / "joined").code == 0
+    assert export(tmp_path / "joined", tmp_path / "three") == expected
+    assert robust201("run", write_sweep(results=str(away))).refusal(2)
+    nowhere = write_sweep(shards="s3://no-such-bucket/sweep", results=str(tmp_path / "nowhere"))
+    assert "s3://no-such-bucket/sweep" in robust201("run", nowhere).refusal(4)
+    for path in away.rglob("*.json"):
+        assert "not-a-secret" not in path.read_text()
+
+
+@pytest.mark.ray
+def test_rays_workers_reach_the_shards(make_sweep, s3, s3_url):
+    from pipeline.executors import make_executor
+    from pipeline.sweep import run_sweep
+
+    config = make_sweep(shards=s3_url, keys={"clean": {}}, execution={"executor": "ray", "workers": 1})
+    assert run_sweep(config, make_executor).evaluations == 2
+    assert len(s3.find(s3_url)) == 2
+
+
+def test_places_are_opened_anew_in_a_forked_process():
+    place = ObjectPlace("memory://fork", lambda _step: None)
+    one = place._filesystem()
+    place._opened = (os.getpid() + 1, *one)
+    assert place._filesystem()[1] == one[1]
+    assert place._opened[0] == os.getpid()
