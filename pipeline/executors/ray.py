@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,8 +17,8 @@ from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorErro
 
 from pipeline.errors import ConfigError, EvaluationError, StorageError, WorkerBrokenError
 from pipeline.executors.base import BundleDone, BundleLost, Event, WorkerLost
-from pipeline.executors.watch import Watch, parse_address
 from pipeline.executors.ray_metrics import RayMetrics
+from pipeline.executors.watch import Watch, parse_address
 from pipeline.metrics import Metrics
 from pipeline.records import Bundle, Receipt, UnitFailure
 from pipeline.worker import Worker, WorkerSettings
@@ -31,6 +32,8 @@ _LOCAL_HEAD_SECONDS = 30
 _NODE_DIED = "its node has died"
 """How Ray's ActorDiedError says that a machine is gone with its actors. Only machines that announced their end to Ray's
 autoscaler are marked as preempted; those that vanish, as spot machines mostly do, are found missing by the head."""
+
+_ASK_SECONDS = 0.2
 
 _LOCAL_PATIENCE_SECONDS = 3.0
 _CLUSTER_PATIENCE_SECONDS = 45.0
@@ -235,17 +238,26 @@ class RayExecutor:
             EvaluationError: Ray itself is gone.
             StorageError: a worker could not write.
         """
+        self._raise_if_gone()
+        try:
+            return self._wait_for_events(timeout)
+        except SystemError as error:
+            # What a signal's handler raised in the middle of Ray's compiled code comes out as the cause of this.
+            raise error.__cause__ or error from None
+
+    def _raise_if_gone(self) -> None:
         silent = None if self._watch is None else self._watch.silent()
         if silent is not None:
             raise EvaluationError(
                 f"Running workers failed for Ray at {self._execution.ray_address or 'this machine'}: expected the "
                 f"{silent} to answer, got silence. Finished work is kept; run the same command again to go on."
             )
-        try:
-            return self._wait_for_events(timeout)
-        except SystemError as error:
-            # What a signal's handler raised in the middle of Ray's compiled code comes out as the cause of this.
-            raise error.__cause__ or error from None
+
+    def _wait_for_ray(self) -> None:
+        """Return once Ray answers: what is about to be called would wait for it where no signal gets through."""
+        while self._watch is not None and self._watch.unanswered() is not None:
+            self._raise_if_gone()
+            time.sleep(_ASK_SECONDS)
 
     def _wait_for_events(self, timeout: float) -> list[Event]:
         starting = {slot.starting: slot for slot in self._slots if slot.starting is not None}
@@ -293,6 +305,7 @@ class RayExecutor:
         lines = of_machine or str(cause or error).strip().splitlines() or ["the worker died"]
         # An error while a worker starts stands in the last line, below its traceback.
         reason = lines[-1 if getattr(error, "actor_init_failed", False) else 0]
+        self._wait_for_ray()
         ray.kill(slot.actor)  # one that is out of reach may live, hold its GPU and go on
         lost: list[Event] = [
             BundleLost(bundle, started=position == 0, preempted=preempted, reason=reason)
@@ -309,7 +322,7 @@ class RayExecutor:
 
     def close(self) -> None:
         """End the actors, and Ray where this executor started it."""
-        is_gone = self._watch is not None and self._watch.silent() is not None
+        is_gone = self._watch is not None and (self._watch.silent() or self._watch.unanswered()) is not None
         if self._watch is not None:
             self._watch.stop()
         if not is_gone:  # a Ray that is gone would let each of these calls wait

@@ -51,6 +51,10 @@ class Watch:
                 return name
         return None
 
+    def unanswered(self) -> str | None:
+        """Ask now, and name the first process that does not answer; None if all do."""
+        return next((name for name, address in self._addresses.items() if not _answers(address)), None)
+
     def stop(self) -> None:
         """Ask no more; safe to call twice."""
         self._stopped.set()

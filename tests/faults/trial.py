@@ -101,6 +101,7 @@ class Trial:
         known: processes seen at some moment, which must end and be collected.
         mark: what its processes carry in their environment.
         settings: further environment variables of its commands.
+        commands: all that were started.
     """
 
     name: str
@@ -115,6 +116,7 @@ class Trial:
     known: dict[int, psutil.Process] = field(default_factory=dict)
     mark: str = field(default_factory=lambda: secrets.token_hex(32))
     settings: dict[str, str] = field(default_factory=dict)
+    commands: list[Command] = field(default_factory=list)
 
     @property
     def results(self) -> Path:
@@ -161,7 +163,8 @@ class Trial:
             process = subprocess.Popen(
                 words, stdout=stream, stderr=stream, env=self.environment(), cwd=self.folder, start_new_session=True
             )
-        return Command(process, log)
+        self.commands.append(Command(process, log))
+        return self.commands[-1]
 
     def start_run(self, *options: str, wrapper: Sequence[str] = ()) -> Command:
         """Start `robust201 run` on the sweep."""
@@ -230,6 +233,8 @@ class Trial:
     def end(self) -> None:
         """End whatever is left of the trial's processes, so that one fault does not weigh on the next."""
         kill(family(self.mark))
+        for command in self.commands:
+            command.process.wait()
 
     def fail_unless(self, condition: object, problem: str) -> None:
         """Note a problem where a condition does not hold."""

@@ -46,7 +46,7 @@ def judge(trial: Trial, *, tolerant: bool = False, may_duplicate: bool = False) 
     problems += _problems_of_shards(trial.results, may_duplicate=may_duplicate)
     if not any("missing" in problem for problem in problems):
         exported = export(trial.results, trial.folder / "json")
-        compare = _compare_nearly if tolerant else _compare_bytes
+        compare = compare_nearly if tolerant else compare_bytes
         problems += compare(trial.undisturbed, exported)
     problems += _problems_of_processes(trial)
     problems += _problems_of_files(trial)
@@ -72,12 +72,14 @@ def _live_rows(inventory: Inventory) -> list[tuple[tuple[Any, ...], int]]:
     return list(Counter(zip(*columns, strict=True)).items())
 
 
-def _compare_bytes(expected: Mapping[str, bytes], found: Mapping[str, bytes]) -> list[str]:
+def compare_bytes(expected: Mapping[str, bytes], found: Mapping[str, bytes]) -> list[str]:
+    """Name the files of two exports that differ in a byte, or are in one only."""
     names = sorted(expected.keys() | found.keys())
     return [f"export differs: {name}" for name in names if expected.get(name) != found.get(name)]
 
 
-def _compare_nearly(expected: Mapping[str, bytes], found: Mapping[str, bytes]) -> list[str]:
+def compare_nearly(expected: Mapping[str, bytes], found: Mapping[str, bytes]) -> list[str]:
+    """Name the files of results that differ by more than one image a strength, or 1e-3 of a confidence."""
     problems = [f"export lacks or adds {name}" for name in sorted(expected.keys() ^ found.keys())]
     for name in sorted(expected.keys() & found.keys()):
         if "/" in name and name.endswith(".json") and expected[name] != found[name]:
