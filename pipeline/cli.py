@@ -10,6 +10,7 @@ import typer
 
 from pipeline import __version__, console
 from pipeline.cli_look import AsJson, doctor, logs, print_json, status
+from pipeline.cli_plot import plot
 from pipeline.cli_submit import submit_app
 from pipeline.cli_train import train
 from pipeline.config import load_config, select_architectures
@@ -25,7 +26,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 complete; 2 bad input, nothing started; 3 incomplete, interrupted or failed; 4 storage.",
 )
 app.add_typer(submit_app)
-for verb in (train, status, logs, doctor):
+for verb in (train, status, logs, doctor, plot):
     app.command()(verb)
 
 SweepFile = Annotated[Path, typer.Argument(help="The sweep YAML (see jobs/ and docs/configuration.md).")]
@@ -234,7 +235,7 @@ def report(
     dataset: Annotated[Path, typer.Argument(help="An exported JSON dataset.")],
     out: Annotated[Path | None, typer.Option("--out", help="The HTML file; beside the dataset if absent.")] = None,
 ) -> None:
-    """Write one self-contained HTML file with tables and plots of an exported dataset."""
+    """Write one self-contained HTML file with figures, tables and an explorer of an exported dataset."""
     from pipeline.analysis.reader import RobustnessDataset
     from pipeline.analysis.report import write_report
 

@@ -4,8 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.analysis.plots import save_plots
 from pipeline.analysis.reader import RobustnessDataset
-from pipeline.analysis.report import save_plots, write_report
+from pipeline.analysis.report import write_report
 from pipeline.config import SweepConfig, load_config
 from pipeline.errors import IncompleteError
 from pipeline.executors import make_executor
@@ -18,6 +19,8 @@ from pipeline.shards import ShardStore
 from pipeline.sweep import Outlook, run_sweep
 
 DEMO_SWEEP = "jobs/demo.yaml"
+DEMO_FIGURES = ("attacks", "corruptions", "rank-correlation", "clean-vs-robust")
+"""The figures that are drawn as files; the report has them all."""
 
 
 @dataclass(frozen=True)
@@ -76,5 +79,5 @@ def run_demo(
     export_dataset(plan, store, store.inventory(verify=True, on_damage="raise"), dataset)
     say("Drawing")
     reader = RobustnessDataset(dataset)
-    plots = tuple(save_plots(reader, out / "plots"))
+    plots = tuple(save_plots(reader, out / "plots", figures=DEMO_FIGURES))
     return DemoOutcome(config.results, dataset, write_report(reader, out / "report.html"), plots)

@@ -2,10 +2,12 @@
 
 import importlib.metadata
 import re
+import secrets
 import shutil
 import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from pipeline.config import SweepConfig
@@ -14,6 +16,7 @@ from pipeline.doctor_machines import Finding, examine_clock, examine_cluster, ex
 from pipeline.errors import RobustError
 from pipeline.inputs import Inputs
 from pipeline.plan import assumed_facts, make_plan
+from pipeline.shards.object_place import ObjectPlace, folder_of
 
 PACKAGES = ("torch", "foolbox", "pyautoattack", "ray", "pyarrow", "numpy", "pandas")
 _REINSTALL = "Install robust201 again with -c constraints.txt."
@@ -38,6 +41,8 @@ def examine(config: SweepConfig | None, *, address: str | None = None) -> Iterat
         return
     yield examine_device(config)
     yield _examine_results(config.results)
+    if config.shards:
+        yield _examine_shards(config.shards)
     yield _examine_space(config)
     yield examine_clock(_nearest_folder(config.results))
     yield _examine_checkpoints(config)
@@ -93,9 +98,26 @@ def _examine_results(results: Path) -> Finding:
         )
 
 
+def _examine_shards(url: str) -> Finding:
+    """Write an object where the shards shall lie, and delete it again."""
+    folder = folder_of(url)
+    if folder is not None:
+        return replace(_examine_results(folder), what="shards")
+    place, probe = ObjectPlace(url, lambda _step: None), f"doctor/{secrets.token_hex(8)}.probe"
+    try:
+        place.publish(probe, b"robust201 doctor")
+        place.delete([probe])
+    except RobustError as error:
+        return Finding("shards", ok=False, detail=f"{url}: not writable", fix=str(error))
+    return Finding("shards", ok=True, detail=f"{url} takes and deletes objects")
+
+
 def _examine_space(config: SweepConfig) -> Finding:
+    place = folder_of(config.shards or "") or config.results
     needed = int(make_plan(config, assumed_facts(config)).summary()["estimated_shard_bytes"])
-    free = shutil.disk_usage(_nearest_folder(config.results)).free
+    if config.shards and folder_of(config.shards) is None:
+        needed = 0  # a bucket has no end; the folder holds the plan, the images and logs
+    free = shutil.disk_usage(_nearest_folder(place)).free
     detail = f"{free / 1e9:.1f} GB free, about {needed / 1e9:.2f} GB needed"
     return Finding("disk", free > needed, detail, "Free some space or name another folder by `results`.")
 

@@ -5,7 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from pipeline.config import SweepConfig
 from pipeline.datasets import DATASETS
@@ -19,8 +19,6 @@ from pipeline.spaces import nasbench201
 # unmeasured.
 _SHARD_BYTES_PER_COUNT, _SHARD_BYTES_PER_MEAN, _SHARD_BYTES_PER_ROW = 1, 6, 670
 _JSON_BYTES_PER_COUNT, _JSON_BYTES_PER_MEAN = 3, 22
-
-_SLICE_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
@@ -87,11 +85,13 @@ class Plan:
         config: the sweep.
         units: all units.
         protocols: by digest, in the order of datasets and keys.
+        slice_seconds: estimated time at which a part is cut that a worker commits as a whole.
     """
 
     config: SweepConfig
     units: tuple[Unit, ...]
     protocols: Mapping[str, Protocol]
+    slice_seconds: ClassVar[float] = 300.0
 
     @property
     def datasets(self) -> tuple[str, ...]:
@@ -207,7 +207,7 @@ class Plan:
         limit = 60 * self.config.execution.part_minutes
         splits_strengths = len(part.strengths) > 1 and self.config.engine == "reference"
         if not splits_strengths:
-            limit = min(limit, _SLICE_SECONDS)
+            limit = min(limit, self.slice_seconds)
         if self.seconds(part) <= limit:
             return (part,)
         if splits_strengths:

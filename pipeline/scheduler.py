@@ -58,7 +58,8 @@ class RunTally:
         return not self.remaining and not self.failures
 
 
-_Slice = tuple[str, float, int, int]
+_Slice = tuple[str, int, int]
+"""Unit id, first image position, one past the last."""
 
 
 class Scheduler:
@@ -89,8 +90,9 @@ class Scheduler:
         self._tally = RunTally()
         self._waiting: deque[Bundle] = deque()
         self._in_flight = 0
-        self._open: Counter[_Slice] = Counter()
-        self._deaths: Counter[_Slice] = Counter()
+        # By slice, since a sweep has a million evaluations: most strengths are then a part's own tuple.
+        self._open: dict[_Slice, tuple[float, ...]] = {}
+        self._deaths: Counter[tuple[_Slice, float]] = Counter()
         self._fruitless_deaths = 0
 
     def run(self, bundles: Iterable[Bundle]) -> RunTally:
@@ -108,13 +110,16 @@ class Scheduler:
         """
         self._waiting.extend(bundles)
         for bundle in self._waiting:
-            self._open.update(_slices(bundle.parts))
+            for part in bundle.parts:
+                piece = _slice_of(part)
+                known = self._open.get(piece, ())
+                self._open[piece] = (*known, *part.strengths) if known else part.strengths
         try:
             self._loop()
         except DrainDeadlineError:
             self._tally.drained = True
             self._tally.abandoned = self._in_flight
-        self._tally.remaining = len(self._open)
+        self._tally.remaining = sum(map(len, self._open.values()))
         return self._tally
 
     def _loop(self) -> None:
@@ -134,8 +139,7 @@ class Scheduler:
     def _count(self, event: Event) -> None:
         match event:
             case Receipt():
-                for strength in event.strengths:
-                    self._open.pop((event.unit_id, strength, event.start, event.stop), None)
+                self._close((event.unit_id, event.start, event.stop), event.strengths)
                 self._fruitless_deaths = 0
                 self._tally.evaluations += len(event.strengths)
                 self._tally.parts += 1
@@ -162,9 +166,13 @@ class Scheduler:
                 f"({reason}). Look at the workers' logs, or run it in one process with --executor inline."
             )
 
+    def _close(self, piece: _Slice, strengths: tuple[float, ...]) -> None:
+        left = tuple(strength for strength in self._open.pop(piece, ()) if strength not in strengths)
+        if left:
+            self._open[piece] = left
+
     def _give_up(self, failure: UnitFailure) -> None:
-        for piece in _slices([failure.part]):
-            self._open.pop(piece, None)
+        self._close(_slice_of(failure.part), failure.part.strengths)
         self._tally.failures.append(failure)
 
     def _requeue(self, lost: BundleLost) -> None:
@@ -179,7 +187,7 @@ class Scheduler:
         suspect, *others = remaining
         if others:
             self._waiting.appendleft(_bundle_of(lost.bundle, others))
-        piece = _slices([suspect])[0]
+        piece = _slice_of(suspect), suspect.strengths[0]
         self._deaths[piece] += 1
         if self._deaths[piece] >= self._max_attempts:
             message = f"Evaluating failed for {suspect.label}: its worker died each time ({lost.reason})."
@@ -187,15 +195,17 @@ class Scheduler:
             self._give_up(failure)
             self._on_event(failure, self._tally)
         else:
-            self._waiting.append(_bundle_of(lost.bundle, [suspect]))
+            # Half way to the end: whatever killed it may have passed by then, and the end of the run stays short.
+            self._waiting.insert(len(self._waiting) // 2, _bundle_of(lost.bundle, [suspect]))
 
     def _still_open(self, part: Part) -> Part | None:
-        strengths = tuple(s for s in part.strengths if (part.unit.id, s, part.start, part.stop) in self._open)
+        still_open = self._open.get(_slice_of(part), ())
+        strengths = tuple(strength for strength in part.strengths if strength in still_open)
         return Part(part.unit, strengths, part.start, part.stop) if strengths else None
 
 
-def _slices(parts: Iterable[Part]) -> list[_Slice]:
-    return [(part.unit.id, strength, part.start, part.stop) for part in parts for strength in part.strengths]
+def _slice_of(part: Part) -> _Slice:
+    return part.unit.id, part.start, part.stop
 
 
 def _bundle_of(bundle: Bundle, parts: list[Part]) -> Bundle:

@@ -22,7 +22,7 @@ from tests.conftest import REPOSITORY, Ended, MakeFields, RunCommand, WriteSweep
 
 VERBS = (
     *("demo", "meta", "plan", "run", "status", "export", "verify", "compact", "merge", "report", "fetch"),
-    *("import-weights", "corrupt", "train", "doctor", "logs"),
+    *("import-weights", "corrupt", "train", "doctor", "logs", "plot"),
 )
 ESCAPE = "\x1b"
 

@@ -15,6 +15,7 @@ import pytest
 
 from pipeline.doctor import examine
 from pipeline.doctor_machines import Finding, examine_clock, examine_cluster, examine_device, examine_gpus
+from pipeline.errors import StorageError
 from tests.conftest import MakeSweep
 
 
@@ -203,3 +204,23 @@ def test_an_old_library_is_told(make_sweep: MakeSweep, monkeypatch: pytest.Monke
     monkeypatch.setattr("importlib.metadata.version", lambda name: "2.9.3" if name == "ray" else versions(name))
     wrong = [found for found in examine(None) if not found.ok]
     assert [(found.what, found.detail) for found in wrong] == [("ray", "2.9.3, older than 2.56")]
+
+
+def test_a_url_of_shards_is_written_to(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import fsspec
+
+    from pipeline.shards.object_place import ObjectPlace
+
+    def shards(url: str) -> Finding:
+        return next(found for found in examine(make_sweep(shards=url)) if found.what == "shards")
+
+    assert shards("memory://bucket/paper").ok
+    assert fsspec.filesystem("memory").find("/bucket") == []
+    assert shards(f"file://{tmp_path}/far").ok
+
+    def refuse(self: ObjectPlace, shard: str, content: bytes) -> None:
+        raise StorageError("Writing failed for the bucket: expected to write there, got Access Denied.")
+
+    monkeypatch.setattr(ObjectPlace, "publish", refuse)
+    found = shards("memory://bucket/paper")
+    assert (found.ok, "Access Denied" in found.fix) == (False, True)

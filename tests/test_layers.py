@@ -62,7 +62,19 @@ LAYERS: dict[str, int] = {
         4,
     ),
     **dict.fromkeys(
-        ("cli", "cli_look", "cli_slurm", "cli_submit", "cli_train", "exits", "console", "console_status", "__main__"), 5
+        (
+            "cli",
+            "cli_look",
+            "cli_plot",
+            "cli_slurm",
+            "cli_submit",
+            "cli_train",
+            "exits",
+            "console",
+            "console_status",
+            "__main__",
+        ),
+        5,
     ),
 }
 # analysis/ stands aside: it may import layers 0 and 1 and itself.

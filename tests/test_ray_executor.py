@@ -1,5 +1,6 @@
 """What the executor makes of what Ray says: deaths, errors and resources. Ray itself is a stand-in here."""
 
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -9,20 +10,19 @@ from pipeline.config import ExecutionSection
 from pipeline.errors import ConfigError, StorageFullError
 from pipeline.executors import ray as executor_module
 from pipeline.executors.base import BundleLost, WorkerLost
-from pipeline.executors.ray import RayExecutor
-from pipeline.records import Bundle
+from pipeline.executors.ray import RayExecutor, _WorkerActor
+from pipeline.records import Bundle, Receipt
 
-READY = "ready"
 BUNDLES = [Bundle(0, "digits", ()), Bundle(21, "digits", ())]
 
 
 class FakeRay:
-    """Actors that answer every bundle with one error."""
+    """Actors that start, but for those after the first `n_starting`, and answer with one error."""
 
-    def __init__(self, answer=None, **resources):
+    def __init__(self, answer=None, n_starting=1000, **resources):
         self.answer, self.resources = answer, {"CPU": 8.0, **resources}
-        self.actors, self.killed, self.options = [], [], []
-        self.failing_starts = 0
+        self.n_starting = n_starting
+        self.actors, self.killed, self.options, self.given = [], [], [], []
 
     def is_initialized(self):
         return True
@@ -35,21 +35,35 @@ class FakeRay:
         return lambda _kind: SimpleNamespace(remote=self._actor)
 
     def _actor(self, *_arguments):
-        actor = SimpleNamespace(run=SimpleNamespace(options=lambda **_: SimpleNamespace(remote=self._stream)))
-        actor.__ray_ready__ = SimpleNamespace(remote=lambda: (READY, len(self.actors)))
-        self.actors.append(actor)
-        return actor
+        number = len(self.actors)
 
-    def _stream(self, _bundle):
-        return iter([self.answer])
+        def call(name, **_options):
+            return SimpleNamespace(options=lambda **_: call(name), remote=lambda *_: (name, number, object()))
 
-    def wait(self, streams, **_options):
-        return streams[:1], streams[1:]
+        def run(bundle):
+            self.given.append((number, bundle))
+            return "run", number, object()
 
-    def get(self, answer):
-        if isinstance(answer, tuple) and not self.failing_starts:
-            return
-        self.failing_starts -= isinstance(answer, tuple)
+        self.actors.append(
+            SimpleNamespace(
+                __ray_ready__=call("ready"),
+                collect=call("collect"),
+                drain=call("drain"),
+                run=SimpleNamespace(remote=run),
+            )
+        )
+        return self.actors[-1]
+
+    def wait(self, calls, *, num_returns, timeout):
+        answered = [call for call in calls if self._is_answered(*call)][:num_returns]
+        return answered, [call for call in calls if call not in answered]
+
+    def _is_answered(self, name, number, _call):
+        return number < self.n_starting and (name == "ready" or (name == "collect" and self.answer is not None))
+
+    def get(self, call):
+        if call[0] == "ready" and not getattr(self.answer, "actor_init_failed", False):
+            return True
         raise self.answer
 
     def kill(self, actor):
@@ -61,15 +75,9 @@ def start(monkeypatch):
     def start(fake, precision="fp32", **execution):
         monkeypatch.setattr(executor_module, "ray", fake)
         config = SimpleNamespace(execution=ExecutionSection(**execution), precision=precision)
-        return RayExecutor(SimpleNamespace(config=config))
+        return RayExecutor(config, start_worker=None)
 
     return start
-
-
-def wait_until_up(executor) -> RayExecutor:
-    while any(slot.starting for slot in executor._slots):
-        assert executor.poll(0.1) == []
-    return executor
 
 
 @pytest.mark.parametrize(
@@ -78,9 +86,10 @@ def wait_until_up(executor) -> RayExecutor:
 )
 def test_a_lost_worker_is_ended_and_replaced_and_its_bundles_come_back(start, death) -> None:
     fake = FakeRay(death)
-    executor = wait_until_up(start(fake, workers=1))
+    executor = start(fake, workers=1)
     for bundle in BUNDLES:
         executor.submit(bundle)
+    assert executor.poll(0.1) == []  # the worker started
     lost = executor.poll(0.1)
     assert [type(event) for event in lost] == [BundleLost, BundleLost]
     assert [(event.bundle, event.started, event.preempted) for event in lost] == [
@@ -88,27 +97,15 @@ def test_a_lost_worker_is_ended_and_replaced_and_its_bundles_come_back(start, de
         (BUNDLES[1], False, False),
     ]
     assert fake.killed == fake.actors[:1]
-    assert (len(fake.actors), executor.free_slots()) == (2, 0)
-    assert wait_until_up(executor).free_slots() == 2
+    assert (len(fake.actors), executor.free_slots()) == (2, 2)
 
 
 def test_a_worker_that_cannot_start_says_why(start) -> None:
     error = RayTaskError("__init__", "Traceback:\nConfigError: expected a GPU", ConfigError("expected a GPU"))
-    fake = FakeRay(ActorDiedError(error))
-    executor = start(fake, workers=1)
-    fake.failing_starts = 1
-    assert executor.poll(0.1) == [WorkerLost(preempted=False, reason="ConfigError: expected a GPU")]
-    assert wait_until_up(executor).free_slots() == 2
-
-
-def test_a_worker_that_is_not_up_gets_nothing(start) -> None:
-    executor = start(FakeRay(), workers=2)
-    assert executor.free_slots() == 0
-    executor.poll(0.1)
-    assert executor.free_slots() == 2
+    executor = start(FakeRay(ActorDiedError(error)), workers=1)
     executor.submit(BUNDLES[0])
-    executor.submit(BUNDLES[1])
-    assert [len(slot.queue) for slot in executor._slots] == [2, 0]
+    assert executor.poll(0.1) == [WorkerLost(preempted=False, reason="ConfigError: expected a GPU")]
+    assert executor.free_slots() == 1  # the bundle waits for the next worker
 
 
 @pytest.mark.parametrize("address", [None, "10.0.0.1:6379"])
@@ -117,15 +114,42 @@ def test_a_machine_that_vanished_counts_as_preempted(start, address) -> None:
     found_missing.error_msg = "The actor died unexpectedly.\nThe actor died because its node has died. Node Id: 5"
     out_of_reach = ActorUnavailableError("Socket closed", None)
     for death, preempted in ((found_missing, True), (out_of_reach, address is not None), (ActorDiedError(), False)):
-        executor = wait_until_up(start(FakeRay(death), workers=1, ray_address=address))
+        executor = start(FakeRay(death), workers=1, ray_address=address)
         executor.submit(BUNDLES[0])
+        assert executor.poll(0.1) == []
         assert [event.preempted for event in executor.poll(0.1)] == [preempted]
+
+
+def test_bundles_are_given_to_workers_that_have_started_only(start) -> None:
+    fake = FakeRay(n_starting=1)
+    executor = start(fake, workers=2)
+    bundles = [Bundle(number, "digits", ()) for number in range(4)]
+    for bundle in bundles:
+        executor.submit(bundle)
+    assert fake.given == []
+    assert executor.poll(0.1) == []
+    assert fake.given == [(0, bundles[0]), (0, bundles[1])]
+    assert executor.free_slots() == 0
+    fake.n_starting = 2
+    assert executor.poll(0.1) == []
+    assert fake.given[2:] == [(1, bundles[2]), (1, bundles[3])]
+
+
+def test_a_drain_does_not_wait_for_workers_that_have_not_started(start) -> None:
+    fake = FakeRay(n_starting=0)
+    executor = start(fake, workers=2)
+    for bundle in BUNDLES:
+        executor.submit(bundle)
+    executor.drain()
+    assert [event.bundle for event in executor.poll(0.1)] == BUNDLES
+    assert (executor.poll(0.1), fake.given) == ([], [])
 
 
 def test_a_full_disk_is_told_in_the_workers_words(start) -> None:
     full = StorageFullError("Writing failed for x: expected free space on the device, got none.")
-    executor = wait_until_up(start(FakeRay(RayTaskError("run", "Traceback: …", full)), workers=1))
+    executor = start(FakeRay(RayTaskError("run", "Traceback: …", full)), workers=1)
     executor.submit(BUNDLES[0])
+    executor.poll(0.1)
     with pytest.raises(StorageFullError) as raised:
         executor.poll(0.1)
     assert str(raised.value) == str(full)
@@ -145,7 +169,7 @@ def test_a_full_disk_is_told_in_the_workers_words(start) -> None:
 )
 def test_as_many_workers_start_as_there_is_room_for(start, resources, execution, n_workers, n_gpus) -> None:
     fake = FakeRay(**resources)
-    assert wait_until_up(start(fake, **execution)).free_slots() == 2 * n_workers
+    assert start(fake, **execution).free_slots() == 2 * n_workers
     assert {options["num_gpus"] for options in fake.options} == {n_gpus}
 
 
@@ -163,3 +187,41 @@ def test_as_many_workers_start_as_there_is_room_for(start, resources, execution,
 def test_more_workers_than_there_is_room_for_are_refused(start, resources, execution) -> None:
     with pytest.raises(ConfigError, match="Starting workers failed"):
         start(FakeRay(**resources), **execution)
+
+
+RECEIPTS = [Receipt(f"unit {number}", (1.0,), 0, 10, "shard", 1.0) for number in range(1000)]
+
+
+class TellingWorker:
+    """A worker that tells of many parts at once, and then fails."""
+
+    def __init__(self, _metrics, error=None):
+        self.error = error
+
+    def run(self, _bundle):
+        yield from RECEIPTS
+        if self.error is not None:
+            raise self.error
+
+
+def test_outcomes_are_collected_many_at_a_time_and_in_order_up_to_the_end_of_the_bundle(tmp_path) -> None:
+    actor = _WorkerActor(TellingWorker, str(tmp_path))
+    actor.run(BUNDLES[0])
+    calls = [actor.collect()]
+    while calls[-1][-1] is not None:
+        calls.append(actor.collect())
+    assert len(calls) < 10
+    assert [outcome for outcomes in calls for outcome in outcomes] == [*RECEIPTS, None]
+
+
+def test_what_a_worker_finished_is_told_before_its_error(tmp_path) -> None:
+    actor = _WorkerActor(partial(TellingWorker, error=StorageFullError("no space")), str(tmp_path))
+    actor.run(BUNDLES[0])
+    actor.run(BUNDLES[1])
+    told = []
+    while len(told) < len(RECEIPTS):
+        told += actor.collect()
+    assert told == RECEIPTS
+    for _ in range(2):  # a worker that failed has nothing else to tell, whatever it was given before the driver knew
+        with pytest.raises(StorageFullError):
+            actor.collect()

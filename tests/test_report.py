@@ -1,19 +1,26 @@
-"""Figures and report: right numbers, self-contained, equal bytes for equal results, at home on light and dark pages."""
+"""The report page: right numbers, self-contained, escaped, the same bytes for the same results."""
 
+import base64
+import json
 import re
-import xml.etree.ElementTree as ET
 from html.parser import HTMLParser
 
-import matplotlib as mpl
 import numpy as np
 import pytest
-from scipy.stats import kendalltau
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
-from pipeline.analysis import figures
+from pipeline.analysis.dataset_results import read_results
+from pipeline.analysis.figures import FIGURES
+from pipeline.analysis.page_data import MISSING, RESOLUTION, pack_accuracies, pack_results, pack_space
 from pipeline.analysis.reader import RobustnessDataset
-from pipeline.analysis.report import save_plots, summary_table, write_report
+from pipeline.analysis.report import summary_table, write_report
+from pipeline.errors import ResultsError
 from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS
+from pipeline.spaces import nasbench201
 from tests.fabricated import FabricatedStore, export, make_plan
+from tests.small_results import write_results
 
 ARCHITECTURES = (0, 1, 2, 3, 4, 9, 21, 309)
 
@@ -29,20 +36,18 @@ def dataset(tmp_path_factory) -> RobustnessDataset:
 
 
 @pytest.fixture(scope="module")
-def small(tmp_path_factory) -> RobustnessDataset:
-    """Few keys, because drawing is slow."""
-    out = tmp_path_factory.mktemp("small")
-    export(out, make_plan(ARCHITECTURES, ("clean", "pgd", "fog"), ("cifar10", "digits"), measurements=("accuracy",)))
-    return RobustnessDataset(out)
-
-
-@pytest.fixture(scope="module")
-def page(small, tmp_path_factory) -> str:
-    return write_report(small, tmp_path_factory.mktemp("report") / "report.html").read_text()
+def page(dataset, tmp_path_factory) -> str:
+    return write_report(dataset, tmp_path_factory.mktemp("report") / "report.html").read_text()
 
 
 def accuracies(dataset, key, strength=None, data="cifar10") -> list[float]:
     return [dataset.accuracy(index, data, key, strength) for index in ARCHITECTURES]
+
+
+def embedded(page: str) -> list:
+    """What the page's JSON elements hold."""
+    found = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, flags=re.DOTALL)
+    return [json.loads(text) for text in found]
 
 
 def test_summary_counts_every_evaluation_once(dataset):
@@ -60,76 +65,53 @@ def test_summary_counts_every_evaluation_once(dataset):
     }
 
 
-def test_boxes_show_the_accuracies_of_each_epsilon(dataset):
-    figure = figures.draw_attacks(dataset.to_frame("cifar10"), "cifar10")
-    panels = {axes.get_title(): axes for axes in figure.axes if axes.get_visible()}
-    assert list(panels) == ["aa_apgd-ce", "aa_square", "fgsm", "pgd"]
-    for key, axes in panels.items():
-        assert [label.get_text() for label in axes.get_xticklabels()] == ["clean", "0.5", "1", "8"]
-        medians = [line.get_ydata()[0] for line in axes.lines if len(set(line.get_ydata())) == 1]
-        for strength in (0, 0.5, 1, 8):
-            assert np.median(accuracies(dataset, key, strength)) in medians
-        assert 0.1 in medians  # chance, of ten classes
-    assert "1/255" in figure.get_supxlabel()
+def test_every_cell_is_found_by_its_operations():
+    space = pack_space()
+    ids = np.frombuffer(base64.b64decode(space["ids"]), "<u2")
+    isomorphs = np.frombuffer(base64.b64decode(space["isomorphs"]), "<u2")
+    assert sorted(ids) == list(range(nasbench201.N_ARCHITECTURES))
+    assert tuple(isomorphs) == nasbench201.isomorphs()
+    for index in (0, 13714, 15624):
+        operations = [nasbench201.OPERATIONS.index(name) for name in nasbench201.parse(nasbench201.specs()[index])]
+        assert ids[sum(operation * 5 ** (5 - edge) for edge, operation in enumerate(operations))] == index
 
 
-def test_corruptions_have_a_panel_each_with_their_groups_colour(dataset):
-    figure = figures.draw_corruptions(dataset.to_frame("digits"), "digits")
-    panels = {axes.get_title().replace(" ", "_"): axes for axes in figure.axes if axes.get_visible()}
-    assert sorted(panels) == sorted(CORRUPTIONS)
-    assert {label.get_text() for label in panels["fog"].get_xticklabels()} == {"clean", "1", "3", "5"}
-    assert panels["fog"].patches[-1].get_facecolor() == panels["snow"].patches[-1].get_facecolor()
-    assert panels["fog"].patches[-1].get_facecolor() != panels["glass_blur"].patches[-1].get_facecolor()
-    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(figures.CORRUPTION_GROUPS)
-    assert sorted(key for _, keys in figures.CORRUPTION_GROUPS.values() for key in keys) == sorted(CORRUPTIONS)
+@given(arrays(np.int64, (3, 4), elements=st.integers(0, 10_000)))
+def test_packed_accuracies_are_exact_for_ten_thousand_images(counts):
+    import pandas as pd
+
+    packed = pack_accuracies(pd.DataFrame(counts / 10_000))
+    assert packed.dtype == np.dtype("<u2")
+    np.testing.assert_array_equal(packed.T, counts)
 
 
-def test_points_are_clean_and_robust_accuracies(dataset):
-    figure = figures.draw_clean_against_robust(dataset.to_frame("cifar10"), "cifar10")
-    axes = figure.axes[3]
-    assert axes.get_title() == "pgd"
-    for points, epsilon in zip(axes.collections, (0.5, 1.0, 8.0), strict=False):
-        expected = np.column_stack([accuracies(dataset, "clean"), accuracies(dataset, "pgd", epsilon)])
-        np.testing.assert_array_equal(points.get_offsets(), expected)
+@given(st.integers(1, 10_000).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(0, n))))
+def test_packing_keeps_different_counts_apart_and_in_order(numbers):
+    import pandas as pd
+
+    n, one, other = numbers
+    a, b = pack_accuracies(pd.DataFrame([[one / n, other / n]]))[:, 0].astype(int)
+    assert (a < b) == (one < other)
 
 
-def test_rank_correlation_is_kendalls_tau(dataset):
-    tau = figures.rank_correlations(dataset.to_frame("cifar10"))
-    assert tau.shape == (20, 20)
-    np.testing.assert_array_equal(tau, tau.T)
-    expected = kendalltau(accuracies(dataset, "pgd", 1.0), accuracies(dataset, "fog", 3.0)).statistic
-    assert tau.loc["pgd, ε = 1/255", "fog, severity 3"] == pytest.approx(expected, abs=1e-12)
-    np.testing.assert_allclose(np.diag(tau), 1)
+def test_packed_results_are_those_of_the_dataset(dataset):
+    packed = pack_results(read_results(dataset)[0])
+    assert packed["name"] == "cifar10"
+    values = np.frombuffer(base64.b64decode(packed["accuracies"]), "<u2").reshape(-1, len(ARCHITECTURES))
+    assert len(packed["columns"]) == len(values)
+    for column, row in zip(packed["columns"], values, strict=True):
+        assert row / RESOLUTION == pytest.approx(accuracies(dataset, column["key"], column["strength"]), abs=5e-5)
+    assert np.frombuffer(base64.b64decode(packed["architectures"]), "<u2").tolist() == list(ARCHITECTURES)
 
 
-def test_rank_correlation_of_equal_accuracies_is_left_open(dataset):
-    frame = dataset.to_frame("cifar10", ["clean", "pgd"])
-    frame.loc[frame["key"] == "pgd", "value"] = 0.1
-    tau = figures.rank_correlations(frame)
-    assert np.isnan(tau.to_numpy()).tolist() == [[False, True], [True, True]]
-    figure = figures.draw_rank_correlation(frame, "cifar10")
-    assert sorted(text.get_text() for text in figure.axes[0].texts) == ["1.00", "–", "–", "–"]
+def test_missing_accuracies_are_packed_as_missing(tmp_path):
+    write_results(tmp_path, {"clean": {"0": 0.5}, "pgd": {"0": [1.0, None], "2": [0.25, 0.0]}})
+    packed = pack_results(read_results(RobustnessDataset(tmp_path))[0])
+    values = np.frombuffer(base64.b64decode(packed["accuracies"]), "<u2").reshape(3, 2)
+    assert values.tolist() == [[5000, MISSING], [10_000, 2500], [MISSING, 0]]
 
 
-@pytest.mark.parametrize(
-    ("keys", "names"),
-    [
-        (["clean"], []),
-        (["pgd"], ["attacks"]),
-        (["fog"], ["corruptions"]),
-        (["clean", "fog"], ["corruptions", "rank-correlation"]),
-        (["clean", "pgd"], ["attacks", "clean-vs-robust", "rank-correlation"]),
-    ],
-)
-def test_figures_are_those_the_results_are_enough_for(tmp_path, keys, names):
-    export(tmp_path / "dataset", make_plan([0, 2], keys, ["digits"]))
-    paths = save_plots(RobustnessDataset(tmp_path / "dataset"), tmp_path / "plots")
-    assert [path.name for path in paths] == [f"digits-{name}.png" for name in names]
-    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
-    write_report(RobustnessDataset(tmp_path / "dataset"), tmp_path / "report.html")
-
-
-def test_partial_results_are_drawn_as_far_as_they_go(tmp_path):
+def test_partial_results_are_shown_as_far_as_they_go(tmp_path):
     # The attack was evaluated on one architecture and the clean images on another.
     store = FabricatedStore(lacking={(0, "clean", 0.0), (2, "pgd", 1.0)})
     export(tmp_path / "dataset", make_plan([0, 2], ["clean", "pgd"]), store, partial=True)
@@ -138,20 +120,33 @@ def test_partial_results_are_drawn_as_far_as_they_go(tmp_path):
     assert "A partial export: 2 evaluations are missing" in write_report(dataset, tmp_path / "report.html").read_text()
 
 
-def test_one_architecture_and_an_unknown_dataset_are_enough(tmp_path):
-    export(tmp_path / "dataset", make_plan([0], ("clean", "pgd", "fog"), ["tiny-images"]))
-    names = [path.name for path in save_plots(RobustnessDataset(tmp_path / "dataset"), tmp_path)]
-    assert names == [f"tiny-images-{name}.png" for name in ("attacks", "corruptions", "clean-vs-robust")]
+def test_a_folder_without_accuracies_is_refused(tmp_path):
+    (tmp_path / "meta.json").write_text(nasbench201.meta_text({}))
+    with pytest.raises(ResultsError, match="expected accuracies, got none"):
+        write_report(RobustnessDataset(tmp_path), tmp_path / "report.html")
+
+
+def test_what_is_too_large_to_be_read_is_named(tmp_path, monkeypatch):
+    export(tmp_path / "dataset", make_plan([0, 2], ["clean", "pgd"]))
+    reader = RobustnessDataset(tmp_path / "dataset")
+    whole = write_report(reader, tmp_path / "whole.html").read_text()
+    sizes = {path.name: path.stat().st_size for path in (tmp_path / "dataset" / "cifar10").iterdir()}
+    monkeypatch.setattr("pipeline.analysis.dataset_results.LARGEST_NESTED_FILE", sizes["pgd_confidence.json"] - 1)
+    partial = write_report(reader, tmp_path / "partial.html").read_text()
+    assert "to be read as a whole" not in whole
+    assert "too large to be read as a whole: confidence of pgd." in partial
+    assert '<figure id="cifar10-confusion"' in partial
 
 
 class Links(HTMLParser):
-    """Collects tags and the addresses they name."""
+    """Collects tags, ids and the addresses they name."""
 
     def __init__(self) -> None:
         super().__init__()
         self.tags: list[str] = []
         self.ids: list[str] = []
         self.addresses: list[str] = []
+        self.unnamed: list[str] = []
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
@@ -165,63 +160,60 @@ class Links(HTMLParser):
 def test_page_needs_nothing_but_itself(page):
     links = Links()
     links.feed(page)
-    assert links.tags.count("svg") == 8
-    assert not {"script", "link", "iframe"} & set(links.tags)
-    assert all(address.startswith(("#", "data:")) for address in links.addresses)
-    assert not re.search(r"url\((?!#)|@import", page)
-    # Ids are unique, and what an address names is there.
+    assert not {"link", "iframe", "img", "base"} & set(links.tags)
+    assert "default-src 'none'" in page
+    assert all(address.startswith("#") for address in links.addresses)
+    # Ids are unique, and what an address names is there; #cell=… is read by the page.
     assert len(set(links.ids)) == len(links.ids)
-    assert {address[1:] for address in links.addresses if address.startswith("#")} <= set(links.ids)
-    assert set(re.findall(r"url\(#([^)]*)\)", page)) <= set(links.ids)
+    assert {address[1:] for address in links.addresses if not address.startswith("#cell=")} <= set(links.ids)
 
 
-def test_page_shows_every_row_and_figure(small, page):
-    for row in summary_table(small):
+def test_plotlys_code_is_there_once(page):
+    from plotly.offline import get_plotlyjs
+
+    assert page.count(get_plotlyjs()) == 1
+
+
+def test_page_shows_every_row_and_figure(dataset, page):
+    for row in summary_table(dataset):
         cells = "".join(f"<td>{value:.1%}</td>" for value in (row.minimum, row.median, row.maximum))
         assert f"<th>{row.strength_label}</th>{cells}<td>{row.n_architectures}</td>" in page
+    accuracies_only = [name for name in FIGURES if name not in ("confidence", "confusion")]
     for name in ("cifar10", "digits"):
-        assert f'<h2 id="{name}">' in page
-        assert f'aria-label="Accuracy under attack, {name}"' in page
-    assert "8 of 6,466 non-isomorphic architectures; 3 keys; 2 datasets; 40 test images (seed 3)" in page
+        assert f'<section data-dataset="{name}">' in page
+        shown = re.findall(rf'<figure id="{name}-([^"]*)"', page)
+        assert shown == [figure for figure in accuracies_only if figure in shown]
+        assert {"attacks", "rank-correlation-corruptions", "clean-vs-corrupted", "best-cells"} <= set(shown)
+    assert "8 of 6,466 non-isomorphic architectures; 20 keys; 2 datasets; 40 test images (seed 3)" in page
 
 
-def test_page_follows_the_readers_colours(page):
-    assert "prefers-color-scheme: dark" in page
-    drawings = re.findall(r"<svg.*?</svg>", page, flags=re.DOTALL)
-    for drawing in drawings:
-        ET.fromstring(drawing)
-        assert "currentColor" in drawing
-        assert figures.INK not in drawing
-        assert not re.search("#000000(?!; stroke-opacity: 0)", drawing)
-    assert sum("var(--grid)" in drawing for drawing in drawings) == 6  # all but the heat maps
+def test_controls_have_names(page):
+    body = page[page.index("<main>") : page.index("<template")]
+    for control in re.findall(r"<(?:select|input)\b[^>]*>", body):
+        before = body[: body.index(control)]
+        in_label = before.rfind("<label") > before.rfind("</label>")
+        assert in_label or "aria-label=" in control, control
 
 
-def test_equal_results_give_equal_pages_and_pictures(small, page, tmp_path):
-    assert write_report(small, tmp_path / "report.html").read_text() == page
-    one, two = (save_plots(small, tmp_path / name) for name in ("one", "two"))
-    assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
+def test_the_drawing_of_cells_holds_every_operation_on_every_edge_and_no_id(page):
+    drawing = page[page.index('<template id="cell-drawing">') :].split("</template>")[0]
+    found = re.findall(r'<g data-edge="(\d)" data-operation="(\w+)"', drawing)
+    # An arrow and a label each.
+    assert sorted(found) == sorted(2 * [(str(edge), name) for edge in range(6) for name in nasbench201.OPERATIONS])
+    assert drawing.count(" id=") == 1
+    assert not re.search(r"url\(|<style|#000000|#ffffff", drawing)
 
 
-def test_drawing_leaves_matplotlibs_settings_and_pyplot_alone(small, tmp_path):
-    import sys
-
-    before = dict(mpl.rcParams)
-    write_report(small, tmp_path / "report.html")
-    assert dict(mpl.rcParams) == before
-    pyplot = sys.modules.get("matplotlib.pyplot")
-    assert pyplot is None or pyplot.get_fignums() == []
+def test_equal_results_give_equal_pages(dataset, page, tmp_path):
+    assert write_report(dataset, tmp_path / "report.html").read_text() == page
 
 
-def test_names_are_escaped(tmp_path):
-    export(tmp_path / "dataset", make_plan([0, 2], ["clean", "pgd"], ["<b>&"]))
+@pytest.mark.parametrize("name", ["<b>&", "<!--<script>", "{script}{plotly}", "'\"> onload=x"])
+def test_names_are_escaped(tmp_path, name):
+    export(tmp_path / "dataset", make_plan([0, 2], ["clean", "pgd"], [name]))
     text = write_report(RobustnessDataset(tmp_path / "dataset"), tmp_path / "report.html").read_text()
-    assert "<b>&</" not in text
-    assert "&lt;b&gt;&amp;" in text
-
-
-def test_many_points_are_drawn_as_one_picture(tmp_path):
-    export(tmp_path / "dataset", make_plan(range(500), ("clean", "pgd"), measurements=("accuracy",)))
-    text = write_report(RobustnessDataset(tmp_path / "dataset"), tmp_path / "report.html").read_text()
-    scatter = next(svg for svg in re.findall(r"<svg.*?</svg>", text, flags=re.DOTALL) if "Clean against" in svg)
-    assert scatter.count("data:image/png;base64") == 1
-    assert scatter.count("<use") < 500
+    links = Links()
+    links.feed(text)
+    assert links.tags.count("b") == 2  # those of the template
+    assert text.count("</script>") == text.count("<script", 0) == links.tags.count("script")
+    assert embedded(text)[-1]["datasets"][0]["name"] == name

@@ -103,6 +103,26 @@ def test_a_part_that_kills_its_worker_once_is_retried() -> None:
     assert tally.failures == []
 
 
+def test_a_suspect_is_retried_neither_at_once_nor_at_the_end() -> None:
+    executor = ScriptedExecutor(deadly={"0-clean": 1})
+    Scheduler(executor).run([make_bundle(a, ("clean",)) for a in range(40)])
+    assert 10 < executor.computed.index("0-clean") < 30
+
+
+def test_remaining_counts_each_strength_that_is_left() -> None:
+    executor = ScriptedExecutor()
+    whole, single = make_bundle(0, ("pgd",)), make_bundle(0, ("pgd",))
+    halves = [
+        Bundle(0, "digits", (Part(part.unit, strengths, part.start, part.stop),))
+        for part in single.parts
+        for strengths in ((1.0,), (2.0,))
+    ]
+    assert Scheduler(executor, should_drain=lambda: True).run([whole]).remaining == 2
+    assert Scheduler(ScriptedExecutor(), should_drain=lambda: True).run(halves).remaining == 2
+    tally = Scheduler(ScriptedExecutor(deadly={"0-pgd": 1})).run(halves)
+    assert (tally.evaluations, tally.remaining) == (2, 0)
+
+
 def test_preemptions_are_never_held_against_a_part() -> None:
     executor = ScriptedExecutor(preempting={"0-clean": 25})
     tally = Scheduler(executor, max_attempts=1).run([make_bundle(a) for a in range(3)])

@@ -1,10 +1,10 @@
-"""The report: one self-contained HTML page with the numbers and figures of a dataset, and the figures as PNG files."""
+"""The report: one self-contained HTML page with the numbers, figures and a cell explorer of a dataset."""
 
 import html
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -12,16 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 from pipeline.analysis.reader import RobustnessDataset
 from pipeline.analysis.result_files import kind_of
-from pipeline.files import atomic_write, write_text
+from pipeline.errors import ResultsError
+from pipeline.files import write_text
 from pipeline.records import CLEAN_STRENGTH
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
 
-    from pipeline.analysis.figures import NamedFigure
-
-PNG_DPI = 120
+    from pipeline.analysis.dataset_results import DatasetResults
+    from pipeline.analysis.figures import FigureRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,31 +63,8 @@ def summary_table(dataset: RobustnessDataset) -> list[SummaryRow]:
     return _summarise(dataset.to_frame())
 
 
-def save_plots(dataset: RobustnessDataset, out: Path) -> list[Path]:
-    """Draw the figures of every dataset as PNG files.
-
-    Args:
-        dataset: the results.
-        out: folder for the files; made if absent.
-
-    Returns:
-        The files, ``<dataset>-<figure>.png``.
-    """
-    from pipeline.analysis.figures import INK
-
-    paths = []
-    for name, drawn in _figures(dataset.to_frame()):
-        drawn.figure.suptitle(drawn.title, fontsize=13, fontweight="bold", color=INK)
-        path = out / f"{name}-{drawn.name}.png"
-        with atomic_write(path) as stream:
-            # Software is the one entry that would make equal results give unequal bytes.
-            drawn.figure.savefig(stream, format="png", dpi=PNG_DPI, metadata={"Software": None})
-        paths.append(path)
-    return paths
-
-
 def write_report(dataset: RobustnessDataset, out: Path) -> Path:
-    """Write one HTML page with a summary table and the figures of every dataset; it needs no other file and no network.
+    """Write one HTML page with the figures of every dataset and an explorer; it needs no other file and no network.
 
     Args:
         dataset: the results.
@@ -98,28 +74,72 @@ def write_report(dataset: RobustnessDataset, out: Path) -> Path:
         The file.
 
     Raises:
-        ResultsError: a file of the dataset is damaged.
+        ResultsError: a file is damaged, or there is no accuracy.
     """
+    # plotly has no type information.
+    from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+
+    from pipeline.analysis.dataset_results import datasets_of
+
     frame = dataset.to_frame()
+    held = datasets_of(dataset, frame)
+    if not held:
+        raise ResultsError(
+            f"Writing a report failed for {dataset.path}: expected accuracies, got none. Export some, or download them."
+        )
     rows = _summarise(frame)
-    drawn = list(_figures(frame))
-    names = list(dict.fromkeys(row.dataset for row in rows))
-    title = "Robustness results" if dataset.sweep is None else f"Robustness results: {dataset.sweep['sweep']['name']}"
-    body = [
-        f"<h1>{html.escape(title)}</h1>",
-        _overview(dataset, frame),
-        "<nav>" + " ".join(f'<a href="#{html.escape(name)}">{html.escape(name)}</a>' for name in names) + "</nav>",
-    ]
-    for name in names:
-        body.append(f'<h2 id="{html.escape(name)}">{html.escape(name)}</h2>')
-        body += [_figure_block(figure, f"{name}-{figure.name}") for of, figure in drawn if of == name]
-        body.append(_table(row for row in rows if row.dataset == name))
-    if dataset.sweep is not None:
-        protocol = html.escape(json.dumps(dataset.sweep, indent=2, ensure_ascii=False))
-        body.append(f"<h2>Protocol</h2><details><summary>sweep.json</summary><pre>{protocol}</pre></details>")
-    page = (resources.files("pipeline.analysis") / "report_page.html").read_text(encoding="utf-8")
-    write_text(out, page.replace("{title}", html.escape(title)).replace("{body}", "\n".join(body)))
+    title = f"Robustness of NAS-Bench-201: {', '.join(results.name for results in held)}"
+    sections = [_section(results, [row for row in rows if row.dataset == results.name]) for results in held]
+    write_text(
+        out,
+        _fill(
+            _resource("report_page.html"),
+            title=html.escape(title),
+            style=_resource("report.css"),
+            dataset_options="".join(f"<option>{html.escape(results.name)}</option>" for results in held),
+            overview=_overview(dataset, frame),
+            edge_menus=_edge_menus(),
+            sections="\n".join(sections),
+            protocol=_protocol(dataset),
+            cell_drawing=_cell_drawing(),
+            page_data=_embedded_json(_page_data(held)),
+            plotly=get_plotlyjs(),
+            script=_resource("report.js"),
+        ),
+    )
     return out
+
+
+def _resource(name: str) -> str:
+    return (resources.files("pipeline.analysis") / name).read_text(encoding="utf-8")
+
+
+def _fill(template: str, **parts: str) -> str:
+    """Put parts in the place of their names in braces, once: braces inside a part stay."""
+    return re.sub("{(" + "|".join(parts) + ")}", lambda match: parts[match[1]], template)
+
+
+def _embedded_json(value: Any) -> str:
+    """Write a JSON value that no text in it can end the script element of."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+
+
+def _page_data(held: "Sequence[DatasetResults]") -> dict[str, Any]:
+    from pipeline.analysis.figure_page import draw_empty_changes
+    from pipeline.analysis.page_data import MISSING, RESOLUTION, pack_results, pack_space
+    from pipeline.analysis.page_parts import TEMPLATE
+    from pipeline.analysis.palette import GRID, INK
+
+    return {
+        "space": pack_space(),
+        "datasets": [pack_results(results) for results in held],
+        "missing": MISSING,
+        "resolution": RESOLUTION,
+        "ink": INK,
+        "grid": GRID,
+        "template": TEMPLATE,
+        "neighbours": draw_empty_changes(),
+    }
 
 
 def _summarise(frame: "pd.DataFrame") -> list[SummaryRow]:
@@ -136,20 +156,13 @@ def _summarise(frame: "pd.DataFrame") -> list[SummaryRow]:
     return rows
 
 
-def _figures(frame: "pd.DataFrame") -> Iterator[tuple[str, "NamedFigure"]]:
-    from pipeline.analysis.figures import draw_figures
-
-    for name in frame["dataset"].cat.categories:
-        for drawn in draw_figures(frame, name):
-            yield name, drawn
-
-
 def _overview(dataset: RobustnessDataset, frame: "pd.DataFrame") -> str:
     """Facts in a line, and what a partial export lacks."""
+    n_datasets = len(frame["dataset"].cat.categories)
     facts = [
         f"{frame['architecture'].nunique():,} of {len(dataset.non_isomorph_ids):,} non-isomorphic architectures",
         f"{frame['key'].nunique()} keys",
-        f"{len(frame['dataset'].cat.categories)} datasets",
+        f"{n_datasets} dataset{'' if n_datasets == 1 else 's'}",
     ]
     if dataset.sweep is not None:
         images: dict[str, Any] = dataset.sweep["sweep"]["images"]
@@ -167,36 +180,113 @@ def _overview(dataset: RobustnessDataset, frame: "pd.DataFrame") -> str:
     return text
 
 
-def _figure_block(drawn: "NamedFigure", identifier: str) -> str:
-    title = html.escape(drawn.title)
+def _section(results: "DatasetResults", rows: Sequence[SummaryRow]) -> str:
+    """Everything that the page shows of one dataset only."""
+    from pipeline.analysis.figures import FIGURES
+
+    blocks, links = [], []
+    for row in FIGURES.values():
+        frame = row.compute(results)
+        if not frame.empty:
+            identifier = html.escape(f"{results.name}-{row.name}")
+            blocks.append(_figure_block(row, frame, results, identifier))
+            links.append(f'<a href="#{identifier}">{html.escape(row.title)}</a>')
+    name = html.escape(results.name)
+    left_out = [f"{measure} of {key}" for measure in ("confidence", "cm") for key in results.too_large(measure)]
+    if left_out:
+        text = html.escape(", ".join(left_out))
+        blocks.append(f'<p class="warning">Left out, as the files are too large to be read as a whole: {text}.</p>')
     return (
-        f"<figure>{_inline_svg(drawn.figure, identifier, title)}"
-        f"<figcaption><b>{title}.</b> {html.escape(drawn.caption)}</figcaption></figure>"
+        f'<section data-dataset="{name}"><h2>{name}</h2><nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
+        f"{''.join(blocks)}{_table(rows)}</section>"
     )
 
 
-def _inline_svg(figure: "Figure", identifier: str, title: str) -> str:
-    """Render a figure as an SVG element whose text and lines take the colours of the page around it."""
+def _figure_block(row: "FigureRow", frame: "pd.DataFrame", results: "DatasetResults", identifier: str) -> str:
+    views = row.draw_page(frame, results)
+    figures = list({id(view.figure): view.figure for view in views}.values())
+    columns = results.columns
+    content = {
+        "figures": figures,
+        "views": [
+            {
+                "label": view.label,
+                "figure": next(place for place, figure in enumerate(figures) if figure is view.figure),
+                "column": None if view.column is None else columns.index(view.column),
+            }
+            for view in views
+        ],
+    }
+    title = html.escape(row.title)
+    options = "".join(
+        f"<option{' selected' if view.first else ''}>{html.escape(view.label)}</option>" for view in views
+    )
+    menu = f'<label class="view">Show <select aria-label="{title}: what to show">{options}</select></label>'
+    height = views[0].figure["layout"]["height"]
+    after = f" After {html.escape(row.source)} of Jung et al., ICLR 2023." if row.source else ""
+    return (
+        f'<figure id="{identifier}" data-figure="{html.escape(row.name)}"><h3>{title}</h3>'
+        f"<figcaption>{html.escape(row.caption)}{after}</figcaption>{menu if len(views) > 1 else ''}"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{title}">'
+        f'<div class="chart" style="height:{height}px"></div></div>'
+        f"{_cards(frame) if row.shows_cells else ''}"
+        f'<script type="application/json">{_embedded_json(content)}</script></figure>'
+    )
+
+
+def _cards(frame: "pd.DataFrame") -> str:
+    cards = []
+    for row in frame.itertuples():
+        link = f'<a href="#cell={row.architecture}" data-cell="{row.architecture}">#{row.architecture}</a>'
+        text = f"{html.escape(str(row.Index))}: {row.accuracy:.2%}"
+        cards.append(f'<li class="card"><div data-draw="{row.architecture}"></div><p>{text}<br>{link}</p></li>')
+    return f'<ul class="cards">{"".join(cards)}</ul>'
+
+
+def _edge_menus() -> str:
+    from pipeline.analysis.palette import OPERATION_LABELS
+    from pipeline.spaces.nasbench201 import EDGES, OPERATIONS
+
+    options = "".join(f"<option>{OPERATION_LABELS[operation]}</option>" for operation in OPERATIONS)
+    nodes = {0: "input", 1: "node 1", 2: "node 2", 3: "output"}
+    return "".join(
+        f'<label>{nodes[source]} → {nodes[target]}<select id="edge-{edge}">{options}</select></label>'
+        for edge, (source, target) in enumerate(EDGES)
+    )
+
+
+def _cell_drawing() -> str:
+    """Draw a cell with all operations on every edge, as an SVG element in the colours of the page around it."""
     from matplotlib import rc_context
+    from matplotlib.figure import Figure
 
-    from pipeline.analysis.figures import GRID, INK
+    from pipeline.analysis.cell_drawing import PAPER, draw_every_edge
+    from pipeline.analysis.palette import INK
 
+    figure = Figure(figsize=(4.2, 2.7))
+    draw_every_edge(figure.add_axes((0, 0, 1, 1)), font_size=9)
     stream = io.StringIO()
-    # The salt makes ids, and so bytes, depend on the figure alone.
-    with rc_context({"svg.hashsalt": identifier, "svg.fonttype": "path"}):
+    with rc_context({"svg.hashsalt": "cell", "svg.fonttype": "none"}):
         figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = stream.getvalue()
     text = text[text.index("<svg") :]
+    # The style would hold for the whole page, as an attribute it holds for the drawing.
+    text = re.sub("<metadata>.*?</metadata>|<defs>\\s*<style.*?</style>\\s*</defs>", "", text, flags=re.DOTALL)
+    head = 'role="img" style="stroke-linejoin: round; stroke-linecap: butt"'
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
-    text = re.sub(
-        r'(<svg[^>]*?) width="([\d.]+)pt"', rf'\1 style="max-width:\2pt" role="img" aria-label="{title}"', text, count=1
-    )
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    # Ids are unique in one SVG document; on a page with several they need the figure's name in front.
-    text = re.sub(r'\bid="', f'id="{identifier}-', text)
-    text = re.sub(r'href="#', f'href="#{identifier}-', text)
-    text = text.replace("url(#", f"url(#{identifier}-")
-    return text.replace(INK, "currentColor").replace(GRID, "var(--grid)")
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', rf"\1 {head}", text, count=1)
+    text = re.sub(r'id="edge-(\d)-(\w+)"', r'data-edge="\1" data-operation="\2"', text)
+    # A page has many cells, and an id must be there once.
+    text = re.sub(r' id="[^"]*"', "", text)
+    text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font: \1px system-ui, sans-serif", text)
+    return text.replace(INK, "currentColor").replace(PAPER, "var(--card)")
+
+
+def _protocol(dataset: RobustnessDataset) -> str:
+    if dataset.sweep is None:
+        return ""
+    text = html.escape(json.dumps(dataset.sweep, indent=2, ensure_ascii=False))
+    return f"<h2>Protocol</h2><details><summary>sweep.json</summary><pre>{text}</pre></details>"
 
 
 def _table(rows: Iterable[SummaryRow]) -> str:
@@ -211,6 +301,6 @@ def _table(rows: Iterable[SummaryRow]) -> str:
         lines.append(f"<tr{start}><th>{html.escape(key)}</th><th>{html.escape(row.strength_label)}</th>{cells}</tr>")
     head = "<th>key</th><th>strength</th><th>lowest</th><th>median</th><th>highest</th><th>architectures</th>"
     return (
-        "<details open><summary>Accuracy by key and strength</summary>"
+        "<details><summary>Accuracy by key and strength</summary>"
         f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></details>"
     )

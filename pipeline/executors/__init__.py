@@ -1,8 +1,12 @@
 """Where bundles are computed: in this process, or on Ray actors. To add one, add a branch to `make_executor`."""
 
+from collections.abc import Mapping
+from functools import partial
+
 from pipeline.config import SweepConfig
-from pipeline.executors.base import Executor
-from pipeline.plan import Facts, Plan
+from pipeline.executors.base import BundleWorker, Executor
+from pipeline.metrics import Metrics, SilentMetrics
+from pipeline.plan import DatasetFacts, Facts, Plan
 
 
 def check_device(config: SweepConfig) -> None:
@@ -29,18 +33,29 @@ def make_executor(plan: Plan, facts: Facts) -> Executor:
     Returns:
         A started executor; close it.
     """
-    # torch and Ray are imported only once there is something to compute
-    from pipeline.worker import Worker, WorkerSettings, choose_device
-
-    settings = WorkerSettings(plan.config, facts.datasets)
+    start = partial(start_worker, plan.config, facts.datasets)
     if plan.config.execution.executor == "inline":
         from pipeline.executors.inline import InlineExecutor
+        from pipeline.worker import choose_device
 
-        worker = Worker(settings)
+        worker = start(SilentMetrics())
         execution = plan.config.execution
         on_gpu = choose_device(execution.device, plan.config.precision).type == "cuda"
         gpus = execution.gpus_per_worker if on_gpu else 0.0
         return InlineExecutor(worker.run, gpus_per_worker=gpus)
     from pipeline.executors.ray import RayExecutor
 
-    return RayExecutor(settings)
+    return RayExecutor(plan.config, start)
+
+
+def start_worker(config: SweepConfig, datasets: Mapping[str, DatasetFacts], metrics: Metrics) -> BundleWorker:
+    """Make the worker that evaluates; torch is imported here, so the driver of workers elsewhere goes without it.
+
+    Args:
+        config: the sweep.
+        datasets: hashes that the images and corruptions must have, by dataset.
+        metrics: where its numbers for monitoring go.
+    """
+    from pipeline.worker import Worker, WorkerSettings
+
+    return Worker(WorkerSettings(config, datasets), metrics)

@@ -4,6 +4,7 @@ An executor computes bundles and reports events. It decides nothing: retries, is
 (`pipeline.scheduler`), what is done is the shards'.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,6 +50,31 @@ class WorkerLost:
 
 
 Event = Receipt | UnitFailure | BundleDone | BundleLost | WorkerLost
+
+
+class BundleWorker(Protocol):
+    """Computes bundles in the process that made it, as `pipeline.worker.Worker` does."""
+
+    def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
+        """Compute a bundle part by part.
+
+        Yields:
+            A receipt for each committed shard, a failure for each part that could not be computed.
+
+        Raises:
+            StorageError: results cannot be written; the run must stop.
+            WorkerBrokenError: this process can compute nothing any more.
+        """
+        ...
+
+    def drain(self) -> None:
+        """Stop after the part in progress; called from another thread."""
+        ...
+
+
+StartWorker = Callable[[Metrics], BundleWorker]
+"""Makes a worker where it is called, with a place for its numbers for monitoring. It travels there as a pickle, so it
+says no more than how."""
 
 
 class Executor(Protocol):

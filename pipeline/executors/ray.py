@@ -10,21 +10,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import ray
 from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 
+from pipeline.config import SweepConfig
 from pipeline.errors import ConfigError, EvaluationError, StorageError, WorkerBrokenError
-from pipeline.executors.base import BundleDone, BundleLost, Event, WorkerLost
+from pipeline.executors.base import BundleDone, BundleLost, Event, StartWorker, WorkerLost
 from pipeline.executors.ray_metrics import RayMetrics
-from pipeline.executors.watch import Watch, parse_address
+from pipeline.executors.watch import Watch, answers, parse_address
 from pipeline.metrics import Metrics
 from pipeline.records import Bundle, Receipt, UnitFailure
-from pipeline.worker import Worker, WorkerSettings
 
 # Only receipts of a few hundred bytes pass through Ray, so its object store can be the smallest it takes.
 _OBJECT_STORE_BYTES = 128 << 20
+
+_MAX_COLLECTED = 256
+"""Outcomes of one call: more than come while the driver handles the last ones, few enough to travel in one message."""
+
+_Outcome = Receipt | UnitFailure | None
+"""What a worker tells of a bundle; None where the bundle ends."""
 
 _LOCAL_HEAD_SECONDS = 30
 """After this long without an answer from a head on this machine, Ray ends its own processes, and the driver's."""
@@ -70,15 +77,40 @@ _own_process_group = _OwnProcessGroup()
 
 
 class _WorkerActor:
-    """A worker in a process of its own. `drain` has its own concurrency group, so that it gets through meanwhile."""
+    """A worker in a process of its own, whose outcomes wait here until the driver collects them.
 
-    def __init__(self, settings: WorkerSettings, folder: str) -> None:
+    `run` ends with its bundle; `collect` and `drain` have concurrency groups of their own, so that they get through
+    meanwhile.
+    """
+
+    def __init__(self, start_worker: StartWorker, folder: str) -> None:
         with suppress(OSError):  # where it is absent, relative paths fail with a message of their own
             os.chdir(folder)
-        self._worker = Worker(settings, RayMetrics())
+        self._worker = start_worker(RayMetrics())
+        self._outcomes: SimpleQueue[_Outcome | Exception] = SimpleQueue()
+        self._error: Exception | None = None
 
-    def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
-        yield from self._worker.run(bundle)
+    def run(self, bundle: Bundle) -> None:
+        try:
+            for outcome in self._worker.run(bundle):
+                self._outcomes.put(outcome)
+        except Exception as error:  # noqa: BLE001 - raised again by `collect`, after what came before it
+            self._outcomes.put(error)
+        else:
+            self._outcomes.put(None)
+
+    def collect(self) -> list[_Outcome]:
+        """Wait for an outcome; return it with all that came meanwhile, or raise the error that stands first."""
+        collected: list[_Outcome] = []
+        while self._error is None and len(collected) < _MAX_COLLECTED and not (collected and self._outcomes.empty()):
+            outcome = self._outcomes.get()
+            if isinstance(outcome, Exception):
+                self._error = outcome
+            else:
+                collected.append(outcome)
+        if self._error is not None and not collected:
+            raise self._error
+        return collected
 
     def drain(self) -> None:
         self._worker.drain()
@@ -86,31 +118,47 @@ class _WorkerActor:
 
 @dataclass
 class _Slot:
-    """An actor and the bundles it was given, first the one it computes; `starting` until it is up."""
+    """An actor, the bundles it was given, first the one it computes, and the call to wait for.
+
+    That call is answered when the actor has started, and after that with its outcomes.
+    """
 
     actor: Any
-    starting: Any
+    call: Any
+    is_started: bool = False
     queue: deque[tuple[Bundle, Any]] = field(default_factory=deque)
+
+    def run(self, bundle: Bundle) -> None:
+        self.queue.append((bundle, self.actor.run.remote(bundle)))
+
+    def collect(self) -> None:
+        self.call = self.actor.collect.options(concurrency_group="outcomes").remote()
 
 
 class RayExecutor:
     """Computes bundles on Ray actors, each with a small window of bundles so that it never waits for the driver.
 
+    Bundles are given to actors that have started only. Others wait here for whichever actor has room first, since a
+    machine that was lost may be replaced late or never.
+
     Args:
-        settings: handed to every worker.
+        config: the sweep; its execution says how many workers, and what each of them needs.
+        start_worker: makes a worker, in the worker's own process.
 
     Raises:
         ConfigError: the Ray cluster cannot be reached, or offers no worker the resources it needs.
     """
 
-    def __init__(self, settings: WorkerSettings) -> None:
+    def __init__(self, config: SweepConfig, start_worker: StartWorker) -> None:
         self.metrics: Metrics = RayMetrics()
-        self._settings = settings
-        self._execution = settings.config.execution
+        self._precision = config.precision
+        self._execution = config.execution
+        self._start_worker = start_worker
         self._draining = False
         self._owns_ray = not ray.is_initialized()
         self._slots: list[_Slot] = []
         self._watch: Watch | None = None
+        self._held: deque[Bundle] = deque()
         try:
             if self._owns_ray:
                 self._start_ray()
@@ -161,6 +209,8 @@ class RayExecutor:
             if node["NodeID"] == here:
                 addresses["raylet on this machine"] = node["NodeManagerAddress"], node["NodeManagerPort"]
         is_local = not self._execution.ray_address
+        # Through a tunnel or a proxy they may not be reached from here by these addresses; then nobody can watch them.
+        addresses = {name: address for name, address in addresses.items() if answers(address)}
         return Watch(addresses, _LOCAL_PATIENCE_SECONDS if is_local else _CLUSTER_PATIENCE_SECONDS)
 
     def _local_cpus(self) -> int:
@@ -176,10 +226,9 @@ class RayExecutor:
         if self._execution.device == "cpu":
             return False
         gpus = ray.cluster_resources().get("GPU", 0)
-        precision = self._settings.config.precision
-        needs_gpus = self._execution.device == "cuda" or precision == "tf32"  # which no CPU has
+        needs_gpus = self._execution.device == "cuda" or self._precision == "tf32"  # which no CPU has
         if needs_gpus and not gpus and not self._may_grow:
-            what = "execution.device cuda" if self._execution.device == "cuda" else f"precision {precision}"
+            what = "execution.device cuda" if self._execution.device == "cuda" else f"precision {self._precision}"
             raise ConfigError(
                 f"Starting workers failed for {what}: expected a GPU in Ray, got none. "
                 "Choose another device or precision, or start Ray on machines with a GPU."
@@ -208,31 +257,35 @@ class RayExecutor:
             num_cpus=self._execution.cpus_per_worker,
             num_gpus=self.gpus_per_worker,
             max_restarts=0,
-            concurrency_groups={"control": 1},
+            concurrency_groups={"control": 1, "outcomes": 1},
             runtime_env={"env_vars": {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}},
         )(_WorkerActor)
         # Relative paths of the sweep start where the driver stands, on every machine.
-        actor = actor_class.remote(self._settings, str(Path.cwd()))
+        actor = actor_class.remote(self._start_worker, str(Path.cwd()))
         return _Slot(actor, actor.__ray_ready__.remote())
 
-    def _up(self) -> list[_Slot]:
-        """Actors that have started: one that waits for a machine, perhaps for ever, must be given nothing."""
-        return [slot for slot in self._slots if slot.starting is None]
-
     def free_slots(self) -> int:
-        """Places left in the windows of the actors that are up."""
+        """Places left in the windows of the actors, those that are starting among them."""
         if self._draining:
             return 0
-        return sum(max(0, self._execution.window - len(slot.queue)) for slot in self._up())
+        in_flight = len(self._held) + sum(len(slot.queue) for slot in self._slots)
+        return max(0, self._execution.window * len(self._slots) - in_flight)
 
     def submit(self, bundle: Bundle) -> None:
-        """Give a bundle to the actor with the shortest queue."""
-        slot = min(self._up(), key=lambda candidate: len(candidate.queue))
-        stream = slot.actor.run.options(num_returns="streaming").remote(bundle)
-        slot.queue.append((bundle, stream))
+        """Give a bundle to the actor with the shortest queue, as soon as one has room."""
+        self._held.append(bundle)
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        started = [slot for slot in self._slots if slot.is_started]
+        while self._held and started:
+            slot = min(started, key=lambda candidate: len(candidate.queue))
+            if len(slot.queue) >= self._execution.window:
+                return
+            slot.run(self._held.popleft())
 
     def poll(self, timeout: float) -> list[Event]:
-        """Wait for receipts; one event a ready actor.
+        """Wait for outcomes, and take all that are there.
 
         Raises:
             EvaluationError: Ray itself is gone.
@@ -260,34 +313,35 @@ class RayExecutor:
             time.sleep(_ASK_SECONDS)
 
     def _wait_for_events(self, timeout: float) -> list[Event]:
-        starting = {slot.starting: slot for slot in self._slots if slot.starting is not None}
-        streams = {slot.queue[0][1]: slot for slot in self._slots if slot.queue}
-        if not starting and not streams:
+        if self._draining and self._held:
+            not_begun: list[Event] = [BundleDone(bundle) for bundle in self._held]
+            self._held.clear()
+            return not_begun
+        slots = {slot.call: slot for slot in self._slots if slot.queue or (self._held and not slot.is_started)}
+        if not slots:
             return []
-        ready, _ = ray.wait([*starting, *streams], num_returns=1, timeout=timeout, fetch_local=False)
+        ready, waiting = ray.wait(list(slots), num_returns=1, timeout=timeout)
+        if not ready:
+            self._raise_lost_errors()
+        elif waiting:
+            ready += ray.wait(waiting, num_returns=len(waiting), timeout=0)[0]
         events: list[Event] = []
-        for reference in ready:
-            if reference in starting:
-                events.extend(self._finish_start(starting[reference]))
-            else:
-                events.extend(self._advance(streams[reference]))
+        for call in ready:
+            events.extend(self._receive(slots[call]))
+        self._hand_out()
         return events
 
-    def _finish_start(self, slot: _Slot) -> list[Event]:
-        try:
-            ray.get(slot.starting)
-        except (RayActorError, OutOfMemoryError) as error:
-            return self._replace(slot, error)
-        slot.starting = None
-        return []
+    def _raise_lost_errors(self) -> None:
+        """Raise the error of a bundle that failed before its worker saw it: such a worker has nothing to tell."""
+        begun = [slot.queue[0][1] for slot in self._slots if slot.queue]
+        ended = ray.wait(begun, num_returns=len(begun), timeout=0)[0] if begun else []
+        for call in ended:
+            with suppress(RayActorError, OutOfMemoryError):  # its outcomes say so, too
+                ray.get(call)
 
-    def _advance(self, slot: _Slot) -> list[Event]:
-        bundle, stream = slot.queue[0]
+    def _receive(self, slot: _Slot) -> list[Event]:
         try:
-            return [ray.get(next(stream))]
-        except StopIteration:
-            slot.queue.popleft()
-            return [BundleDone(bundle)]
+            answer = ray.get(slot.call)
         except RayTaskError as error:
             if isinstance(error.cause, WorkerBrokenError):
                 return self._replace(slot, error)
@@ -295,6 +349,11 @@ class RayExecutor:
             raise error.cause if isinstance(error.cause, StorageError) else error from error
         except (RayActorError, OutOfMemoryError) as error:  # Ray's memory monitor does not call its kills actor errors
             return self._replace(slot, error)
+        # At once, before anybody handles these: what a worker still holds when it dies is computed again.
+        slot.collect()
+        outcomes: list[_Outcome] = answer if slot.is_started else []
+        slot.is_started = True
+        return [BundleDone(slot.queue.popleft()[0]) if outcome is None else outcome for outcome in outcomes]
 
     def _replace(self, slot: _Slot, error: RayError) -> list[Event]:
         of_machine = [line.strip() for line in str(error).splitlines() if _NODE_DIED in line]

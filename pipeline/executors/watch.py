@@ -53,7 +53,7 @@ class Watch:
 
     def unanswered(self) -> str | None:
         """Ask now, and name the first process that does not answer; None if all do."""
-        return next((name for name, address in self._addresses.items() if not _answers(address)), None)
+        return next((name for name, address in self._addresses.items() if not answers(address)), None)
 
     def stop(self) -> None:
         """Ask no more; safe to call twice."""
@@ -67,12 +67,13 @@ class Watch:
                 if before - self._asked > self._patience:
                     # This process stood still (SIGSTOP, a suspended machine), not the others.
                     self._answered = dict.fromkeys(self._addresses, before)
-                if _answers(address):
+                if answers(address):
                     self._answered[name] = self._clock()
                 self._asked = self._clock()
 
 
-def _answers(address: Address) -> bool:
+def answers(address: Address) -> bool:
+    """Whether somebody accepts a connection at an address within a few seconds."""
     try:
         socket.create_connection(address, timeout=_CONNECT_SECONDS).close()
     except OSError:

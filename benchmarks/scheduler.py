@@ -1,0 +1,214 @@
+"""Measure what the scheduler and the Ray executor cost, with units of the paper's sweep whose evaluation costs nothing.
+
+    python -m benchmarks.scheduler
+
+prints every row of the table in docs/performance.md: units a second and the driver's memory over 200,000 units that
+take no time, the same with bundles of one unit and with a shard written for each unit, and the overhead a unit on 64
+workers whose units take a second. One row is measured, in this process, by saying what to measure:
+
+    python -m benchmarks.scheduler --units 200000 --workers 2 --unit-seconds 0
+
+The driver is the product's: `pipeline.sweep.compute` with its scheduler, its progress and its Ray executor, on bundles
+of `jobs/paper.yaml` (a unit of every key of an architecture and dataset). Only the worker is simulated: an actor in a
+process of its own that sleeps for each unit. Neither the driver nor a worker may import torch.
+
+A worker notes when each unit begins and ends. What counts begins once every worker has been heard of, since processes
+start one after the other. Overhead is the time from the beginning of a worker's first such unit to the end of its last
+one, less the time its units were meant to take, over their number: waiting for bundles is in it, the wait for the
+slowest worker at the end is not.
+"""
+
+import argparse
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from pipeline.config import SweepConfig, load_config
+from pipeline.datasets import DATASETS
+from pipeline.executors.base import Event
+from pipeline.executors.ray import RayExecutor
+from pipeline.plan import Plan, assumed_facts, make_plan
+from pipeline.progress import Progress
+from pipeline.records import Bundle, EvaluationResult, Part, Receipt, UnitFailure
+from pipeline.shards import ShardStore
+from pipeline.sweep import Outlook, compute
+
+SWEEP = Path(__file__).parent.parent / "jobs" / "paper.yaml"
+UNITS_PER_ARCHITECTURE = 45
+NEVER_SPLIT_GMACS = 1e12
+ROWS = (
+    ("--units", "200000", "--workers", "2"),
+    ("--units", "20000", "--workers", "2", "--units-per-bundle", "1"),
+    ("--units", "4000", "--workers", "2", "--write-shards"),
+    ("--units", "7680", "--workers", "64", "--unit-seconds", "1"),
+)
+HEADER = (
+    "| workers | units | seconds a unit | units a bundle | shards | units/s | overhead a unit, ms (share) "
+    "| driver's memory at 0, 25, 50, 75, 100 %, MB |\n|---|---|---|---|---|---|---|---|"
+)
+
+
+@dataclass(frozen=True)
+class SimulatedWorker:
+    """A worker that sleeps.
+
+    Attributes:
+        seconds: time a unit.
+        results: folder to write a shard to for each unit; None to write nothing.
+    """
+
+    seconds: float
+    results: Path | None
+
+    def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
+        """Sleep for each unit; receipts tell process, beginning and end where a shard's name would be."""
+        for part in bundle.parts:
+            begin = time.perf_counter()
+            if self.seconds:
+                time.sleep(self.seconds)
+            if self.results is not None:
+                ShardStore(self.results).commit(_results(part))
+            times = f"{os.getpid()} {begin} {time.perf_counter()}"
+            yield Receipt(part.unit.id, part.strengths, part.start, part.stop, times, self.seconds)
+        if "torch" in sys.modules:
+            raise RuntimeError("a simulated worker imported torch")
+
+    def drain(self) -> None:
+        """Nothing: a benchmark runs to its end."""
+
+
+def _results(part: Part) -> list[EvaluationResult]:
+    n_images, n_classes = part.stop - part.start, DATASETS[part.unit.dataset].n_classes
+    counts = np.zeros((n_classes, n_classes), dtype=np.int32)
+    counts[0, 0] = n_images
+    values = {"accuracy": np.float64(1.0), "cm": counts}
+    return [EvaluationResult(part, strength, values, 0.0) for strength in part.strengths]
+
+
+@dataclass
+class Observer:
+    """Watches a run in its driver.
+
+    Attributes:
+        n_units: units of the run.
+        memory: bytes of the driver, with the first unit and at each quarter of them.
+        spans: by worker, since all of them have been heard of: beginning of the first unit, end of the last, number.
+    """
+
+    n_units: int
+    memory: list[int] = field(default_factory=list)
+    spans: dict[str, tuple[float, float, int]] = field(default_factory=dict)
+    n_received: int = 0
+
+    def observe(self, progress: Progress, event: Event) -> None:
+        """Take a receipt into account."""
+        del progress
+        if not isinstance(event, Receipt):
+            return
+        worker, begin, end = event.shard.split()
+        if worker not in self.spans:
+            self.spans = dict.fromkeys([*self.spans, worker], (math.inf, 0.0, 0))
+        first, last, count = self.spans[worker]
+        self.spans[worker] = min(first, float(begin)), max(last, float(end)), count + 1
+        self.n_received += 1
+        if self.n_received >= self.n_units * len(self.memory) // 4:
+            self.memory.append(_memory())
+
+    @property
+    def units_per_second(self) -> float:
+        """Units a second from the beginning of the first one that counts to the end of the last one."""
+        firsts, lasts, counts = zip(*self.spans.values(), strict=True)
+        return sum(counts) / (max(lasts) - min(firsts))
+
+    def overhead(self, unit_seconds: float) -> float:
+        """Seconds of a worker a unit beyond the time that the unit was meant to take."""
+        spans = [span for span in self.spans.values() if span[2]]
+        return sum(last - first for first, last, _ in spans) / sum(count for *_, count in spans) - unit_seconds
+
+
+def _memory() -> int:
+    return int(psutil.Process().memory_info().rss)
+
+
+def plan_units(config: SweepConfig, n_units: int) -> Plan:
+    """Plan as many units of the sweep as are wanted, of as few architectures as have them."""
+    config = config.model_copy(
+        update={"architectures": config.architecture_indices[: -(-n_units // UNITS_PER_ARCHITECTURE)]}
+    )
+    plan = make_plan(config, assumed_facts(config))
+    by_network = sorted(plan.units, key=lambda unit: (unit.architecture, unit.dataset))
+    return Plan(config, tuple(by_network[:n_units]), plan.protocols)
+
+
+def make_bundles(plan: Plan, per_bundle: int | None) -> Sequence[Bundle]:
+    """Bundle whole units as the product does, or a given number of them at once."""
+    bundles = plan.bundles([Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units])
+    if per_bundle is None:
+        return bundles
+    return [
+        Bundle(bundle.architecture, bundle.dataset, bundle.parts[first : first + per_bundle])
+        for bundle in bundles
+        for first in range(0, len(bundle.parts), per_bundle)
+    ]
+
+
+def measure(arguments: argparse.Namespace, results: Path) -> str:
+    """Run the units and describe it as a row of the table."""
+    os.environ.setdefault("ROBUST201_DATA", str(results))
+    execution = {"workers": arguments.workers, "device": "cpu", "gmacs_per_second": NEVER_SPLIT_GMACS}
+    plan = plan_units(load_config(SWEEP, results=results, execution=execution), arguments.units)
+    bundles = make_bundles(plan, arguments.units_per_bundle)
+    missing = tuple(part for bundle in bundles for part in bundle.parts)
+    ShardStore.create(results)
+    worker = SimulatedWorker(arguments.unit_seconds, results if arguments.write_shards else None)
+    observer = Observer(len(plan.units))
+    tally = compute(
+        Outlook(plan, missing, 0, (), ()),
+        bundles,
+        lambda: RayExecutor(plan.config, lambda _metrics: worker),
+        folder=results,
+        on_progress=observer.observe,
+        say=print,
+    )
+    if not tally.complete or tally.parts != len(plan.units) or len(observer.spans) != arguments.workers:
+        raise RuntimeError(f"expected every unit once, on every worker, got {tally}")
+    if "torch" in sys.modules:
+        raise RuntimeError("the driver imported torch")
+    overhead = observer.overhead(arguments.unit_seconds)
+    share = f" ({overhead / arguments.unit_seconds:.2%})" if arguments.unit_seconds else ""
+    memory = " ".join(f"{size / 1e6:.0f}" for size in observer.memory)
+    return (
+        f"| {arguments.workers} | {tally.parts:,} | {arguments.unit_seconds:g} | {tally.parts / len(bundles):.1f} | "
+        f"{'written' if arguments.write_shards else 'none'} | {observer.units_per_second:,.0f} | "
+        f"{1000 * overhead:.2f}{share} | {memory} |"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--units", type=int, help="measure one row with so many units; without it, all rows")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--unit-seconds", type=float, default=0.0)
+    parser.add_argument("--units-per-bundle", type=int, help="without it, as the sweep is planned")
+    parser.add_argument("--write-shards", action="store_true", help="let each worker write a shard for each unit")
+    arguments = parser.parse_args()
+    if arguments.units is None:
+        print(HEADER, flush=True)
+        for row in ROWS:  # a process each: memory that a run left behind would count for the next one
+            subprocess.run([sys.executable, "-m", "benchmarks.scheduler", *row], check=True)
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        print(measure(arguments, Path(folder)), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+"""Colours and short labels of the figures, in files and on the page.
+
+All colours but `INK` and `GRID` are read on light and dark alike.
+"""
+
+import math
+
+from pipeline.records import CLEAN_STRENGTH
+
+INK = "#22272e"
+"""Text and lines; the page replaces it by the colour of its text."""
+
+GRID = "#d6dbe1"
+"""Grid lines; the page replaces it likewise."""
+
+CLEAN_COLOUR = "#8b949e"
+CHANCE_COLOUR = "#e0403f"
+OTHER_COLOUR = "#6e7781"
+ATTACK_COLOURS = {"aa_apgd-ce": "#d55e00", "aa_square": "#b9770e", "fgsm": "#1f83c4", "pgd": "#009e73"}
+CORRUPTION_GROUPS = {
+    "noise": ("#1f83c4", ("gaussian_noise", "impulse_noise", "shot_noise")),
+    "blur": ("#009e73", ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur")),
+    "weather": ("#b9770e", ("brightness", "fog", "frost", "snow")),
+    "digital": ("#c2679b", ("contrast", "elastic_transform", "jpeg_compression", "pixelate")),
+}
+"""Groups of Hendrycks and Dietterich, ICLR 2019, with the colour of each."""
+
+CONFIDENCE_COLOURS = ("#009e73", "#d55e00", "#1f83c4")
+"""In the order of `pipeline.analysis.figure_data.CONFIDENCES`."""
+
+OPERATION_COLOURS = {
+    "none": "#a3abb3",
+    "skip_connect": "#6e7781",
+    "nor_conv_1x1": "#1b9aaa",
+    "nor_conv_3x3": "#2577c8",
+    "avg_pool_3x3": "#d0651f",
+}
+OPERATION_LABELS = {
+    "none": "none",
+    "skip_connect": "skip",
+    "nor_conv_1x1": "conv 1×1",
+    "nor_conv_3x3": "conv 3×3",
+    "avg_pool_3x3": "avg pool 3×3",
+}
+"""The five operations of NAS-Bench-201 (Dong and Yang, ICLR 2020)."""
+
+CORRELATION = "RdBu_r"
+"""Red above zero, blue below."""
+
+CHANGE = "RdBu"
+"""Gains blue, losses red."""
+
+SIZE_COLOURS = ("#4a6fd8", "#1b9aaa", "#7fa83a", "#d99a1c", "#e0503f")
+"""Small cells to large ones: no colour so dark or light that a point is lost on either page."""
+
+SEQUENTIAL = "viridis"
+
+
+def key_colour(key: str) -> str:
+    """Give the colour of an attack, or of a corruption's group."""
+    groups = {member: colour for colour, members in CORRUPTION_GROUPS.values() for member in members}
+    return ATTACK_COLOURS.get(key, groups.get(key, OTHER_COLOUR))
+
+
+def key_title(key: str) -> str:
+    """Write a key above a panel: corruptions as words, attacks as they are."""
+    return key.replace("_", " ") if any(key in members for _, members in CORRUPTION_GROUPS.values()) else key
+
+
+def grouped(keys: list[str]) -> list[str]:
+    """Sort keys so that the corruptions of a group stand together; others keep their order, in front."""
+    order = [key for _, members in CORRUPTION_GROUPS.values() for key in members]
+    return sorted(keys, key=lambda key: order.index(key) if key in order else -1)
+
+
+def tick(strength: float) -> str:
+    """Write a strength below a box."""
+    return "clean" if strength == CLEAN_STRENGTH else f"{strength:g}"
+
+
+def short(value: float) -> str:
+    """Write a correlation in four characters: ``.87``, ``-.03``, ``1.00``, and ``–`` where there is none."""
+    return "–" if math.isnan(value) else f"{value:.2f}".replace("0.", ".", 1)
