@@ -26,7 +26,7 @@ from rich.progress import (
 from rich.table import Table
 
 from pipeline.analysis.result_files import kind_of
-from pipeline.executors.base import BundleLost, Event
+from pipeline.executors.base import BundleLost, Event, WorkerLost
 from pipeline.records import UnitFailure
 
 if TYPE_CHECKING:  # each verb imports what it runs; the others need not wait for it
@@ -102,8 +102,8 @@ class RunDisplay:
         if isinstance(event, UnitFailure) and event.message not in self._told:
             self._told.add(event.message)
             say(f"failed: {event.part.label}: {event.message}")
-        elif isinstance(event, BundleLost) and event.started:
-            say(f"worker lost: {event.reason}; retrying")
+        elif isinstance(event, WorkerLost) or (isinstance(event, BundleLost) and event.started):
+            say(f"worker {'preempted' if event.preempted else 'lost'}: {event.reason}; retrying")
         known = progress.is_settled
         rate = f"{progress.units_per_second:.2f}/s" if known else "-"
         left = show_duration(progress.seconds_left if known else None)
@@ -173,6 +173,8 @@ def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int
     if tally.complete:
         say(f"Complete. Export it with: robust201 export {results} FOLDER")
         return 0
+    if tally.abandoned:
+        say(f"The deadline for stopping passed: abandoned the parts in progress of {tally.abandoned} bundles.")
     say("Stopped as asked." if tally.drained else "Incomplete.")
     say("Finished work is kept; run the same command again to go on.")
     return 3
