@@ -181,7 +181,7 @@ def export(
 
     style = parse_key_style(key_style)
     planned, store = load_plan(results), ShardStore.open(results)
-    inventory = store.inventory(verify=True, on_damage="raise")
+    inventory = store.inventory(verify="all", on_damage="raise")
     report = export_dataset(planned, store, inventory, out, key_style=style, round_to=round_to, partial=partial)
     raise typer.Exit(console.show_export(report))
 

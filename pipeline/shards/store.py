@@ -18,7 +18,7 @@ from pipeline.shards.inventory import Inventory
 from pipeline.shards.merging import MergeReport
 from pipeline.shards.parquet import encode
 from pipeline.shards.reading import RowReader, iterate_values
-from pipeline.shards.scan import OnDamage, scan
+from pipeline.shards.scan import OnDamage, Verify, scan
 from pipeline.shards.verification import Finding
 
 TARGET_BYTES = 192 << 20
@@ -118,12 +118,21 @@ class ShardStore:
             sum(result.seconds for result in results),
         )
 
-    def inventory(self, *, verify: bool = False, on_damage: OnDamage = "raise") -> Inventory:
+    def inventory(
+        self,
+        *,
+        verify: Verify = "none",
+        on_damage: OnDamage = "raise",
+        networks: Collection[tuple[str, int]] | None = None,
+    ) -> Inventory:
         """Find out what the folder holds.
 
         Args:
-            verify: hash every shard and compare with its name; without it only damage that hinders reading is noticed.
+            verify: which shards to hash and compare with their names: ``"all"``, as an export must; ``"unverified"``,
+                those that were not found right before at their present size and time of change, as a resume does; or
+                ``"none"``, where only damage that hinders reading is noticed.
             on_damage: raise; set damaged shards aside into ``damaged/``; or leave and report them.
+            networks: (dataset, architecture) pairs; with ``"unverified"``, only uncompacted shards of these are hashed.
 
         Returns:
             Rows of all intact shards that no compacted shard replaces, and what was damaged.
@@ -132,7 +141,7 @@ class ShardStore:
             ShardDamagedError: a shard is damaged, and `on_damage` is ``"raise"``.
             FormatVersionError: another format version wrote a shard.
         """
-        return scan(self.folder, verify=verify, on_damage=on_damage)
+        return scan(self.folder, verify=verify, on_damage=on_damage, networks=networks)
 
     def values(
         self, unit: Unit, strength: float, inventory: Inventory, measurements: Collection[str]

@@ -12,6 +12,7 @@ from pipeline.measurements import check_values, merge_values
 from pipeline.shards.facts import read_footer, read_rows, table_rows
 from pipeline.shards.folder import ResultsFolder, has_stem, is_compacted, stem_of
 from pipeline.shards.identity import UnitFacts
+from pipeline.shards.index import Index
 from pipeline.shards.inventory import Inventory, Slice, UnitGroup, choose_slices, gaps
 from pipeline.shards.parquet import ShardFile, row_values
 from pipeline.shards.reading import RowReader
@@ -60,6 +61,7 @@ def verify(
             yield from _check_rows(folder, shard, _identities(inventory, inventory.rows_of_shard(number)))
             intact.add(shard)
         except ShardDamagedError as error:
+            Index(folder.index).forget([shard])  # the time of its last change may not show the damage
             yield Finding(shard, "", "damaged", str(error))
         on_progress(number + 1, len(inventory.shards))
     yield from find_unequal_duplicates(RowReader(folder), inventory, intact)
