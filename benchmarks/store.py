@@ -8,8 +8,8 @@ Python's start and imports (a second or two) and with warm file caches; "cold" m
 The results are invented, with the identities and sizes of `jobs/paper.yaml`. Those of a finished sweep are 1,610,034
 rows in as many compacted shards, row groups and footers as the 133 GB that `plan` estimates would have, but without
 confidences and with values that compress to nothing: a resume hashes a shard once only, scans read no values, and no
-disk is filled. What a first resume takes follows from the rate at which it hashes the shards that are then compacted, which
-the file cache holds where the memory is large. Those are real in size: confidences are drawn at random, which does not
+disk is filled. What a first resume takes follows from the rate at which it hashes the shards that are then compacted; a
+large memory holds them in the file cache. Those are real in size: confidences are drawn at random, which does not
 compress at all, where true ones do by a quarter. Needs 12 GB in FOLDER at scale 1.
 """
 

@@ -114,6 +114,7 @@ class ExecutionSection(Section):
     cuda_graphs: bool = True
     window: Annotated[int, Field(ge=1, le=16)] = 2
     max_attempts: Annotated[int, Field(ge=1)] = 3
+    drain_seconds: Annotated[float, Field(gt=0)] | None = None
     part_minutes: Annotated[float, Field(gt=0)] = 15.0
     gmacs_per_second: Annotated[float, Field(gt=0)] = 2000.0
 

@@ -5,6 +5,7 @@ import errno
 import hashlib
 import os
 import secrets
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -62,6 +63,35 @@ def _full(path: Path, error: OSError) -> StorageFullError:
         f"Writing failed for {path}: expected free space on the device, got none ({error.strerror}). "
         "Free some space and run the same command again; finished work is kept."
     )
+
+
+LEFTOVER_SECONDS = 24 * 3600.0
+"""Age from which a temporary file counts as left behind by a process that was killed: no write takes that long."""
+
+
+def remove_leftovers(root: Path, *, clock: Callable[[], float] = time.time) -> int:
+    """Delete what processes that were killed left below a folder: old temporary files and claims to a lease.
+
+    Should a clock that jumped make a file in the making look old, its writer fails with a `StorageError` and nothing
+    is lost.
+
+    Args:
+        root: the folder.
+        clock: wall clock in seconds since the epoch, to compare with the times of files.
+
+    Returns:
+        Number of files deleted.
+    """
+    removed = 0
+    for folder, _, names in os.walk(root):
+        for name in names:
+            if name.startswith(".") and name.endswith((".tmp", ".successor")):
+                path = Path(folder, name)
+                with contextlib.suppress(FileNotFoundError):  # its writer has just finished
+                    if clock() - path.stat().st_mtime >= LEFTOVER_SECONDS:
+                        path.unlink()
+                        removed += 1
+    return removed
 
 
 WRITE_STEPS = ("opened", "written", "flushed", "renamed")

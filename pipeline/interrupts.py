@@ -13,15 +13,22 @@ from types import FrameType
 _ENDING = (signal.SIGTERM, signal.SIGUSR1)
 
 
+class DrainDeadlineError(BaseException):
+    """Draining took too long: what is in progress is abandoned. No evaluation's error, so no evaluation catches it."""
+
+
 @dataclass
 class DrainRequest:
     """Whether a run was asked to drain.
 
     Attributes:
         signal: number of the signal that asked; None as long as none did.
+        is_expired: whether the deadline for draining has passed.
     """
 
     signal: int | None = None
+    is_expired: bool = False
+    _is_interruptible: bool = False
 
     def __call__(self) -> bool:
         """Say whether a signal asked."""
@@ -32,26 +39,67 @@ class DrainRequest:
         """Whether it was the signal of a time limit that is near, rather than somebody who wants the run to stop."""
         return self.signal == signal.SIGUSR1
 
+    @contextmanager
+    def interruptible(self) -> Iterator[None]:
+        """Let the deadline interrupt a block; once it has passed, none begins.
+
+        Raises:
+            DrainDeadlineError: it has passed, before the block or in the middle of it.
+        """
+        self._is_interruptible = True
+        try:
+            if self.is_expired:
+                raise DrainDeadlineError
+            yield
+        finally:
+            self._is_interruptible = False
+
+    def expire(self) -> None:
+        """Note that the deadline has passed; called in the main thread, where it interrupts an interruptible block."""
+        self.is_expired = True
+        if self._is_interruptible:
+            raise DrainDeadlineError
+
 
 @contextmanager
-def draining_on_signals(say: Callable[[str], None]) -> Iterator[DrainRequest]:
+def draining_on_signals(say: Callable[[str], None], drain_seconds: float | None = None) -> Iterator[DrainRequest]:
     """Turn the first Ctrl-C, SIGTERM or SIGUSR1 into a request to drain; the second interrupts at once.
 
     Args:
         say: told of the request.
+        drain_seconds: time from the request to its deadline (see `DrainRequest.interruptible`); None sets none.
 
     Yields:
         What says whether draining was asked for.
     """
     request = DrainRequest()
+    timer: threading.Timer | None = None
+    has_rung, is_over = threading.Event(), threading.Event()
+    ringing = threading.Lock()
+
+    def ring() -> None:
+        # Only a signal interrupts what the main thread waits for; once our handler is gone, it would end the process.
+        with ringing:
+            if not is_over.is_set():
+                has_rung.set()
+                signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
     def handle(signum: int, frame: FrameType | None) -> None:
+        nonlocal timer
         del frame
+        if has_rung.is_set() and not request.is_expired:
+            request.expire()
+            return
         if request():
             raise KeyboardInterrupt(f"second signal {signum}")
         request.signal = signum
+        if drain_seconds is not None:
+            timer = threading.Timer(drain_seconds, ring)
+            timer.daemon = True
+            timer.start()
         # From a thread, because the signal may have come in the middle of another line.
-        line = "Stopping after the parts in progress; once more stops at once."
+        limit = "" if drain_seconds is None else f", or in {drain_seconds:g} s"
+        line = f"Stopping after the parts in progress{limit}; once more stops at once."
         threading.Thread(target=say, args=(line,), daemon=True).start()
 
     if threading.current_thread() is not threading.main_thread():
@@ -61,6 +109,10 @@ def draining_on_signals(say: Callable[[str], None]) -> Iterator[DrainRequest]:
     try:
         yield request
     finally:
+        if timer is not None:
+            timer.cancel()
+        with ringing:
+            is_over.set()
         for number, handler in previous.items():
             signal.signal(number, handler)
 

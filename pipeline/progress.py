@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pipeline.executors.base import BundleLost, Event
+from pipeline.executors.base import BundleLost, Event, WorkerLost
 from pipeline.files import write_text
 from pipeline.metrics import Metrics, SilentMetrics
 from pipeline.plan import Plan
-from pipeline.records import Part, Receipt, UnitFailure
+from pipeline.records import Part, Receipt, Unit, UnitFailure
 from pipeline.work_log import WorkLog
 
 PROGRESS_FILE = "progress.json"
@@ -131,7 +131,10 @@ class Tracker:
             case UnitFailure():
                 self._record(event)
             case BundleLost(started=True):
-                self._lose(event)
+                units = {part.unit.id: part.unit for part in event.bundle.parts if self._open[part.unit.id] > 0}
+                self._lose(event.preempted, event.reason, list(units.values()))
+            case WorkerLost():
+                self._lose(event.preempted, event.reason, [])
         if time.monotonic() - self._last_write >= _PROGRESS_SECONDS:
             self.write(state="running")
 
@@ -157,13 +160,13 @@ class Tracker:
             self.progress.done_units += 1
             self.progress.units_of_this_run += 1
 
-    def _lose(self, lost: BundleLost) -> None:
-        self._preemptions += lost.preempted
-        self._deaths += not lost.preempted
-        self._metrics.record(f"robust201_{'preemptions' if lost.preempted else 'worker_deaths'}_total")
-        event = "worker_preempted" if lost.preempted else "worker_died"
-        for unit in {part.unit.id: part.unit for part in lost.bundle.parts if self._open[part.unit.id] > 0}.values():
-            self._log.write(event, lost.reason, level="warning", unit=unit)
+    def _lose(self, preempted: bool, reason: str, units: Collection[Unit]) -> None:
+        self._preemptions += preempted
+        self._deaths += not preempted
+        self._metrics.record(f"robust201_{'preemptions' if preempted else 'worker_deaths'}_total")
+        concerned: Collection[Unit | None] = units or [None]
+        for unit in concerned:
+            self._log.write("worker_preempted" if preempted else "worker_died", reason, level="warning", unit=unit)
 
     def _record(self, failure: UnitFailure) -> None:
         unit = failure.part.unit

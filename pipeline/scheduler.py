@@ -8,10 +8,12 @@ come again, so it is reported at once.
 
 from collections import Counter, deque
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
 from pipeline.errors import EvaluationError
-from pipeline.executors.base import BundleDone, BundleLost, Event, Executor
+from pipeline.executors.base import BundleDone, BundleLost, Event, Executor, WorkerLost
+from pipeline.interrupts import DrainDeadlineError
 from pipeline.records import Bundle, Part, Receipt, UnitFailure
 
 POLL_SECONDS = 0.5
@@ -33,6 +35,7 @@ class RunTally:
         deaths: workers that died under a bundle.
         preemptions: workers whose machine was taken away.
         drained: whether the run stopped because it was asked to.
+        abandoned: bundles whose part in progress was given up because draining took too long.
         time_limit: whether a time limit that is near had asked (see `pipeline.interrupts`).
         remaining: (strength, slice) results that were asked for and are neither committed nor given up.
     """
@@ -45,6 +48,7 @@ class RunTally:
     deaths: int = 0
     preemptions: int = 0
     drained: bool = False
+    abandoned: int = 0
     time_limit: bool = False
     remaining: int = 0
 
@@ -65,6 +69,7 @@ class Scheduler:
         executor: where they are computed.
         max_attempts: deaths after which a part that kills its worker is given up.
         should_drain: asked between events; once true, nothing more is submitted and workers stop after their part.
+        interruptible: a block in which an expired `pipeline.interrupts.DrainRequest` may interrupt the executor.
         on_event: told of every event, after it was counted.
     """
 
@@ -74,11 +79,13 @@ class Scheduler:
         *,
         max_attempts: int = 3,
         should_drain: Callable[[], bool] = lambda: False,
+        interruptible: Callable[[], AbstractContextManager[None]] = nullcontext,
         on_event: Callable[[Event, RunTally], None] = lambda _event, _tally: None,
     ) -> None:
         self._executor = executor
         self._max_attempts = max_attempts
         self._should_drain = should_drain
+        self._interruptible = interruptible
         self._on_event = on_event
         self._tally = RunTally()
         self._waiting: deque[Bundle] = deque()
@@ -107,6 +114,15 @@ class Scheduler:
                 piece = _slice_of(part)
                 known = self._open.get(piece, ())
                 self._open[piece] = (*known, *part.strengths) if known else part.strengths
+        try:
+            self._loop()
+        except DrainDeadlineError:
+            self._tally.drained = True
+            self._tally.abandoned = self._in_flight
+        self._tally.remaining = sum(map(len, self._open.values()))
+        return self._tally
+
+    def _loop(self) -> None:
         while self._in_flight or (self._waiting and not self._tally.drained):
             if not self._tally.drained and self._should_drain():
                 self._tally.drained = True
@@ -114,11 +130,11 @@ class Scheduler:
             while self._waiting and not self._tally.drained and self._executor.free_slots() > 0:
                 self._executor.submit(self._waiting.popleft())
                 self._in_flight += 1
-            for event in self._executor.poll(POLL_SECONDS):
+            with self._interruptible():
+                events = self._executor.poll(POLL_SECONDS)
+            for event in events:
                 self._count(event)
                 self._on_event(event, self._tally)
-        self._tally.remaining = sum(map(len, self._open.values()))
-        return self._tally
 
     def _count(self, event: Event) -> None:
         match event:
@@ -135,6 +151,20 @@ class Scheduler:
             case BundleLost():
                 self._in_flight -= 1
                 self._requeue(event)
+            case WorkerLost():
+                self._count_lost_worker(event.preempted, event.reason, "a worker that starts")
+
+    def _count_lost_worker(self, preempted: bool, reason: str, what: str) -> None:
+        if preempted:
+            self._tally.preemptions += 1
+            return
+        self._tally.deaths += 1
+        self._fruitless_deaths += 1
+        if self._fruitless_deaths > MAX_FRUITLESS_DEATHS:
+            raise EvaluationError(
+                f"Running workers failed for {what}: expected results, got {self._fruitless_deaths} deaths in a row "
+                f"({reason}). Look at the workers' logs, or run it in one process with --executor inline."
+            )
 
     def _close(self, piece: _Slice, strengths: tuple[float, ...]) -> None:
         left = tuple(strength for strength in self._open.pop(piece, ()) if strength not in strengths)
@@ -147,17 +177,8 @@ class Scheduler:
 
     def _requeue(self, lost: BundleLost) -> None:
         remaining = [part for part in map(self._still_open, lost.bundle.parts) if part is not None]
-        if lost.preempted:
-            self._tally.preemptions += lost.started
-        elif lost.started:
-            self._tally.deaths += 1
-            self._fruitless_deaths += 1
-        if self._fruitless_deaths > MAX_FRUITLESS_DEATHS:
-            raise EvaluationError(
-                f"Running workers failed for {lost.bundle.parts[0].label}: expected results, got "
-                f"{self._fruitless_deaths} deaths in a row ({lost.reason}). "
-                "Look at the workers' logs, or run it in one process with --executor inline."
-            )
+        if lost.started:
+            self._count_lost_worker(lost.preempted, lost.reason, lost.bundle.parts[0].label)
         if not remaining:
             return
         if not lost.started or lost.preempted:

@@ -124,7 +124,7 @@ def share_folders(results: Path) -> tuple[Path, ...]:
 def is_at_work(folder: Path) -> bool:
     """Whether the share of a folder gave a sign of life within the last `SILENT_SECONDS`."""
     try:
-        return time.time() - (folder / _ALIVE).stat().st_mtime < SILENT_SECONDS
+        return abs(time.time() - (folder / _ALIVE).stat().st_mtime) < SILENT_SECONDS
     except FileNotFoundError:
         return False
 

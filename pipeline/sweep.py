@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.config import SweepConfig
 from pipeline.errors import ConfigError, StorageError, closest
 from pipeline.executors.base import Event, Executor
-from pipeline.files import write_text
+from pipeline.files import remove_leftovers, write_text
 from pipeline.inputs import Inputs
 from pipeline.interrupts import draining_on_signals
 from pipeline.lease import Lease
@@ -224,6 +224,7 @@ def _prepared(
         save_plan(full, facts, store)
         inputs.keep_images()
         warn_of_shares(config.results, say)
+        remove_leftovers(config.results)
         say("Checking finished shards")
         inventory = store.inventory(verify="unverified", on_damage="set_aside")
         yield look_ahead(plan, full, inventory), facts, lease
@@ -261,7 +262,9 @@ def compute(
     tally = RunTally()
     try:
         if bundles:
-            with draining_on_signals(say) as request, closing(start_executor()) as executor:
+            execution = outlook.plan.config.execution
+            draining = draining_on_signals(say, execution.drain_seconds)
+            with draining as request, closing(start_executor()) as executor:
                 tracker.watch(metrics=executor.metrics, gpus_per_worker=executor.gpus_per_worker)
                 log.write("run_started", f"{len(bundles)} bundles, {len(outlook.missing)} parts")
 
@@ -269,8 +272,13 @@ def compute(
                     check()
                     return request()
 
-                attempts = outlook.plan.config.execution.max_attempts
-                scheduler = Scheduler(executor, max_attempts=attempts, should_drain=should_drain, on_event=observe)
+                scheduler = Scheduler(
+                    executor,
+                    max_attempts=execution.max_attempts,
+                    should_drain=should_drain,
+                    interruptible=request.interruptible,
+                    on_event=observe,
+                )
                 tally = scheduler.run(bundles)
                 tally.time_limit = tally.drained and request.is_time_limit
             log.write("run_ended", "drained" if tally.drained else "finished", failures=len(tally.failures))

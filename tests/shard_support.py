@@ -33,7 +33,7 @@ def make_results(unit, strengths=None, start=0, stop=None, measurements=DEFAULT,
 def make_values(unit, strength, start, stop, measurements=DEFAULT, n_classes=3, seed=0):
     draws = noise.generator(seed, unit.id, strength)
     logits = torch.from_numpy(draws.normal(size=(unit.n_images, n_classes)).astype(np.float32))[start:stop]
-    labels = torch.from_numpy(draws.integers(0, n_classes, size=unit.n_images))[start:stop]
+    labels = (torch.arange(unit.n_images) % n_classes)[start:stop]  # every row of a dataset is about the same images
     accumulator = Accumulator(measurements, n_classes, "cpu", stop - start)
     accumulator.update(torch.arange(stop - start), logits, labels)
     return accumulator.finalise()

@@ -9,7 +9,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryErr
 from pipeline.config import ExecutionSection
 from pipeline.errors import ConfigError, StorageFullError
 from pipeline.executors import ray as executor_module
-from pipeline.executors.base import BundleLost
+from pipeline.executors.base import BundleLost, WorkerLost
 from pipeline.executors.ray import RayExecutor, _WorkerActor
 from pipeline.records import Bundle, Receipt
 
@@ -104,8 +104,20 @@ def test_a_worker_that_cannot_start_says_why(start) -> None:
     error = RayTaskError("__init__", "Traceback:\nConfigError: expected a GPU", ConfigError("expected a GPU"))
     executor = start(FakeRay(ActorDiedError(error)), workers=1)
     executor.submit(BUNDLES[0])
-    (lost,) = executor.poll(0.1)
-    assert (lost.bundle, lost.started, lost.reason) == (BUNDLES[0], True, "ConfigError: expected a GPU")
+    assert executor.poll(0.1) == [WorkerLost(preempted=False, reason="ConfigError: expected a GPU")]
+    assert executor.free_slots() == 1  # the bundle waits for the next worker
+
+
+@pytest.mark.parametrize("address", [None, "10.0.0.1:6379"])
+def test_a_machine_that_vanished_counts_as_preempted(start, address) -> None:
+    found_missing = ActorDiedError()
+    found_missing.error_msg = "The actor died unexpectedly.\nThe actor died because its node has died. Node Id: 5"
+    out_of_reach = ActorUnavailableError("Socket closed", None)
+    for death, preempted in ((found_missing, True), (out_of_reach, address is not None), (ActorDiedError(), False)):
+        executor = start(FakeRay(death), workers=1, ray_address=address)
+        executor.submit(BUNDLES[0])
+        assert executor.poll(0.1) == []
+        assert [event.preempted for event in executor.poll(0.1)] == [preempted]
 
 
 def test_bundles_are_given_to_workers_that_have_started_only(start) -> None:

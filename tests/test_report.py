@@ -195,6 +195,15 @@ def test_controls_have_names(page):
         assert in_label or "aria-label=" in control, control
 
 
+def test_the_drawing_of_cells_holds_every_operation_on_every_edge_and_no_id(page):
+    drawing = page[page.index('<template id="cell-drawing">') :].split("</template>")[0]
+    found = re.findall(r'<g data-edge="(\d)" data-operation="(\w+)"', drawing)
+    # An arrow and a label each.
+    assert sorted(found) == sorted(2 * [(str(edge), name) for edge in range(6) for name in nasbench201.OPERATIONS])
+    assert drawing.count(" id=") == 1
+    assert not re.search(r"url\(|<style|#000000|#ffffff", drawing)
+
+
 def test_equal_results_give_equal_pages(dataset, page, tmp_path):
     assert write_report(dataset, tmp_path / "report.html").read_text() == page
 

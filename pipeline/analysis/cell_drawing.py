@@ -6,7 +6,7 @@ from matplotlib.patches import Circle, FancyArrowPatch
 from pipeline.analysis.palette import INK, OPERATION_COLOURS, OPERATION_LABELS
 from pipeline.spaces.nasbench201 import EDGES, OPERATIONS, parse
 
-NODES = {0: (0.0, 0.0), 1: (1.0, 0.85), 2: (1.55, -0.3), 3: (3.0, 0.0)}
+NODES = {0: (0.0, 0.0), 1: (1.0, 0.85), 2: (1.45, -0.3), 3: (3.2, 0.0)}
 NODE_NAMES = {0: "in", 1: "1", 2: "2", 3: "out"}
 NODE_RADIUS = 0.21
 PAPER = "#ffffff"
@@ -55,9 +55,11 @@ def draw_every_edge(axes: Axes, *, font_size: float = 9) -> Axes:
 
 def _draw_nodes(axes: Axes, font_size: float) -> None:
     for node, centre in NODES.items():
-        axes.add_patch(Circle(centre, NODE_RADIUS, facecolor=PAPER, edgecolor=INK, linewidth=1.5, zorder=3))
+        axes.add_patch(
+            Circle(centre, NODE_RADIUS, facecolor=PAPER, edgecolor=INK, linewidth=1.5, zorder=3, clip_on=False)
+        )
         axes.text(*centre, NODE_NAMES[node], ha="center", va="center", color=INK, fontsize=font_size, zorder=4)
-    axes.set(xlim=(-0.4, 3.4), ylim=(-1.1, 1.3), xticks=[], yticks=[], aspect="equal")
+    axes.set(xlim=(-0.4, 3.6), ylim=(-1.1, 1.3), xticks=[], yticks=[], aspect="equal")
     axes.set_frame_on(False)
 
 
@@ -81,6 +83,7 @@ def _draw_edge(axes: Axes, edge: int, operation: str, font_size: float) -> None:
         patchB=Circle((x1, y1), NODE_RADIUS, transform=axes.transData),
         shrinkB=0,
         zorder=1,
+        clip_on=False,
     )
     arrow.set_gid(f"edge-{edge}-{operation}")
     axes.add_patch(arrow)

@@ -98,7 +98,7 @@ def draw_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> Figur
     n = max(len(frame.loc[view]) for view in views)
     n_columns = min(3, len(views))
     n_rows = -(-len(views) // n_columns)
-    side = (2.6 if n > 1 else 3.0) + 0.44 * n
+    side = 2.6 + 0.44 * n
     figure = Figure(figsize=((side + 0.4) * n_columns + 0.5, (side - 0.4) * n_rows), layout="constrained")
     grid = list(figure.subplots(n_rows, n_columns, squeeze=False).flat)
     for axes in grid[len(views) :]:

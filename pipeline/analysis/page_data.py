@@ -13,7 +13,7 @@ from pipeline.analysis.result_files import kind_of
 from pipeline.spaces import nasbench201
 
 RESOLUTION = 10_000
-"""Accuracies are packed in units of 1/10,000: exact for up to that many images, and different counts stay different."""
+"""Accuracies are packed in units of 1/10,000: exact for 10,000 images; different counts of fewer stay different."""
 
 MISSING = 65_535
 """What stands for an accuracy that was not evaluated."""

@@ -269,12 +269,15 @@ def _cell_drawing() -> str:
     with rc_context({"svg.hashsalt": "cell", "svg.fonttype": "none"}):
         figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
     text = stream.getvalue()
-    text = re.sub("<metadata>.*?</metadata>", "", text[text.index("<svg") :], flags=re.DOTALL)
+    text = text[text.index("<svg") :]
+    # The style would hold for the whole page, as an attribute it holds for the drawing.
+    text = re.sub("<metadata>.*?</metadata>|<defs>\\s*<style.*?</style>\\s*</defs>", "", text, flags=re.DOTALL)
+    head = 'role="img" style="stroke-linejoin: round; stroke-linecap: butt"'
     text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
-    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', r'\1 role="img"', text, count=1)
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', rf"\1 {head}", text, count=1)
     text = re.sub(r'id="edge-(\d)-(\w+)"', r'data-edge="\1" data-operation="\2"', text)
     # A page has many cells, and an id must be there once.
-    text = re.sub(r' id="(?!p)[^"]*"', "", text)
+    text = re.sub(r' id="[^"]*"', "", text)
     text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font: \1px system-ui, sans-serif", text)
     return text.replace(INK, "currentColor").replace(PAPER, "var(--card)")
 

@@ -36,7 +36,20 @@ class BundleLost:
     reason: str
 
 
-Event = Receipt | UnitFailure | BundleDone | BundleLost
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """A worker died or was taken away before it was given a bundle.
+
+    Attributes:
+        preempted: whether the machine was taken away, rather than the worker killed or unable to start.
+        reason: one line.
+    """
+
+    preempted: bool
+    reason: str
+
+
+Event = Receipt | UnitFailure | BundleDone | BundleLost | WorkerLost
 
 
 class BundleWorker(Protocol):

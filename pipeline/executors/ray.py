@@ -4,6 +4,7 @@ import logging
 import os
 import signal
 import threading
+import time
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -13,12 +14,13 @@ from queue import SimpleQueue
 from typing import Any
 
 import ray
-from ray.exceptions import OutOfMemoryError, RayActorError, RayError, RayTaskError
+from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 
 from pipeline.config import SweepConfig
-from pipeline.errors import ConfigError, StorageError, WorkerBrokenError
-from pipeline.executors.base import BundleDone, BundleLost, Event, StartWorker
+from pipeline.errors import ConfigError, EvaluationError, StorageError, WorkerBrokenError
+from pipeline.executors.base import BundleDone, BundleLost, Event, StartWorker, WorkerLost
 from pipeline.executors.ray_metrics import RayMetrics
+from pipeline.executors.watch import Watch, answers, parse_address
 from pipeline.metrics import Metrics
 from pipeline.records import Bundle, Receipt, UnitFailure
 
@@ -31,8 +33,19 @@ _MAX_COLLECTED = 256
 _Outcome = Receipt | UnitFailure | None
 """What a worker tells of a bundle; None where the bundle ends."""
 
-_LOCAL_HEAD_SECONDS = 15
-"""After this long without an answer from a head on this machine, its driver and workers end."""
+_LOCAL_HEAD_SECONDS = 30
+"""After this long without an answer from a head on this machine, Ray ends its own processes, and the driver's."""
+
+_NODE_DIED = "its node has died"
+"""How Ray's ActorDiedError says that a machine is gone with its actors. Only machines that announced their end to Ray's
+autoscaler are marked as preempted; those that vanish, as spot machines mostly do, are found missing by the head."""
+
+_ASK_SECONDS = 0.2
+
+_LOCAL_PATIENCE_SECONDS = 3.0
+_CLUSTER_PATIENCE_SECONDS = 45.0
+"""How long Ray may be silent before the run ends. Ray itself would end the driver's process with an exit code of its
+own, here after `_LOCAL_HEAD_SECONDS`, on a cluster, whose head may come back, after 60 s."""
 
 
 class _OwnProcessGroup:
@@ -144,10 +157,12 @@ class RayExecutor:
         self._draining = False
         self._owns_ray = not ray.is_initialized()
         self._slots: list[_Slot] = []
+        self._watch: Watch | None = None
         self._held: deque[Bundle] = deque()
         try:
             if self._owns_ray:
                 self._start_ray()
+                self._watch = self._start_watch()
             self.gpus_per_worker = self._execution.gpus_per_worker if self._uses_gpus() else 0
             for _ in range(self._count_workers()):
                 self._slots.append(self._start_slot())
@@ -184,6 +199,19 @@ class RayExecutor:
         finally:
             if threading.current_thread() is threading.main_thread():
                 signal.signal(signal.SIGTERM, on_sigterm)  # ray.init puts its own there, which ends the process
+
+    def _start_watch(self) -> Watch:
+        """Watch the head and this machine's raylet, without which nothing gets done and most calls to Ray block."""
+        context = ray.get_runtime_context()
+        addresses = {"head": parse_address(context.gcs_address)}
+        here = context.get_node_id()
+        for node in ray.nodes():
+            if node["NodeID"] == here:
+                addresses["raylet on this machine"] = node["NodeManagerAddress"], node["NodeManagerPort"]
+        is_local = not self._execution.ray_address
+        # Through a tunnel or a proxy they may not be reached from here by these addresses; then nobody can watch them.
+        addresses = {name: address for name, address in addresses.items() if answers(address)}
+        return Watch(addresses, _LOCAL_PATIENCE_SECONDS if is_local else _CLUSTER_PATIENCE_SECONDS)
 
     def _local_cpus(self) -> int:
         wanted = (self._execution.workers or 0) * self._execution.cpus_per_worker
@@ -257,7 +285,34 @@ class RayExecutor:
             slot.run(self._held.popleft())
 
     def poll(self, timeout: float) -> list[Event]:
-        """Wait for outcomes, and take all that are there."""
+        """Wait for outcomes, and take all that are there.
+
+        Raises:
+            EvaluationError: Ray itself is gone.
+            StorageError: a worker could not write.
+        """
+        self._raise_if_gone()
+        try:
+            return self._wait_for_events(timeout)
+        except SystemError as error:
+            # What a signal's handler raised in the middle of Ray's compiled code comes out as the cause of this.
+            raise error.__cause__ or error from None
+
+    def _raise_if_gone(self) -> None:
+        silent = None if self._watch is None else self._watch.silent()
+        if silent is not None:
+            raise EvaluationError(
+                f"Running workers failed for Ray at {self._execution.ray_address or 'this machine'}: expected the "
+                f"{silent} to answer, got silence. Finished work is kept; run the same command again to go on."
+            )
+
+    def _wait_for_ray(self) -> None:
+        """Return once Ray answers: what is about to be called would wait for it where no signal gets through."""
+        while self._watch is not None and self._watch.unanswered() is not None:
+            self._raise_if_gone()
+            time.sleep(_ASK_SECONDS)
+
+    def _wait_for_events(self, timeout: float) -> list[Event]:
         if self._draining and self._held:
             not_begun: list[Event] = [BundleDone(bundle) for bundle in self._held]
             self._held.clear()
@@ -301,21 +356,22 @@ class RayExecutor:
         return [BundleDone(slot.queue.popleft()[0]) if outcome is None else outcome for outcome in outcomes]
 
     def _replace(self, slot: _Slot, error: RayError) -> list[Event]:
-        preempted = bool(getattr(error, "preempted", False))
+        of_machine = [line.strip() for line in str(error).splitlines() if _NODE_DIED in line]
+        # Out of reach on one machine is dying; between machines it is most often a machine that is dying, or a cable.
+        out_of_reach = isinstance(error, ActorUnavailableError) and self._execution.ray_address is not None
+        preempted = bool(getattr(error, "preempted", False) or of_machine or out_of_reach)
         cause = getattr(error, "cause", None)
-        lines = str(cause or error).strip().splitlines() or ["the worker died"]
+        lines = of_machine or str(cause or error).strip().splitlines() or ["the worker died"]
         # An error while a worker starts stands in the last line, below its traceback.
         reason = lines[-1 if getattr(error, "actor_init_failed", False) else 0]
+        self._wait_for_ray()
         ray.kill(slot.actor)  # one that is out of reach may live, hold its GPU and go on
-        if not slot.is_started and self._held:
-            # A worker that cannot start is told of as a loss of the bundle that it would have been given.
-            slot.queue.append((self._held.popleft(), None))
         lost: list[Event] = [
             BundleLost(bundle, started=position == 0, preempted=preempted, reason=reason)
             for position, (bundle, _) in enumerate(slot.queue)
         ]
         self._slots[self._slots.index(slot)] = self._start_slot()
-        return lost
+        return lost or [WorkerLost(preempted, reason)]
 
     def drain(self) -> None:
         """Tell every actor to stop after its part."""
@@ -325,8 +381,12 @@ class RayExecutor:
 
     def close(self) -> None:
         """End the actors, and Ray where this executor started it."""
-        for slot in self._slots:
-            ray.kill(slot.actor)
+        is_gone = self._watch is not None and (self._watch.silent() or self._watch.unanswered()) is not None
+        if self._watch is not None:
+            self._watch.stop()
+        if not is_gone:  # a Ray that is gone would let each of these calls wait
+            for slot in self._slots:
+                ray.kill(slot.actor)
         self._slots = []
         if self._owns_ray and ray.is_initialized():
             ray.shutdown()

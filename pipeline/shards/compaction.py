@@ -205,7 +205,7 @@ class Compaction:
         dataset = intact[0].shard.partition("/")[0]
         footer = Footer("compacted", columns, tuple(sorted(inputs)))
         with self._folder.publishing_compacted(dataset) as stream:
-            n_rows = write_tables(stream, _row_groups(reader, inventory, rows, self._row_group_bytes), footer)
+            n_rows = write_tables(stream, read_row_groups(reader, inventory, rows, self._row_group_bytes), footer)
             n_bytes = stream.tell()
         reader.close()
         n_small = sum(item.n_bytes for item in intact if not is_compacted(item.shard))
@@ -257,7 +257,7 @@ def _sorted_rows(inventory: Inventory, shard_numbers: list[int]) -> NDArray[np.i
     return rows[order]
 
 
-def _row_groups(
+def read_row_groups(
     reader: RowReader, inventory: Inventory, rows: NDArray[np.int64], row_group_bytes: int
 ) -> Iterator[Table]:
     """Read rows in the given order, in tables of about the given size."""

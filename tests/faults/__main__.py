@@ -1,0 +1,55 @@
+"""The long form: every fault, as often as its row says.
+
+python -m tests.faults [--only NAME …] [--seed N] [--keep FOLDER] · python -m tests.faults --list
+"""
+
+import argparse
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from tests.faults.table import FAULTS, Outcome, run_fault, run_undisturbed
+
+
+def main() -> None:
+    """Run the chosen faults and print a table; exit code 1 if any verdict is bad."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("--only", action="append", metavar="NAME", choices=[fault.name for fault in FAULTS])
+    parser.add_argument("--list", action="store_true", help="print the faults and how each must end")
+    parser.add_argument("--seed", type=int, default=0, help="of the random moments")
+    arguments = parser.parse_args()
+    if arguments.list:
+        for fault in FAULTS:
+            print(f"{fault.name:26}{fault.ends:40}{fault.injects}")
+        return
+    folder = Path(tempfile.mkdtemp(prefix="robust201-faults-"))
+    print(f"seed {arguments.seed}, in {folder}")
+    undisturbed = run_undisturbed(folder / "undisturbed")
+    outcomes = []
+    for fault in FAULTS:
+        if not arguments.only or fault.name in arguments.only:
+            outcomes.append(
+                run_fault(fault, folder / fault.name, undisturbed, seed=arguments.seed, repeats=fault.repeats)
+            )
+            show(outcomes[-1])
+    bad = [outcome for outcome in outcomes if outcome.problems]
+    skipped = [outcome for outcome in outcomes if outcome.skipped]
+    print(f"{len(outcomes)} faults, {len(skipped)} skipped, {len(bad)} ended otherwise than they must")
+    if not bad:
+        shutil.rmtree(folder, ignore_errors=True)
+    sys.exit(1 if bad else 0)
+
+
+def show(outcome: Outcome) -> None:
+    """Print one row."""
+    injected = ", ".join(f"{count} {what}" for what, count in outcome.injected.items())
+    codes = " ".join(map(str, outcome.codes))
+    verdict = f"skipped: {outcome.skipped}" if outcome.skipped else "BAD" if outcome.problems else "identical"
+    print(f"{outcome.fault.name:26}{verdict:12}exits {codes:10}{outcome.seconds:5.0f} s  {injected}", flush=True)
+    for problem in outcome.problems:
+        print(f"    {problem[:600]}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

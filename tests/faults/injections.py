@@ -1,0 +1,115 @@
+"""Faults inside a process of robust201: a worker that dies, lacks memory or is slow; a clock that jumps.
+
+What to do is written in ``injections.json`` beside the results folder, so that workers find it on any machine that sees
+the folder. Faults that happen a limited number of times claim a file for each time, by whichever worker comes first.
+"""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+INJECTIONS_FILE = "injections.json"
+CLAIMS_FOLDER = "claims"
+
+
+class Injections:
+    """What is to go wrong in this process.
+
+    Args:
+        folder: the trial's folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._claims = folder / CLAIMS_FOLDER
+        path = folder / INJECTIONS_FILE
+        self._orders: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+
+    def apply(self) -> None:
+        """Patch this process as the orders say."""
+        if {"pace", "slow", "poison"} & self._orders.keys():
+            self._wrap_evaluate()
+        if "die_at_steps" in self._orders:
+            self._die_while_writing()
+        if "memory" in self._orders:
+            self._run_out_of_memory()
+        self.apply_to_driver()
+
+    def apply_to_driver(self) -> None:
+        """Patch a process that computes nothing itself."""
+        if "clock" in self._orders:
+            self._let_the_clock_jump()
+
+    def _claim(self, name: str) -> bool:
+        """Take one of the limited occasions for a fault; False where it is taken."""
+        self._claims.mkdir(exist_ok=True)
+        try:
+            (self._claims / name).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+    def _wrap_evaluate(self) -> None:
+        from pipeline import worker
+
+        evaluate = worker.evaluate
+
+        def evaluate_with_faults(
+            context: Any, row: Any, parameters: Any, part: Any, *rest: Any, **named: Any
+        ) -> Iterator[Any]:
+            if "pace" in self._orders:
+                self._claim(f"worked-{os.getpid()}")
+                time.sleep(self._orders["pace"])
+            if part.unit.key == self._orders.get("slow", {}).get("key"):
+                self._claim(f"slow-{part.unit.id}-{os.getpid()}-{time.monotonic_ns()}")
+                time.sleep(self._orders["slow"]["seconds"])
+            if [part.unit.architecture, part.unit.key] in self._orders.get("poison", []):
+                self._claim(f"poison-{part.unit.architecture}-{part.unit.key}-{os.getpid()}")
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield from evaluate(context, row, parameters, part, *rest, **named)
+
+        worker.evaluate = evaluate_with_faults
+
+    def _die_while_writing(self) -> None:
+        from pipeline import worker
+
+        def die(step: str) -> None:
+            if step in self._orders["die_at_steps"] and self._claim(f"died-{step}"):
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        class DeadlyStore(worker.ShardStore):
+            @classmethod
+            def open(cls, root: Path, **_named: Any) -> "DeadlyStore":
+                return cls(root, on_step=die)
+
+        worker.ShardStore = DeadlyStore  # type: ignore[misc]
+
+    def _run_out_of_memory(self) -> None:
+        import torch
+
+        from pipeline.spaces.inference import InferenceNetwork
+
+        forward = InferenceNetwork._forward
+
+        def forward_in_small_memory(network: Any, pixels: Any, *rest: Any) -> Any:
+            if len(pixels) > self._orders["memory"]["images"]:
+                self._claim(f"memory-{os.getpid()}-{time.monotonic_ns()}")
+                raise torch.OutOfMemoryError("DefaultCPUAllocator: can't allocate memory")
+            return forward(network, pixels, *rest)
+
+        InferenceNetwork._forward = forward_in_small_memory  # type: ignore[method-assign]
+
+    def _let_the_clock_jump(self) -> None:
+        now = time.time
+        jumps: list[float] = self._orders["clock"]
+        calls = iter(range(1 << 62))
+
+        def jumping() -> float:
+            jump = jumps[next(calls) % len(jumps)]
+            self._claim(f"jump-{jump:+.0f}s")
+            return now() + jump
+
+        time.time = jumping

@@ -1,0 +1,79 @@
+"""Processes that are killed: a worker, the driver, a raylet, all of Ray, and a worker at each step of a commit."""
+
+from pipeline.files import WRITE_STEPS
+from tests.faults.processes import is_ray, is_raylet, kill
+from tests.faults.trial import N_UNITS, Command, Trial
+
+_PACE = 1.0
+"""Seconds that each part is held up, so that there is a middle to be killed in."""
+
+
+def _start_in_the_middle(trial: Trial) -> Command:
+    """Start the run, and wait until it computes and some of its shards, but not all, are there."""
+    before = trial.count_shards()
+    command = trial.start_run()
+    trial.wait_for_shards(before + trial.draws.randint(1, 3), command)
+    return command
+
+
+def kill_worker(trial: Trial) -> None:
+    """Kill -9 one worker at a time; the run goes on by itself."""
+    trial.write_sweep()
+    trial.order(pace=_PACE)
+    command = _start_in_the_middle(trial)
+    for _ in range(trial.repeats):
+        workers = trial.workers()
+        trial.injected["workers killed"] += kill(workers[:1])
+        shards = trial.count_shards()
+        if shards + 4 >= N_UNITS:
+            break
+        trial.wait_for_shards(shards + 2, command)
+    trial.finish(command, {0})
+    trial.fail_unless(f"{trial.injected['workers killed']} workers died" in command.text(), "the deaths are not told")
+
+
+def kill_driver(trial: Trial) -> None:
+    """Kill -9 the driver; its workers must end too, and the same command completes the sweep."""
+    trial.write_sweep()
+    trial.order(pace=_PACE)
+    for _ in range(trial.repeats):
+        command = _start_in_the_middle(trial)
+        trial.family()
+        command.process.kill()
+        command.wait()
+        trial.injected["drivers killed"] += 1
+    trial.resume()
+
+
+def kill_raylet(trial: Trial) -> None:
+    """Kill -9 the raylet of a run on this machine."""
+    trial.write_sweep()
+    trial.order(pace=_PACE)
+    for _ in range(trial.repeats):
+        command = _start_in_the_middle(trial)
+        trial.injected["raylets killed"] += kill(filter(is_raylet, trial.family()))
+        trial.finish(command, {0, 3}, seconds=120)
+    trial.resume()
+
+
+def kill_head(trial: Trial) -> None:
+    """Kill -9 every process of Ray at once."""
+    trial.write_sweep()
+    trial.order(pace=_PACE)
+    for _ in range(trial.repeats):
+        command = _start_in_the_middle(trial)
+        trial.injected["heads killed"] += bool(kill(filter(is_ray, trial.family())))
+        trial.finish(command, {0, 3}, seconds=120)
+    trial.resume()
+
+
+def kill_while_committing(trial: Trial) -> dict[str, bool]:
+    """Kill -9 the worker at each step of writing a shard, once each; the run goes on by itself."""
+    trial.write_sweep(max_attempts=len(WRITE_STEPS) + 1)
+    trial.order(die_at_steps=WRITE_STEPS)
+    trial.run()
+    died = trial.claims("died-")
+    trial.injected["workers killed at a step"] += len(died)
+    trial.fail_unless(len(died) == len(WRITE_STEPS), f"killed at {died} only, of {WRITE_STEPS}")
+    # A worker killed after the rename has no time to tell: its rows are computed again, stored twice and counted once.
+    return {"may_duplicate": True}

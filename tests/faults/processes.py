@@ -1,0 +1,100 @@
+"""Processes of one trial: every command carries a mark in its environment, which all that it starts inherits."""
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import psutil
+
+MARK = "ROBUST201_TRIAL"
+"""Environment variable whose value names the trial that a process belongs to; the product knows nothing of it."""
+
+_WORKER_TITLE = "ray::_WorkerActor"
+_RAY_WORDS = ("ray::", "raylet", "gcs_server", "/ray/")
+
+
+def family(mark: str) -> list[psutil.Process]:
+    """Living processes of a trial, whoever their parent is now."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.pid != os.getpid() and process.environ().get(MARK) == mark:
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def words_of(process: psutil.Process) -> str:
+    """Command line of a process; empty once it is gone."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""
+
+
+def is_worker(process: psutil.Process) -> bool:
+    """Whether a process is an actor that computes."""
+    return words_of(process).startswith(_WORKER_TITLE)
+
+
+def is_raylet(process: psutil.Process) -> bool:
+    """Whether a process is a node's raylet."""
+    return Path(words_of(process).partition(" ")[0]).name == "raylet"
+
+
+def is_ray(process: psutil.Process) -> bool:
+    """Whether a process belongs to Ray: head, raylet, agents, workers; not the driver."""
+    return any(word in words_of(process) for word in _RAY_WORDS)
+
+
+def kill(processes: Iterable[psutil.Process], number: int = signal.SIGKILL) -> int:
+    """Send a signal to each process, and count those that were there to receive it."""
+    hit = 0
+    for process in processes:
+        try:
+            process.send_signal(number)
+            hit += 1
+        except psutil.NoSuchProcess:
+            continue
+    return hit
+
+
+def wait_until(condition: Callable[[], object], seconds: float, what: str) -> None:
+    """Wait for a condition.
+
+    Raises:
+        TimeoutError: it did not come true in time.
+    """
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(f"waited {seconds:g} s in vain until {what}")
+        time.sleep(0.05)
+
+
+def zombies(known: Iterable[psutil.Process]) -> list[str]:
+    """Dead processes among some that a living parent of the trial has not collected.
+
+    What init inherits it collects in its own time, and is no matter of the product's.
+    """
+    found = []
+    for process in known:
+        try:
+            if process.status() == psutil.STATUS_ZOMBIE and process.ppid() not in {1, os.getpid()}:
+                found.append(f"zombie {process.pid} of {process.ppid()}")
+        except psutil.NoSuchProcess:
+            continue
+    return found
+
+
+def remaining(mark: str, seconds: float) -> list[str]:
+    """Wait until every process of a trial is gone, and name those that live on."""
+    end = time.monotonic() + seconds
+    while alive := family(mark):
+        if time.monotonic() > end:
+            return [f"process {process.pid} lives on: {words_of(process)[:80]}" for process in alive]
+        time.sleep(0.2)
+    return []

@@ -1,0 +1,97 @@
+"""The short form: faults that cost little, once each. The long form is `python -m tests.faults`, or `-m cluster`."""
+
+import random
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.faults import verdict
+from tests.faults.table import FAULTS, Fault, run_fault, run_undisturbed
+from tests.faults.trial import Trial
+
+SEED = 1
+
+
+@pytest.fixture(scope="module")
+def undisturbed_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the sweep was computed without a fault."""
+    return tmp_path_factory.mktemp("undisturbed") / "sweep"
+
+
+@pytest.fixture(scope="module")
+def undisturbed(undisturbed_folder: Path) -> dict[str, bytes]:
+    """The export of that sweep."""
+    return run_undisturbed(undisturbed_folder)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "fault",
+    [pytest.param(fault, id=fault.name, marks=[] if fault.is_short else [pytest.mark.cluster]) for fault in FAULTS],
+)
+def test_a_fault_leaves_every_evaluation_once_and_the_bytes_of_an_undisturbed_run(
+    fault: Fault, undisturbed: dict[str, bytes], tmp_path: Path
+) -> None:
+    outcome = run_fault(fault, tmp_path / "trial", undisturbed, seed=SEED, repeats=1)
+    if outcome.skipped:
+        pytest.skip(outcome.skipped)
+    assert outcome.injected
+    assert outcome.problems == (), f"seed {SEED}"
+
+
+def _lose(trial: Trial) -> None:
+    next((trial.results / "shards").rglob("*.parquet")).unlink()
+
+
+def _rot(trial: Trial) -> None:
+    next((trial.results / "shards").rglob("*.parquet")).write_bytes(b"")
+
+
+def _hold(trial: Trial) -> None:
+    (trial.results / "lease.json").touch()
+
+
+def _linger(trial: Trial) -> None:
+    subprocess.run(["sh", "-c", "sleep 60 >/dev/null 2>&1 &"], env=trial.environment(), check=True)
+
+
+@pytest.mark.parametrize(
+    ("harm", "complaint"),
+    [(_lose, "missing: "), (_rot, "damaged shard left"), (_hold, "lease.json left"), (_linger, "lives on: sleep 60")],
+)
+def test_the_verdict_sees_what_is_wrong(
+    harm: Callable[[Trial], None],
+    complaint: str,
+    undisturbed: dict[str, bytes],
+    undisturbed_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(verdict, "GRACE_SECONDS", 0.0)
+    shutil.copytree(undisturbed_folder / "results", tmp_path / "results")
+    trial = Trial("harmless", tmp_path, undisturbed, random.Random(SEED))
+    assert verdict.judge(trial) == []
+    shutil.rmtree(tmp_path / "json")
+    harm(trial)
+    try:
+        assert any(complaint in problem for problem in verdict.judge(trial))
+    finally:
+        trial.end()
+
+
+def test_the_verdict_compares_bytes_unless_it_is_told_to_bear_less(undisturbed: dict[str, bytes]) -> None:
+    name = "digits/pgd_confidence.json"
+
+    def moved(by: float) -> dict[str, bytes]:
+        text = re.sub(rb"\d\.\d+", lambda number: str(float(number[0]) + by).encode(), undisturbed[name], count=1)
+        return undisturbed | {name: text}
+
+    nearly, wrong = moved(1e-4), moved(1e-2)
+    assert verdict.compare_bytes(undisturbed, undisturbed) == []
+    assert verdict.compare_bytes(undisturbed, nearly) == [f"export differs: {name}"]
+    assert verdict.compare_nearly(undisturbed, nearly) == []
+    assert verdict.compare_nearly(undisturbed, wrong) == [f"export differs by more than 0.001: {name}"]
