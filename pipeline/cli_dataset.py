@@ -51,7 +51,7 @@ def export(
             "Exporting failed for --no-json: expected --parquet with it, got neither. Ask for one of them."
         )
     planned, store = load_any_plan(results), ShardStore.open(results)
-    inventory = store.inventory(verify=True, on_damage="raise")
+    inventory = store.inventory(verify="all", on_damage="raise")
     with console.counting("Exporting rows") as progress:
         report = export_dataset(
             planned,

@@ -80,7 +80,7 @@ def verify_results(
 
 
 def _verify(store: ShardStore, export: Path | None, *, requeue: bool, on_progress: Progress) -> Verdict:
-    inventory = store.inventory(verify=True, on_damage="report")
+    inventory = store.inventory(verify="all", on_damage="report")
     findings = store.verify(inventory, on_progress=on_progress)
     planned = any((store.root / name).is_file() for name in (PLAN_FILE, IMPORTED_FILE))
     plan = load_any_plan(store.root) if planned else None

@@ -62,7 +62,7 @@ def write(out: Path, plan=None, **options) -> Path:
 
 def export_again(results: Path, out: Path, **options) -> Path:
     store = ShardStore.open(results)
-    export_dataset(load_any_plan(results), store, store.inventory(verify=True), out, **options)
+    export_dataset(load_any_plan(results), store, store.inventory(verify="all"), out, **options)
     return out
 
 

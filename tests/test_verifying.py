@@ -61,12 +61,12 @@ def test_only_what_is_wrong_counts_as_missing_after_requeueing(tmp_path, monkeyp
     commit_wrong(store, monkeypatch, units[1], WRONG[kind])
     if compacted:
         store.compact(grace_seconds=0)
-    inventory = store.inventory(verify=True)
+    inventory = store.inventory(verify="all")
     findings = store.verify(inventory)
     assert [(found.kind, found.unit) for found in findings] == [(kind, "#2 digits pgd at 1 images 0:30")]
     for moved in store.requeue(inventory, findings):
         assert (tmp_path / "damaged" / moved).exists()
-    left = store.inventory(verify=True)
+    left = store.inventory(verify="all")
     assert store.verify(left) == []
     complete = {
         (unit.architecture, strength)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pipeline.errors import ShardDamagedError
 from pipeline.shards.facts import read_footer
 from pipeline.shards.folder import ResultsFolder, is_compacted
+from pipeline.shards.index import Index
 from pipeline.shards.inventory import Inventory
 from pipeline.shards.parquet import MEASUREMENT_TYPES, Footer, Table, gather, write_tables
 from pipeline.shards.places import Entry, LocalPlace, map_ahead
@@ -107,13 +108,14 @@ class Compaction:
         """
         deleted = self._delete_inputs()
         removed = self._place.remove_temporaries(lambda modified: self._is_old(modified, TEMPORARY_SECONDS))
-        inventory = scan(self._folder, verify=False, on_damage="report")
+        inventory = scan(self._folder, verify="none", on_damage="report")
         self._entries = {entry.name: entry for entry in self._place.entries()}
         self._damaged.update(inventory.damaged)
         inputs = outputs = rows = 0
         for group in self._groups(inventory):
             n_inputs, n_rows = self._merge(inventory, group)
             inputs, outputs, rows = inputs + n_inputs, outputs + (n_inputs > 0), rows + n_rows
+        Index(self._folder.index).forget(self._damaged)
         return CompactReport(inputs, outputs, rows, deleted, removed, tuple(sorted(self._damaged)))
 
     def _is_old(self, modified: float, seconds: float) -> bool:

@@ -21,7 +21,7 @@ from pipeline.shards.parquet import encode
 from pipeline.shards.provenance import read_provenances
 from pipeline.shards.reading import RowReader, iterate_values
 from pipeline.shards.requeue import requeue
-from pipeline.shards.scan import OnDamage, scan
+from pipeline.shards.scan import OnDamage, Verify, scan
 from pipeline.shards.selection import CACHE_BYTES, Selection, select
 from pipeline.shards.verification import Finding
 
@@ -126,12 +126,21 @@ class ShardStore:
         """Store results that were read from a dataset's files as one shard (see `pipeline.shards.imported`)."""
         return write_imported(self.folder, dataset, units)
 
-    def inventory(self, *, verify: bool = False, on_damage: OnDamage = "raise") -> Inventory:
+    def inventory(
+        self,
+        *,
+        verify: Verify = "none",
+        on_damage: OnDamage = "raise",
+        networks: Collection[tuple[str, int]] | None = None,
+    ) -> Inventory:
         """Find out what the folder holds.
 
         Args:
-            verify: hash every shard and compare with its name; without it only damage that hinders reading is noticed.
+            verify: which shards to hash and compare with their names: ``"all"``, as an export must; ``"unverified"``,
+                those that were not found right before at their present size and time of change, as a resume does; or
+                ``"none"``, where only damage that hinders reading is noticed.
             on_damage: raise; set damaged shards aside into ``damaged/``; or leave and report them.
+            networks: (dataset, architecture) pairs; with ``"unverified"``, only uncompacted shards of these are hashed.
 
         Returns:
             Rows of all intact shards that no compacted shard replaces, and what was damaged.
@@ -140,7 +149,7 @@ class ShardStore:
             ShardDamagedError: a shard is damaged, and `on_damage` is ``"raise"``.
             FormatVersionError: another format version wrote a shard.
         """
-        return scan(self.folder, verify=verify, on_damage=on_damage)
+        return scan(self.folder, verify=verify, on_damage=on_damage, networks=networks)
 
     def values(
         self, unit: Unit, strength: float, inventory: Inventory, measurements: Collection[str]
@@ -212,14 +221,14 @@ class ShardStore:
         """Check every byte, every row and every duplicate.
 
         Args:
-            inventory: what the folder holds, read with ``verify=True``; read anew where None.
+            inventory: what the folder holds, read with ``verify="all"``; read anew where None.
             on_progress: told after each shard how many of how many are checked.
 
         Returns:
             What is wrong; empty if nothing is.
         """
         if inventory is None:
-            inventory = self.inventory(verify=True, on_damage="report")
+            inventory = self.inventory(verify="all", on_damage="report")
         return list(verification.verify(self.folder, inventory, on_progress))
 
     def requeue(self, inventory: Inventory, findings: Collection[Finding]) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from pipeline.shards.facts import read_footer, read_rows, table_rows
 from pipeline.shards.folder import ResultsFolder, has_stem, is_compacted, stem_of
 from pipeline.shards.identity import UnitFacts
 from pipeline.shards.imported import check_imported
+from pipeline.shards.index import Index
 from pipeline.shards.inventory import Inventory, Slice, UnitGroup, choose_slices, gaps
 from pipeline.shards.parquet import ShardFile, row_values
 from pipeline.shards.places import Entry
@@ -68,6 +69,7 @@ def verify(
             yield from _check_rows(folder, shard, inventory, inventory.rows_of_shard(number), counts)
             intact.add(shard)
         except ShardDamagedError as error:
+            Index(folder.index).forget([shard])  # the time of its last change may not show the damage
             yield Finding(shard, "", "damaged", str(error), ((shard, None),))
         on_progress(number + 1, len(inventory.shards))
     for row, message in counts.find_unlike():
