@@ -9,7 +9,7 @@ import pytest
 from pipeline.analysis import json_index
 from pipeline.analysis.result_files import ResultFiles
 from pipeline.comparing import compare_results
-from pipeline.errors import InputError, LeaseHeldError, ResultsError
+from pipeline.errors import ConfigError, InputError, LeaseHeldError, ResultsError
 from pipeline.export import export_dataset
 from pipeline.imported_plan import load_any_plan
 from pipeline.json_import import count_decimals, import_json, split_by_strength
@@ -197,6 +197,27 @@ def test_one_import_at_a_time(tmp_path):
     import_json(source, tmp_path / "results")
     with Lease.acquire(tmp_path / "results"), pytest.raises(LeaseHeldError):
         import_json(source, tmp_path / "results")
+
+
+def test_the_card_of_imported_results_claims_nothing_that_is_not_known(tmp_path):
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"]), licence="gpl-3.0")
+    import_json(source, tmp_path / "results")
+    out = export_again(tmp_path / "results", tmp_path / "out")
+    card = (out / "README.md").read_text()
+    assert "license: gpl-3.0\n" in card
+    assert json.loads((out / "croissant.json").read_text())["license"] == "gpl-3.0"
+    assert "they were read from the files of `source`" in card
+    assert "the sweep to run again" not in card
+    assert not (out / "sweep.yaml").exists()
+    (source / "README.md").unlink()  # as the published dataset, which has no card
+    import_json(source, tmp_path / "unnamed")
+    with pytest.raises(ConfigError, match="--licence"):
+        export_again(tmp_path / "unnamed", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    assert (
+        "license: gpl-3.0\n"
+        in (export_again(tmp_path / "unnamed", tmp_path / "named", licence="gpl-3.0") / "README.md").read_text()
+    )
 
 
 def change(path: Path, edit) -> None:
