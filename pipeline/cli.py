@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from pipeline import __version__, console
+from pipeline.cli_dataset import add_dataset_verbs
 from pipeline.cli_look import AsJson, doctor, logs, print_json, status
 from pipeline.cli_plot import plot
 from pipeline.cli_submit import submit_app
@@ -28,6 +29,7 @@ app = typer.Typer(
 app.add_typer(submit_app)
 for verb in (train, status, logs, doctor, plot):
     app.command()(verb)
+add_dataset_verbs(app)
 
 SweepFile = Annotated[Path, typer.Argument(help="The sweep YAML (see jobs/ and docs/configuration.md).")]
 ResultsFolder = Annotated[Path, typer.Argument(help="A results folder, as named by `results` in the sweep YAML.")]
@@ -164,41 +166,6 @@ def run(
     if task is not None:
         task.requeue_if_unfinished(tally, console.say)
     raise typer.Exit(code)
-
-
-@app.command()
-def export(
-    results: ResultsFolder,
-    out: Annotated[Path, typer.Argument(help="Folder of the JSON dataset.")],
-    key_style: Annotated[str, typer.Option(help="paper (pgd) or published (pgd@Linf).")] = "paper",
-    round_to: Annotated[int | None, typer.Option("--round", min=1, max=17, help="Decimals; 3 as published.")] = None,
-    partial: Annotated[bool, typer.Option("--partial", help="Write what there is, and say what is missing.")] = False,
-) -> None:
-    """Write `<dataset>/<key>_<measurement>.json` and meta.json from the shards of a complete sweep."""
-    from pipeline.export import export_dataset, parse_key_style
-    from pipeline.plan_file import load_plan
-    from pipeline.shards import ShardStore
-
-    style = parse_key_style(key_style)
-    planned, store = load_plan(results), ShardStore.open(results)
-    inventory = store.inventory(verify=True, on_damage="raise")
-    report = export_dataset(planned, store, inventory, out, key_style=style, round_to=round_to, partial=partial)
-    raise typer.Exit(console.show_export(report))
-
-
-@app.command()
-def verify(results: ResultsFolder, as_json: AsJson = False) -> None:
-    """Check every shard's hash and every row's invariants, and compare duplicates."""
-    from pipeline.shards import ShardStore
-
-    findings = ShardStore.open(results).verify()
-    if as_json:
-        print_json([{"shard": found.shard, "kind": found.kind, "message": found.message} for found in findings])
-    for found in findings:
-        console.say(f"{found.kind}: {found.message}")
-    if not as_json:
-        typer.echo(f"{len(findings)} problems found" if findings else "Every shard is sound.")
-    raise typer.Exit(4 if findings else 0)
 
 
 @app.command()

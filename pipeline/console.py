@@ -31,12 +31,14 @@ from pipeline.records import UnitFailure
 
 if TYPE_CHECKING:  # each verb imports what it runs; the others need not wait for it
     from pipeline.analysis.report import SummaryRow
+    from pipeline.comparing import ComparisonReport
     from pipeline.doctor_machines import Finding
     from pipeline.export import ExportReport
     from pipeline.importing import ImportReport
     from pipeline.progress import Progress as SweepProgress
     from pipeline.scheduler import RunTally
     from pipeline.sweep import Outlook
+    from pipeline.verifying import Verdict
 
 _LOG_SECONDS = 10.0
 
@@ -235,6 +237,53 @@ def show_export(report: ExportReport) -> int:
     for (dataset, key), count in report.missing.items():
         say(f"missing: {count} evaluations of {dataset} {key}")
     return 0 if report.complete else 3
+
+
+def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> int:
+    """Say what verification found, and give the exit code: 4 damaged, 3 unfinished or to be computed again."""
+    if as_json:
+        out.print_json(data=verdict.to_payload())
+    problems = [*(f"{found.kind}: {found.message}" for found in verdict.findings), *verdict.export]
+    for line in problems:
+        say(line)
+    for line in verdict.gaps:
+        say(f"unfinished: {line}")
+    for shard in verdict.requeued:
+        say(f"Moved to damaged/: {shard}")
+    if not as_json:
+        sound = "Every shard is sound." if not verdict.gaps else f"Every shard is sound; {len(verdict.gaps)} gaps."
+        out.print(f"{len(problems)} problems found" if problems else sound, markup=False, highlight=False)
+    if verdict.requeued:
+        say(f"What was in them counts as missing; compute it again with: robust201 run SWEEP.yaml ({results})")
+    if verdict.sound:
+        return 3 if verdict.gaps else 0
+    return 3 if verdict.requeued and not verdict.export else 4
+
+
+def show_comparison(report: ComparisonReport) -> None:
+    """Show two result sets side by side: a line each dataset, key and strength."""
+    rows = [
+        (
+            f"{row.dataset} {row.key} {row.strength:g}",
+            str(row.n_architectures),
+            f"{row.max_difference:.4f}",
+            f"{row.mean_absolute_difference:.5f}",
+            f"{row.mean_difference:+.5f}",
+            "-" if row.kendall_tau is None else f"{row.kendall_tau:.4f}",
+            "  ".join(f"#{i} {before:.4f}→{after:.4f}" for i, before, after in row.moved_most[:2]),
+        )
+        for row in report.comparisons
+    ]
+    columns = ("", "networks", "max |difference|", "mean |difference|", "mean difference", "Kendall tau", "moved most")
+    show_table("Accuracy of the second set against the first", columns, rows)
+    first, both, second = report.architectures
+    out.print(f"architectures: {both} in both, {first} only in the first, {second} only in the second")
+    for what, places in (("first", report.only_first), ("second", report.only_second)):
+        if places:
+            names = dict.fromkeys(f"{dataset} {key}" for dataset, key, _ in places)
+            out.print(f"only in the {what}: {', '.join(names)}", markup=False, highlight=False)
+    verdict = "within" if report.within else "beyond"
+    out.print(f"largest difference {report.max_difference:g}, {verdict} the tolerance of {report.tolerance:g}")
 
 
 def show_summary(rows: Sequence[SummaryRow]) -> None:

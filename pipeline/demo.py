@@ -76,7 +76,7 @@ def run_demo(
     say("Exporting")
     plan, store = load_plan(config.results), ShardStore.open(config.results)
     dataset = out / "dataset"
-    export_dataset(plan, store, store.inventory(verify=True, on_damage="raise"), dataset)
+    export_dataset(plan, store, store.inventory(verify="all", on_damage="raise"), dataset)
     say("Drawing")
     reader = RobustnessDataset(dataset)
     plots = tuple(save_plots(reader, out / "plots", figures=DEMO_FIGURES))

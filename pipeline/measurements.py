@@ -127,6 +127,7 @@ MEANS: dict[str, Mean] = {name: column.mean for name, column in COLUMNS.items() 
 
 
 def _plain(array: NDArray[Any]) -> Any:
+    array = np.asarray(array)
     missing = np.isnan(array)
     if not missing.any():
         return array.tolist()
@@ -135,17 +136,13 @@ def _plain(array: NDArray[Any]) -> Any:
     return plain.tolist()
 
 
-def _plain_confidence(values: Values) -> dict[str, Any]:
-    return {name: _plain(values[f"confidence_{name}"]) for name in ("label", "argmax", "prediction")}
-
-
-MEASUREMENTS: dict[str, Callable[[Values], Any]] = {
-    "accuracy": lambda values: float(values["accuracy"]),
-    "confidence": _plain_confidence,
-    "cm": lambda values: _plain(values["cm"]),
-    "predictions": lambda values: _plain(values["predictions"]),
+MEASUREMENTS: dict[str, str | dict[str, str]] = {
+    "accuracy": "accuracy",
+    "confidence": {name: f"confidence_{name}" for name in ("label", "argmax", "prediction")},
+    "cm": "cm",
+    "predictions": "predictions",
 }
-"""Name of a measurement, as in the sweep YAML and in exported files, to what makes its JSON value of its columns."""
+"""Name of a measurement, as in the sweep YAML and in exported files, to its column, or to the columns of its fields."""
 
 
 def columns_of(measurements: Sequence[str]) -> tuple[str, ...]:
@@ -171,7 +168,10 @@ def to_json(measurement: str, values: Values) -> Any:
         `accuracy`: a float. `cm`: C lists of C integers. `predictions`: N integers. `confidence`:
         ``{"label": C×C, "argmax": C×C, "prediction": 2}`` of floats, None where a mean is over no image.
     """
-    return MEASUREMENTS[measurement](values)
+    form = MEASUREMENTS[measurement]
+    if isinstance(form, str):
+        return _plain(values[form])
+    return {name: _plain(values[column]) for name, column in form.items()}
 
 
 class Accumulator:

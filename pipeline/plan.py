@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import PurePath
 from typing import Any, ClassVar
 
 from pipeline.config import SweepConfig
@@ -133,6 +134,17 @@ class Plan:
             "measurements": list(self.measurements),
             "protocols": [protocol.payload for protocol in self.protocols.values()],
         }
+
+    def sweep_payload(self) -> dict[str, Any]:
+        """Fields of a sweep YAML that computes the same numbers: what is of machines left out, paths by last names."""
+        fields = self.config.model_dump(mode="json", exclude={"execution", "shards"}, exclude_none=True)
+        fields["results"] = "results"
+        for section in (fields["checkpoints"], *fields["datasets"].values()):
+            for part in (section, section.get("corruptions") or {}):
+                for name in ("path", "frost_path"):
+                    if name in part:
+                        part[name] = PurePath(part[name]).name
+        return fields
 
     def narrow(
         self,

@@ -112,6 +112,15 @@ class Protocol:
         return cls(payload, content_digest(payload))
 
 
+IMPORTED = "imported"
+"""What the protocol digest of results begins with that were not computed here but read from a dataset's files."""
+
+
+def is_imported(protocol_digest: str) -> bool:
+    """Whether results of a protocol were read from a dataset's files: rounded, and perhaps without confusion matrix."""
+    return protocol_digest.startswith(f"{IMPORTED}-")
+
+
 def unit_id(space: str, index: int, checkpoint_sha256: str, protocol_digest: str) -> str:
     """Name a unit by its content: 32 hex digits.
 

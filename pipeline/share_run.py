@@ -65,10 +65,15 @@ def run_share(
     config = config.model_copy(update={"execution": config.execution.model_copy(update={"ray_address": None})})
     with staying_alive(folder):
         plan = Plan(config, _units_of(mine), kept.protocols)
-        inventory = ShardStore.open(config.results).inventory(on_damage="report")
+        units = {part.unit.id: part.unit for bundle in mine for part in bundle.parts}
+        # Each share hashes what it wrote itself: else a thousand of them would read everything a thousand times.
+        inventory = ShardStore.open(config.results).inventory(
+            verify="unverified",
+            on_damage="report",
+            networks={(unit.dataset, unit.architecture) for unit in units.values()},
+        )
         for shard in inventory.damaged:
             say(f"Damaged shard, whose evaluations are computed again; submit or run sets it aside: {shard}")
-        units = {part.unit.id: part.unit for bundle in mine for part in bundle.parts}
         missing = missing_bundles(
             mine, (part for unit in units.values() for part in inventory.missing(unit, plan.measurements))
         )

@@ -1,5 +1,6 @@
 """Fabricated results: what a plan, a store and an inventory are to the export, held in memory."""
 
+import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from pipeline.errors import StorageError
 from pipeline.export import export_dataset
 from pipeline.measurements import Values
 from pipeline.perturbations import PERTURBATIONS
@@ -27,6 +29,9 @@ class FabricatedPlan:
 
     def meta_payload(self) -> dict[str, Any]:
         return {"name": "fabricated", "images": {"count": N_IMAGES, "seed": 3}, "seed": 0, "protocols": []}
+
+    def sweep_payload(self) -> dict[str, Any]:
+        return {"name": "fabricated"}
 
 
 def make_plan(
@@ -79,9 +84,20 @@ class FabricatedStore:
     n_classes: int = 3
     lacking: set[tuple[int, str, float]] = field(default_factory=set)
 
+    def provenances(self, inventory: object) -> list[dict[str, str]]:
+        assert inventory is self
+        return [{"torch": "2", "host": "here"}, {"torch": "1", "host": "there"}]
+
     def is_complete(self, unit: Unit, strength: float, measurements: Collection[str]) -> bool:
         del measurements
         return (unit.architecture, unit.key, strength) not in self.lacking
+
+    def select(
+        self, units: Sequence[Unit], inventory: object, measurements: Collection[str], *, cache_bytes: int = 0
+    ) -> "FabricatedSelection":
+        assert inventory is self
+        del cache_bytes
+        return FabricatedSelection(self, tuple(units), tuple(measurements))
 
     def iter_values(
         self, units: Iterable[Unit], inventory: object, measurements: Collection[str]
@@ -91,6 +107,47 @@ class FabricatedStore:
         for unit in units:
             held = (strength for strength in unit.strengths if self.is_complete(unit, strength, ()))
             yield unit, {strength: make_values(unit, strength, self.n_classes) for strength in held}
+
+
+@dataclass
+class FabricatedSelection:
+    """Rows chosen from a fabricated store."""
+
+    store: FabricatedStore
+    units: tuple[Unit, ...]
+    measurements: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        return content_digest([[unit.id, list(unit.strengths)] for unit in self.units])
+
+    def iter_values(self, measurement: str | None = None) -> Iterator[tuple[Unit, dict[float, Values]]]:
+        measurements = self.measurements if measurement is None else (measurement,)
+        return iter(self.store.iter_values(self.units, self.store, measurements))
+
+
+class BrokenStore(FabricatedStore):
+    """Fails in the middle of PGD."""
+
+    def iter_values(
+        self, units: Iterable[Unit], inventory: object, measurements: Collection[str]
+    ) -> Iterator[tuple[Unit, dict[float, Values]]]:
+        for unit, values in super().iter_values(units, inventory, measurements):
+            if (unit.key, unit.architecture) == ("pgd", 10):
+                raise StorageError("damaged")
+            yield unit, values
+
+
+class SlowStore(FabricatedStore):
+    """Takes for ever over PGD."""
+
+    def iter_values(
+        self, units: Iterable[Unit], inventory: object, measurements: Collection[str]
+    ) -> Iterator[tuple[Unit, dict[float, Values]]]:
+        for row in super().iter_values(units, inventory, measurements):
+            if row[0].key == "pgd":
+                time.sleep(60)
+            yield row
 
 
 def export(out: Path, plan: FabricatedPlan, store: FabricatedStore | None = None, **options: Any) -> Any:

@@ -1,5 +1,8 @@
 """Results that a network could have given, for the tests of the store: every image has its own random logits."""
 
+import os
+import shutil
+
 import numpy as np
 import torch
 
@@ -30,7 +33,7 @@ def make_results(unit, strengths=None, start=0, stop=None, measurements=DEFAULT,
 def make_values(unit, strength, start, stop, measurements=DEFAULT, n_classes=3, seed=0):
     draws = noise.generator(seed, unit.id, strength)
     logits = torch.from_numpy(draws.normal(size=(unit.n_images, n_classes)).astype(np.float32))[start:stop]
-    labels = torch.from_numpy(draws.integers(0, n_classes, size=unit.n_images))[start:stop]
+    labels = (torch.arange(unit.n_images) % n_classes)[start:stop]  # every row of a dataset is about the same images
     accumulator = Accumulator(measurements, n_classes, "cpu", stop - start)
     accumulator.update(torch.arange(stop - start), logits, labels)
     return accumulator.finalise()
@@ -46,3 +49,44 @@ def assert_equal_values(one, other):
 
 def whole(unit):
     return Part(unit, unit.strengths, 0, unit.n_images)
+
+
+def facts_of(inventory):
+    """Everything that an inventory says, as plain values."""
+    columns = ("unit", "strength", "start", "stop", "seconds", "shard", "position")
+    rows = {name: inventory.row_column(name) for name in columns}
+    return (
+        inventory.shards,
+        inventory.units,
+        {name: (column.dtype, column.tolist()) for name, column in rows.items()},
+        [inventory.shard_columns(number) for number in range(len(inventory.shards))],
+        inventory.damage,
+        inventory.superseded,
+    )
+
+
+def cold_facts(store):
+    """What a scan finds without an index; leaves none behind."""
+    aside = store.root / "index-aside"
+    if store.folder.index.exists():
+        store.folder.index.rename(aside)
+    found = facts_of(store.inventory(on_damage="report"))
+    shutil.rmtree(store.folder.index, ignore_errors=True)
+    if aside.exists():
+        aside.rename(store.folder.index)
+    return found
+
+
+def index_files(store):
+    """Files of a results folder's index."""
+    return sorted(store.folder.index.glob("*.index"))
+
+
+def flip_middle_bit(store, shard, *, keep_time):
+    """Damage a shard, with or without a trace in the time of its last change."""
+    path = store.folder.path(shard)
+    state, content = path.stat(), bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    if keep_time:
+        os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))

@@ -654,7 +654,7 @@ def test_a_damaged_shard(
     verified = robust201("verify", finished)
     assert (verified.code, verified.out) == (4, "1 problems found\n")
     assert victim.name in verified.err
-    (finding,) = json.loads(robust201("verify", "--json", finished).out)
+    (finding,) = json.loads(robust201("verify", "--json", finished).out)["findings"]
     assert finding["kind"] == "damaged"
     assert read_tree(tmp_path) == damaged
 

@@ -22,7 +22,7 @@ from tests.conftest import REPOSITORY, Ended, MakeFields, RunCommand, WriteSweep
 
 VERBS = (
     *("demo", "meta", "plan", "run", "status", "export", "verify", "compact", "merge", "report", "fetch"),
-    *("import-weights", "corrupt", "train", "doctor", "logs", "plot"),
+    *("import-weights", "corrupt", "train", "doctor", "logs", "plot", "compare", "import-json"),
 )
 ESCAPE = "\x1b"
 
@@ -89,7 +89,7 @@ def test_json_for_scripts_parses_and_stands_alone_on_stdout(
     assert (status["seconds_left"], status["failures_by_kind"], status["preemptions"]) == (0, {}, 0)
     assert (status["cost"]["unit"], status["state_of_last_driver"]) == ("worker-hours", "finished")
     assert status["cost"]["hours"] == pytest.approx(status["worker_seconds"] / 3600)
-    assert json.loads(robust201("verify", "--json", finished).out) == []
+    assert json.loads(robust201("verify", "--json", finished).out)["sound"]
     doctor = json.loads(robust201("doctor", "--json", sweep).out)
     assert {"python", "torch", "results", "checkpoints", "digits"} <= {finding["what"] for finding in doctor}
     meta = json.loads(robust201("meta").out)

@@ -35,7 +35,7 @@ def store(tmp_path):
 
 
 def assert_all_there(store, units=UNITS, measurements=DEFAULT):
-    inventory = store.inventory(verify=True)
+    inventory = store.inventory(verify="all")
     assert inventory.n_evaluations == sum(len(unit.strengths) for unit in units)
     for unit in units:
         assert inventory.missing(unit, measurements) == ()
@@ -164,7 +164,7 @@ def test_shards_with_other_columns_or_datasets_stay_apart(store):
     for unit in richer:
         store.commit(make_results(unit, measurements=ALL))
     assert store.compact().outputs == 3
-    inventory = store.inventory(verify=True)
+    inventory = store.inventory(verify="all")
     for unit in richer:
         assert_equal_values(store.values(unit, 0.0, inventory, ALL), make_values(unit, 0.0, 0, 30, ALL))
     for unit in others:
@@ -180,7 +180,7 @@ def test_damaged_inputs_are_left_and_named(store):
     report = store.compact()
     assert report.damaged == (victim,)
     assert report.inputs == 8
-    assert store.inventory(verify=True, on_damage="report").damaged == (victim,)
+    assert store.inventory(verify="all", on_damage="report").damaged == (victim,)
 
 
 def test_damaged_compacted_shard_gives_way_to_its_inputs(store):
@@ -189,7 +189,7 @@ def test_damaged_compacted_shard_gives_way_to_its_inputs(store):
     (shard,) = store.inventory().shards
     path = store.folder.path(shard)
     path.write_bytes(path.read_bytes()[:-20] + b"\0" * 20)
-    inventory = store.inventory(verify=True, on_damage="set_aside")
+    inventory = store.inventory(verify="all", on_damage="set_aside")
     assert inventory.damaged == (shard,)
     assert inventory.shards == inputs
     assert_all_there(store)

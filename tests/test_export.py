@@ -21,6 +21,7 @@ from tests.fabricated import FabricatedPlan, FabricatedStore, export, make_plan,
 
 PUBLISHED_META_SHA256 = "54b6d2c2780cfb63de98e9d67e72db9cb0c02be426191d429dbe02c898d4577e"
 ARCHITECTURES = (0, 2, 10, 309)
+SIDE_FILES = {"meta.json", "sweep.json", "sweep.yaml", "versions.json", "README.md", "croissant.json", "SHA256SUMS"}
 
 
 def load(out: Path, name: str) -> dict:
@@ -31,7 +32,7 @@ def test_layout_of_every_measurement(tmp_path):
     measurements = ("accuracy", "confidence", "cm", "predictions")
     report = export(tmp_path / "out", make_plan(ARCHITECTURES, measurements=measurements))
     names = {f"cifar10/{key}_{name}.json" for key in ("clean", "fgsm", "pgd", "fog") for name in measurements}
-    assert set(report.files) == names | {"meta.json", "sweep.json", "SHA256SUMS"} == set(read_tree(tmp_path / "out"))
+    assert set(report.files) == names | SIDE_FILES == set(read_tree(tmp_path / "out"))
     assert (report.n_units, report.n_evaluations, report.complete) == (16, 4 * (1 + 3 + 3 + 3), True)
     for key, strengths in (("clean", None), ("pgd", (0.5, 1.0, 8.0)), ("fog", (1.0, 3.0, 5.0))):
         for name in measurements:
@@ -271,11 +272,12 @@ def test_an_export_that_breaks_off_leaves_whole_files_no_listing_and_can_be_repe
         export(tmp_path / "out", plan, BreakingStore())
     left = read_tree(tmp_path / "out")
     assert "SHA256SUMS" not in left
-    assert "cifar10/clean_cm.json" in left
+    assert "cifar10/fgsm_confidence.json" in left
+    assert "cifar10/pgd_confidence.json" not in left
     assert all(data == fresh[name] for name, data in left.items() if name.startswith("cifar10/") and "snow" not in name)
     # A file that a killed process left half-written
     (tmp_path / "out/cifar10/.pgd_cm.json.0123456789ab.tmp").write_text("{")
-    export(tmp_path / "out", plan)
+    assert "cifar10/fgsm_confidence.json" in export(tmp_path / "out", plan).kept
     assert read_tree(tmp_path / "out") == fresh
 
 
@@ -336,7 +338,7 @@ def test_progress_counts_rows(tmp_path):
     export_dataset(
         make_plan([0, 2], ["clean", "pgd"]), store, store, tmp_path, progress=lambda *count: seen.append(count)
     )
-    assert seen == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert seen == [(row, 12) for row in range(1, 13)]  # four units, three files each
 
 
 def test_key_styles_are_checked():

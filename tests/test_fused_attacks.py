@@ -283,7 +283,7 @@ def test_a_sweep_does_not_depend_on_batches_nor_on_parts(make_sweep, tmp_path):
         assert run_sweep(config, make_executor).complete
         store = ShardStore.open(config.results)
         out = tmp_path / f"json {batch_size}"
-        export_dataset(load_plan(config.results), store, store.inventory(verify=True, on_damage="raise"), out)
+        export_dataset(load_plan(config.results), store, store.inventory(verify="all", on_damage="raise"), out)
         exports.append({name: text for name, text in read_tree(out).items() if "predictions" in name})
     assert len(exports[0]) == 7
     assert exports[0] == exports[1]

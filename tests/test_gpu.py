@@ -263,7 +263,7 @@ def test_queries_do_not_wait_for_the_device(device, refuse_waiting, monkeypatch)
 def exported(config: SweepConfig, out: Path) -> dict[str, bytes]:
     assert run_sweep(config, make_executor).complete
     store = ShardStore.open(config.results)
-    export_dataset(load_plan(config.results), store, store.inventory(verify=True, on_damage="raise"), out)
+    export_dataset(load_plan(config.results), store, store.inventory(verify="all", on_damage="raise"), out)
     return {name: text for name, text in read_tree(out).items() if name.startswith("digits/")}
 
 

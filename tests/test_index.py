@@ -15,7 +15,16 @@ from pipeline.errors import IncompleteError, StorageFullError
 from pipeline.files import atomic_write
 from pipeline.shards import ShardStore, index, scan
 from pipeline.shards.inventory import columns_of
-from tests.shard_support import ALL, DEFAULT, make_results, make_unit
+from tests.shard_support import (
+    ALL,
+    DEFAULT,
+    cold_facts,
+    facts_of,
+    flip_middle_bit,
+    index_files,
+    make_results,
+    make_unit,
+)
 
 UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for architecture in range(8)]
 
@@ -42,42 +51,12 @@ def read(monkeypatch):
     return names
 
 
-def facts(inventory):
-    """Everything that an inventory says, as plain values."""
-    columns = ("unit", "strength", "start", "stop", "seconds", "shard", "position")
-    rows = {name: inventory.row_column(name) for name in columns}
-    return (
-        inventory.shards,
-        inventory.units,
-        {name: (column.dtype, column.tolist()) for name, column in rows.items()},
-        [inventory.shard_columns(number) for number in range(len(inventory.shards))],
-        inventory.damage,
-        inventory.superseded,
-    )
-
-
-def cold(store):
-    """What a scan finds without an index; leaves none behind."""
-    aside = store.root / "index-aside"
-    if store.folder.index.exists():
-        store.folder.index.rename(aside)
-    found = facts(store.inventory(on_damage="report"))
-    shutil.rmtree(store.folder.index, ignore_errors=True)
-    if aside.exists():
-        aside.rename(store.folder.index)
-    return found
-
-
-def files(store):
-    return sorted(store.folder.index.glob("*.index"))
-
-
 def test_a_second_scan_reads_nothing(store, read):
-    first = facts(store.inventory())
+    first = facts_of(store.inventory())
     assert len(read) == len(UNITS)
     read.clear()
-    assert facts(store.inventory()) == first
-    assert facts(ShardStore.open(store.root).inventory()) == first
+    assert facts_of(store.inventory()) == first
+    assert facts_of(ShardStore.open(store.root).inventory()) == first
     assert read == []
 
 
@@ -95,37 +74,33 @@ def test_only_what_is_new_or_changed_is_read(store, read):
     path.write_bytes(path.read_bytes()[:-1])
     found = store.inventory(on_damage="report")
     assert found.damaged == (changed,)
-    assert facts(found) == cold(store)
+    assert facts_of(found) == cold_facts(store)
 
 
 def test_what_vanishes_drops_out(store):
     shard = store.inventory().shards[0]
     store.folder.path(shard).unlink()
-    found = facts(store.inventory())
+    found = facts_of(store.inventory())
     assert shard not in found[0]
-    assert found == cold(store)
+    assert found == cold_facts(store)
 
 
-def test_verifying_scans_trust_no_index(store, read):
+def test_verifying_scans_trust_no_index(store):
     victim = store.inventory().shards[0]
-    path = store.folder.path(victim)
-    state, content = path.stat(), bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
-    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))  # damage that leaves no trace in a listing
-    assert store.inventory(verify=True, on_damage="report").damaged == (victim,)
-    assert store.inventory(verify=True, on_damage="set_aside").damaged == (victim,)
+    flip_middle_bit(store, victim, keep_time=True)  # damage that leaves no trace in a listing
+    assert store.inventory(verify="all", on_damage="report").damaged == (victim,)
+    assert store.inventory(verify="all", on_damage="set_aside").damaged == (victim,)
     assert victim not in store.inventory().shards
 
 
 def test_a_compacted_folder_is_indexed_as_it_stands(store, read):
     store.compact()
     store.commit(make_results(make_unit(50), measurements=ALL))
-    found = facts(store.inventory())
+    found = facts_of(store.inventory())
     assert len(found[0]) == 2
     assert len(found[-1]) == len(UNITS)
     read.clear()
-    assert facts(store.inventory()) == found == cold(store)
+    assert facts_of(store.inventory()) == found == cold_facts(store)
     assert len(read) == 2  # by the cold scan
 
 
@@ -137,15 +112,15 @@ def test_a_damaged_compacted_shard_gives_way_to_its_inputs_despite_the_index(sto
     path.write_bytes(path.read_bytes()[:-20] + b"\0" * 20)
     found = store.inventory(on_damage="report")
     assert found.shards == inputs
-    assert facts(found) == cold(store)
+    assert facts_of(found) == cold_facts(store)
 
 
 @settings(max_examples=60)
 @given(data=st.data())
 def test_a_damaged_index_is_as_good_as_none(tmp_path_factory, data):
     store = _indexed(tmp_path_factory)
-    expected = cold(store)
-    (path,) = files(store)
+    expected = cold_facts(store)
+    (path,) = index_files(store)
     sound = path.read_bytes()
     kind = data.draw(st.sampled_from(["flip", "cut", "foreign"]))
     if kind == "flip":
@@ -157,9 +132,9 @@ def test_a_damaged_index_is_as_good_as_none(tmp_path_factory, data):
     else:
         content = sound.replace(b"index 1", b"index 2", 1)
     path.write_bytes(content)
-    assert facts(store.inventory()) == expected
+    assert facts_of(store.inventory()) == expected
     # It was written anew, and the damaged file is gone.
-    assert [path.read_bytes() for path in files(store)] == [sound]
+    assert [path.read_bytes() for path in index_files(store)] == [sound]
 
 
 _made: list[ShardStore] = []
@@ -176,11 +151,11 @@ def _indexed(tmp_path_factory):
 
 
 def test_a_whole_index_of_another_form_is_ignored(store, monkeypatch):
-    expected = facts(store.inventory())
+    expected = facts_of(store.inventory())
     monkeypatch.setattr(index, "SCHEMA", index.SCHEMA.append(index.SCHEMA.field("mark").with_name("more")))
-    assert index._read(files(store)[0]).num_rows == 0
+    assert index._read(index_files(store)[0]).num_rows == 0
     monkeypatch.undo()
-    assert facts(store.inventory()) == expected
+    assert facts_of(store.inventory()) == expected
 
 
 def test_few_files_grow_together(store, monkeypatch):
@@ -188,28 +163,28 @@ def test_few_files_grow_together(store, monkeypatch):
     for architecture in range(100, 140):
         store.commit(make_results(make_unit(architecture)))
         store.inventory()
-        sizes.append(len(files(store)))
+        sizes.append(len(index_files(store)))
     assert max(sizes) <= 7  # about the logarithm of the number of scans
-    assert facts(store.inventory()) == cold(store)
+    assert facts_of(store.inventory()) == cold_facts(store)
 
 
 def test_little_that_is_new_is_not_written_down(store, monkeypatch):
     monkeypatch.setattr(index, "MIN_ROWS", 33)
     store.inventory()
-    assert files(store) == []
+    assert index_files(store) == []
     store.commit(make_results(make_unit(50)))
     store.inventory()
-    assert len(files(store)) == 1
+    assert len(index_files(store)) == 1
 
 
 def test_several_processes_may_write_at_once(store):
-    expected = cold(store)
+    expected = cold_facts(store)
     found, failures = [], []
 
     def work():
         try:
             for _ in range(5):
-                found.append(facts(ShardStore.open(store.root).inventory()))
+                found.append(facts_of(ShardStore.open(store.root).inventory()))
         except BaseException as error:
             failures.append(error)
             raise
@@ -225,9 +200,9 @@ def test_several_processes_may_write_at_once(store):
 
 def test_entries_that_two_processes_wrote_count_once(store):
     store.inventory()
-    (path,) = files(store)
+    (path,) = index_files(store)
     shutil.copy(path, path.with_name("0" * 16 + ".index"))
-    assert facts(store.inventory()) == cold(store)
+    assert facts_of(store.inventory()) == cold_facts(store)
 
 
 @pytest.mark.parametrize("error", [errno.EROFS, errno.EACCES, errno.ENOSPC])
@@ -235,16 +210,16 @@ def test_a_folder_that_cannot_be_written_is_read_all_the_same(store, monkeypatch
     def refuse(folder, *_args, **_named):
         raise OSError(error, os.strerror(error))
 
-    expected = cold(store)
+    expected = cold_facts(store)
     monkeypatch.setattr(Path, "mkdir", refuse)
-    assert facts(store.inventory()) == expected
+    assert facts_of(store.inventory()) == expected
     monkeypatch.undo()
-    assert files(store) == []
+    assert index_files(store) == []
 
 
 def test_a_full_device_keeps_the_index_that_there_was(store, monkeypatch):
     store.inventory()
-    before = [path.read_bytes() for path in files(store)]
+    before = [path.read_bytes() for path in index_files(store)]
     store.commit(make_results(make_unit(50)))
 
     def fail(path, **_named):
@@ -255,7 +230,7 @@ def test_a_full_device_keeps_the_index_that_there_was(store, monkeypatch):
 
     monkeypatch.setattr(index, "atomic_write", fail)
     assert len(store.inventory().shards) == len(UNITS) + 1
-    assert [path.read_bytes() for path in files(store)] == before
+    assert [path.read_bytes() for path in index_files(store)] == before
     with pytest.raises(StorageFullError), atomic_write(store.root / "x", on_step=_no_space):
         pass
 

@@ -34,6 +34,7 @@ LAYERS: dict[str, int] = {
             "evaluate",
             "shards",
             "plan_file",
+            "imported_plan",
             "shares",
             "lease",
             "inputs",
@@ -53,7 +54,9 @@ LAYERS: dict[str, int] = {
             "logs",
             "watching",
             "export",
-            "export_folder",
+            "verifying",
+            "comparing",
+            "json_import",
             "doctor",
             "doctor_machines",
             "demo",
@@ -64,6 +67,7 @@ LAYERS: dict[str, int] = {
     **dict.fromkeys(
         (
             "cli",
+            "cli_dataset",
             "cli_look",
             "cli_plot",
             "cli_slurm",
@@ -84,7 +88,7 @@ COMMON = {"classifier"}
 # Ray has three: actors and metrics where the driver runs, and the client of its Jobs API where the user sits.
 DOORS = {
     "ray": {"executors/ray.py", "executors/ray_metrics.py", "submission/ray_jobs.py"},
-    "pyarrow": {"shards", "datasets"},
+    "pyarrow": {"shards", "datasets", "export", "analysis/parquet_results.py"},
     "pickle": {"unpickling.py"},
     "fsspec": {"shards/object_place.py"},
     "s3fs": set(),  # only ever reached through fsspec

@@ -16,8 +16,8 @@ from pipeline.config import parse_config
 from pipeline.errors import ConfigError, StorageError
 from pipeline.export import export_dataset
 from pipeline.plan_file import load_plan
-from pipeline.shards import ShardStore, merge
-from pipeline.shards.folder import is_compacted
+from pipeline.shards import ShardStore, index, merge
+from pipeline.shards.folder import ResultsFolder, is_compacted
 from pipeline.shards.object_place import PUT_STEPS, ObjectPlace, check_url
 from pipeline.shards.parquet import encode
 from pipeline.shards.places import LocalPlace, map_ahead
@@ -83,7 +83,7 @@ def opened(store):
 
 
 def assert_all_there(store, units, measurements=DEFAULT):
-    inventory = store.inventory(verify=True)
+    inventory = store.inventory(verify="all")
     assert inventory.n_evaluations == sum(len(unit.strengths) for unit in units)
     for unit in units:
         assert inventory.missing(unit, measurements) == ()
@@ -110,16 +110,33 @@ def test_a_flipped_byte_is_found_and_set_aside(store):
     sound = store.folder.place.read(shards[0])
     flip_a_byte(store, shards[0])
     assert [finding.kind for finding in store.verify()] == ["damaged"]
-    inventory = store.inventory(verify=True, on_damage="set_aside")
+    inventory = store.inventory(verify="all", on_damage="set_aside")
     assert inventory.damaged == (shards[0],)
     assert inventory.missing(UNITS[0], DEFAULT) == (whole(UNITS[0]),)
-    assert store.inventory(verify=True).shards == (shards[1],)
+    assert store.inventory(verify="all").shards == (shards[1],)
     aside = store.folder.place.read(f"damaged/{shards[0]}") if store.shards_url else None
     aside = aside or (store.root / "damaged" / shards[0]).read_bytes()
     assert len(aside) == len(sound)
     assert aside != sound
     store.commit(make_results(UNITS[0]))
     assert_all_there(store, UNITS[:2])
+
+
+def test_a_resume_hashes_again_what_has_no_mark_that_every_change_changes(store, url, monkeypatch):
+    monkeypatch.setattr(index, "MIN_ROWS", 1)
+    hashed = []
+    check = ResultsFolder.check_hash
+    monkeypatch.setattr(ResultsFolder, "check_hash", lambda *args: hashed.append(args[1]) or check(*args))
+    shards = {store.commit(make_results(unit)).shard for unit in UNITS}
+    store.inventory(verify="unverified")
+    assert set(hashed) == shards
+    hashed.clear()
+    store.inventory(verify="unverified")
+    # An ETag is of the content; files are too young to tell by their time, and a store without either never tells.
+    assert set(hashed) == (set() if url.startswith("s3:") else shards)
+    victim = min(shards)
+    flip_a_byte(store, victim)
+    assert store.inventory(verify="unverified", on_damage="set_aside").damaged == (victim,)
 
 
 def test_compaction_beside_a_writer_loses_and_doubles_nothing(store):
@@ -185,7 +202,7 @@ def test_other_files_below_the_place_are_left_alone(store, tmp_path):
         for name in ("readme.txt", "digits/notes.parquet", "damaged/digits/" + shard.rpartition("/")[2]):
             filesystem.makedirs(f"{root}/{name}".rpartition("/")[0], exist_ok=True)
             filesystem.pipe_file(f"{root}/{name}", b"x")
-    assert store.inventory(verify=True).shards == (shard,)
+    assert store.inventory(verify="all").shards == (shard,)
 
 
 # What only an object store has
@@ -424,7 +441,7 @@ def test_results_of_threads_come_in_order_and_errors_in_their_place():
 
 def export(results: Path, out: Path) -> dict[str, bytes]:
     store = ShardStore.open(results)
-    export_dataset(load_plan(results), store, store.inventory(verify=True), out)
+    export_dataset(load_plan(results), store, store.inventory(verify="all"), out)
     return read_tree(out)
 
 

@@ -53,7 +53,7 @@ def run(config: SweepConfig):
 
 def export(results: Path, out: Path) -> dict[str, bytes]:
     store = ShardStore.open(results)
-    export_dataset(load_plan(results), store, store.inventory(verify=True, on_damage="raise"), out)
+    export_dataset(load_plan(results), store, store.inventory(verify="all", on_damage="raise"), out)
     return read_tree(out)
 
 

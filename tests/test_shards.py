@@ -40,7 +40,7 @@ def test_values_come_back_as_they_were_committed(store):
     receipt = store.commit(results)
     assert receipt[:4] == (unit.id, unit.strengths, 0, unit.n_images)
     assert receipt.seconds == 1.0
-    inventory = store.inventory(verify=True)
+    inventory = store.inventory(verify="all")
     assert inventory.shards == (receipt.shard,)
     assert inventory.seconds == pytest.approx(1.0)
     for result in results:
@@ -234,9 +234,9 @@ def test_every_flipped_bit_is_found(store):
     bits = [*draws.integers(0, 8 * footer, 100), *draws.integers(8 * footer, 8 * len(sound), 100)]
     for bit in bits:
         _flip(path, int(bit))
-        assert store.inventory(verify=True, on_damage="report").damaged != ()
+        assert store.inventory(verify="all", on_damage="report").damaged != ()
         path.write_bytes(sound)
-    assert store.inventory(verify=True).damaged == ()
+    assert store.inventory(verify="all").damaged == ()
 
 
 def test_no_flipped_bit_ends_in_another_exception(store):
@@ -261,7 +261,7 @@ def test_truncated_shard_is_found(store, kept):
     unit = make_unit()
     path = store.folder.path(store.commit(make_results(unit)).shard)
     path.write_bytes(path.read_bytes()[:kept])
-    for verify in (True, False):
+    for verify in ("all", "unverified", "none"):
         with pytest.raises(ShardDamagedError, match="expected"):
             store.inventory(verify=verify)
     (finding,) = store.verify()
@@ -273,13 +273,13 @@ def test_damaged_shard_is_set_aside_and_its_evaluations_are_missing(store):
     shard = store.commit(make_results(unit)).shard
     store.commit(make_results(other))
     _flip(store.folder.path(shard), 1000)
-    inventory = store.inventory(verify=True, on_damage="set_aside")
+    inventory = store.inventory(verify="all", on_damage="set_aside")
     assert inventory.damaged == (shard,)
     assert "expected SHA-256" in inventory.damage[shard]
     assert (store.root / "damaged" / shard).is_file()
     assert inventory.missing(unit, DEFAULT) == (whole(unit),)
     assert inventory.missing(other, DEFAULT) == ()
-    assert store.inventory(verify=True).damaged == ()
+    assert store.inventory(verify="all").damaged == ()
 
 
 def test_verify_finds_rows_that_break_an_invariant(store, monkeypatch):
@@ -393,12 +393,12 @@ def test_killed_commit_leaves_all_or_nothing(store, step):
     command = [sys.executable, "-c", CRASH, str(store.root), step, str(REPOSITORY)]
     code = subprocess.run(command, check=False).returncode
     assert code == 9
-    inventory = store.inventory(verify=True)
+    inventory = store.inventory(verify="all")
     assert len(inventory.shards) == (2 if step == "renamed" else 1)
     assert inventory.missing(make_unit(1), DEFAULT) == ()
     assert (inventory.missing(make_unit(2), DEFAULT) == ()) == (step == "renamed")
     store.commit(make_results(make_unit(2)))
-    assert store.inventory(verify=True).n_evaluations == 4
+    assert store.inventory(verify="all").n_evaluations == 4
     assert store.verify() == []
 
 
@@ -453,7 +453,7 @@ def test_merge_joins_folders(tmp_path):
     # The same results of the same unit give the same bytes, so the duplicate is one shard.
     assert (report.added, report.present, report.protocols, report.conflicts) == (4, 1, 1, ())
     joined = ShardStore.open(tmp_path / "all")
-    inventory = joined.inventory(verify=True)
+    inventory = joined.inventory(verify="all")
     assert all(inventory.missing(unit, DEFAULT) == () for unit in units)
     assert_equal_values(joined.values(units[2], 4.0, inventory, DEFAULT), make_values(units[2], 4.0, 0, 30))
     assert inventory.protocol(units[0].protocol) == {"key": "pgd"}

@@ -135,7 +135,7 @@ def test_a_share_is_written_as_it_is_read() -> None:
 
 def export(results: Path, out: Path) -> dict[str, bytes]:
     plan, store = load_plan(results), ShardStore.open(results)
-    export_dataset(plan, store, store.inventory(verify=True, on_damage="raise"), out)
+    export_dataset(plan, store, store.inventory(verify="all", on_damage="raise"), out)
     return read_tree(out)
 
 

@@ -41,7 +41,7 @@ def run(config: SweepConfig, **options: object) -> tuple[RunTally, Outlook]:
 
 def export(config: SweepConfig, out: Path, **options: object) -> dict[str, bytes]:
     plan, store = load_plan(config.results), ShardStore.open(config.results)
-    export_dataset(plan, store, store.inventory(verify=True, on_damage="raise"), out, **options)
+    export_dataset(plan, store, store.inventory(verify="all", on_damage="raise"), out, **options)
     return read_tree(out)
 
 

@@ -29,7 +29,7 @@ GIGABYTE = 10**9
 def results_of(config: SweepConfig, tmp_path, name: str) -> dict[str, bytes]:
     store = ShardStore.open(config.results)
     out = tmp_path / name
-    export_dataset(load_plan(config.results), store, store.inventory(verify=True, on_damage="raise"), out)
+    export_dataset(load_plan(config.results), store, store.inventory(verify="all", on_damage="raise"), out)
     return {path: text for path, text in read_tree(out).items() if path.startswith("digits/")}
 
 

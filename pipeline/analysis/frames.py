@@ -65,6 +65,13 @@ def make_frame(
     return by_strength.unstack(["key", "strength"]).sort_index(axis="columns")
 
 
+def rank_by_accuracy(frame: pd.DataFrame, strengths: Sequence[float]) -> "pd.Series[int]":
+    """Rank architectures by the mean of their values at some strengths (see `RobustnessDataset.rank`)."""
+    accuracies = frame[frame["strength"].isin(strengths)].groupby("architecture")["value"].mean()
+    ranks = accuracies.rank(ascending=False, method="min").astype("int64")
+    return ranks.sort_values(kind="stable").rename("rank")
+
+
 def _table_frame(table: Table, members: Mapping[str, Sequence[int]], *, numeric: bool) -> pd.DataFrame:
     pairs = sorted((index, int(i), i) for i in table.rows for index in members.get(i, (int(i),)))
     n_strengths = len(table.strengths)

@@ -40,6 +40,7 @@ class RobustnessDataset:
 
     Attributes:
         path: the folder.
+        files: its files.
         meta: content of meta.json: ``ids`` (id → ``nb201-string``, ``isomorph``) and ``epsilons`` (attack → list, in
             units of 1/255).
         sweep: content of sweep.json, or None in a folder that has none, such as the published dataset.
@@ -71,18 +72,20 @@ class RobustnessDataset:
         Raises:
             ResultsError: there is no such folder, or no sound meta.json in it.
         """
-        self._files = ResultFiles(Path(path))
-        self.path = self._files.path
-        self.meta, self.sweep, self.missing = self._files.meta, self._files.sweep, self._files.missing
+        self.files = ResultFiles(Path(path))
+        self.path = self.files.path
+        self.meta, self.sweep, self.missing = self.files.meta, self.files.sweep, self.files.missing
         self.map_str_to_id: dict[str, str] = {row["nb201-string"]: i for i, row in self.meta["ids"].items()}
         self.non_isomorph_ids: list[str] = [i for i, row in self.meta["ids"].items() if row["isomorph"] == i]
         self._accuracies: dict[tuple[str, str], dict[str, Any]] = {}
-        if self.sweep is None:
+        planned = self.files.keys_of_parquet() if self.sweep is None else self.sweep["strengths"]
+        if not planned:
             self.keys_adv = in_table_order(self.meta["epsilons"])
         else:
-            held = in_table_order({key for by_key in self.sweep["strengths"].values() for key in by_key})
-            self.data = list(self.sweep["strengths"])
-            self.measures = [name for name in MEASURES if name in self.sweep["measurements"]]
+            held = in_table_order({key for by_key in planned.values() for key in by_key})
+            self.data = list(planned)
+            measured = MEASURES if self.sweep is None else self.sweep["measurements"]
+            self.measures = [name for name in MEASURES if name in measured]
             self.keys_clean = [key for key in held if kind_of(key) == "clean"]
             self.keys_adv = [key for key in held if kind_of(key) in ("attack", "unknown")]
             self.keys_cc = [key for key in held if kind_of(key) == "corruption"]
@@ -125,8 +128,8 @@ class RobustnessDataset:
                 found: dict[str, dict[str, Any]] = {}
                 absent = self._absent_on_purpose(dataset, name, measures, explicit=key is not None)
                 for measurement in () if absent else measures:
-                    if not (missing_ok and self._files.find(dataset, name, measurement) is None):
-                        found[measurement] = self._files.read(dataset, name, measurement)
+                    if not (missing_ok and self.files.find(dataset, name, measurement) is None):
+                        found[measurement] = self.files.read(dataset, name, measurement)
                 if found or absent:
                     result[dataset][name] = found
                 if bar is not None:
@@ -148,7 +151,7 @@ class RobustnessDataset:
         Raises:
             ResultsError: the folder does not tell.
         """
-        return self._files.strengths(dataset, key)
+        return self.files.strengths(dataset, key)
 
     def get_uid(self, i: int | str) -> str:
         """Name the evaluated architecture that an architecture is isomorphic to.
@@ -229,25 +232,77 @@ class RobustnessDataset:
         """
         if strength == CLEAN_STRENGTH:
             key = "clean"
-        identifier, uid = self._resolve(architecture), self.get_uid(architecture)
-        rows = self._read_once(dataset, key)
-        if uid not in rows:
-            raise ArchitectureError(
-                f"Looking up an accuracy failed for #{identifier}: expected #{uid} among the {len(rows)} architectures "
-                f"evaluated on {dataset} under {key}, got none. Evaluate it, or ask for another."
-            )
-        accuracies: float | list[float] = rows[uid]
+        identifier = self._resolve(architecture)
+        accuracies: float | list[float] = self.value(architecture, dataset, key)
         if not isinstance(accuracies, list):
             return accuracies
         if strength is None:
             return list(accuracies)
         known = self.strengths(dataset, key)
         if strength not in known:
-            raise ConfigError(
-                f"Looking up an accuracy failed for #{identifier} {dataset} {key}: expected a strength of "
-                f"{', '.join(f'{value:g}' for value in known)}, got {strength:g}. Ask for one of them."
-            )
+            raise self._unknown_strength(f"Looking up #{identifier}", dataset, key, strength)
         return accuracies[known.index(strength)]
+
+    def value(self, architecture: int | str, dataset: str, key: str, measure: str = "accuracy") -> Any:
+        """Look up a measurement of any of the 15,625 architectures, without reading the others'.
+
+        Of a large file an index is made first (see `pipeline.analysis.json_index`). Threads and forks may share this.
+
+        Args:
+            architecture: id or cell string; stands for its isomorphism class.
+            dataset: name of the dataset.
+            key: in either spelling.
+            measure: ``"accuracy"``, ``"confidence"``, ``"cm"`` or ``"predictions"``.
+
+        Returns:
+            The value as `query` gives it: one for ``clean``, else a list in the order of `strengths`.
+
+        Raises:
+            ArchitectureError: there is no such architecture, or it was not evaluated.
+            ResultsError: a file is missing or damaged.
+        """
+        identifier, uid = self._resolve(architecture), self.get_uid(architecture)
+        try:
+            return self.files.value(dataset, key, measure, uid)
+        except KeyError as error:
+            if isinstance(error, ArchitectureError):
+                raise
+            raise ArchitectureError(
+                f"Looking up {measure} failed for #{identifier}: expected #{uid} among the architectures evaluated on "
+                f"{dataset} under {key}, got none. Evaluate it, or ask for another."
+            ) from error
+
+    def rank(
+        self, dataset: str, key: str, strength: float | None = None, *, isomorphs: bool = False
+    ) -> "pd.Series[int]":
+        """Rank architectures by accuracy, the best first.
+
+        Args:
+            dataset: name of the dataset.
+            key: in either spelling.
+            strength: epsilon in units of 1/255 or severity; None ranks by the mean over all strengths.
+            isomorphs: rank all architectures whose class was evaluated, not only the evaluated ones.
+
+        Returns:
+            Rank by architecture (int64 both), 1 for the best; equal accuracies share the best rank among them.
+
+        Raises:
+            ConfigError: the key was not evaluated at this strength.
+            ResultsError: the file is missing or damaged.
+        """
+        from pipeline.analysis.frames import rank_by_accuracy
+
+        known = self.strengths(dataset, key)
+        if strength is not None and strength != CLEAN_STRENGTH and strength not in known:
+            raise self._unknown_strength("Ranking", dataset, key, strength)
+        frame = self.to_frame(dataset, key, isomorphs=isomorphs)
+        return rank_by_accuracy(frame, known if strength is None else (strength,))
+
+    def _unknown_strength(self, what: str, dataset: str, key: str, strength: float) -> ConfigError:
+        known = ", ".join(f"{value:g}" for value in self.strengths(dataset, key))
+        return ConfigError(
+            f"{what} failed for {dataset} {key}: expected a strength of {known}, got {strength:g}. Ask for one of them."
+        )
 
     def to_frame(
         self,
@@ -286,12 +341,12 @@ class RobustnessDataset:
             self._table(dataset, name, measure)
             for dataset in datasets
             for name in keys
-            if explicit or self._files.find(dataset, name, measure) is not None
+            if explicit or self.files.find(dataset, name, measure) is not None
         ]
         for given, held in ((data, {table.dataset for table in tables}), (key, {table.key for table in tables})):
             for name in () if given is None else _as_list(given):
                 if name not in held:
-                    raise self._files.absence(*((name, keys[0]) if given is data else (datasets[0], name)), measure)
+                    raise self.files.absence(*((name, keys[0]) if given is data else (datasets[0], name)), measure)
         return make_frame(tables, self.meta["ids"], numeric=measure == "accuracy", wide=wide, isomorphs=isomorphs)
 
     def _table(self, dataset: str, key: str, measure: str) -> "Table":
@@ -299,7 +354,7 @@ class RobustnessDataset:
         from pipeline.analysis.frames import Table
 
         def read(name: str) -> dict[str, Any]:
-            return self._read_once(dataset, name) if measure == "accuracy" else self._files.read(dataset, name, measure)
+            return self._read_once(dataset, name) if measure == "accuracy" else self.files.read(dataset, name, measure)
 
         rows, strengths = read(key), self.strengths(dataset, key)
         if key == "clean":
@@ -310,7 +365,7 @@ class RobustnessDataset:
                     f"Reading failed for #{i} {dataset} {key}: expected {len(strengths)} values, one a strength, "
                     f"got {len(row)}. Export or download the file again."
                 )
-        if kind_of(key) == "attack" and self._files.find(dataset, "clean", measure) is not None:
+        if kind_of(key) == "attack" and self.files.find(dataset, "clean", measure) is not None:
             clean = read("clean")
             rows = {i: [clean.get(i), *row] for i, row in rows.items()}
             strengths = (CLEAN_STRENGTH, *strengths)
@@ -336,9 +391,9 @@ class RobustnessDataset:
 
     def _absent_on_purpose(self, dataset: str, key: str, measures: Sequence[str], *, explicit: bool) -> bool:
         """Say whether a key was never meant to be there: not in the sweep, or never published."""
-        if any(self._files.find(dataset, key, measure) is not None for measure in measures):
+        if any(self.files.find(dataset, key, measure) is not None for measure in measures):
             return False
-        planned = self._files.planned(dataset)
+        planned = self.files.planned(dataset)
         if planned is not None:
             if any(spelling in planned for spelling in spellings(key)):
                 return False
@@ -349,7 +404,7 @@ class RobustnessDataset:
     def _read_once(self, dataset: str, key: str) -> dict[str, Any]:
         """Read accuracies, and keep them: look-ups ask for the same few files again and again."""
         if (dataset, key) not in self._accuracies:
-            self._accuracies[dataset, key] = self._files.read(dataset, key, "accuracy")
+            self._accuracies[dataset, key] = self.files.read(dataset, key, "accuracy")
         return self._accuracies[dataset, key]
 
 

@@ -1,13 +1,17 @@
 """The files of an exported or published dataset: where they are, how their keys are spelled, what is in them."""
 
+import gzip
 import json
+import zlib
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from pipeline.analysis.json_index import JsonRows, has_indexable_rows
 from pipeline.errors import FormatVersionError, ResultsError, closest
 from pipeline.perturbations import PERTURBATIONS, SEVERITIES, Perturbation
 from pipeline.records import CLEAN_STRENGTH
+from pipeline.spaces import nasbench201
 
 EXPORT_FORMAT = 1
 """Version of sweep.json and of the layout around it."""
@@ -16,11 +20,17 @@ META_FILE = "meta.json"
 SWEEP_FILE = "sweep.json"
 MISSING_FILE = "missing.json"
 
+PARQUET_FOLDER = "parquet"
+"""Folder of the analysis-ready Parquet files of an export."""
+
 MEASURES = ("accuracy", "confidence", "cm")
 """Measurements of the published dataset."""
 
 OPTIONAL_MEASURES = ("predictions",)
 """Measurements that only an export may have."""
+
+Rows = JsonRows | dict[str, Any]
+"""Values by id."""
 
 _REQUIRED: Any = object()
 
@@ -48,6 +58,20 @@ def in_table_order(keys: Iterable[str]) -> list[str]:
     return sorted(keys, key=lambda key: (order.index(row.key) if (row := row_of(key)) else len(order), key))
 
 
+def parquet_name(dataset: str, key: str) -> str:
+    """Name of the Parquet file of a dataset and key, relative to the dataset's folder."""
+    return f"{PARQUET_FOLDER}/dataset={dataset}/key={key}/part-0.parquet"
+
+
+def read_bytes(file: Path) -> bytes:
+    """Read a file, decompressed if its name ends in ``.gz`` or ``.zst``."""
+    if file.suffix == ".zst":
+        from pipeline.analysis.parquet_results import decompress
+
+        return decompress(file)
+    return gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+
+
 def read_json(file: Path, missing: Any = _REQUIRED) -> Any:
     """Read a JSON file.
 
@@ -62,8 +86,8 @@ def read_json(file: Path, missing: Any = _REQUIRED) -> Any:
     if missing is not _REQUIRED and not file.is_file():
         return missing
     try:
-        return json.loads(file.read_bytes())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        return json.loads(read_bytes(file))
+    except (json.JSONDecodeError, UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ResultsError(
             f"Reading failed for {file}: expected JSON, got something else ({error}). "
             "Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file again."
@@ -88,12 +112,15 @@ class ResultFiles:
             FormatVersionError: sweep.json is of a format that this version does not know.
         """
         self.path = path
-        if not (path / META_FILE).is_file():
+        self.parquet = path if any(path.glob("dataset=*")) else path / PARQUET_FOLDER
+        self._rows: dict[Path, Rows] = {}
+        if not (path / META_FILE).is_file() and not self.parquet.is_dir():
             raise ResultsError(
                 f"Opening a dataset failed for {path}: expected a folder with meta.json, got none. "
-                "Name the folder that `robust201 export` wrote, or the unpacked published dataset."
+                "Name the folder that `robust201 export` wrote, its parquet folder, or the unpacked published dataset."
             )
-        self.meta: dict[str, Any] = read_json(path / META_FILE)
+        told = (path / META_FILE).is_file()
+        self.meta: dict[str, Any] = read_json(path / META_FILE) if told else self._meta_of_parquet()
         self.sweep: dict[str, Any] | None = read_json(path / SWEEP_FILE, missing=None)
         self.missing: dict[str, dict[str, dict[str, list[float]]]] = read_json(path / MISSING_FILE, missing={})
         try:
@@ -127,6 +154,11 @@ class ResultFiles:
             for spelling in spellings(key):
                 if spelling in by_key:
                     return tuple(float(strength) for strength in by_key[spelling])
+        file = self._find_parquet(dataset, key, "accuracy") if self.sweep is None else None
+        if file is not None:
+            from pipeline.analysis.parquet_results import read_strengths
+
+            return read_strengths(file)
         known = {"clean": (CLEAN_STRENGTH,), "corruption": SEVERITIES}.get(kind_of(key))
         if known is None:
             raise ResultsError(
@@ -137,8 +169,73 @@ class ResultFiles:
 
     def find(self, dataset: str, key: str, measure: str) -> Path | None:
         """Find the file of a measurement, whichever spelling of the key it has."""
-        files = (self.path / dataset / f"{spelling}_{measure}.json" for spelling in spellings(key))
-        return next((file for file in files if file.is_file()), None)
+        names = [f"{spelling}_{measure}.json" for spelling in spellings(key)]
+        files = (self.path / dataset / f"{name}{suffix}" for suffix in ("", ".gz", ".zst") for name in names)
+        return next((file for file in files if file.is_file()), None) or self._find_parquet(dataset, key, measure)
+
+    def _find_parquet(self, dataset: str, key: str, measure: str) -> Path | None:
+        if not self.parquet.is_dir():
+            return None
+        names = (PurePosixPath(parquet_name(dataset, spelling)) for spelling in spellings(key))
+        files = (self.parquet / name.relative_to(PARQUET_FOLDER) for name in names)
+        file = next((file for file in files if file.is_file()), None)
+        if file is not None:
+            from pipeline.analysis.parquet_results import holds
+
+            return file if holds(file, measure) else None
+        return None
+
+    def keys_of_parquet(self) -> dict[str, list[str]]:
+        """List the keys of each dataset that has Parquet files."""
+        found: dict[str, list[str]] = {}
+        for file in sorted(self.parquet.glob("dataset=*/key=*/*.parquet")):
+            dataset, key = (part.partition("=")[2] for part in file.parts[-3:-1])
+            found.setdefault(dataset, []).append(key)
+        return found
+
+    def _meta_of_parquet(self) -> dict[str, Any]:
+        """Make up for a missing meta.json: ids are the space's, epsilons those of the files."""
+        from pipeline.analysis.parquet_results import read_strengths
+
+        epsilons: dict[str, Sequence[float]] = {}
+        for dataset, keys in self.keys_of_parquet().items():
+            for key in keys:
+                file = self._find_parquet(dataset, key, "accuracy")
+                if kind_of(key) == "attack" and file is not None:
+                    epsilons.setdefault(key, list(read_strengths(file)))
+        return nasbench201.meta(epsilons)
+
+    def value(self, dataset: str, key: str, measure: str, identifier: str) -> Any:
+        """Read the value of one architecture, and of others no more than a file makes necessary.
+
+        Raises:
+            KeyError: the architecture has none.
+            ResultsError: there is no file, or it is not nested as it must be.
+        """
+        file = self.find(dataset, key, measure)
+        if file is None:
+            raise self.absence(dataset, key, measure)
+        if file.suffix == ".parquet":
+            from pipeline.analysis.parquet_results import read_rows
+
+            return read_rows(file, measure, int(identifier))[identifier]
+        return self.rows(dataset, key, measure)[identifier]
+
+    def rows(self, dataset: str, key: str, measure: str) -> Rows:
+        """Open a file of results to read values one by one; a small or compressed one is read whole.
+
+        Raises:
+            ResultsError: there is no file, or it is not nested as it must be.
+        """
+        file = self.find(dataset, key, measure)
+        if file is None:
+            raise self.absence(dataset, key, measure)
+        rows = self._rows.get(file)
+        if rows is None:
+            indexed = has_indexable_rows(file)
+            rows = JsonRows(file, dataset, spellings(key), measure) if indexed else self.read(dataset, key, measure)
+            self._rows[file] = rows
+        return rows
 
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
         """Read a measurement: value by id.
@@ -149,6 +246,10 @@ class ResultFiles:
         file = self.find(dataset, key, measure)
         if file is None:
             raise self.absence(dataset, key, measure)
+        if file.suffix == ".parquet":
+            from pipeline.analysis.parquet_results import read_rows
+
+            return read_rows(file, measure)
         payload = read_json(file)
         for spelling in spellings(key):
             try:

@@ -1,6 +1,6 @@
 """What shards say of their rows, one row of a table a shard: what a scan gathers and the index keeps."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -32,12 +32,14 @@ _ROW_TYPES: dict[str, pa.DataType] = {
     "seconds": pa.float32(),
 }
 SCHEMA = pa.schema(
-    {"name": pa.string(), "n_bytes": pa.int64(), "mark": pa.string(), "columns": pa.string()}
+    {"name": pa.string(), "n_bytes": pa.int64(), "mark": pa.string(), "verified": pa.bool_()}
+    | {"columns": pa.string()}
     | {"inputs": pa.list_(pa.string())}
     | {name: pa.list_(kind) for name, kind in (_UNIT_TYPES | _ROW_TYPES).items()}
 )
-"""Columns: a shard's place (see `pipeline.shards.places.Entry`) and footer, facts of its units, and its rows, whose
-`unit` is a position among those units."""
+"""Columns: a shard's place (see `pipeline.shards.places.Entry`); whether its bytes were hashed and found right, and any
+later change of them changes its mark; its footer, facts of its units, and its rows, whose `unit` is a position among
+those units."""
 
 
 class CatalogueBuilder:
@@ -45,13 +47,15 @@ class CatalogueBuilder:
 
     def __init__(self) -> None:
         self._entries: list[Entry] = []
+        self._verified: list[bool] = []
         self._footers: list[Footer] = []
         self._units: list[Sequence[UnitFacts]] = []
         self._rows: list[Rows] = []
 
-    def add(self, entry: Entry, footer: Footer, rows: Rows) -> None:
+    def add(self, entry: Entry, footer: Footer, rows: Rows, *, verified: bool) -> None:
         """Add one shard."""
         self._entries.append(entry)
+        self._verified.append(verified)
         self._footers.append(footer)
         self._units.append(rows.units)
         self._rows.append(rows)
@@ -64,6 +68,7 @@ class CatalogueBuilder:
             "name": [entry.name for entry in self._entries],
             "n_bytes": [entry.n_bytes for entry in self._entries],
             "mark": [entry.mark for entry in self._entries],
+            "verified": self._verified,
             "columns": [",".join(footer.columns) for footer in self._footers],
             "inputs": [list(footer.inputs) for footer in self._footers],
         }
@@ -123,22 +128,45 @@ def inputs_of(catalogue: Catalogue) -> set[str]:
     return set(_column(catalogue, "inputs").flatten().to_pylist())
 
 
-def matching(catalogue: Catalogue, wanted: Iterable[Entry], taken: set[str]) -> Catalogue:
+def _places(catalogue: Catalogue) -> Iterator[tuple[str, int, str, bool]]:
+    """Name, size, mark of each shard, and whether it is verified."""
+    yield from zip(*(_column(catalogue, name).to_pylist() for name in SCHEMA.names[:4]), strict=True)
+
+
+def verified_names(catalogue: Catalogue, entries: Iterable[Entry]) -> set[str]:
+    """Names of the shards that were verified and are as a listing shows them.
+
+    Args:
+        catalogue: what was read at some time.
+        entries: the listing.
+    """
+    wanted = {(entry.name, entry.n_bytes, entry.mark) for entry in entries if entry.mark}
+    return {name for name, *place, verified in _places(catalogue) if verified and (name, *place) in wanted}
+
+
+def matching(catalogue: Catalogue, entries: Iterable[Entry], verified: Collection[str], taken: set[str]) -> Catalogue:
     """Shards that are as a listing shows them.
 
     Args:
         catalogue: what was read at some time.
-        wanted: the listing.
+        entries: the listing.
+        verified: names of shards of which only verified rows of the catalogue count.
         taken: names to leave out; those returned are added.
     """
-    marks = {entry.name: (entry.n_bytes, entry.mark) for entry in wanted if entry.mark}
-    columns = (_column(catalogue, name).to_pylist() for name in ("name", "n_bytes", "mark"))
+    wanted = {(entry.name, entry.n_bytes, entry.mark) for entry in entries if entry.mark}
     mask = []
-    for name, n_bytes, mark in zip(*columns, strict=True):
-        same = name not in taken and marks.get(name) == (n_bytes, mark)
-        mask.append(same)
-        if same:
+    for name, n_bytes, mark, is_verified in _places(catalogue):
+        counts = (name, n_bytes, mark) in wanted and name not in taken and (is_verified or name not in verified)
+        mask.append(counts)
+        if counts:
             taken.add(name)
+    return catalogue if all(mask) else catalogue.filter(pa.array(mask, pa.bool_()))
+
+
+def without(catalogue: Catalogue, names: Iterable[str]) -> Catalogue:
+    """Leave some shards out."""
+    unwanted = set(names)
+    mask = [name not in unwanted for name in names_of(catalogue)]
     return catalogue if all(mask) else catalogue.filter(pa.array(mask, pa.bool_()))
 
 

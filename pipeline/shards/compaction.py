@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from pipeline.errors import ShardDamagedError
 from pipeline.shards.facts import read_footer
 from pipeline.shards.folder import ResultsFolder, is_compacted
+from pipeline.shards.index import Index
 from pipeline.shards.inventory import Inventory
 from pipeline.shards.parquet import MEASUREMENT_TYPES, Footer, Table, gather, write_tables
 from pipeline.shards.places import Entry, LocalPlace, map_ahead
@@ -107,13 +108,14 @@ class Compaction:
         """
         deleted = self._delete_inputs()
         removed = self._place.remove_temporaries(lambda modified: self._is_old(modified, TEMPORARY_SECONDS))
-        inventory = scan(self._folder, verify=False, on_damage="report")
+        inventory = scan(self._folder, verify="none", on_damage="report")
         self._entries = {entry.name: entry for entry in self._place.entries()}
         self._damaged.update(inventory.damaged)
         inputs = outputs = rows = 0
         for group in self._groups(inventory):
             n_inputs, n_rows = self._merge(inventory, group)
             inputs, outputs, rows = inputs + n_inputs, outputs + (n_inputs > 0), rows + n_rows
+        Index(self._folder.index).forget(self._damaged)
         return CompactReport(inputs, outputs, rows, deleted, removed, tuple(sorted(self._damaged)))
 
     def _is_old(self, modified: float, seconds: float) -> bool:
@@ -203,7 +205,7 @@ class Compaction:
         dataset = intact[0].shard.partition("/")[0]
         footer = Footer("compacted", columns, tuple(sorted(inputs)))
         with self._folder.publishing_compacted(dataset) as stream:
-            n_rows = write_tables(stream, _row_groups(reader, inventory, rows, self._row_group_bytes), footer)
+            n_rows = write_tables(stream, read_row_groups(reader, inventory, rows, self._row_group_bytes), footer)
             n_bytes = stream.tell()
         reader.close()
         n_small = sum(item.n_bytes for item in intact if not is_compacted(item.shard))
@@ -255,7 +257,7 @@ def _sorted_rows(inventory: Inventory, shard_numbers: list[int]) -> NDArray[np.i
     return rows[order]
 
 
-def _row_groups(
+def read_row_groups(
     reader: RowReader, inventory: Inventory, rows: NDArray[np.int64], row_group_bytes: int
 ) -> Iterator[Table]:
     """Read rows in the given order, in tables of about the given size."""

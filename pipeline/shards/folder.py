@@ -256,6 +256,13 @@ def is_compacted(shard: str) -> bool:
     return shard.rpartition("/")[2].startswith("compact-")
 
 
+def network_of(shard: str) -> tuple[str, int] | None:
+    """Dataset and architecture of a shard's rows, by its name; None for a compacted one, which has many."""
+    dataset, _, name = shard.partition("/")
+    match = SHARD_NAME.fullmatch(name)
+    return (dataset, int(match["architecture"])) if match is not None and match["architecture"] else None
+
+
 def stem_of(architecture: int, key: str) -> str:
     """What the name of a unit's shard begins with."""
     return f"{architecture:06d}-{key}"

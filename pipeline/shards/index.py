@@ -1,13 +1,16 @@
-"""A cache of what is in the shards, so that a scan reads only those that it has not seen.
+"""A cache of what is in the shards, so that a scan reads, and a resume hashes, only those that were not before.
 
 The shards are the record; the index can be deleted at any time. It lies in the results folder as a few files, each of
 which is complete in itself and ends with its own hash: a damaged, half-written or foreign one is as good as none. An
 entry counts for a shard of the same name, size and mark only (see `pipeline.shards.places.Entry`). Processes add files
 and never change one; whoever adds merges the small ones, so a file is rewritten once each time the index has doubled.
+
+An entry says as well whether the shard's bytes were hashed and matched its name. A file that had been changed within
+seconds before it was hashed may be changed again without a trace in its time, so it does not count as verified.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +19,7 @@ import pyarrow as pa
 
 from pipeline.errors import StorageError
 from pipeline.files import atomic_write
-from pipeline.shards.catalogue import SCHEMA, Catalogue, count_rows, join, matching
+from pipeline.shards.catalogue import SCHEMA, Catalogue, count_rows, join, matching, verified_names, without
 from pipeline.shards.places import Entry
 
 _MAGIC = b"robust201 index 1\n"
@@ -43,20 +46,23 @@ class Index:
         self._folder = folder
         self._segments: list[_Segment] = []
 
-    def load(self, entries: Sequence[Entry]) -> Catalogue:
+    def load(self, entries: Sequence[Entry], must_be_verified: Collection[str] = ()) -> Catalogue:
         """Find what is known of shards as they are now.
 
         Args:
             entries: the listing.
+            must_be_verified: names of shards that count as known only if their bytes were verified.
 
         Returns:
             The shards that are known, each once, in any order.
         """
         self._segments = []
         taken: set[str] = set()
-        for path in sorted(self._folder.glob("*.index")):
-            stored = _read(path)
-            known = matching(stored, entries, taken)
+        found = {path: _read(path) for path in sorted(self._folder.glob("*.index"))}
+        # Where one file has seen a shard and another has verified it, the second says more.
+        verified = set(must_be_verified).union(*(verified_names(stored, entries) for stored in found.values()))
+        for path, stored in found.items():
+            known = matching(stored, entries, verified, taken)
             self._segments.append(_Segment(path, known, 2 * len(known) <= len(stored)))
         return join(segment.known for segment in self._segments)
 
@@ -64,7 +70,7 @@ class Index:
         """Keep what was read of shards; does nothing where that is little, or where the folder cannot be written.
 
         Args:
-            new: shards that `load` did not know.
+            new: shards that `load` did not give.
         """
         n_rows = count_rows(new)
         if n_rows < MIN_ROWS:
@@ -83,6 +89,22 @@ class Index:
                 if old != path:
                     with suppress(OSError):
                         old.unlink()
+
+    def forget(self, shards: Collection[str]) -> None:
+        """Drop what is known of shards that turned out damaged, so that the next resume hashes them.
+
+        Args:
+            shards: names; unknown ones do no harm.
+        """
+        for path in sorted(self._folder.glob("*.index")) if shards else ():
+            stored = _read(path)
+            kept = without(stored, shards)
+            if len(kept) < len(stored):
+                # To forget is worth more than to keep: where nothing can be written, the whole file goes.
+                with suppress(StorageError):
+                    _write(self._folder, kept)
+                with suppress(OSError):
+                    path.unlink()
 
 
 def _write(folder: Path, catalogue: Catalogue) -> Path:

@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import IncompleteError
+from pipeline.measurements import COLUMNS
 from pipeline.measurements import columns_of as measurements_columns
-from pipeline.records import Part, Unit
+from pipeline.records import Part, Unit, is_imported
 from pipeline.shards.identity import UnitFacts
 
 
@@ -187,11 +188,11 @@ class Inventory:
 
     def is_complete(self, unit: Unit, strength: float, measurements: Collection[str]) -> bool:
         """Say whether an evaluation is done, with every measurement asked for."""
-        return strength in self._complete_strengths(unit, columns_of(measurements))
+        return strength in self._complete_strengths(unit, columns_needed(unit, measurements))
 
     def count_complete(self, unit: Unit, measurements: Collection[str]) -> int:
         """Count the strengths of a unit that are done, with every measurement asked for."""
-        complete = self._complete_strengths(unit, columns_of(measurements))
+        complete = self._complete_strengths(unit, columns_needed(unit, measurements))
         return len(complete) if complete == unit.strengths else len(set(complete).intersection(unit.strengths))
 
     def _complete_strengths(self, unit: Unit, columns: frozenset[str]) -> tuple[float, ...]:
@@ -231,7 +232,7 @@ class Inventory:
         Returns:
             Parts that complete it: strengths with the same missing images together, all images where nothing is there.
         """
-        columns = columns_of(measurements)
+        columns = columns_needed(unit, measurements)
         if unit.id not in self._numbers:
             return (Part(unit, unit.strengths, 0, unit.n_images),)
         if self._complete_strengths(unit, columns) == unit.strengths:
@@ -305,6 +306,14 @@ class _Complete(NamedTuple):
 
     strengths: tuple[float, ...]
     offsets: list[int]
+
+
+def columns_needed(unit: Unit, measurements: Collection[str]) -> frozenset[str]:
+    """Measurement columns that a row of a unit must have: imported ones may lack what was not asked for."""
+    columns = columns_of(measurements)
+    if not is_imported(unit.protocol):
+        return columns
+    return frozenset(name for name in columns if COLUMNS[name].measurement in measurements)
 
 
 def columns_of(measurements: Collection[str]) -> frozenset[str]:

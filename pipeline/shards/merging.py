@@ -60,7 +60,7 @@ def merge(sources: Sequence[Path], target: Path) -> MergeReport:
     for folder in folders:
         if folder.root.resolve() == receiver.root.resolve():
             continue
-        inventory = scan(folder, verify=True, on_damage="report")
+        inventory = scan(folder, verify="all", on_damage="report")
         conflicts += [Finding(shard, "", "damaged", message) for shard, message in inventory.damage.items()]
         protocols += _receive_protocols(folder, receiver)
         held = {entry.name for entry in receiver.place.entries()}
@@ -73,7 +73,7 @@ def merge(sources: Sequence[Path], target: Path) -> MergeReport:
         if isinstance(receiver.place, LocalPlace):
             for dataset in {shard.partition("/")[0] for shard in inventory.shards}:
                 fsync_folder(receiver.place.path(dataset))  # links are durable only now
-    inventory = scan(receiver, verify=False, on_damage="report")
+    inventory = scan(receiver, verify="none", on_damage="report")
     conflicts += [Finding(shard, "", "damaged", message) for shard, message in inventory.damage.items()]
     conflicts += find_unequal_duplicates(RowReader(receiver), inventory)
     return MergeReport(added, present, protocols, tuple(conflicts))

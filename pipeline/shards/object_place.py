@@ -32,7 +32,9 @@ from pipeline.shards.places import SHA_DIGITS, SHARD_NAME, Entry
 PUT_STEPS = ("ready", "put")
 """Moments of publishing, in order, at which `on_step` is called: before the request is sent, after it was answered."""
 
-_MARKS = ("ETag", "etag", "md5Hash", "generation", "mtime", "LastModified", "last_modified", "created")
+_SETTLED_MARKS = ("ETag", "etag", "md5Hash", "generation")
+"""What a store changes with every change of an object; times are too coarse for that."""
+_MARKS = (*_SETTLED_MARKS, "mtime", "LastModified", "last_modified", "created")
 _TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
 _RANGE_BYTES = 32 << 20
 _CONFLICT_ATTEMPTS = 6
@@ -170,9 +172,13 @@ class ObjectPlace:
         for path, info in found.items():
             dataset, _, name = path.removeprefix(f"{root}/").rpartition("/")
             if "/" not in dataset and dataset and SHARD_NAME.fullmatch(name):
-                mark = next((str(info[field]) for field in _MARKS if info.get(field)), "")
+                mark = next((f"{field} {info[field]}" for field in _MARKS if info.get(field)), "")
                 entries.append(Entry(f"{dataset}/{name}", int(info["size"]), mark, _modified(info)))
         return sorted(entries, key=lambda entry: entry.name)
+
+    def settled(self, entries: Iterable[Entry]) -> set[str]:
+        """Find the shards that have an ETag or the like (see `ShardPlace.settled`)."""
+        return {entry.name for entry in entries if entry.mark.partition(" ")[0] in _SETTLED_MARKS}
 
     def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
         """Read bytes of a shard (see `ShardPlace.read`)."""

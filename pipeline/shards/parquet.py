@@ -123,6 +123,25 @@ def encode(results: Sequence[EvaluationResult]) -> bytes:
         A Parquet file.
     """
     part, unit = results[0].part, results[0].part.unit
+    table = table_of(results)
+    columns = tuple(name for name in MEASUREMENT_TYPES if name in results[0].values)
+    identity = {
+        "unit": [unit.id, unit.architecture, unit.dataset, unit.key, unit.protocol, unit.n_images],
+        "rows": [
+            [result.strength for result in results],
+            part.start,
+            part.stop,
+            [float(np.float32(result.seconds)) for result in results],
+        ],
+    }
+    sink = pa.BufferOutputStream()
+    write_tables(sink, [table], Footer("shard", columns, identity=identity))
+    return bytes(sink.getvalue())
+
+
+def table_of(results: Sequence[EvaluationResult]) -> pa.Table:
+    """Make a table of the results of one part (see `encode`)."""
+    part, unit = results[0].part, results[0].part.unit
     columns = tuple(name for name in MEASUREMENT_TYPES if name in results[0].values)
     shared = {
         "unit_id": unit.id,
@@ -134,7 +153,7 @@ def encode(results: Sequence[EvaluationResult]) -> bytes:
         "start": part.start,
         "stop": part.stop,
         "n_images": unit.n_images,
-        "n_classes": len(results[0].values["cm"]),
+        "n_classes": _count_classes(results[0].values),
     }
     arrays: dict[str, Any] = {name: [value] * len(results) for name, value in shared.items()}
     arrays["strength"] = [result.strength for result in results]
@@ -143,19 +162,12 @@ def encode(results: Sequence[EvaluationResult]) -> bytes:
     for name in columns:
         values = [np.asarray(result.values[name]) for result in results]
         arrays[name] = _flat_lists(values, MEASUREMENT_TYPES[name]) if values[0].ndim else np.stack(values)
-    table = pa.table(arrays, schema=schema_of(columns))
-    identity = {
-        "unit": [unit.id, unit.architecture, unit.dataset, unit.key, unit.protocol, unit.n_images],
-        "rows": [
-            arrays["strength"],
-            part.start,
-            part.stop,
-            [float(np.float32(seconds)) for seconds in arrays["seconds"]],
-        ],
-    }
-    sink = pa.BufferOutputStream()
-    write_tables(sink, [table], Footer("shard", columns, identity=identity))
-    return bytes(sink.getvalue())
+    return pa.table(arrays, schema=schema_of(columns))
+
+
+def _count_classes(values: Mapping[str, NDArray[Any]]) -> int:
+    """Classes of a result; 0 where it has no matrix, so that nothing has their number."""
+    return next((len(array) for array in values.values() if array.ndim == 2), 0)
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:
@@ -298,3 +310,8 @@ def gather(pieces: Sequence[tuple[pa.Table, NDArray[np.int64], NDArray[np.int64]
         order[places] = positions - low + offset
         offset += len(slices[-1])
     return pa.concat_tables(slices).combine_chunks().take(pa.array(order))
+
+
+def concat(tables: Sequence[pa.Table]) -> pa.Table:
+    """Put tables below each other, with one chunk a column."""
+    return pa.concat_tables(tables).combine_chunks()

@@ -7,6 +7,7 @@ publishing one twice is harmless; a place only has to see to it that a shard app
 import hashlib
 import os
 import re
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -21,6 +22,10 @@ SHARD_NAME = re.compile(r"(?:(?P<architecture>\d{6})-(?P<key>.+)|(?P<compact>com
 """What the last component of a shard's name looks like."""
 
 SHA_DIGITS = 16
+
+SETTLING_SECONDS = 5.0
+"""Age from which a file's time of change tells all later changes apart from the last one: file systems count in ticks
+of up to two seconds (FAT), and within a tick a second change leaves no trace."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,16 @@ class ShardPlace(Protocol):
 
     def entries(self) -> list[Entry]:
         """List all shards as they are now, sorted by name; what else lies there is left out."""
+
+    def settled(self, entries: Iterable[Entry]) -> set[str]:
+        """Find the shards whose mark is certain to change whenever their bytes do from now on.
+
+        Args:
+            entries: a listing, just made.
+
+        Returns:
+            Their names; none where the place cannot tell.
+        """
 
     def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
         """Read bytes [start, stop) of a shard, or as many of them as there are.
@@ -160,6 +175,15 @@ class LocalPlace:
                     name, mark = f"{folder.name}/{item.name}", str(state.st_mtime_ns)
                     entries.append(Entry(name, state.st_size, mark, state.st_mtime))
         return entries
+
+    def settled(self, entries: Iterable[Entry]) -> set[str]:
+        """Find the shards that were last changed some seconds ago, by the clock that stamps them (see `ShardPlace`)."""
+        try:
+            with tempfile.TemporaryFile(dir=self.root) as probe:  # a file server has a clock of its own
+                now = os.fstat(probe.fileno()).st_mtime
+        except OSError:
+            return set()
+        return {entry.name for entry in entries if entry.modified <= now - SETTLING_SECONDS}
 
     def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
         """Read bytes of a shard (see `ShardPlace.read`)."""

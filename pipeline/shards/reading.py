@@ -11,7 +11,7 @@ from pipeline.errors import StorageError
 from pipeline.measurements import merge_values
 from pipeline.records import Unit
 from pipeline.shards.folder import ResultsFolder
-from pipeline.shards.inventory import Inventory, columns_of
+from pipeline.shards.inventory import Inventory, columns_needed
 from pipeline.shards.parquet import LOCATING_COLUMNS, ShardFile, Table, row_values
 
 _OPEN_FILES = 64
@@ -108,7 +108,7 @@ class RowReader:
         self, unit: Unit, strength: float, inventory: Inventory, measurements: Collection[str]
     ) -> dict[str, NDArray[Any]]:
         """Read an evaluation, its parts merged (see `ShardStore.values`)."""
-        columns = columns_of(measurements)
+        columns = columns_needed(unit, measurements)
         rows = [item.row for item in inventory.slices(unit, strength, columns)]
         parts = [self.row(*inventory.place(row), columns) for row in rows]
         return parts[0] if len(parts) == 1 else dict(merge_values(parts))

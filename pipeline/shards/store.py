@@ -1,7 +1,7 @@
 """The store of finished evaluations: the face of a results folder to the rest of the program."""
 
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +14,15 @@ from pipeline.records import EvaluationResult, Protocol, Receipt, Unit, canonica
 from pipeline.shards import merging, verification
 from pipeline.shards.compaction import Compaction, CompactReport
 from pipeline.shards.folder import ResultsFolder, stem_of
+from pipeline.shards.imported import write_imported
 from pipeline.shards.inventory import Inventory
 from pipeline.shards.merging import MergeReport
 from pipeline.shards.parquet import encode
+from pipeline.shards.provenance import read_provenances
 from pipeline.shards.reading import RowReader, iterate_values
-from pipeline.shards.scan import OnDamage, scan
+from pipeline.shards.requeue import requeue
+from pipeline.shards.scan import OnDamage, Verify, scan
+from pipeline.shards.selection import CACHE_BYTES, Selection, select
 from pipeline.shards.verification import Finding
 
 TARGET_BYTES = 192 << 20
@@ -118,12 +122,25 @@ class ShardStore:
             sum(result.seconds for result in results),
         )
 
-    def inventory(self, *, verify: bool = False, on_damage: OnDamage = "raise") -> Inventory:
+    def add_imported(self, dataset: str, units: Iterable[Sequence[EvaluationResult]]) -> int:
+        """Store results that were read from a dataset's files as one shard (see `pipeline.shards.imported`)."""
+        return write_imported(self.folder, dataset, units)
+
+    def inventory(
+        self,
+        *,
+        verify: Verify = "none",
+        on_damage: OnDamage = "raise",
+        networks: Collection[tuple[str, int]] | None = None,
+    ) -> Inventory:
         """Find out what the folder holds.
 
         Args:
-            verify: hash every shard and compare with its name; without it only damage that hinders reading is noticed.
+            verify: which shards to hash and compare with their names: ``"all"``, as an export must; ``"unverified"``,
+                those that were not found right before at their present size and time of change, as a resume does; or
+                ``"none"``, where only damage that hinders reading is noticed.
             on_damage: raise; set damaged shards aside into ``damaged/``; or leave and report them.
+            networks: (dataset, architecture) pairs; with ``"unverified"``, only uncompacted shards of these are hashed.
 
         Returns:
             Rows of all intact shards that no compacted shard replaces, and what was damaged.
@@ -132,7 +149,7 @@ class ShardStore:
             ShardDamagedError: a shard is damaged, and `on_damage` is ``"raise"``.
             FormatVersionError: another format version wrote a shard.
         """
-        return scan(self.folder, verify=verify, on_damage=on_damage)
+        return scan(self.folder, verify=verify, on_damage=on_damage, networks=networks)
 
     def values(
         self, unit: Unit, strength: float, inventory: Inventory, measurements: Collection[str]
@@ -167,6 +184,34 @@ class ShardStore:
         """
         yield from iterate_values(self._reader, units, inventory, measurements)
 
+    def select(
+        self,
+        units: Sequence[Unit],
+        inventory: Inventory,
+        measurements: Collection[str],
+        *,
+        cache_bytes: int = CACHE_BYTES,
+    ) -> Selection:
+        """Choose the rows of units, to read them later or in another process.
+
+        Args:
+            units: complete units, in the order in which they will be read.
+            inventory: what the folder holds.
+            measurements: names of the measurements that will be read.
+            cache_bytes: bound on decoded row groups kept while reading.
+
+        Returns:
+            Where the rows are.
+
+        Raises:
+            IncompleteError: images are missing.
+        """
+        return select(self.root, units, inventory, measurements, cache_bytes)
+
+    def provenances(self, inventory: Inventory) -> list[Mapping[str, str]]:
+        """List every different provenance of the rows in an inventory (see `EvaluationResult.provenance`)."""
+        return read_provenances(self.folder, inventory)
+
     def verify(
         self,
         inventory: Inventory | None = None,
@@ -176,15 +221,27 @@ class ShardStore:
         """Check every byte, every row and every duplicate.
 
         Args:
-            inventory: what the folder holds; read anew where None.
+            inventory: what the folder holds, read with ``verify="all"``; read anew where None.
             on_progress: told after each shard how many of how many are checked.
 
         Returns:
             What is wrong; empty if nothing is.
         """
         if inventory is None:
-            inventory = self.inventory(on_damage="report")
+            inventory = self.inventory(verify="all", on_damage="report")
         return list(verification.verify(self.folder, inventory, on_progress))
+
+    def requeue(self, inventory: Inventory, findings: Collection[Finding]) -> tuple[str, ...]:
+        """Move what `verify` found wrong into ``damaged/``: the next run computes it again, and nothing else.
+
+        Args:
+            inventory: what was verified.
+            findings: what is wrong.
+
+        Returns:
+            Names of the shards that were moved.
+        """
+        return requeue(self.folder, inventory, findings)
 
     def set_aside(self, shard: str) -> str:
         """Move a shard into ``damaged/``; its evaluations then count as missing.

@@ -26,7 +26,7 @@ _TWO_DAYS = 2 * 24 * 3600.0
 def export(results: Path, out: Path, *, partial: bool = False) -> dict[str, bytes]:
     """Export a results folder and read what was written."""
     store = ShardStore.open(results)
-    export_dataset(load_plan(results), store, store.inventory(verify=True, on_damage="raise"), out, partial=partial)
+    export_dataset(load_plan(results), store, store.inventory(verify="all", on_damage="raise"), out, partial=partial)
     return read_tree(out)
 
 
@@ -55,7 +55,7 @@ def judge(trial: Trial, *, tolerant: bool = False, may_duplicate: bool = False) 
 
 def _problems_of_shards(results: Path, *, may_duplicate: bool) -> list[str]:
     store, plan = ShardStore.open(results), load_plan(results)
-    inventory = store.inventory(verify=True, on_damage="report")
+    inventory = store.inventory(verify="all", on_damage="report")
     problems = [f"damaged shard left: {shard}" for shard in inventory.damaged]
     problems += [f"{finding.kind}: {finding.message}" for finding in store.verify(inventory)]
     for unit in plan.units:

@@ -1,0 +1,218 @@
+"""Export of a synthetic sweep: speed, memory of all processes together, and the ratio to `json.dump`.
+
+    python -m benchmarks.export                      5 GB of JSON; needs 8 GB of disk, deleted at the end
+    python -m benchmarks.export --gigabytes 0.2      a trial
+
+The sweep has 100 classes, as CIFAR-100's. Its rows are means of softmax vectors of networks of different confidence,
+so that they have as many digits, and as many tiny numbers, as a trained network's. They are committed as a worker does
+and compacted; then the shards are exported with each number of processes, and the memory of the whole family of
+processes (proportional set size) is sampled. `json.dump` writes the nested dict of one file that fits in memory, in one
+process; the export of the same file, in one process too, is what the first ratio compares.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from pipeline.export import export_dataset
+from pipeline.export.files import FileTask
+from pipeline.measurements import COLUMNS, FRACTION_BITS, columns_of, to_json
+from pipeline.records import EvaluationResult, Part, Unit, unit_id
+from pipeline.shards import ShardStore
+
+N_CLASSES = 100
+N_IMAGES = 10_000
+STRENGTHS = (1.0, 2.0, 3.0, 4.0, 5.0)
+KEYS = ("fog", "snow", "frost", "contrast")
+MEASUREMENTS = ("accuracy", "confidence", "cm")
+BYTES_PER_UNIT = len(STRENGTHS) * (2 * N_CLASSES**2 * 21.5 + N_CLASSES**2 * 3.1)
+SAMPLE_SECONDS = 0.1
+
+
+class SyntheticPlan:
+    """What export needs of a plan."""
+
+    measurements = MEASUREMENTS
+
+    def __init__(self, gigabytes: float) -> None:
+        n_units = max(len(KEYS), round(gigabytes * 1e9 / BYTES_PER_UNIT))
+        per_key = -(-n_units // len(KEYS))
+        self.units = tuple(
+            Unit(unit_id("s", i, "c" * 64, key), i, "cifar100", key, STRENGTHS, N_IMAGES, key.ljust(32, "0"), "c" * 64)
+            for key in sorted(KEYS)
+            for i in range(per_key)
+        )
+
+    def meta_payload(self) -> dict[str, Any]:
+        """How the numbers came about."""
+        return {"name": "synthetic", "protocols": []}
+
+    def sweep_payload(self) -> dict[str, Any]:
+        """Fields of the sweep."""
+        return {"name": "synthetic"}
+
+
+def make_values(rng: np.random.Generator, bank: list[dict[str, Any]]) -> dict[str, Any]:
+    """Take one of a bank of results and turn its classes, so that no two rows are alike."""
+    values, shift = bank[rng.integers(len(bank))], int(rng.integers(N_CLASSES))
+    turned = {
+        name: np.roll(array, (shift, shift), (0, 1)) if array.ndim == 2 else array for name, array in values.items()
+    }
+    return {name: turned[name] for name in columns_of(MEASUREMENTS)}
+
+
+def make_bank(rng: np.random.Generator, n_results: int = 16) -> list[dict[str, Any]]:
+    """Results of imagined networks, from unsure to very sure of themselves."""
+    bank = []
+    per_class = N_IMAGES // N_CLASSES
+    labels = np.repeat(np.arange(N_CLASSES), per_class)
+    for number in range(n_results):
+        sharpness = 1.0 + 3.0 * number / n_results
+        likeness = rng.normal(size=(N_CLASSES, N_CLASSES))
+        logits = sharpness * (likeness[labels] + rng.normal(size=(N_IMAGES, N_CLASSES)))
+        logits[np.arange(N_IMAGES), labels] += sharpness * 3
+        logits -= logits.max(axis=1, keepdims=True)
+        softmax = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+        fixed = np.rint(softmax * 2**FRACTION_BITS).astype(np.int64)
+        predicted = logits.argmax(axis=1)
+        cm = np.zeros((N_CLASSES, N_CLASSES), dtype=np.int64)
+        np.add.at(cm, (labels, predicted), 1)
+        values: dict[str, Any] = {"accuracy": np.array(np.trace(cm) / N_IMAGES), "cm": cm.astype(np.int32)}
+        groups = {"confidence_label": labels, "confidence_argmax": predicted}
+        for name, group in groups.items():
+            sums = np.zeros((N_CLASSES, N_CLASSES), dtype=np.int64)
+            np.add.at(sums, group, fixed)
+            mean = COLUMNS[name].mean
+            assert mean is not None
+            counts = np.broadcast_to(mean.counts(cm), sums.shape)
+            values[name] = np.full(sums.shape, np.nan)
+            np.divide(sums, counts * 2.0**FRACTION_BITS, out=values[name], where=counts > 0)
+        sure = fixed[np.arange(N_IMAGES), predicted]
+        means = [sure[predicted == labels].mean(), sure[predicted != labels].mean()]
+        values["confidence_prediction"] = np.array(means) / 2.0**FRACTION_BITS
+        bank.append(values)
+    return bank
+
+
+def fill(store: ShardStore, plan: SyntheticPlan) -> None:
+    rng = np.random.default_rng(0)
+    bank = make_bank(rng)
+    for unit in plan.units:
+        part = Part(unit, STRENGTHS, 0, N_IMAGES)
+        results = [EvaluationResult(part, strength, make_values(rng, bank), 1.0) for strength in STRENGTHS]
+        store.commit(results)
+    store.compact(grace_seconds=0)
+    store.compact(grace_seconds=0)  # deletes what the first pass merged
+
+
+@contextmanager
+def sampling_memory() -> Iterator[dict[str, float]]:
+    """Sample the proportional set size of this process and all below it, in GB; what is there at the start counts."""
+    peak = {"all": 0.0, "processes": 0.0}
+    stop = threading.Event()
+
+    def sample() -> None:
+        while not stop.wait(SAMPLE_SECONDS):
+            total, family = 0, [psutil.Process(), *psutil.Process().children(recursive=True)]
+            for process in family:
+                try:
+                    total += process.memory_full_info().pss
+                except psutil.Error:
+                    continue
+            peak["all"] = max(peak["all"], total / 1e9)
+            peak["processes"] = max(peak["processes"], len(family))
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        stop.set()
+        thread.join()
+
+
+def compare_with_json_dump(store: ShardStore, plan: SyntheticPlan, folder: Path, megabytes: float) -> float:
+    """Write a part of one file with `json.dump` and with the export; give the export's bytes a second."""
+    inventory = store.inventory()
+    units = plan.units[: max(1, round(megabytes * 1e6 / BYTES_PER_UNIT))]
+    nested: dict[str, Any] = {}
+    rows = store.select(units, inventory, MEASUREMENTS)
+    for unit, values in rows.iter_values("confidence"):
+        nested[str(unit.architecture)] = [to_json("confidence", values[strength]) for strength in STRENGTHS]
+    content = {"cifar100": {units[0].key: {"confidence": nested}}}
+
+    def dump() -> None:
+        with (folder / "dump.json").open("w") as stream:
+            json.dump(content, stream)
+
+    def export() -> None:
+        FileTask(folder, "export.json", "cifar100", units[0].key, "confidence", units, rows, None, None).write(
+            lambda: None
+        )
+
+    dumped, exported = fastest(dump), fastest(export)
+    n_bytes = (folder / "dump.json").stat().st_size
+    assert (folder / "export.json").read_bytes() == (folder / "dump.json").read_bytes()
+    print(f"one file of {n_bytes / 1e6:.0f} MB, one process, same bytes:")
+    for name, (wall, cpu) in (("json.dump", dumped), ("export", exported)):
+        print(f"  {name:10} {n_bytes / 1e6 / wall:8.1f} MB/s, {n_bytes / 1e6 / cpu:8.1f} MB a CPU second")
+    print(f"  export is {dumped[0] / exported[0]:.1f} times as fast, {dumped[1] / exported[1]:.1f} by CPU time")
+    return n_bytes / dumped[0]
+
+
+def fastest(work: Callable[[], None], repeats: int = 3) -> tuple[float, float]:
+    """Wall and CPU seconds of the fastest of some repeats."""
+    times = []
+    for _ in range(repeats):
+        wall, cpu = time.perf_counter(), time.process_time()
+        work()
+        times.append((time.perf_counter() - wall, time.process_time() - cpu))
+    return min(wall for wall, _ in times), min(cpu for _, cpu in times)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--gigabytes", type=float, default=5.0, help="of JSON, about")
+    parser.add_argument("--processes", type=int, nargs="*", default=[1, len(os.sched_getaffinity(0))])
+    parser.add_argument("--dump-megabytes", type=float, default=200.0, help="size of the file given to json.dump")
+    parser.add_argument("--folder", type=Path, help="where to work; a temporary folder if absent")
+    options = parser.parse_args()
+    folder = Path(tempfile.mkdtemp(prefix="robust201-export-", dir=options.folder))
+    try:
+        plan = SyntheticPlan(options.gigabytes)
+        store = ShardStore.create(folder / "results")
+        start = time.perf_counter()
+        fill(store, plan)
+        shards = sum(path.stat().st_size for path in (folder / "results").rglob("*.parquet"))
+        made = time.perf_counter() - start
+        print(f"{len(plan.units)} units of 100 classes x 5 severities, {shards / 1e9:.2f} GB of shards, {made:.0f} s")
+        dump_rate = compare_with_json_dump(store, plan, folder, options.dump_megabytes)
+        for processes in dict.fromkeys(options.processes):
+            with sampling_memory() as peak:
+                start = time.perf_counter()
+                inventory = store.inventory()
+                report = export_dataset(plan, store, inventory, folder / "out", processes=processes)
+                seconds = time.perf_counter() - start
+            print(
+                f"{processes} processes: {report.n_bytes / 1e9:.2f} GB of JSON in {seconds:.1f} s, "
+                f"{report.n_bytes / 1e6 / seconds:.1f} MB/s, {report.n_bytes / seconds / dump_rate:.1f} times "
+                f"json.dump, peak memory {peak['all']:.2f} GB over {peak['processes']:.0f} processes"
+            )
+            shutil.rmtree(folder / "out")
+    finally:
+        shutil.rmtree(folder)
+
+
+if __name__ == "__main__":
+    main()

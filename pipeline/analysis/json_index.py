@@ -1,0 +1,185 @@
+"""Where each architecture's value lies in a file of results, so that one is read without the others.
+
+A file is ``{dataset: {key: {measurement: {id: value}}}}``; where values are lists or objects, an index of it holds the
+id and the first and last byte of each value, found in one pass over the brackets. It is kept beside the file, in
+``.index/``, or in a cache folder where that may not be written to, under a name that carries the file's size and time
+of change: a file that was replaced gets another index.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.errors import ResultsError
+
+MIN_INDEXED_BYTES = 1 << 16
+"""Smaller files are read whole."""
+
+INDEX_FOLDER = ".index"
+
+_CHUNK_BYTES = 1 << 24
+_VALUE_DEPTH = 5
+"""Brackets that are open inside a value that is a list or an object."""
+
+_HEAD_BYTES = 1 << 12
+_HEAD = re.compile(
+    rb'\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*'
+)
+_ID = re.compile(rb'[\s,]*"(\d+)"\s*:\s*\Z')
+_MAX_ID_BYTES = 64
+
+_STEP = np.zeros(256, dtype=np.int8)
+_STEP[[ord("{"), ord("[")]] = 1
+_STEP[[ord("}"), ord("]")]] = -1
+
+
+class JsonRows:
+    """The rows of one file of results, read one by one.
+
+    Nothing is kept open, so an instance may be used by several threads and after a fork.
+
+    Args:
+        path: the file.
+        dataset: the outermost name in the file.
+        keys: spellings of the key that the second name may have.
+        measure: the third name.
+
+    Raises:
+        ResultsError: the file is not of this form.
+    """
+
+    def __init__(self, path: Path, dataset: str, keys: tuple[str, ...], measure: str) -> None:
+        self.path = path
+        with path.open("rb") as stream:
+            head = _HEAD.match(stream.read(_HEAD_BYTES))
+            names = [] if head is None else [json.loads(name) for name in head.groups()]
+            if head is None or names[0] != dataset or names[1] not in keys or names[2] != measure:
+                raise _malformed(path, f"names {names}" if names else "another beginning")
+            table = _load_index(path)
+            if table is None:
+                table = _make_index(stream, path, head.end())
+                _save_index(path, table)
+        self._places = {identifier: (first, stop) for identifier, first, stop in table.tolist()}
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Ids of the architectures, in the order of the file."""
+        return tuple(str(identifier) for identifier in self._places)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.ids)
+
+    def __contains__(self, identifier: str) -> bool:
+        return identifier.isdecimal() and int(identifier) in self._places
+
+    def __getitem__(self, identifier: str) -> Any:
+        """Read one architecture's value.
+
+        Raises:
+            KeyError: it has none.
+            ResultsError: the file was changed meanwhile.
+        """
+        first, stop = self._places[int(identifier)]
+        with self.path.open("rb") as stream:
+            stream.seek(first)
+            text = stream.read(stop - first)
+        try:
+            return json.loads(text)
+        except ValueError as error:
+            raise _malformed(self.path, f"something else for {identifier} ({error})") from error
+
+
+def has_indexable_rows(path: Path) -> bool:
+    """Whether the values of a file are lists or objects, and it is large enough to be worth an index."""
+    if path.suffix != ".json" or path.stat().st_size < MIN_INDEXED_BYTES:
+        return False
+    with path.open("rb") as stream:
+        start = stream.read(_HEAD_BYTES)
+    head = _HEAD.match(start)
+    return head is not None and re.match(rb'\s*"\d+"\s*:\s*[\[{]', start[head.end() :]) is not None
+
+
+def _malformed(path: Path, got: str) -> ResultsError:
+    return ResultsError(
+        f"Reading failed for {path}: expected {{dataset: {{key: {{measurement: {{id: value}}}}}}}}, got {got}. "
+        "Export or download it again."
+    )
+
+
+def _make_index(stream: BinaryIO, path: Path, start: int) -> NDArray[np.int64]:
+    rows: list[tuple[int, int, int]] = []
+    first = -1
+    end_of_last = start
+    for place, depth in _value_edges(stream, path, start):
+        if depth == _VALUE_DEPTH:
+            first = place
+        elif depth == _VALUE_DEPTH - 1:
+            stream.seek(max(end_of_last, first - _MAX_ID_BYTES))
+            match = _ID.search(stream.read(first - stream.tell()))
+            if match is None:
+                raise _malformed(path, f"no id before byte {first}")
+            rows.append((int(match[1]), first, place + 1))
+            end_of_last = place + 1
+    return np.array(rows, dtype=np.int64).reshape(-1, 3)
+
+
+def _value_edges(stream: BinaryIO, path: Path, start: int) -> Iterator[tuple[int, int]]:
+    """Give the brackets that open and close values: their places, and the depth after them."""
+    depth = _VALUE_DEPTH - 1
+    offset = start
+    while True:
+        stream.seek(offset)
+        chunk = np.frombuffer(stream.read(_CHUNK_BYTES), np.uint8)
+        if not len(chunk):
+            break
+        steps = _STEP[chunk]
+        places = np.flatnonzero(steps)
+        turns = steps[places]
+        depths = depth + np.cumsum(turns, dtype=np.int64)
+        opens = (turns > 0) & (depths == _VALUE_DEPTH)
+        closes = (turns < 0) & (depths == _VALUE_DEPTH - 1)
+        edges = np.flatnonzero(opens | closes)
+        yield from zip((places[edges] + offset).tolist(), depths[edges].tolist(), strict=True)
+        depth = int(depths[-1]) if len(depths) else depth
+        offset += len(chunk)
+    if depth:
+        raise _malformed(path, "its end too early")
+
+
+def _index_places(path: Path) -> list[Path]:
+    """Where the index of a file may lie: beside it, or in the user's cache."""
+    status = path.stat()
+    name = f"{path.name}.{status.st_size}-{status.st_mtime_ns}.npy"
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    folder = hashlib.sha256(str(path.parent.resolve()).encode()).hexdigest()[:16]
+    return [path.parent / INDEX_FOLDER / name, cache / "robust201" / folder / name]
+
+
+def _load_index(path: Path) -> NDArray[np.int64] | None:
+    for place in _index_places(path):
+        with contextlib.suppress(OSError, ValueError, EOFError):
+            table: NDArray[np.int64] = np.load(place, allow_pickle=False)
+            if table.dtype == np.int64 and table.ndim == 2 and table.shape[1] == 3:
+                return table
+    return None
+
+
+def _save_index(path: Path, table: NDArray[np.int64]) -> None:
+    for place in _index_places(path):
+        # An index saves time and nothing else: where neither folder can be written to, it is made again.
+        with contextlib.suppress(OSError):
+            place.parent.mkdir(parents=True, exist_ok=True)
+            temporary = place.with_name(f".{secrets.token_hex(6)}.tmp")
+            with temporary.open("wb") as stream:
+                np.save(stream, table, allow_pickle=False)
+            temporary.replace(place)
+            return

@@ -1,0 +1,119 @@
+"""The verbs about finished results: export, verify, compare, import-json."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pipeline import console
+from pipeline.cli_look import AsJson, print_json
+
+_ResultsFolder = Annotated[Path, typer.Argument(help="A results folder, as named by `results` in the sweep YAML.")]
+
+
+def add_dataset_verbs(app: typer.Typer) -> None:
+    """Add the verbs of this room to the command line."""
+    for verb in (export, verify, compare):
+        app.command()(verb)
+    app.command("import-json")(import_json)
+
+
+def export(
+    results: _ResultsFolder,
+    out: Annotated[Path, typer.Argument(help="Folder of the JSON dataset.")],
+    key_style: Annotated[str, typer.Option(help="paper (pgd) or published (pgd@Linf).")] = "paper",
+    round_to: Annotated[int | None, typer.Option("--round", min=1, max=17, help="Decimals; 3 as published.")] = None,
+    compress: Annotated[str | None, typer.Option(help="gz or zst: .json.gz or .json.zst files of results.")] = None,
+    parquet: Annotated[
+        bool, typer.Option("--parquet/--no-parquet", help="Analysis-ready Parquet files, below parquet/.")
+    ] = False,
+    json_files: Annotated[bool, typer.Option("--json/--no-json", help="The published layout.")] = True,
+    licence: Annotated[str, typer.Option(help="SPDX identifier of the dataset's licence, for its card.")] = "mit",
+    partial: Annotated[bool, typer.Option("--partial", help="Write what there is, and say what is missing.")] = False,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Files written at once, one a process (the CPUs, up to 8)")
+    ] = None,
+) -> None:
+    """Write `<dataset>/<key>_<measurement>.json` and meta.json from the shards of a complete sweep."""
+    from pipeline.errors import ConfigError
+    from pipeline.export import export_dataset, parse_key_style
+    from pipeline.export.compression import parse_compression
+    from pipeline.export.dataset import Format
+    from pipeline.export.pool import default_processes
+    from pipeline.imported_plan import load_any_plan
+    from pipeline.shards import ShardStore
+
+    style, compression = parse_key_style(key_style), parse_compression(compress)
+    asked: dict[Format, bool] = {"json": json_files, "parquet": parquet}
+    formats = tuple(name for name, wanted in asked.items() if wanted)
+    if not formats:
+        raise ConfigError(
+            "Exporting failed for --no-json: expected --parquet with it, got neither. Ask for one of them."
+        )
+    planned, store = load_any_plan(results), ShardStore.open(results)
+    inventory = store.inventory(verify="all", on_damage="raise")
+    with console.counting("Exporting rows") as progress:
+        report = export_dataset(
+            planned,
+            store,
+            inventory,
+            out,
+            key_style=style,
+            round_to=round_to,
+            compression=compression,
+            formats=formats,
+            licence=licence,
+            partial=partial,
+            processes=processes or default_processes(),
+            progress=progress,
+        )
+    raise typer.Exit(console.show_export(report))
+
+
+def verify(
+    results: _ResultsFolder,
+    exported: Annotated[
+        Path | None, typer.Option("--export", help="An export of these results, to be compared file by file.")
+    ] = None,
+    requeue: Annotated[
+        bool, typer.Option("--requeue", help="Move what is wrong away, so that the next run computes it again.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check every shard's hash, every row's invariants, duplicates, gaps, and an export; 3 if only unfinished."""
+    from pipeline.verifying import verify_results
+
+    with console.counting("Verifying shards") as progress:
+        verdict = verify_results(results, export=exported, requeue=requeue, on_progress=progress)
+    raise typer.Exit(console.show_verdict(verdict, results, as_json=as_json))
+
+
+def compare(
+    first: Annotated[Path, typer.Argument(help="A results folder, an exported dataset or the published one.")],
+    second: Annotated[Path, typer.Argument(help="Another.")],
+    tolerance: Annotated[float, typer.Option(min=0, help="Largest difference of accuracy that is let pass.")] = 0.0,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the accuracies of two result sets; 0 within the tolerance, 3 beyond it."""
+    from pipeline.comparing import compare_results
+
+    report = compare_results(first, second, tolerance=tolerance)
+    if as_json:
+        print_json(report.to_payload())
+    else:
+        console.show_comparison(report)
+    raise typer.Exit(0 if report.within else 3)
+
+
+def import_json(
+    dataset: Annotated[Path, typer.Argument(help="A published or exported dataset's folder, keys in either style.")],
+    results: Annotated[Path, typer.Argument(help="Results folder; made if absent, or holding an earlier import.")],
+) -> None:
+    """Store the results of a JSON dataset as shards, to verify, compare and export them again."""
+    from pipeline.json_import import import_json as import_from
+
+    with console.counting("Importing keys") as progress:
+        report = import_from(dataset, results, progress=progress)
+    typer.echo(f"Imported {report.n_evaluations} evaluations of {report.n_groups} keys into {results}.")
+    for name in report.lacking:
+        console.say(f"{name} is there for some keys only; an export leaves it out.")

@@ -1,0 +1,196 @@
+"""Two result sets side by side: another seed, another engine or device, or the published dataset."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.analysis.reader import RobustnessDataset
+from pipeline.analysis.result_files import row_of
+from pipeline.errors import InputError
+from pipeline.imported_plan import load_any_plan
+from pipeline.perturbations import PERTURBATIONS
+from pipeline.shards import ShardStore
+
+MOVED_MOST = 5
+"""Architectures named of each key and strength."""
+
+Place = tuple[str, str, float]
+"""Dataset, key in the paper's style, strength."""
+
+Accuracies = Mapping[Place, Mapping[int, float]]
+"""Accuracy by architecture of each place."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One key at one strength, in both sets.
+
+    Attributes:
+        dataset: name of the dataset.
+        key: in the paper's style.
+        strength: epsilon in units of 1/255, severity, or 0.
+        n_architectures: architectures that both have.
+        max_difference: largest absolute difference of accuracy.
+        mean_absolute_difference: mean of the absolute differences.
+        mean_difference: mean of the second set's accuracies less the first's.
+        kendall_tau: rank correlation (tau-b) of the accuracies; None where one set has no two different ones.
+        moved_most: architectures that differ most: index, accuracy in the first set and in the second.
+    """
+
+    dataset: str
+    key: str
+    strength: float
+    n_architectures: int
+    max_difference: float
+    mean_absolute_difference: float
+    mean_difference: float
+    kendall_tau: float | None
+    moved_most: tuple[tuple[int, float, float], ...]
+
+
+@dataclass(frozen=True)
+class ComparisonReport:
+    """Two result sets, compared.
+
+    Attributes:
+        comparisons: by dataset, key and strength.
+        only_first: places that only the first set has.
+        only_second: places that only the second set has.
+        architectures: how many only the first has, both have, and only the second has, over all places in common.
+        tolerance: largest difference that is let pass.
+    """
+
+    comparisons: tuple[Comparison, ...]
+    only_first: tuple[Place, ...]
+    only_second: tuple[Place, ...]
+    architectures: tuple[int, int, int]
+    tolerance: float
+
+    @property
+    def max_difference(self) -> float:
+        """Largest absolute difference of accuracy of all."""
+        return max(comparison.max_difference for comparison in self.comparisons)
+
+    @property
+    def within(self) -> bool:
+        """Whether no accuracy differs by more than the tolerance."""
+        return self.max_difference <= self.tolerance
+
+    def to_payload(self) -> dict[str, Any]:
+        """JSON value of the report."""
+        first, both, second = self.architectures
+        return {
+            "within": self.within,
+            "tolerance": self.tolerance,
+            "max_difference": self.max_difference,
+            "architectures": {"only_first": first, "both": both, "only_second": second},
+            "only_first": [list(place) for place in self.only_first],
+            "only_second": [list(place) for place in self.only_second],
+            "comparisons": [asdict(comparison) for comparison in self.comparisons],
+        }
+
+
+def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> ComparisonReport:
+    """Compare the accuracies of two result sets.
+
+    Args:
+        first: a results folder, an exported dataset, or the published one.
+        second: likewise.
+        tolerance: largest absolute difference of accuracy that is let pass.
+
+    Returns:
+        What differs where.
+
+    Raises:
+        InputError: a folder is neither, or the two have nothing in common.
+    """
+    one, other = read_accuracies(first), read_accuracies(second)
+    common = [place for place in one if place in other and one[place].keys() & other[place].keys()]
+    if not common:
+        raise InputError(
+            f"Comparing failed for {first} and {second}: expected a dataset, key, strength and architecture in both, "
+            "got none. Name two sets of results of the same datasets."
+        )
+    left: set[int] = set().union(*(one[place] for place in common))
+    right: set[int] = set().union(*(other[place] for place in common))
+    return ComparisonReport(
+        tuple(_compare(place, one[place], other[place]) for place in sorted(common, key=_table_order)),
+        tuple(sorted(one.keys() - other.keys(), key=_table_order)),
+        tuple(sorted(other.keys() - one.keys(), key=_table_order)),
+        (len(left - right), len(left & right), len(right - left)),
+        tolerance,
+    )
+
+
+def _table_order(place: Place) -> tuple[str, int, str, float]:
+    dataset, key, strength = place
+    order = list(PERTURBATIONS)
+    return dataset, order.index(key) if key in order else len(order), key, strength
+
+
+def _compare(place: Place, one: Mapping[int, float], other: Mapping[int, float]) -> Comparison:
+    architectures = sorted(one.keys() & other.keys())
+    before, after = (np.array([values[i] for i in architectures]) for values in (one, other))
+    differences = after - before
+    # Differences of decimals are no decimals: what two files agree on to the last digit must not differ by 1e-17.
+    absolute = np.round(np.abs(differences), 12)
+    most = np.argsort(-absolute, kind="stable")[:MOVED_MOST]
+    moved = [(architectures[i], float(before[i]), float(after[i])) for i in most.tolist() if absolute[i] > 0]
+    return Comparison(
+        *place,
+        len(architectures),
+        float(absolute.max()),
+        float(absolute.mean()),
+        float(differences.mean()),
+        _kendall_tau(before, after),
+        tuple(moved),
+    )
+
+
+def _kendall_tau(before: NDArray[np.float64], after: NDArray[np.float64]) -> float | None:
+    from scipy.stats import kendalltau
+
+    if len(np.unique(before)) < 2 or len(np.unique(after)) < 2:
+        return None
+    return float(kendalltau(before, after).statistic)
+
+
+def read_accuracies(folder: Path) -> Accuracies:
+    """Read the accuracies of a results folder, of an exported dataset or of the published one.
+
+    Raises:
+        InputError: the folder is none of them.
+    """
+    if (folder / "format.json").is_file():
+        return _accuracies_of_shards(folder)
+    return _accuracies_of_dataset(RobustnessDataset(folder))
+
+
+def _accuracies_of_shards(folder: Path) -> Accuracies:
+    plan, store = load_any_plan(folder), ShardStore.open(folder)
+    inventory = store.inventory(on_damage="raise")
+    found: dict[Place, dict[int, float]] = {}
+    for unit in plan.units:
+        for strength in unit.strengths:
+            if inventory.is_complete(unit, strength, ("accuracy",)):
+                accuracy = store.values(unit, strength, inventory, ("accuracy",))["accuracy"]
+                found.setdefault((unit.dataset, unit.key, strength), {})[unit.architecture] = float(accuracy)
+    return found
+
+
+def _accuracies_of_dataset(dataset: RobustnessDataset) -> Accuracies:
+    found: dict[Place, dict[int, float]] = {}
+    for name, by_key in dataset.query(measure="accuracy", missing_ok=True).items():
+        for key, by_measure in by_key.items():
+            row = row_of(key)
+            strengths = dataset.strengths(name, key)
+            for architecture, value in by_measure.get("accuracy", {}).items():
+                accuracies: Sequence[float] = value if isinstance(value, list) else [value]
+                for strength, accuracy in zip(strengths, accuracies, strict=True):
+                    place = name, key if row is None else row.key, strength
+                    found.setdefault(place, {})[int(architecture)] = accuracy
+    return found

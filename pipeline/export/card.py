@@ -1,0 +1,293 @@
+"""The dataset card and the machine-readable metadata of an export.
+
+README.md is a card as Hugging Face's hub reads it (YAML front matter with a configuration a dataset), croissant.json
+follows the Croissant format 1.0 (http://mlcommons.org/croissant/1.0). Neither holds a date or a place: equal results
+give equal bytes.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from pipeline import __version__
+from pipeline.analysis.result_files import PARQUET_FOLDER, parquet_name
+from pipeline.export.folder import CHECKSUM_FILE, WrittenFile
+from pipeline.export.side_files import Group
+from pipeline.perturbations import PERTURBATIONS
+
+CARD_FILE = "README.md"
+CROISSANT_FILE = "croissant.json"
+
+DEFAULT_LICENCE = "mit"
+
+PROJECT_URL = "https://robustness.vision"
+PAPER = (
+    "Steffen Jung, Jovita Lukasik, Margret Keuper: Neural Architecture Design and Robustness: A Dataset. "
+    "International Conference on Learning Representations (ICLR), 2023."
+)
+BIBTEX = """@inproceedings{jung2023neural,
+  title     = {Neural Architecture Design and Robustness: A Dataset},
+  author    = {Jung, Steffen and Lukasik, Jovita and Keuper, Margret},
+  booktitle = {International Conference on Learning Representations (ICLR)},
+  year      = {2023}
+}"""
+
+_EXAMPLE = """  ```python
+  pandas.read_parquet("parquet", columns=["architecture", "key", "strength", "accuracy"])
+  duckdb.sql("select key, avg(accuracy) from 'parquet/**/*.parquet' group by key")
+  datasets.load_dataset("parquet", data_dir="parquet", split="train")
+  ```"""
+
+_MAIN_TYPES = {"int": "sc:Integer", "float": "sc:Float", "text": "sc:Text"}
+_TERMS = (
+    *("citeAs", "column", "equivalentProperty", "extract", "field", "fileProperty", "fileObject", "fileSet", "format"),
+    *("includes", "isLiveDataset", "jsonPath", "key", "md5", "parentField", "path", "recordSet", "references", "regex"),
+    *("repeated", "replace", "samplingRate", "separator", "source", "subField", "transform"),
+)
+_CONTEXT: dict[str, Any] = {
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    "conformsTo": "dct:conformsTo",
+    "cr": "http://mlcommons.org/croissant/",
+    "data": {"@id": "cr:data", "@type": "@json"},
+    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+    "dct": "http://purl.org/dc/terms/",
+    "examples": {"@id": "cr:examples", "@type": "@json"},
+    "rai": "http://mlcommons.org/croissant/RAI/",
+    "sc": "https://schema.org/",
+} | {term: f"cr:{term}" for term in _TERMS}
+"""The context that Croissant 1.0 prescribes, whole."""
+
+
+@dataclass(frozen=True)
+class CardColumn:
+    """A column of the Parquet files, for people and for Croissant.
+
+    Attributes:
+        name: of the column.
+        kind: as Arrow writes its type.
+        meaning: one sentence.
+        base: ``"int"``, ``"float"`` or ``"text"``.
+        repeated: whether a cell holds a list.
+    """
+
+    name: str
+    kind: str
+    meaning: str
+    base: str
+    repeated: bool
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """What a card tells of.
+
+    Attributes:
+        name: of the sweep.
+        licence: SPDX identifier, lower case, as the hub spells it.
+        groups: what was exported.
+        measurements: names of the measurements.
+        protocols: payloads of the protocols.
+        files: the files of results.
+        columns: of the Parquet files; empty where there are none.
+    """
+
+    name: str
+    licence: str
+    groups: Sequence[Group]
+    measurements: Sequence[str]
+    protocols: Sequence[Mapping[str, Any]]
+    files: Sequence[WrittenFile]
+    columns: Sequence[CardColumn]
+
+    @property
+    def title(self) -> str:
+        """Name of the dataset, for people."""
+        return f"NAS-Bench-201 robustness: {self.name}"
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """Names of the datasets, in order."""
+        return tuple(dict.fromkeys(group.dataset for group in self.groups))
+
+    @property
+    def n_architectures(self) -> int:
+        """How many architectures have results."""
+        return len({unit.architecture for group in self.groups for unit in group.complete_units})
+
+    @property
+    def n_evaluations(self) -> int:
+        """How many rows the Parquet files have."""
+        return sum(len(group.complete_units) * len(group.strengths) for group in self.groups)
+
+    @property
+    def description(self) -> str:
+        """One sentence."""
+        return (
+            f"Robustness of {self.n_architectures:,} NAS-Bench-201 architectures on {', '.join(self.datasets)}: "
+            f"{', '.join(self.measurements)} of {self.n_evaluations:,} evaluations, clean, under attacks and under "
+            "common corruptions."
+        )
+
+
+def card_text(facts: CardFacts) -> str:
+    """Text of README.md."""
+    sections = [
+        _front_matter(facts),
+        f"# {facts.title}\n",
+        f"{facts.description} Written by robust201 {__version__}.\n",
+        _contents(facts),
+        _protocol(facts),
+        _layout(facts),
+        _columns(facts),
+        f"## Licence\n\n`{facts.licence}`. The images that the networks classified are no part of the dataset.\n",
+        f"## Citation\n\nThe dataset follows the design of:\n\n```bibtex\n{BIBTEX}\n```\n",
+        _checksums(facts),
+    ]
+    return "\n".join(section for section in sections if section)
+
+
+def _front_matter(facts: CardFacts) -> str:
+    front: dict[str, Any] = {
+        "pretty_name": facts.title,
+        "license": facts.licence,
+        "tags": ["neural-architecture-search", "robustness", "nas-bench-201"],
+        "size_categories": [_size_category(facts.n_evaluations)],
+    }
+    if facts.columns:
+        front["configs"] = [
+            {"config_name": name, "data_files": f"{PARQUET_FOLDER}/dataset={name}/**/*.parquet"}
+            for name in facts.datasets
+        ]
+    return f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n"
+
+
+def _size_category(count: int) -> str:
+    bounds = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
+    return next((name for bound, name in bounds if count < bound), "1M<n<10M")
+
+
+def _contents(facts: CardFacts) -> str:
+    lines = ["## What it holds", "", "| dataset | key | kind | strengths | architectures |", "|---|---|---|---|---|"]
+    for group in facts.groups:
+        strengths = ", ".join(f"{strength:g}" for strength in group.strengths)
+        kind = PERTURBATIONS[group.key].kind
+        lines.append(f"| {group.dataset} | `{group.key}` | {kind} | {strengths} | {len(group.complete_units):,} |")
+    told = "Strengths of attacks are Linf radii in units of 1/255 of the pixel range, those of corruptions severities."
+    return "\n".join([*lines, "", told, ""])
+
+
+def _protocol(facts: CardFacts) -> str:
+    engines = sorted({str(protocol.get("engine", "unknown")) for protocol in facts.protocols})
+    precisions = sorted({str(protocol.get("precision", "unknown")) for protocol in facts.protocols})
+    return (
+        "## Protocol\n\n"
+        f"Engine {', '.join(engines) or 'unknown'}, precision {', '.join(precisions) or 'unknown'}. `sweep.json` holds "
+        "everything that decided a number (attack parameters, image selection, hashes, seed), `sweep.yaml` the sweep "
+        "to run again, `versions.json` the software that computed and wrote it.\n"
+    )
+
+
+def _layout(facts: CardFacts) -> str:
+    json_files = [file for file in facts.files if not file.name.startswith(PARQUET_FOLDER + "/")]
+    parts = ["## Files\n"]
+    if json_files:
+        size = sum(file.n_bytes for file in json_files) / 1e6
+        parts.append(
+            f"- `<dataset>/<key>_<measurement>.json`, {len(json_files)} files, {size:,.1f} MB: "
+            "`{dataset: {key: {measurement: {id: value}}}}`, a value for `clean`, else a list by strength. `meta.json` "
+            "names the 15,625 architectures, their isomorphs and the epsilons."
+        )
+    if facts.columns:
+        held = [file for file in facts.files if file not in json_files]
+        size = sum(file.n_bytes for file in held) / 1e6
+        parts.append(
+            f"- `{parquet_name('<dataset>', '<key>')}`, {len(held)} files, {size:,.1f} MB: one row an evaluation, "
+            f"read by pandas, Polars, DuckDB, Spark and Hugging Face `datasets`:\n\n{_EXAMPLE}"
+        )
+    return "\n".join([*parts, ""])
+
+
+def _columns(facts: CardFacts) -> str:
+    if not facts.columns:
+        return ""
+    lines = ["## Columns", "", "| column | type | meaning |", "|---|---|---|"]
+    lines += [f"| `{column.name}` | `{column.kind}` | {column.meaning} |" for column in facts.columns]
+    return "\n".join([*lines, ""])
+
+
+def _checksums(facts: CardFacts) -> str:
+    lines = ["## Checksums", "", f"`sha256sum -c {CHECKSUM_FILE}` checks every file.", ""]
+    lines += ["| file | bytes | SHA-256 |", "|---|---|---|"]
+    lines += [f"| `{file.name}` | {file.n_bytes} | `{file.sha256}` |" for file in facts.files]
+    return "\n".join([*lines, ""])
+
+
+def croissant_text(facts: CardFacts) -> str:
+    """Text of croissant.json."""
+    payload: dict[str, Any] = {
+        "@context": _CONTEXT,
+        "@type": "sc:Dataset",
+        "conformsTo": "http://mlcommons.org/croissant/1.0",
+        "name": f"nas-bench-201-robustness-{facts.name}",
+        "description": facts.description,
+        "license": facts.licence,
+        "url": PROJECT_URL,
+        "version": __version__,
+        "citeAs": BIBTEX,
+        "distribution": [_file_object(file) for file in facts.files],
+    }
+    if facts.columns:
+        files = {
+            "@type": "cr:FileSet",
+            "@id": "parquet-files",
+            "name": "parquet-files",
+            "encodingFormat": "application/x-parquet",
+            "includes": f"{PARQUET_FOLDER}/**/*.parquet",
+        }
+        payload["distribution"].append(files)
+        payload["recordSet"] = [
+            {
+                "@type": "cr:RecordSet",
+                "@id": "evaluations",
+                "name": "evaluations",
+                "description": "One row an evaluation: an architecture on a dataset under a key at a strength.",
+                "field": [_field(column) for column in facts.columns],
+            }
+        ]
+    return json.dumps(payload, indent=1) + "\n"
+
+
+def _file_object(file: WrittenFile) -> dict[str, Any]:
+    encodings = {
+        ".parquet": "application/x-parquet",
+        ".json": "application/json",
+        ".gz": "application/gzip",
+        ".zst": "application/zstd",
+    }
+    return {
+        "@type": "cr:FileObject",
+        "@id": file.name,
+        "name": file.name,
+        "contentUrl": file.name,
+        "contentSize": f"{file.n_bytes} B",
+        "encodingFormat": next(kind for suffix, kind in encodings.items() if file.name.endswith(suffix)),
+        "sha256": file.sha256,
+    }
+
+
+def _field(column: CardColumn) -> dict[str, Any]:
+    field: dict[str, Any] = {
+        "@type": "cr:Field",
+        "@id": f"evaluations/{column.name}",
+        "name": column.name,
+        "description": column.meaning,
+        "dataType": _MAIN_TYPES[column.base],
+        "source": {"fileSet": {"@id": "parquet-files"}, "extract": {"column": column.name}},
+    }
+    if column.repeated:
+        field["repeated"] = True
+    return field

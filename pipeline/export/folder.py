@@ -1,0 +1,208 @@
+"""The folder that an export writes: whole files, a listing with hashes, nothing left over from an earlier export."""
+
+import glob
+import hashlib
+import json
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, cast
+
+from pipeline.errors import InputError
+from pipeline.export.compression import Compression, compressing
+from pipeline.files import atomic_write, make_folder, sha256_of, write_text
+
+CHECKSUM_FILE = "SHA256SUMS"
+"""Listing that ``sha256sum -c`` reads; it is written last, so a folder that has it holds a whole export."""
+
+JOURNAL_FILE = ".export-journal.json"
+"""Names of the files that an export in progress owns, and a line for each that is finished; there only until the
+listing is."""
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A whole file of an export.
+
+    Attributes:
+        name: relative to the folder.
+        sha256: hash of its bytes.
+        n_bytes: its size.
+        recipe: digest of everything that its bytes follow from; ``""`` for a file that is written anew each time.
+    """
+
+    name: str
+    sha256: str
+    n_bytes: int
+    recipe: str = ""
+
+    def is_at(self, path: Path) -> bool:
+        """Whether the file lies there, byte for byte."""
+        return path.is_file() and path.stat().st_size == self.n_bytes and sha256_of(path) == self.sha256
+
+
+class _HashedStream:
+    """A write-only stream that counts and hashes what goes into a file."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.digest = hashlib.sha256()
+        self.n_bytes = 0
+        self.closed = False
+
+    def write(self, data: bytes) -> int:
+        self.digest.update(data)
+        self.n_bytes += len(data)
+        return self._stream.write(data)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Leave the file open: whoever opened it flushes and renames it."""
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+
+@contextmanager
+def hashed_file(path: Path, compression: Compression | None = None) -> Iterator[tuple[BinaryIO, "_HashedStream"]]:
+    """Write a file that appears whole, under its name, when the block ends without an error.
+
+    Args:
+        path: the file.
+        compression: of what is written.
+
+    Yields:
+        The stream to write to, and what counts and hashes the file's bytes, complete after the block.
+    """
+    with atomic_write(path) as stream:
+        hashed = _HashedStream(stream)
+        with compressing(cast(BinaryIO, hashed), compression) as text:
+            yield text, hashed
+
+
+class ExportFolder:
+    """A folder being filled by an export, new, empty or holding an earlier export, which is replaced.
+
+    Attributes:
+        path: the folder.
+        written: the files written or kept so far, by name.
+    """
+
+    def __init__(self, path: Path, planned: Collection[str]) -> None:
+        """Make the folder ready.
+
+        Args:
+            path: the folder; made if absent.
+            planned: names of the files to come, relative to it.
+
+        Raises:
+            InputError: a file of that name is there that no export listed, or `path` is a file.
+        """
+        self.path = path
+        self.written: dict[str, WrittenFile] = {}
+        make_folder(path)
+        if (path / "format.json").exists():
+            raise InputError(
+                f"Exporting failed for {path}: expected a new folder or an earlier export, got a results folder. "
+                "Choose another folder."
+            )
+        self._earlier, journaled = _listed_files(path)
+        owned = self._earlier | {CHECKSUM_FILE} if self._earlier else set()
+        foreign = sorted(name for name in {*planned, CHECKSUM_FILE} if (path / name).exists() and name not in owned)
+        if foreign:
+            raise InputError(
+                f"Exporting failed for {path}: expected a new folder or an earlier export, got {len(foreign)} files "
+                f"that no export listed, such as {foreign[0]}. Choose another folder."
+            )
+        # After a kill the journal still tells the next export which files are an export's own, and which are whole.
+        self._finished = {file.name: file for file in journaled if file.name in planned}
+        lines = [json.dumps(sorted({*self._earlier, *planned})), *map(_journal_line, self._finished.values())]
+        write_text(path / JOURNAL_FILE, "".join(f"{line}\n" for line in lines))
+        (path / CHECKSUM_FILE).unlink(missing_ok=True)
+        for name in self._earlier:
+            file = path / name
+            for leftover in file.parent.glob(f".{glob.escape(file.name)}.*.tmp"):
+                leftover.unlink(missing_ok=True)
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the files written or kept so far."""
+        return sum(file.n_bytes for file in self.written.values())
+
+    def finished(self, name: str, recipe: str) -> WrittenFile | None:
+        """What an interrupted export noted of a file, if by the same recipe; its bytes are still to be checked."""
+        file = self._finished.get(name)
+        return file if file is not None and file.recipe == recipe else None
+
+    def record(self, file: WrittenFile) -> None:
+        """Note that a file is whole, so that a repeated export can keep it."""
+        self.written[file.name] = file
+        with (self.path / JOURNAL_FILE).open("a", encoding="utf-8") as journal:
+            journal.write(_journal_line(file) + "\n")
+            journal.flush()
+            os.fsync(journal.fileno())
+
+    def write(self, name: str, text: str) -> None:
+        """Write a whole file."""
+        with hashed_file(self.path / name) as (stream, hashed):
+            stream.write(text.encode())
+        self.record(WrittenFile(name, hashed.digest.hexdigest(), hashed.n_bytes))
+
+    def close(self) -> tuple[str, ...]:
+        """Remove what earlier exports left, then list the files written.
+
+        Returns:
+            Names of the files removed, sorted.
+        """
+        stale = sorted(name for name in self._earlier - {*self.written} if (self.path / name).is_file())
+        for name in stale:
+            file = self.path / name
+            file.unlink()
+            for folder in file.relative_to(self.path).parents:
+                place = self.path / folder
+                if place != self.path and not any(place.iterdir()):
+                    place.rmdir()
+        lines = [f"{file.sha256}  {name}\n" for name, file in sorted(self.written.items())]
+        write_text(self.path / CHECKSUM_FILE, "".join(lines))
+        (self.path / JOURNAL_FILE).unlink()
+        return tuple(stale)
+
+
+def _journal_line(file: WrittenFile) -> str:
+    return json.dumps(asdict(file))
+
+
+def _listed_files(path: Path) -> tuple[set[str], list[WrittenFile]]:
+    """Names of files that earlier exports, finished or killed, wrote or were about to write; and those known whole."""
+    names: list[str] = []
+    finished: list[WrittenFile] = []
+    journal, checksums = path / JOURNAL_FILE, path / CHECKSUM_FILE
+    if journal.is_file():
+        for line in journal.read_text(encoding="utf-8").splitlines():
+            content = _parse_line(line)
+            if isinstance(content, list):
+                names += content
+            elif isinstance(content, dict):
+                finished.append(WrittenFile(**content))
+    if checksums.is_file():
+        names += [line.partition("  ")[2] for line in checksums.read_text(encoding="utf-8").splitlines()]
+    # The listing may have been edited: only files below the folder are ever removed.
+    inside = {name for name in names if name and not PurePosixPath(name).is_absolute() and ".." not in Path(name).parts}
+    return inside, [file for file in finished if file.name in inside and file.recipe]
+
+
+def _parse_line(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return None  # a kill left half of the last line

@@ -1,0 +1,132 @@
+"""Arrays of numbers to JSON text, byte for byte what `json.dumps` gives, at a tenth of its time or less.
+
+orjson writes the shortest digits that give a double back, as Python does, and differs from Python's `repr` in three
+ways that are mended here: no space after a comma, ``1e-6`` for ``1e-06``, and ``0.00001`` for ``1e-05``.
+"""
+
+import json
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+MAX_EXACT_DECIMALS = 12
+"""Decimals up to which a rounded double follows from one product and one division of doubles."""
+
+_EXPONENT_FROM = 1e-4
+"""Python writes smaller numbers with an exponent; orjson does below a tenth of this."""
+
+_HALF_WAY = 1e-2
+_ZERO, _NINE, _E, _DOT = (np.uint8(code) for code in b"09e.")
+_FIXED = b"0.0000"
+_EXPONENT = b"e-05"
+
+
+def array_text(values: NDArray[Any], round_to: int | None = None) -> bytes:
+    """Write an array as nested JSON lists.
+
+    Args:
+        values: of any shape; integers, or doubles, whose NaN become ``null``.
+        round_to: decimals to keep of doubles; None keeps them exactly.
+
+    Returns:
+        The bytes of ``json.dumps(values.tolist())``.
+
+    Raises:
+        ValueError: a number is infinite, which JSON cannot say.
+    """
+    values = np.asarray(values)
+    if values.dtype.kind != "f":
+        return _serialise(values).replace(b",", b", ")
+    if np.isinf(values).any():
+        raise ValueError("expected finite numbers or NaN, got infinity")
+    if round_to is not None:
+        values = round_array(values, round_to)
+    if values.ndim == 0 or not _is_plain(values):
+        return _slowly(values)
+    text = _serialise(values)
+    small = values[(values < _EXPONENT_FROM) & (values > 0)]
+    if small.size:
+        text = _mend_exponents(text)
+    return text.replace(b",", b", ")
+
+
+def _serialise(values: NDArray[Any]) -> bytes:
+    if values.ndim == 0:
+        return orjson.dumps(values.item())
+    return orjson.dumps(np.ascontiguousarray(values), option=orjson.OPT_SERIALIZE_NUMPY)
+
+
+def _is_plain(values: NDArray[Any]) -> bool:
+    """Whether every number is of the form that the mending below knows: at least 0, below 10, or NaN."""
+    held = values[~np.isnan(values)]
+    return values.size > 0 and not (held.size and (held.min() < 0 or held.max() >= 10))
+
+
+def _slowly(values: NDArray[Any]) -> bytes:
+    if values.ndim == 0:
+        return b"null" if np.isnan(values) else json.dumps(values.item()).encode()
+    plain = values.astype(object)
+    plain[np.isnan(values)] = None
+    return json.dumps(plain.tolist(), allow_nan=False).encode()
+
+
+def _mend_exponents(text: bytes) -> bytes:
+    """Turn ``0.000012`` into ``1.2e-05`` and ``1.2e-6`` into ``1.2e-06``: bytes to leave out, and bytes to put in."""
+    source = np.frombuffer(text, np.uint8)
+    marks = np.flatnonzero(source - _ZERO > _NINE - _ZERO)  # not a digit; below "0" wraps round
+    codes = source[marks]
+    exponents = np.flatnonzero(codes[:-2] == _E) + 1
+    exponents = marks[exponents[marks[exponents + 1] - marks[exponents] == 2]] + 1
+    points = np.flatnonzero(codes == _DOT)
+    points = points[marks[points + 1] - marks[points] >= len(_FIXED) - 1]
+    dots = marks[points]
+    fixed = np.ones(len(dots), bool)
+    for offset in (-1, *range(1, len(_FIXED) - 1)):
+        fixed &= source[dots + offset] == _ZERO
+    dots, ends = dots[fixed], marks[points[fixed] + 1]
+    second_digits = dots + len(_FIXED)
+    second_digits = second_digits[second_digits < ends]
+    places = np.concatenate([exponents, second_digits, np.repeat(ends, len(_EXPONENT))])
+    new = np.repeat(np.array([_ZERO, _DOT], np.uint8), [len(exponents), len(second_digits)])
+    new = np.concatenate([new, np.tile(np.frombuffer(_EXPONENT, np.uint8), len(ends))])
+    order = np.argsort(places, kind="stable")
+    places, new = places[order], new[order]
+    kept = np.ones(len(source), bool)
+    kept[(dots[:, None] + np.arange(-1, len(_FIXED) - 1)).ravel()] = False
+    inserted = places - len(_FIXED) * np.searchsorted(dots, places) + np.arange(len(places))
+    mended = np.empty(len(source) - len(_FIXED) * len(dots) + len(places), np.uint8)
+    free = np.ones(len(mended), bool)
+    free[inserted] = False
+    mended[inserted] = new
+    mended[free] = source[kept]
+    return mended.tobytes()
+
+
+def round_array(values: NDArray[np.float64], decimals: int) -> NDArray[np.float64]:
+    """Round doubles as Python's `round` does: half to even by their exact values, not by those of a product.
+
+    Args:
+        values: finite numbers or NaN.
+        decimals: decimals to keep, from 1.
+
+    Returns:
+        An array of the same shape.
+    """
+    if decimals > MAX_EXACT_DECIMALS or not _is_plain(values):
+        return _round_each(values, decimals)
+    scale = 10.0**decimals
+    scaled = values * scale
+    whole = np.rint(scaled)
+    rounded: NDArray[np.float64] = np.asarray(whole / scale)
+    # A product that seems to lie half-way may be rounded itself, by up to 1e-3 here: there the exact value decides.
+    doubtful = np.abs(np.abs(scaled - whole) - 0.5) < _HALF_WAY
+    if doubtful.any():
+        rounded[doubtful] = _round_each(values[doubtful], decimals)
+    return rounded
+
+
+def _round_each(values: NDArray[np.float64], decimals: int) -> NDArray[np.float64]:
+    flat = [round(value, decimals) for value in np.ravel(values).tolist()]
+    return np.array(flat, dtype=np.float64).reshape(values.shape)

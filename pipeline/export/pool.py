@@ -1,0 +1,125 @@
+"""Several processes that write files of results, each one file at a time.
+
+Workers come from a fork server that has imported the libraries once, so a worker adds only what it allocates itself.
+They end with the process that started them, however that ends: an orphan would put a file of an old export among those
+of a new one.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import wait as wait_for
+from typing import Any
+
+from pipeline.errors import StorageError
+from pipeline.export.files import ExportStoppedError, ExportTask
+from pipeline.export.folder import WrittenFile
+
+MAX_PROCESSES = 8
+"""Processes that are used unless more are asked for: each adds about 100 MB, and all together stay below 1.5 GB."""
+
+POOL_CACHE_BYTES = 192 << 20
+"""Bound on the decoded row groups that all processes keep together."""
+
+_POLL_SECONDS = 0.5
+
+_stopped: Any = None
+_rows: Any = None
+
+
+def default_processes() -> int:
+    """How many processes an export uses: the CPUs that this process may use, up to `MAX_PROCESSES`."""
+    return min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
+
+
+def write_files(
+    tasks: Iterable[ExportTask], processes: int, on_rows: Callable[[int], None]
+) -> Iterator[tuple[WrittenFile, bool]]:
+    """Write files of results.
+
+    Args:
+        tasks: made as processes become free.
+        processes: 1 writes in this process, one after another.
+        on_rows: told now and then how many rows are written in all.
+
+    Yields:
+        Each file when it is whole, and whether an interrupted export had left it.
+
+    Raises:
+        StorageError: a process died, or see `ExportTask.write`. Other files in the making are abandoned.
+    """
+    if processes > 1:
+        yield from _write_in_pool(tasks, processes, on_rows)
+        return
+    n_rows = 0
+
+    def count() -> None:
+        nonlocal n_rows
+        n_rows += 1
+        on_rows(n_rows)
+
+    for task in tasks:
+        yield task.write(count)
+
+
+def _write_in_pool(
+    tasks: Iterable[ExportTask], processes: int, on_rows: Callable[[int], None]
+) -> Iterator[tuple[WrittenFile, bool]]:
+    context = multiprocessing.get_context("forkserver")
+    # A worker runs the script that started it up to its main part, so what that imports is loaded beforehand too.
+    script = [name for name in ("pipeline.cli",) if name in sys.modules]
+    context.set_forkserver_preload(["pipeline.export.files", "pipeline.shards", *script])
+    stopped, rows = context.Event(), context.Value("q", 0)
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=(stopped, rows))
+    left = iter(tasks)
+    pending: set[Future[tuple[WrittenFile, bool]]] = set()
+    try:
+        while True:
+            # One task waits beside those that run: making more would hold their rows in memory for nothing.
+            while len(pending) <= processes and (task := next(left, None)) is not None:
+                pending.add(pool.submit(_write, task))
+            if not pending:
+                break
+            done, pending = wait(pending, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
+            on_rows(rows.value)
+            for future in done:
+                yield future.result()
+        on_rows(rows.value)
+    except BrokenProcessPool as error:
+        raise StorageError(
+            "Exporting failed for a worker process: expected it to finish its file, got its death (out of memory?). "
+            "Run the same command again, with fewer --processes; files that are whole are kept."
+        ) from error
+    finally:
+        stopped.set()
+        pool.shutdown(cancel_futures=True)
+
+
+def _start(stopped: Any, rows: Any) -> None:
+    global _stopped, _rows  # what a worker is given at its start has no other place
+    _stopped, _rows = stopped, rows
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it too, and stops its workers
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait_for([parent.sentinel])
+        os._exit(1)
+
+
+def _write(task: ExportTask) -> tuple[WrittenFile, bool]:
+    return task.write(_count_row)
+
+
+def _count_row() -> None:
+    with _rows.get_lock():
+        _rows.value += 1
+    if _stopped.is_set():
+        raise ExportStoppedError("Exporting failed for a file: expected to finish it, got a stop. Export again.")

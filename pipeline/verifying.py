@@ -1,0 +1,109 @@
+"""Everything that can be checked of finished results: shards, rows, coverage, and an export made of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pipeline.errors import InputError
+from pipeline.export.side_files import SweepPlan
+from pipeline.imported_plan import IMPORTED_FILE, load_any_plan
+from pipeline.lease import Lease
+from pipeline.plan_file import PLAN_FILE
+from pipeline.shards import Finding, Inventory, ShardStore
+
+Progress = Callable[[int, int], None]
+
+
+def _go_on(_done: int, _total: int) -> None:
+    """Do nothing after a shard."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What verification found.
+
+    Attributes:
+        findings: what is wrong with shards and rows.
+        gaps: units that have some of their strengths and lack others, with what they lack.
+        export: what is wrong with the export, one line each.
+        requeued: names of the shards that were moved, so that the next run computes what is wrong again.
+    """
+
+    findings: tuple[Finding, ...]
+    gaps: tuple[str, ...]
+    export: tuple[str, ...]
+    requeued: tuple[str, ...]
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing is damaged; gaps are unfinished, not damaged."""
+        return not (self.findings or self.export)
+
+    def to_payload(self) -> dict[str, Any]:
+        """JSON value of it."""
+        return {
+            "sound": self.sound,
+            "findings": [
+                {"shard": found.shard, "unit": found.unit, "kind": found.kind, "message": found.message}
+                for found in self.findings
+            ],
+            "gaps": list(self.gaps),
+            "export": list(self.export),
+            "requeued": list(self.requeued),
+        }
+
+
+def verify_results(
+    results: Path, *, export: Path | None = None, requeue: bool = False, on_progress: Progress = _go_on
+) -> Verdict:
+    """Check a results folder, and an export of it.
+
+    Args:
+        results: the folder.
+        export: folder of an export made of it, to be compared file by file.
+        requeue: move what is wrong out of the way, so that the next run computes it again and nothing else.
+        on_progress: told after each shard how many of how many are checked.
+
+    Returns:
+        What is wrong.
+
+    Raises:
+        InputError: there is no such folder, or an export is to be compared and no plan is there.
+        LeaseHeldError: a driver is at work, and `requeue` was asked for.
+    """
+    store = ShardStore.open(results)
+    if requeue:
+        with Lease.acquire(results):
+            return _verify(store, export, requeue=True, on_progress=on_progress)
+    return _verify(store, export, requeue=False, on_progress=on_progress)
+
+
+def _verify(store: ShardStore, export: Path | None, *, requeue: bool, on_progress: Progress) -> Verdict:
+    inventory = store.inventory(verify="all", on_damage="report")
+    findings = store.verify(inventory, on_progress=on_progress)
+    planned = any((store.root / name).is_file() for name in (PLAN_FILE, IMPORTED_FILE))
+    plan = load_any_plan(store.root) if planned else None
+    wrong: tuple[str, ...] = ()
+    if export is not None:
+        if plan is None:
+            raise InputError(
+                f"Verifying failed for {export}: expected a {PLAN_FILE} in {store.root} that says what was exported, "
+                "got none. Write it with: robust201 run SWEEP.yaml"
+            )
+        from pipeline.export.checking import check_export
+
+        wrong = tuple(check_export(plan, store, inventory, export))
+    gaps = () if plan is None else find_gaps(plan, inventory)
+    moved = store.requeue(inventory, findings) if requeue else ()
+    return Verdict(tuple(findings), gaps, wrong, moved)
+
+
+def find_gaps(plan: SweepPlan, inventory: Inventory) -> tuple[str, ...]:
+    """List the units that have some of their strengths and lack others."""
+    gaps = []
+    for unit in plan.units:
+        lacking = [s for s in unit.strengths if not inventory.is_complete(unit, s, plan.measurements)]
+        if 0 < len(lacking) < len(unit.strengths):
+            gaps.append(f"{unit.label} at {', '.join(f'{strength:g}' for strength in lacking)}")
+    return tuple(gaps)

@@ -1,0 +1,81 @@
+"""Two result sets side by side."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy.stats import kendalltau
+
+from pipeline.comparing import compare_results, read_accuracies
+from pipeline.errors import InputError
+from tests.fabricated import FabricatedStore, export, make_plan
+
+ARCHITECTURES = (0, 2, 10, 309, 991)
+
+
+class OtherStore(FabricatedStore):
+    """As the fabricated results, but PGD at 8 goes another way for #10."""
+
+    def iter_values(self, units, inventory, measurements):
+        for unit, values in super().iter_values(units, inventory, measurements):
+            moved = (unit.key, unit.architecture) == ("pgd", 10)
+            other = {8.0: {**values[8.0], "accuracy": values[8.0]["accuracy"] + 0.125}} if moved else {}
+            yield unit, values | other
+
+
+@pytest.fixture
+def sets(tmp_path):
+    export(tmp_path / "one", make_plan(ARCHITECTURES), key_style="published")
+    export(tmp_path / "two", make_plan((*ARCHITECTURES[1:], 11)), OtherStore())
+    return tmp_path / "one", tmp_path / "two"
+
+
+def test_differences_ranks_and_what_moved(sets):
+    report = compare_results(*sets, tolerance=0.1)
+    assert not report.within
+    assert report.architectures == (1, 4, 1)
+    assert [(row.key, row.strength) for row in report.comparisons][:3] == [("clean", 0.0), ("fgsm", 0.5), ("fgsm", 1.0)]
+    by_place = {(row.key, row.strength): row for row in report.comparisons}
+    assert len(by_place) == 10
+    moved = by_place["pgd", 8.0]
+    one, two = (read_accuracies(folder)["cifar10", "pgd", 8.0] for folder in sets)
+    assert moved.max_difference == report.max_difference == 0.125
+    assert moved.mean_absolute_difference == pytest.approx(0.125 / 4)
+    assert moved.moved_most == ((10, one[10], two[10]),)
+    common = sorted(one.keys() & two.keys())
+    expected = kendalltau([one[i] for i in common], [two[i] for i in common]).statistic
+    assert moved.kendall_tau == pytest.approx(expected)
+    for place, row in by_place.items():
+        if place != ("pgd", 8.0):
+            assert (row.max_difference, row.mean_difference, row.moved_most) == (0, 0, ())
+            assert row.kendall_tau is None or row.kendall_tau == pytest.approx(1)  # None: all alike
+    assert compare_results(*sets, tolerance=0.125).within
+
+
+def test_a_results_folder_equals_its_export(tmp_path, write_sweep, robust201):
+    assert robust201("run", write_sweep()).code == 0
+    robust201("export", tmp_path / "results", tmp_path / "out", "--processes", 1)
+    ended = robust201("compare", tmp_path / "results", tmp_path / "out", "--json")
+    assert ended.code == 0, ended.err
+    payload = json.loads(ended.out)
+    assert payload["max_difference"] == 0
+    assert payload["within"]
+    assert len(payload["comparisons"]) == 1 + 2 + 2
+
+
+def test_the_command_line_says_what_differs_and_ends_by_tolerance(sets, tmp_path, robust201):
+    ended = robust201("compare", *sets)
+    assert ended.code == 3
+    assert "cifar10 pgd 8" in ended.out
+    assert "#10" in ended.out
+    assert "largest difference 0.125, beyond the tolerance of 0" in ended.out
+    assert robust201("compare", *sets, "--tolerance", 0.2).code == 0
+    assert "meta.json" in robust201("compare", sets[0], tmp_path).refusal(2)
+
+
+def test_sets_without_anything_in_common(tmp_path):
+    export(tmp_path / "one", make_plan((0,), ["clean"]))
+    export(tmp_path / "two", make_plan((0,), ["fog"]))
+    with pytest.raises(InputError, match="got none"):
+        compare_results(tmp_path / "one", tmp_path / "two")
+    assert np.isfinite(compare_results(tmp_path / "one", tmp_path / "one").max_difference)

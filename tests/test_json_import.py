@@ -1,0 +1,187 @@
+"""A JSON dataset becomes shards and is exported again, byte for byte."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from pipeline.analysis import json_index
+from pipeline.comparing import compare_results
+from pipeline.errors import InputError, ResultsError
+from pipeline.export import export_dataset
+from pipeline.imported_plan import load_any_plan
+from pipeline.json_import import count_decimals, import_json, split_by_strength
+from pipeline.records import is_imported
+from pipeline.shards import ShardStore
+from pipeline.verifying import verify_results
+from tests.conftest import read_tree
+from tests.fabricated import export, make_plan
+from tests.shard_support import make_unit as make_sound_unit
+from tests.shard_support import make_values
+
+ARCHITECTURES = (0, 2, 10, 309)
+SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)  # what the published dataset, which has no sweep.json, is known to hold
+
+
+class SoundStore:
+    """Store, inventory and rows of results that hold together."""
+
+    digest = "sound"
+
+    def __init__(self, units=()):
+        self.units = units
+
+    def is_complete(self, *_arguments):
+        return True
+
+    def provenances(self, _inventory):
+        return []
+
+    def select(self, units, *_arguments, **_options):
+        return SoundStore(tuple(units))
+
+    def iter_values(self, _measurement=None):
+        for unit in self.units:
+            sound = make_sound_unit(unit.architecture, unit.dataset, unit.key, unit.strengths, unit.n_images)
+            yield unit, {s: make_values(sound, s, 0, unit.n_images, measurements=ALL) for s in unit.strengths}
+
+
+ALL = ("accuracy", "confidence", "cm", "predictions")
+
+
+def write(out: Path, plan=None, **options) -> Path:
+    export(
+        out,
+        plan or make_plan(ARCHITECTURES, datasets=("cifar10", "cifar100"), severities=SEVERITIES),
+        SoundStore(),
+        **options,
+    )
+    return out
+
+
+def export_again(results: Path, out: Path, **options) -> Path:
+    store = ShardStore.open(results)
+    export_dataset(load_any_plan(results), store, store.inventory(verify="all"), out, **options)
+    return out
+
+
+def published(folder: Path) -> dict[str, bytes]:
+    return {name: data for name, data in read_tree(folder).items() if "/" in name or name == "meta.json"}
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize(("key_style", "round_to"), [("paper", None), ("published", 3)])
+def test_a_round_trip_gives_the_same_bytes(tmp_path, monkeypatch, key_style, round_to, indexed):
+    if indexed:
+        monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 1)
+    source = write(tmp_path / "source", key_style=key_style, round_to=round_to)
+    before = published(source)
+    for own in ("sweep.json", "SHA256SUMS"):  # the published dataset has neither
+        (source / own).unlink()
+    report = import_json(source, tmp_path / "results")
+    assert (report.n_groups, report.n_evaluations, report.lacking) == (8, 2 * 4 * 12, ())
+    assert published(export_again(tmp_path / "results", tmp_path / "out", key_style=key_style)) == before
+    verdict = verify_results(tmp_path / "results", export=tmp_path / "out")
+    assert (verdict.findings, verdict.export, verdict.gaps) == ((), (), ())
+    assert compare_results(source, tmp_path / "results").max_difference == 0
+    plan = load_any_plan(tmp_path / "results")
+    assert all(is_imported(unit.protocol) for unit in plan.units)
+    decimals = plan.meta_payload()["protocols"][0]["decimals"]
+    assert decimals["confidence"] == round_to
+
+
+def test_a_dataset_with_accuracies_only(tmp_path):
+    source = write(tmp_path / "source", round_to=3)
+    before = {name: data for name, data in published(source).items() if name.endswith(("accuracy.json", "meta.json"))}
+    for path in source.glob("*/*"):
+        if not path.name.endswith("accuracy.json"):
+            path.unlink()
+    import_json(source, tmp_path / "results")
+    plan = load_any_plan(tmp_path / "results")
+    assert plan.measurements == ("accuracy",)
+    assert plan.units[0].n_images == 10_000  # the whole test split, as nothing says otherwise
+    assert published(export_again(tmp_path / "results", tmp_path / "out")) == before
+    assert verify_results(tmp_path / "results").sound
+    store = ShardStore.open(tmp_path / "results")
+    assert not store.inventory().is_complete(plan.units[0], 0.0, ("cm",))
+
+
+def test_what_is_imported_later_is_added(tmp_path):
+    source = write(tmp_path / "source")
+    before = published(source)
+    shutil.copytree(source, tmp_path / "some")
+    for path in (tmp_path / "some").glob("cifar100/*"):
+        path.unlink()
+    for path in (tmp_path / "some").glob("cifar10/*_c*.json"):
+        path.unlink()
+    import_json(tmp_path / "some", tmp_path / "results")
+    import_json(source, tmp_path / "results")
+    assert published(export_again(tmp_path / "results", tmp_path / "out")) == before
+
+
+def change(path: Path, edit) -> None:
+    content = json.loads(path.read_text())
+    rows = content["cifar10"][path.name.rpartition("_")[0]][path.stem.rpartition("_")[2]]
+    edit(rows)
+    path.write_text(json.dumps(content))
+
+
+WRONG = {
+    "an accuracy that its cm denies": ("pgd_accuracy.json", lambda rows: rows["2"].__setitem__(1, 0.999)),
+    "an accuracy above 1": ("pgd_accuracy.json", lambda rows: rows["2"].__setitem__(1, 1.5)),
+    "a row that does not sum to 1": (
+        "fog_confidence.json",
+        lambda rows: rows["0"][0]["label"].__setitem__(0, [0.9, 0.9, 0.9]),
+    ),
+    "counts that are none": ("fog_cm.json", lambda rows: rows["0"][0][0].__setitem__(0, 0.5)),
+    "too few strengths": ("fog_cm.json", lambda rows: rows["0"].pop()),
+    "another number of images": ("fog_cm.json", lambda rows: rows["10"][0][0].__setitem__(0, 39)),
+    "an architecture less": ("fog_cm.json", lambda rows: rows.pop("309")),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_files_that_contradict_themselves_are_refused(tmp_path, what):
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES), round_to=3)
+    name, edit = WRONG[what]
+    change(source / "cifar10" / name, edit)
+    with pytest.raises(ResultsError, match=r"failed for .*cifar10.*: expected"):
+        import_json(source, tmp_path / "results")
+
+
+def test_an_accuracy_may_be_off_by_half_a_unit_of_its_last_digit_and_no_more(tmp_path):
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"]), round_to=2)
+
+    def off(by):
+        return lambda rows: rows.update({"0": round(rows["0"] + by, 2)})
+
+    import_json(source, tmp_path / "sound")
+    change(source / "cifar10/clean_accuracy.json", off(0.01))
+    with pytest.raises(ResultsError, match="which is that of cm"):
+        import_json(source, tmp_path / "off")
+
+
+def test_results_of_a_sweep_are_left_alone(tmp_path, write_sweep, robust201):
+    assert robust201("run", write_sweep()).code == 0
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"]))
+    with pytest.raises(InputError, match="the results of a sweep"):
+        import_json(source, tmp_path / "results")
+    ended = robust201("import-json", source, tmp_path / "imported")
+    assert ended.code == 0, ended.err
+    assert ended.out == f"Imported 4 evaluations of 1 keys into {tmp_path / 'imported'}.\n"
+    assert robust201("verify", tmp_path / "imported").code == 0
+    assert robust201("export", tmp_path / "imported", tmp_path / "out", "--processes", 1).code == 0
+    assert published(tmp_path / "out") == published(source)
+
+
+def test_decimals_and_both_nestings():
+    assert count_decimals({"0": [0.5, 0.125]}, ["0"]) == 3
+    assert count_decimals({"0": [1 / 3]}, ["0"]) is None
+    assert count_decimals({"0": 1.5e-05}, ["0"]) == 6
+    assert split_by_strength({"label": [1, 2], "argmax": [3, 4]}, "pgd", 2) == [
+        {"label": 1, "argmax": 3},
+        {"label": 2, "argmax": 4},
+    ]
+    with pytest.raises(ValueError, match="values"):
+        split_by_strength([1, 2], "pgd", 3)

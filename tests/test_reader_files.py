@@ -1,0 +1,179 @@
+"""One value of a large dataset without the others: JSON by an index, Parquet by its row groups."""
+
+import json
+import multiprocessing
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pipeline.analysis import json_index
+from pipeline.analysis.json_index import JsonRows, has_indexable_rows
+from pipeline.analysis.reader import RobustnessDataset
+from pipeline.errors import ArchitectureError, ConfigError, ResultsError
+from tests.conftest import read_tree
+from tests.fabricated import export, make_plan
+
+ARCHITECTURES = (0, 2, 10, 309, 991)
+MEASURES = ("accuracy", "confidence", "cm")
+
+
+@pytest.fixture
+def small_index(monkeypatch):
+    """Let every file be large enough for an index, and be read in pieces that cut it anywhere."""
+    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 1)
+    monkeypatch.setattr(json_index, "_CHUNK_BYTES", 97)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    export(tmp_path / "data", make_plan(ARCHITECTURES), formats=("json", "parquet"))
+    return tmp_path / "data"
+
+
+def rows_of(folder: Path, key: str, measure: str) -> dict:
+    return json.loads((folder / f"cifar10/{key}_{measure}.json").read_text())["cifar10"][key][measure]
+
+
+@pytest.mark.usefixtures("small_index")
+@pytest.mark.parametrize("indent", [None, 1])
+def test_indexed_values_are_those_of_the_whole_file(folder, indent):
+    for key in ("pgd", "fog", "clean"):
+        for measure in MEASURES:
+            path = folder / f"cifar10/{key}_{measure}.json"
+            path.write_text(json.dumps(json.loads(path.read_text()), indent=indent))
+            expected = rows_of(folder, key, measure)
+            assert has_indexable_rows(path) == ((key, measure) != ("clean", "accuracy"))
+            if has_indexable_rows(path):
+                for _ in range(2):  # made, then read
+                    rows = JsonRows(path, "cifar10", (key,), measure)
+                    assert {identifier: rows[identifier] for identifier in rows.ids} == expected
+                assert "1" not in rows
+                with pytest.raises(KeyError):
+                    rows["1"]
+
+
+@pytest.mark.usefixtures("small_index")
+def test_a_lookup_reads_one_value_and_the_index_follows_the_file(folder):
+    data = RobustnessDataset(folder)
+    path = folder / "cifar10/pgd_cm.json"
+    assert data.value(309, "cifar10", "pgd@Linf", "cm") == rows_of(folder, "pgd", "cm")["309"]
+    (index,) = (folder / "cifar10/.index").glob("pgd_cm*")
+    assert np.load(index).shape == (len(ARCHITECTURES), 3)
+    # Another value in the same place is what a new reader sees; a file cut short is an error, not a wrong value.
+    text = path.read_text()
+    content = json.loads(text)
+    content["cifar10"]["pgd"]["cm"]["0"] = [[[7]]]
+    path.write_text(json.dumps(content))
+    assert RobustnessDataset(folder).value(0, "cifar10", "pgd", "cm") == [[[7]]]
+    path.write_text(text[:-300])
+    with pytest.raises(ResultsError, match="its end too early"):
+        RobustnessDataset(folder).value(0, "cifar10", "pgd", "cm")
+
+
+@pytest.mark.usefixtures("small_index")
+def test_where_the_folder_cannot_be_written_to_the_index_goes_to_the_cache(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (folder / "cifar10/.index").write_text("in the way")
+    before = read_tree(folder)
+    assert RobustnessDataset(folder).value(2, "cifar10", "fog", "cm") == rows_of(folder, "fog", "cm")["2"]
+    assert read_tree(folder) == before
+    (index,) = (tmp_path / "cache").rglob("fog_cm*.npy")
+    index.write_bytes(b"damaged")
+    assert RobustnessDataset(folder).value(2, "cifar10", "fog", "cm") == rows_of(folder, "fog", "cm")["2"]
+
+
+@pytest.mark.usefixtures("small_index")
+@pytest.mark.parametrize(
+    "text", ['{"cifar10": {"pgd": {"cm": {"x": [1]}}}}', '{"cifar10": {"fog": {"cm": {"1": [1]}}}}', "[]"]
+)
+def test_a_file_of_another_form_is_refused(tmp_path, text):
+    path = tmp_path / "pgd_cm.json"
+    path.write_text(text)
+    with pytest.raises(ResultsError, match="Export or download it again"):
+        JsonRows(path, "cifar10", ("pgd", "pgd@Linf"), "cm")
+
+
+@pytest.mark.parametrize("form", ["parquet", "bare parquet", "gz", "zst"])
+def test_every_form_gives_the_same_answers(folder, tmp_path, form):
+    expected = RobustnessDataset(folder)
+    out = tmp_path / "other"
+    if form in ("gz", "zst"):
+        export(out, make_plan(ARCHITECTURES), compression=form)
+    else:
+        export(out, make_plan(ARCHITECTURES), formats=("parquet",))
+    data = RobustnessDataset(out / "parquet" if form == "bare parquet" else out)
+    assert data.data == ["cifar10"]
+    assert data.keys_all == expected.keys_all
+    assert data.measures == expected.measures
+    assert data.query() == expected.query()
+    for key in data.keys_all:
+        assert data.strengths("cifar10", key) == expected.strengths("cifar10", key)
+        for measure in MEASURES:
+            assert data.value(10, "cifar10", key, measure) == expected.value(10, "cifar10", key, measure)
+    assert data.accuracy(991, "cifar10", "pgd", 8.0) == expected.accuracy(991, "cifar10", "pgd", 8.0)
+    assert data.to_frame().equals(expected.to_frame())
+    with pytest.raises(ArchitectureError):
+        data.accuracy(13_433, "cifar10", "pgd")
+    with pytest.raises(ResultsError):
+        data.query("cifar10", "pgd", "predictions")
+
+
+def read_all(data: RobustnessDataset, order: int) -> list:
+    keys = data.keys_all[:: 1 if order % 2 else -1]
+    return sorted((key, i, repr(data.value(i, "cifar10", key, "cm"))) for key in keys for i in ARCHITECTURES)
+
+
+@pytest.mark.usefixtures("small_index")
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_threads_share_a_reader(folder, form):
+    data = RobustnessDataset(folder / "parquet" if form == "parquet" else folder)
+    barrier = threading.Barrier(4)
+
+    def work(order: int) -> list:
+        barrier.wait()
+        return read_all(data, order)
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(work, range(4)))
+    assert answers.count(answers[0]) == 4
+    assert answers[0] == read_all(RobustnessDataset(folder), 0)
+
+
+def answer_in_child(data: RobustnessDataset, queue) -> None:
+    queue.put(read_all(data, 1))
+
+
+@pytest.mark.usefixtures("small_index")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_a_reader_works_after_a_fork(folder, form):
+    data = RobustnessDataset(folder / "parquet" if form == "parquet" else folder)
+    expected = read_all(data, 0)
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    children = [context.Process(target=answer_in_child, args=(data, queue)) for _ in range(2)]
+    for child in children:
+        child.start()
+    answers = [queue.get(timeout=60) for _ in children]
+    for child in children:
+        child.join()
+    assert answers == [expected, expected]
+
+
+def test_ranks(folder):
+    data = RobustnessDataset(folder)
+    accuracies = {i: data.accuracy(i, "cifar10", "pgd", 8.0) for i in ARCHITECTURES}
+    ranks = data.rank("cifar10", "pgd", 8.0)
+    assert {i: 1 + sum(other > accuracies[i] for other in accuracies.values()) for i in accuracies} == ranks.to_dict()
+    assert ranks.iloc[0] == 1
+    assert list(ranks) == sorted(ranks)
+    means = {i: np.mean(data.accuracy(i, "cifar10", "pgd")) for i in ARCHITECTURES}
+    assert data.rank("cifar10", "pgd").index[0] == max(means, key=means.get)
+    everyone = data.rank("cifar10", "clean", isomorphs=True)
+    assert len(everyone) > len(ranks)
+    assert all(everyone[i] == everyone[int(data.get_uid(i))] for i in everyone.index)
+    with pytest.raises(ConfigError, match=r"expected a strength of 0\.5, 1, 8, got 2"):
+        data.rank("cifar10", "pgd", 2.0)
