@@ -237,6 +237,10 @@ class ResultFiles:
             self._rows[file] = rows
         return rows
 
+    def forget(self) -> None:
+        """Drop what `rows` keeps of the files read so far: whoever reads many once need not hold them all."""
+        self._rows.clear()
+
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
         """Read a measurement: value by id.
 
