@@ -73,6 +73,58 @@ def test_a_lookup_reads_one_value_and_the_index_follows_the_file(folder):
         RobustnessDataset(folder).value(0, "cifar10", "pgd", "cm")
 
 
+def replace_keeping_length(path: Path) -> None:
+    """Put another file in the place of one: as long, with the first architectures' names exchanged."""
+    text = path.read_text()
+    other = text.replace('"2":', '"X":').replace('"0":', '"2":').replace('"X":', '"0":')
+    assert len(other) == len(text) != sum(one == two for one, two in zip(other, text, strict=True))
+    new = path.with_name("new")
+    new.write_text(other)
+    new.replace(path)
+
+
+@pytest.mark.parametrize("least", [1, 1 << 20], ids=["indexed", "whole"])
+def test_an_open_reader_notices_that_a_file_was_replaced(folder, monkeypatch, least):
+    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", least)
+    data, path = RobustnessDataset(folder), folder / "cifar10/pgd_cm.json"
+    before = {i: data.value(i, "cifar10", "pgd", "cm") for i in (0, 2)}
+    assert before[0] != before[2]
+    replace_keeping_length(path)
+    assert data.value(0, "cifar10", "pgd", "cm") == rows_of(folder, "pgd", "cm")["0"] == before[2]
+    assert data.value(2, "cifar10", "pgd", "cm") == rows_of(folder, "pgd", "cm")["2"] == before[0]
+    # One index a file is left.
+    assert len(list((folder / "cifar10").glob(".index/pgd_cm*"))) == (least == 1)
+
+
+@pytest.mark.usefixtures("small_index")
+def test_rows_of_a_file_that_was_replaced_are_refused(folder):
+    path = folder / "cifar10/pgd_cm.json"
+    rows = JsonRows(path, "cifar10", ("pgd",), "cm")
+    replace_keeping_length(path)
+    with pytest.raises(ResultsError, match="expected the file that was opened, got another"):
+        rows["0"]
+
+
+@pytest.mark.usefixtures("small_index")
+def test_a_file_replaced_while_its_index_is_made_gets_another(folder, monkeypatch):
+    path = folder / "cifar10/pgd_cm.json"
+    make = json_index._make_index
+
+    def make_late(*arguments):
+        table = make(*arguments)
+        content = json.loads(path.read_text())
+        content["cifar10"]["pgd"]["cm"] = {"309": [[[7]]], "0": [[[8]]]}
+        path.with_name("new").write_text(json.dumps(content))
+        path.with_name("new").replace(path)
+        return table
+
+    with monkeypatch.context() as patched:
+        patched.setattr(json_index, "_make_index", make_late)
+        JsonRows(path, "cifar10", ("pgd",), "cm")
+    rows = JsonRows(path, "cifar10", ("pgd",), "cm")
+    assert (rows.ids, rows["0"]) == (("309", "0"), [[[8]]])
+
+
 @pytest.mark.usefixtures("small_index")
 def test_where_the_folder_cannot_be_written_to_the_index_goes_to_the_cache(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

@@ -2,8 +2,8 @@
 
 A file is ``{dataset: {key: {measurement: {id: value}}}}``; where values are lists or objects, an index of it holds the
 id and the first and last byte of each value, found in one pass over the brackets. It is kept beside the file, in
-``.index/``, or in a cache folder where that may not be written to, under a name that carries the file's size and time
-of change: a file that was replaced gets another index.
+``.index/``, or in a cache folder where that may not be written to, under a name that carries the file's size, time of
+change and inode: a file that was replaced gets another index, and that of the old one is removed.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,19 @@ _STEP[[ord("{"), ord("[")]] = 1
 _STEP[[ord("}"), ord("]")]] = -1
 
 
+class FileState(NamedTuple):
+    """What tells a file from another that took its place: size in bytes, time of change in ns, and inode."""
+
+    size: int
+    mtime_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> "FileState":
+        """Take the state out of what `os.stat` or `os.fstat` gave."""
+        return cls(status.st_size, status.st_mtime_ns, status.st_ino)
+
+
 class JsonRows:
     """The rows of one file of results, read one by one.
 
@@ -60,14 +73,16 @@ class JsonRows:
     def __init__(self, path: Path, dataset: str, keys: tuple[str, ...], measure: str) -> None:
         self.path = path
         with path.open("rb") as stream:
+            # Of the open file: the path may name another one before the index is made.
+            self._state = FileState.of(os.fstat(stream.fileno()))
             head = _HEAD.match(stream.read(_HEAD_BYTES))
             names = [] if head is None else [json.loads(name) for name in head.groups()]
             if head is None or names[0] != dataset or names[1] not in keys or names[2] != measure:
                 raise _malformed(path, f"names {names}" if names else "another beginning")
-            table = _load_index(path)
+            table = _load_index(path, self._state)
             if table is None:
                 table = _make_index(stream, path, head.end())
-                _save_index(path, table)
+                _save_index(path, self._state, table)
         self._places = {identifier: (first, stop) for identifier, first, stop in table.tolist()}
 
     @property
@@ -86,10 +101,15 @@ class JsonRows:
 
         Raises:
             KeyError: it has none.
-            ResultsError: the file was changed meanwhile.
+            ResultsError: the file was changed or replaced meanwhile.
         """
         first, stop = self._places[int(identifier)]
         with self.path.open("rb") as stream:
+            if FileState.of(os.fstat(stream.fileno())) != self._state:
+                raise ResultsError(
+                    f"Reading #{identifier} failed for {self.path}: expected the file that was opened, got another in "
+                    "its place. Open the dataset again."
+                )
             stream.seek(first)
             text = stream.read(stop - first)
         try:
@@ -155,17 +175,16 @@ def _value_edges(stream: BinaryIO, path: Path, start: int) -> Iterator[tuple[int
         raise _malformed(path, "its end too early")
 
 
-def _index_places(path: Path) -> list[Path]:
+def _index_places(path: Path, state: FileState) -> list[Path]:
     """Where the index of a file may lie: beside it, or in the user's cache."""
-    status = path.stat()
-    name = f"{path.name}.{status.st_size}-{status.st_mtime_ns}.npy"
+    name = f"{path.name}.{'-'.join(map(str, state))}.npy"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = hashlib.sha256(str(path.parent.resolve()).encode()).hexdigest()[:16]
     return [path.parent / INDEX_FOLDER / name, cache / "robust201" / folder / name]
 
 
-def _load_index(path: Path) -> NDArray[np.int64] | None:
-    for place in _index_places(path):
+def _load_index(path: Path, state: FileState) -> NDArray[np.int64] | None:
+    for place in _index_places(path, state):
         with contextlib.suppress(OSError, ValueError, EOFError):
             table: NDArray[np.int64] = np.load(place, allow_pickle=False)
             if table.dtype == np.int64 and table.ndim == 2 and table.shape[1] == 3:
@@ -173,8 +192,8 @@ def _load_index(path: Path) -> NDArray[np.int64] | None:
     return None
 
 
-def _save_index(path: Path, table: NDArray[np.int64]) -> None:
-    for place in _index_places(path):
+def _save_index(path: Path, state: FileState, table: NDArray[np.int64]) -> None:
+    for place in _index_places(path, state):
         # An index saves time and nothing else: where neither folder can be written to, it is made again.
         with contextlib.suppress(OSError):
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -182,4 +201,13 @@ def _save_index(path: Path, table: NDArray[np.int64]) -> None:
             with temporary.open("wb") as stream:
                 np.save(stream, table, allow_pickle=False)
             temporary.replace(place)
+            _remove_older(path, place)
             return
+
+
+def _remove_older(path: Path, place: Path) -> None:
+    """Remove the indexes of files that were at this path before."""
+    form = re.compile(rf"{re.escape(path.name)}\.\d+(-\d+)+\.npy")
+    for other in place.parent.iterdir():
+        if other != place and form.fullmatch(other.name):
+            other.unlink(missing_ok=True)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from pipeline.analysis.json_index import JsonRows, has_indexable_rows
+from pipeline.analysis.json_index import FileState, JsonRows, has_indexable_rows
 from pipeline.errors import FormatVersionError, ResultsError, closest
 from pipeline.perturbations import PERTURBATIONS, SEVERITIES, Perturbation
 from pipeline.records import CLEAN_STRENGTH
@@ -113,7 +113,7 @@ class ResultFiles:
         """
         self.path = path
         self.parquet = path if any(path.glob("dataset=*")) else path / PARQUET_FOLDER
-        self._rows: dict[Path, Rows] = {}
+        self._rows: dict[Path, tuple[FileState, Rows]] = {}
         if not (path / META_FILE).is_file() and not self.parquet.is_dir():
             raise ResultsError(
                 f"Opening a dataset failed for {path}: expected a folder with meta.json, got none. "
@@ -224,17 +224,21 @@ class ResultFiles:
     def rows(self, dataset: str, key: str, measure: str) -> Rows:
         """Open a file of results to read values one by one; a small or compressed one is read whole.
 
+        What was opened is kept as long as the file stays the same: one that was replaced is opened anew.
+
         Raises:
             ResultsError: there is no file, or it is not nested as it must be.
         """
         file = self.find(dataset, key, measure)
         if file is None:
             raise self.absence(dataset, key, measure)
-        rows = self._rows.get(file)
-        if rows is None:
-            indexed = has_indexable_rows(file)
-            rows = JsonRows(file, dataset, spellings(key), measure) if indexed else self.read(dataset, key, measure)
-            self._rows[file] = rows
+        state = FileState.of(file.stat())
+        held = self._rows.get(file)
+        if held is not None and held[0] == state:
+            return held[1]
+        indexed = has_indexable_rows(file)
+        rows = JsonRows(file, dataset, spellings(key), measure) if indexed else self.read(dataset, key, measure)
+        self._rows[file] = state, rows
         return rows
 
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
