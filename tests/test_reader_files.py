@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.analysis import json_index
+from pipeline.analysis import json_index, row_stream
 from pipeline.analysis.json_index import JsonRows, has_indexable_rows
 from pipeline.analysis.reader import RobustnessDataset
+from pipeline.analysis.row_stream import stream_rows
 from pipeline.errors import ArchitectureError, ConfigError, ResultsError
 from tests.conftest import read_tree
 from tests.fabricated import export, make_plan
@@ -171,6 +172,63 @@ def test_every_form_gives_the_same_answers(folder, tmp_path, form):
         data.accuracy(13_433, "cifar10", "pgd")
     with pytest.raises(ResultsError):
         data.query("cifar10", "pgd", "predictions")
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst", ".parquet"])
+@pytest.mark.parametrize("damage", ["cut short", "changed"])
+def test_a_damaged_file_is_named(tmp_path, monkeypatch, suffix, damage):
+    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 1)
+    if suffix == ".parquet":
+        export(tmp_path, make_plan(range(40), ["pgd"]), formats=("parquet",))
+        path = tmp_path / "parquet/dataset=cifar10/key=pgd/part-0.parquet"
+    else:
+        export(tmp_path, make_plan(range(40), ["pgd"]), compression=suffix[1:] or None)
+        path = tmp_path / f"cifar10/pgd_cm.json{suffix}"
+    content = bytearray(path.read_bytes())
+    if damage == "cut short":
+        del content[-9:]
+    else:
+        content[: len(content) - 4] = b"\xff" * (len(content) - 4)
+    data = RobustnessDataset(tmp_path)
+    strengths = data.strengths("cifar10", "pgd")
+    assert len(strengths) == 3
+    path.write_bytes(content)
+    with pytest.raises(ResultsError, match=path.name):
+        list(data.files.iter_rows("cifar10", "pgd", "cm"))
+    with pytest.raises(ResultsError, match=path.name):
+        data.query("cifar10", "pgd", "cm")
+
+
+@pytest.mark.usefixtures("small_index")
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"cifar10": {"pgd": {"cm": {"x": [1]}}}}',
+        '{"cifar10": {"fog": {"cm": {"1": [1]}}}}',
+        '{"cifar10": {"pgd": {"cm": {"1": [1,]}}}}',
+        '{"cifar10": {"pgd": {"cm": {"1": [1]',
+        '{"cifar10": {"pgd": {"cm": {"1": 5, "2": [1]}}}}',
+        "[]",
+    ],
+)
+def test_going_through_a_file_of_another_form_is_refused(tmp_path, text):
+    path = tmp_path / "pgd_cm.json"
+    path.write_text(text)
+    with pytest.raises(ResultsError, match="Export or download it again"):
+        list(stream_rows(path, "cifar10", ("pgd", "pgd@Linf"), "cm"))
+
+
+def test_going_through_a_file_takes_what_python_writes_and_only_what_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(row_stream, "PIECE_BYTES", 50)
+    path = tmp_path / "pgd_cm.json"
+    path.write_text('{"cifar10": {"pgd": {"cm": {"1": [NaN], "2": [[1]], "3": ' + 60 * " " + "[1,]}}}}")
+    monkeypatch.setattr(json_index, "HEAD_BYTES", 40)
+    monkeypatch.setattr(row_stream, "HEAD_BYTES", 40)
+    rows = stream_rows(path, "cifar10", ("pgd",), "cm")
+    assert next(rows)[1] == pytest.approx([np.nan], nan_ok=True)
+    assert next(rows) == ("2", [[1]])
+    with pytest.raises(ResultsError, match="something else for 3"):
+        next(rows)
 
 
 def read_all(data: RobustnessDataset, order: int) -> list:

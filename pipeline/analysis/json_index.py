@@ -27,10 +27,12 @@ MIN_INDEXED_BYTES = 1 << 16
 INDEX_FOLDER = ".index"
 
 _CHUNK_BYTES = 1 << 24
-_VALUE_DEPTH = 5
+VALUE_DEPTH = 5
 """Brackets that are open inside a value that is a list or an object."""
 
-_HEAD_BYTES = 1 << 12
+HEAD_BYTES = 1 << 12
+"""Bytes that the names in front of the first value have at most."""
+
 _HEAD = re.compile(
     rb'\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*'
 )
@@ -75,13 +77,10 @@ class JsonRows:
         with path.open("rb") as stream:
             # Of the open file: the path may name another one before the index is made.
             self._state = FileState.of(os.fstat(stream.fileno()))
-            head = _HEAD.match(stream.read(_HEAD_BYTES))
-            names = [] if head is None else [json.loads(name) for name in head.groups()]
-            if head is None or names[0] != dataset or names[1] not in keys or names[2] != measure:
-                raise _malformed(path, f"names {names}" if names else "another beginning")
+            start = match_head(stream.read(HEAD_BYTES), path, dataset, keys, measure)
             table = _load_index(path, self._state)
             if table is None:
-                table = _make_index(stream, path, head.end())
+                table = _make_index(stream, path, start)
                 _save_index(path, self._state, table)
         self._places = {identifier: (first, stop) for identifier, first, stop in table.tolist()}
 
@@ -115,7 +114,7 @@ class JsonRows:
         try:
             return json.loads(text)
         except ValueError as error:
-            raise _malformed(self.path, f"something else for {identifier} ({error})") from error
+            raise malformed(self.path, f"something else for {identifier} ({error})") from error
 
 
 def has_indexable_rows(path: Path) -> bool:
@@ -123,12 +122,36 @@ def has_indexable_rows(path: Path) -> bool:
     if path.suffix != ".json" or path.stat().st_size < MIN_INDEXED_BYTES:
         return False
     with path.open("rb") as stream:
-        start = stream.read(_HEAD_BYTES)
+        start = stream.read(HEAD_BYTES)
     head = _HEAD.match(start)
     return head is not None and re.match(rb'\s*"\d+"\s*:\s*[\[{]', start[head.end() :]) is not None
 
 
-def _malformed(path: Path, got: str) -> ResultsError:
+def match_head(text: bytes, path: Path, dataset: str, keys: tuple[str, ...], measure: str) -> int:
+    """Find where the values of a file begin.
+
+    Args:
+        text: the file's beginning, of `HEAD_BYTES` or more.
+        path: the file.
+        dataset: the outermost name in the file.
+        keys: spellings of the key that the second name may have.
+        measure: the third name.
+
+    Returns:
+        The first byte behind the brackets and names.
+
+    Raises:
+        ResultsError: the names are others.
+    """
+    head = _HEAD.match(text)
+    names = [] if head is None else [json.loads(name) for name in head.groups()]
+    if head is None or names[0] != dataset or names[1] not in keys or names[2] != measure:
+        raise malformed(path, f"names {names}" if names else "another beginning")
+    return head.end()
+
+
+def malformed(path: Path, got: str) -> ResultsError:
+    """Make the error of a file of another form."""
     return ResultsError(
         f"Reading failed for {path}: expected {{dataset: {{key: {{measurement: {{id: value}}}}}}}}, got {got}. "
         "Export or download it again."
@@ -140,13 +163,13 @@ def _make_index(stream: BinaryIO, path: Path, start: int) -> NDArray[np.int64]:
     first = -1
     end_of_last = start
     for place, depth in _value_edges(stream, path, start):
-        if depth == _VALUE_DEPTH:
+        if depth == VALUE_DEPTH:
             first = place
-        elif depth == _VALUE_DEPTH - 1:
+        elif depth == VALUE_DEPTH - 1:
             stream.seek(max(end_of_last, first - _MAX_ID_BYTES))
             match = _ID.search(stream.read(first - stream.tell()))
             if match is None:
-                raise _malformed(path, f"no id before byte {first}")
+                raise malformed(path, f"no id before byte {first}")
             rows.append((int(match[1]), first, place + 1))
             end_of_last = place + 1
     return np.array(rows, dtype=np.int64).reshape(-1, 3)
@@ -154,25 +177,40 @@ def _make_index(stream: BinaryIO, path: Path, start: int) -> NDArray[np.int64]:
 
 def _value_edges(stream: BinaryIO, path: Path, start: int) -> Iterator[tuple[int, int]]:
     """Give the brackets that open and close values: their places, and the depth after them."""
-    depth = _VALUE_DEPTH - 1
+    depth = VALUE_DEPTH - 1
     offset = start
     while True:
         stream.seek(offset)
-        chunk = np.frombuffer(stream.read(_CHUNK_BYTES), np.uint8)
-        if not len(chunk):
+        chunk = stream.read(_CHUNK_BYTES)
+        if not chunk:
             break
-        steps = _STEP[chunk]
-        places = np.flatnonzero(steps)
-        turns = steps[places]
-        depths = depth + np.cumsum(turns, dtype=np.int64)
-        opens = (turns > 0) & (depths == _VALUE_DEPTH)
-        closes = (turns < 0) & (depths == _VALUE_DEPTH - 1)
-        edges = np.flatnonzero(opens | closes)
-        yield from zip((places[edges] + offset).tolist(), depths[edges].tolist(), strict=True)
-        depth = int(depths[-1]) if len(depths) else depth
+        edges, depth = find_edges(chunk, depth)
+        yield from ((offset + place, depth_there) for place, depth_there in edges)
         offset += len(chunk)
     if depth:
-        raise _malformed(path, "its end too early")
+        raise malformed(path, "its end too early")
+
+
+def find_edges(piece: bytes, depth: int) -> tuple[list[tuple[int, int]], int]:
+    """Find the brackets in a piece of a file that open and close values.
+
+    Args:
+        piece: the text.
+        depth: brackets that are open in front of it.
+
+    Returns:
+        Places in the piece, each with the depth after it (`VALUE_DEPTH` where a value begins, one less where it
+        ends), and the depth at the end.
+    """
+    steps = _STEP[np.frombuffer(piece, np.uint8)]
+    places = np.flatnonzero(steps)
+    turns = steps[places]
+    depths = depth + np.cumsum(turns, dtype=np.int64)
+    opens = (turns > 0) & (depths == VALUE_DEPTH)
+    closes = (turns < 0) & (depths == VALUE_DEPTH - 1)
+    edges = np.flatnonzero(opens | closes)
+    found = list(zip(places[edges].tolist(), depths[edges].tolist(), strict=True))
+    return found, int(depths[-1]) if len(depths) else depth
 
 
 def _index_places(path: Path, state: FileState) -> list[Path]:

@@ -192,10 +192,6 @@ def _section(results: "DatasetResults", rows: Sequence[SummaryRow]) -> str:
             blocks.append(_figure_block(row, frame, results, identifier))
             links.append(f'<a href="#{identifier}">{html.escape(row.title)}</a>')
     name = html.escape(results.name)
-    left_out = [f"{measure} of {key}" for measure in ("confidence", "cm") for key in results.too_large(measure)]
-    if left_out:
-        text = html.escape(", ".join(left_out))
-        blocks.append(f'<p class="warning">Left out, as the files are too large to be read as a whole: {text}.</p>')
     return (
         f'<section data-dataset="{name}"><h2>{name}</h2><nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
         f"{''.join(blocks)}{_table(rows)}</section>"

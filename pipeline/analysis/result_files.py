@@ -1,13 +1,13 @@
 """The files of an exported or published dataset: where they are, how their keys are spelled, what is in them."""
 
-import gzip
 import json
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from pipeline.analysis import json_index
 from pipeline.analysis.json_index import FileState, JsonRows, has_indexable_rows
+from pipeline.analysis.row_stream import read_pieces, stream_rows
 from pipeline.errors import FormatVersionError, ResultsError, closest
 from pipeline.perturbations import PERTURBATIONS, SEVERITIES, Perturbation
 from pipeline.records import CLEAN_STRENGTH
@@ -64,12 +64,12 @@ def parquet_name(dataset: str, key: str) -> str:
 
 
 def read_bytes(file: Path) -> bytes:
-    """Read a file, decompressed if its name ends in ``.gz`` or ``.zst``."""
-    if file.suffix == ".zst":
-        from pipeline.analysis.parquet_results import decompress
+    """Read a file, decompressed if its name ends in ``.gz`` or ``.zst``.
 
-        return decompress(file)
-    return gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    Raises:
+        ResultsError: the compressed file is damaged.
+    """
+    return b"".join(read_pieces(file))
 
 
 def read_json(file: Path, missing: Any = _REQUIRED) -> Any:
@@ -87,7 +87,7 @@ def read_json(file: Path, missing: Any = _REQUIRED) -> Any:
         return missing
     try:
         return json.loads(read_bytes(file))
-    except (json.JSONDecodeError, UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ResultsError(
             f"Reading failed for {file}: expected JSON, got something else ({error}). "
             "Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file again."
@@ -240,6 +240,30 @@ class ResultFiles:
         rows = JsonRows(file, dataset, spellings(key), measure) if indexed else self.read(dataset, key, measure)
         self._rows[file] = state, rows
         return rows
+
+    def iter_rows(self, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
+        """Go through a measurement whose values are lists or objects, with one architecture's in memory at a time.
+
+        JSON is read from its beginning to its end, compressed or not, and Parquet by row group; a file below
+        `pipeline.analysis.json_index.MIN_INDEXED_BYTES` is read whole.
+
+        Yields:
+            Id and value, in the order of the file.
+
+        Raises:
+            ResultsError: there is no file, or it is damaged or not nested as it must be.
+        """
+        file = self.find(dataset, key, measure)
+        if file is None:
+            raise self.absence(dataset, key, measure)
+        if file.suffix == ".parquet":
+            from pipeline.analysis.parquet_results import iter_rows
+
+            yield from iter_rows(file, measure)
+        elif file.stat().st_size < json_index.MIN_INDEXED_BYTES:
+            yield from self.read(dataset, key, measure).items()
+        else:
+            yield from stream_rows(file, dataset, spellings(key), measure)
 
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
         """Read a measurement: value by id.
