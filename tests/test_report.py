@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from pipeline import __version__
 from pipeline.analysis import json_index, row_stream
 from pipeline.analysis.dataset_results import read_results
 from pipeline.analysis.figures import FIGURES
@@ -120,6 +121,17 @@ def test_partial_results_are_shown_as_far_as_they_go(tmp_path):
     dataset = RobustnessDataset(tmp_path / "dataset")
     assert [row.n_architectures for row in summary_table(dataset)] == [1, 1, 1, 1]
     assert "A partial export: 2 evaluations are missing" in write_report(dataset, tmp_path / "report.html").read_text()
+
+
+def test_an_imported_dataset_that_was_exported_again_has_a_report(tmp_path, robust201):
+    export(tmp_path / "dataset", make_plan([0, 2], ["clean", "pgd"], measurements=("accuracy", "cm")))
+    assert robust201("import-json", tmp_path / "dataset", tmp_path / "results").code == 0
+    again = ("export", tmp_path / "results", tmp_path / "again", "--processes", 1, "--licence", "gpl-3.0")
+    assert robust201(*again).code == 0
+    text = write_report(RobustnessDataset(tmp_path / "again"), tmp_path / "report.html").read_text()
+    facts = re.search("<p>(2 of 6,466.*?)[.] Accuracy", text)[1]
+    # Nothing is said of the images: an import's sweep.json tells of no choice.
+    assert facts == f"2 of 6,466 non-isomorphic architectures; 2 keys; 1 dataset; robust201 {__version__}"
 
 
 def test_a_folder_without_accuracies_is_refused(tmp_path):

@@ -165,9 +165,10 @@ def _overview(dataset: RobustnessDataset, frame: "pd.DataFrame") -> str:
         f"{n_datasets} dataset{'' if n_datasets == 1 else 's'}",
     ]
     if dataset.sweep is not None:
-        images: dict[str, Any] = dataset.sweep["sweep"]["images"]
-        count = images.get("count")
-        facts.append("all test images" if count is None else f"{count:,} test images (seed {images.get('seed')})")
+        images: dict[str, Any] | None = dataset.sweep["sweep"].get("images")  # an import has none
+        if images is not None:
+            count = images.get("count")
+            facts.append("all test images" if count is None else f"{count:,} test images (seed {images.get('seed')})")
         facts.append(f"robust201 {dataset.sweep['robust201']}")
     text = f"<p>{html.escape('; '.join(facts))}. Accuracy is the share of images classified correctly.</p>"
     if dataset.missing:
