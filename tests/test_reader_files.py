@@ -16,6 +16,7 @@ from pipeline.analysis.row_stream import stream_rows
 from pipeline.errors import ArchitectureError, ConfigError, ResultsError
 from tests.conftest import read_tree
 from tests.fabricated import export, make_plan
+from tests.small_results import write_results
 
 ARCHITECTURES = (0, 2, 10, 309, 991)
 MEASURES = ("accuracy", "confidence", "cm")
@@ -287,3 +288,14 @@ def test_ranks(folder):
     assert all(everyone[i] == everyone[int(data.get_uid(i))] for i in everyone.index)
     with pytest.raises(ConfigError, match=r"expected a strength of 0\.5, 1, 8, got 2"):
         data.rank("cifar10", "pgd", 2.0)
+
+
+def test_an_architecture_without_a_clean_value_has_no_rank_by_it(tmp_path):
+    data = RobustnessDataset(
+        write_results(
+            tmp_path, {"clean": {"0": 0.5, "9": 0.75}, "pgd": {"0": [0.5, 0.25], "2": [0.4, 0.2], "9": [0, 0]}}
+        )
+    )
+    assert data.rank("cifar10", "pgd", 0).to_dict() == {9: 1, 0: 2}
+    assert data.rank("cifar10", "pgd", 1.0).to_dict() == {0: 1, 2: 2, 9: 3}
+    assert data.rank("cifar10", "pgd").to_dict() == {0: 1, 2: 2, 9: 3}

@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 
 from pipeline.analysis.reader import RobustnessDataset
-from pipeline.analysis.result_files import in_table_order, kind_of, row_of
+from pipeline.analysis.result_files import in_table_order, kind_of, row_of, values_by_strength
 from pipeline.datasets import DATASETS
-from pipeline.errors import ResultsError
 from pipeline.records import CLEAN_STRENGTH
 
 CLEAN = "clean"
@@ -149,25 +148,10 @@ class DatasetResults:
                 continue
             strengths: Sequence[float] = self.reader.strengths(self.name, name)
             for index, row in self.reader.files.iter_rows(self.name, name, measure):
-                values = [row] if kind_of(name) == "clean" else _by_strength(row)
-                if len(values) != len(strengths):
-                    raise ResultsError(
-                        f"Reading failed for #{index} {self.name} {name} {measure}: expected {len(strengths)} values, "
-                        f"one a strength, got {len(values)}. Export or download the file again."
-                    )
+                what = f"#{index} {self.name} {name} {measure}"
+                values = [row] if kind_of(name) == "clean" else values_by_strength(row, strengths, what)
                 for strength, value in zip(strengths, values, strict=True):
                     yield NestedRow(paper_key(name), float(strength), value)
-
-
-def _by_strength(row: Any) -> Sequence[Any]:
-    """Give a row's values one a strength, also where each name of a measurement holds a list of them.
-
-    How the published confidences nest strengths is not written down; both ways are read.
-    """
-    if not isinstance(row, dict):
-        return list(row)
-    n_strengths = min((len(values) for values in row.values()), default=0)
-    return [{name: values[place] for name, values in row.items()} for place in range(n_strengths)]
 
 
 def paper_key(key: str) -> str:

@@ -58,6 +58,32 @@ def in_table_order(keys: Iterable[str]) -> list[str]:
     return sorted(keys, key=lambda key: (order.index(row.key) if (row := row_of(key)) else len(order), key))
 
 
+def values_by_strength(row: Any, strengths: Sequence[float], what: str) -> list[Any]:
+    """Take a row's values apart, one a strength.
+
+    How the published confidences nest strengths is not written down: a list of objects and an object of lists are read.
+
+    Args:
+        row: as in the file: a list, an object of lists, or a number; not a matrix of clean images, a list too.
+        strengths: what the values stand for.
+        what: architecture, dataset, key and measurement, for the error.
+
+    Raises:
+        ResultsError: there are more or fewer values than strengths.
+    """
+    if isinstance(row, dict):
+        n_values = min((len(values) for values in row.values()), default=0)
+        row = [{name: values[place] for name, values in row.items()} for place in range(n_values)]
+    elif not isinstance(row, list):
+        row = [row]
+    if len(row) != len(strengths):
+        raise ResultsError(
+            f"Reading failed for {what}: expected {len(strengths)} values, one a strength, got {len(row)}. "
+            "Export or download the file again."
+        )
+    return list(row)
+
+
 def parquet_name(dataset: str, key: str) -> str:
     """Name of the Parquet file of a dataset and key, relative to the dataset's folder."""
     return f"{PARQUET_FOLDER}/dataset={dataset}/key={key}/part-0.parquet"
