@@ -20,6 +20,9 @@ META_FILE = "meta.json"
 SWEEP_FILE = "sweep.json"
 MISSING_FILE = "missing.json"
 
+RESULTS_FOLDER_FILE = "format.json"
+"""What a sweep's results folder has, and no exported dataset."""
+
 PARQUET_FOLDER = "parquet"
 """Folder of the analysis-ready Parquet files of an export."""
 
@@ -141,9 +144,14 @@ class ResultFiles:
         self.parquet = path if any(path.glob("dataset=*")) else path / PARQUET_FOLDER
         self._rows: dict[Path, tuple[FileState, Rows]] = {}
         if not (path / META_FILE).is_file() and not self.parquet.is_dir():
+            got, fix = (
+                "none",
+                "Name the folder that `robust201 export` wrote, its parquet folder, or the published dataset's",
+            )
+            if (path / RESULTS_FOLDER_FILE).is_file():
+                got, fix = "the shards of a sweep", f"Export them first: `robust201 export {path} DATASET --partial`"
             raise ResultsError(
-                f"Opening a dataset failed for {path}: expected a folder with meta.json, got none. "
-                "Name the folder that `robust201 export` wrote, its parquet folder, or the unpacked published dataset."
+                f"Opening a dataset failed for {path}: expected a folder with meta.json, got {got}. {fix}."
             )
         told = (path / META_FILE).is_file()
         self.meta: dict[str, Any] = read_json(path / META_FILE) if told else self._meta_of_parquet()
