@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from pipeline.config import SweepConfig, load_config
-from pipeline.files import bundled, sha256_of
+from pipeline.files import bundled, make_folder, sha256_of
 from pipeline.plan import Plan, assumed_facts, make_plan
 from pipeline.plan_file import load_plan, save_plan
 from pipeline.records import EvaluationResult, Part, Unit
@@ -296,6 +296,8 @@ def main() -> None:
         print(STEPS[arguments.step](arguments.folder))
         print(_peak_mib())
         return
+    if arguments.folder is not None:
+        make_folder(arguments.folder)
     folder = Path(tempfile.mkdtemp(prefix="robust201-store-", dir=arguments.folder))
     try:
         measure_all(folder, arguments.scale)

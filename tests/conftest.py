@@ -194,3 +194,10 @@ def read_tree(folder: Path) -> dict[str, bytes]:
 def names(paths: Sequence[Path]) -> list[str]:
     """File names, sorted."""
     return sorted(path.name for path in paths)
+
+
+@pytest.fixture
+def finished(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> Path:
+    """The results folder of a complete sweep of ten evaluations."""
+    assert robust201("run", write_sweep()).code == 0
+    return tmp_path / "results"

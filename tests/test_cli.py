@@ -27,13 +27,6 @@ VERBS = (
 ESCAPE = "\x1b"
 
 
-@pytest.fixture
-def finished(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> Path:
-    """The results folder of a complete sweep."""
-    assert robust201("run", write_sweep()).code == 0
-    return tmp_path / "results"
-
-
 def test_every_verb_of_the_documentation_exists() -> None:
     names = {command.name or command.callback.__name__ for command in app.registered_commands}
     assert names == set(VERBS)

@@ -14,12 +14,6 @@ from tests.faults.flip_bits import flip_bits, make_store
 from tests.shard_support import make_results, make_unit
 
 
-@pytest.fixture
-def finished(tmp_path, write_sweep, robust201) -> Path:
-    assert robust201("run", write_sweep()).code == 0
-    return tmp_path / "results"
-
-
 def test_flipped_bits_are_found_wherever_they_are(tmp_path):
     assert flip_bits(make_store(tmp_path), 120) == []
 

@@ -44,10 +44,10 @@ def read_table(
     Raises:
         ResultsError: a file is missing or damaged, or has more or fewer values than strengths.
     """
-    strengths = files.strengths(dataset, key)
+    found, strengths = read(dataset, key, measure), files.strengths(dataset, key)
     rows = {
         i: [row] if key == "clean" else values_by_strength(row, strengths, f"#{i} {dataset} {key} {measure}")
-        for i, row in read(dataset, key, measure).items()
+        for i, row in found.items()
     }
     if kind_of(key) == "attack" and files.find(dataset, "clean", measure) is not None:
         clean = read(dataset, "clean", measure)

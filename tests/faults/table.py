@@ -54,8 +54,8 @@ FAULTS = (
     Fault("drain-too-slow", workers.drain_past_deadline, "3, resumed: 0"),
     Fault("drain-too-slow-inline", workers.drain_past_deadline_inline, "3, resumed: 0", is_short=True),
     Fault("interrupted-twice", workers.interrupt_twice, "3, resumed: 0"),
-    Fault("clock-jumps", clocks.jump_clock, "the run goes on: 0", is_short=True, repeats=3),
-    Fault("second-driver", drivers.second_driver, "refused: 4; takes over the dead: 0", is_short=True),
+    Fault("clock-jumps", clocks.jump_clock, "the run goes on: 0", repeats=3),
+    Fault("second-driver", drivers.second_driver, "refused: 4; takes over the dead: 0"),
     Fault("second-driver-elsewhere", drivers.second_driver_elsewhere, "refused: 4; takes over the dead: 0"),
     Fault("stopped-driver-elsewhere", drivers.stopped_driver_elsewhere, "replaced: 4; the other: 0"),
 )
