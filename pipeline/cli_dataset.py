@@ -99,7 +99,7 @@ def compare(
     tolerance: Annotated[float, typer.Option(min=0, help="Largest difference of accuracy that is let pass.")] = 0.0,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the accuracies of two result sets; 0 within the tolerance, 3 beyond it."""
+    """Compare the accuracies that two result sets both have; 0 within the tolerance, 3 beyond it."""
     from pipeline.comparing import compare_results
 
     report = compare_results(first, second, tolerance=tolerance)

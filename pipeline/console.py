@@ -158,7 +158,6 @@ def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int
     computed = f"{tally.computed:,.1f}".removesuffix(".0")
     say(
         f"Computed {computed} evaluations in {show_duration(tally.seconds)} of worker time; "
-        f" evaluations in {show_duration(tally.seconds)} of worker time; "
         f"{len(tally.failures)} parts failed, {tally.deaths} workers died, {tally.preemptions} were preempted."
     )
     # One damaged checkpoint fails every part of its network in the same words.
