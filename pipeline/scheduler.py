@@ -19,7 +19,10 @@ from pipeline.records import Bundle, Part, Receipt, UnitFailure
 POLL_SECONDS = 0.5
 
 MAX_FRUITLESS_DEATHS = 20
-"""Workers that may die in a row without one result between them: past that the machines are at fault, not the units."""
+"""Workers that may die without one result between them: past that the machines are at fault, not the units.
+
+A part that has killed a worker before and does so again, alone, says nothing new of the machines and is not counted.
+"""
 
 
 @dataclass
@@ -155,18 +158,21 @@ class Scheduler:
                 self._in_flight -= 1
                 self._requeue(event)
             case WorkerLost():
-                self._count_lost_worker(event.preempted, event.reason, "a worker that starts")
+                self._count_lost_worker(event.preempted)
+                if not event.preempted:
+                    self._count_fruitless_death(event.reason, "a worker that has no part")
 
-    def _count_lost_worker(self, preempted: bool, reason: str, what: str) -> None:
-        if preempted:
-            self._tally.preemptions += 1
-            return
-        self._tally.deaths += 1
+    def _count_lost_worker(self, preempted: bool) -> None:
+        self._tally.preemptions += preempted
+        self._tally.deaths += not preempted
+
+    def _count_fruitless_death(self, reason: str, what: str) -> None:
         self._fruitless_deaths += 1
         if self._fruitless_deaths > MAX_FRUITLESS_DEATHS:
             raise EvaluationError(
-                f"Running workers failed for {what}: expected results, got {self._fruitless_deaths} deaths in a row "
-                f"({reason}). Look at the workers' logs, or run it in one process with --executor inline."
+                f"Running workers failed for {what}: expected results, got {self._fruitless_deaths} deaths in a row, "
+                f"no part's second among them ({reason}). Look at the workers' logs, or run it in one process with "
+                "--executor inline."
             )
 
     def _close(self, piece: _Slice, strengths: tuple[float, ...]) -> None:
@@ -185,7 +191,7 @@ class Scheduler:
                 self._count(receipt)
                 self._on_event(receipt, self._tally)
             remaining = self._open_parts(lost.bundle)
-            self._count_lost_worker(lost.preempted, lost.reason, lost.bundle.parts[0].label)
+            self._count_lost_worker(lost.preempted)
         if not remaining:
             return
         if not lost.started or lost.preempted:
@@ -196,6 +202,8 @@ class Scheduler:
             self._waiting.appendleft(_bundle_of(lost.bundle, others))
         piece = _slice_of(suspect), suspect.strengths[0]
         self._deaths[piece] += 1
+        if self._deaths[piece] == 1:
+            self._count_fruitless_death(lost.reason, suspect.label)
         if self._deaths[piece] >= self._max_attempts:
             message = f"Evaluating failed for {suspect.label}: its worker died each time ({lost.reason})."
             failure = UnitFailure(suspect, "killed", message, "", self._deaths[piece])

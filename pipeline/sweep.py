@@ -266,6 +266,7 @@ def compute(
             draining = draining_on_signals(say, execution.drain_seconds)
             with draining as request, closing(start_executor()) as executor:
                 tracker.watch(metrics=executor.metrics, gpus_per_worker=executor.gpus_per_worker)
+                tracker.write(state="running")  # the first event may be a quarter of an hour away
                 log.write("run_started", f"{len(bundles)} bundles, {len(outlook.missing)} parts")
 
                 def should_drain() -> bool:

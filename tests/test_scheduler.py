@@ -96,6 +96,18 @@ def test_a_poison_part_is_isolated_and_given_up_and_the_rest_is_done() -> None:
     assert tally.deaths == 3
 
 
+@pytest.mark.parametrize("n_good", [0, 12])
+def test_many_poison_parts_end_no_run(n_good: int) -> None:
+    poison = {f"{number}-pgd": 99 for number in range(12)}
+    bundles = [make_bundle(number, ("pgd",)) for number in range(12)]
+    good = [make_bundle(12 + number, ("clean",)) for number in range(n_good)]
+    tally = Scheduler(ScriptedExecutor(deadly=poison), max_attempts=3).run(good + bundles)
+    assert {(failure.part.unit.id, failure.kind, failure.attempt) for failure in tally.failures} == {
+        (unit, "killed", 3) for unit in poison
+    }
+    assert (tally.deaths, tally.parts, tally.remaining) == (36, n_good, 0)
+
+
 def test_a_part_that_kills_its_worker_once_is_retried() -> None:
     executor = ScriptedExecutor(deadly={"0-fog": 1, "2-clean": 2})
     tally = Scheduler(executor, max_attempts=3).run([make_bundle(a) for a in range(3)])

@@ -275,6 +275,10 @@ class ResultFiles:
         self._rows[file] = state, rows
         return rows
 
+    def forget(self) -> None:
+        """Drop what `rows` keeps of the files read so far: whoever reads many once need not hold them all."""
+        self._rows.clear()
+
     def iter_rows(self, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
         """Go through a measurement whose values are lists or objects, with one architecture's in memory at a time.
 
