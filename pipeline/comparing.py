@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.analysis.reader import RobustnessDataset
-from pipeline.analysis.result_files import row_of, values_by_strength
+from pipeline.analysis.result_files import RESULTS_FOLDER_FILE, row_of, values_by_strength
 from pipeline.errors import InputError
 from pipeline.imported_plan import load_any_plan
 from pipeline.perturbations import PERTURBATIONS
@@ -169,7 +169,7 @@ def read_accuracies(folder: Path) -> Accuracies:
     Raises:
         InputError: the folder is none of them.
     """
-    if (folder / "format.json").is_file():
+    if (folder / RESULTS_FOLDER_FILE).is_file():
         return _accuracies_of_shards(folder)
     return _accuracies_of_dataset(RobustnessDataset(folder))
 
