@@ -13,13 +13,14 @@ from pipeline.files import write_text
 from pipeline.metrics import Metrics, SilentMetrics
 from pipeline.plan import Plan
 from pipeline.records import Part, Receipt, Unit, UnitFailure
+from pipeline.scheduler import RunTally
 from pipeline.work_log import WorkLog
 
 PROGRESS_FILE = "progress.json"
 FAILURES_FILE = "failures.jsonl"
 _PROGRESS_SECONDS = 2.0
 
-SETTLING_SECONDS = 15.0
+RATE_SECONDS = 15.0
 """Age of a run from which its rate is told."""
 
 
@@ -52,7 +53,7 @@ class Progress:
     @property
     def is_settled(self) -> bool:
         """Whether the run is old enough for its rate to mean something: the first parts to end are the cheapest."""
-        return self.units_of_this_run > 0 and time.monotonic() - self.started >= SETTLING_SECONDS
+        return self.units_of_this_run > 0 and time.monotonic() - self.started >= RATE_SECONDS
 
     @property
     def seconds_left(self) -> float | None:
@@ -102,7 +103,7 @@ class Tracker:
         self._log = log
         self._metrics: Metrics = SilentMetrics()
         self._gpus_per_worker = read_progress(folder).get("gpus_per_worker")  # of the last run, until one is known
-        self._deaths = self._preemptions = 0
+        self._tally = RunTally()
         self._missing: defaultdict[tuple[str, str], float] = defaultdict(float)
         for part in missing:
             share = (part.stop - part.start) / part.unit.n_images
@@ -123,8 +124,14 @@ class Tracker:
         """Take over from a started executor where metrics go and what a worker occupies."""
         self._metrics, self._gpus_per_worker = metrics, gpus_per_worker
 
-    def count(self, event: Event) -> None:
-        """Take an event into account; the files follow within seconds."""
+    def count(self, event: Event, tally: RunTally) -> None:
+        """Take an event into account; the files follow within seconds.
+
+        Args:
+            event: what happened.
+            tally: what the run did so far, the event included.
+        """
+        self._tally = tally
         match event:
             case Receipt():
                 self._receive(event)
@@ -161,8 +168,6 @@ class Tracker:
             self.progress.units_of_this_run += 1
 
     def _lose(self, preempted: bool, reason: str, units: Collection[Unit]) -> None:
-        self._preemptions += preempted
-        self._deaths += not preempted
         self._metrics.record(f"robust201_{'preemptions' if preempted else 'worker_deaths'}_total")
         concerned: Collection[Unit | None] = units or [None]
         for unit in concerned:
@@ -204,7 +209,7 @@ class Tracker:
             "macs_per_second": progress.macs_per_second if known else None,
             "seconds_left": progress.seconds_left if known else None,
             "gpus_per_worker": self._gpus_per_worker,
-            "deaths": self._deaths,
-            "preemptions": self._preemptions,
+            "deaths": self._tally.deaths,
+            "preemptions": self._tally.preemptions,
         }
         write_text(self._folder / PROGRESS_FILE, json.dumps(payload))

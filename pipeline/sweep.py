@@ -255,8 +255,7 @@ def compute(
     tracker = Tracker(outlook.plan, outlook.missing, folder, outlook.done, log)
 
     def observe(event: Event, tally: RunTally) -> None:
-        del tally
-        tracker.count(event)
+        tracker.count(event, tally)
         on_progress(tracker.progress, event)
 
     tally = RunTally()

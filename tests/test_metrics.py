@@ -16,6 +16,7 @@ from pipeline.metrics import METRICS, SilentMetrics
 from pipeline.plan_file import load_plan
 from pipeline.progress import Tracker
 from pipeline.records import Part, Receipt, UnitFailure
+from pipeline.scheduler import RunTally
 from pipeline.sweep import prepare_sweep
 from pipeline.work_log import WorkLog
 from tests.conftest import REPOSITORY, MakeFields, MakeSweep
@@ -57,12 +58,15 @@ def test_events_become_numbers_and_lines(make_sweep: MakeSweep) -> None:
     tracker.watch(metrics=recorded, gpus_per_worker=0.5)
     clean, fgsm = (Part(unit, unit.strengths, 0, unit.n_images) for unit in load_plan(config.results).units)
     bundle = outlook.plan.bundles([clean, fgsm])[0]
-    tracker.count(base.BundleLost(bundle, started=True, preempted=True, reason="the machine was taken away"))
-    tracker.count(base.BundleLost(bundle, started=False, preempted=False, reason="it waited"))
-    tracker.count(Receipt(clean.unit.id, (0.0,), 0, 4, "a", 2.0))
-    tracker.count(Receipt(clean.unit.id, (0.0,), 4, 10, "b", 3.0))
-    tracker.count(base.BundleLost(bundle, started=True, preempted=False, reason="out of luck"))
-    tracker.count(UnitFailure(fgsm, "killed", "its worker died each time", "", 3))
+    for event in (
+        base.BundleLost(bundle, started=True, preempted=True, reason="the machine was taken away"),
+        base.BundleLost(bundle, started=False, preempted=False, reason="it waited"),
+        Receipt(clean.unit.id, (0.0,), 0, 4, "a", 2.0),
+        Receipt(clean.unit.id, (0.0,), 4, 10, "b", 3.0),
+        base.BundleLost(bundle, started=True, preempted=False, reason="out of luck"),
+        UnitFailure(fgsm, "killed", "its worker died each time", "", 3),
+    ):
+        tracker.count(event, RunTally(deaths=4, preemptions=7))
     tracker.write(state="finished")
     assert recorded.values.pop(("robust201_seconds_left",)) > 0
     assert recorded.values == {
@@ -77,7 +81,7 @@ def test_events_become_numbers_and_lines(make_sweep: MakeSweep) -> None:
     }
     assert tracker.progress.done_evaluations == 1
     progress = json.loads((config.results / "progress.json").read_text())
-    assert (progress["preemptions"], progress["deaths"], progress["gpus_per_worker"]) == (1, 1, 0.5)
+    assert (progress["preemptions"], progress["deaths"], progress["gpus_per_worker"]) == (7, 4, 0.5)
     lines = [json.loads(line) for line in log.path.read_text().splitlines()]
     assert [(line["event"], line["label"]) for line in lines] == [
         ("worker_preempted", "21/digits/clean"),
