@@ -7,7 +7,7 @@ come again, so it is reported at once.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -74,6 +74,7 @@ class Scheduler:
         should_drain: asked between events; once true, nothing more is submitted and workers stop after their part.
         interruptible: a block in which an expired `pipeline.interrupts.DrainRequest` may interrupt the executor.
         on_event: told of every event, after it was counted.
+        find_committed: asked, when a worker was lost, which of its bundle's parts it had committed without telling.
     """
 
     def __init__(
@@ -84,12 +85,14 @@ class Scheduler:
         should_drain: Callable[[], bool] = lambda: False,
         interruptible: Callable[[], AbstractContextManager[None]] = nullcontext,
         on_event: Callable[[Event, RunTally], None] = lambda _event, _tally: None,
+        find_committed: Callable[[Sequence[Part]], Sequence[Receipt]] = lambda _parts: (),
     ) -> None:
         self._executor = executor
         self._max_attempts = max_attempts
         self._should_drain = should_drain
         self._interruptible = interruptible
         self._on_event = on_event
+        self._find_committed = find_committed
         self._tally = RunTally()
         self._waiting: deque[Bundle] = deque()
         self._in_flight = 0
@@ -182,8 +185,12 @@ class Scheduler:
         self._tally.failures.append(failure)
 
     def _requeue(self, lost: BundleLost) -> None:
-        remaining = [part for part in map(self._still_open, lost.bundle.parts) if part is not None]
+        remaining = self._open_parts(lost.bundle)
         if lost.started:
+            for receipt in self._find_committed(remaining):
+                self._count(receipt)
+                self._on_event(receipt, self._tally)
+            remaining = self._open_parts(lost.bundle)
             self._count_lost_worker(lost.preempted)
         if not remaining:
             return
@@ -205,6 +212,9 @@ class Scheduler:
         else:
             # Half way to the end: whatever killed it may have passed by then, and the end of the run stays short.
             self._waiting.insert(len(self._waiting) // 2, _bundle_of(lost.bundle, [suspect]))
+
+    def _open_parts(self, bundle: Bundle) -> list[Part]:
+        return [part for part in map(self._still_open, bundle.parts) if part is not None]
 
     def _still_open(self, part: Part) -> Part | None:
         still_open = self._open.get(_slice_of(part), ())

@@ -19,7 +19,7 @@ from pipeline.perturbations import PERTURBATIONS
 from pipeline.plan import Facts, Plan, describe_difference, make_plan
 from pipeline.plan_file import PLAN_FILE, load_plan, save_plan
 from pipeline.progress import Progress, Tracker
-from pipeline.records import Bundle, Part
+from pipeline.records import Bundle, Part, Receipt
 from pipeline.scheduler import RunTally, Scheduler
 from pipeline.shards import Inventory, MergeReport, ShardStore
 from pipeline.shares import warn_of_shares
@@ -272,12 +272,16 @@ def compute(
                     check()
                     return request()
 
+                def find_committed(parts: Sequence[Part]) -> Sequence[Receipt]:
+                    return ShardStore.open(outlook.plan.config.results).find_receipts(parts, outlook.plan.measurements)
+
                 scheduler = Scheduler(
                     executor,
                     max_attempts=execution.max_attempts,
                     should_drain=should_drain,
                     interruptible=request.interruptible,
                     on_event=observe,
+                    find_committed=find_committed,
                 )
                 tally = scheduler.run(bundles)
                 tally.time_limit = tally.drained and request.is_time_limit
