@@ -4,6 +4,10 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
+from tests.shard_support import DEFAULT, assert_equal_values, make_unit, make_values
+
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "testing",
     "AWS_SECRET_ACCESS_KEY": "not-a-secret",
@@ -14,6 +18,7 @@ ENVIRONMENT = {
     "AWS_EC2_METADATA_DISABLED": "true",
 }
 BUCKET = "sweeps"
+UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for architecture in (5, 3, 1)]
 
 
 @contextmanager
@@ -39,3 +44,43 @@ def s3_server() -> Iterator[dict[str, str]]:
         yield environment
     finally:
         server.stop()
+
+
+@pytest.fixture(scope="module")
+def s3_environment():
+    with s3_server() as environment:
+        yield environment
+
+
+@pytest.fixture
+def s3(s3_environment, monkeypatch):
+    import s3fs
+
+    for name, value in s3_environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("AWS_PROFILE", raising=False)
+    s3fs.S3FileSystem.clear_instance_cache()
+    yield s3fs.S3FileSystem(use_listings_cache=False)
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def s3_url(s3, tmp_path):
+    return f"s3://{BUCKET}/{tmp_path.name}"
+
+
+def opened(store):
+    """The file system that a store writes to: its methods are made when it is, so patching the class would not do."""
+    return store.folder.place._filesystem()[0]
+
+
+def assert_all_there(store, units, measurements=DEFAULT):
+    inventory = store.inventory(verify="all")
+    assert inventory.n_evaluations == sum(len(unit.strengths) for unit in units)
+    for unit in units:
+        assert inventory.missing(unit, measurements) == ()
+        for strength in unit.strengths:
+            expected = make_values(unit, strength, 0, unit.n_images, measurements)
+            assert_equal_values(store.values(unit, strength, inventory, measurements), expected)
+    assert store.verify() == []
+    return inventory

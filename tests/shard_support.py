@@ -90,3 +90,9 @@ def flip_middle_bit(store, shard, *, keep_time):
     path.write_bytes(content)
     if keep_time:
         os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
+def flip(path, bit):
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
