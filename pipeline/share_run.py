@@ -1,7 +1,9 @@
 """What one worker of a job array does: compute its share of a prepared sweep, with no driver and no lease."""
 
+import os
+import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,6 +22,9 @@ from pipeline.scheduler import RunTally
 from pipeline.shards import ShardStore
 from pipeline.shares import Share, all_bundles, missing_bundles, staying_alive
 from pipeline.sweep import EVERYTHING, Filters, MakeExecutor, Outlook, compute
+
+DRAIN_VARIABLE = "ROBUST201_DRAIN_SECONDS"
+"""Environment variable: how long a batch file lets its tasks drain; the shorter of it and `execution.drain_seconds`."""
 
 _SHOWN_CHARACTERS = 200
 
@@ -54,6 +59,7 @@ def run_share(
 
     Raises:
         InputError: the sweep is not prepared, or otherwise than `config` says, or an input of the share is missing.
+        ConfigError: `DRAIN_VARIABLE` is set, and not to a time.
         StorageError: results cannot be written.
     """
     filters.check(config)
@@ -61,22 +67,10 @@ def run_share(
     narrowed = kept.narrow(architectures=filters.architectures, datasets=filters.datasets, keys=filters.keys)
     mine = share.bundles(all_bundles(narrowed))
     folder = share.folder(config.results)
-    # A share is the work of one machine: it never joins a cluster.
-    config = config.model_copy(update={"execution": config.execution.model_copy(update={"ray_address": None})})
+    config = _of_one_machine(config)
     with staying_alive(folder):
         plan = Plan(config, _units_of(mine), kept.protocols)
-        units = {part.unit.id: part.unit for bundle in mine for part in bundle.parts}
-        # Each share hashes what it wrote itself: else a thousand of them would read everything a thousand times.
-        inventory = ShardStore.open(config.results).inventory(
-            verify="unverified",
-            on_damage="report",
-            networks={(unit.dataset, unit.architecture) for unit in units.values()},
-        )
-        for shard in inventory.damaged:
-            say(f"Damaged shard, whose evaluations are computed again; submit or run sets it aside: {shard}")
-        missing = missing_bundles(
-            mine, (part for unit in units.values() for part in inventory.missing(unit, plan.measurements))
-        )
+        missing = _find_missing(plan, mine, say)
         _check_inputs(config, facts, missing)
         if (config.results / LEASE_NAME).exists():
             say("A driver works here too: what it and this share both compute is stored twice and counted once.")
@@ -86,6 +80,54 @@ def run_share(
         on_outlook(outlook)
         make = partial(make_executor, plan, facts)
         return compute(outlook, missing, make, folder=folder, on_progress=on_progress, say=say)
+
+
+def _of_one_machine(config: SweepConfig) -> SweepConfig:
+    """A sweep's config as a share carries it out: it never joins a cluster, and its batch file may hurry its end."""
+    execution = config.execution
+    limits = [seconds for seconds in (execution.drain_seconds, read_drain_seconds(os.environ)) if seconds is not None]
+    changes = {"ray_address": None, "drain_seconds": min(limits, default=None)}
+    return config.model_copy(update={"execution": execution.model_copy(update=changes)})
+
+
+def read_drain_seconds(environment: Mapping[str, str]) -> float | None:
+    """Read how long draining may take from what a batch file puts into the environment.
+
+    Returns:
+        Seconds, above 0; None where it says nothing.
+
+    Raises:
+        ConfigError: it says something else.
+    """
+    text = environment.get(DRAIN_VARIABLE)
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < threading.TIMEOUT_MAX:
+        raise ConfigError(
+            f"Reading the environment failed for {DRAIN_VARIABLE}: expected seconds above 0, got {text!r}. "
+            "Correct it, or unset it."
+        )
+    return seconds
+
+
+def _find_missing(plan: Plan, mine: Sequence[Bundle], say: Callable[[str], None]) -> tuple[Bundle, ...]:
+    """Find out which parts of a share lack results; damaged shards count as missing, and are named."""
+    units = {part.unit.id: part.unit for bundle in mine for part in bundle.parts}
+    # Each share hashes what it wrote itself: else a thousand of them would read everything a thousand times.
+    inventory = ShardStore.open(plan.config.results).inventory(
+        verify="unverified",
+        on_damage="report",
+        networks={(unit.dataset, unit.architecture) for unit in units.values()},
+    )
+    for shard in inventory.damaged:
+        say(f"Damaged shard, whose evaluations are computed again; submit or run sets it aside: {shard}")
+    return missing_bundles(
+        mine, (part for unit in units.values() for part in inventory.missing(unit, plan.measurements))
+    )
 
 
 def _load_prepared(config: SweepConfig) -> tuple[Plan, Facts]:

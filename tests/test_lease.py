@@ -9,64 +9,20 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from pipeline.errors import LeaseHeldError, StorageError, StorageFullError
-from pipeline.host import HostId, process_start
-from pipeline.lease import LEASE_NAME, STALE_INTERVALS, Holder, Lease
+from pipeline.host import has_ended, process_start
+from pipeline.lease import LEASE_NAME, STALE_INTERVALS, Holder
+from tests.lease_support import ELSEWHERE, HERE, QUICK, Clock, acquire, dead_pid, leave_behind, wait_for
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-HERE = HostId.of_this_process()
-ELSEWHERE = HostId("node7", "other-machine", "other-boot", "pid:[1]")
-QUICK = 0.02
-
-
-class Clock:
-    """A clock that only sleeping moves."""
-
-    def __init__(self, on_sleep=lambda _now: None):
-        self.now = 0.0
-        self.on_sleep = on_sleep
-
-    def __call__(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.now += seconds
-        self.on_sleep(self.now)
-
-
-def acquire(root, clock=None, **named):
-    clock = clock or Clock()
-    return Lease.acquire(root, clock=clock, sleep=clock.sleep, **named)
-
-
-def leave_behind(root, host_id=HERE, **changes):
-    """Write a lease as a holder leaves it when it is killed."""
-    holder = dataclasses.replace(Holder.new(host_id, 5.0), **changes)
-    (root / LEASE_NAME).write_bytes(holder.to_bytes())
-    return holder
 
 
 def debris(root):
     return sorted(path.name for path in root.iterdir() if path.name != LEASE_NAME)
-
-
-def wait_for(condition):
-    for _ in range(1000):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError("waited for ten seconds in vain")
-
-
-def dead_pid():
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
 
 
 def test_lease_is_there_while_it_is_held_and_gone_after(tmp_path):
@@ -127,6 +83,7 @@ def test_zombie_is_dead():
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         wait_for(lambda: process_start(process.pid) is None)
         assert Path(f"/proc/{process.pid}").exists()
+        assert has_ended(process.pid, None)
 
 
 HOLD = """

@@ -4,6 +4,7 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from pipeline.config import SweepConfig
 from pipeline.errors import ConfigError
+from pipeline.share_run import DRAIN_VARIABLE
 from pipeline.submission.sbatch_file import ArrayOptions, Resources, parse_time, render, show_ranges
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, read_tree
 from tests.slurm_support import command, directives
@@ -162,6 +164,18 @@ def test_a_short_limit_leaves_most_of_it_for_work() -> None:
     assert ArrayOptions(time="20").seconds_to_drain == 300
     assert ArrayOptions(time="12:00:00").seconds_to_drain == ArrayOptions().seconds_to_drain == 600
     assert ArrayOptions(time="20", drain_seconds=600).seconds_to_drain == 600
+
+
+@pytest.mark.parametrize("options", [{}, {"time": "20"}, {"time": "1"}, {"drain_seconds": 1}, {"drain_seconds": 90}])
+def test_draining_ends_before_the_time_limit_so_that_the_task_can_queue_itself_again(
+    make_sweep: MakeSweep, options: dict[str, Any]
+) -> None:
+    text = rendered(make_sweep(engine="reference"), ArrayOptions(**options))
+    lead = int(directives(text)["signal"].removeprefix("B:USR1@"))
+    (export,) = [line for line in text.splitlines() if line.startswith("export ")]
+    name, _, deadline = export.removeprefix("export ").partition("=")
+    assert name == DRAIN_VARIABLE
+    assert min(60, lead / 2) <= lead - float(deadline) < lead
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from pipeline.errors import ConfigError
 from pipeline.executors import make_executor
 from pipeline.executors.base import Event
 from pipeline.export import export_dataset
+from pipeline.interrupts import DrainRequest
 from pipeline.lease import Lease
 from pipeline.plan import Plan, assumed_facts, make_plan
 from pipeline.plan_file import load_plan
@@ -27,7 +29,7 @@ from pipeline.progress import Progress
 from pipeline.records import Bundle, Part, Receipt
 from pipeline.scheduler import RunTally
 from pipeline.shards import ShardStore
-from pipeline.share_run import run_share
+from pipeline.share_run import DRAIN_VARIABLE, read_drain_seconds, run_share
 from pipeline.shares import Share, all_bundles, missing_bundles, share_folders, staying_alive
 from pipeline.status import SweepStatus, read_status
 from pipeline.sweep import Outlook, prepare_sweep, run_sweep
@@ -147,6 +149,37 @@ def compute(config: SweepConfig, share: str, **options: object) -> tuple[RunTall
     seen: list[Outlook] = []
     tally = run_share(config, Share.parse(share), make_executor, on_outlook=seen.append, **options)
     return tally, seen[0]
+
+
+@pytest.mark.parametrize(
+    ("configured", "told", "expected"), [(None, "540", 540), (30.0, "540", 30), (900.0, "540", 540), (None, None, None)]
+)
+def test_a_batch_file_hurries_the_draining_of_its_share(
+    make_sweep: MakeSweep,
+    monkeypatch: pytest.MonkeyPatch,
+    configured: float | None,
+    told: str | None,
+    expected: float | None,
+) -> None:
+    config = make_sweep(keys={"clean": {}}, execution={"drain_seconds": configured})
+    prepare_sweep(config)
+    if told is not None:
+        monkeypatch.setenv(DRAIN_VARIABLE, told)
+    deadlines: list[float | None] = []
+
+    def draining(say: object, drain_seconds: float | None) -> AbstractContextManager[DrainRequest]:
+        deadlines.append(drain_seconds)
+        return nullcontext(DrainRequest())
+
+    monkeypatch.setattr("pipeline.sweep.draining_on_signals", draining)
+    compute(config, "1/1")
+    assert deadlines == [expected]
+
+
+@pytest.mark.parametrize("told", ["", "soon", "0", "-1", "inf", "nan"])
+def test_a_deadline_that_is_no_time_is_refused(told: str) -> None:
+    with pytest.raises(ConfigError, match=f"{DRAIN_VARIABLE}: expected seconds above 0, got '{told}'"):
+        read_drain_seconds({DRAIN_VARIABLE: told})
 
 
 def test_shares_at_the_same_time_export_the_bytes_of_one_run(

@@ -13,11 +13,15 @@ from pathlib import Path
 
 from pipeline.config import ExecutionSection
 from pipeline.errors import ConfigError
+from pipeline.share_run import DRAIN_VARIABLE
 
 DRAIN_SECONDS = 600
 """Time before its limit at which a task begins to drain: twice the length at which the fused engine cuts its parts."""
 
 _MAX_DRAIN_SECONDS = 65_535
+_ENDING_SECONDS = 60
+"""Time between the end of draining and the time limit: for ending in order, and for asking Slurm to queue the task."""
+
 _PLAIN_TIME = re.compile(r"(\d{1,7})(?::(\d{1,2}))?(?::(\d{1,2}))?")
 _DAYS_TIME = re.compile(r"(\d{1,4})-(\d{1,2})(?::(\d{1,2}))?(?::(\d{1,2}))?")
 _FORMS = {
@@ -117,6 +121,11 @@ class ArrayOptions:
             return self.drain_seconds
         return DRAIN_SECONDS if self.time is None else min(DRAIN_SECONDS, max(1, parse_time(self.time) // 4))
 
+    @property
+    def drain_deadline(self) -> float:
+        """Time that a task has to drain, some before the limit; past it, the parts in progress are abandoned."""
+        return self.seconds_to_drain - min(_ENDING_SECONDS, self.seconds_to_drain / 2)
+
 
 def _wrong(name: str, got: object, expected: str) -> ConfigError:
     option = "--" + name.replace("_", "-")
@@ -197,10 +206,36 @@ def render(
     Raises:
         ConfigError: a path cannot stand in it, or the shell does not understand `options.setup`.
     """
-    parallel = "" if options.max_parallel is None else f"%{options.max_parallel}"
+    _check_paths(sweep, results, logs, Path(python), folder)
+    _check_shell("\n".join(options.setup))  # by itself: a quote left open could end in one of our own lines
+    array = show_ranges(sorted(indices)) + ("" if options.max_parallel is None else f"%{options.max_parallel}")
+    executor = ["--executor", "inline"]
+    if resources.workers > 1:
+        executor = ["--executor", "ray", "--workers", str(resources.workers)]
+    command = [python, "-P", "-m", "pipeline", "run", str(sweep), "--results", str(results), *executor, "--requeue"]
+    lines = [
+        "#!/bin/bash",
+        *_directives(f"robust201-{name}", array, logs, options, resources),
+        "",
+        "# Until our process takes over, the signal that comes before the time limit must not end the task.",
+        "trap '' USR1",
+        "set -e",
+        *options.setup,
+        "# A part that takes longer is abandoned: past the time limit the task could not queue itself again.",
+        f"export {DRAIN_VARIABLE}={options.drain_deadline:g}",
+        f"cd -- {shlex.quote(str(folder))}",
+        "# exec, so that Slurm's signals reach our process itself.",
+        f'exec {shlex.join(command)} --share "$SLURM_ARRAY_TASK_ID/{n_shares}"',
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _directives(name: str, array: str, logs: Path, options: ArrayOptions, resources: Resources) -> list[str]:
+    """Lines that sbatch reads."""
     directives = [
-        ("--job-name", f"robust201-{name}"),
-        ("--array", f"{show_ranges(sorted(indices))}{parallel}"),
+        ("--job-name", name),
+        ("--array", array),
         ("--nodes", "1"),
         ("--ntasks", "1"),
         ("--cpus-per-task", str(resources.cpus)),
@@ -209,33 +244,16 @@ def render(
         ("--time", options.time),
         ("--partition", options.partition),
         ("--account", options.account),
-        # B: to the batch process alone, which exec below makes ours: workers must not be told to stop by themselves.
+        # B: to the batch process alone, which exec makes ours: workers must not be told to stop by themselves.
         ("--signal", f"B:USR1@{options.seconds_to_drain}"),
         ("--output", _quote_directive(f"{_escape_percent(logs)}/%A_%a.log")),
         ("--open-mode", "append"),
     ]
-    executor = ["--executor", "inline"]
-    if resources.workers > 1:
-        executor = ["--executor", "ray", "--workers", str(resources.workers)]
-    command = [python, "-P", "-m", "pipeline", "run", str(sweep), "--results", str(results), *executor, "--requeue"]
-    lines = [
-        "#!/bin/bash",
+    return [
         *(f"#SBATCH {option}={value}" for option, value in directives if value is not None),
         "#SBATCH --requeue",
         *(f"#SBATCH {_bare_option(line)}" for line in options.extra),
-        "",
-        "# Until our process takes over, the signal that comes before the time limit must not end the task.",
-        "trap '' USR1",
-        "set -e",
-        *options.setup,
-        f"cd -- {shlex.quote(str(folder))}",
-        "# exec, so that Slurm's signals reach our process itself.",
-        f'exec {shlex.join(command)} --share "$SLURM_ARRAY_TASK_ID/{n_shares}"',
-        "",
     ]
-    _check_paths(sweep, results, logs, Path(python), folder)
-    _check_shell("\n".join(options.setup))  # by itself: a quote left open could end in one of our own lines
-    return "\n".join(lines)
 
 
 def show_ranges(numbers: Sequence[int]) -> str:

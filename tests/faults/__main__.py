@@ -1,6 +1,6 @@
 """The long form: every fault, as often as its row says.
 
-python -m tests.faults [--only NAME …] [--seed N] [--keep FOLDER] · python -m tests.faults --list
+python -m tests.faults [--only NAME …] [--seed N] · python -m tests.faults --list
 """
 
 import argparse
@@ -23,21 +23,22 @@ def main() -> None:
         for fault in FAULTS:
             print(f"{fault.name:26}{fault.ends:40}{fault.injects}")
         return
+    chosen = [fault for fault in FAULTS if not arguments.only or fault.name in arguments.only]
     folder = Path(tempfile.mkdtemp(prefix="robust201-faults-"))
-    print(f"seed {arguments.seed}, in {folder}")
-    undisturbed = run_undisturbed(folder / "undisturbed")
-    outcomes = []
-    for fault in FAULTS:
-        if not arguments.only or fault.name in arguments.only:
-            outcomes.append(
-                run_fault(fault, folder / fault.name, undisturbed, seed=arguments.seed, repeats=fault.repeats)
-            )
-            show(outcomes[-1])
-    bad = [outcome for outcome in outcomes if outcome.problems]
+    print(f"seed {arguments.seed}, in {folder}, which is removed unless something is wrong", flush=True)
+    outcomes: list[Outcome] = []
+    try:
+        undisturbed = run_undisturbed(folder / "undisturbed")
+        for fault in chosen:
+            outcome = run_fault(fault, folder / fault.name, undisturbed, seed=arguments.seed, repeats=fault.repeats)
+            outcomes.append(outcome)
+            show(outcome)
+    finally:  # Ctrl-C, too
+        bad = [outcome for outcome in outcomes if outcome.problems]
+        if not bad:
+            shutil.rmtree(folder, ignore_errors=True)
     skipped = [outcome for outcome in outcomes if outcome.skipped]
     print(f"{len(outcomes)} faults, {len(skipped)} skipped, {len(bad)} ended otherwise than they must")
-    if not bad:
-        shutil.rmtree(folder, ignore_errors=True)
     sys.exit(1 if bad else 0)
 
 

@@ -75,25 +75,28 @@ def wait_until(condition: Callable[[], object], seconds: float, what: str) -> No
         time.sleep(0.05)
 
 
-def zombies(known: Iterable[psutil.Process]) -> list[str]:
-    """Dead processes among some that a living parent of the trial has not collected.
+def zombies(known: Iterable[psutil.Process]) -> list[psutil.Process]:
+    """Dead processes among some that a living parent has not collected yet.
 
-    What init inherits it collects in its own time, and is no matter of the product's.
+    What init inherits it collects in its own time, and is no matter of the product's; nor is what these tests started.
     """
     found = []
     for process in known:
         try:
-            if process.status() == psutil.STATUS_ZOMBIE and process.ppid() not in {1, os.getpid()}:
-                found.append(f"zombie {process.pid} of {process.ppid()}")
+            # is_running tells a process from another one that has its number by now.
+            is_dead = process.is_running() and process.status() == psutil.STATUS_ZOMBIE
+            if is_dead and process.ppid() not in {1, os.getpid()}:
+                found.append(process)
         except psutil.NoSuchProcess:
             continue
     return found
 
 
-def remaining(mark: str, seconds: float) -> list[str]:
-    """Wait until every process of a trial is gone, and name those that live on."""
+def remaining(mark: str, seconds: float, meanwhile: Callable[[], None]) -> list[str]:
+    """Wait until every process of a trial is gone, and name those that live on; calls `meanwhile` all the time."""
     end = time.monotonic() + seconds
     while alive := family(mark):
+        meanwhile()
         if time.monotonic() > end:
             return [f"process {process.pid} lives on: {words_of(process)[:80]}" for process in alive]
         time.sleep(0.2)

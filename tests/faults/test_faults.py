@@ -7,9 +7,13 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
+from pipeline.files import sha256_of
 from tests.faults import verdict
+from tests.faults.processes import wait_until, zombies
 from tests.faults.table import FAULTS, Fault, run_fault, run_undisturbed
 from tests.faults.trial import Trial
 
@@ -59,9 +63,53 @@ def _linger(trial: Trial) -> None:
     subprocess.run(["sh", "-c", "sleep 60 >/dev/null 2>&1 &"], env=trial.environment(), check=True)
 
 
+def _neglect(trial: Trial) -> None:
+    """Leave a dead child with a parent that never asks for it."""
+    script = "(sh -c 'sleep 1 & exec sleep 60' >/dev/null 2>&1 &)"
+    subprocess.run(["sh", "-c", script], env=trial.environment(), check=True)
+
+    def has_died() -> bool:
+        trial.family()
+        return bool(zombies(trial.known.values()))
+
+    wait_until(has_died, 60, "the child is dead")
+
+
+def _repeat(trial: Trial) -> None:
+    """Commit the rows of a shard again, with another time, as a second worker would."""
+    path = next((trial.results / "shards").rglob("*.parquet"))
+    rows = pq.read_table(path)
+    column = rows.schema.get_field_index("seconds")
+    copy = path.with_name("copy")
+    longer = pc.add(rows["seconds"], 1.0).cast(rows.schema.field(column).type)
+    pq.write_table(rows.set_column(column, rows.schema.field(column), longer), copy)
+    copy.rename(path.with_name(f"{path.stem.rpartition('-')[0]}-{sha256_of(copy)[:16]}.parquet"))
+
+
+def _stay(trial: Trial) -> None:
+    """Leave a temporary file that the next command does not take away."""
+    (trial.results / "shards/digits/.left.tmp").touch()
+    trial.start_run = lambda *_options, **_named: trial.start("status", str(trial.results))
+
+
+def _fail_later(trial: Trial) -> None:
+    """Leave a temporary file, and let the command that should take it away fail."""
+    (trial.results / "shards/digits/.left.tmp").touch()
+    trial.start_run = lambda *_options, **_named: trial.start("status", str(trial.folder / "nowhere"))
+
+
 @pytest.mark.parametrize(
     ("harm", "complaint"),
-    [(_lose, "missing: "), (_rot, "damaged shard left"), (_hold, "lease.json left"), (_linger, "lives on: sleep 60")],
+    [
+        (_lose, "missing: "),
+        (_rot, "damaged shard left"),
+        (_repeat, "2 live rows of one evaluation: "),
+        (_hold, "lease.json left"),
+        (_linger, "lives on: sleep 60"),
+        (_neglect, "which its parent does not collect: sleep 60"),
+        (_stay, "stays for ever: .left.tmp"),
+        (_fail_later, "a run of the finished sweep failed"),
+    ],
 )
 def test_the_verdict_sees_what_is_wrong(
     harm: Callable[[Trial], None],
@@ -73,7 +121,7 @@ def test_the_verdict_sees_what_is_wrong(
 ) -> None:
     monkeypatch.setattr(verdict, "GRACE_SECONDS", 0.0)
     shutil.copytree(undisturbed_folder / "results", tmp_path / "results")
-    trial = Trial("harmless", tmp_path, undisturbed, random.Random(SEED))
+    trial = Trial("harmless", tmp_path, undisturbed, random.Random(SEED), zombie_seconds=0.0)
     assert verdict.judge(trial) == []
     shutil.rmtree(tmp_path / "json")
     harm(trial)

@@ -7,8 +7,10 @@ import secrets
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,11 @@ import psutil
 import yaml
 
 from tests.faults.injections import CLAIMS_FOLDER, INJECTIONS_FILE
-from tests.faults.processes import MARK, family, is_worker, kill, wait_until
+from tests.faults.processes import MARK, family, is_worker, kill, wait_until, words_of, zombies
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 TIMEOUT_SECONDS = 400.0
+_LOOK_SECONDS = 1.0
 
 ARCHITECTURES = (0, 3, 9, 10, 21)
 KEYS: dict[str, dict[str, Any]] = {
@@ -99,6 +102,9 @@ class Trial:
         starts: commands started.
         problems: what was wrong.
         known: processes seen at some moment, which must end and be collected.
+        zombie_seconds: time in which a living parent must have collected a child that died, however busy the machine.
+        dead_since: those of them that are dead and not collected, and when (monotonic clock) that was seen first.
+        next_look: when its processes are looked at again (monotonic clock): a look reads every process of the machine.
         mark: what its processes carry in their environment.
         settings: further environment variables of its commands.
         commands: all that were started.
@@ -114,6 +120,9 @@ class Trial:
     starts: int = 0
     problems: list[str] = field(default_factory=list)
     known: dict[int, psutil.Process] = field(default_factory=dict)
+    zombie_seconds: float = 10.0
+    dead_since: dict[int, float] = field(default_factory=dict)
+    next_look: float = 0.0
     mark: str = field(default_factory=lambda: secrets.token_hex(32))
     settings: dict[str, str] = field(default_factory=dict)
     commands: list[Command] = field(default_factory=list)
@@ -172,12 +181,16 @@ class Trial:
 
     def finish(self, command: Command, expected: Collection[int], seconds: float = TIMEOUT_SECONDS) -> int:
         """Wait for a command to end by itself, and hold its exit code to what was expected."""
-        try:
-            code = command.wait(seconds)
-        except subprocess.TimeoutExpired:
-            self.problems.append(f"still running after {seconds:g} s: {command.text()[-300:]}")
-            os.killpg(command.process.pid, signal.SIGKILL)
-            return command.wait()
+        end = time.monotonic() + seconds
+        while command.is_running:
+            if time.monotonic() > end:
+                self.problems.append(f"still running after {seconds:g} s: {command.text()[-300:]}")
+                os.killpg(command.process.pid, signal.SIGKILL)
+                return command.wait()
+            self.watch()
+            with suppress(subprocess.TimeoutExpired):
+                command.process.wait(0.5)
+        code = command.wait()
         self.codes.append(code)
         if code not in expected:
             self.problems.append(f"exit code {code}, expected {sorted(expected)}: {command.text()[-400:]}")
@@ -210,6 +223,7 @@ class Trial:
         """
 
         def happened_or_ended() -> bool:
+            self.watch()
             return bool(condition()) or not command.is_running
 
         wait_until(happened_or_ended, seconds, what)
@@ -225,6 +239,25 @@ class Trial:
         found = family(self.mark)
         self.known |= {process.pid: process for process in found}
         return found
+
+    def watch(self) -> None:
+        """Look at the trial's processes: the dead that their living parent has left uncollected for long are a problem.
+
+        To be called all along: once a parent ends, init collects what it has left.
+        """
+        now = time.monotonic()
+        if now < self.next_look:
+            return
+        self.next_look = now + _LOOK_SECONDS
+        self.family()
+        dead = {process.pid: process for process in zombies(self.known.values())}
+        self.dead_since = {pid: self.dead_since.get(pid, now) for pid in dead}
+        for pid, since in self.dead_since.items():
+            if now - since >= self.zombie_seconds:
+                parent = dead[pid].parent()
+                of = "" if parent is None else words_of(parent)[:80]
+                self.problems.append(f"zombie {pid}, which its parent does not collect: {of}")
+                del self.known[pid]
 
     def workers(self) -> list[psutil.Process]:
         """Living actors."""

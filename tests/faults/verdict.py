@@ -14,7 +14,7 @@ from pipeline.export import export_dataset
 from pipeline.plan_file import load_plan
 from pipeline.shards import Inventory, ShardStore
 from tests.conftest import read_tree
-from tests.faults.processes import remaining, zombies
+from tests.faults.processes import remaining
 from tests.faults.trial import Trial, stray_files
 
 GRACE_SECONDS = 180.0
@@ -36,21 +36,20 @@ def judge(trial: Trial, *, tolerant: bool = False, may_duplicate: bool = False) 
     Args:
         trial: whose sweep is complete.
         tolerant: counts may differ by one image a strength and confidences by 1e-3 (micro-batches were halved).
-        may_duplicate: a worker that was given up may have gone on, so that equal rows may lie there twice; they still
-            count once.
+        may_duplicate: equal rows may lie there twice, and then count once: a worker that dies takes with it what it had
+            committed and not told of, and one that was cut off, or whose driver was replaced, goes on for a while.
 
     Returns:
         Problems, those that the trial noted itself first; empty if there are none.
     """
-    problems = list(trial.problems)
+    problems = remaining(trial.mark, GRACE_SECONDS, trial.watch)
     problems += _problems_of_shards(trial.results, may_duplicate=may_duplicate)
     if not any("missing" in problem for problem in problems):
         exported = export(trial.results, trial.folder / "json")
         compare = compare_nearly if tolerant else compare_bytes
         problems += compare(trial.undisturbed, exported)
-    problems += _problems_of_processes(trial)
     problems += _problems_of_files(trial)
-    return problems
+    return trial.problems + problems
 
 
 def _problems_of_shards(results: Path, *, may_duplicate: bool) -> list[str]:
@@ -97,10 +96,6 @@ def _numbers(value: Any) -> list[float]:
     if isinstance(value, list):
         return [number for item in value for number in _numbers(item)]
     return [float("nan") if value is None else float(value)] if isinstance(value, int | float | None) else []
-
-
-def _problems_of_processes(trial: Trial) -> list[str]:
-    return remaining(trial.mark, GRACE_SECONDS) + zombies(trial.known.values())
 
 
 def _problems_of_files(trial: Trial) -> list[str]:
