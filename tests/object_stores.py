@@ -6,8 +6,6 @@ from contextlib import contextmanager
 
 import pytest
 
-from tests.shard_support import DEFAULT, assert_equal_values, make_unit, make_values
-
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "testing",
     "AWS_SECRET_ACCESS_KEY": "not-a-secret",
@@ -18,7 +16,6 @@ ENVIRONMENT = {
     "AWS_EC2_METADATA_DISABLED": "true",
 }
 BUCKET = "sweeps"
-UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for architecture in (5, 3, 1)]
 
 
 @contextmanager
@@ -72,15 +69,3 @@ def s3_url(s3, tmp_path):
 def opened(store):
     """The file system that a store writes to: its methods are made when it is, so patching the class would not do."""
     return store.folder.place._filesystem()[0]
-
-
-def assert_all_there(store, units, measurements=DEFAULT):
-    inventory = store.inventory(verify="all")
-    assert inventory.n_evaluations == sum(len(unit.strengths) for unit in units)
-    for unit in units:
-        assert inventory.missing(unit, measurements) == ()
-        for strength in unit.strengths:
-            expected = make_values(unit, strength, 0, unit.n_images, measurements)
-            assert_equal_values(store.values(unit, strength, inventory, measurements), expected)
-    assert store.verify() == []
-    return inventory

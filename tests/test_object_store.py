@@ -20,10 +20,18 @@ from pipeline.shards.object_place import PUT_STEPS, ObjectPlace
 from pipeline.shards.parquet import encode
 from pipeline.shards.places import LocalPlace
 from tests.conftest import read_tree
-from tests.object_stores import BUCKET, UNITS, assert_all_there
-from tests.shard_support import ALL, DEFAULT, make_results, make_unit, whole
+from tests.object_stores import BUCKET
+from tests.shard_support import (
+    ALL,
+    DEFAULT,
+    assert_all_there,
+    make_results,
+    make_unit,
+    whole,
+)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for architecture in (5, 3, 1)]
 LATER = lambda: time.time() + 7200  # noqa: E731 - a clock two hours ahead
 HOUR = 3600.0
 

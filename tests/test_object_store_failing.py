@@ -8,8 +8,14 @@ from pipeline.errors import ConfigError, StorageError
 from pipeline.shards import ShardStore
 from pipeline.shards.object_place import check_url
 from pipeline.shards.places import map_ahead
-from tests.object_stores import BUCKET, UNITS, assert_all_there, opened
-from tests.shard_support import make_results
+from tests.object_stores import BUCKET, opened
+from tests.shard_support import (
+    assert_all_there,
+    make_results,
+    make_unit,
+)
+
+UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for architecture in (5, 3, 1)]
 
 
 @pytest.mark.parametrize(
