@@ -13,6 +13,8 @@ import pytest
 import yaml
 
 from pipeline.config import SweepConfig, parse_config
+from tests.download_server import corrupted, publish, server  # noqa: F401 - fixtures
+from tests.object_stores import s3, s3_environment, s3_url  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
     import torch

@@ -4,6 +4,8 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
+
 ENVIRONMENT = {
     "AWS_ACCESS_KEY_ID": "testing",
     "AWS_SECRET_ACCESS_KEY": "not-a-secret",
@@ -39,3 +41,31 @@ def s3_server() -> Iterator[dict[str, str]]:
         yield environment
     finally:
         server.stop()
+
+
+@pytest.fixture(scope="module")
+def s3_environment():
+    with s3_server() as environment:
+        yield environment
+
+
+@pytest.fixture
+def s3(s3_environment, monkeypatch):
+    import s3fs
+
+    for name, value in s3_environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("AWS_PROFILE", raising=False)
+    s3fs.S3FileSystem.clear_instance_cache()
+    yield s3fs.S3FileSystem(use_listings_cache=False)
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def s3_url(s3, tmp_path):
+    return f"s3://{BUCKET}/{tmp_path.name}"
+
+
+def opened(store):
+    """The file system that a store writes to: its methods are made when it is, so patching the class would not do."""
+    return store.folder.place._filesystem()[0]

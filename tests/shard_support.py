@@ -90,3 +90,21 @@ def flip_middle_bit(store, shard, *, keep_time):
     path.write_bytes(content)
     if keep_time:
         os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
+def flip(path, bit):
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+def assert_all_there(store, units, measurements=DEFAULT):
+    inventory = store.inventory(verify="all")
+    assert inventory.n_evaluations == sum(len(unit.strengths) for unit in units)
+    for unit in units:
+        assert inventory.missing(unit, measurements) == ()
+        for strength in unit.strengths:
+            expected = make_values(unit, strength, 0, unit.n_images, measurements)
+            assert_equal_values(store.values(unit, strength, inventory, measurements), expected)
+    assert store.verify() == []
+    return inventory
