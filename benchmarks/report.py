@@ -1,11 +1,12 @@
 """The report at the size of the paper: 6,466 architectures, three datasets, all keys, random but plausible numbers.
 
-    python -m benchmarks.report [--architectures 6466] [--work DIR]
+    python -m benchmarks.report [--architectures 6466] [--cifar100 0] [--work DIR]
 
 builds such a dataset, writes its report in a process of its own and opens it in a headless Chromium, if one is
 installed. It prints seconds and peak memory of the report, the size of its file, and how long the page takes to answer
 (handler and layout, without painting). Confidence and confusion matrices are made for CIFAR-10 under two keys only:
-JSON of them all would be 270 GB.
+JSON of them all would be 270 GB. `--cifar100 N` makes those of CIFAR-100 under PGD too, for the first N architectures
+(some 1.5 MB each): with a few values of N, the peak shows what of it grows with the file.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import orjson
 
 from benchmarks.headless import dump_page, find_chromium
 from pipeline.analysis.cells import kernel_parameters
@@ -63,8 +65,14 @@ document.body.append(told);
 """
 
 
-def build_dataset(folder: Path, n_architectures: int) -> None:
-    """Write a dataset in the published layout: accuracies everywhere, the rest for CIFAR-10 under `NESTED_KEYS`."""
+def build_dataset(folder: Path, n_architectures: int, n_cifar100: int) -> None:
+    """Write a dataset in the published layout: accuracies everywhere, the rest for CIFAR-10 under `NESTED_KEYS`.
+
+    Args:
+        folder: where to.
+        n_architectures: of every file.
+        n_cifar100: architectures of the confidences and confusion matrices of CIFAR-100 under PGD; 0 for no such file.
+    """
     rng = np.random.default_rng(0)
     indices = np.array(nasbench201.evaluated_indices()[:n_architectures])
     sizes = np.array([kernel_parameters(nasbench201.specs()[index]) for index in indices])
@@ -83,6 +91,9 @@ def build_dataset(folder: Path, n_architectures: int) -> None:
             _write(folder, name, row.published_key, "accuracy", indices, counts / n_images)
             if name == DATASETS[0] and row.key in NESTED_KEYS:
                 _write_nested(folder, name, row.published_key, indices, counts.astype(int), n_images)
+            if name == "cifar100" and row.key == "pgd" and n_cifar100:
+                chosen = slice(n_cifar100)
+                _write_nested(folder, name, row.published_key, indices[chosen], counts[chosen].astype(int), n_images)
 
 
 def _write(folder: Path, name: str, key: str, measure: str, indices: np.ndarray, values: np.ndarray) -> None:
@@ -95,18 +106,25 @@ def _write(folder: Path, name: str, key: str, measure: str, indices: np.ndarray,
 def _write_nested(folder: Path, name: str, key: str, indices: np.ndarray, counts: np.ndarray, n_images: int) -> None:
     n_classes = SPECS[name].n_classes
     of_class = n_images // n_classes
-    matrices, confidences = [], []
-    for row in counts:
-        right = row[:, None] // n_classes
-        wrong = (of_class - right) // (n_classes - 1)
-        cm = np.repeat(wrong, n_classes, axis=1)[:, None, :].repeat(n_classes, axis=1)
-        cm[:, range(n_classes), range(n_classes)] = right
-        shares = (cm / cm.sum(axis=-1, keepdims=True)).round(3).tolist()
-        matrices.append(cm.tolist())
-        confidences.append([{"label": share, "argmax": share, "prediction": [0.9, 0.6]} for share in shares])
-    for measure, values in (("cm", matrices), ("confidence", confidences)):
-        rows = {str(index): value[0] if key == "clean" else value for index, value in zip(indices, values, strict=True)}
-        (folder / name / f"{key}_{measure}.json").write_text(json.dumps({name: {key: {measure: rows}}}))
+    with (
+        (folder / name / f"{key}_cm.json").open("wb") as cm_file,
+        (folder / name / f"{key}_confidence.json").open("wb") as confidence_file,
+    ):
+        files = {"cm": cm_file, "confidence": confidence_file}
+        for measure, file in files.items():
+            file.write(orjson.dumps({name: {key: {measure: {}}}})[:-4])
+        for place, (index, row) in enumerate(zip(indices.tolist(), counts, strict=True)):
+            right = row[:, None] // n_classes
+            wrong = (of_class - right) // (n_classes - 1)
+            cm = np.repeat(wrong, n_classes, axis=1)[:, None, :].repeat(n_classes, axis=1)
+            cm[:, range(n_classes), range(n_classes)] = right
+            shares = (cm / cm.sum(axis=-1, keepdims=True)).round(3).tolist()
+            confidence = [{"label": share, "argmax": share, "prediction": [0.9, 0.6]} for share in shares]
+            for measure, value in (("cm", cm.tolist()), ("confidence", confidence)):
+                text = orjson.dumps({str(index): value[0] if key == "clean" else value})
+                files[measure].write((b"," if place else b"") + text[1:-1])
+        for file in files.values():
+            file.write(b"}}}}")
 
 
 def write_and_tell(dataset: Path, out: Path) -> None:
@@ -140,6 +158,7 @@ def measure_page(page: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--architectures", type=int, default=6466)
+    parser.add_argument("--cifar100", type=int, default=0, metavar="N", help="architectures of CIFAR-100's large files")
     parser.add_argument("--work", type=Path, help="keep the dataset and the page in this folder")
     parser.add_argument("--write", nargs=2, type=Path, metavar=("DATASET", "OUT"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -150,7 +169,9 @@ def main() -> None:
         work = arguments.work or Path(temporary)
         if not (work / "dataset" / "meta.json").is_file():
             start = time.perf_counter()
-            build_dataset(work / "dataset", arguments.architectures)
+            build_dataset(work / "dataset", arguments.architectures, arguments.cifar100)
+            largest = max((work / "dataset").rglob("*.json"), key=lambda path: path.stat().st_size)
+            print(f"largest file: {largest.name} of {largest.parent.name}, {largest.stat().st_size / 1e6:,.0f} MB")
             print(f"dataset: {arguments.architectures:,} architectures, built in {time.perf_counter() - start:.1f} s")
         # A process of its own, so that its peak memory is the report's.
         command = [sys.executable, "-m", "benchmarks.report", "--write", work / "dataset", work / "report.html"]

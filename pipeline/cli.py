@@ -199,7 +199,12 @@ def merge(
 
 @app.command()
 def report(
-    dataset: Annotated[Path, typer.Argument(help="An exported JSON dataset.")],
+    dataset: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DATASET", help="A folder that export wrote, its parquet folder, or the published dataset."
+        ),
+    ],
     out: Annotated[Path | None, typer.Option("--out", help="The HTML file; beside the dataset if absent.")] = None,
 ) -> None:
     """Write one self-contained HTML file with figures, tables and an explorer of an exported dataset."""

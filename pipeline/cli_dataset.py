@@ -28,7 +28,10 @@ def export(
         bool, typer.Option("--parquet/--no-parquet", help="Analysis-ready Parquet files, below parquet/.")
     ] = False,
     json_files: Annotated[bool, typer.Option("--json/--no-json", help="The published layout.")] = True,
-    licence: Annotated[str, typer.Option(help="SPDX identifier of the dataset's licence, for its card.")] = "mit",
+    licence: Annotated[
+        str | None,
+        typer.Option(help="SPDX identifier of the dataset's licence, for its card (mit; imported: that of its card)."),
+    ] = None,
     partial: Annotated[bool, typer.Option("--partial", help="Write what there is, and say what is missing.")] = False,
     processes: Annotated[
         int | None, typer.Option(min=1, help="Files written at once, one a process (the CPUs, up to 8)")
@@ -39,7 +42,7 @@ def export(
     from pipeline.export import export_dataset, parse_key_style
     from pipeline.export.compression import parse_compression
     from pipeline.export.dataset import Format
-    from pipeline.export.pool import default_processes
+    from pipeline.export.pool import MAX_PROCESSES, default_processes
     from pipeline.imported_plan import load_any_plan
     from pipeline.shards import ShardStore
 
@@ -51,6 +54,8 @@ def export(
             "Exporting failed for --no-json: expected --parquet with it, got neither. Ask for one of them."
         )
     planned, store = load_any_plan(results), ShardStore.open(results)
+    if processes is not None and processes > MAX_PROCESSES:
+        console.say(f"{processes} processes may hold more than 1.5 GB together; up to {MAX_PROCESSES} do not.")
     inventory = store.inventory(verify="all", on_damage="raise")
     with console.counting("Exporting rows") as progress:
         report = export_dataset(
@@ -94,7 +99,7 @@ def compare(
     tolerance: Annotated[float, typer.Option(min=0, help="Largest difference of accuracy that is let pass.")] = 0.0,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the accuracies of two result sets; 0 within the tolerance, 3 beyond it."""
+    """Compare the accuracies that two result sets both have; 0 within the tolerance, 3 beyond it."""
     from pipeline.comparing import compare_results
 
     report = compare_results(first, second, tolerance=tolerance)

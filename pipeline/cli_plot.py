@@ -12,9 +12,16 @@ ALL = "all"
 
 def plot(
     name: Annotated[str | None, typer.Argument(help="A figure of --list, or all.")] = None,
-    dataset: Annotated[Path | None, typer.Argument(metavar="RESULTS", help="An exported JSON dataset.")] = None,
+    dataset: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="DATASET", help="A folder that export wrote, its parquet folder, or the published dataset."
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option("--out", help="The .png or .svg file; for all figures a folder.")] = None,
-    data: Annotated[str | None, typer.Option("--dataset", help="Which dataset, where RESULTS has several.")] = None,
+    data: Annotated[
+        str | None, typer.Option("--dataset", help="Which of its datasets, where DATASET has several.")
+    ] = None,
     file_format: Annotated[str, typer.Option("--format", help="png or svg, for all figures.")] = "png",
     show_list: Annotated[bool, typer.Option("--list", help="List the figures and what each needs.")] = False,
 ) -> None:
@@ -28,7 +35,7 @@ def plot(
         return
     if name is None or dataset is None or out is None:
         raise ConfigError(
-            "Drawing failed for the command line: expected NAME RESULTS --out FILE, got less. "
+            "Drawing failed for the command line: expected NAME DATASET --out FILE, got less. "
             "`robust201 plot --list` names the figures."
         )
     if name != ALL:

@@ -1,6 +1,6 @@
 """Two result sets side by side: another seed, another engine or device, or the published dataset."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.analysis.reader import RobustnessDataset
-from pipeline.analysis.result_files import row_of
+from pipeline.analysis.result_files import RESULTS_FOLDER_FILE, row_of, values_by_strength
 from pipeline.errors import InputError
 from pipeline.imported_plan import load_any_plan
 from pipeline.perturbations import PERTURBATIONS
@@ -95,7 +95,10 @@ class ComparisonReport:
 
 
 def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> ComparisonReport:
-    """Compare the accuracies of two result sets.
+    """Compare the accuracies of two result sets, as far as both have them.
+
+    What only one of the two has makes no difference to `ComparisonReport.within`: a part of a sweep can be held against
+    the whole. The report names it.
 
     Args:
         first: a results folder, an exported dataset, or the published one.
@@ -107,6 +110,7 @@ def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> Com
 
     Raises:
         InputError: a folder is neither, or the two have nothing in common.
+        ResultsError: a row has more or fewer values than strengths.
     """
     one, other = read_accuracies(first), read_accuracies(second)
     common = [place for place in one if place in other and one[place].keys() & other[place].keys()]
@@ -165,7 +169,7 @@ def read_accuracies(folder: Path) -> Accuracies:
     Raises:
         InputError: the folder is none of them.
     """
-    if (folder / "format.json").is_file():
+    if (folder / RESULTS_FOLDER_FILE).is_file():
         return _accuracies_of_shards(folder)
     return _accuracies_of_dataset(RobustnessDataset(folder))
 
@@ -189,7 +193,8 @@ def _accuracies_of_dataset(dataset: RobustnessDataset) -> Accuracies:
             row = row_of(key)
             strengths = dataset.strengths(name, key)
             for architecture, value in by_measure.get("accuracy", {}).items():
-                accuracies: Sequence[float] = value if isinstance(value, list) else [value]
+                what = f"#{architecture} {name} {key} accuracy"
+                accuracies = values_by_strength(value, strengths, what)
                 for strength, accuracy in zip(strengths, accuracies, strict=True):
                     place = name, key if row is None else row.key, strength
                     found.setdefault(place, {})[int(architecture)] = accuracy

@@ -158,7 +158,6 @@ def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int
     computed = f"{tally.computed:,.1f}".removesuffix(".0")
     say(
         f"Computed {computed} evaluations in {show_duration(tally.seconds)} of worker time; "
-        f" evaluations in {show_duration(tally.seconds)} of worker time; "
         f"{len(tally.failures)} parts failed, {tally.deaths} workers died, {tally.preemptions} were preempted."
     )
     # One damaged checkpoint fails every part of its network in the same words.
@@ -254,7 +253,12 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
         sound = "Every shard is sound." if not verdict.gaps else f"Every shard is sound; {len(verdict.gaps)} gaps."
         out.print(f"{len(problems)} problems found" if problems else sound, markup=False, highlight=False)
     if verdict.requeued:
-        say(f"What was in them counts as missing; compute it again with: robust201 run SWEEP.yaml ({results})")
+        from pipeline.imported_plan import IMPORTED_FILE
+
+        imported = (results / IMPORTED_FILE).is_file()
+        again = f"import it again with: robust201 import-json DATASET {results}"
+        computed = f"compute it again with: robust201 run SWEEP.yaml ({results})"
+        say(f"What was in them counts as missing; {again if imported else computed}")
     if verdict.sound:
         return 3 if verdict.gaps else 0
     return 3 if verdict.requeued and not verdict.export else 4

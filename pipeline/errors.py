@@ -91,7 +91,7 @@ class LeaseHeldError(StorageError):
 
 
 class ShardDamagedError(StorageError):
-    """A shard's bytes do not match the hash in its name, or cannot be read."""
+    """A shard's bytes do not match the hash in its name, or that its disk has lost."""
 
 
 class StorageFullError(StorageError):

@@ -1,10 +1,14 @@
 """Which host, boot and process this is: what a process id needs beside it to mean anything."""
 
+import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 _PROC = Path("/proc")
+
+_DEAD_STATES = frozenset("ZX")
+"""Zombie and dead (third field of ``/proc/<pid>/stat``, see proc(5))."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +59,40 @@ def process_start(pid: int) -> int | None:
         pid: its id.
 
     Returns:
-        Clock ticks since boot (field 22 of ``/proc/<pid>/stat``, see proc(5)); None if it is gone or a zombie.
+        Clock ticks since boot (field 22 of ``/proc/<pid>/stat``, see proc(5)); None if it is gone, hidden or a zombie.
     """
+    fields = _read_stat(pid)
+    return None if fields is None or fields[0] in _DEAD_STATES else int(fields[19])
+
+
+def has_ended(pid: int, start: int | None) -> bool | None:
+    """Judge whether a process of this host has ended.
+
+    Args:
+        pid: its id.
+        start: when it started (see `process_start`), which tells it from a later one of the same id; None if unknown.
+
+    Returns:
+        Whether it has; None if that cannot be seen from here: the process of this id is hidden (proc(5), ``hidepid``),
+        there is no ``/proc``, or `start` is unknown.
+    """
+    fields = _read_stat(pid)
+    if fields is not None:
+        if fields[0] in _DEAD_STATES:
+            return True
+        return None if start is None else int(fields[19]) != start
+    try:
+        os.kill(pid, 0)  # sends nothing
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return None  # another user's
+    return None
+
+
+def _read_stat(pid: int) -> list[str] | None:
+    """Fields of ``/proc/<pid>/stat`` from the third, the state, on; None if it is gone or hidden."""
     text = _read_line(_PROC / str(pid) / "stat")
     # The second field is the command in parentheses and may hold spaces and parentheses itself.
     fields = text.rpartition(")")[2].split()
-    if len(fields) < 20 or fields[0] in {"Z", "X"}:
-        return None
-    return int(fields[19])
+    return fields if len(fields) >= 20 else None

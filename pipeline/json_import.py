@@ -1,31 +1,40 @@
 """A published or exported JSON dataset becomes shards: so it can be verified, compared, added to and exported again."""
 
 import re
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
 from pipeline import __version__
+from pipeline.analysis.json_index import JsonRows, has_indexable_rows
 from pipeline.analysis.reader import RobustnessDataset
-from pipeline.analysis.result_files import MEASURES, OPTIONAL_MEASURES, PARQUET_FOLDER, Rows
+from pipeline.analysis.result_files import MEASURES, OPTIONAL_MEASURES, PARQUET_FOLDER, Rows, spellings
 from pipeline.datasets import DATASETS
 from pipeline.errors import EvaluationError, InputError, ResultsError
+from pipeline.export.card import CARD_FILE
+from pipeline.export.compression import compression_of, decompress_to
+from pipeline.files import sha256_of
 from pipeline.imported_plan import IMPORTED_FILE, ImportedGroup, ImportedPlan, load_imported_plan
+from pipeline.lease import Lease
 from pipeline.measurements import COLUMNS, MEASUREMENTS
 from pipeline.perturbations import PERTURBATIONS
 from pipeline.plan_file import PLAN_FILE
 from pipeline.records import IMPORTED, EvaluationResult, Part
-from pipeline.shards import ShardStore
+from pipeline.shards import Inventory, ShardStore
 from pipeline.shards.imported import check_imported
 
 EXACT_DECIMALS = 15
 """Numbers with so many decimals were not rounded."""
 
 _SAMPLED_ROWS = 20
+_TEMPORARY = ".import-"
 _DECIMALS = re.compile(r"\d\.(\d+)(?:e-(\d+))?")
 
 
@@ -49,8 +58,9 @@ def import_json(
 ) -> JsonImportReport:
     """Store the results of a JSON dataset in a results folder.
 
-    The folder may hold an earlier import, which is added to: a key of a dataset that is imported again takes the place
-    of what was there. Files are read row by row, and each key of a dataset becomes one shard.
+    The folder may hold an earlier import, which is added to. A measurement of a key that is imported again takes the
+    place of what was there; measurements that the key had and the files lack stay. Files are read row by row,
+    compressed ones by way of a temporary file in the results folder, and each key of a dataset becomes one shard.
 
     Args:
         source: the dataset's folder, in either spelling of keys, compressed or not.
@@ -62,7 +72,9 @@ def import_json(
 
     Raises:
         ResultsError: the folder is no dataset, or a file is damaged or contradicts another.
-        InputError: the results folder holds a sweep of its own.
+        InputError: the results folder holds a sweep of its own, or measurements of other architectures or strengths
+            that would have to be joined with those of the files.
+        LeaseHeldError: another import, or a driver, is at work in the results folder.
     """
     dataset = RobustnessDataset(source)
     places = [
@@ -82,14 +94,9 @@ def import_json(
             "Import into a folder of its own, and compare or merge the two."
         )
     store = ShardStore.create(results)
-    held = load_imported_plan(results) if (results / IMPORTED_FILE).is_file() else ImportedPlan(source.name, ())
-    n_evaluations = 0
-    for done, (name, key) in enumerate(places):
-        group = _import_group(dataset, store, name, key)
-        held = held.updated([group])
-        held.save(results)
-        n_evaluations += len(group.architectures) * len(group.strengths)
-        progress(done + 1, len(places))
+    with Lease.acquire(results):
+        n_evaluations = _import_groups(dataset, store, places, progress)
+        held = load_imported_plan(results)
     everywhere = set(held.measurements)
     some = {measurement for group in held.groups for measurement in group.measurements}
     return JsonImportReport(len(places), n_evaluations, tuple(sorted(some - everywhere)))
@@ -100,37 +107,163 @@ def _file(dataset: RobustnessDataset, name: str, key: str, measure: str) -> Path
     return None if file is None or PARQUET_FOLDER in file.parts else file
 
 
-def _import_group(dataset: RobustnessDataset, store: ShardStore, name: str, key: str) -> ImportedGroup:
-    found = {
-        measure: dataset.files.rows(name, key, measure)
-        for measure in (*MEASURES, *OPTIONAL_MEASURES)
-        if _file(dataset, name, key, measure) is not None
-    }
+def _import_groups(
+    dataset: RobustnessDataset,
+    store: ShardStore,
+    places: Sequence[tuple[str, str]],
+    progress: Callable[[int, int], None],
+) -> int:
+    results = store.root
+    for leftover in results.glob(f"{_TEMPORARY}*"):
+        shutil.rmtree(leftover)
+    held = load_imported_plan(results) if (results / IMPORTED_FILE).is_file() else ImportedPlan(dataset.path.name, ())
+    before = {(group.dataset, group.key): group for group in held.groups}
+    inventory = store.inventory(verify="unverified", on_damage="report")
+    n_evaluations = 0
+    for done, (name, key) in enumerate(places):
+        with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=results) as folder:
+            found = _open_files(dataset, name, key, Path(folder))
+            earlier = _Earlier.of(before.get((name, key)), found, store, inventory)
+            group = _import_group(dataset, store, name, key, found, earlier)
+            dataset.files.forget()
+        held = held.updated([group])
+        held.save(results)
+        n_evaluations += len(group.architectures) * len(group.strengths)
+        progress(done + 1, len(places))
+    store.remove_other_protocols({group.protocol.digest for group in held.groups})
+    return n_evaluations
+
+
+def _open_files(dataset: RobustnessDataset, name: str, key: str, folder: Path) -> dict[str, Rows]:
+    """Open the files of a key; of a compressed one, a copy in a temporary folder that can be read row by row."""
+    found: dict[str, Rows] = {}
+    for measure in (*MEASURES, *OPTIONAL_MEASURES):
+        file = _file(dataset, name, key, measure)
+        if file is None:
+            continue
+        compression = compression_of(file)
+        if compression is None:
+            found[measure] = dataset.files.rows(name, key, measure)
+            continue
+        plain = folder / file.stem
+        decompress_to(file, compression, plain)
+        if not has_indexable_rows(plain):
+            found[measure] = dataset.files.read(name, key, measure)
+            continue
+        try:
+            found[measure] = JsonRows(plain, name, spellings(key), measure)
+        except ResultsError as error:
+            raise ResultsError(str(error).replace(str(plain), str(file))) from error
+    return found
+
+
+@dataclass(frozen=True)
+class _Earlier:
+    """What an earlier import had of a key, and the files at hand lack: it stays.
+
+    Attributes:
+        group: the earlier import; None where there is nothing to keep.
+        measurements: those to keep.
+        store: reads them.
+        inventory: what the store held before.
+    """
+
+    group: ImportedGroup | None
+    measurements: tuple[str, ...]
+    store: ShardStore
+    inventory: Inventory
+
+    @classmethod
+    def of(
+        cls, group: ImportedGroup | None, found: Mapping[str, Rows], store: ShardStore, inventory: Inventory
+    ) -> "_Earlier":
+        kept = () if group is None else tuple(name for name in group.measurements if name not in found)
+        return cls(group if kept else None, kept, store, inventory)
+
+    def check(self, path: Path, ids: Sequence[str], strengths: Sequence[float]) -> None:
+        """Hold the files at hand to what they are joined with."""
+        group = self.group
+        if group is None:
+            return
+        wanted = {int(identifier) for identifier in ids}
+        whole = all(
+            self.inventory.is_complete(group.unit(index), strength, self.measurements)
+            for index in group.architectures
+            for strength in group.strengths
+        )
+        if wanted != set(group.architectures) or tuple(strengths) != group.strengths or not whole:
+            told = f"{len(group.architectures)} architectures at {len(group.strengths)} strengths"
+            raise InputError(
+                f"Importing failed for {path} {group.dataset} {group.key}: expected the {told} of which the results "
+                f"folder has {', '.join(self.measurements)}, got {'others' if whole else 'gaps in these'}. "
+                "Import into another folder."
+            )
+
+    def values(self, architecture: int, strength: float) -> dict[str, NDArray[Any]]:
+        """Columns to keep of one evaluation."""
+        if self.group is None:
+            return {}
+        return self.store.values(self.group.unit(architecture), strength, self.inventory, self.measurements)
+
+
+def _import_group(
+    dataset: RobustnessDataset, store: ShardStore, name: str, key: str, found: Mapping[str, Rows], earlier: _Earlier
+) -> ImportedGroup:
     ids = _common_ids(dataset.path, name, key, found)
     strengths = dataset.strengths(name, key)
+    earlier.check(dataset.path, ids, strengths)
     decimals = {measure: count_decimals(rows, ids) for measure, rows in found.items() if measure in _ROUNDED}
+    files = {measure: sha256_of(file) for measure in found if (file := _file(dataset, name, key, measure)) is not None}
+    known = {} if earlier.group is None else earlier.group.payload
+    measurements = (*found, *earlier.measurements)
+    n_images = _count_images(dataset, found, ids[0], key, name, earlier)
     payload = {
         "protocol": IMPORTED,
         "source": dataset.path.name,
+        "licence": _licence_of(dataset.path),
         "dataset": name,
         "key": key,
-        "decimals": decimals,
+        "strengths": list(strengths),
+        "n_images": n_images,
+        "files": {m: h for m, h in known.get("files", {}).items() if m in earlier.measurements} | files,
+        "decimals": {m: d for m, d in known.get("decimals", {}).items() if m in earlier.measurements} | decimals,
         "imported_by": f"robust201 {__version__}",
     }
-    n_images = _count_images(found, ids[0], key, name)
     group = ImportedGroup(
-        name, key, strengths, n_images, tuple(map(int, ids)), tuple(m for m in MEASUREMENTS if m in found), payload
+        name,
+        key,
+        strengths,
+        n_images,
+        tuple(map(int, ids)),
+        tuple(m for m in MEASUREMENTS if m in measurements),
+        payload,
     )
     store.save_protocol(group.protocol)
     try:
-        store.add_imported(name, _results(group, found, ids, decimals, dataset.path))
+        store.add_imported(name, _results(group, found, ids, earlier, dataset.path))
     except EvaluationError as error:
         # Not raised inside: an error of the files read would look like one of the file being written.
         raise ResultsError(str(error)) from error
     return group
 
 
+def _licence_of(source: Path) -> str | None:
+    """Licence that the card of an export names; None where there is no such card."""
+    card = source / CARD_FILE
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    parts = text.split("---\n", 2)
+    if len(parts) < 3 or parts[0]:
+        return None
+    try:
+        front = yaml.safe_load(parts[1])
+    except yaml.YAMLError:
+        return None
+    named = front.get("license") if isinstance(front, dict) else None
+    return named if isinstance(named, str) else None
+
+
 _ROUNDED = ("accuracy", "confidence")
+_COUNTED = ("cm", "predictions")
 
 
 def _common_ids(path: Path, name: str, key: str, found: Mapping[str, Rows]) -> list[str]:
@@ -158,20 +291,29 @@ def count_decimals(rows: Rows, ids: Sequence[str]) -> int | None:
     return most if most < EXACT_DECIMALS else None
 
 
-def _count_images(found: Mapping[str, Rows], identifier: str, key: str, name: str) -> int:
-    for measure in ("cm", "predictions"):
+def _count_images(
+    dataset: RobustnessDataset, found: Mapping[str, Rows], identifier: str, key: str, name: str, earlier: _Earlier
+) -> int:
+    """Count a key's images: by a measurement of each of them, else as sweep.json says, else the whole test split."""
+    for measure in _COUNTED:
         if measure in found:
             value = found[measure][identifier]
             first = np.asarray(value if key == "clean" else value[0])
             return int(first.sum()) if measure == "cm" else len(first)
-    return DATASETS[name].n_test
+    if earlier.group is not None and set(_COUNTED) & set(earlier.measurements):
+        return earlier.group.n_images
+    told = (dataset.sweep or {}).get("sweep", {})
+    for protocol in told.get("protocols", ()):
+        if protocol.get("protocol") == IMPORTED and (protocol.get("dataset"), protocol.get("key")) == (name, key):
+            return int(protocol.get("n_images") or DATASETS[name].n_test)
+    return int(told.get("images", {}).get("count") or DATASETS[name].n_test)
 
 
 def _results(
     group: ImportedGroup,
     found: Mapping[str, Rows],
     ids: Sequence[str],
-    decimals: Mapping[str, int | None],
+    earlier: _Earlier,
     path: Path,
 ) -> Iterator[list[EvaluationResult]]:
     for identifier in ids:
@@ -185,10 +327,10 @@ def _results(
             }
             results = []
             for place, strength in enumerate(unit.strengths):
-                values: dict[str, NDArray[Any]] = {}
+                values = earlier.values(unit.architecture, strength)
                 for measure, plain in by_measure.items():
                     values |= columns_of_json(measure, plain[place])
-                check_imported(values, unit.n_images, decimals, name=f"{label} at {strength:g}")
+                check_imported(values, unit.n_images, group.payload["decimals"], name=f"{label} at {strength:g}")
                 results.append(EvaluationResult(part, strength, values, 0.0, {"source": path.name}))
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise EvaluationError(

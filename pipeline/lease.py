@@ -5,6 +5,7 @@ holder raises every few seconds. A holder that died leaves it behind, and the ne
 living one:
 
 - same host and boot: by the process, at once. A process id counts only together with the time the process started.
+  Where that cannot be seen (``/proc`` may hide other users' processes), as on another host.
 - same host, another boot: dead, at once.
 - another host (or another container with process ids of its own): dead if its counter stands still for some of its own
   intervals, on the observer's monotonic clock. Wall clocks of two hosts are never compared.
@@ -30,7 +31,7 @@ from types import TracebackType
 from typing import Self
 
 from pipeline.errors import LeaseHeldError, StorageError, StorageFullError
-from pipeline.host import HostId, process_start
+from pipeline.host import HostId, has_ended, process_start
 
 INTERVAL_SECONDS = 5.0
 """Time between two beats of a holder."""
@@ -112,7 +113,7 @@ class Holder:
             return True
         if observer.pid_namespace != self.host_id.pid_namespace:
             return None
-        return process_start(self.pid) != self.process_start
+        return has_ended(self.pid, self.process_start if self.process_start >= 0 else None)
 
 
 class Lease:

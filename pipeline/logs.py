@@ -5,7 +5,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from pipeline.errors import InputError, closest
 from pipeline.records import Unit
@@ -96,15 +96,25 @@ def _count_shared(one: str, other: str) -> int:
 
 def _logged_ids(results: Path) -> set[str]:
     found: set[str] = set()
-    for path in log_files(results):
-        with path.open("rb") as stream:
-            found.update(match[1].decode() for line in stream if (match := _UNIT.search(line)))
+    for stream in _open_all(results):
+        found.update(match[1].decode() for line in stream if (match := _UNIT.search(line)))
     return found
 
 
 def log_files(results: Path) -> list[Path]:
     """All log files of a results folder, in the order in which their workers began."""
     return sorted((results / LOGS_FOLDER).glob("*.jsonl"))
+
+
+def _open_all(results: Path) -> Iterator[BinaryIO]:
+    """Open one log file after the other; what went since it was listed is left out, for logs may go at any time."""
+    for path in log_files(results):
+        try:
+            stream = path.open("rb")
+        except FileNotFoundError:
+            continue
+        with stream:
+            yield stream
 
 
 def read_logs(results: Path, unit_id: str) -> list[Line]:
@@ -119,9 +129,8 @@ def read_logs(results: Path, unit_id: str) -> list[Line]:
     """
     wanted = f'"unit": "{unit_id}"'.encode()
     found: list[Line] = []
-    for path in log_files(results):
-        with path.open("rb") as stream:
-            found.extend(_parse(line for line in stream if wanted in line))
+    for stream in _open_all(results):
+        found.extend(_parse(line for line in stream if wanted in line))
     return sorted(found, key=_time_of)
 
 
@@ -155,13 +164,12 @@ def follow_logs(results: Path, unit_id: str, *, sleep: Callable[[float], object]
     offsets: dict[bytes, int] = {}
     while True:
         found: list[Line] = []
-        for path in log_files(results):
-            with path.open("rb") as stream:
-                first = stream.readline()  # tells files apart, whatever a rotation calls them
-                stream.seek(offsets.get(first, 0))
-                whole = stream.read().rpartition(b"\n")[0]
-                if whole:
-                    offsets[first] = offsets.get(first, 0) + len(whole) + 1
+        for stream in _open_all(results):
+            first = stream.readline()  # tells files apart, whatever a rotation calls them
+            stream.seek(offsets.get(first, 0))
+            whole = stream.read().rpartition(b"\n")[0]
+            if whole:
+                offsets[first] = offsets.get(first, 0) + len(whole) + 1
             found.extend(_parse(line for line in whole.splitlines() if wanted in line))
         yield from sorted(found, key=_time_of)
         sleep(every)

@@ -7,7 +7,7 @@ come again, so it is reported at once.
 """
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -19,7 +19,10 @@ from pipeline.records import Bundle, Part, Receipt, UnitFailure
 POLL_SECONDS = 0.5
 
 MAX_FRUITLESS_DEATHS = 20
-"""Workers that may die in a row without one result between them: past that the machines are at fault, not the units."""
+"""Workers that may die without one result between them: past that the machines are at fault, not the units.
+
+A part that has killed a worker before and does so again, alone, says nothing new of the machines and is not counted.
+"""
 
 
 @dataclass
@@ -71,6 +74,7 @@ class Scheduler:
         should_drain: asked between events; once true, nothing more is submitted and workers stop after their part.
         interruptible: a block in which an expired `pipeline.interrupts.DrainRequest` may interrupt the executor.
         on_event: told of every event, after it was counted.
+        find_committed: asked, when a worker was lost, which of its bundle's parts it had committed without telling.
     """
 
     def __init__(
@@ -81,12 +85,14 @@ class Scheduler:
         should_drain: Callable[[], bool] = lambda: False,
         interruptible: Callable[[], AbstractContextManager[None]] = nullcontext,
         on_event: Callable[[Event, RunTally], None] = lambda _event, _tally: None,
+        find_committed: Callable[[Sequence[Part]], Sequence[Receipt]] = lambda _parts: (),
     ) -> None:
         self._executor = executor
         self._max_attempts = max_attempts
         self._should_drain = should_drain
         self._interruptible = interruptible
         self._on_event = on_event
+        self._find_committed = find_committed
         self._tally = RunTally()
         self._waiting: deque[Bundle] = deque()
         self._in_flight = 0
@@ -152,18 +158,21 @@ class Scheduler:
                 self._in_flight -= 1
                 self._requeue(event)
             case WorkerLost():
-                self._count_lost_worker(event.preempted, event.reason, "a worker that starts")
+                self._count_lost_worker(event.preempted)
+                if not event.preempted:
+                    self._count_fruitless_death(event.reason, "a worker that has no part")
 
-    def _count_lost_worker(self, preempted: bool, reason: str, what: str) -> None:
-        if preempted:
-            self._tally.preemptions += 1
-            return
-        self._tally.deaths += 1
+    def _count_lost_worker(self, preempted: bool) -> None:
+        self._tally.preemptions += preempted
+        self._tally.deaths += not preempted
+
+    def _count_fruitless_death(self, reason: str, what: str) -> None:
         self._fruitless_deaths += 1
         if self._fruitless_deaths > MAX_FRUITLESS_DEATHS:
             raise EvaluationError(
-                f"Running workers failed for {what}: expected results, got {self._fruitless_deaths} deaths in a row "
-                f"({reason}). Look at the workers' logs, or run it in one process with --executor inline."
+                f"Running workers failed for {what}: expected results, got {self._fruitless_deaths} deaths in a row, "
+                f"no part's second among them ({reason}). Look at the workers' logs, or run it in one process with "
+                "--executor inline."
             )
 
     def _close(self, piece: _Slice, strengths: tuple[float, ...]) -> None:
@@ -176,9 +185,13 @@ class Scheduler:
         self._tally.failures.append(failure)
 
     def _requeue(self, lost: BundleLost) -> None:
-        remaining = [part for part in map(self._still_open, lost.bundle.parts) if part is not None]
+        remaining = self._open_parts(lost.bundle)
         if lost.started:
-            self._count_lost_worker(lost.preempted, lost.reason, lost.bundle.parts[0].label)
+            for receipt in self._find_committed(remaining):
+                self._count(receipt)
+                self._on_event(receipt, self._tally)
+            remaining = self._open_parts(lost.bundle)
+            self._count_lost_worker(lost.preempted)
         if not remaining:
             return
         if not lost.started or lost.preempted:
@@ -189,6 +202,8 @@ class Scheduler:
             self._waiting.appendleft(_bundle_of(lost.bundle, others))
         piece = _slice_of(suspect), suspect.strengths[0]
         self._deaths[piece] += 1
+        if self._deaths[piece] == 1:
+            self._count_fruitless_death(lost.reason, suspect.label)
         if self._deaths[piece] >= self._max_attempts:
             message = f"Evaluating failed for {suspect.label}: its worker died each time ({lost.reason})."
             failure = UnitFailure(suspect, "killed", message, "", self._deaths[piece])
@@ -197,6 +212,9 @@ class Scheduler:
         else:
             # Half way to the end: whatever killed it may have passed by then, and the end of the run stays short.
             self._waiting.insert(len(self._waiting) // 2, _bundle_of(lost.bundle, [suspect]))
+
+    def _open_parts(self, bundle: Bundle) -> list[Part]:
+        return [part for part in map(self._still_open, bundle.parts) if part is not None]
 
     def _still_open(self, part: Part) -> Part | None:
         still_open = self._open.get(_slice_of(part), ())

@@ -178,7 +178,8 @@ class StatusReader:
         driver, folders = read_progress(results), share_folders(results)
         all_shares = {folder: read_progress(folder) for folder in folders}
         at_work = [folder for folder in folders if is_at_work(folder)]
-        # Progress is written when a part ends, which may be a quarter of an hour apart; the lease beats all the while.
+        # Progress is written at the start and when a part ends, which may be a quarter of an hour apart; the lease
+        # beats all the while.
         # A clock that was set back leaves times in the future, which are no sign of life either.
         now, signs = self._clock(), (driver.get("updated", 0.0), _modified(results / LEASE_NAME))
         is_driving = driver.get("state") == "running" and min(abs(now - sign) for sign in signs) < _STALE_SECONDS

@@ -19,7 +19,7 @@ from pipeline.perturbations import PERTURBATIONS
 from pipeline.plan import Facts, Plan, describe_difference, make_plan
 from pipeline.plan_file import PLAN_FILE, load_plan, save_plan
 from pipeline.progress import Progress, Tracker
-from pipeline.records import Bundle, Part
+from pipeline.records import Bundle, Part, Receipt
 from pipeline.scheduler import RunTally, Scheduler
 from pipeline.shards import Inventory, MergeReport, ShardStore
 from pipeline.shares import warn_of_shares
@@ -266,11 +266,15 @@ def compute(
             draining = draining_on_signals(say, execution.drain_seconds)
             with draining as request, closing(start_executor()) as executor:
                 tracker.watch(metrics=executor.metrics, gpus_per_worker=executor.gpus_per_worker)
+                tracker.write(state="running")  # the first event may be a quarter of an hour away
                 log.write("run_started", f"{len(bundles)} bundles, {len(outlook.missing)} parts")
 
                 def should_drain() -> bool:
                     check()
                     return request()
+
+                def find_committed(parts: Sequence[Part]) -> Sequence[Receipt]:
+                    return ShardStore.open(outlook.plan.config.results).find_receipts(parts, outlook.plan.measurements)
 
                 scheduler = Scheduler(
                     executor,
@@ -278,6 +282,7 @@ def compute(
                     should_drain=should_drain,
                     interruptible=request.interruptible,
                     on_event=observe,
+                    find_committed=find_committed,
                 )
                 tally = scheduler.run(bundles)
                 tally.time_limit = tally.drained and request.is_time_limit

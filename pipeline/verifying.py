@@ -84,19 +84,21 @@ def _verify(store: ShardStore, export: Path | None, *, requeue: bool, on_progres
     findings = store.verify(inventory, on_progress=on_progress)
     planned = any((store.root / name).is_file() for name in (PLAN_FILE, IMPORTED_FILE))
     plan = load_any_plan(store.root) if planned else None
-    wrong: tuple[str, ...] = ()
-    if export is not None:
-        if plan is None:
-            raise InputError(
-                f"Verifying failed for {export}: expected a {PLAN_FILE} in {store.root} that says what was exported, "
-                "got none. Write it with: robust201 run SWEEP.yaml"
-            )
-        from pipeline.export.checking import check_export
-
-        wrong = tuple(check_export(plan, store, inventory, export))
     gaps = () if plan is None else find_gaps(plan, inventory)
+    if export is None:
+        moved = store.requeue(inventory, findings) if requeue else ()
+        return Verdict(tuple(findings), gaps, (), moved)
+    if plan is None:
+        raise InputError(
+            f"Verifying failed for {export}: expected a {PLAN_FILE} in {store.root} that says what was exported, "
+            "got none. Write it with: robust201 run SWEEP.yaml"
+        )
+    from pipeline.export.checking import check_export
+
     moved = store.requeue(inventory, findings) if requeue else ()
-    return Verdict(tuple(findings), gaps, wrong, moved)
+    # What was moved can no longer be read, and what is damaged proves nothing about an export.
+    left = store.inventory(on_damage="report") if moved else inventory
+    return Verdict(tuple(findings), gaps, tuple(check_export(plan, store, left, export)), moved)
 
 
 def find_gaps(plan: SweepPlan, inventory: Inventory) -> tuple[str, ...]:

@@ -177,7 +177,8 @@ class WorkLog:
     def _put(self, line: dict[str, Any]) -> None:
         data = b"\n" * self._is_torn + (json.dumps(line, default=str) + "\n").encode()
         if self._n_bytes and self._n_bytes + len(data) > self._max_bytes:
-            self.path.replace(self._folder / f"{self.worker}.1.jsonl")
+            with contextlib.suppress(FileNotFoundError):  # logs may be deleted at any time
+                self.path.replace(self._folder / f"{self.worker}.1.jsonl")
             self._n_bytes = 0
         self._folder.mkdir(exist_ok=True)
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)

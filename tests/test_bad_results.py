@@ -90,8 +90,12 @@ def test_an_export_spares_what_is_there(robust201: RunCommand, finished: Path, t
 
 
 def test_a_report_needs_an_exported_dataset(robust201: RunCommand, finished: Path, tmp_path: Path) -> None:
-    out = tmp_path / "report.html"
-    assert "expected a folder with meta.json" in robust201("report", finished, "--out", out).refusal(2)
+    out = tmp_path / "out.svg"
+    for command in (("report", finished), ("plot", "attacks", finished)):
+        refusal = robust201(*command, "--out", out).refusal(2)
+        assert "expected a folder with meta.json, got the shards of a sweep" in refusal
+        # What to type instead, as it is typed.
+        assert f"robust201 export {finished} DATASET --partial" in refusal
     assert robust201("export", finished, tmp_path / "json").code == 0
     (tmp_path / "folder").mkdir()
     ended = robust201("report", tmp_path / "json", "--out", tmp_path / "folder")

@@ -17,6 +17,7 @@ import yaml
 
 from pipeline import __version__, console
 from pipeline.cli import app
+from pipeline.scheduler import RunTally
 from pipeline.spaces import nasbench201
 from tests.conftest import REPOSITORY, Ended, MakeFields, RunCommand, WriteSweep, read_tree
 
@@ -231,6 +232,14 @@ def test_paths_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None
     line = "a:b:c [bold]x[/bold] :warning: " + "long " * 60
     console.say(line)
     assert capsys.readouterr().err == line + "\n"
+
+
+def test_what_a_run_did_is_one_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    tally = RunTally(computed=35.0, seconds=7.0, deaths=2, preemptions=1)
+    assert console.show_tally(tally, tmp_path) == 0
+    assert capsys.readouterr().err.splitlines()[0] == (
+        "Computed 35 evaluations in 0:00:07 of worker time; 0 parts failed, 2 workers died, 1 were preempted."
+    )
 
 
 class Driver:

@@ -73,6 +73,25 @@ def test_the_command_line_says_what_differs_and_ends_by_tolerance(sets, tmp_path
     assert "meta.json" in robust201("compare", sets[0], tmp_path).refusal(2)
 
 
+@pytest.mark.parametrize(("values", "n_values"), [([0.5], 1), (0.5, 1), ([0.5, 0.4, 0.3, 0.2], 4)])
+def test_a_row_with_another_number_of_values_is_refused(sets, values, n_values, robust201):
+    path = sets[1] / "cifar10/pgd_accuracy.json"
+    content = json.loads(path.read_text())
+    content["cifar10"]["pgd"]["accuracy"]["10"] = values
+    path.write_text(json.dumps(content))
+    refusal = robust201("compare", *sets).refusal(2)
+    assert f"#10 cifar10 pgd accuracy: expected 3 values, one a strength, got {n_values}" in refusal
+
+
+def test_what_only_one_set_has_is_told_and_let_pass(tmp_path, robust201):
+    export(tmp_path / "whole", make_plan(ARCHITECTURES))
+    export(tmp_path / "part", make_plan(ARCHITECTURES[:2], ["clean", "pgd"]))
+    ended = robust201("compare", tmp_path / "whole", tmp_path / "part")
+    assert ended.code == 0
+    assert "architectures: 2 in both, 3 only in the first, 0 only in the second" in ended.out
+    assert "only in the first: cifar10 fgsm, cifar10 fog" in ended.out
+
+
 def test_sets_without_anything_in_common(tmp_path):
     export(tmp_path / "one", make_plan((0,), ["clean"]))
     export(tmp_path / "two", make_plan((0,), ["fog"]))

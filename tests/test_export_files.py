@@ -25,6 +25,44 @@ from tests.conftest import read_tree
 from tests.fabricated import BrokenStore, export, make_plan
 from tests.shard_support import make_results, make_unit, make_values
 
+FLOATS = st.floats(width=32, allow_infinity=False)
+
+
+@given(st.one_of(FLOATS, st.lists(FLOATS)))
+def test_narrow_floats_are_written_as_the_doubles_that_they_are(numbers):
+    values = np.array(numbers, dtype=np.float32)
+    plain = np.where(np.isnan(values), None, values.astype(np.float64)).tolist()
+    assert array_text(values).decode() == json.dumps(plain)
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_progress_of_an_export_taken_up_again_reaches_its_total(tmp_path, processes):
+    plan, formats = make_plan([0, 2, 10]), ("json", "parquet")
+    with pytest.raises(StorageError):
+        export(tmp_path, plan, BrokenStore(), formats=formats)
+    seen = []
+    report = export(tmp_path, plan, formats=formats, processes=processes, progress=lambda *count: seen.append(count))
+    assert report.kept
+    assert seen[-1] == (3 * 4 * 4, 3 * 4 * 4)
+
+
+def test_indexes_that_readers_made_of_replaced_files_are_removed(tmp_path):
+    plan = make_plan([0, 2, 10])
+    export(tmp_path, plan, formats=("json",))
+    index = tmp_path / "cifar10/.index/pgd_cm.json.100-1.npy"
+    index.parent.mkdir()
+    index.write_bytes(b"")
+    export(tmp_path, plan, formats=("parquet",))
+    assert not (tmp_path / "cifar10").exists()
+
+
+def test_more_processes_than_were_measured_are_warned_of(tmp_path, write_sweep, robust201):
+    assert robust201("run", write_sweep()).code == 0
+    told = "9 processes may hold more than 1.5 GB"
+    assert told in robust201("export", tmp_path / "results", tmp_path / "out", "--processes", 9).err
+    assert told not in robust201("export", tmp_path / "results", tmp_path / "out", "--processes", 1).err
+
+
 NUMBERS = st.one_of(
     st.floats(0, 1),
     st.floats(0, 1e-3),

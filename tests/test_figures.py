@@ -178,7 +178,7 @@ def test_many_points_are_one_picture_in_an_svg(tmp_path):
 def test_what_cannot_be_drawn_is_refused(robust201, dataset, tmp_path, monkeypatch, arguments, hint):
     monkeypatch.chdir(tmp_path)
     refusal = robust201(*(part.format(data=dataset.path) for part in arguments)).refusal(2)
-    assert hint in refusal or "Known:" in refusal
+    assert hint in refusal
     assert list(tmp_path.iterdir()) == []
 
 

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from pipeline.analysis import json_index
+from pipeline.analysis.result_files import ResultFiles
 from pipeline.comparing import compare_results
-from pipeline.errors import InputError, ResultsError
+from pipeline.errors import ConfigError, InputError, LeaseHeldError, ResultsError
 from pipeline.export import export_dataset
 from pipeline.imported_plan import load_any_plan
 from pipeline.json_import import count_decimals, import_json, split_by_strength
+from pipeline.lease import Lease
 from pipeline.records import is_imported
 from pipeline.shards import ShardStore
 from pipeline.verifying import verify_results
@@ -97,6 +99,7 @@ def test_a_dataset_with_accuracies_only(tmp_path):
     for path in source.glob("*/*"):
         if not path.name.endswith("accuracy.json"):
             path.unlink()
+    (source / "sweep.json").unlink()
     import_json(source, tmp_path / "results")
     plan = load_any_plan(tmp_path / "results")
     assert plan.measurements == ("accuracy",)
@@ -118,6 +121,103 @@ def test_what_is_imported_later_is_added(tmp_path):
     import_json(tmp_path / "some", tmp_path / "results")
     import_json(source, tmp_path / "results")
     assert published(export_again(tmp_path / "results", tmp_path / "out")) == before
+
+
+def test_a_key_imported_again_with_other_values_takes_the_place_of_the_old_ones(tmp_path):
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean", "fog"], severities=SEVERITIES))
+    import_json(source, tmp_path / "results")
+    cm = json.loads((source / "cifar10/clean_cm.json").read_text())
+    cm["cifar10"]["clean"]["cm"]["2"] = [[14, 0, 0], [0, 13, 0], [0, 0, 13]]
+    (source / "cifar10/clean_cm.json").write_text(json.dumps(cm))
+    change(source / "cifar10/clean_accuracy.json", lambda rows: rows.update({"2": 1.0}))
+    import_json(source, tmp_path / "results")
+    assert published(export_again(tmp_path / "results", tmp_path / "out")) == published(source)
+    verdict = verify_results(tmp_path / "results", export=tmp_path / "out")
+    assert (verdict.findings, verdict.export, verdict.gaps) == ((), (), ())
+    assert len(list((tmp_path / "results/shards").rglob("*.parquet"))) == 2  # none of the first import's is left over
+
+
+def part_of(source: Path, folder: Path, *measures: str) -> Path:
+    shutil.copytree(source, folder)
+    for path in folder.glob("cifar10/*"):
+        if not path.stem.endswith(measures):
+            path.unlink()
+    return folder
+
+
+@pytest.mark.parametrize("order", [("cm", "accuracy"), ("accuracy", "cm")])
+def test_measurements_imported_apart_are_exported_together(tmp_path, order):
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES, severities=SEVERITIES), round_to=3)
+    (source / "sweep.json").unlink()
+    parts = [part_of(source, tmp_path / name, name) for name in (*order, "confidence")]
+    for part in parts:
+        import_json(part, tmp_path / "results")
+    assert load_any_plan(tmp_path / "results").measurements == ("accuracy", "confidence", "cm")
+    assert published(export_again(tmp_path / "results", tmp_path / "out", round_to=3)) == published(source)
+    assert verify_results(tmp_path / "results", export=tmp_path / "out").sound
+    change(parts[0] / f"cifar10/pgd_{order[0]}.json", lambda rows: rows.pop("10"))
+    with pytest.raises(InputError, match=r"of which the results folder has .*confidence"):
+        import_json(parts[0], tmp_path / "results")
+    change(parts[1] / f"cifar10/fog_{order[1]}.json", lambda rows: rows.update({"2": rows["309"]}))
+    with pytest.raises(ResultsError, match="which is that of cm"):
+        import_json(parts[1], tmp_path / "results")
+
+
+def test_the_number_of_images_of_an_export_is_taken_from_its_sweep_json(tmp_path):
+    source = part_of(write(tmp_path / "source", make_plan(ARCHITECTURES)), tmp_path / "part", "accuracy")
+    import_json(source, tmp_path / "results")
+    assert {unit.n_images for unit in load_any_plan(tmp_path / "results").units} == {40}
+    again = export_again(tmp_path / "results", tmp_path / "out")
+    import_json(again, tmp_path / "again")
+    assert {unit.n_images for unit in load_any_plan(tmp_path / "again").units} == {40}
+
+
+@pytest.mark.parametrize("compression", ["gz", "zst"])
+def test_compressed_files_are_read_row_by_row(tmp_path, monkeypatch, compression):
+    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 1)
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES), compression=compression)
+    plain = published(write(tmp_path / "plain", make_plan(ARCHITECTURES)))
+    whole = []
+    read = ResultFiles.read
+    monkeypatch.setattr(ResultFiles, "read", lambda files, *names: (whole.append(names), read(files, *names))[1])
+    import_json(source, tmp_path / "results")
+    assert whole == [("cifar10", "clean", "accuracy")]  # a number an architecture
+    assert published(export_again(tmp_path / "results", tmp_path / "out")) == plain
+    assert not list((tmp_path / "results").glob(".import-*"))
+    victim = source / f"cifar10/pgd_cm.json.{compression}"
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 255
+    victim.write_bytes(content)
+    with pytest.raises(ResultsError, match=f"pgd_cm.json.{compression}: expected"):
+        import_json(source, tmp_path / "again")
+
+
+def test_one_import_at_a_time(tmp_path):
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"]))
+    import_json(source, tmp_path / "results")
+    with Lease.acquire(tmp_path / "results"), pytest.raises(LeaseHeldError):
+        import_json(source, tmp_path / "results")
+
+
+def test_the_card_of_imported_results_claims_nothing_that_is_not_known(tmp_path):
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"]), licence="gpl-3.0")
+    import_json(source, tmp_path / "results")
+    out = export_again(tmp_path / "results", tmp_path / "out")
+    card = (out / "README.md").read_text()
+    assert "license: gpl-3.0\n" in card
+    assert json.loads((out / "croissant.json").read_text())["license"] == "gpl-3.0"
+    assert "they were read from the files of `source`" in card
+    assert "the sweep to run again" not in card
+    assert not (out / "sweep.yaml").exists()
+    (source / "README.md").unlink()  # as the published dataset, which has no card
+    import_json(source, tmp_path / "unnamed")
+    with pytest.raises(ConfigError, match="--licence"):
+        export_again(tmp_path / "unnamed", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    assert (
+        "license: gpl-3.0\n"
+        in (export_again(tmp_path / "unnamed", tmp_path / "named", licence="gpl-3.0") / "README.md").read_text()
+    )
 
 
 def change(path: Path, edit) -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from pipeline import host
 from pipeline.errors import LeaseHeldError, StorageError, StorageFullError
-from pipeline.host import HostId, process_start
+from pipeline.host import HostId, has_ended, process_start
 from pipeline.lease import LEASE_NAME, STALE_INTERVALS, Holder, Lease
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -127,6 +128,40 @@ def test_zombie_is_dead():
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         wait_for(lambda: process_start(process.pid) is None)
         assert Path(f"/proc/{process.pid}").exists()
+        assert has_ended(process.pid, None)
+
+
+@pytest.mark.parametrize("named", [{}, {"process_start": -1}], ids=["start known", "start unknown"])
+@pytest.mark.parametrize("error", [None, PermissionError], ids=["own process", "another user's"])
+def test_living_holder_whose_process_is_hidden_is_judged_by_heartbeat(tmp_path, monkeypatch, named, error):
+    """As with /proc mounted with hidepid=2, or without any."""
+    holder = leave_behind(tmp_path, **named)
+    monkeypatch.setattr(host, "_PROC", tmp_path / "hidden")
+    if error is not None:
+        monkeypatch.setattr(os, "kill", lambda _pid, _signal: (_ for _ in ()).throw(error()))
+    beats = Clock(lambda _now: (tmp_path / LEASE_NAME).write_bytes(holder.beaten().to_bytes()))
+    with pytest.raises(LeaseHeldError, match="which is alive"):
+        acquire(tmp_path, beats, host_id=HERE)
+    holder = leave_behind(tmp_path, **named)
+    clock = Clock()
+    with acquire(tmp_path, clock, host_id=HERE):
+        assert clock.now > 0
+
+
+def test_living_holder_that_did_not_know_its_start_is_judged_by_heartbeat(tmp_path):
+    leave_behind(tmp_path, process_start=-1)
+    clock = Clock()
+    with acquire(tmp_path, clock, host_id=HERE):
+        assert clock.now > 0
+
+
+@pytest.mark.parametrize("start", [-1, 1])
+def test_holder_that_is_gone_is_dead_at_once_though_processes_are_hidden(tmp_path, monkeypatch, start):
+    leave_behind(tmp_path, pid=dead_pid(), process_start=start)
+    monkeypatch.setattr(host, "_PROC", tmp_path / "hidden")
+    clock = Clock()
+    with acquire(tmp_path, clock, host_id=HERE):
+        assert clock.now == 0
 
 
 HOLD = """

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipeline.errors import InputError
-from pipeline.logs import find_unit, follow_logs, read_logs
+from pipeline.logs import find_unit, follow_logs, log_files, read_logs
 from pipeline.spaces import nasbench201
 from pipeline.work_log import WorkLog
 from tests.conftest import RunCommand, WriteSweep
@@ -96,6 +96,21 @@ def test_following_gives_each_line_once_also_over_a_rotation(tmp_path: Path) -> 
     log.write("event_0", unit=WANTED)
     lines = follow_logs(tmp_path, WANTED.id, sleep=sleep)
     assert [next(lines)["event"] for _ in range(30)] == [f"event_{number}" for number in range(30)]
+
+
+@pytest.fixture
+def vanished(logs: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Logs of which one is listed and gone when it is opened, as an old one that a worker has just removed."""
+    listed = log_files(logs)
+    monkeypatch.setattr("pipeline.logs.log_files", lambda _results: [logs / "logs/gone.jsonl", *listed])
+    return logs
+
+
+def test_a_file_that_goes_while_it_is_read_is_left_out(vanished: Path) -> None:
+    assert len(read_logs(vanished, WANTED.id)) == 3
+    assert find_unit(WANTED.id[:12], UNITS[:1], vanished) == (WANTED.id, "of another plan")
+    lines = follow_logs(vanished, WANTED.id, sleep=lambda _seconds: None)
+    assert [next(lines)["event"] for _ in range(3)] == ["part_started", "worker_died", "shard_written"]
 
 
 def test_the_verb_shows_what_happened(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:

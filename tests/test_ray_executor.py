@@ -100,6 +100,49 @@ def test_a_lost_worker_is_ended_and_replaced_and_its_bundles_come_back(start, de
     assert (len(fake.actors), executor.free_slots()) == (2, 2)
 
 
+class PartlyFatalRay(FakeRay):
+    """Actors of which only those numbered in `dying` answer with their death, the others compute for ever."""
+
+    def __init__(self) -> None:
+        super().__init__(ActorDiedError())
+        self.dying: set[int] = set()
+
+    def _is_answered(self, name, number, call):
+        return super()._is_answered(name, number, call) and (name == "ready" or number in self.dying)
+
+
+def test_a_worker_that_dies_idle_is_replaced_before_it_is_given_a_part(start) -> None:
+    fake = PartlyFatalRay()
+    executor = start(fake, workers=2, window=1)
+    for bundle in BUNDLES:
+        executor.submit(bundle)
+    while len(fake.given) < 2:
+        assert executor.poll(0.1) == []
+    executor._slots[1].queue.clear()  # its bundle is done, and no other waits
+    fake.dying = {1}
+    assert executor.poll(0.1) == [WorkerLost(preempted=False, reason=str(fake.answer))]
+    assert fake.killed == fake.actors[1:2]
+    executor.submit(BUNDLES[0])
+    executor.poll(0.1)
+    assert [number for number, _ in fake.given] == [0, 1, 2]
+
+
+def test_nobody_is_started_for_the_dead_of_a_drain(start) -> None:
+    fake = PartlyFatalRay()
+    executor = start(fake, workers=2, window=1)
+    for bundle in BUNDLES:
+        executor.submit(bundle)
+    while len(fake.given) < 2:
+        executor.poll(0.1)
+    executor.drain()
+    fake.dying = {0, 1}
+    lost = [event for _ in range(2) for event in executor.poll(0.1)]
+    assert sorted((event.bundle.architecture, event.started) for event in lost) == [(0, True), (21, True)]
+    assert (len(fake.actors), executor.poll(0.1)) == (2, [])
+    executor.close()
+    assert fake.killed == fake.actors
+
+
 def test_a_worker_that_cannot_start_says_why(start) -> None:
     error = RayTaskError("__init__", "Traceback:\nConfigError: expected a GPU", ConfigError("expected a GPU"))
     executor = start(FakeRay(ActorDiedError(error)), workers=1)

@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from pipeline.analysis import json_index
+from pipeline.analysis import json_index, row_stream
 from pipeline.analysis.json_index import JsonRows, has_indexable_rows
 from pipeline.analysis.reader import RobustnessDataset
+from pipeline.analysis.row_stream import stream_rows
 from pipeline.errors import ArchitectureError, ConfigError, ResultsError
 from tests.conftest import read_tree
 from tests.fabricated import export, make_plan
+from tests.small_results import write_results
 
 ARCHITECTURES = (0, 2, 10, 309, 991)
 MEASURES = ("accuracy", "confidence", "cm")
@@ -73,6 +75,58 @@ def test_a_lookup_reads_one_value_and_the_index_follows_the_file(folder):
         RobustnessDataset(folder).value(0, "cifar10", "pgd", "cm")
 
 
+def replace_keeping_length(path: Path) -> None:
+    """Put another file in the place of one: as long, with the first architectures' names exchanged."""
+    text = path.read_text()
+    other = text.replace('"2":', '"X":').replace('"0":', '"2":').replace('"X":', '"0":')
+    assert len(other) == len(text) != sum(one == two for one, two in zip(other, text, strict=True))
+    new = path.with_name("new")
+    new.write_text(other)
+    new.replace(path)
+
+
+@pytest.mark.parametrize("least", [1, 1 << 20], ids=["indexed", "whole"])
+def test_an_open_reader_notices_that_a_file_was_replaced(folder, monkeypatch, least):
+    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", least)
+    data, path = RobustnessDataset(folder), folder / "cifar10/pgd_cm.json"
+    before = {i: data.value(i, "cifar10", "pgd", "cm") for i in (0, 2)}
+    assert before[0] != before[2]
+    replace_keeping_length(path)
+    assert data.value(0, "cifar10", "pgd", "cm") == rows_of(folder, "pgd", "cm")["0"] == before[2]
+    assert data.value(2, "cifar10", "pgd", "cm") == rows_of(folder, "pgd", "cm")["2"] == before[0]
+    # One index a file is left.
+    assert len(list((folder / "cifar10").glob(".index/pgd_cm*"))) == (least == 1)
+
+
+@pytest.mark.usefixtures("small_index")
+def test_rows_of_a_file_that_was_replaced_are_refused(folder):
+    path = folder / "cifar10/pgd_cm.json"
+    rows = JsonRows(path, "cifar10", ("pgd",), "cm")
+    replace_keeping_length(path)
+    with pytest.raises(ResultsError, match="expected the file that was opened, got another"):
+        rows["0"]
+
+
+@pytest.mark.usefixtures("small_index")
+def test_a_file_replaced_while_its_index_is_made_gets_another(folder, monkeypatch):
+    path = folder / "cifar10/pgd_cm.json"
+    make = json_index._make_index
+
+    def make_late(*arguments):
+        table = make(*arguments)
+        content = json.loads(path.read_text())
+        content["cifar10"]["pgd"]["cm"] = {"309": [[[7]]], "0": [[[8]]]}
+        path.with_name("new").write_text(json.dumps(content))
+        path.with_name("new").replace(path)
+        return table
+
+    with monkeypatch.context() as patched:
+        patched.setattr(json_index, "_make_index", make_late)
+        JsonRows(path, "cifar10", ("pgd",), "cm")
+    rows = JsonRows(path, "cifar10", ("pgd",), "cm")
+    assert (rows.ids, rows["0"]) == (("309", "0"), [[[8]]])
+
+
 @pytest.mark.usefixtures("small_index")
 def test_where_the_folder_cannot_be_written_to_the_index_goes_to_the_cache(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
@@ -119,6 +173,63 @@ def test_every_form_gives_the_same_answers(folder, tmp_path, form):
         data.accuracy(13_433, "cifar10", "pgd")
     with pytest.raises(ResultsError):
         data.query("cifar10", "pgd", "predictions")
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst", ".parquet"])
+@pytest.mark.parametrize("damage", ["cut short", "changed"])
+def test_a_damaged_file_is_named(tmp_path, monkeypatch, suffix, damage):
+    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 1)
+    if suffix == ".parquet":
+        export(tmp_path, make_plan(range(40), ["pgd"]), formats=("parquet",))
+        path = tmp_path / "parquet/dataset=cifar10/key=pgd/part-0.parquet"
+    else:
+        export(tmp_path, make_plan(range(40), ["pgd"]), compression=suffix[1:] or None)
+        path = tmp_path / f"cifar10/pgd_cm.json{suffix}"
+    content = bytearray(path.read_bytes())
+    if damage == "cut short":
+        del content[-9:]
+    else:
+        content[: len(content) - 4] = b"\xff" * (len(content) - 4)
+    data = RobustnessDataset(tmp_path)
+    strengths = data.strengths("cifar10", "pgd")
+    assert len(strengths) == 3
+    path.write_bytes(content)
+    with pytest.raises(ResultsError, match=path.name):
+        list(data.files.iter_rows("cifar10", "pgd", "cm"))
+    with pytest.raises(ResultsError, match=path.name):
+        data.query("cifar10", "pgd", "cm")
+
+
+@pytest.mark.usefixtures("small_index")
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"cifar10": {"pgd": {"cm": {"x": [1]}}}}',
+        '{"cifar10": {"fog": {"cm": {"1": [1]}}}}',
+        '{"cifar10": {"pgd": {"cm": {"1": [1,]}}}}',
+        '{"cifar10": {"pgd": {"cm": {"1": [1]',
+        '{"cifar10": {"pgd": {"cm": {"1": 5, "2": [1]}}}}',
+        "[]",
+    ],
+)
+def test_going_through_a_file_of_another_form_is_refused(tmp_path, text):
+    path = tmp_path / "pgd_cm.json"
+    path.write_text(text)
+    with pytest.raises(ResultsError, match="Export or download it again"):
+        list(stream_rows(path, "cifar10", ("pgd", "pgd@Linf"), "cm"))
+
+
+def test_going_through_a_file_takes_what_python_writes_and_only_what_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(row_stream, "PIECE_BYTES", 50)
+    path = tmp_path / "pgd_cm.json"
+    path.write_text('{"cifar10": {"pgd": {"cm": {"1": [NaN], "2": [[1]], "3": ' + 60 * " " + "[1,]}}}}")
+    monkeypatch.setattr(json_index, "HEAD_BYTES", 40)
+    monkeypatch.setattr(row_stream, "HEAD_BYTES", 40)
+    rows = stream_rows(path, "cifar10", ("pgd",), "cm")
+    assert next(rows)[1] == pytest.approx([np.nan], nan_ok=True)
+    assert next(rows) == ("2", [[1]])
+    with pytest.raises(ResultsError, match="something else for 3"):
+        next(rows)
 
 
 def read_all(data: RobustnessDataset, order: int) -> list:
@@ -177,3 +288,14 @@ def test_ranks(folder):
     assert all(everyone[i] == everyone[int(data.get_uid(i))] for i in everyone.index)
     with pytest.raises(ConfigError, match=r"expected a strength of 0\.5, 1, 8, got 2"):
         data.rank("cifar10", "pgd", 2.0)
+
+
+def test_an_architecture_without_a_clean_value_has_no_rank_by_it(tmp_path):
+    data = RobustnessDataset(
+        write_results(
+            tmp_path, {"clean": {"0": 0.5, "9": 0.75}, "pgd": {"0": [0.5, 0.25], "2": [0.4, 0.2], "9": [0, 0]}}
+        )
+    )
+    assert data.rank("cifar10", "pgd", 0).to_dict() == {9: 1, 0: 2}
+    assert data.rank("cifar10", "pgd", 1.0).to_dict() == {0: 1, 2: 2, 9: 3}
+    assert data.rank("cifar10", "pgd").to_dict() == {0: 1, 2: 2, 9: 3}

@@ -11,11 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from pipeline import __version__
+from pipeline.analysis import json_index, row_stream
 from pipeline.analysis.dataset_results import read_results
 from pipeline.analysis.figures import FIGURES
 from pipeline.analysis.page_data import MISSING, RESOLUTION, pack_accuracies, pack_results, pack_space
 from pipeline.analysis.reader import RobustnessDataset
 from pipeline.analysis.report import summary_table, write_report
+from pipeline.analysis.result_files import ResultFiles
 from pipeline.errors import ResultsError
 from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS
 from pipeline.spaces import nasbench201
@@ -120,22 +123,49 @@ def test_partial_results_are_shown_as_far_as_they_go(tmp_path):
     assert "A partial export: 2 evaluations are missing" in write_report(dataset, tmp_path / "report.html").read_text()
 
 
+def test_an_imported_dataset_that_was_exported_again_has_a_report(tmp_path, robust201):
+    export(tmp_path / "dataset", make_plan([0, 2], ["clean", "pgd"], measurements=("accuracy", "cm")))
+    assert robust201("import-json", tmp_path / "dataset", tmp_path / "results").code == 0
+    again = ("export", tmp_path / "results", tmp_path / "again", "--processes", 1, "--licence", "gpl-3.0")
+    assert robust201(*again).code == 0
+    text = write_report(RobustnessDataset(tmp_path / "again"), tmp_path / "report.html").read_text()
+    facts = re.search("<p>(2 of 6,466.*?)[.] Accuracy", text)[1]
+    # Nothing is said of the images: an import's sweep.json tells of no choice.
+    assert facts == f"2 of 6,466 non-isomorphic architectures; 2 keys; 1 dataset; robust201 {__version__}"
+
+
 def test_a_folder_without_accuracies_is_refused(tmp_path):
     (tmp_path / "meta.json").write_text(nasbench201.meta_text({}))
     with pytest.raises(ResultsError, match="expected accuracies, got none"):
         write_report(RobustnessDataset(tmp_path), tmp_path / "report.html")
 
 
-def test_what_is_too_large_to_be_read_is_named(tmp_path, monkeypatch):
-    export(tmp_path / "dataset", make_plan([0, 2], ["clean", "pgd"]))
-    reader = RobustnessDataset(tmp_path / "dataset")
-    whole = write_report(reader, tmp_path / "whole.html").read_text()
-    sizes = {path.name: path.stat().st_size for path in (tmp_path / "dataset" / "cifar10").iterdir()}
-    monkeypatch.setattr("pipeline.analysis.dataset_results.LARGEST_NESTED_FILE", sizes["pgd_confidence.json"] - 1)
-    partial = write_report(reader, tmp_path / "partial.html").read_text()
-    assert "to be read as a whole" not in whole
-    assert "too large to be read as a whole: confidence of pgd." in partial
-    assert '<figure id="cifar10-confusion"' in partial
+@pytest.mark.parametrize("form", ["json", "gz", "zst", "parquet"])
+def test_figures_of_nested_measurements_need_one_row_in_memory(tmp_path, monkeypatch, form):
+    plan = make_plan(ARCHITECTURES, ["clean", "pgd", "fog"])
+    export(tmp_path / "json", plan)
+    expected = write_report(RobustnessDataset(tmp_path / "json"), tmp_path / "json.html").read_text()
+    assert expected.count('<figure id="cifar10-conf') == 2
+    if form == "parquet":
+        export(tmp_path / "other", plan, formats=("parquet",))
+    else:
+        export(tmp_path / "other", plan, compression=None if form == "json" else form)
+    # Every file counts as large, pieces cut it anywhere, and nothing but accuracies may be read as a whole.
+    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 1)
+    monkeypatch.setattr(json_index, "HEAD_BYTES", 60)
+    monkeypatch.setattr(row_stream, "PIECE_BYTES", 97)
+    read = ResultFiles.read
+
+    def read_accuracy(files, dataset, key, measure):
+        assert measure == "accuracy"
+        return read(files, dataset, key, measure)
+
+    monkeypatch.setattr(ResultFiles, "read", read_accuracy)
+    got = write_report(RobustnessDataset(tmp_path / "other"), tmp_path / "other.html").read_text()
+    chosen = re.compile(r'<figure id="cifar10-conf.*?</figure>', re.DOTALL)
+    assert chosen.findall(got) == chosen.findall(expected)
+    # No index is made for what is read once.
+    assert not list((tmp_path / "other").rglob(".index"))
 
 
 class Links(HTMLParser):

@@ -1,6 +1,7 @@
 """The report in a real browser: figures are drawn, the explorer answers, nothing is fetched and nothing fails."""
 
 import html
+import json
 import re
 from html.parser import HTMLParser
 from urllib.parse import quote
@@ -12,6 +13,7 @@ from pipeline.analysis.reader import RobustnessDataset
 from pipeline.analysis.report import write_report
 from pipeline.spaces import nasbench201
 from tests.fabricated import export, make_plan
+from tests.small_results import write_results
 
 pytestmark = pytest.mark.skipif(
     find_chromium() is None, reason="no chromium, chromium-browser or google-chrome is installed"
@@ -67,6 +69,127 @@ def open_page(page, fragment=""):
     complaints = [line for line in said if re.search("ERROR|Uncaught|[Ee]rror|[Rr]efused|violates", line)]
     assert complaints == []
     return document
+
+
+def open_driven(page, folder, script, fragment=""):
+    """Open a copy of the page that ends in a script of the test's, and give what this told by `tell(name, value)`.
+
+    The script runs as the rest of the page does, in the same scope; `change` does what a reader does to a menu.
+    """
+    driver = """{
+    const told = {};
+    const tell = (name, value) => { told[name] = value; };
+    const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+    const change = (menu, place) => { menu.selectedIndex = place; menu.dispatchEvent(new Event("change")); };
+    const figure = (name) => document.querySelector(`section:not([hidden]) figure[data-figure="${name}"]`);
+    const chart = (name) => figure(name).querySelector(".chart");
+    (async () => { SCRIPT })().catch((error) => { tell("error", String(error)); }).finally(() => {
+      const place = document.createElement("pre");
+      place.id = "told";
+      place.textContent = JSON.stringify(told);
+      document.body.append(place);
+    });
+    }""".replace("SCRIPT", script)
+    copy = folder / "driven.html"
+    copy.write_text(page.read_text().replace("</body>", f"<script>{driver}</script></body>"))
+    told = json.loads(text_of(open_page(copy, fragment), "told"))
+    assert "error" not in told, told["error"]
+    return told
+
+
+def test_a_figure_shows_the_numbers_of_its_own_dataset(tmp_path):
+    # More architectures in one than in the other, and other numbers.
+    robust = {
+        "cifar10": {"0": [0.5, 0.1], "2": [0.4, 0.2]},
+        "cifar100": {"0": [0.3, 0.1], "2": [0.2, 0], "9": [0.1, 0]},
+    }
+    for name, rows in robust.items():
+        write_results(tmp_path, {"clean": {i: 0.5 + row[0] for i, row in rows.items()}, "pgd": rows}, dataset=name)
+    told = open_driven(
+        write_report(RobustnessDataset(tmp_path), tmp_path / "report.html"),
+        tmp_path,
+        """
+        const first = figure("clean-vs-robust"), shown = () => first.querySelector(".chart").data[0].y;
+        drawFigure(first);
+        tell("before", shown());
+        // It waits to be drawn again while the other dataset is chosen.
+        request(first);
+        change($("dataset"), 1);
+        tell("waiting", [...waiting].filter((block) => block.closest("section").hidden).length);
+        await pause(500);
+        tell("after", shown());
+        drawFigure(first);
+        tell("again", shown());
+        tell("other", chart("clean-vs-robust").data[0].y);
+        // Back and forth before a frame has passed: what is visible is drawn all the same.
+        first.dataset.drawn = "false";
+        change($("dataset"), 0);
+        change($("dataset"), 1);
+        change($("dataset"), 0);
+        await pause(500);
+        tell("drawn", first.dataset.drawn);
+        """,
+        "#dataset=cifar10",
+    )
+    assert told["before"] == told["after"] == told["again"] == [0.5, 0.4]
+    assert told["other"] == [0.3, 0.2, 0.1]
+    assert (told["waiting"], told["drawn"]) == (0, "true")
+
+
+def test_menus_clicks_and_printing(dataset, page, tmp_path):
+    told = open_driven(
+        page,
+        tmp_path,
+        """
+        const points = figure("clean-vs-robust"), menu = points.querySelector("select");
+        change(menu, menu.options.length - 1);
+        tell("view", menu.value);
+        tell("points", chart("clean-vs-robust").data[0].y);
+        tell("axis", chart("clean-vs-robust").layout.yaxis.title.text);
+        // A point that is clicked is the cell that is shown.
+        chart("clean-vs-robust").emit("plotly_click", { points: [{ customdata: 991 }] });
+        tell("clicked", $("cell-id").textContent);
+        tell("address", location.hash);
+        // The cell's link to the evaluated one.
+        $("cell-input").value = "1832";
+        $("cell-form").requestSubmit();
+        tell("asked", $("cell-id").textContent);
+        $("cell-isomorph").querySelector("a").click();
+        tell("followed", $("cell-id").textContent);
+        // Another operation on an edge is another cell.
+        change($("edge-5"), ($("edge-5").selectedIndex + 1) % 5);
+        tell("changed", [$("cell-id").textContent, $("cell-spec").textContent]);
+        $("cell-input").value = "15625";
+        $("cell-form").requestSubmit();
+        tell("refused", [$("cell-id").textContent, $("cell-refusal").textContent]);
+        change($("theme"), 2);
+        tell("theme", document.documentElement.dataset.theme);
+        const section = document.querySelector("section[data-dataset]:not([hidden])");
+        const figures = [...section.querySelectorAll("figure[data-figure]")];
+        figures.forEach((block) => { block.dataset.drawn = "false"; });
+        dispatchEvent(new Event("beforeprint"));
+        tell("printed", figures.every((block) => block.dataset.drawn === "true"));
+        change($("dataset"), 1);
+        tell("sections", [...document.querySelectorAll("section[data-dataset]")].map((other) => other.hidden));
+        """,
+        "#dataset=cifar10",
+    )
+    assert told["view"] == "pgd, ε = 8/255"
+    assert told["points"] == pytest.approx(
+        [dataset.accuracy(i, "cifar10", "pgd", 8.0) for i in ARCHITECTURES], abs=1e-4
+    )
+    assert told["axis"] == "accuracy, pgd, ε = 8/255"
+    assert (told["clicked"], told["address"]) == ("#991", "#dataset=cifar10&cell=991")
+    assert (told["asked"], told["followed"]) == ("#1832", "#309")
+    changed = int(told["changed"][0][1:])
+    before, after = nasbench201.specs()[309], nasbench201.specs()[changed]
+    assert told["changed"][1] == after
+    differing = [one != other for one, other in zip(*map(nasbench201.parse, (before, after)), strict=True)]
+    assert differing == [False] * 5 + [True]
+    assert told["refused"] == [told["changed"][0], "Expected an index from 0 to 15624, or a cell string."]
+    assert told["theme"] == "dark"
+    assert told["printed"]
+    assert told["sections"] == [True, False]
 
 
 def test_figures_are_drawn_and_the_explorer_shows_the_cell_of_the_address(dataset, page):

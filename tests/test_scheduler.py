@@ -96,6 +96,18 @@ def test_a_poison_part_is_isolated_and_given_up_and_the_rest_is_done() -> None:
     assert tally.deaths == 3
 
 
+@pytest.mark.parametrize("n_good", [0, 12])
+def test_many_poison_parts_end_no_run(n_good: int) -> None:
+    poison = {f"{number}-pgd": 99 for number in range(12)}
+    bundles = [make_bundle(number, ("pgd",)) for number in range(12)]
+    good = [make_bundle(12 + number, ("clean",)) for number in range(n_good)]
+    tally = Scheduler(ScriptedExecutor(deadly=poison), max_attempts=3).run(good + bundles)
+    assert {(failure.part.unit.id, failure.kind, failure.attempt) for failure in tally.failures} == {
+        (unit, "killed", 3) for unit in poison
+    }
+    assert (tally.deaths, tally.parts, tally.remaining) == (36, n_good, 0)
+
+
 def test_a_part_that_kills_its_worker_once_is_retried() -> None:
     executor = ScriptedExecutor(deadly={"0-fog": 1, "2-clean": 2})
     tally = Scheduler(executor, max_attempts=3).run([make_bundle(a) for a in range(3)])
@@ -158,3 +170,40 @@ def test_workers_that_always_die_end_the_run() -> None:
 
     with pytest.raises(EvaluationError, match="no libtorch"):
         Scheduler(Doomed(), max_attempts=3).run([make_bundle(a) for a in range(500)])
+
+
+class SpeechlessExecutor(ScriptedExecutor):
+    """A worker that dies takes with it what it had not told yet."""
+
+    def __init__(self, deadly: dict[str, int]):
+        super().__init__(deadly=deadly)
+        self.committed: list[Receipt] = []
+
+    def poll(self, timeout: float):
+        events = super().poll(timeout)
+        self.committed += [event for event in events if isinstance(event, Receipt)]
+        died = any(isinstance(event, BundleLost) for event in events)
+        return [event for event in events if not (died and isinstance(event, Receipt))]
+
+
+def test_what_a_dead_worker_committed_without_telling_is_neither_computed_again_nor_blamed():
+    executor = SpeechlessExecutor({"1-fog": 99})
+    asked: list[Part] = []
+    heard = []
+
+    def find_committed(parts):
+        asked.extend(parts)
+        ids = {part.unit.id for part in parts}
+        return [found for found in executor.committed if found.unit_id in ids]
+
+    tally = Scheduler(
+        executor,
+        max_attempts=3,
+        on_event=lambda event, _: heard.append(event),
+        find_committed=find_committed,
+    ).run([make_bundle(1), make_bundle(2)])
+    assert sorted(executor.computed) == ["1-clean", "1-pgd", "2-clean", "2-fog", "2-pgd"]
+    assert [(failure.part.unit.id, failure.attempt) for failure in tally.failures] == [("1-fog", 3)]
+    assert (tally.deaths, tally.parts, tally.remaining) == (3, 5, 0)
+    assert sorted(event.unit_id for event in heard if isinstance(event, Receipt)) == sorted(executor.computed)
+    assert {part.unit.id for part in asked} >= {"1-clean", "1-pgd", "1-fog"}

@@ -12,15 +12,16 @@ import ray
 from pipeline.config import SweepConfig
 from pipeline.errors import CheckpointError, LeaseHeldError, StorageFullError
 from pipeline.executors import make_executor
-from pipeline.executors.base import Event
+from pipeline.executors.base import Event, Executor
 from pipeline.export import export_dataset
 from pipeline.lease import Lease
 from pipeline.perturbations import ENGINES, PERTURBATIONS
+from pipeline.plan import Facts, Plan
 from pipeline.progress import Progress
-from pipeline.records import Receipt
+from pipeline.records import Bundle, Receipt
 from pipeline.scheduler import RunTally
 from pipeline.shards import ShardStore
-from pipeline.status import read_status
+from pipeline.status import SweepStatus, read_status
 from pipeline.sweep import Filters, Outlook, load_plan, run_sweep
 from tests.conftest import TINY_KEYS, MakeSweep, read_tree
 
@@ -202,6 +203,29 @@ def test_a_driver_in_a_long_part_counts_as_running(make_sweep: MakeSweep) -> Non
         assert running()
         os.utime(config.results / "lease.json", (0, 0))
         assert not running()
+
+
+def test_a_driver_counts_as_running_before_the_first_event(make_sweep: MakeSweep) -> None:
+    config = make_sweep(keys={"clean": {}})
+    run_sweep(config, make_executor, filters=Filters(architectures=(0,)))
+    seen: list[SweepStatus] = []
+
+    def make(plan: Plan, facts: Facts) -> Executor:
+        executor = make_executor(plan, facts)
+        submit = executor.submit
+
+        def look_and_submit(bundle: Bundle) -> None:
+            seen.append(read_status(load_plan(config.results), ShardStore.open(config.results).inventory()))
+            submit(bundle)
+
+        executor.submit = look_and_submit
+        return executor
+
+    run_sweep(config, make)
+    assert [(state.running, state.state, state.done, state.seconds_left) for state in seen] == [
+        (True, "running", 1, None)
+    ]
+    assert str(os.getpid()) in seen[0].driver
 
 
 @pytest.mark.usefixtures("failing_fgsm")

@@ -4,11 +4,18 @@ import gzip
 import json
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
+from pipeline.errors import StorageError
+from pipeline.export import export_dataset
+from pipeline.export.checking import check_export
+from pipeline.files import sha256_of
 from pipeline.plan_file import load_plan
 from pipeline.records import EvaluationResult, Part
 from pipeline.shards import ShardStore
+from pipeline.shards.folder import ResultsFolder
+from pipeline.verifying import verify_results
 from tests.conftest import read_tree
 from tests.faults.flip_bits import flip_bits, make_store
 from tests.shard_support import make_results, make_unit
@@ -93,19 +100,19 @@ def test_unequal_duplicates_are_both_requeued(tmp_path):
 def test_a_requeued_unit_is_computed_again_and_nothing_else(finished, tmp_path, write_sweep, robust201):
     robust201("export", finished, tmp_path / "before", "--processes", 1)
     store = ShardStore.open(finished)
-    shards = [entry.name for entry in store.folder.place.entries()]
-    victim = store.folder.shards / shards[1]
+    shard = next(entry.name for entry in store.folder.place.entries() if "-fgsm-" in entry.name)
+    victim = store.folder.shards / shard
     content = bytearray(victim.read_bytes())
     content[-30] ^= 4
     victim.write_bytes(content)
     assert robust201("verify", finished).code == 4
     ended = robust201("verify", finished, "--requeue", "--json")
     assert ended.code == 3
-    assert json.loads(ended.out)["requeued"] == [shards[1]]
+    assert json.loads(ended.out)["requeued"] == [shard]
     before = read_tree(finished / "shards")
     ended = robust201("run", write_sweep())
     assert ended.code == 0
-    assert "4 missing" not in ended.err  # of ten evaluations, those of one unit
+    assert "8 done, 2 missing" in ended.err  # the two strengths of one unit
     after = read_tree(finished / "shards")
     assert len(after) == len(before) + 1
     assert before.items() <= after.items()
@@ -160,3 +167,115 @@ def test_units_with_gaps_are_named_and_are_no_damage(finished, robust201):
     ended = robust201("verify", finished)
     assert (ended.code, ended.out) == (3, "Every shard is sound; 1 gaps.\n")
     assert "unfinished: #0 digits fgsm at 1" in ended.err
+
+
+def listed_again(out: Path) -> None:
+    """Make SHA256SUMS agree with what lies there, so that only the comparison with the shards can tell."""
+    names = [
+        path.relative_to(out).as_posix()
+        for path in sorted(out.rglob("*"))
+        if path.is_file() and ".index" not in path.parts
+    ]
+    lines = [f"{sha256_of(out / name)}  {name}\n" for name in names if name != "SHA256SUMS"]
+    (out / "SHA256SUMS").write_text("".join(lines))
+
+
+def cut_the_last_row(path: Path) -> None:
+    with pq.ParquetFile(path) as file:
+        tables = [file.read_row_group(number) for number in range(file.num_row_groups)]
+    with pq.ParquetWriter(path, tables[0].schema) as writer:
+        for table in (*tables[:-1], tables[-1].slice(0, len(tables[-1]) - 1)):
+            writer.write_table(table)
+
+
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 255
+    path.write_bytes(content)
+
+
+def break_deflate(path: Path) -> None:
+    """Give the first block of a gzip file, after ten bytes of header, a kind that does not exist."""
+    content = bytearray(path.read_bytes())
+    content[10] |= 7
+    path.write_bytes(content)
+
+
+DAMAGE = {
+    "no sweep.json": ("sweep.json", Path.unlink, "expected a file with key_style"),
+    "no JSON in sweep.json": ("sweep.json", lambda path: path.write_text("{"), "expected JSON"),
+    "another sweep.json": ("sweep.json", lambda path: path.write_text('{"key_style": 1}'), "and none"),
+    "a listing that is no text": ("SHA256SUMS", lambda path: path.write_bytes(b"\xff\xfe"), "expected a listing"),
+    "flipped bits in gzip": ("digits/fgsm_cm.json.gz", break_deflate, "reading it failed"),
+    "a row less": ("parquet/dataset=digits/key=fgsm/part-0.parquet", cut_the_last_row, "in a row group of"),
+    "a file too many": ("digits/pgd_cm.json.gz", lambda path: path.write_bytes(b""), "that SHA256SUMS does not list"),
+}
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_a_damaged_export_is_told_of_and_shards_are_requeued_all_the_same(finished, tmp_path, robust201, what):
+    out, (name, damage, message) = tmp_path / "out", DAMAGE[what]
+    robust201("export", finished, out, "--parquet", "--compress", "gz", "--processes", 1)
+    (out / "digits/.index").mkdir()
+    (out / "digits/.index/fgsm_cm.json.1-1.npy").write_bytes(b"")  # a reader's, and no part of the export
+    assert robust201("verify", finished, "--export", out).code == 0
+    damage(out / name)
+    if name.endswith(("gz", "parquet")) and "many" not in what:
+        listed_again(out)
+        (line,) = verify_results(finished, export=out).export
+        assert message in line
+        assert name in line
+    ended = robust201("verify", finished, "--export", out)
+    assert ended.code == 4
+    assert message in ended.err
+    victim = next(path for path in sorted((finished / "shards").rglob("*.parquet")))
+    flip(victim)
+    ended = robust201("verify", finished, "--export", out, "--requeue", "--json")
+    assert ended.code == 4
+    assert [Path(moved).name for moved in json.loads(ended.out)["requeued"]] == [victim.name]
+    assert not victim.exists()
+
+
+def test_a_value_that_no_export_can_hold_is_told_of(finished, tmp_path, monkeypatch):
+    def refuse(*_arguments):
+        raise StorageError("expected an accuracy, got NaN")
+        yield
+
+    store = ShardStore.open(finished)
+    inventory = store.inventory(verify="all")
+    plan = load_plan(finished)
+    export_dataset(plan, store, inventory, tmp_path / "out")
+    monkeypatch.setattr("pipeline.export.files.row_text", refuse)
+    lines = list(check_export(plan, store, inventory, tmp_path / "out"))
+    assert len(lines) == len({(unit.dataset, unit.key) for unit in plan.units})
+    assert all("expected an accuracy, got NaN" in line for line in lines)
+
+
+def test_an_export_is_not_compared_with_shards_that_are_damaged(finished, tmp_path, robust201):
+    robust201("export", finished, tmp_path / "out", "--processes", 1)
+    flip(next(path for path in sorted((finished / "shards").rglob("*fgsm*.parquet"))))
+    (line,) = verify_results(finished, export=tmp_path / "out").export
+    assert "digits fgsm" in line
+    assert "expected shards of all its units to compare it with, got none of 1 units, such as #0" in line
+
+
+def test_each_shard_is_hashed_once(finished, monkeypatch):
+    hashed = []
+    check = ResultsFolder.check_hash
+    monkeypatch.setattr(
+        ResultsFolder, "check_hash", lambda folder, shard, sha: (hashed.append(shard), check(folder, shard, sha))[1]
+    )
+    assert verify_results(finished).sound
+    shards = [entry.name for entry in ShardStore.open(finished).folder.place.entries()]
+    assert sorted(hashed) == sorted(shards)
+
+
+def test_requeued_imports_are_to_be_imported_again(finished, tmp_path, robust201):
+    robust201("export", finished, tmp_path / "out", "--processes", 1)
+    robust201("import-json", tmp_path / "out", tmp_path / "imported")
+    flip(next((tmp_path / "imported/shards").rglob("*.parquet")))
+    ended = robust201("verify", tmp_path / "imported", "--requeue")
+    assert ended.code == 3
+    assert f"import it again with: robust201 import-json DATASET {tmp_path / 'imported'}" in " ".join(ended.err.split())
+    robust201("import-json", tmp_path / "out", tmp_path / "imported")
+    assert robust201("verify", tmp_path / "imported").code == 0

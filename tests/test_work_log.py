@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+import shutil
 import time
 import warnings
 from pathlib import Path
@@ -73,6 +74,15 @@ def test_a_file_is_bounded_and_the_last_lines_stay(tmp_path: Path) -> None:
     assert kept == [f"line {number}" for number in range(100 - len(kept), 100)]
     log.write("part_failed", "x" * 50_000, traceback="y" * 50_000)
     assert len(lines_of(log.path)[-1]["message"]) == 20_000
+
+
+def test_logs_that_are_deleted_silence_nobody(tmp_path: Path) -> None:
+    log = WorkLog(tmp_path, max_bytes=1_000)
+    for number in range(20):
+        log.write("part_started", f"line {number}")
+        shutil.rmtree(tmp_path / "logs")
+    log.write("last")
+    assert [line["event"] for line in lines_of(log.path)] == ["last"]
 
 
 def test_a_full_disk_loses_lines_and_says_how_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 """What the figures are computed from: the results of one dataset, one row an architecture."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -9,9 +9,8 @@ import numpy as np
 import pandas as pd
 
 from pipeline.analysis.reader import RobustnessDataset
-from pipeline.analysis.result_files import in_table_order, kind_of, row_of, spellings
+from pipeline.analysis.result_files import in_table_order, kind_of, row_of, values_by_strength
 from pipeline.datasets import DATASETS
-from pipeline.errors import ResultsError
 from pipeline.records import CLEAN_STRENGTH
 
 CLEAN = "clean"
@@ -20,11 +19,6 @@ CORRUPTION = "corruption"
 
 SCORES = {CLEAN: "clean", ADVERSARIAL: "mean adversarial", CORRUPTION: "mean corruption"}
 """What architectures are ranked by, with the words for it."""
-
-
-LARGEST_NESTED_FILE = 500_000_000
-"""Bytes of a JSON file of confidences or confusion matrices up to which it is read: as Python objects it is larger
-still, and a file of CIFAR-100's confidences under an attack of the paper's sweep has about 18 GB."""
 
 
 class NestedRow(NamedTuple):
@@ -137,55 +131,27 @@ class DatasetResults:
         """Average a key's accuracies over its strengths, by architecture; NaN where one is missing."""
         return self.accuracies[[(key, strength) for strength in self.strengths(key)]].mean(axis=1, skipna=False)
 
-    def too_large(self, measure: str) -> list[str]:
-        """List the keys whose file of a measurement is larger than `LARGEST_NESTED_FILE`."""
-        folder = self.reader.path / self.name
-        files = [
-            (paper_key(key), folder / f"{spelling}_{measure}.json")
-            for key in in_table_order(self.reader.keys_all)
-            for spelling in spellings(key)
-        ]
-        sizes = ((key, file.stat().st_size) for key, file in files if file.is_file())
-        return list(dict.fromkeys(key for key, size in sizes if size > LARGEST_NESTED_FILE))
-
     def nested(self, measure: str) -> Iterator[NestedRow]:
-        """Go through another measurement, one key in memory at a time.
+        """Go through another measurement, one architecture in memory at a time.
 
         Args:
             measure: such as ``"confidence"`` or ``"cm"``.
 
         Yields:
-            Rows by key, architecture and strength; nothing for keys without such a file, or with one `too_large`.
+            Rows by key, architecture and strength; nothing for keys without such a file.
+
+        Raises:
+            ResultsError: a file is damaged, or lacks a strength.
         """
-        left_out = self.too_large(measure)
         for name in in_table_order(self.reader.keys_all):
-            if paper_key(name) in left_out:
-                continue
-            found = self.reader.query(self.name, name, measure, missing_ok=True)[self.name].get(name, {})
-            rows: Mapping[str, Any] = found.get(measure, {})
-            if not rows:
+            if self.reader.files.find(self.name, name, measure) is None:
                 continue
             strengths: Sequence[float] = self.reader.strengths(self.name, name)
-            for index, row in rows.items():
-                values = [row] if kind_of(name) == "clean" else _by_strength(row)
-                if len(values) != len(strengths):
-                    raise ResultsError(
-                        f"Reading failed for #{index} {self.name} {name} {measure}: expected {len(strengths)} values, "
-                        f"one a strength, got {len(values)}. Export or download the file again."
-                    )
+            for index, row in self.reader.files.iter_rows(self.name, name, measure):
+                what = f"#{index} {self.name} {name} {measure}"
+                values = [row] if kind_of(name) == "clean" else values_by_strength(row, strengths, what)
                 for strength, value in zip(strengths, values, strict=True):
                     yield NestedRow(paper_key(name), float(strength), value)
-
-
-def _by_strength(row: Any) -> Sequence[Any]:
-    """Give a row's values one a strength, also where each name of a measurement holds a list of them.
-
-    How the published confidences nest strengths is not written down; both ways are read.
-    """
-    if not isinstance(row, dict):
-        return list(row)
-    n_strengths = min((len(values) for values in row.values()), default=0)
-    return [{name: values[place] for name, values in row.items()} for place in range(n_strengths)]
 
 
 def paper_key(key: str) -> str:

@@ -1,10 +1,13 @@
 """Results as pandas DataFrames."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+
+from pipeline.analysis.result_files import ResultFiles, kind_of, values_by_strength
+from pipeline.records import CLEAN_STRENGTH
 
 COLUMNS = ("architecture", "isomorph", "spec", "dataset", "key", "strength", "value")
 """Columns of the tidy form."""
@@ -24,6 +27,33 @@ class Table(NamedTuple):
     key: str
     strengths: tuple[float, ...]
     rows: Mapping[str, Sequence[Any]]
+
+
+def read_table(
+    files: ResultFiles, dataset: str, key: str, measure: str, read: Callable[[str, str, str], Mapping[str, Any]]
+) -> Table:
+    """Read one key as a list of values an architecture, attacks with the clean value in front.
+
+    Args:
+        files: where there are files.
+        dataset: name of the dataset.
+        key: in either spelling.
+        measure: name of the measurement.
+        read: gives the rows of a dataset, key and measurement.
+
+    Raises:
+        ResultsError: a file is missing or damaged, or has more or fewer values than strengths.
+    """
+    found, strengths = read(dataset, key, measure), files.strengths(dataset, key)
+    rows = {
+        i: [row] if key == "clean" else values_by_strength(row, strengths, f"#{i} {dataset} {key} {measure}")
+        for i, row in found.items()
+    }
+    if kind_of(key) == "attack" and files.find(dataset, "clean", measure) is not None:
+        clean = read(dataset, "clean", measure)
+        rows = {i: [clean.get(i), *row] for i, row in rows.items()}
+        strengths = (CLEAN_STRENGTH, *strengths)
+    return Table(dataset, key, strengths, rows)
 
 
 def make_frame(
@@ -66,9 +96,10 @@ def make_frame(
 
 
 def rank_by_accuracy(frame: pd.DataFrame, strengths: Sequence[float]) -> "pd.Series[int]":
-    """Rank architectures by the mean of their values at some strengths (see `RobustnessDataset.rank`)."""
+    """Rank architectures by the mean of the values they have at some strengths (see `RobustnessDataset.rank`)."""
     accuracies = frame[frame["strength"].isin(strengths)].groupby("architecture")["value"].mean()
-    ranks = accuracies.rank(ascending=False, method="min").astype("int64")
+    # One that lacks the clean value, which attacks begin with, has no rank by it.
+    ranks = accuracies.dropna().rank(ascending=False, method="min").astype("int64")
     return ranks.sort_values(kind="stable").rename("rank")
 
 

@@ -2,8 +2,8 @@
 
 A file is ``{dataset: {key: {measurement: {id: value}}}}``; where values are lists or objects, an index of it holds the
 id and the first and last byte of each value, found in one pass over the brackets. It is kept beside the file, in
-``.index/``, or in a cache folder where that may not be written to, under a name that carries the file's size and time
-of change: a file that was replaced gets another index.
+``.index/``, or in a cache folder where that may not be written to, under a name that carries the file's size, time of
+change and inode: a file that was replaced gets another index, and that of the old one is removed.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,10 +27,12 @@ MIN_INDEXED_BYTES = 1 << 16
 INDEX_FOLDER = ".index"
 
 _CHUNK_BYTES = 1 << 24
-_VALUE_DEPTH = 5
+VALUE_DEPTH = 5
 """Brackets that are open inside a value that is a list or an object."""
 
-_HEAD_BYTES = 1 << 12
+HEAD_BYTES = 1 << 12
+"""Bytes that the names in front of the first value have at most."""
+
 _HEAD = re.compile(
     rb'\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*'
 )
@@ -40,6 +42,19 @@ _MAX_ID_BYTES = 64
 _STEP = np.zeros(256, dtype=np.int8)
 _STEP[[ord("{"), ord("[")]] = 1
 _STEP[[ord("}"), ord("]")]] = -1
+
+
+class FileState(NamedTuple):
+    """What tells a file from another that took its place: size in bytes, time of change in ns, and inode."""
+
+    size: int
+    mtime_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> "FileState":
+        """Take the state out of what `os.stat` or `os.fstat` gave."""
+        return cls(status.st_size, status.st_mtime_ns, status.st_ino)
 
 
 class JsonRows:
@@ -60,14 +75,13 @@ class JsonRows:
     def __init__(self, path: Path, dataset: str, keys: tuple[str, ...], measure: str) -> None:
         self.path = path
         with path.open("rb") as stream:
-            head = _HEAD.match(stream.read(_HEAD_BYTES))
-            names = [] if head is None else [json.loads(name) for name in head.groups()]
-            if head is None or names[0] != dataset or names[1] not in keys or names[2] != measure:
-                raise _malformed(path, f"names {names}" if names else "another beginning")
-            table = _load_index(path)
+            # Of the open file: the path may name another one before the index is made.
+            self._state = FileState.of(os.fstat(stream.fileno()))
+            start = match_head(stream.read(HEAD_BYTES), path, dataset, keys, measure)
+            table = _load_index(path, self._state)
             if table is None:
-                table = _make_index(stream, path, head.end())
-                _save_index(path, table)
+                table = _make_index(stream, path, start)
+                _save_index(path, self._state, table)
         self._places = {identifier: (first, stop) for identifier, first, stop in table.tolist()}
 
     @property
@@ -86,16 +100,21 @@ class JsonRows:
 
         Raises:
             KeyError: it has none.
-            ResultsError: the file was changed meanwhile.
+            ResultsError: the file was changed or replaced meanwhile.
         """
         first, stop = self._places[int(identifier)]
         with self.path.open("rb") as stream:
+            if FileState.of(os.fstat(stream.fileno())) != self._state:
+                raise ResultsError(
+                    f"Reading #{identifier} failed for {self.path}: expected the file that was opened, got another in "
+                    "its place. Open the dataset again."
+                )
             stream.seek(first)
             text = stream.read(stop - first)
         try:
             return json.loads(text)
         except ValueError as error:
-            raise _malformed(self.path, f"something else for {identifier} ({error})") from error
+            raise malformed(self.path, f"something else for {identifier} ({error})") from error
 
 
 def has_indexable_rows(path: Path) -> bool:
@@ -103,12 +122,36 @@ def has_indexable_rows(path: Path) -> bool:
     if path.suffix != ".json" or path.stat().st_size < MIN_INDEXED_BYTES:
         return False
     with path.open("rb") as stream:
-        start = stream.read(_HEAD_BYTES)
+        start = stream.read(HEAD_BYTES)
     head = _HEAD.match(start)
     return head is not None and re.match(rb'\s*"\d+"\s*:\s*[\[{]', start[head.end() :]) is not None
 
 
-def _malformed(path: Path, got: str) -> ResultsError:
+def match_head(text: bytes, path: Path, dataset: str, keys: tuple[str, ...], measure: str) -> int:
+    """Find where the values of a file begin.
+
+    Args:
+        text: the file's beginning, of `HEAD_BYTES` or more.
+        path: the file.
+        dataset: the outermost name in the file.
+        keys: spellings of the key that the second name may have.
+        measure: the third name.
+
+    Returns:
+        The first byte behind the brackets and names.
+
+    Raises:
+        ResultsError: the names are others.
+    """
+    head = _HEAD.match(text)
+    names = [] if head is None else [json.loads(name) for name in head.groups()]
+    if head is None or names[0] != dataset or names[1] not in keys or names[2] != measure:
+        raise malformed(path, f"names {names}" if names else "another beginning")
+    return head.end()
+
+
+def malformed(path: Path, got: str) -> ResultsError:
+    """Make the error of a file of another form."""
     return ResultsError(
         f"Reading failed for {path}: expected {{dataset: {{key: {{measurement: {{id: value}}}}}}}}, got {got}. "
         "Export or download it again."
@@ -120,13 +163,13 @@ def _make_index(stream: BinaryIO, path: Path, start: int) -> NDArray[np.int64]:
     first = -1
     end_of_last = start
     for place, depth in _value_edges(stream, path, start):
-        if depth == _VALUE_DEPTH:
+        if depth == VALUE_DEPTH:
             first = place
-        elif depth == _VALUE_DEPTH - 1:
+        elif depth == VALUE_DEPTH - 1:
             stream.seek(max(end_of_last, first - _MAX_ID_BYTES))
             match = _ID.search(stream.read(first - stream.tell()))
             if match is None:
-                raise _malformed(path, f"no id before byte {first}")
+                raise malformed(path, f"no id before byte {first}")
             rows.append((int(match[1]), first, place + 1))
             end_of_last = place + 1
     return np.array(rows, dtype=np.int64).reshape(-1, 3)
@@ -134,38 +177,52 @@ def _make_index(stream: BinaryIO, path: Path, start: int) -> NDArray[np.int64]:
 
 def _value_edges(stream: BinaryIO, path: Path, start: int) -> Iterator[tuple[int, int]]:
     """Give the brackets that open and close values: their places, and the depth after them."""
-    depth = _VALUE_DEPTH - 1
+    depth = VALUE_DEPTH - 1
     offset = start
     while True:
         stream.seek(offset)
-        chunk = np.frombuffer(stream.read(_CHUNK_BYTES), np.uint8)
-        if not len(chunk):
+        chunk = stream.read(_CHUNK_BYTES)
+        if not chunk:
             break
-        steps = _STEP[chunk]
-        places = np.flatnonzero(steps)
-        turns = steps[places]
-        depths = depth + np.cumsum(turns, dtype=np.int64)
-        opens = (turns > 0) & (depths == _VALUE_DEPTH)
-        closes = (turns < 0) & (depths == _VALUE_DEPTH - 1)
-        edges = np.flatnonzero(opens | closes)
-        yield from zip((places[edges] + offset).tolist(), depths[edges].tolist(), strict=True)
-        depth = int(depths[-1]) if len(depths) else depth
+        edges, depth = find_edges(chunk, depth)
+        yield from ((offset + place, depth_there) for place, depth_there in edges)
         offset += len(chunk)
     if depth:
-        raise _malformed(path, "its end too early")
+        raise malformed(path, "its end too early")
 
 
-def _index_places(path: Path) -> list[Path]:
+def find_edges(piece: bytes, depth: int) -> tuple[list[tuple[int, int]], int]:
+    """Find the brackets in a piece of a file that open and close values.
+
+    Args:
+        piece: the text.
+        depth: brackets that are open in front of it.
+
+    Returns:
+        Places in the piece, each with the depth after it (`VALUE_DEPTH` where a value begins, one less where it
+        ends), and the depth at the end.
+    """
+    steps = _STEP[np.frombuffer(piece, np.uint8)]
+    places = np.flatnonzero(steps)
+    turns = steps[places]
+    depths = depth + np.cumsum(turns, dtype=np.int64)
+    opens = (turns > 0) & (depths == VALUE_DEPTH)
+    closes = (turns < 0) & (depths == VALUE_DEPTH - 1)
+    edges = np.flatnonzero(opens | closes)
+    found = list(zip(places[edges].tolist(), depths[edges].tolist(), strict=True))
+    return found, int(depths[-1]) if len(depths) else depth
+
+
+def _index_places(path: Path, state: FileState) -> list[Path]:
     """Where the index of a file may lie: beside it, or in the user's cache."""
-    status = path.stat()
-    name = f"{path.name}.{status.st_size}-{status.st_mtime_ns}.npy"
+    name = f"{path.name}.{'-'.join(map(str, state))}.npy"
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     folder = hashlib.sha256(str(path.parent.resolve()).encode()).hexdigest()[:16]
     return [path.parent / INDEX_FOLDER / name, cache / "robust201" / folder / name]
 
 
-def _load_index(path: Path) -> NDArray[np.int64] | None:
-    for place in _index_places(path):
+def _load_index(path: Path, state: FileState) -> NDArray[np.int64] | None:
+    for place in _index_places(path, state):
         with contextlib.suppress(OSError, ValueError, EOFError):
             table: NDArray[np.int64] = np.load(place, allow_pickle=False)
             if table.dtype == np.int64 and table.ndim == 2 and table.shape[1] == 3:
@@ -173,8 +230,8 @@ def _load_index(path: Path) -> NDArray[np.int64] | None:
     return None
 
 
-def _save_index(path: Path, table: NDArray[np.int64]) -> None:
-    for place in _index_places(path):
+def _save_index(path: Path, state: FileState, table: NDArray[np.int64]) -> None:
+    for place in _index_places(path, state):
         # An index saves time and nothing else: where neither folder can be written to, it is made again.
         with contextlib.suppress(OSError):
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -182,4 +239,13 @@ def _save_index(path: Path, table: NDArray[np.int64]) -> None:
             with temporary.open("wb") as stream:
                 np.save(stream, table, allow_pickle=False)
             temporary.replace(place)
+            _remove_older(path, place)
             return
+
+
+def _remove_older(path: Path, place: Path) -> None:
+    """Remove the indexes of files that were at this path before."""
+    form = re.compile(rf"{re.escape(path.name)}\.\d+(-\d+)+\.npy")
+    for other in place.parent.iterdir():
+        if other != place and form.fullmatch(other.name):
+            other.unlink(missing_ok=True)

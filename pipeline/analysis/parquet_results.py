@@ -1,11 +1,14 @@
 """Results read from the Parquet files of an export, in the form of the JSON files."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from pipeline.analysis.row_stream import damaged
 
 _COLUMNS = {
     "accuracy": ("accuracy",),
@@ -13,11 +16,14 @@ _COLUMNS = {
     "cm": ("cm",),
     "predictions": ("predictions",),
 }
+_ROWS_AT_ONCE = 16
+"""As Python objects, rows are some ten times larger than in Arrow."""
 
 
 def holds(path: Path, measure: str) -> bool:
     """Whether a file has a measurement."""
-    return set(_COLUMNS.get(measure, (measure,))) <= set(pq.read_schema(path).names)
+    with _naming(path):
+        return set(_COLUMNS.get(measure, (measure,))) <= set(pq.read_schema(path).names)
 
 
 def read_rows(path: Path, measure: str, architecture: int | None = None) -> dict[str, Any]:
@@ -33,25 +39,52 @@ def read_rows(path: Path, measure: str, architecture: int | None = None) -> dict
 
     Returns:
         As the JSON file: a value for ``clean``, else a list with one value a strength, ascending.
+
+    Raises:
+        ResultsError: the file is damaged.
     """
-    columns = _COLUMNS[measure]
-    rows: dict[str, list[Any]] = {}
+    rows: dict[str, Any] = {}
+    for identifier, value in iter_rows(path, measure, architecture):
+        # Files that others sorted anew may have an architecture's strengths apart.
+        rows[identifier] = rows[identifier] + value if identifier in rows else value
+    return rows
+
+
+def iter_rows(path: Path, measure: str, architecture: int | None = None) -> Iterator[tuple[str, Any]]:
+    """Go through a measurement with a row group in memory, of which few rows are Python objects (see `read_rows`).
+
+    Yields:
+        Id and value. An architecture whose rows are not next to each other appears more than once.
+
+    Raises:
+        ResultsError: the file is damaged.
+    """
+    held: str | None = None
+    values: list[Any] = []
     clean = False
-    with pq.ParquetFile(path) as file:
-        groups = [g for g in range(file.num_row_groups) if _may_hold(file, g, architecture)]
-        for group in groups:
-            table = file.read_row_group(group, ["architecture", "key", *columns], use_threads=False)
+    with _naming(path), pq.ParquetFile(path) as file:
+        for group in range(file.num_row_groups):
+            if not _may_hold(file, group, architecture):
+                continue
+            table = file.read_row_group(group, ["architecture", "key", *_COLUMNS[measure]], use_threads=False)
             if architecture is not None:
                 table = table.filter(pa.compute.equal(table["architecture"], architecture))
             clean = clean or table["key"].slice(0, 1).to_pylist() == ["clean"]
-            for identifier, value in zip(table["architecture"].to_pylist(), _values(table, measure), strict=True):
-                rows.setdefault(str(identifier), []).append(value)
-    return {i: values[0] for i, values in rows.items()} if clean else rows
+            for first in range(0, len(table), _ROWS_AT_ONCE):
+                rows = table.slice(first, _ROWS_AT_ONCE)
+                for identifier, value in zip(rows["architecture"].to_pylist(), _values(rows, measure), strict=True):
+                    if held is not None and str(identifier) != held:
+                        yield held, values[0] if clean else values
+                        values = []
+                    held = str(identifier)
+                    values.append(value)
+    if held is not None:
+        yield held, values[0] if clean else values
 
 
 def read_strengths(path: Path) -> tuple[float, ...]:
     """Strengths of a file, ascending."""
-    with pq.ParquetFile(path) as file:
+    with _naming(path), pq.ParquetFile(path) as file:
         strengths = file.read_row_group(0, ["strength"], use_threads=False)["strength"].to_pylist()
     return tuple(sorted(set(strengths)))
 
@@ -79,7 +112,24 @@ def _values(table: pa.Table, measure: str) -> Iterable[Any]:
     ]
 
 
-def decompress(path: Path) -> bytes:
-    """Read a file that was compressed with Zstandard."""
-    with pa.CompressedInputStream(str(path), "zstd") as stream:
-        return bytes(stream.read())
+@contextmanager
+def open_zstandard(path: Path) -> Iterator[BinaryIO]:
+    """Open a file that was compressed with Zstandard, to read what it was made of.
+
+    Raises:
+        ResultsError: inside, where it is damaged.
+    """
+    with _naming(path), path.open("rb") as packed, pa.CompressedInputStream(pa.PythonFile(packed), "zstd") as stream:
+        yield stream
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Raise what Arrow says of a damaged file as an error of ours."""
+    try:
+        yield
+    except (pa.ArrowException, OSError) as error:
+        # Arrow says of damage that it is an OSError, without the number that those of the system have.
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        raise damaged(path, error) from error

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from pipeline.analysis.result_files import MEASURES, ResultFiles, in_table_order, kind_of, spellings
-from pipeline.errors import ArchitectureError, ConfigError, ResultsError
+from pipeline.errors import ArchitectureError, ConfigError
 from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS
 from pipeline.records import CLEAN_STRENGTH
 from pipeline.spaces import nasbench201
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-    from pipeline.analysis.frames import Table
 
 DATASETS = ("cifar10", "cifar100", "ImageNet16-120")
 """Datasets of the published results."""
@@ -284,7 +283,8 @@ class RobustnessDataset:
             isomorphs: rank all architectures whose class was evaluated, not only the evaluated ones.
 
         Returns:
-            Rank by architecture (int64 both), 1 for the best; equal accuracies share the best rank among them.
+            Rank by architecture (int64 both), 1 for the best; equal accuracies share the best rank among them. Those
+            without an accuracy at the strength have none.
 
         Raises:
             ConfigError: the key was not evaluated at this strength.
@@ -330,15 +330,13 @@ class RobustnessDataset:
         Raises:
             ResultsError: a file that was asked for by name is missing or damaged.
         """
-        from pipeline.analysis.frames import make_frame
+        from pipeline.analysis.frames import make_frame, read_table
 
-        datasets, keys = (
-            (self.data if data is None else _as_list(data)),
-            (self.keys_all if key is None else _as_list(key)),
-        )
+        datasets = self.data if data is None else _as_list(data)
+        keys = self.keys_all if key is None else _as_list(key)
         explicit = data is not None and key is not None
         tables = [
-            self._table(dataset, name, measure)
+            read_table(self.files, dataset, name, measure, self._read_once)
             for dataset in datasets
             for name in keys
             if explicit or self.files.find(dataset, name, measure) is not None
@@ -348,28 +346,6 @@ class RobustnessDataset:
                 if name not in held:
                     raise self.files.absence(*((name, keys[0]) if given is data else (datasets[0], name)), measure)
         return make_frame(tables, self.meta["ids"], numeric=measure == "accuracy", wide=wide, isomorphs=isomorphs)
-
-    def _table(self, dataset: str, key: str, measure: str) -> "Table":
-        """Read one key as a list of values an architecture, attacks with the clean value in front."""
-        from pipeline.analysis.frames import Table
-
-        def read(name: str) -> dict[str, Any]:
-            return self._read_once(dataset, name) if measure == "accuracy" else self.files.read(dataset, name, measure)
-
-        rows, strengths = read(key), self.strengths(dataset, key)
-        if key == "clean":
-            rows = {i: [value] for i, value in rows.items()}
-        for i, row in rows.items():
-            if len(row) != len(strengths):
-                raise ResultsError(
-                    f"Reading failed for #{i} {dataset} {key}: expected {len(strengths)} values, one a strength, "
-                    f"got {len(row)}. Export or download the file again."
-                )
-        if kind_of(key) == "attack" and self.files.find(dataset, "clean", measure) is not None:
-            clean = read("clean")
-            rows = {i: [clean.get(i), *row] for i, row in rows.items()}
-            strengths = (CLEAN_STRENGTH, *strengths)
-        return Table(dataset, key, strengths, rows)
 
     def _resolve(self, architecture: int | str) -> str:
         """Give the id of an architecture as meta.json spells it."""
@@ -401,10 +377,12 @@ class RobustnessDataset:
                 return True
         return dataset == self.data_imagenet16 and kind_of(key) == "corruption"
 
-    def _read_once(self, dataset: str, key: str) -> dict[str, Any]:
-        """Read accuracies, and keep them: look-ups ask for the same few files again and again."""
+    def _read_once(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
+        """Read a measurement, and keep accuracies: look-ups ask for the same few files again and again."""
+        if measure != "accuracy":
+            return self.files.read(dataset, key, measure)
         if (dataset, key) not in self._accuracies:
-            self._accuracies[dataset, key] = self.files.read(dataset, key, "accuracy")
+            self._accuracies[dataset, key] = self.files.read(dataset, key, measure)
         return self._accuracies[dataset, key]
 
 

@@ -32,6 +32,12 @@ const datasets = page.datasets.map((packed) => {
 });
 let dataset = datasets[0];
 
+// A figure may be drawn when another dataset has been chosen.
+function datasetOf(block) {
+  const { dataset: name } = block.closest("section").dataset;
+  return datasets.find((other) => other.name === name);
+}
+
 function fractions(column) {
   return Array.from(column.values, (value) => (value === page.missing ? null : value / page.resolution));
 }
@@ -83,10 +89,10 @@ function drawFigure(block) {
   const { data, layout } = structuredClone(content.figures[view.figure]);
   const chart = block.querySelector(".chart");
   if (view.column !== null) {
-    const column = dataset.columns[view.column];
-    const clean = dataset.columns.find((other) => other.key === "clean");
-    Object.assign(data[0], { x: fractions(clean), y: fractions(column), customdata: Array.from(dataset.ids) });
-    data[0].marker.color = Array.from(dataset.kernelParameters);
+    const own = datasetOf(block), column = own.columns[view.column];
+    const clean = own.columns.find((other) => other.key === "clean");
+    Object.assign(data[0], { x: fractions(clean), y: fractions(column), customdata: Array.from(own.ids) });
+    data[0].marker.color = Array.from(own.kernelParameters);
     if (!webgl) data[0].type = "scatter";
     layout.yaxis.title = { text: `accuracy, ${view.label}` };
   }
@@ -304,6 +310,9 @@ function chooseDataset(name) {
   for (const section of document.querySelectorAll("section[data-dataset]")) {
     section.hidden = section.dataset.dataset !== dataset.name;
   }
+  // The observer does not tell of figures that were hidden and shown again within one frame.
+  waiting.clear();
+  for (const block of near) if (block.dataset.drawn !== "true" && !block.closest("section").hidden) request(block);
   const menu = $("neighbour-score"), kept = menu.value;
   menu.replaceChildren(...dataset.scores.map((score) => element("option", score.label)));
   if (dataset.scores.some((score) => score.label === kept)) menu.value = kept;
@@ -355,7 +364,7 @@ function start() {
     observer.observe(block);
   }
   addEventListener("hashchange", () => followAddress());
-  addEventListener("beforeprint", () => document.querySelectorAll("section:not([hidden]) figure").forEach(drawFigure));
+  addEventListener("beforeprint", () => document.querySelectorAll("section:not([hidden]) figure[data-figure]").forEach(drawFigure));
   chooseDataset(datasets[0].name);
   cell = best();
   operationsOf(cell).forEach((operation, edge) => { menus[edge].selectedIndex = operation; });

@@ -165,9 +165,10 @@ def _overview(dataset: RobustnessDataset, frame: "pd.DataFrame") -> str:
         f"{n_datasets} dataset{'' if n_datasets == 1 else 's'}",
     ]
     if dataset.sweep is not None:
-        images: dict[str, Any] = dataset.sweep["sweep"]["images"]
-        count = images.get("count")
-        facts.append("all test images" if count is None else f"{count:,} test images (seed {images.get('seed')})")
+        images: dict[str, Any] | None = dataset.sweep["sweep"].get("images")  # an import has none
+        if images is not None:
+            count = images.get("count")
+            facts.append("all test images" if count is None else f"{count:,} test images (seed {images.get('seed')})")
         facts.append(f"robust201 {dataset.sweep['robust201']}")
     text = f"<p>{html.escape('; '.join(facts))}. Accuracy is the share of images classified correctly.</p>"
     if dataset.missing:
@@ -192,10 +193,6 @@ def _section(results: "DatasetResults", rows: Sequence[SummaryRow]) -> str:
             blocks.append(_figure_block(row, frame, results, identifier))
             links.append(f'<a href="#{identifier}">{html.escape(row.title)}</a>')
     name = html.escape(results.name)
-    left_out = [f"{measure} of {key}" for measure in ("confidence", "cm") for key in results.too_large(measure)]
-    if left_out:
-        text = html.escape(", ".join(left_out))
-        blocks.append(f'<p class="warning">Left out, as the files are too large to be read as a whole: {text}.</p>')
     return (
         f'<section data-dataset="{name}"><h2>{name}</h2><nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
         f"{''.join(blocks)}{_table(rows)}</section>"

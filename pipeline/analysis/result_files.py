@@ -1,13 +1,13 @@
 """The files of an exported or published dataset: where they are, how their keys are spelled, what is in them."""
 
-import gzip
 import json
-import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from pipeline.analysis.json_index import JsonRows, has_indexable_rows
+from pipeline.analysis import json_index
+from pipeline.analysis.json_index import FileState, JsonRows, has_indexable_rows
+from pipeline.analysis.row_stream import read_pieces, stream_rows
 from pipeline.errors import FormatVersionError, ResultsError, closest
 from pipeline.perturbations import PERTURBATIONS, SEVERITIES, Perturbation
 from pipeline.records import CLEAN_STRENGTH
@@ -19,6 +19,9 @@ EXPORT_FORMAT = 1
 META_FILE = "meta.json"
 SWEEP_FILE = "sweep.json"
 MISSING_FILE = "missing.json"
+
+RESULTS_FOLDER_FILE = "format.json"
+"""What a sweep's results folder has, and no exported dataset."""
 
 PARQUET_FOLDER = "parquet"
 """Folder of the analysis-ready Parquet files of an export."""
@@ -58,18 +61,44 @@ def in_table_order(keys: Iterable[str]) -> list[str]:
     return sorted(keys, key=lambda key: (order.index(row.key) if (row := row_of(key)) else len(order), key))
 
 
+def values_by_strength(row: Any, strengths: Sequence[float], what: str) -> list[Any]:
+    """Take a row's values apart, one a strength.
+
+    How the published confidences nest strengths is not written down: a list of objects and an object of lists are read.
+
+    Args:
+        row: as in the file: a list, an object of lists, or a number; not a matrix of clean images, a list too.
+        strengths: what the values stand for.
+        what: architecture, dataset, key and measurement, for the error.
+
+    Raises:
+        ResultsError: there are more or fewer values than strengths.
+    """
+    if isinstance(row, dict):
+        n_values = min((len(values) for values in row.values()), default=0)
+        row = [{name: values[place] for name, values in row.items()} for place in range(n_values)]
+    elif not isinstance(row, list):
+        row = [row]
+    if len(row) != len(strengths):
+        raise ResultsError(
+            f"Reading failed for {what}: expected {len(strengths)} values, one a strength, got {len(row)}. "
+            "Export or download the file again."
+        )
+    return list(row)
+
+
 def parquet_name(dataset: str, key: str) -> str:
     """Name of the Parquet file of a dataset and key, relative to the dataset's folder."""
     return f"{PARQUET_FOLDER}/dataset={dataset}/key={key}/part-0.parquet"
 
 
 def read_bytes(file: Path) -> bytes:
-    """Read a file, decompressed if its name ends in ``.gz`` or ``.zst``."""
-    if file.suffix == ".zst":
-        from pipeline.analysis.parquet_results import decompress
+    """Read a file, decompressed if its name ends in ``.gz`` or ``.zst``.
 
-        return decompress(file)
-    return gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+    Raises:
+        ResultsError: the compressed file is damaged.
+    """
+    return b"".join(read_pieces(file))
 
 
 def read_json(file: Path, missing: Any = _REQUIRED) -> Any:
@@ -87,7 +116,7 @@ def read_json(file: Path, missing: Any = _REQUIRED) -> Any:
         return missing
     try:
         return json.loads(read_bytes(file))
-    except (json.JSONDecodeError, UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise ResultsError(
             f"Reading failed for {file}: expected JSON, got something else ({error}). "
             "Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file again."
@@ -113,11 +142,16 @@ class ResultFiles:
         """
         self.path = path
         self.parquet = path if any(path.glob("dataset=*")) else path / PARQUET_FOLDER
-        self._rows: dict[Path, Rows] = {}
+        self._rows: dict[Path, tuple[FileState, Rows]] = {}
         if not (path / META_FILE).is_file() and not self.parquet.is_dir():
+            got, fix = (
+                "none",
+                "Name the folder that `robust201 export` wrote, its parquet folder, or the published dataset's",
+            )
+            if (path / RESULTS_FOLDER_FILE).is_file():
+                got, fix = "the shards of a sweep", f"Export them first: `robust201 export {path} DATASET --partial`"
             raise ResultsError(
-                f"Opening a dataset failed for {path}: expected a folder with meta.json, got none. "
-                "Name the folder that `robust201 export` wrote, its parquet folder, or the unpacked published dataset."
+                f"Opening a dataset failed for {path}: expected a folder with meta.json, got {got}. {fix}."
             )
         told = (path / META_FILE).is_file()
         self.meta: dict[str, Any] = read_json(path / META_FILE) if told else self._meta_of_parquet()
@@ -224,18 +258,50 @@ class ResultFiles:
     def rows(self, dataset: str, key: str, measure: str) -> Rows:
         """Open a file of results to read values one by one; a small or compressed one is read whole.
 
+        What was opened is kept as long as the file stays the same: one that was replaced is opened anew.
+
         Raises:
             ResultsError: there is no file, or it is not nested as it must be.
         """
         file = self.find(dataset, key, measure)
         if file is None:
             raise self.absence(dataset, key, measure)
-        rows = self._rows.get(file)
-        if rows is None:
-            indexed = has_indexable_rows(file)
-            rows = JsonRows(file, dataset, spellings(key), measure) if indexed else self.read(dataset, key, measure)
-            self._rows[file] = rows
+        state = FileState.of(file.stat())
+        held = self._rows.get(file)
+        if held is not None and held[0] == state:
+            return held[1]
+        indexed = has_indexable_rows(file)
+        rows = JsonRows(file, dataset, spellings(key), measure) if indexed else self.read(dataset, key, measure)
+        self._rows[file] = state, rows
         return rows
+
+    def forget(self) -> None:
+        """Drop what `rows` keeps of the files read so far: whoever reads many once need not hold them all."""
+        self._rows.clear()
+
+    def iter_rows(self, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
+        """Go through a measurement whose values are lists or objects, with one architecture's in memory at a time.
+
+        JSON is read from its beginning to its end, compressed or not, and Parquet by row group; a file below
+        `pipeline.analysis.json_index.MIN_INDEXED_BYTES` is read whole.
+
+        Yields:
+            Id and value, in the order of the file.
+
+        Raises:
+            ResultsError: there is no file, or it is damaged or not nested as it must be.
+        """
+        file = self.find(dataset, key, measure)
+        if file is None:
+            raise self.absence(dataset, key, measure)
+        if file.suffix == ".parquet":
+            from pipeline.analysis.parquet_results import iter_rows
+
+            yield from iter_rows(file, measure)
+        elif file.stat().st_size < json_index.MIN_INDEXED_BYTES:
+            yield from self.read(dataset, key, measure).items()
+        else:
+            yield from stream_rows(file, dataset, spellings(key), measure)
 
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
         """Read a measurement: value by id.

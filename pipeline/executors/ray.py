@@ -317,7 +317,8 @@ class RayExecutor:
             not_begun: list[Event] = [BundleDone(bundle) for bundle in self._held]
             self._held.clear()
             return not_begun
-        slots = {slot.call: slot for slot in self._slots if slot.queue or (self._held and not slot.is_started)}
+        # The idle are waited for, too: the next part must not be given to one that is dead, and blamed for it.
+        slots = {slot.call: slot for slot in self._slots if slot.is_started or self._held}
         if not slots:
             return []
         ready, waiting = ray.wait(list(slots), num_returns=1, timeout=timeout)
@@ -370,7 +371,8 @@ class RayExecutor:
             BundleLost(bundle, started=position == 0, preempted=preempted, reason=reason)
             for position, (bundle, _) in enumerate(slot.queue)
         ]
-        self._slots[self._slots.index(slot)] = self._start_slot()
+        place = self._slots.index(slot)
+        self._slots[place : place + 1] = [] if self._draining else [self._start_slot()]
         return lost or [WorkerLost(preempted, reason)]
 
     def drain(self) -> None:

@@ -8,15 +8,18 @@ give equal bytes.
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from pipeline import __version__
 from pipeline.analysis.result_files import PARQUET_FOLDER, parquet_name
+from pipeline.errors import ConfigError
 from pipeline.export.folder import CHECKSUM_FILE, WrittenFile
 from pipeline.export.side_files import Group
 from pipeline.perturbations import PERTURBATIONS
+from pipeline.records import IMPORTED
 
 CARD_FILE = "README.md"
 CROISSANT_FILE = "croissant.json"
@@ -91,7 +94,7 @@ class CardFacts:
         groups: what was exported.
         measurements: names of the measurements.
         protocols: payloads of the protocols.
-        files: the files of results.
+        files: every file that is there already, side files too.
         columns: of the Parquet files; empty where there are none.
     """
 
@@ -131,6 +134,36 @@ class CardFacts:
             f"{', '.join(self.measurements)} of {self.n_evaluations:,} evaluations, clean, under attacks and under "
             "common corruptions."
         )
+
+
+def are_imported(protocols: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether results with these protocols were read from the files of a dataset, not computed."""
+    return bool(protocols) and all(protocol.get("protocol") == IMPORTED for protocol in protocols)
+
+
+def choose_licence(given: str | None, protocols: Sequence[Mapping[str, Any]], out: Path) -> str:
+    """Find the licence of a dataset: what was asked for, else that of imported results, else this project's.
+
+    Args:
+        given: SPDX identifier; None where nothing was asked for.
+        protocols: payloads of the protocols.
+        out: folder of the export, for the message.
+
+    Raises:
+        ConfigError: imported results name no licence, or several; this project cannot license them.
+    """
+    if given is not None:
+        return given
+    if not are_imported(protocols):
+        return DEFAULT_LICENCE
+    named = {protocol.get("licence") for protocol in protocols}
+    if len(named) == 1 and isinstance(licence := named.pop(), str):
+        return licence
+    told = ", ".join(sorted(str(name) for name in named if name)) or "none"
+    raise ConfigError(
+        f"Exporting failed for {out}: expected the licence of the imported results, got {told} from their files. "
+        "Name it with --licence."
+    )
 
 
 def card_text(facts: CardFacts) -> str:
@@ -183,6 +216,14 @@ def _contents(facts: CardFacts) -> str:
 def _protocol(facts: CardFacts) -> str:
     engines = sorted({str(protocol.get("engine", "unknown")) for protocol in facts.protocols})
     precisions = sorted({str(protocol.get("precision", "unknown")) for protocol in facts.protocols})
+    if are_imported(facts.protocols):
+        sources = ", ".join(f"`{name}`" for name in sorted({str(protocol["source"]) for protocol in facts.protocols}))
+        return (
+            "## Protocol\n\n"
+            f"These numbers were not computed by robust201: they were read from the files of {sources}. `sweep.json` "
+            "holds, for each dataset and key, the SHA-256 of the files read, their decimals and the number of images; "
+            "how the numbers were computed is not known. `versions.json` names the software that wrote these files.\n"
+        )
     return (
         "## Protocol\n\n"
         f"Engine {', '.join(engines) or 'unknown'}, precision {', '.join(precisions) or 'unknown'}. `sweep.json` holds "
@@ -192,7 +233,7 @@ def _protocol(facts: CardFacts) -> str:
 
 
 def _layout(facts: CardFacts) -> str:
-    json_files = [file for file in facts.files if not file.name.startswith(PARQUET_FOLDER + "/")]
+    json_files = [file for file in facts.files if _is_json(file)]
     parts = ["## Files\n"]
     if json_files:
         size = sum(file.n_bytes for file in json_files) / 1e6
@@ -202,13 +243,17 @@ def _layout(facts: CardFacts) -> str:
             "names the 15,625 architectures, their isomorphs and the epsilons."
         )
     if facts.columns:
-        held = [file for file in facts.files if file not in json_files]
+        held = [file for file in facts.files if file.name.startswith(f"{PARQUET_FOLDER}/")]
         size = sum(file.n_bytes for file in held) / 1e6
         parts.append(
             f"- `{parquet_name('<dataset>', '<key>')}`, {len(held)} files, {size:,.1f} MB: one row an evaluation, "
             f"read by pandas, Polars, DuckDB, Spark and Hugging Face `datasets`:\n\n{_EXAMPLE}"
         )
     return "\n".join([*parts, ""])
+
+
+def _is_json(file: WrittenFile) -> bool:
+    return "/" in file.name and not file.name.startswith(f"{PARQUET_FOLDER}/")
 
 
 def _columns(facts: CardFacts) -> str:
@@ -267,6 +312,8 @@ def _file_object(file: WrittenFile) -> dict[str, Any]:
         ".json": "application/json",
         ".gz": "application/gzip",
         ".zst": "application/zstd",
+        ".yaml": "application/yaml",
+        ".md": "text/markdown",
     }
     return {
         "@type": "cr:FileObject",

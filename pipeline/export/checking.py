@@ -1,23 +1,22 @@
 """An export compared with its listing and with the shards that it was made of."""
 
-import gzip
 import itertools
-from collections.abc import Iterator
-from contextlib import contextmanager
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.analysis.result_files import SWEEP_FILE, read_json
-from pipeline.errors import ResultsError, StorageError
-from pipeline.export.compression import Compression
+from pipeline.analysis.result_files import MISSING_FILE, SWEEP_FILE, read_json
+from pipeline.errors import IncompleteError, ResultsError, StorageError
+from pipeline.export.compression import compression_of, open_text
 from pipeline.export.dataset import FileForm, Format, ResultInventory, ResultStore, files_of, group_units, make_tasks
 from pipeline.export.files import FileTask
 from pipeline.export.folder import CHECKSUM_FILE
 from pipeline.export.parquet_files import ParquetTask
-from pipeline.export.side_files import SweepPlan
+from pipeline.export.side_files import Group, KeyStyle, SweepPlan
 from pipeline.files import sha256_of
 
 _CACHE_BYTES = 256 << 20
@@ -34,37 +33,24 @@ def check_export(plan: SweepPlan, store: ResultStore, inventory: ResultInventory
         out: the folder of the export.
 
     Yields:
-        What is wrong: which file, from which unit on, and what to do.
+        What is wrong: which file, from which unit on, and what to do. Damage never raises.
 
     Raises:
         ResultsError: the folder is no export of robust201.
     """
-    names = read_listing(out)
-    for name, digest in names.items():
-        path = out / name
-        if not path.is_file():
-            yield f"Verifying failed for {path}: expected a file, got none. {_AGAIN}"
-        elif sha256_of(path) != digest:
-            yield f"Verifying failed for {path}: expected the SHA-256 of {CHECKSUM_FILE}, got another. {_AGAIN}"
-    sweep = read_json(out / SWEEP_FILE)
-    compression = next((suffix for suffix in ("gz", "zst") if any(name.endswith(f".{suffix}") for name in names)), None)
-    form = FileForm(sweep["key_style"], sweep["round_to"], compression, _CACHE_BYTES)  # type: ignore[arg-type]
-    formats: list[Format] = ["json"] if any(".json" in name and "/" in name for name in names) else []
-    formats += ["parquet"] if any(name.endswith(".parquet") for name in names) else []
-    groups = [group for group in group_units(plan, inventory) if group.complete_units]
-    files = files_of(groups, plan.measurements, formats)
-    expected = {form.file_name(*file) for file in files}
-    for name in sorted(expected.symmetric_difference(name for name in names if "/" in name)):
-        got = "none" if name in expected else "one that the shards do not have"
-        yield f"Verifying failed for {out / name}: expected it as the shards have it, got {got}. {_AGAIN}"
-    present = [file for file in files if (out / form.file_name(*file)).is_file()]
-    for task in make_tasks(present, form, out, plan, store, inventory):
-        difference = _differs(task)
-        if difference is not None:
-            yield (
-                f"Verifying failed for {out / task.name}: expected the values of the shards, got others {difference}. "
-                f"{_AGAIN}"
-            )
+    try:
+        names = read_listing(out)
+    except UnicodeDecodeError as error:
+        yield f"Verifying failed for {out / CHECKSUM_FILE}: expected a listing, got other content ({error}). {_AGAIN}"
+        return
+    yield from _check_listing(out, names)
+    try:
+        form = _read_form(out, names)
+    except ResultsError as error:
+        yield str(error)
+        return
+    groups = group_units(plan, inventory)
+    yield from _check_groups(out, names, form, groups, (plan, store, inventory))
 
 
 def read_listing(out: Path) -> dict[str, str]:
@@ -72,6 +58,7 @@ def read_listing(out: Path) -> dict[str, str]:
 
     Raises:
         ResultsError: there is no listing.
+        UnicodeDecodeError: it is no text.
     """
     try:
         lines = (out / CHECKSUM_FILE).read_text(encoding="utf-8").splitlines()
@@ -82,25 +69,84 @@ def read_listing(out: Path) -> dict[str, str]:
     return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
 
 
-def _differs(task: FileTask | ParquetTask) -> str | None:
+def _read_form(out: Path, names: Iterable[str]) -> FileForm:
+    """Read how the files of results were written."""
+    sweep = read_json(out / SWEEP_FILE, missing={})
+    compression = next((found for name in names if (found := compression_of(Path(name)))), None)
+    told = sweep if isinstance(sweep, dict) else {}
+    style, round_to = told.get("key_style"), told.get("round_to", "none")
+    if style not in get_args(KeyStyle) or not (round_to is None or isinstance(round_to, int)):
+        raise ResultsError(
+            f"Verifying failed for {out / SWEEP_FILE}: expected a file with key_style and round_to, got none, or "
+            f"{style} and {round_to}. {_AGAIN}"
+        )
+    return FileForm(style, round_to, compression, _CACHE_BYTES)  # type: ignore[arg-type]
+
+
+def _check_listing(out: Path, names: Mapping[str, str]) -> Iterator[str]:
+    for name, digest in names.items():
+        path = out / name
+        try:
+            if not path.is_file():
+                yield f"Verifying failed for {path}: expected a file, got none. {_AGAIN}"
+            elif sha256_of(path) != digest:
+                yield f"Verifying failed for {path}: expected the SHA-256 of {CHECKSUM_FILE}, got another. {_AGAIN}"
+        except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
+            yield f"Verifying failed for {path}: expected a file that can be read, got {error}. {_AGAIN}"
+    for path in sorted(out.rglob("*")):
+        place = path.relative_to(out)
+        # What begins with a dot is no part of the dataset: indexes of readers, the folders of version control.
+        hidden = any(part.startswith(".") for part in place.parts)
+        if not hidden and path.is_file() and place.as_posix() not in {*names, CHECKSUM_FILE}:
+            told = f"expected no file that {CHECKSUM_FILE} does not list, got one"
+            yield f"Verifying failed for {path}: {told}. Remove it, or export into a new folder."
+
+
+def _check_groups(
+    out: Path,
+    names: Iterable[str],
+    form: FileForm,
+    groups: Iterable[Group],
+    made_of: tuple[SweepPlan, ResultStore, ResultInventory],
+) -> Iterator[str]:
+    """Compare the files of results with the shards, key by key."""
+    plan, store, inventory = made_of
+    listed = {name for name in names if "/" in name}
+    formats: list[Format] = ["json"] if any(".json" in name for name in listed) else []
+    formats += ["parquet"] if any(name.endswith(".parquet") for name in listed) else []
+    partial = MISSING_FILE in names
+    expected: set[str] = set()
+    for group in groups:
+        files = files_of([group], plan.measurements, formats) if group.complete_units or not partial else []
+        expected |= {form.file_name(*file) for file in files}
+        if group.lacking and not partial:
+            told = (
+                f"expected shards of all its units to compare it with, got none of {len(group.lacking)} units, such as"
+            )
+            yield (
+                f"Verifying failed for {group.dataset} {group.key} of {out}: {told} #{next(iter(group.lacking))}. "
+                "Complete the results, and verify again."
+            )
+            continue
+        present = [file for file in files if (out / form.file_name(*file)).is_file()]
+        try:
+            for task in make_tasks(present, form, out, plan, store, inventory):
+                yield from _check_task(out, task)
+        except (StorageError, IncompleteError) as error:
+            yield f"Verifying failed for {group.dataset} {group.key} of {out}: {error}"
+    for name in sorted(expected.symmetric_difference(listed)):
+        got = "none" if name in expected else "one that the shards do not have"
+        yield f"Verifying failed for {out / name}: expected it as the shards have it, got {got}. {_AGAIN}"
+
+
+def _check_task(out: Path, task: FileTask | ParquetTask) -> Iterator[str]:
     try:
-        return _text_differs(task) if isinstance(task, FileTask) else _table_differs(task)
-    except (OSError, EOFError, pa.ArrowException) as error:
-        return f"(reading it failed: {error})"
-
-
-@contextmanager
-def open_text(path: Path, compression: Compression | None) -> Iterator[BinaryIO]:
-    """Open a file of results for reading, decompressed."""
-    if compression == "gz":
-        with gzip.open(path) as stream:
-            yield stream  # type: ignore[misc]
-    elif compression == "zst":
-        with pa.CompressedInputStream(str(path), "zstd") as stream:
-            yield stream
-    else:
-        with path.open("rb") as stream:
-            yield stream
+        difference = _text_differs(task) if isinstance(task, FileTask) else _table_differs(task)
+    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
+        difference = f"(reading it failed: {error})"
+    if difference is not None:
+        told = f"expected the values of the shards, got others {difference}"
+        yield f"Verifying failed for {out / task.name}: {told}. {_AGAIN}"
 
 
 def _text_differs(task: FileTask) -> str | None:
@@ -129,4 +175,4 @@ def _first_row(got: pa.Table, expected: pa.Table) -> str:
     for row in range(min(len(got), len(expected))):
         if not got.slice(row, 1).equals(expected.slice(row, 1)):
             return f"from #{expected['architecture'][row]} at strength {expected['strength'][row]} on"
-    raise StorageError("Verifying failed for a table: expected a row that differs, got none. This is a bug.")
+    return f"in a row group of {len(got)} rows, not {len(expected)}"

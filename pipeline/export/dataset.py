@@ -18,10 +18,11 @@ from pipeline.errors import IncompleteError
 from pipeline.export.card import (
     CARD_FILE,
     CROISSANT_FILE,
-    DEFAULT_LICENCE,
     CardColumn,
     CardFacts,
+    are_imported,
     card_text,
+    choose_licence,
     croissant_text,
 )
 from pipeline.export.compression import Compression
@@ -127,15 +128,14 @@ def export_dataset(
     compression: Compression | None = None,
     partial: bool = False,
     formats: Sequence[Format] = ("json",),
-    licence: str = DEFAULT_LICENCE,
+    licence: str | None = None,
     processes: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> ExportReport:
     """Write the evaluations of a plan as a dataset in the published layout.
 
-    Rows stream through one at a time, each file appears whole or not at all, and equal results give equal bytes.
-    An earlier export in the same folder is replaced: files of it that the new one lacks are removed. Files that an
-    interrupted export of the same results left whole are kept.
+    Rows stream through one at a time, each file appears whole or not at all, and equal results give equal bytes. An
+    earlier export in the folder is replaced; whole files that an interrupted one of the same results left are kept.
 
     Args:
         plan: what to export; evaluations in the store that it does not name are left out.
@@ -146,68 +146,101 @@ def export_dataset(
         round_to: decimals to keep, 3 in the published files; None keeps every double exactly.
         compression: ``"gz"`` or ``"zst"`` for ``.json.gz`` and ``.json.zst`` files of results.
         partial: write what there is where evaluations are missing; a unit without all its strengths is left out.
-        formats: ``"json"`` for the published layout, ``"parquet"`` for one analysis-ready file a dataset and key, in
-            full precision, below ``parquet/``; or both.
-        licence: of the dataset, for its card: an SPDX identifier.
-        processes: how many files are written at once, each by a process of its own; 1 uses this process. With more, a
-            script that calls this must guard its main part by ``if __name__ == "__main__"``.
-        progress: called with (rows of files written, rows to write).
+        formats: ``"json"`` for the published layout, ``"parquet"`` for analysis-ready files in full precision.
+        licence: of the dataset: an SPDX identifier; None for MIT, or for what the card of imported results named.
+        processes: files written at once; with more than 1, each by a process of its own, and a script that calls this
+            must guard its main part by ``if __name__ == "__main__"``.
+        progress: called with (rows of files written or kept, rows to write).
 
     Returns:
         What was written and what is missing.
 
     Raises:
         IncompleteError: evaluations are missing and `partial` is false; nothing was written.
+        ConfigError: results were imported, and neither `licence` nor their source names a licence.
         InputError: the folder holds files that no export listed.
         StorageError: the store does not give what the inventory says, or the device is full.
     """
     groups = group_units(plan, inventory)
-    missing = {(group.dataset, group.key): group.n_left_out for group in groups if group.lacking}
-    if missing and not partial:
+    if any(group.lacking for group in groups) and not partial:
         raise IncompleteError(_describe_missing(out, groups))
-    written = [group for group in groups if group.complete_units]
-    side_files = {
-        META_FILE: meta_text_of_groups(groups, key_style),
-        SWEEP_FILE: sweep_text(plan, groups, key_style, round_to),
-    }
-    if missing:
-        side_files[MISSING_FILE] = missing_text(groups, key_style)
-    side_files |= {
-        SWEEP_YAML_FILE: sweep_yaml_text(plan),
-        VERSIONS_FILE: versions_text(store.provenances(inventory)),
-    }
+    named = choose_licence(licence, plan.meta_payload()["protocols"], out)
     form = FileForm(key_style, round_to, compression, POOL_CACHE_BYTES // processes)
-    files = files_of(written, plan.measurements, formats)
-    cards = {CARD_FILE, CROISSANT_FILE}
-    folder = ExportFolder(out, {*side_files, *cards, *(form.file_name(*file) for file in files)})
-    n_rows = sum(len(group.complete_units) for group, _ in files)
-    tell = (lambda done: progress(done, n_rows)) if progress is not None else (lambda _done: None)
-    tasks = make_tasks(files, form, out, plan, store, inventory, folder.finished)
-    kept = []
-    for file, was_kept in write_files(tasks, processes, tell):
-        folder.record(file)
-        kept += [file.name] if was_kept else []
-    columns: Sequence[CardColumn] = ()
-    if "parquet" in formats:
-        from pipeline.export.parquet_files import card_columns
+    export = _Export(plan, store, inventory, out, form, formats, groups)
+    kept = export.write_results(processes, progress)
+    export.write_cards(named)
+    return export.close(kept)
 
-        columns = card_columns(plan.measurements)
-    facts = CardFacts(
-        plan.meta_payload()["name"],
-        licence,
-        written,
-        plan.measurements,
-        plan.meta_payload()["protocols"],
-        tuple(folder.written[name] for name in sorted(folder.written)),
-        columns,
-    )
-    side_files |= {CARD_FILE: card_text(facts), CROISSANT_FILE: croissant_text(facts)}
-    for name, text in side_files.items():
-        folder.write(name, text)
-    removed, names = folder.close(), tuple(sorted({*folder.written, CHECKSUM_FILE}))
-    n_units = sum(len(group.complete_units) for group in written)
-    n_evaluations = sum(len(group.complete_units) * len(group.strengths) for group in written)
-    return ExportReport(out, names, tuple(sorted(kept)), removed, n_units, n_evaluations, missing, folder.n_bytes)
+
+class _Export:
+    """An export being written: its side files are made first, results are written next, cards last."""
+
+    def __init__(
+        self,
+        plan: SweepPlan,
+        store: ResultStore,
+        inventory: ResultInventory,
+        out: Path,
+        form: "FileForm",
+        formats: Sequence[Format],
+        groups: Sequence[Group],
+    ) -> None:
+        self.plan, self.store, self.inventory, self.form, self.formats = plan, store, inventory, form, formats
+        self.groups = groups
+        self.written = [group for group in groups if group.complete_units]
+        self.missing = {(group.dataset, group.key): group.n_left_out for group in groups if group.lacking}
+        self.files = files_of(self.written, plan.measurements, formats)
+        self.side_files = self._side_files()
+        names = {form.file_name(*file) for file in self.files}
+        self.folder = ExportFolder(out, {*self.side_files, CARD_FILE, CROISSANT_FILE, *names})
+
+    def _side_files(self) -> dict[str, str]:
+        plan, style = self.plan, self.form.key_style
+        texts = {
+            META_FILE: meta_text_of_groups(self.groups, style),
+            SWEEP_FILE: sweep_text(plan, self.groups, style, self.form.round_to),
+            VERSIONS_FILE: versions_text(self.store.provenances(self.inventory)),
+        }
+        if self.missing:
+            texts[MISSING_FILE] = missing_text(self.groups, style)
+        if not are_imported(plan.meta_payload()["protocols"]):
+            texts[SWEEP_YAML_FILE] = sweep_yaml_text(plan)
+        return texts
+
+    def write_results(self, processes: int, progress: Callable[[int, int], None] | None) -> list[str]:
+        """Write the files of results; give the names of those that were kept."""
+        n_rows = sum(len(group.complete_units) for group, _ in self.files)
+        tell = (lambda done: progress(done, n_rows)) if progress is not None else (lambda _done: None)
+        made_of = (self.plan, self.store, self.inventory)
+        tasks = make_tasks(self.files, self.form, self.folder.path, *made_of, self.folder.finished)
+        kept = []
+        for file, was_kept in write_files(tasks, processes, tell):
+            self.folder.record(file)
+            kept += [file.name] if was_kept else []
+        return kept
+
+    def write_cards(self, licence: str) -> None:
+        """Write the side files, then the cards, which list every file that is there by then."""
+        columns: Sequence[CardColumn] = ()
+        if "parquet" in self.formats:
+            from pipeline.export.parquet_files import card_columns
+
+            columns = card_columns(self.plan.measurements)
+        for name, text in self.side_files.items():
+            self.folder.write(name, text)
+        told = self.plan.meta_payload()
+        for name, text_of in ((CARD_FILE, card_text), (CROISSANT_FILE, croissant_text)):
+            files = tuple(self.folder.written[name] for name in sorted(self.folder.written))
+            about = (told["name"], licence, self.written, self.plan.measurements, told["protocols"])
+            self.folder.write(name, text_of(CardFacts(*about, files, columns)))
+
+    def close(self, kept: Sequence[str]) -> ExportReport:
+        """List the files, and say what was written."""
+        removed, names = self.folder.close(), tuple(sorted({*self.folder.written, CHECKSUM_FILE}))
+        n_units = sum(len(group.complete_units) for group in self.written)
+        n_evaluations = sum(len(group.complete_units) * len(group.strengths) for group in self.written)
+        counts = (n_units, n_evaluations, self.missing, self.folder.n_bytes)
+        return ExportReport(self.folder.path, names, tuple(sorted(kept)), removed, *counts)
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ class FileTask:
         """Write the file, or keep the one that an interrupted export left.
 
         Args:
-            on_row: called after each row; what it raises ends the file, of which nothing stays.
+            on_row: called after each row, of a kept file too; what it raises ends the file, of which nothing stays.
 
         Returns:
             What lies there now, and whether it was kept.
@@ -96,6 +96,8 @@ class FileTask:
         """
         path = self.folder / self.name
         if self.finished is not None and self.finished.is_at(path):
+            for _ in self.units:
+                on_row()
             return self.finished, True
         with hashed_file(path, self.compression) as (stream, hashed):
             for unit, pieces in self.texts():

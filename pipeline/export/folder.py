@@ -1,5 +1,6 @@
 """The folder that an export writes: whole files, a listing with hashes, nothing left over from an earlier export."""
 
+import contextlib
 import glob
 import hashlib
 import json
@@ -10,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
+from pipeline.analysis.json_index import INDEX_FOLDER
 from pipeline.errors import InputError
 from pipeline.export.compression import Compression, compressing
 from pipeline.files import atomic_write, make_folder, sha256_of, write_text
@@ -159,12 +161,17 @@ class ExportFolder:
         self.record(WrittenFile(name, hashed.digest.hexdigest(), hashed.n_bytes))
 
     def close(self) -> tuple[str, ...]:
-        """Remove what earlier exports left, then list the files written.
+        """Remove what earlier exports left, indexes that readers made of them too, then list the files written.
 
         Returns:
             Names of the files removed, sorted.
         """
         stale = sorted(name for name in self._earlier - {*self.written} if (self.path / name).is_file())
+        for parent in {(self.path / name).parent for name in {*self._earlier, *self.written}}:
+            for index in (parent / INDEX_FOLDER).glob("*.npy"):
+                index.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # there is none, or it holds something else, which stays
+                (parent / INDEX_FOLDER).rmdir()
         for name in stale:
             file = self.path / name
             file.unlink()

@@ -27,7 +27,7 @@ def array_text(values: NDArray[Any], round_to: int | None = None) -> bytes:
     """Write an array as nested JSON lists.
 
     Args:
-        values: of any shape; integers, or doubles, whose NaN become ``null``.
+        values: of any shape; integers, or floats, whose NaN become ``null``.
         round_to: decimals to keep of doubles; None keeps them exactly.
 
     Returns:
@@ -39,6 +39,7 @@ def array_text(values: NDArray[Any], round_to: int | None = None) -> bytes:
     values = np.asarray(values)
     if values.dtype.kind != "f":
         return _serialise(values).replace(b",", b", ")
+    values = values.astype(np.float64, copy=False)  # of a narrower float, orjson would write fewer digits
     if np.isinf(values).any():
         raise ValueError("expected finite numbers or NaN, got infinity")
     if round_to is not None:

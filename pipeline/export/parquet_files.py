@@ -128,6 +128,8 @@ class ParquetTask:
         """Write the file, or keep the one that an interrupted export left (see `FileTask.write`)."""
         path = self.folder / self.name
         if self.finished is not None and self.finished.is_at(path):
+            for _ in self.units:
+                on_row()
             return self.finished, True
         columns, schema = self._form()
         with (

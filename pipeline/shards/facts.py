@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.shards.identity import Rows, UnitFacts
-from pipeline.shards.parquet import FOOTER_KEY, IDENTITY_TYPES, Footer, damaged
+from pipeline.shards.parquet import FOOTER_KEY, IDENTITY_TYPES, Footer, damaged, failed_to_read
 from pipeline.shards.places import Entry, ShardPlace
 
 _SCAN_COLUMNS = [
@@ -35,6 +35,7 @@ def read_footer(place: ShardPlace, entry: Entry) -> Footer:
     Raises:
         ShardDamagedError: the file is no whole shard.
         FormatVersionError: another format version wrote it.
+        StorageError: it cannot be read now.
         FileNotFoundError: there is no such file.
     """
     shard, n_bytes = entry.name, entry.n_bytes
@@ -68,6 +69,7 @@ def read_rows(place: ShardPlace, shard: str, footer: Footer) -> Rows:
 
     Raises:
         ShardDamagedError: the file is no whole shard.
+        StorageError: it cannot be read now.
         FileNotFoundError: there is no such file.
     """
     try:
@@ -75,7 +77,7 @@ def read_rows(place: ShardPlace, shard: str, footer: Footer) -> Rows:
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
-        raise damaged(place.label(shard), repr(error)) from error
+        raise failed_to_read(place.label(shard), error) from error
 
 
 def _rows_of_footer(footer: Footer) -> Rows:

@@ -168,30 +168,21 @@ class ResultsFolder:
         """Compare a shard's bytes with its name.
 
         Raises:
-            ShardDamagedError: they differ.
+            ShardDamagedError: they differ, or the disk has lost them.
+            StorageError: it cannot be read now, whatever its bytes are.
             FileNotFoundError: there is no such shard.
         """
-        try:
-            sha = self.place.sha256(shard)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise self._mismatch(shard, f"a read error ({error.strerror})") from error
-        self.check_hash(shard, sha)
+        self.check_hash(shard, self.place.sha256(shard))
 
     def read_verified(self, shard: str) -> bytes:
         """Read a whole shard and compare its bytes with its name.
 
         Raises:
-            ShardDamagedError: they differ.
+            ShardDamagedError: they differ, or the disk has lost them.
+            StorageError: it cannot be read now, whatever its bytes are.
             FileNotFoundError: there is no such shard.
         """
-        try:
-            content = self.place.read(shard)
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            raise self._mismatch(shard, f"a read error ({error.strerror})") from error
+        content = self.place.read(shard)
         self.check_hash(shard, hashlib.sha256(content).hexdigest())
         return content
 

@@ -67,6 +67,7 @@ class Inventory:
         superseded: names of shards that a compacted shard replaces and that still lie in the folder.
         shards: names of the shards in here, sorted.
         units: every unit that rows belong to.
+        hashed: whether every shard in here was hashed when it was scanned, and had the hash of its name.
     """
 
     def __init__(
@@ -76,7 +77,9 @@ class Inventory:
         damage: Mapping[str, str],
         superseded: Sequence[str] = (),
         protocols: Path | None = None,
+        hashed: bool = False,
     ) -> None:
+        self.hashed = hashed
         self.damage = dict(damage)
         self.damaged = tuple(sorted(damage))
         self.superseded = tuple(superseded)

@@ -10,6 +10,7 @@ Measured on trained-looking rows: byte-stream-split takes 10 % off the confidenc
 columns without statistics and Arrow schema halve the footer, which is a tenth of a small shard.
 """
 
+import errno
 import io
 import json
 from collections.abc import Mapping, Sequence
@@ -22,10 +23,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from pipeline.errors import FormatVersionError, ShardDamagedError
+from pipeline.errors import FormatVersionError, ShardDamagedError, StorageError
 from pipeline.measurements import COLUMNS
 from pipeline.records import EvaluationResult, canonical_json
-from pipeline.shards.places import ShardPlace
+from pipeline.shards.places import ShardPlace, unreadable
 
 Table = pa.Table
 
@@ -218,6 +219,14 @@ def damaged(label: str, what: object) -> ShardDamagedError:
     )
 
 
+def failed_to_read(label: str, error: Exception) -> StorageError:
+    """Make the error of a reader of Parquet that failed: wrong bytes are damage, what the system refuses is not."""
+    # Readers of wrong bytes give no number, or that of a seek to where nothing can be.
+    if isinstance(error, OSError) and error.errno not in {None, errno.EINVAL}:
+        return unreadable(label, error)
+    return damaged(label, repr(error))
+
+
 class ShardFile:
     """An open shard, read by row group.
 
@@ -228,6 +237,7 @@ class ShardFile:
 
     Raises:
         ShardDamagedError: the file is no whole shard.
+        StorageError: it cannot be read now.
         FileNotFoundError: there is no such file.
     """
 
@@ -242,7 +252,7 @@ class ShardFile:
         except FileNotFoundError:
             raise
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise damaged(self.label, repr(error)) from error
+            raise failed_to_read(self.label, error) from error
         self.columns = tuple(name for name in MEASUREMENT_TYPES if name in self._file.schema_arrow.names)
         self.first_rows = np.cumsum([0, *counts])
         """(G + 1,) int64: the first row of each row group, then the number of rows."""
@@ -257,12 +267,13 @@ class ShardFile:
             columns: names of columns; None for all.
 
         Raises:
-            ShardDamagedError: its pages cannot be read.
+            ShardDamagedError: its pages are not whole.
+            StorageError: they cannot be read now.
         """
         try:
             table = self._file.read_row_group(row_group, columns=columns, use_threads=False)
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise damaged(self.label, repr(error)) from error
+            raise failed_to_read(self.label, error) from error
         return table
 
     def close(self) -> None:

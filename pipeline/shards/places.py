@@ -4,6 +4,7 @@ A place knows names and bytes, nothing of what is in a shard. Its shards are nam
 publishing one twice is harmless; a place only has to see to it that a shard appears whole or not at all.
 """
 
+import errno
 import hashlib
 import os
 import re
@@ -16,6 +17,7 @@ from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
+from pipeline.errors import ShardDamagedError, StorageError
 from pipeline.files import NewFile, atomic_write, fsync_folder, new_file, sha256_of
 
 SHARD_NAME = re.compile(r"(?:(?P<architecture>\d{6})-(?P<key>.+)|(?P<compact>compact))-(?P<sha>[0-9a-f]{16})\.parquet")
@@ -26,6 +28,18 @@ SHA_DIGITS = 16
 SETTLING_SECONDS = 5.0
 """Age from which a file's time of change tells all later changes apart from the last one: file systems count in ticks
 of up to two seconds (FAT), and within a tick a second change leaves no trace."""
+
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+
+def unreadable(label: str, error: OSError) -> StorageError:
+    """Make the error of a shard that cannot be read now, for want of rights, of open files, of a server's answer."""
+    return StorageError(
+        f"Reading failed for shard {label}: expected to read it, got {error.strerror or error}. Check its permissions "
+        "and the file server, and run the same command again; finished work is kept."
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +97,8 @@ class ShardPlace(Protocol):
 
         Raises:
             FileNotFoundError: there is no such shard.
+            ShardDamagedError: the disk has lost it.
+            StorageError: it cannot be read now, whatever its bytes are.
         """
 
     def source(self, shard: str) -> Path | BinaryIO:
@@ -97,7 +113,8 @@ class ShardPlace(Protocol):
 
         Raises:
             FileNotFoundError: there is no such shard.
-            OSError: it cannot be read.
+            ShardDamagedError: the disk has lost it.
+            StorageError: it cannot be read now, whatever its bytes are.
         """
 
     def publish(self, shard: str, content: bytes) -> None:
@@ -187,9 +204,13 @@ class LocalPlace:
 
     def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
         """Read bytes of a shard (see `ShardPlace.read`)."""
-        with self.path(shard).open("rb", buffering=0) as stream:
-            stream.seek(start)
-            return stream.read() if stop is None else stream.read(max(0, stop - start))
+
+        def read() -> bytes:
+            with self.path(shard).open("rb", buffering=0) as stream:
+                stream.seek(start)
+                return stream.read() if stop is None else stream.read(max(0, stop - start))
+
+        return self._try_reading(shard, read)
 
     def source(self, shard: str) -> Path:
         """Path of a shard, which Parquet readers open best themselves."""
@@ -197,7 +218,23 @@ class LocalPlace:
 
     def sha256(self, shard: str) -> str:
         """Hash a shard's bytes (see `ShardPlace.sha256`)."""
-        return sha256_of(self.path(shard))
+        return self._try_reading(shard, lambda: sha256_of(self.path(shard)))
+
+    def _try_reading(self, shard: str, read: Callable[[], _Out], *, is_second: bool = False) -> _Out:
+        """Read, once more after an input/output error: of all errors that one alone may tell of lost bytes."""
+        try:
+            return read()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise unreadable(self.label(shard), error) from error
+            if is_second:
+                raise ShardDamagedError(
+                    f"Reading failed for shard {self.label(shard)}: expected its bytes, got {error.strerror}, twice. "
+                    "Run the sweep again: it sets the shard aside and computes its evaluations anew."
+                ) from error
+        return self._try_reading(shard, read, is_second=True)
 
     def publish(self, shard: str, content: bytes) -> None:
         """Let a shard appear (see `ShardPlace.publish`).
@@ -293,10 +330,6 @@ class HashingStream:
 
     def close(self) -> None:
         """Leave the file open: whoever opened it flushes and names it."""
-
-
-_In = TypeVar("_In")
-_Out = TypeVar("_Out")
 
 
 def map_ahead(function: Callable[[_In], _Out], items: Iterable[_In], threads: int) -> Iterator[_Out]:

@@ -95,7 +95,13 @@ class _Scanner:
             index.forget(self._damage)
         contents = contents_of(join([known, new]), hidden=replaced)
         superseded = [entry.name for entry in entries if entry.name in replaced]
-        return Inventory(contents, damage=self._damage, superseded=superseded, protocols=self._folder.protocols)
+        return Inventory(
+            contents,
+            damage=self._damage,
+            superseded=superseded,
+            protocols=self._folder.protocols,
+            hashed=self._verify == "all",
+        )
 
     def _is_to_be_verified(self, shard: str) -> bool:
         if self._verify != "unverified" or self._networks is None:

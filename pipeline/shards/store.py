@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pipeline.errors import EvaluationError
 from pipeline.files import write_text
 from pipeline.measurements import check_values
-from pipeline.records import EvaluationResult, Protocol, Receipt, Unit, canonical_json
+from pipeline.records import EvaluationResult, Part, Protocol, Receipt, Unit, canonical_json
 from pipeline.shards import merging, verification
 from pipeline.shards.compaction import Compaction, CompactReport
 from pipeline.shards.folder import ResultsFolder, stem_of
@@ -20,6 +20,7 @@ from pipeline.shards.merging import MergeReport
 from pipeline.shards.parquet import encode
 from pipeline.shards.provenance import read_provenances
 from pipeline.shards.reading import RowReader, iterate_values
+from pipeline.shards.receipts import find_receipts
 from pipeline.shards.requeue import requeue
 from pipeline.shards.scan import OnDamage, Verify, scan
 from pipeline.shards.selection import CACHE_BYTES, Selection, select
@@ -125,6 +126,28 @@ class ShardStore:
     def add_imported(self, dataset: str, units: Iterable[Sequence[EvaluationResult]]) -> int:
         """Store results that were read from a dataset's files as one shard (see `pipeline.shards.imported`)."""
         return write_imported(self.folder, dataset, units)
+
+    def remove_other_protocols(self, kept: Collection[str]) -> tuple[str, ...]:
+        """Delete the shards whose rows all belong to other protocols: imports that later ones took the place of.
+
+        Args:
+            kept: digests of the protocols whose rows stay.
+
+        Returns:
+            Names of the shards that were deleted.
+        """
+        inventory = self.inventory(on_damage="report")
+        others = tuple(
+            shard
+            for number, shard in enumerate(inventory.shards)
+            if not {inventory.units[unit].protocol for unit in set(_units_of(inventory, number))} & set(kept)
+        )
+        self.folder.place.delete(others)
+        return others
+
+    def find_receipts(self, parts: Sequence[Part], measurements: Collection[str]) -> tuple[Receipt, ...]:
+        """Find shards of parts whose worker died before it could tell of them (see `pipeline.shards.receipts`)."""
+        return find_receipts(self.folder, parts, measurements)
 
     def inventory(
         self,
@@ -289,6 +312,11 @@ class ShardStore:
     def merge(sources: Sequence[Path], target: Path) -> MergeReport:
         """Join results folders (see `pipeline.shards.merging.merge`)."""
         return merging.merge(sources, target)
+
+
+def _units_of(inventory: Inventory, number: int) -> list[int]:
+    units: list[int] = inventory.row_column("unit")[inventory.rows_of_shard(number)].tolist()
+    return units
 
 
 def _check_results(results: Sequence[EvaluationResult]) -> None:

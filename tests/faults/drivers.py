@@ -71,7 +71,6 @@ def stopped_driver_elsewhere(trial: Trial) -> dict[str, bool]:
     trial.fail_unless("Keeping the lease failed" in first.text(), f"stopped otherwise: {first.text()[-300:]}")
     trial.fail_unless(_host_of_lease(trial) == "robust201-other", "the lease changed hands again")
     trial.finish(second, {0})
-    # What the first computed until its next heartbeat, the second computes too.
     return {"may_duplicate": True}
 
 

@@ -21,7 +21,7 @@ def run_out_of_memory(trial: Trial) -> dict[str, bool]:
     return {"tolerant": True}
 
 
-def poison_unit(trial: Trial) -> None:
+def poison_unit(trial: Trial) -> dict[str, bool]:
     """Let one unit kill its worker whenever it is tried; all others are computed, it is listed, and the run ends in 3.
 
     Once it kills no more, the same command completes the sweep.
@@ -30,7 +30,7 @@ def poison_unit(trial: Trial) -> None:
     trial.order(poison=[POISON])
     poisoned = trial.run(expected={3})
     trial.injected["workers killed by the unit"] += len(trial.claims("poison-"))
-    trial.fail_unless(trial.injected["workers killed by the unit"] == 3, "not given up after max_attempts")
+    trial.fail_unless(trial.injected["workers killed by the unit"] >= 3, "given up too early")
     index, key = POISON
     trial.fail_unless(f"#{index} digits {key}" in poisoned.text(), f"not named: {poisoned.text()[-400:]}")
     failures = [json.loads(line) for line in (trial.results / "failures.jsonl").read_text().splitlines()]
@@ -38,6 +38,7 @@ def poison_unit(trial: Trial) -> None:
     _expect_all_but_the_poison(trial)
     trial.order()
     trial.run()
+    return {"may_duplicate": True}
 
 
 def _expect_all_but_the_poison(trial: Trial) -> None:

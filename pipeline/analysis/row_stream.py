@@ -1,0 +1,107 @@
+"""Every architecture's value of a JSON file of results, one after the other, however large the file is.
+
+The file is read once from its beginning to its end, as it lies there or decompressed on the way, so nothing but a
+piece of it and one value is in memory, and nothing is written.
+"""
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import orjson
+
+from pipeline.analysis.json_index import HEAD_BYTES, VALUE_DEPTH, find_edges, malformed, match_head
+from pipeline.errors import ResultsError
+
+PIECE_BYTES = 1 << 22
+"""Bytes that are read, decompressed, at once."""
+
+_ID = re.compile(rb'[\s,]*"(\d+)"\s*:\s*')
+
+
+def read_pieces(file: Path) -> Iterator[bytes]:
+    """Read a file in pieces, decompressed if its name ends in ``.gz`` or ``.zst``.
+
+    Raises:
+        ResultsError: the compressed file is damaged.
+    """
+    try:
+        with _open(file) as stream:
+            while piece := stream.read(PIECE_BYTES):
+                yield piece
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise damaged(file, error) from error
+
+
+def _open(file: Path) -> AbstractContextManager[BinaryIO]:
+    if file.suffix == ".zst":
+        from pipeline.analysis.parquet_results import open_zstandard
+
+        return open_zstandard(file)
+    return gzip.open(file) if file.suffix == ".gz" else file.open("rb")  # type: ignore[return-value]
+
+
+def damaged(file: Path, error: Exception) -> ResultsError:
+    """Make the error of a file that cannot be decoded."""
+    return ResultsError(
+        f"Reading failed for {file}: expected a sound file, got one that cannot be decoded ({error}). "
+        "Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file again."
+    )
+
+
+def stream_rows(file: Path, dataset: str, keys: tuple[str, ...], measure: str) -> Iterator[tuple[str, Any]]:
+    """Go through the values of a file ``{dataset: {key: {measurement: {id: value}}}}`` of lists or objects.
+
+    Args:
+        file: plain, or compressed as its name says.
+        dataset: the outermost name in the file.
+        keys: spellings of the key that the second name may have.
+        measure: the third name.
+
+    Yields:
+        Id and value, in the order of the file.
+
+    Raises:
+        ResultsError: the file is damaged or not of this form.
+    """
+    pieces = read_pieces(file)
+    text = b""
+    while len(text) < HEAD_BYTES and (piece := next(pieces, b"")):
+        text += piece
+    text = text[match_head(text, file, dataset, keys, measure) :]
+    depth, first = VALUE_DEPTH - 1, -1
+    piece, text = text, b""
+    while piece:
+        edges, depth = find_edges(piece, depth)
+        before, end = len(text), 0
+        text += piece
+        for place, depth_there in edges:
+            if depth_there == VALUE_DEPTH:
+                first = before + place
+            else:
+                stop = before + place + 1
+                yield _parse(file, text[end:first], text[first:stop])
+                end = stop
+        text, first = text[end:], first - end
+        piece = next(pieces, b"")
+    if depth:
+        raise malformed(file, "its end too early")
+
+
+def _parse(file: Path, name: bytes, value: bytes) -> tuple[str, Any]:
+    match = _ID.fullmatch(name)
+    if match is None:
+        raise malformed(file, f"{name[:40].decode(errors='replace')!r} in front of a value")
+    try:
+        try:
+            parsed = orjson.loads(value)
+        except ValueError:
+            parsed = json.loads(value)  # NaN, which Python's json writes, is no JSON for orjson.
+    except ValueError as error:
+        raise malformed(file, f"something else for {match[1].decode()} ({error})") from error
+    return match[1].decode(), parsed
