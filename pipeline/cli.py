@@ -178,6 +178,11 @@ def compact(
 
     report = ShardStore.open(results).compact(grace_seconds=3600 * grace_hours)
     typer.echo(f"Merged {report.inputs} shards into {report.outputs}; deleted {report.deleted} merged before.")
+    for shard in report.damaged:
+        console.say(f"damaged: {shard}")
+    if report.damaged:
+        console.say("Damaged shards were left as they are; robust201 run sets them aside and computes them anew.")
+        raise typer.Exit(4)
 
 
 @app.command()

@@ -104,9 +104,18 @@ def doctor(
     """Look at the installation and at what a sweep needs, with a fix beside each finding."""
     from pipeline.doctor import examine
 
-    findings = list(examine(load_config(sweep) if sweep else None, address=address))
+    try:
+        config = load_config(sweep) if sweep else None
+    except ImportError as error:
+        raise ConfigError(
+            f"Reading the sweep failed for {sweep}: expected the packages that its `shards` need, got none ({error}). "
+            "See what is missing: robust201 doctor, without a sweep."
+        ) from error
+    findings = []
+    for finding in examine(config, address=address):
+        findings.append(finding)
+        if not as_json:
+            console.show_finding(finding)
     if as_json:
         print_json([vars(finding) for finding in findings])
-    else:
-        console.show_findings(findings)
     raise typer.Exit(0 if all(finding.ok for finding in findings) else 2)

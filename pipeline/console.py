@@ -220,13 +220,12 @@ def download_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
         yield lambda done, total: live.update(task, completed=done, total=total)
 
 
-def show_findings(findings: Sequence[Finding]) -> None:
-    """Show what doctor found, each with its fix."""
-    for finding in findings:
-        mark = "[green]ok  [/green]" if finding.ok else "[red]fix [/red]"
-        out.print(mark, f"{finding.what}: {escape(finding.detail)}", highlight=False)
-        if not finding.ok:
-            out.print(f"     {finding.fix}", markup=False, highlight=False)
+def show_finding(finding: Finding) -> None:
+    """Show something that doctor found, with its fix."""
+    mark = "[green]ok  [/green]" if finding.ok else "[red]fix [/red]"
+    out.print(mark, f"{finding.what}: {escape(finding.detail)}", highlight=False)
+    if not finding.ok:
+        out.print(f"     {finding.fix}", markup=False, highlight=False)
 
 
 def show_export(report: ExportReport) -> int:

@@ -6,8 +6,9 @@ import secrets
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from pipeline.config import SweepConfig
@@ -16,7 +17,6 @@ from pipeline.doctor_machines import Finding, examine_clock, examine_cluster, ex
 from pipeline.errors import RobustError
 from pipeline.inputs import Inputs
 from pipeline.plan import assumed_facts, make_plan
-from pipeline.shards.object_place import ObjectPlace, folder_of
 
 PACKAGES = ("torch", "foolbox", "pyautoattack", "ray", "pyarrow", "numpy", "pandas")
 _REINSTALL = "Install robust201 again with -c constraints.txt."
@@ -35,20 +35,38 @@ def examine(config: SweepConfig | None, *, address: str | None = None) -> Iterat
     yield _examine_python()
     for package in PACKAGES:
         yield _examine_package(package)
-    yield examine_gpus()
-    yield from examine_cluster(config, address)
-    if config is None:
-        return
-    yield examine_device(config)
-    yield _examine_results(config.results)
-    if config.shards:
-        yield _examine_shards(config.shards)
-    yield _examine_space(config)
-    yield examine_clock(_nearest_folder(config.results))
-    yield _examine_checkpoints(config)
+    yield from _attempt("gpus", lambda: [examine_gpus()])
+    yield from _attempt("cluster", lambda: examine_cluster(config, address))
+    if config is not None:
+        yield from _examine_sweep(config)
+
+
+def _examine_sweep(config: SweepConfig) -> Iterator[Finding]:
+    yield from _attempt("device", lambda: [examine_device(config)])
+    yield from _attempt("results", lambda: [_examine_results(config.results)])
+    if url := config.shards:
+        yield from _attempt("shards", lambda: [_examine_shards(url)])
+    yield from _attempt("disk", lambda: [_examine_space(config)])
+    yield from _attempt("clock", lambda: [examine_clock(_nearest_folder(config.results))])
+    yield from _attempt("checkpoints", lambda: [_examine_checkpoints(config)])
     for dataset in config.datasets:
-        yield _examine_dataset(config, dataset)
-        yield from _examine_corruptions(config, dataset)
+        yield from _attempt(dataset, partial(_examine_dataset, config, dataset))
+        yield from _attempt(f"{dataset} corruptions", partial(_examine_corruptions, config, dataset))
+
+
+def _attempt(what: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+    """Look at one thing; an error on the way is a finding: what is broken is what doctor is there for."""
+    try:
+        yield from look()
+    except RobustError as error:
+        yield Finding(what, ok=False, detail="not readable", fix=str(error))
+    except ImportError as error:
+        yield Finding(what, ok=False, detail=f"not looked at: {error}", fix=_REINSTALL)
+    except OSError as error:
+        fix = f"Check the path and its permissions; where it is a file of a package: {_REINSTALL}"
+        yield Finding(what, ok=False, detail=f"not looked at: {error}", fix=fix)
+    except Exception as error:  # noqa: BLE001 - packages that do not fit together raise anything
+        yield Finding(what, ok=False, detail=f"not looked at: {type(error).__name__}: {error}", fix=_REINSTALL)
 
 
 def _examine_python() -> Finding:
@@ -100,6 +118,8 @@ def _examine_results(results: Path) -> Finding:
 
 def _examine_shards(url: str) -> Finding:
     """Write an object where the shards shall lie, and delete it again."""
+    from pipeline.shards.object_place import ObjectPlace, folder_of  # pyarrow comes with it, and may be missing
+
     folder = folder_of(url)
     if folder is not None:
         return replace(_examine_results(folder), what="shards")
@@ -113,6 +133,8 @@ def _examine_shards(url: str) -> Finding:
 
 
 def _examine_space(config: SweepConfig) -> Finding:
+    from pipeline.shards.object_place import folder_of
+
     place = folder_of(config.shards or "") or config.results
     needed = int(make_plan(config, assumed_facts(config)).summary()["estimated_shard_bytes"])
     if config.shards and folder_of(config.shards) is None:
@@ -135,12 +157,9 @@ def _examine_checkpoints(config: SweepConfig) -> Finding:
     return Finding("checkpoints", not missing, detail, missing[0] if missing else "")
 
 
-def _examine_dataset(config: SweepConfig, name: str) -> Finding:
-    try:
-        images = Inputs(config).images(name)
-    except RobustError as error:
-        return Finding(name, ok=False, detail="not readable", fix=str(error))
-    return Finding(name, ok=True, detail=f"{len(images)} of {DATASETS[name].n_test} test images")
+def _examine_dataset(config: SweepConfig, name: str) -> Iterator[Finding]:
+    images = Inputs(config).images(name)
+    yield Finding(name, ok=True, detail=f"{len(images)} of {DATASETS[name].n_test} test images")
 
 
 def _examine_corruptions(config: SweepConfig, name: str) -> Iterator[Finding]:
@@ -153,9 +172,5 @@ def _examine_corruptions(config: SweepConfig, name: str) -> Iterator[Finding]:
         fix = f"Put the published files there: robust201 fetch {published}"
         yield Finding(what, ok=False, detail=f"no folder {section.path}", fix=fix)
         return
-    try:
-        Inputs(config).open_corruptions(name)
-    except RobustError as error:
-        yield Finding(what, ok=False, detail="not readable", fix=str(error))
-        return
+    Inputs(config).open_corruptions(name)
     yield Finding(what, ok=True, detail=f"published files in {section.path}")

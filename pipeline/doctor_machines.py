@@ -185,8 +185,12 @@ def _examine_head(access: Access) -> Iterator[Finding]:
         fix = "Is it the dashboard of a Ray head (port 8265), and is the tunnel open: ray dashboard CLUSTER.yaml?"
         yield Finding("cluster", ok=False, detail=f"{access.address}: no Ray head answers ({error})", fix=fix)
         return
-    ours = importlib.metadata.version("ray")
-    fix = f"Install ray=={found} here, or Ray {ours} on the cluster: a job is submitted and run by one version."
+    try:
+        ours = importlib.metadata.version("ray")
+    except importlib.metadata.PackageNotFoundError:
+        ours = "none"
+    other_way = "" if ours == "none" else f", or Ray {ours} on the cluster"
+    fix = f"Install ray=={found} here{other_way}: a job is submitted and run by one version."
     yield Finding("cluster", found == ours, f"{access.address}: Ray {found}, here {ours}", fix)
     if access.token is None:
         fix = "Start it with RAY_AUTH_MODE=token: whoever reaches it runs code on the whole cluster."

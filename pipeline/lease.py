@@ -13,7 +13,8 @@ living one:
 Races are decided by ``os.link``, which either makes a name or fails, on NFS too. The lease is made by linking a whole
 file to its name. A dead lease is replaced by whoever links ``.lease.<its nonce>.successor``; a taker that dies in
 between is succeeded in the same way, by its own nonce. The holder beats its counter into its own open file: once the
-name belongs to another file, its beats reach nobody and it sees at its next beat that it has lost the lease.
+name belongs to another file, its beats reach nobody and it sees at its next beat that it has lost the lease. One
+whose beat hangs, on a file server that is away, counts its lease as lost once others may take it.
 """
 
 import contextlib
@@ -38,6 +39,9 @@ INTERVAL_SECONDS = 5.0
 
 STALE_INTERVALS = 6
 """Intervals without a beat after which a holder on another host counts as dead."""
+
+_JOIN_SECONDS = 10.0
+"""How long a lease that is released waits for a beat in progress, which a file server that is away may hold up."""
 
 LEASE_NAME = "lease.json"
 _FILE_BYTES = 1024
@@ -131,6 +135,7 @@ class Lease:
         self._clock = clock
         self._released = threading.Event()
         self._last_beat = clock()
+        self._beat_began: float | None = None
         self._thread = threading.Thread(target=self._keep_alive, name="lease heartbeat", daemon=True)
         self._thread.start()
 
@@ -172,19 +177,30 @@ class Lease:
         Raises:
             LeaseHeldError: it has; this driver must stop.
         """
+        hangs = self._hangs()
+        if hangs:
+            self.lost.set()
         if self.lost.is_set():
+            # To read the file would hang, too.
+            got = "a heartbeat that hangs, so that others may have taken it" if hangs else _describe(self.path)
             raise LeaseHeldError(
                 f"Keeping the lease failed for {self.path}: expected it to stay with this driver (process "
-                f"{self.holder.pid} on {self.holder.host_id.host}), got {_describe(self.path)}. This driver stops; "
-                "what it finished is kept."
+                f"{self.holder.pid} on {self.holder.host_id.host}), got {got}. This driver stops; what it did is kept."
             )
 
+    def _hangs(self) -> bool:
+        """Whether a beat is held up, by a file server, for so long that the one before it is too old."""
+        began = self._beat_began  # in a process that was suspended none has begun, and the next will tell
+        return began is not None and self._clock() - began >= self.holder.interval_seconds * (STALE_INTERVALS - 1)
+
     def release(self) -> None:
-        """Stop the heartbeat, and remove the lease if it is still ours; safe to call twice."""
+        """Stop the heartbeat, and remove the lease if it is still ours and no beat hangs; safe to call twice."""
         if self._released.is_set():
             return
         self._released.set()
-        self._thread.join()
+        self._thread.join(_JOIN_SECONDS)
+        if self._thread.is_alive():
+            return
         try:
             if self._is_ours():
                 self.path.unlink(missing_ok=True)
@@ -208,7 +224,10 @@ class Lease:
 
     def _keep_alive(self) -> None:
         while not self._released.wait(self.holder.interval_seconds):
-            if not self._beat():
+            self._beat_began = self._clock()
+            is_kept = self._beat()
+            self._beat_began = None
+            if not is_kept:
                 self.lost.set()
                 return
 

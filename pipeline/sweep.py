@@ -11,7 +11,7 @@ from typing import Any
 from pipeline.config import SweepConfig
 from pipeline.errors import ConfigError, StorageError, closest
 from pipeline.executors.base import Event, Executor
-from pipeline.files import remove_leftovers, write_text
+from pipeline.files import write_text
 from pipeline.inputs import Inputs
 from pipeline.interrupts import draining_on_signals
 from pipeline.lease import Lease
@@ -224,7 +224,7 @@ def _prepared(
         save_plan(full, facts, store)
         inputs.keep_images()
         warn_of_shares(config.results, say)
-        remove_leftovers(config.results)
+        store.folder.remove_leftovers()
         say("Checking finished shards")
         inventory = store.inventory(verify="unverified", on_damage="set_aside")
         yield look_ahead(plan, full, inventory), facts, lease

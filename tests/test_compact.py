@@ -183,6 +183,17 @@ def test_damaged_inputs_are_left_and_named(store):
     assert store.inventory(verify="all", on_damage="report").damaged == (victim,)
 
 
+def test_the_verb_names_damaged_shards_and_fails(store, robust201):
+    victim = store.inventory().shards[0]
+    path = store.folder.path(victim)
+    path.write_bytes(path.read_bytes()[:-1])
+    ended = robust201("compact", store.root)
+    assert ended.code == 4
+    assert "Merged 8 shards into 1" in ended.out
+    assert f"damaged: {victim}" in ended.err
+    assert "robust201 run" in ended.err
+
+
 def test_damaged_compacted_shard_gives_way_to_its_inputs(store):
     inputs = store.inventory().shards
     store.compact()
@@ -296,7 +307,7 @@ def test_full_device_while_compacting_loses_nothing(store):
 
     with pytest.raises(StorageFullError):
         ShardStore(store.root, on_step=fail).compact()
-    assert store.folder.list_temporaries() == []
+    assert list(store.root.rglob("*.tmp")) == []
     assert not any(map(is_compacted, assert_all_there(store).shards))
 
 

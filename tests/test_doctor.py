@@ -2,12 +2,14 @@
 
 import json
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +18,7 @@ import pytest
 from pipeline.doctor import examine
 from pipeline.doctor_machines import Finding, examine_clock, examine_cluster, examine_device, examine_gpus
 from pipeline.errors import StorageError
-from tests.conftest import MakeSweep
+from tests.conftest import REPOSITORY, MakeSweep, RunCommand, WriteSweep
 
 
 def test_a_sound_sweep_has_no_findings_to_fix(make_sweep: MakeSweep) -> None:
@@ -195,6 +197,75 @@ def test_the_cluster_that_a_sweep_names_is_looked_for(make_sweep: MakeSweep, mon
         assert cluster(address).ok
     assert "execution.ray_address" in cluster(address).fix
     assert cluster("auto").ok
+
+
+def run_without(package: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    program = f"import sys; sys.modules[{package!r}] = None; from pipeline.cli import main; main()"
+    command = [sys.executable, "-c", program, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
+
+
+def test_a_sweep_that_needs_a_missing_package_is_refused(write_sweep: WriteSweep) -> None:
+    ended = run_without("pyarrow", "doctor", str(write_sweep(shards="memory://bucket/paper")))
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "robust201 doctor, without a sweep" in ended.stderr
+
+
+@pytest.mark.parametrize("package", ["torch", "pyarrow", "ray"])
+def test_a_missing_package_is_a_finding_and_hides_no_other(write_sweep: WriteSweep, package: str) -> None:
+    ended = run_without(package, "doctor", str(write_sweep()))
+    assert "Traceback" not in ended.stderr
+    marks = {line.split(":")[0].split()[-1]: line.split()[0] for line in ended.stdout.splitlines() if line[0] != " "}
+    wrong = {"torch": {"gpus", "device", "disk", "digits"}, "pyarrow": {"disk"}, "ray": set()}[package]
+    assert marks.keys() >= {"python", "torch", "gpus", "token", "device", "results", "disk", "clock", "digits"}
+    assert {what for what, mark in marks.items() if mark == "fix"} <= wrong | {"checkpoints"}
+    assert ended.returncode == (2 if "fix" in marks.values() else 0)
+    assert not wrong or "fix" in marks.values()
+
+
+def test_a_broken_package_is_a_finding(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_arguments: object) -> None:
+        raise OSError("libcudnn.so.9: cannot open shared object file")
+
+    monkeypatch.setattr("pipeline.doctor.examine_gpus", fail)
+    found = {finding.what: finding for finding in examine(make_sweep())}
+    assert (found["gpus"].ok, "libcudnn" in found["gpus"].detail) == (False, True)
+    assert found["digits"].ok
+
+
+def test_images_that_may_not_be_read_are_told(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_arguments: object) -> None:
+        raise PermissionError(13, "Permission denied", "test_batch")
+
+    monkeypatch.setattr("pipeline.inputs.Inputs.images", refuse)
+    wrong = [finding for finding in examine(make_sweep()) if not finding.ok]
+    assert [finding.what for finding in wrong] == ["digits"]
+    assert ("test_batch" in wrong[0].detail, "permissions" in wrong[0].fix) == (True, True)
+
+
+def test_findings_are_shown_as_they_are_made(
+    robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def examine_two(*_arguments: object, **_named: object) -> Iterator[Finding]:
+        yield Finding("first", ok=True, detail="there")
+        shown.append(capsys.readouterr().out)
+        yield Finding("second", ok=False, detail="gone", fix="Bring it back.")
+
+    shown: list[str] = []
+    monkeypatch.setattr("pipeline.doctor.examine", examine_two)
+    ended = robust201("doctor")
+    assert (ended.code, shown) == (2, ["ok   first: there\n"])
+    assert ended.out == "fix  second: gone\n     Bring it back.\n"
+
+
+def test_a_head_is_compared_with_no_ray_here(head: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("importlib.metadata.version", refuse)
+    found = {finding.what: finding for finding in examine_cluster(None, head.address)}
+    assert found["cluster"].fix.startswith(f"Install ray=={head.version} here")
+    assert found["cluster token"].ok
 
 
 def test_an_old_library_is_told(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:

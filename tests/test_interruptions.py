@@ -7,11 +7,14 @@ import time
 
 import pytest
 
+from pipeline.executors import make_executor
 from pipeline.executors.base import BundleLost, WorkerLost
 from pipeline.executors.watch import Watch, parse_address
 from pipeline.files import LEFTOVER_SECONDS, remove_leftovers
 from pipeline.interrupts import DrainDeadlineError, draining_on_signals
 from pipeline.scheduler import Scheduler
+from pipeline.shards import ShardStore
+from pipeline.sweep import run_sweep
 from tests.test_scheduler import ScriptedExecutor, make_bundle
 
 
@@ -130,3 +133,18 @@ def test_leftovers_go_when_they_are_old_and_nothing_else_does(tmp_path, jump) ->
     assert removed == len(old) + (jump > LEFTOVER_SECONDS)
     assert not any((tmp_path / name).exists() for name in old)
     assert all((tmp_path / name).exists() for name in kept[:2])
+
+
+@pytest.mark.parametrize("is_far", [False, True], ids=["within", "elsewhere"])
+def test_a_run_removes_old_leftovers_wherever_its_shards_lie(make_sweep, tmp_path, is_far) -> None:
+    far = tmp_path / "far"
+    config = make_sweep(keys={"clean": {}}, architectures=[21], **({"shards": far.as_uri()} if is_far else {}))
+    ShardStore.create(config.results, shards=config.shards or "")
+    root = far if is_far else config.results / "shards"
+    old, young = root / "digits/.000000-clean-0.parquet.0123.tmp", root / "digits/.000001-clean-0.parquet.4567.tmp"
+    for path, age in ((old, 2 * LEFTOVER_SECONDS), (young, 60.0)):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        os.utime(path, (time.time() - age,) * 2)
+    assert run_sweep(config, make_executor).complete
+    assert (old.exists(), young.exists()) == (False, True)

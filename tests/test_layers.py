@@ -85,9 +85,9 @@ LAYERS: dict[str, int] = {
 SIDE = "analysis"
 # The classifier is what attacks work on; every other room of layer 1 stands by itself.
 COMMON = {"classifier"}
-# Ray has three: actors and metrics where the driver runs, and the client of its Jobs API where the user sits.
+# Ray has four: actors, metrics and the token where the driver runs, and the client of its Jobs API where the user sits.
 DOORS = {
-    "ray": {"executors/ray.py", "executors/ray_metrics.py", "submission/ray_jobs.py"},
+    "ray": {"executors/ray.py", "executors/ray_metrics.py", "executors/ray_token.py", "submission/ray_jobs.py"},
     "pyarrow": {"shards", "datasets", "export", "analysis/parquet_results.py"},
     "pickle": {"unpickling.py"},
     "fsspec": {"shards/object_place.py"},

@@ -9,65 +9,20 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
-from pipeline import host
 from pipeline.errors import LeaseHeldError, StorageError, StorageFullError
-from pipeline.host import HostId, has_ended, process_start
-from pipeline.lease import LEASE_NAME, STALE_INTERVALS, Holder, Lease
+from pipeline.host import has_ended, process_start
+from pipeline.lease import LEASE_NAME, STALE_INTERVALS, Holder
+from tests.lease_support import ELSEWHERE, HERE, QUICK, Clock, acquire, dead_pid, leave_behind, wait_for
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-HERE = HostId.of_this_process()
-ELSEWHERE = HostId("node7", "other-machine", "other-boot", "pid:[1]")
-QUICK = 0.02
-
-
-class Clock:
-    """A clock that only sleeping moves."""
-
-    def __init__(self, on_sleep=lambda _now: None):
-        self.now = 0.0
-        self.on_sleep = on_sleep
-
-    def __call__(self):
-        return self.now
-
-    def sleep(self, seconds):
-        self.now += seconds
-        self.on_sleep(self.now)
-
-
-def acquire(root, clock=None, **named):
-    clock = clock or Clock()
-    return Lease.acquire(root, clock=clock, sleep=clock.sleep, **named)
-
-
-def leave_behind(root, host_id=HERE, **changes):
-    """Write a lease as a holder leaves it when it is killed."""
-    holder = dataclasses.replace(Holder.new(host_id, 5.0), **changes)
-    (root / LEASE_NAME).write_bytes(holder.to_bytes())
-    return holder
 
 
 def debris(root):
     return sorted(path.name for path in root.iterdir() if path.name != LEASE_NAME)
-
-
-def wait_for(condition):
-    for _ in range(1000):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError("waited for ten seconds in vain")
-
-
-def dead_pid():
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
 
 
 def test_lease_is_there_while_it_is_held_and_gone_after(tmp_path):
@@ -129,39 +84,6 @@ def test_zombie_is_dead():
         wait_for(lambda: process_start(process.pid) is None)
         assert Path(f"/proc/{process.pid}").exists()
         assert has_ended(process.pid, None)
-
-
-@pytest.mark.parametrize("named", [{}, {"process_start": -1}], ids=["start known", "start unknown"])
-@pytest.mark.parametrize("error", [None, PermissionError], ids=["own process", "another user's"])
-def test_living_holder_whose_process_is_hidden_is_judged_by_heartbeat(tmp_path, monkeypatch, named, error):
-    """As with /proc mounted with hidepid=2, or without any."""
-    holder = leave_behind(tmp_path, **named)
-    monkeypatch.setattr(host, "_PROC", tmp_path / "hidden")
-    if error is not None:
-        monkeypatch.setattr(os, "kill", lambda _pid, _signal: (_ for _ in ()).throw(error()))
-    beats = Clock(lambda _now: (tmp_path / LEASE_NAME).write_bytes(holder.beaten().to_bytes()))
-    with pytest.raises(LeaseHeldError, match="which is alive"):
-        acquire(tmp_path, beats, host_id=HERE)
-    holder = leave_behind(tmp_path, **named)
-    clock = Clock()
-    with acquire(tmp_path, clock, host_id=HERE):
-        assert clock.now > 0
-
-
-def test_living_holder_that_did_not_know_its_start_is_judged_by_heartbeat(tmp_path):
-    leave_behind(tmp_path, process_start=-1)
-    clock = Clock()
-    with acquire(tmp_path, clock, host_id=HERE):
-        assert clock.now > 0
-
-
-@pytest.mark.parametrize("start", [-1, 1])
-def test_holder_that_is_gone_is_dead_at_once_though_processes_are_hidden(tmp_path, monkeypatch, start):
-    leave_behind(tmp_path, pid=dead_pid(), process_start=start)
-    monkeypatch.setattr(host, "_PROC", tmp_path / "hidden")
-    clock = Clock()
-    with acquire(tmp_path, clock, host_id=HERE):
-        assert clock.now == 0
 
 
 HOLD = """

@@ -7,7 +7,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -20,6 +20,7 @@ from pipeline.config import SweepConfig
 from pipeline.errors import ConfigError, EvaluationError, StorageError, WorkerBrokenError
 from pipeline.executors.base import BundleDone, BundleLost, Event, StartWorker, WorkerLost
 from pipeline.executors.ray_metrics import RayMetrics
+from pipeline.executors.ray_token import own_token
 from pipeline.executors.watch import Watch, answers, parse_address
 from pipeline.metrics import Metrics
 from pipeline.records import Bundle, Receipt, UnitFailure
@@ -159,6 +160,7 @@ class RayExecutor:
         self._slots: list[_Slot] = []
         self._watch: Watch | None = None
         self._held: deque[Bundle] = deque()
+        self._token = ExitStack()
         try:
             if self._owns_ray:
                 self._start_ray()
@@ -176,6 +178,7 @@ class RayExecutor:
         if not address:
             # A head on this machine that stops answering is dead; on a cluster it may come back, so Ray's wait holds.
             os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(_LOCAL_HEAD_SECONDS))
+            self._token.enter_context(own_token())
         local: dict[str, Any] = (
             {} if address else {"num_cpus": self._local_cpus(), "object_store_memory": _OBJECT_STORE_BYTES}
         )
@@ -392,3 +395,4 @@ class RayExecutor:
         self._slots = []
         if self._owns_ray and ray.is_initialized():
             ray.shutdown()
+        self._token.close()

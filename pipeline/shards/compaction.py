@@ -22,9 +22,6 @@ from pipeline.shards.places import Entry, LocalPlace, map_ahead
 from pipeline.shards.reading import RowReader
 from pipeline.shards.scan import scan
 
-TEMPORARY_SECONDS = 24 * 3600.0
-"""Age from which a temporary file counts as left behind: no write takes that long."""
-
 _FIRST_RATIO = 0.8
 """Bytes of an output for each byte of small inputs, before one was seen: footers go, and values compress a little
 better. Any true ratio between 0.54 and 1.06 gives an output within the bounds."""
@@ -107,7 +104,7 @@ class Compaction:
             StorageFullError: no space is left; nothing is lost and nothing half-written.
         """
         deleted = self._delete_inputs()
-        removed = self._place.remove_temporaries(lambda modified: self._is_old(modified, TEMPORARY_SECONDS))
+        removed = self._place.remove_temporaries(self._clock)
         inventory = scan(self._folder, verify="none", on_damage="report")
         self._entries = {entry.name: entry for entry in self._place.entries()}
         self._damaged.update(inventory.damaged)

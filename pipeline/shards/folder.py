@@ -14,6 +14,7 @@ logs/                                           what workers did, one file each 
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError, FormatVersionError, InputError, ShardDamagedError, StorageError
-from pipeline.files import make_folder, write_text
+from pipeline.files import make_folder, remove_leftovers, write_text
 from pipeline.records import canonical_json
 from pipeline.shards.object_place import ObjectPlace, folder_of
 from pipeline.shards.places import SHA_DIGITS, SHARD_NAME, HashingStream, LocalPlace, ShardPlace
@@ -160,9 +161,10 @@ class ResultsFolder:
             "Read it through the store."
         )
 
-    def list_temporaries(self) -> list[Path]:
-        """Files that writers left behind, or are writing."""
-        return self.place.list_temporaries() if isinstance(self.place, LocalPlace) else []
+    def remove_leftovers(self) -> int:
+        """Delete what killed processes left in this folder and where its shards lie (see `files.remove_leftovers`)."""
+        removed = remove_leftovers(self.root)
+        return removed + self.place.remove_temporaries(time.time) if self.shards_url else removed
 
     def verify_hash(self, shard: str) -> None:
         """Compare a shard's bytes with its name.

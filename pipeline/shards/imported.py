@@ -10,9 +10,7 @@ from pipeline.errors import EvaluationError
 from pipeline.measurements import COLUMNS, MEANS, ROW_SUM_TOLERANCE, Values
 from pipeline.records import EvaluationResult
 from pipeline.shards.folder import ResultsFolder
-from pipeline.shards.parquet import Footer, Table, concat, table_of, write_tables
-
-ROW_GROUP_BYTES = 16 << 20
+from pipeline.shards.parquet import ROW_GROUP_BYTES, Footer, Table, concat, table_of, write_tables
 
 _EXACT = 1e-12
 

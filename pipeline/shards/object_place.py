@@ -280,9 +280,9 @@ class ObjectPlace:
             except FileNotFoundError:
                 continue
 
-    def remove_temporaries(self, is_old: Callable[[float], bool]) -> int:
+    def remove_temporaries(self, clock: Callable[[], float]) -> int:
         """Nothing to remove: an unfinished upload is no object."""
-        del is_old
+        del clock
         return 0
 
 

@@ -33,6 +33,9 @@ Table = pa.Table
 FORMAT_VERSION = 1
 """Version of a shard's columns and footer; what is in a protocol never changes it."""
 
+ROW_GROUP_BYTES = 16 << 20
+"""Bound on the row groups of compacted shards, in memory and before compression; a larger row makes its own."""
+
 FOOTER_KEY = "robust201"
 
 IDENTITY_TYPES: dict[str, pa.DataType] = {

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import BinaryIO, Protocol, TypeVar
 
 from pipeline.errors import ShardDamagedError, StorageError
-from pipeline.files import NewFile, atomic_write, fsync_folder, new_file, sha256_of
+from pipeline.files import NewFile, atomic_write, fsync_folder, new_file, remove_leftovers, sha256_of
 
 SHARD_NAME = re.compile(r"(?:(?P<architecture>\d{6})-(?P<key>.+)|(?P<compact>compact))-(?P<sha>[0-9a-f]{16})\.parquet")
 """What the last component of a shard's name looks like."""
@@ -137,11 +137,11 @@ class ShardPlace(Protocol):
     def delete(self, shards: Iterable[str]) -> None:
         """Delete shards; those that are gone already do no harm."""
 
-    def remove_temporaries(self, is_old: Callable[[float], bool]) -> int:
-        """Remove what killed writers left behind.
+    def remove_temporaries(self, clock: Callable[[], float]) -> int:
+        """Remove what killed writers left behind (see `pipeline.files.remove_leftovers`).
 
         Args:
-            is_old: whether a time of the last change, in seconds since the epoch, is long enough ago.
+            clock: wall clock in seconds since the epoch, to compare with the times of files.
 
         Returns:
             Number of files removed.
@@ -270,21 +270,9 @@ class LocalPlace:
         for folder in {path.parent for path in paths}:
             fsync_folder(folder)
 
-    def list_temporaries(self) -> list[Path]:
-        """Files that writers left behind, or are writing."""
-        return sorted(self.root.glob("*/.*.tmp"))
-
-    def remove_temporaries(self, is_old: Callable[[float], bool]) -> int:
+    def remove_temporaries(self, clock: Callable[[], float]) -> int:
         """Remove what killed writers left behind (see `ShardPlace.remove_temporaries`)."""
-        removed = 0
-        for path in self.list_temporaries():
-            try:
-                if is_old(path.stat().st_mtime):
-                    path.unlink()
-                    removed += 1
-            except FileNotFoundError:
-                continue  # its writer has just finished
-        return removed
+        return remove_leftovers(self.root, clock=clock)
 
 
 def _name(item: "os.DirEntry[str]") -> str:

@@ -9,12 +9,10 @@ from pipeline.shards.compaction import read_row_groups
 from pipeline.shards.facts import read_footer, read_rows
 from pipeline.shards.folder import ResultsFolder, is_compacted
 from pipeline.shards.inventory import Inventory
-from pipeline.shards.parquet import Footer, write_tables
+from pipeline.shards.parquet import ROW_GROUP_BYTES, Footer, write_tables
 from pipeline.shards.places import Entry
 from pipeline.shards.reading import RowReader
 from pipeline.shards.verification import Finding
-
-ROW_GROUP_BYTES = 16 << 20
 
 
 def requeue(folder: ResultsFolder, inventory: Inventory, findings: Collection[Finding]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from pipeline.shards.folder import ResultsFolder, stem_of
 from pipeline.shards.imported import write_imported
 from pipeline.shards.inventory import Inventory
 from pipeline.shards.merging import MergeReport
-from pipeline.shards.parquet import encode
+from pipeline.shards.parquet import ROW_GROUP_BYTES, encode
 from pipeline.shards.provenance import read_provenances
 from pipeline.shards.reading import RowReader, iterate_values
 from pipeline.shards.receipts import find_receipts
@@ -27,7 +27,6 @@ from pipeline.shards.selection import CACHE_BYTES, Selection, select
 from pipeline.shards.verification import Finding
 
 TARGET_BYTES = 192 << 20
-ROW_GROUP_BYTES = 16 << 20
 GRACE_SECONDS = 24 * 3600.0
 """How long replaced shards stay: longer than any export or status that may still read them."""
 

@@ -30,10 +30,11 @@ _ARCHIVE_DATE = (1980, 1, 1, 0, 0, 0)  # equal content gives an equal archive, w
 class Shipment:
     """A sweep, ready to be packed.
 
-    Args:
+    Attributes:
         config: the sweep, checked on this machine.
         sweep_yaml: the YAML as the job reads it: for Ray, with its ``${NAME}`` unresolved.
         variables: environment variables that the YAML refers to and that are set here.
+        bundled_names: what it asks for by ``bundled:``, and what every job takes along, sorted.
     """
 
     config: SweepConfig

@@ -19,7 +19,7 @@ def _start_in_the_middle(trial: Trial) -> Command:
     return command
 
 
-def kill_worker(trial: Trial) -> dict[str, bool]:
+def kill_worker(trial: Trial) -> None:
     """Kill -9 one worker at a time; the run goes on by itself."""
     trial.write_sweep()
     trial.order(pace=_PACE)
@@ -33,7 +33,6 @@ def kill_worker(trial: Trial) -> dict[str, bool]:
         trial.wait_for_shards(shards + 2, command)
     trial.finish(command, {0})
     trial.fail_unless(f"{trial.injected['workers killed']} workers died" in command.text(), "the deaths are not told")
-    return {"may_duplicate": True}
 
 
 def kill_driver(trial: Trial) -> None:
@@ -73,7 +72,7 @@ def kill_head(trial: Trial) -> None:
     trial.resume()
 
 
-def kill_while_committing(trial: Trial) -> dict[str, bool]:
+def kill_while_committing(trial: Trial) -> None:
     """Kill -9 the worker at each step of writing a shard, once each; the run goes on by itself."""
     trial.write_sweep(max_attempts=len(WRITE_STEPS) + 1)
     trial.order(die_at_steps=WRITE_STEPS)
@@ -81,4 +80,3 @@ def kill_while_committing(trial: Trial) -> dict[str, bool]:
     died = trial.claims("died-")
     trial.injected["workers killed at a step"] += len(died)
     trial.fail_unless(len(died) == len(WRITE_STEPS), f"killed at {died} only, of {WRITE_STEPS}")
-    return {"may_duplicate": True}

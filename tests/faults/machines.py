@@ -40,11 +40,10 @@ def _environment(trial: Trial) -> Iterator[None]:
         os.environ.update(before)
 
 
-def lose_node(trial: Trial) -> dict[str, bool]:
+def lose_node(trial: Trial) -> None:
     """Kill the second of two nodes while its worker computes; the run goes on on the first and counts a preemption."""
     with _own_ray_folder(trial):
         _lose_node(trial)
-    return {"may_duplicate": True}
 
 
 def _lose_node(trial: Trial) -> None:

@@ -1,4 +1,4 @@
-"""The short form: faults that cost little, once each. The long form is `python -m tests.faults`, or `-m cluster`."""
+"""The short form: faults that cost little, once each. The long form is `python -m tests.faults`, or `-m faults`."""
 
 import random
 import re
@@ -35,7 +35,7 @@ def undisturbed(undisturbed_folder: Path) -> dict[str, bytes]:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "fault",
-    [pytest.param(fault, id=fault.name, marks=[] if fault.is_short else [pytest.mark.cluster]) for fault in FAULTS],
+    [pytest.param(fault, id=fault.name, marks=[] if fault.is_short else [pytest.mark.faults]) for fault in FAULTS],
 )
 def test_a_fault_leaves_every_evaluation_once_and_the_bytes_of_an_undisturbed_run(
     fault: Fault, undisturbed: dict[str, bytes], tmp_path: Path

@@ -15,7 +15,7 @@ _MARGIN_BYTES = 128 * 2**20
 
 
 @pytest.mark.gpu
-@pytest.mark.cluster
+@pytest.mark.faults
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that PyTorch can use")
 def test_a_worker_killed_on_a_gpu_leaves_no_memory_taken(tmp_path: Path) -> None:

@@ -36,8 +36,8 @@ def judge(trial: Trial, *, tolerant: bool = False, may_duplicate: bool = False) 
     Args:
         trial: whose sweep is complete.
         tolerant: counts may differ by one image a strength and confidences by 1e-3 (micro-batches were halved).
-        may_duplicate: equal rows may lie there twice, and then count once: a worker that dies takes with it what it had
-            committed and not told of, and one that was cut off, or whose driver was replaced, goes on for a while.
+        may_duplicate: equal rows may lie there twice, and then count once: a worker that was cut off, or whose driver
+            was replaced, goes on for a while.
 
     Returns:
         Problems, those that the trial noted itself first; empty if there are none.
