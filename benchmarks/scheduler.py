@@ -2,9 +2,10 @@
 
     python -m benchmarks.scheduler
 
-prints every row of the table in docs/performance.md: units a second and the driver's memory over 200,000 units that
-take no time, the same with bundles of one unit and with a shard written for each unit, and the overhead a unit on 64
-workers whose units take a second. One row is measured, in this process, by saying what to measure:
+runs on two cores, however many the machine has, and prints every row of the table in docs/performance.md: units a
+second and the driver's memory over 200,000 units that take no time, the same with bundles of one unit and with a shard
+written for each unit, and the overhead a unit on 64 workers whose units take a second. One row is measured, in this
+process, by saying what to measure:
 
     python -m benchmarks.scheduler --units 200000 --workers 2 --unit-seconds 0
 
@@ -44,6 +45,7 @@ from pipeline.sweep import Outlook, compute
 
 SWEEP = Path(__file__).parent.parent / "jobs" / "paper.yaml"
 UNITS_PER_ARCHITECTURE = 45
+N_CORES = 2
 NEVER_SPLIT_GMACS = 1e12
 ROWS = (
     ("--units", "200000", "--workers", "2"),
@@ -201,6 +203,10 @@ def main() -> None:
     parser.add_argument("--units-per-bundle", type=int, help="without it, as the sweep is planned")
     parser.add_argument("--write-shards", action="store_true", help="let each worker write a shard for each unit")
     arguments = parser.parse_args()
+    cores = sorted(os.sched_getaffinity(0))[:N_CORES]
+    if len(cores) < N_CORES:
+        print(f"on {len(cores)} core only; the table is of {N_CORES}", file=sys.stderr)
+    os.sched_setaffinity(0, cores)  # Ray and its workers inherit it
     if arguments.units is None:
         print(HEADER, flush=True)
         for row in ROWS:  # a process each: memory that a run left behind would count for the next one

@@ -2,15 +2,17 @@
 
     python -m benchmarks.store [--folder FOLDER] [--scale 1.0]
 
-Prints a table: what, how many, seconds, peak memory. Each line is a process of its own, from its start to its end, with
-Python's start and imports (a second or two) and with warm file caches; "cold" means without the index.
+Prints a table: what, how many, seconds, peak memory. Each line is a process of its own, from its start to its end,
+with Python's start and imports (a second or two). "Cold" means without the index and with no page of the results in
+the file cache; what the kernel knows of folders and files (names, sizes) stays there, and so do all pages of a FOLDER
+that lies in memory (tmpfs). All other lines have warm caches.
 
 The results are invented, with the identities and sizes of `jobs/paper.yaml`. Those of a finished sweep are 1,610,034
 rows in as many compacted shards, row groups and footers as the 133 GB that `plan` estimates would have, but without
 confidences and with values that compress to nothing: a resume hashes a shard once only, scans read no values, and no
-disk is filled. What a first resume takes follows from the rate at which it hashes the shards that are then compacted; a
-large memory holds them in the file cache. Those are real in size: confidences are drawn at random, which does not
-compress at all, where true ones do by a quarter. Needs 12 GB in FOLDER at scale 1.
+disk is filled. What a first resume takes follows from the rate at which it hashes the shards that are then compacted.
+Those are real in size: confidences are drawn at random, which does not compress at all, where true ones do by a
+quarter. Needs 12 GB in FOLDER at scale 1.
 """
 
 import argparse
@@ -229,6 +231,18 @@ def measure(name: str, step: str, folder: Path) -> None:
     print(f"{name:<42}{counted:<62}{seconds:>8.2f} s{float(peak):>8.0f} MiB", flush=True)
 
 
+def cool(results: Path) -> None:
+    """Drop the pages of all files of a results folder from the file cache, once they are on the disk."""
+    os.sync()  # what is not written yet cannot be dropped
+    for path in results.rglob("*"):
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY)
+            try:
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            finally:
+                os.close(descriptor)
+
+
 def age(store: ShardStore) -> None:
     """Let shards have been written a minute ago: what is hashed within seconds of its writing is hashed again."""
     for entry in store.folder.place.entries():
@@ -257,14 +271,17 @@ def measure_all(folder: Path, scale: float) -> None:
     plan, store = make_results_folder(finished)
     write_compacted_shards(store, plan.narrow(architectures=plan_architectures(plan, scale)))
     age(store)
-    measure("finished sweep: first resume, hashing all", "resume", finished)
+    cool(finished)
+    measure("finished sweep: first resume, cold", "resume", finished)
     measure("finished sweep: resume scan", "resume", finished)
     shutil.rmtree(store.folder.index)
+    cool(finished)
     measure("finished sweep: status, cold", "status", finished)
     measure("finished sweep: status, index", "status", finished)
     small = folder / "small"
     plan, store = make_results_folder(small)
     write_small_shards(store, plan.units[: round(SMALL_SHARDS * scale)], confidences=False)
+    cool(small)
     measure("uncompacted shards: scan, cold", "scan", small)
     measure("uncompacted shards: scan, index", "scan", small)
     measure("uncompacted shards: status, index", "status", small)
@@ -273,7 +290,8 @@ def measure_all(folder: Path, scale: float) -> None:
     chosen = plan_architectures(plan, scale * COMPACTED_ARCHITECTURES / len(plan_architectures(plan, 1)))
     write_small_shards(store, plan.narrow(architectures=chosen).units, confidences=True)
     age(store)
-    measure("shards of real size: first resume", "resume", compacted)
+    cool(compacted)
+    measure("shards of real size: first resume, cold", "resume", compacted)
     measure("shards of real size: resume scan", "resume", compacted)
     measure("compaction", "compact", compacted)
     describe_outputs(compacted)
