@@ -85,7 +85,7 @@ def verify(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check every shard's hash, every row's invariants, duplicates, gaps, and an export; 3 if only unfinished."""
+    """Check every shard's hash, every row's invariants, duplicates, gaps, and an export; 3 if sound but unfinished."""
     from pipeline.verifying import verify_results
 
     with console.counting("Verifying shards") as progress:

@@ -232,6 +232,10 @@ def show_export(report: ExportReport) -> int:
     """Say what an export wrote and what it lacks, and give the exit code."""
     size = f"{len(report.files)} files, {report.n_bytes / 1e6:,.1f} MB, {report.n_evaluations} evaluations"
     out.print(f"Wrote {report.out}: {size}.", markup=False, highlight=False)
+    if report.removed:
+        n_removed = len(report.removed)
+        files = "1 file" if n_removed == 1 else f"{n_removed} files"
+        say(f"Removed {files} of an earlier export that this one does not have, such as {report.removed[0]}.")
     for (dataset, key), count in report.missing.items():
         say(f"missing: {count} evaluations of {dataset} {key}")
     return 0 if report.complete else 3
@@ -249,8 +253,8 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
     for shard in verdict.requeued:
         say(f"Moved to damaged/: {shard}")
     if not as_json:
-        sound = "Every shard is sound." if not verdict.gaps else f"Every shard is sound; {len(verdict.gaps)} gaps."
-        out.print(f"{len(problems)} problems found" if problems else sound, markup=False, highlight=False)
+        what = f"{len(problems)} problems found" if problems else _describe_checked(verdict)
+        out.print(what, markup=False, highlight=False)
     if verdict.requeued:
         from pipeline.imported_plan import IMPORTED_FILE
 
@@ -259,8 +263,21 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
         computed = f"compute it again with: robust201 run SWEEP.yaml ({results})"
         say(f"What was in them counts as missing; {again if imported else computed}")
     if verdict.sound:
-        return 3 if verdict.gaps else 0
+        return 3 if verdict.n_missing else 0
     return 3 if verdict.requeued and not verdict.export else 4
+
+
+def _describe_checked(verdict: Verdict) -> str:
+    """Say what was checked and found sound, and how much of the plan that is."""
+    counts = [f"{verdict.n_shards:,} shards, {verdict.n_evaluations:,} evaluations sound"]
+    if verdict.n_planned is None:
+        counts.append("no plan says how many there should be")
+    else:
+        gaps = f", {len(verdict.gaps):,} units with gaps" if verdict.gaps else ""
+        counts.append(f"{verdict.n_missing:,} of {verdict.n_planned:,} missing{gaps}")
+    if verdict.n_exported is not None:
+        counts.append(f"the export's {verdict.n_exported:,} files agree")
+    return f"{'; '.join(counts)}."
 
 
 def show_comparison(report: ComparisonReport) -> None:

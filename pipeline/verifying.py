@@ -28,16 +28,26 @@ class Verdict:
         gaps: units that have some of their strengths and lack others, with what they lack.
         export: what is wrong with the export, one line each.
         requeued: names of the shards that were moved, so that the next run computes what is wrong again.
+        n_shards: shards that were checked.
+        n_evaluations: evaluations in them, of whatever plan.
+        n_planned: evaluations of the plan; None where the folder has no plan.
+        n_missing: those of them that are not there whole, with all their measurements.
+        n_exported: files of the export that were checked; None where none was to be.
     """
 
     findings: tuple[Finding, ...]
     gaps: tuple[str, ...]
     export: tuple[str, ...]
     requeued: tuple[str, ...]
+    n_shards: int
+    n_evaluations: int
+    n_planned: int | None
+    n_missing: int
+    n_exported: int | None
 
     @property
     def sound(self) -> bool:
-        """Whether nothing is damaged; gaps are unfinished, not damaged."""
+        """Whether nothing is damaged; what is missing is unfinished, not damaged."""
         return not (self.findings or self.export)
 
     def to_payload(self) -> dict[str, Any]:
@@ -51,6 +61,11 @@ class Verdict:
             "gaps": list(self.gaps),
             "export": list(self.export),
             "requeued": list(self.requeued),
+            "shards": self.n_shards,
+            "evaluations": self.n_evaluations,
+            "planned": self.n_planned,
+            "missing": self.n_missing,
+            "exported_files": self.n_exported,
         }
 
 
@@ -84,21 +99,39 @@ def _verify(store: ShardStore, export: Path | None, *, requeue: bool, on_progres
     findings = store.verify(inventory, on_progress=on_progress)
     planned = any((store.root / name).is_file() for name in (PLAN_FILE, IMPORTED_FILE))
     plan = load_any_plan(store.root) if planned else None
-    gaps = () if plan is None else find_gaps(plan, inventory)
-    if export is None:
-        moved = store.requeue(inventory, findings) if requeue else ()
-        return Verdict(tuple(findings), gaps, (), moved)
-    if plan is None:
+    moved: tuple[str, ...] = ()
+    wrong: tuple[str, ...] = ()
+    n_exported = None
+    if export is not None and plan is None:
         raise InputError(
             f"Verifying failed for {export}: expected a {PLAN_FILE} in {store.root} that says what was exported, "
             "got none. Write it with: robust201 run SWEEP.yaml"
         )
-    from pipeline.export.checking import check_export
+    if requeue:
+        moved = tuple(store.requeue(inventory, findings))
+    if export is not None and plan is not None:
+        from pipeline.export.checking import check_export, count_files
 
-    moved = store.requeue(inventory, findings) if requeue else ()
-    # What was moved can no longer be read, and what is damaged proves nothing about an export.
-    left = store.inventory(on_damage="report") if moved else inventory
-    return Verdict(tuple(findings), gaps, tuple(check_export(plan, store, left, export)), moved)
+        # What was moved can no longer be read, and what is damaged proves nothing about an export.
+        left = store.inventory(on_damage="report") if moved else inventory
+        wrong = tuple(check_export(plan, store, left, export))
+        n_exported = count_files(export)
+    return Verdict(
+        tuple(findings),
+        () if plan is None else find_gaps(plan, inventory),
+        wrong,
+        moved,
+        len(inventory.shards),
+        inventory.n_evaluations,
+        None if plan is None else sum(len(unit.strengths) for unit in plan.units),
+        0 if plan is None else count_missing(plan, inventory),
+        n_exported,
+    )
+
+
+def count_missing(plan: SweepPlan, inventory: Inventory) -> int:
+    """Count the evaluations of a plan that are not there with all their images and measurements."""
+    return sum(len(unit.strengths) - inventory.count_complete(unit, plan.measurements) for unit in plan.units)
 
 
 def find_gaps(plan: SweepPlan, inventory: Inventory) -> tuple[str, ...]:

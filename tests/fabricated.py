@@ -26,12 +26,15 @@ def make_unit(architecture: int, dataset: str, key: str, strengths: Sequence[flo
 class FabricatedPlan:
     units: tuple[Unit, ...]
     measurements: tuple[str, ...] = ("accuracy", "confidence", "cm")
+    name: str = "fabricated"
+    protocols: tuple[dict[str, Any], ...] = ()
 
     def meta_payload(self) -> dict[str, Any]:
-        return {"name": "fabricated", "images": {"count": N_IMAGES, "seed": 3}, "seed": 0, "protocols": []}
+        images = {"count": N_IMAGES, "seed": 3}
+        return {"name": self.name, "images": images, "seed": 0, "protocols": list(self.protocols)}
 
     def sweep_payload(self) -> dict[str, Any]:
-        return {"name": "fabricated"}
+        return {"name": self.name}
 
 
 def make_plan(

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -225,6 +226,37 @@ def test_a_new_export_leaves_nothing_of_the_old_one_and_nothing_of_the_users_is_
     assert left == read_tree(tmp_path / "fresh")
     assert "cifar100/pgd_cm.json" in report.removed
     assert not (tmp_path / "out/cifar100").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "held"),
+    [
+        ({"name": "other"}, "the sweep 'other'"),
+        (
+            {"protocols": ({"protocol": "imported", "licence": "mit", "source": "published"},)},
+            "the imported results 'fabricated'",
+        ),
+    ],
+)
+def test_an_export_of_another_sweep_is_refused_and_left_as_it_is(tmp_path, changes, held):
+    mine = make_plan([0], ["clean"])
+    other = replace(make_plan(ARCHITECTURES), **changes)
+    export(tmp_path / "out", other)
+    before = read_tree(tmp_path / "out")
+    with pytest.raises(InputError, match=f"earlier export of the sweep 'fabricated', got an export of {held}"):
+        export(tmp_path / "out", mine)
+    assert read_tree(tmp_path / "out") == before
+    # The same sweep may replace it, and a sweep.json that tells nothing forbids nothing.
+    assert export(tmp_path / "out", other).removed == ()
+    (tmp_path / "out/sweep.json").write_text("{")
+    assert "cifar10/pgd_cm.json" in export(tmp_path / "out", mine).removed
+
+
+def test_how_many_files_an_export_removes_is_told(finished, tmp_path, robust201):
+    robust201("export", finished, tmp_path / "out", "--parquet", "--processes", 1)
+    ended = robust201("export", finished, tmp_path / "out", "--processes", 1)
+    assert ended.code == 0
+    assert "Removed 3 files of an earlier export that this one does not have, such as parquet/" in ended.err
 
 
 @pytest.mark.parametrize("name", ["meta.json", "cifar10/pgd_accuracy.json", "SHA256SUMS"])

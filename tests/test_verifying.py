@@ -165,8 +165,25 @@ def test_units_with_gaps_are_named_and_are_no_damage(finished, robust201):
     path.unlink()
     ShardStore.open(finished).commit([EvaluationResult(Part(unit, (8.0,), 0, unit.n_images), 8.0, values, 1.0)])
     ended = robust201("verify", finished)
-    assert (ended.code, ended.out) == (3, "Every shard is sound; 1 gaps.\n")
+    sound = "6 shards, 9 evaluations sound; 1 of 10 missing, 1 units with gaps.\n"
+    assert (ended.code, ended.out) == (3, sound)
     assert "unfinished: #0 digits fgsm at 1" in ended.err
+
+
+def test_what_was_checked_is_told_and_an_unfinished_sweep_is_not_called_complete(finished, tmp_path, robust201):
+    robust201("export", finished, tmp_path / "out", "--processes", 1)
+    n_files = len((tmp_path / "out/SHA256SUMS").read_text().splitlines())
+    ended = robust201("verify", finished, "--export", tmp_path / "out")
+    sound = f"6 shards, 10 evaluations sound; 0 of 10 missing; the export's {n_files} files agree.\n"
+    assert (ended.code, ended.out) == (0, sound)
+    for path in (finished / "shards").rglob("*.parquet"):
+        path.unlink()
+    ended = robust201("verify", finished)
+    assert (ended.code, ended.out) == (3, "0 shards, 0 evaluations sound; 10 of 10 missing.\n")
+    assert json.loads(robust201("verify", finished, "--json").out)["missing"] == 10
+    (finished / "plan.json").unlink()
+    ended = robust201("verify", finished)
+    assert (ended.code, ended.out) == (0, "0 shards, 0 evaluations sound; no plan says how many there should be.\n")
 
 
 def listed_again(out: Path) -> None:

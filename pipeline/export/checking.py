@@ -83,6 +83,14 @@ def _read_form(out: Path, names: Iterable[str]) -> FileForm:
     return FileForm(style, round_to, compression, _CACHE_BYTES)  # type: ignore[arg-type]
 
 
+def count_files(out: Path) -> int:
+    """Count the files of an export that its listing names; 0 where it cannot be read, which `check_export` tells."""
+    try:
+        return sum(1 for line in (out / CHECKSUM_FILE).read_text(encoding="utf-8").splitlines() if line.strip())
+    except (OSError, ValueError):
+        return 0
+
+
 def _check_listing(out: Path, names: Mapping[str, str]) -> Iterator[str]:
     for name, digest in names.items():
         path = out / name

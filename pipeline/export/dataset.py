@@ -27,7 +27,7 @@ from pipeline.export.card import (
 )
 from pipeline.export.compression import Compression
 from pipeline.export.files import FileTask, RowSelection
-from pipeline.export.folder import CHECKSUM_FILE, ExportFolder, WrittenFile
+from pipeline.export.folder import CHECKSUM_FILE, ExportFolder, WrittenFile, refuse_other_sweeps
 from pipeline.export.pool import POOL_CACHE_BYTES, write_files
 from pipeline.export.side_files import (
     SWEEP_YAML_FILE,
@@ -135,13 +135,13 @@ def export_dataset(
     """Write the evaluations of a plan as a dataset in the published layout.
 
     Rows stream through one at a time, each file appears whole or not at all, and equal results give equal bytes. An
-    earlier export in the folder is replaced; whole files that an interrupted one of the same results left are kept.
+    earlier export of the same sweep is replaced; whole files that an interrupted one of the same results left are kept.
 
     Args:
         plan: what to export; evaluations in the store that it does not name are left out.
         store: the finished evaluations.
         inventory: what the store holds.
-        out: the folder to write; new, empty or holding an earlier export.
+        out: the folder to write; new, empty or holding an earlier export of the sweep.
         key_style: ``"paper"`` writes ``pgd``, ``"published"`` ``pgd@Linf``, in file names, JSON and meta alike.
         round_to: decimals to keep, 3 in the published files; None keeps every double exactly.
         compression: ``"gz"`` or ``"zst"`` for ``.json.gz`` and ``.json.zst`` files of results.
@@ -158,7 +158,7 @@ def export_dataset(
     Raises:
         IncompleteError: evaluations are missing and `partial` is false; nothing was written.
         ConfigError: results were imported, and neither `licence` nor their source names a licence.
-        InputError: the folder holds files that no export listed.
+        InputError: the folder holds files that no export listed, or an export of another sweep.
         StorageError: the store does not give what the inventory says, or the device is full.
     """
     groups = group_units(plan, inventory)
@@ -192,6 +192,7 @@ class _Export:
         self.files = files_of(self.written, plan.measurements, formats)
         self.side_files = self._side_files()
         names = {form.file_name(*file) for file in self.files}
+        refuse_other_sweeps(out, plan.meta_payload())
         self.folder = ExportFolder(out, {*self.side_files, CARD_FILE, CROISSANT_FILE, *names})
 
     def _side_files(self) -> dict[str, str]:

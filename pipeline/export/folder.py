@@ -5,16 +5,18 @@ import glob
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, cast
 
 from pipeline.analysis.json_index import INDEX_FOLDER
+from pipeline.analysis.result_files import SWEEP_FILE
 from pipeline.errors import InputError
 from pipeline.export.compression import Compression, compressing
 from pipeline.files import atomic_write, make_folder, sha256_of, write_text
+from pipeline.records import IMPORTED
 
 CHECKSUM_FILE = "SHA256SUMS"
 """Listing that ``sha256sum -c`` reads; it is written last, so a folder that has it holds a whole export."""
@@ -90,6 +92,33 @@ def hashed_file(path: Path, compression: Compression | None = None) -> Iterator[
         hashed = _HashedStream(stream)
         with compressing(cast(BinaryIO, hashed), compression) as text:
             yield text, hashed
+
+
+def refuse_other_sweeps(path: Path, told: Mapping[str, Any]) -> None:
+    """Make sure that a folder holds no export of another sweep, which an export would replace.
+
+    Args:
+        path: the folder; it need not be there.
+        told: how the numbers to be exported came about: ``name`` and ``protocols``, as sweep.json tells.
+
+    Raises:
+        InputError: the export there is of a sweep of another name, or one of them is of imported results.
+    """
+    try:
+        earlier = json.loads((path / SWEEP_FILE).read_text(encoding="utf-8"))["sweep"]
+        held, wanted = _describe_sweep(earlier), _describe_sweep(told)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return  # none is there, or a damaged one, which tells nothing and is written anew
+    if held != wanted:
+        raise InputError(
+            f"Exporting failed for {path}: expected a new folder or an earlier export of {wanted}, got an export of "
+            f"{held}, whose files would be removed. Choose another folder, or delete this one first."
+        )
+
+
+def _describe_sweep(told: Mapping[str, Any]) -> str:
+    imported = any(protocol.get("protocol") == IMPORTED for protocol in told["protocols"])
+    return f"the {'imported results' if imported else 'sweep'} {told['name']!r}"
 
 
 class ExportFolder:
