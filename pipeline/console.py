@@ -256,7 +256,7 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
         what = f"{len(problems)} problems found" if problems else _describe_checked(verdict)
         out.print(what, markup=False, highlight=False)
     if verdict.requeued:
-        from pipeline.imported_plan import IMPORTED_FILE
+        from pipeline.plan_file import IMPORTED_FILE
 
         imported = (results / IMPORTED_FILE).is_file()
         again = f"import it again with: robust201 import-json DATASET {results}"

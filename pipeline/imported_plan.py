@@ -10,11 +10,10 @@ from pipeline.errors import FormatVersionError, InputError
 from pipeline.files import write_text
 from pipeline.perturbations import PERTURBATIONS
 from pipeline.plan import Plan
-from pipeline.plan_file import PLAN_FILE, load_plan
+from pipeline.plan_file import IMPORTED_FILE, PLAN_FILE, load_plan
 from pipeline.records import IMPORTED, Protocol, Unit, content_digest, unit_id
 from pipeline.spaces import nasbench201
 
-IMPORTED_FILE = "imported.json"
 _FORMAT = 1
 
 

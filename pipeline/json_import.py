@@ -21,11 +21,11 @@ from pipeline.errors import EvaluationError, InputError, ResultsError
 from pipeline.export.card import CARD_FILE
 from pipeline.export.compression import compression_of, decompress_to
 from pipeline.files import sha256_of
-from pipeline.imported_plan import IMPORTED_FILE, ImportedGroup, ImportedPlan, load_imported_plan
+from pipeline.imported_plan import ImportedGroup, ImportedPlan, load_imported_plan
 from pipeline.lease import Lease
 from pipeline.measurements import COLUMNS, MEASUREMENTS
 from pipeline.perturbations import PERTURBATIONS
-from pipeline.plan_file import PLAN_FILE
+from pipeline.plan_file import IMPORTED_FILE, PLAN_FILE
 from pipeline.records import IMPORTED, EvaluationResult, Part
 from pipeline.shards import Inventory, ShardStore
 from pipeline.shards.imported import check_imported
@@ -91,7 +91,7 @@ def import_json(
     if (results / PLAN_FILE).is_file():
         raise InputError(
             f"Importing failed for {results}: expected a new folder or an earlier import, got the results of a sweep. "
-            "Import into a folder of its own, and compare or merge the two."
+            "Import into a folder of its own, and hold the two together with: robust201 compare"
         )
     store = ShardStore.create(results)
     with Lease.acquire(results):

@@ -12,6 +12,9 @@ from pipeline.shards import ShardStore
 PLAN_FILE = "plan.json"
 PLAN_FORMAT = 1
 
+IMPORTED_FILE = "imported.json"
+"""What lies in place of a plan where results were imported (see `pipeline.imported_plan`)."""
+
 
 def save_plan(plan: Plan, facts: Facts, store: ShardStore) -> None:
     """Record the plan in its results folder, so that status and export need neither images nor weights."""
@@ -34,7 +37,7 @@ def load_plan_and_facts(results: Path) -> tuple[Plan, Facts]:
     """Read the plan that the last `run` recorded in a results folder, and the hashes of its inputs.
 
     Raises:
-        InputError: the path is no results folder, or it holds no sound plan.
+        InputError: the path is no results folder, it holds no sound plan, or its results were imported.
         FormatVersionError: another version wrote the folder or the plan.
     """
     store = ShardStore.open(results)
@@ -52,6 +55,11 @@ def load_plan_and_facts(results: Path) -> tuple[Plan, Facts]:
         here = {"results": str(results), "shards": store.shards_url or None}
         return make_plan(parse_config(fields | here, str(path)), known), known
     except FileNotFoundError as error:
+        if (results / IMPORTED_FILE).is_file():
+            raise InputError(
+                f"Reading the plan failed for {results}: expected the results of a sweep, got imported ones, which "
+                "have no plan. Use verify, compare or export."
+            ) from error
         raise InputError(
             f"Reading the plan failed for {results}: expected {PLAN_FILE}, got none. "
             "Write it with: robust201 run SWEEP.yaml"

@@ -262,10 +262,19 @@ def test_an_accuracy_may_be_off_by_half_a_unit_of_its_last_digit_and_no_more(tmp
         import_json(source, tmp_path / "off")
 
 
+def test_verbs_for_sweeps_say_that_results_were_imported(tmp_path, robust201):
+    imported = tmp_path / "imported"
+    import_json(write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"])), imported)
+    for verb in (("status", imported), ("logs", "0/cifar10/clean", imported), ("merge", imported, "--into", tmp_path)):
+        refusal = robust201(*verb).refusal(2)
+        assert "expected the results of a sweep, got imported ones" in refusal
+        assert refusal.endswith("Use verify, compare or export.")
+
+
 def test_results_of_a_sweep_are_left_alone(tmp_path, write_sweep, robust201):
     assert robust201("run", write_sweep()).code == 0
     source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"]))
-    with pytest.raises(InputError, match="the results of a sweep"):
+    with pytest.raises(InputError, match=r"the results of a sweep.*with: robust201 compare$"):
         import_json(source, tmp_path / "results")
     ended = robust201("import-json", source, tmp_path / "imported")
     assert ended.code == 0, ended.err
