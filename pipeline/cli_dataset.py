@@ -97,6 +97,7 @@ def compare(
     first: Annotated[Path, typer.Argument(help="A results folder, an exported dataset or the published one.")],
     second: Annotated[Path, typer.Argument(help="Another.")],
     tolerance: Annotated[float, typer.Option(min=0, help="Largest difference of accuracy that is let pass.")] = 0.0,
+    all_rows: Annotated[bool, typer.Option("--all", help="Show the rows of equal accuracies too.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare the accuracies that two result sets both have; 0 within the tolerance, 3 beyond it."""
@@ -106,7 +107,7 @@ def compare(
     if as_json:
         print_json(report.to_payload())
     else:
-        console.show_comparison(report)
+        console.show_comparison(report, all_rows=all_rows)
     raise typer.Exit(0 if report.within else 3)
 
 

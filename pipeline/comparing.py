@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,15 @@ from pipeline.analysis.reader import RobustnessDataset
 from pipeline.analysis.result_files import RESULTS_FOLDER_FILE, row_of, values_by_strength
 from pipeline.errors import InputError
 from pipeline.imported_plan import load_any_plan
+from pipeline.json_import import count_decimals
 from pipeline.perturbations import PERTURBATIONS
+from pipeline.records import IMPORTED
 from pipeline.shards import ShardStore
 
 MOVED_MOST = 5
 """Architectures named of each key and strength."""
+
+_SAMPLED = 20
 
 Place = tuple[str, str, float]
 """Dataset, key in the paper's style, strength."""
@@ -62,6 +67,7 @@ class ComparisonReport:
         only_second: places that only the second set has.
         architectures: how many only the first has, both have, and only the second has, over all places in common.
         tolerance: largest difference that is let pass.
+        decimals: how many decimals the accuracies of the first and the second set have; None where all are kept.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -69,6 +75,18 @@ class ComparisonReport:
     only_second: tuple[Place, ...]
     architectures: tuple[int, int, int]
     tolerance: float
+    decimals: tuple[int | None, int | None]
+
+    @property
+    def different(self) -> tuple[Comparison, ...]:
+        """Comparisons with an architecture whose accuracies differ."""
+        return tuple(comparison for comparison in self.comparisons if comparison.max_difference > 0)
+
+    @property
+    def rounding(self) -> float:
+        """Largest difference that the sets' decimals make of equal accuracies."""
+        first, second = self.decimals
+        return 0.0 if first == second else sum(0.5 * 10.0**-count for count in self.decimals if count is not None)
 
     @property
     def max_difference(self) -> float:
@@ -87,6 +105,7 @@ class ComparisonReport:
             "within": self.within,
             "tolerance": self.tolerance,
             "max_difference": self.max_difference,
+            "decimals": list(self.decimals),
             "architectures": {"only_first": first, "both": both, "only_second": second},
             "only_first": [list(place) for place in self.only_first],
             "only_second": [list(place) for place in self.only_second],
@@ -127,6 +146,7 @@ def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> Com
         tuple(sorted(other.keys() - one.keys(), key=_table_order)),
         (len(left - right), len(left & right), len(right - left)),
         tolerance,
+        (read_decimals(first, one), read_decimals(second, other)),
     )
 
 
@@ -172,6 +192,30 @@ def read_accuracies(folder: Path) -> Accuracies:
     if (folder / RESULTS_FOLDER_FILE).is_file():
         return _accuracies_of_shards(folder)
     return _accuracies_of_dataset(RobustnessDataset(folder))
+
+
+def read_decimals(folder: Path, accuracies: Accuracies) -> int | None:
+    """Tell how many decimals the accuracies of a folder have (see `read_accuracies`).
+
+    Args:
+        folder: of results or of a dataset.
+        accuracies: what was read of it; counted in a dataset that does not tell.
+
+    Returns:
+        The fewest decimals of any key; None where all are kept.
+    """
+    told: dict[str, Any]
+    if (folder / RESULTS_FOLDER_FILE).is_file():
+        told = load_any_plan(folder).meta_payload()
+    else:
+        sweep = RobustnessDataset(folder).sweep
+        if sweep is None:
+            values = [value for by_index in accuracies.values() for value in islice(by_index.values(), _SAMPLED)]
+            return count_decimals({"": values}, [""])
+        told = {"round_to": sweep.get("round_to"), **sweep.get("sweep", {})}
+    protocols = [protocol for protocol in told.get("protocols", ()) if protocol.get("protocol") == IMPORTED]
+    counts = [told.get("round_to"), *(protocol["decimals"].get("accuracy") for protocol in protocols)]
+    return min((count for count in counts if count is not None), default=None)
 
 
 def _accuracies_of_shards(folder: Path) -> Accuracies:

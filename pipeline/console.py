@@ -280,8 +280,31 @@ def _describe_checked(verdict: Verdict) -> str:
     return f"{'; '.join(counts)}."
 
 
-def show_comparison(report: ComparisonReport) -> None:
-    """Show two result sets side by side: a line each dataset, key and strength."""
+def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None:
+    """Show two result sets side by side: the verdict, then a line each dataset, key and strength that differs.
+
+    Args:
+        report: what was compared.
+        all_rows: show the lines of equal accuracies too.
+    """
+    verdict = "within" if report.within else "beyond"
+    n_all, n_different = len(report.comparisons), len(report.different)
+    out.print(
+        f"largest difference {report.max_difference:g}, {verdict} the tolerance of {report.tolerance:g}; "
+        f"{n_different} of {n_all} rows differ, {n_all - n_different} are equal"
+    )
+    if not report.within and report.rounding > report.tolerance:
+        counts = ["all" if count is None else str(count) for count in report.decimals]
+        say(
+            f"Accuracies have {counts[0]} decimals in the first set and {counts[1]} in the second. Rounding alone "
+            f"makes differences of up to {report.rounding:g}; let them pass with: --tolerance {report.rounding:g}"
+        )
+    first, both, second = report.architectures
+    out.print(f"architectures: {both} in both, {first} only in the first, {second} only in the second")
+    for what, places in (("first", report.only_first), ("second", report.only_second)):
+        if places:
+            names = dict.fromkeys(f"{dataset} {key}" for dataset, key, _ in places)
+            out.print(f"only in the {what}: {', '.join(names)}", markup=False, highlight=False)
     rows = [
         (
             f"{row.dataset} {row.key} {row.strength:g}",
@@ -292,18 +315,11 @@ def show_comparison(report: ComparisonReport) -> None:
             "-" if row.kendall_tau is None else f"{row.kendall_tau:.4f}",
             "  ".join(f"#{i} {before:.4f}→{after:.4f}" for i, before, after in row.moved_most[:2]),
         )
-        for row in report.comparisons
+        for row in (report.comparisons if all_rows else report.different)
     ]
     columns = ("", "networks", "max |difference|", "mean |difference|", "mean difference", "Kendall tau", "moved most")
-    show_table("Accuracy of the second set against the first", columns, rows)
-    first, both, second = report.architectures
-    out.print(f"architectures: {both} in both, {first} only in the first, {second} only in the second")
-    for what, places in (("first", report.only_first), ("second", report.only_second)):
-        if places:
-            names = dict.fromkeys(f"{dataset} {key}" for dataset, key, _ in places)
-            out.print(f"only in the {what}: {', '.join(names)}", markup=False, highlight=False)
-    verdict = "within" if report.within else "beyond"
-    out.print(f"largest difference {report.max_difference:g}, {verdict} the tolerance of {report.tolerance:g}")
+    if rows:
+        show_table("Accuracy of the second set against the first", columns, rows)
 
 
 def show_summary(rows: Sequence[SummaryRow]) -> None:

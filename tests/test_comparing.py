@@ -69,6 +69,12 @@ def test_the_command_line_says_what_differs_and_ends_by_tolerance(sets, tmp_path
     assert "cifar10 pgd 8" in ended.out
     assert "#10" in ended.out
     assert "largest difference 0.125, beyond the tolerance of 0" in ended.out
+    assert ended.out.startswith("largest difference 0.125, beyond the tolerance of 0; 1 of 10 rows differ, 9 are equal")
+    assert "fgsm" not in ended.out
+    assert "--tolerance" not in ended.err
+    everything = robust201("compare", *sets, "--all").out
+    assert everything.startswith(ended.out.splitlines()[0])
+    assert "cifar10 fgsm 0.5" in everything
     assert robust201("compare", *sets, "--tolerance", 0.2).code == 0
     assert "meta.json" in robust201("compare", sets[0], tmp_path).refusal(2)
 
@@ -90,6 +96,33 @@ def test_what_only_one_set_has_is_told_and_let_pass(tmp_path, robust201):
     assert ended.code == 0
     assert "architectures: 2 in both, 3 only in the first, 0 only in the second" in ended.out
     assert "only in the first: cifar10 fgsm, cifar10 fog" in ended.out
+
+
+class ThirdsStore(FabricatedStore):
+    """As the fabricated results, with accuracies that no decimals hold."""
+
+    def iter_values(self, units, inventory, measurements):
+        for unit, values in super().iter_values(units, inventory, measurements):
+            yield unit, {s: {**held, "accuracy": held["accuracy"] / 3} for s, held in values.items()}
+
+
+def test_the_tolerance_that_rounding_needs_is_named(tmp_path, robust201):
+    folders = {name: tmp_path / name for name in ("exact", "rounded", "published", "coarse")}
+    for name, decimals in zip(folders, (None, 3, 3, 2), strict=True):
+        export(folders[name], make_plan(ARCHITECTURES, ["clean", "fgsm", "pgd"]), ThirdsStore(), round_to=decimals)
+    (folders["published"] / "sweep.json").unlink()  # as the published dataset, which has none
+    for other in ("rounded", "published"):
+        ended = robust201("compare", folders["exact"], folders[other])
+        assert ended.code == 3
+        assert "Accuracies have all decimals in the first set and 3 in the second." in ended.err
+        assert ended.err.endswith("let them pass with: --tolerance 0.0005\n")
+        assert robust201("compare", folders["exact"], folders[other], "--tolerance", 0.0005).code == 0
+    assert robust201("compare", folders["rounded"], folders["published"]).code == 0
+    ended = robust201("compare", folders["rounded"], folders["coarse"])
+    assert "--tolerance 0.0055" in ended.err
+    report = compare_results(folders["rounded"], folders["coarse"], tolerance=0.0055)
+    assert report.within
+    assert report.to_payload()["decimals"] == [3, 2]
 
 
 def test_sets_without_anything_in_common(tmp_path):
