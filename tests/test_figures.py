@@ -11,8 +11,9 @@ from pipeline.analysis import figure_files
 from pipeline.analysis.dataset_results import DatasetResults, read_results
 from pipeline.analysis.figures import FIGURES
 from pipeline.analysis.palette import CORRUPTION_GROUPS
-from pipeline.analysis.plots import save_plots
+from pipeline.analysis.plots import save_plot, save_plots
 from pipeline.analysis.reader import RobustnessDataset
+from pipeline.errors import ResultsError
 from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS
 from tests.fabricated import FabricatedStore, export, make_plan
 
@@ -134,6 +135,12 @@ def test_one_architecture_and_any_dataset_are_enough(tmp_path, name):
     paths = save_plots(RobustnessDataset(tmp_path / "dataset"), tmp_path)
     drawn = ("attacks", "corruptions", "confidence", "confusion", "clean-vs-robust", "clean-vs-corrupted")
     assert [path.name for path in paths] == [f"{name}-{figure}.png" for figure in (*drawn, "top-cells", "best-cells")]
+
+
+def test_a_figure_that_lacks_something_says_what_there_is(tmp_path):
+    export(tmp_path / "dataset", make_plan([0], ("clean", "pgd")))
+    with pytest.raises(ResultsError, match="two architectures, got results of 1 architecture under clean, pgd"):
+        save_plot(RobustnessDataset(tmp_path / "dataset"), "rank-correlation", tmp_path / "figure.png")
 
 
 def test_equal_results_give_equal_files(dataset, tmp_path):

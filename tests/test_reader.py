@@ -385,3 +385,21 @@ def test_a_later_format_is_refused(tmp_path):
     (tmp_path / "sweep.json").write_text(json.dumps(sweep | {"format": 2}))
     with pytest.raises(FormatVersionError, match="expected format 1, got 2"):
         RobustnessDataset(tmp_path)
+
+
+def test_an_unknown_measurement_names_those_that_the_dataset_has(dataset):
+    with pytest.raises(ResultsError, match=r"expected a measurement of .*cifar10, got 'acuracy'") as caught:
+        dataset.query("cifar10", "pgd", "acuracy")
+    assert "Did you mean 'accuracy'?" in str(caught.value)
+    with pytest.raises(ResultsError, match="got 'seconds'") as caught:
+        dataset.query("cifar10", "pgd", "seconds")
+    assert str(caught.value).endswith("Known: accuracy, confidence, cm.")
+
+
+def test_a_reader_shows_what_it_holds(folder, dataset, published, tmp_path):
+    assert repr(dataset) == f"<RobustnessDataset {folder}: cifar10, cifar100; 4 keys, 5 architectures>"
+    assert "cifar10, cifar100, ImageNet16-120; " in repr(RobustnessDataset(published))
+    assert repr(RobustnessDataset(published)).endswith(" keys, 2 architectures>")
+    export(tmp_path, make_plan([0], ["clean"]))
+    (tmp_path / "cifar10/clean_accuracy.json").write_text("{")
+    assert repr(RobustnessDataset(tmp_path)).endswith("cifar10; 1 keys, 0 architectures>")

@@ -78,10 +78,16 @@ def save_plot(dataset: RobustnessDataset, name: str, out: Path, *, data: str | N
     results = _choose(read_results(dataset), data, dataset.path)
     if not _save(results, row, out):
         raise ResultsError(
-            f"Drawing {name} failed for {results.name} of {dataset.path}: expected {row.needs}, got results without. "
-            "Choose another figure, or export more."
+            f"Drawing {name} failed for {results.name} of {dataset.path}: expected {row.needs}, got results of "
+            f"{_describe(results)}. Choose another figure, or export more."
         )
     return out
+
+
+def _describe(results: DatasetResults) -> str:
+    keys = dict.fromkeys(map(str, results.accuracies.columns.get_level_values("key")))
+    count = len(results.accuracies)
+    return f"{count:,} architecture{'' if count == 1 else 's'} under {', '.join(keys)}"
 
 
 def _choose(held: Sequence[DatasetResults], data: str | None, path: Path) -> DatasetResults:

@@ -90,6 +90,11 @@ class RobustnessDataset:
             self.keys_cc = [key for key in held if kind_of(key) == "corruption"]
         self.keys_all = self.keys_clean + self.keys_adv + self.keys_cc
 
+    def __repr__(self) -> str:
+        count = self.files.count_architectures(self.data, self.keys_all)
+        held = f"{', '.join(self.data)}; {len(self.keys_all)} keys, {count:,} architectures"
+        return f"<{type(self).__name__} {self.path}: {held}>"
+
     def query(
         self,
         data: Names | None = None,

@@ -1,5 +1,6 @@
 """The files of an exported or published dataset: where they are, how their keys are spelled, what is in them."""
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -329,6 +330,16 @@ class ResultFiles:
             "got something else. Export or download it again."
         )
 
+    def count_architectures(self, datasets: Iterable[str], keys: Sequence[str]) -> int:
+        """Count the architectures in the first file of accuracies; 0 where there is none, or none that is sound."""
+        for dataset, key in itertools.product(datasets, keys):
+            if self.find(dataset, key, "accuracy") is not None:
+                try:
+                    return len(self.read(dataset, key, "accuracy"))
+                except (OSError, ResultsError):
+                    continue
+        return 0
+
     def absence(self, dataset: str, key: str, measure: str) -> ResultsError:
         """Make the error of a missing file, which names the closest name where one is unknown."""
         folders = sorted(path.name for path in self.path.iterdir() if path.is_dir())
@@ -339,7 +350,8 @@ class ResultFiles:
             known = [*PERTURBATIONS, *(row.published_key for row in PERTURBATIONS.values())]
             what = f"a known key, got {key!r}.{closest(key, known)}"
         elif measure not in measures:
-            what = f"a known measurement, got {measure!r}.{closest(measure, measures)}"
+            held = [name for name in measures if self.find(dataset, key, name) is not None]
+            what = f"a measurement of {self.path / dataset}, got {measure!r}.{closest(measure, held or measures)}"
         else:
             lacking = any(spelling in self.missing.get(dataset, {}) for spelling in spellings(key))
             why = "this is a partial export, see missing.json" if lacking else "it was not evaluated, or not downloaded"
