@@ -16,7 +16,15 @@ from pipeline.errors import FormatVersionError, StorageFullError
 from pipeline.shards import ShardStore, merge
 from pipeline.shards.folder import is_compacted
 from pipeline.shards.parquet import encode
-from tests.shard_support import ALL, DEFAULT, assert_equal_values, make_results, make_unit, make_values
+from tests.shard_support import (
+    ALL,
+    DEFAULT,
+    assert_all_there,
+    assert_equal_values,
+    make_results,
+    make_unit,
+    make_values,
+)
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for architecture in (5, 3, 9, 1)]
@@ -34,23 +42,11 @@ def store(tmp_path):
     return store
 
 
-def assert_all_there(store, units=UNITS, measurements=DEFAULT):
-    inventory = store.inventory(verify="all")
-    assert inventory.n_evaluations == sum(len(unit.strengths) for unit in units)
-    for unit in units:
-        assert inventory.missing(unit, measurements) == ()
-        for strength in unit.strengths:
-            expected = make_values(unit, strength, 0, unit.n_images, measurements)
-            assert_equal_values(store.values(unit, strength, inventory, measurements), expected)
-    assert store.verify() == []
-    return inventory
-
-
 def test_compacting_changes_no_value(store):
     before = store.inventory().shards
     report = store.compact()
     assert (report.inputs, report.outputs, report.rows, report.deleted) == (9, 1, 18, 0)
-    inventory = assert_all_there(store)
+    inventory = assert_all_there(store, UNITS)
     (shard,) = inventory.shards
     assert is_compacted(shard)
     assert shard.endswith(f"{files.sha256_of(store.folder.path(shard))[:16]}.parquet")
@@ -67,14 +63,14 @@ def test_rows_are_sorted_as_an_export_reads_them(store):
     rows = list(zip(*columns.values(), strict=True))
     assert rows == sorted(rows)
     file.close()
-    assert_all_there(store)
+    assert_all_there(store, UNITS)
 
 
 def test_target_size_bounds_the_outputs(store):
     n_bytes = sum(store.folder.path(shard).stat().st_size for shard in store.inventory().shards)
     report = store.compact(target_bytes=n_bytes // 4)
     assert report.outputs >= 2
-    assert_all_there(store)
+    assert_all_there(store, UNITS)
 
 
 def test_outputs_and_row_groups_lie_within_their_bounds(tmp_path):
@@ -124,7 +120,7 @@ def test_inputs_are_deleted_after_the_grace_period_only(store):
     assert all(store.folder.path(shard).exists() for shard in inputs)
     assert store.compact(grace_seconds=HOUR, clock=LATER).deleted == len(inputs)
     assert not any(store.folder.path(shard).exists() for shard in inputs)
-    assert_all_there(store)
+    assert_all_there(store, UNITS)
 
 
 def test_readers_with_an_old_inventory_are_served_in_the_grace_period(store):
@@ -203,7 +199,7 @@ def test_damaged_compacted_shard_gives_way_to_its_inputs(store):
     inventory = store.inventory(verify="all", on_damage="set_aside")
     assert inventory.damaged == (shard,)
     assert inventory.shards == inputs
-    assert_all_there(store)
+    assert_all_there(store, UNITS)
 
 
 def test_inputs_of_a_damaged_compacted_shard_are_not_deleted(store):
@@ -236,7 +232,7 @@ def test_no_flipped_bit_of_a_compacted_shard_ends_in_another_exception(store):
             n_noticed += 1
     path.write_bytes(sound)
     assert n_noticed > 0
-    assert_all_there(store)
+    assert_all_there(store, UNITS)
 
 
 def test_verify_finds_rows_lost_in_compaction(store, monkeypatch):
@@ -275,10 +271,10 @@ ShardStore(Path(sys.argv[1]), on_step=die_at).compact()
 def test_killed_compaction_changes_nothing_visible(store, step):
     command = [sys.executable, "-c", CRASH, str(store.root), step]
     assert subprocess.run(command, check=False, cwd=REPOSITORY).returncode == 9
-    inventory = assert_all_there(store)
+    inventory = assert_all_there(store, UNITS)
     assert any(map(is_compacted, inventory.shards)) == (step == "renamed")
     store.compact()
-    assert len(assert_all_there(store).shards) == 1
+    assert len(assert_all_there(store, UNITS).shards) == 1
 
 
 def test_deletion_that_stops_half_way_loses_nothing(store, monkeypatch):
@@ -295,9 +291,9 @@ def test_deletion_that_stops_half_way_loses_nothing(store, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         store.compact(grace_seconds=HOUR, clock=LATER)
     monkeypatch.undo()
-    assert_all_there(store)
+    assert_all_there(store, UNITS)
     assert store.compact(grace_seconds=HOUR, clock=LATER).deleted == 5
-    assert_all_there(store)
+    assert_all_there(store, UNITS)
 
 
 def test_full_device_while_compacting_loses_nothing(store):
@@ -308,7 +304,7 @@ def test_full_device_while_compacting_loses_nothing(store):
     with pytest.raises(StorageFullError):
         ShardStore(store.root, on_step=fail).compact()
     assert list(store.root.rglob("*.tmp")) == []
-    assert not any(map(is_compacted, assert_all_there(store).shards))
+    assert not any(map(is_compacted, assert_all_there(store, UNITS).shards))
 
 
 def test_commits_and_compactions_at_the_same_time(store):
@@ -341,7 +337,7 @@ def test_two_compactions_at_the_same_time(store):
     command = [sys.executable, "-c", CRASH, str(store.root), "never"]
     processes = [subprocess.Popen(command, cwd=REPOSITORY) for _ in range(2)]
     assert [process.wait() for process in processes] == [0, 0]
-    assert_all_there(store)
+    assert_all_there(store, UNITS)
 
 
 def test_merging_folders_of_which_one_is_compacted(store, tmp_path):
@@ -352,4 +348,4 @@ def test_merging_folders_of_which_one_is_compacted(store, tmp_path):
     report = merge([store.root, tmp_path / "copy"], tmp_path / "all")
     assert report.conflicts == ()
     joined = ShardStore.open(tmp_path / "all")
-    assert len(assert_all_there(joined).shards) == 1
+    assert len(assert_all_there(joined, UNITS).shards) == 1

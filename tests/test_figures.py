@@ -195,6 +195,13 @@ def test_a_figure_that_needs_more_is_refused(robust201, tmp_path):
     assert "expected an attack" in refusal
 
 
+def test_results_that_are_enough_for_no_figure_are_refused(tmp_path):
+    export(tmp_path / "dataset", make_plan([0], ["clean"], ["digits"]))
+    with pytest.raises(ResultsError, match="attacks needs an attack"):
+        save_plots(RobustnessDataset(tmp_path / "dataset"), tmp_path / "plots", figures=["attacks", "corruptions"])
+    assert not (tmp_path / "plots").exists()
+
+
 def test_one_dataset_of_several_must_be_named(robust201, tmp_path):
     export(tmp_path / "dataset", make_plan([0, 2], ["clean"], ["digits", "cifar10"]))
     command = ("plot", "top-cells", tmp_path / "dataset", "--out", tmp_path / "x.svg")

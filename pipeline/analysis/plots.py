@@ -40,6 +40,7 @@ def save_plots(
 
     Raises:
         ConfigError: there is no such figure, dataset or format.
+        ResultsError: the results are enough for none of them.
     """
     if file_format not in FORMATS:
         raise ConfigError(
@@ -50,7 +51,14 @@ def save_plots(
     held = read_results(dataset)
     chosen = held if data is None else [_choose(held, data, dataset.path)]
     jobs = [(results, row, out / f"{results.name}-{row.name}.{file_format}") for results in chosen for row in rows]
-    return [path for results, row, path in jobs if _save(results, row, path)]
+    paths = [path for results, row, path in jobs if _save(results, row, path)]
+    if not paths:
+        needs = "; ".join(sorted({f"{row.name} needs {row.needs}" for row in rows}))
+        raise ResultsError(
+            f"Drawing failed for {dataset.path}: expected results that are enough for a figure, got less ({needs}). "
+            "Export more keys or measurements."
+        )
+    return paths
 
 
 def save_plot(dataset: RobustnessDataset, name: str, out: Path, *, data: str | None = None) -> Path:
