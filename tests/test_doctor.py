@@ -206,7 +206,7 @@ def run_without(package: str, *arguments: str) -> subprocess.CompletedProcess[st
 
 
 def test_a_sweep_that_needs_a_missing_package_is_refused(write_sweep: WriteSweep) -> None:
-    ended = run_without("pyarrow", "doctor", str(write_sweep(shards="memory://bucket/paper")))
+    ended = run_without("pyarrow", "doctor", str(write_sweep(shards="s3://bucket/paper")))
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "robust201 doctor, without a sweep" in ended.stderr
 
@@ -280,18 +280,22 @@ def test_an_old_library_is_told(make_sweep: MakeSweep, monkeypatch: pytest.Monke
 def test_a_url_of_shards_is_written_to(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import fsspec
 
+    from pipeline.shards import object_place
     from pipeline.shards.object_place import ObjectPlace
+
+    memory = fsspec.filesystem("memory")
+    monkeypatch.setattr(object_place, "url_to_fs", lambda url, **_named: (memory, url.removeprefix("s3:/")))
 
     def shards(url: str) -> Finding:
         return next(found for found in examine(make_sweep(shards=url)) if found.what == "shards")
 
-    assert shards("memory://bucket/paper").ok
-    assert fsspec.filesystem("memory").find("/bucket") == []
+    assert shards("s3://bucket/paper").ok
+    assert memory.find("/bucket") == []
     assert shards(f"file://{tmp_path}/far").ok
 
     def refuse(self: ObjectPlace, shard: str, content: bytes) -> None:
         raise StorageError("Writing failed for the bucket: expected to write there, got Access Denied.")
 
     monkeypatch.setattr(ObjectPlace, "publish", refuse)
-    found = shards("memory://bucket/paper")
+    found = shards("s3://bucket/paper")
     assert (found.ok, "Access Denied" in found.fix) == (False, True)
