@@ -133,6 +133,10 @@ def test_what_is_wrong_with_a_cluster_is_told(
 def test_a_token_that_others_may_read_is_told(head: SimpleNamespace) -> None:
     head.token_file.chmod(0o644)
     assert "chmod 600" in wrong_with(head)["token"].fix
+    alone = next(iter(examine_cluster(None, None)))  # without a cluster it opens nothing: told, and all is well
+    assert (alone.ok, "others can read it: chmod 600" in alone.detail) == (True, True)
+    head.token_file.chmod(0o600)
+    assert "others can" not in next(iter(examine_cluster(None, None))).detail
 
 
 def test_a_missing_token_is_told_with_where_to_put_it(
