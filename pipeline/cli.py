@@ -311,7 +311,7 @@ def corrupt(
 def demo(
     out: Annotated[Path, typer.Option("--out", help="Folder for results, dataset and figures.")] = Path("runs/demo"),
 ) -> None:
-    """Run the whole job in small on digits and networks that ship with robust201 (about two minutes)."""
+    """Run the whole job in small on digits and networks that ship with robust201 (about a minute)."""
     from pipeline.analysis.reader import RobustnessDataset
     from pipeline.analysis.report import summary_table
     from pipeline.demo import run_demo

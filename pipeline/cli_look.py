@@ -19,8 +19,15 @@ def print_json(payload: Any) -> None:
     typer.echo(json.dumps(payload, indent=2))
 
 
+def _results_of(place: Path) -> Path:
+    """The results folder itself, or the one that a sweep YAML names."""
+    return load_config(place).results if place.is_file() else place
+
+
 def status(
-    results: Annotated[Path, typer.Argument(help="A results folder, as named by `results` in the sweep YAML.")],
+    place: Annotated[
+        Path, typer.Argument(metavar="RESULTS|SWEEP.yaml", help="Results folder, or the sweep YAML that names it.")
+    ],
     watch: Annotated[
         bool, typer.Option("--watch", help="Show it again and again, until the sweep is complete; Ctrl-C leaves.")
     ] = False,
@@ -40,6 +47,7 @@ def status(
             "Reading the command line failed for robust201 status: expected --watch or --json, got both. "
             "Scripts call `robust201 status --json` as often as they like."
         )
+    results = _results_of(place)
     read = watch_status(load_plan(results), ShardStore.open(results))
     if watch:
         raise typer.Exit(_watch(read, every=every, patience=60 * patience))
@@ -81,7 +89,7 @@ def logs(
     from pipeline.logs import find_unit, follow_logs, log_files, read_logs
     from pipeline.plan_file import load_plan
 
-    results = load_config(place).results if place.is_file() else place
+    results = _results_of(place)
     unit_id, label = find_unit(unit, load_plan(results).units, results)
     lines = follow_logs(results, unit_id, sleep=time.sleep) if follow else iter(read_logs(results, unit_id))
     count = 0

@@ -27,6 +27,7 @@ from rich.table import Table
 
 from pipeline.analysis.result_files import kind_of
 from pipeline.executors.base import BundleLost, Event, WorkerLost
+from pipeline.files import show_bytes
 from pipeline.records import UnitFailure
 
 if TYPE_CHECKING:  # each verb imports what it runs; the others need not wait for it
@@ -137,8 +138,8 @@ def show_plan(summary: Mapping[str, Any]) -> None:
             ("architectures", f"{summary['architectures']:,}"),
             ("units", f"{summary['units']:,}"),
             ("evaluations", f"{summary['evaluations']:,}"),
-            ("shards, estimated", f"{summary['estimated_shard_bytes'] / 1e9:,.2f} GB"),
-            ("JSON, estimated", f"{summary['estimated_json_bytes'] / 1e9:,.2f} GB"),
+            ("shards, estimated", show_bytes(summary["estimated_shard_bytes"])),
+            ("JSON, estimated", show_bytes(summary["estimated_json_bytes"])),
             (f"GPU-hours at {summary['assumed_gmacs_per_second']:g} GMAC/s", f"{summary['estimated_gpu_hours']:,.1f}"),
         ],
     )

@@ -52,16 +52,20 @@ def _show_workers(state: SweepStatus) -> str:
 
 
 def _show_pace(state: SweepStatus) -> str:
-    rate = "-" if state.units_per_second is None else f"{state.units_per_second:.2f}"
+    """Rate and time left, which only somebody at work has, as far as they are known; and the cost."""
+    pace = []
+    if state.running and not state.complete:
+        pace += [] if state.units_per_second is None else [f"{state.units_per_second:.2f} units/s"]
+        pace += [] if state.seconds_left is None else [f"{console.show_duration(state.seconds_left)} left"]
     cost = f"{state.cost.hours:,.2f} {state.cost.unit} so far"
-    return f"{rate} units/s, {console.show_duration(state.seconds_left)} left; {cost}"
+    return f"{', '.join(pace)}; {cost}" if pace else cost
 
 
 def show_status(state: SweepStatus) -> None:
     """Show done and total by dataset and key, who is at work, rate, time left, cost and failures."""
     out = console.out
     rows = [
-        (f"{key.dataset} {key.key}", str(key.done), str(key.total), f"{key.done / key.total:.0%}") for key in state.keys
+        (f"{key.dataset} {key.key}", str(key.done), str(key.total), _percent(key.done, key.total)) for key in state.keys
     ]
     rows.append(("all", str(state.done), str(state.total), _percent(state.done, state.total)))
     console.show_table(f"Sweep {state.name}", ("", "done", "of", ""), rows)

@@ -15,6 +15,7 @@ from pipeline.config import SweepConfig
 from pipeline.datasets import DATASETS
 from pipeline.doctor_machines import Finding, examine_clock, examine_cluster, examine_device, examine_gpus
 from pipeline.errors import RobustError
+from pipeline.files import show_bytes
 from pipeline.inputs import Inputs
 from pipeline.plan import assumed_facts, make_plan
 
@@ -140,7 +141,7 @@ def _examine_space(config: SweepConfig) -> Finding:
     if config.shards and folder_of(config.shards) is None:
         needed = 0  # a bucket has no end; the folder holds the plan, the images and logs
     free = shutil.disk_usage(_nearest_folder(place)).free
-    detail = f"{free / 1e9:.1f} GB free, about {needed / 1e9:.2f} GB needed"
+    detail = f"{show_bytes(free)} free, about {show_bytes(needed)} needed"
     return Finding("disk", free > needed, detail, "Free some space or name another folder by `results`.")
 
 

@@ -15,7 +15,8 @@
     └── StorageError          exit 4: results full, held by another driver, or damaged
         ├── LeaseHeldError        another driver works in this results folder
         ├── ShardDamagedError     a shard whose bytes do not match its name
-        └── StorageFullError      no space left on the device
+        ├── StorageFullError      no space left on the device
+        └── StorageLibraryError   the library of the shards' URL is not installed (exit 2)
 
 Every message reads `<what failed> for <unit or file>: expected X, got Y. <what to do>`.
 """
@@ -96,6 +97,12 @@ class ShardDamagedError(StorageError):
 
 class StorageFullError(StorageError):
     """No space is left on the device that holds the results."""
+
+
+class StorageLibraryError(StorageError):
+    """The library for the shards' URL is not installed: a StorageError, so that a worker without it ends the run."""
+
+    exit_code = 2
 
 
 def closest(name: str, candidates: Iterable[str]) -> str:

@@ -17,6 +17,11 @@ from pipeline.errors import InputError, StorageError, StorageFullError
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
+def show_bytes(count: float) -> str:
+    """Render a number of bytes as ``1.23 GB``, below 1 GB as ``12.3 MB``."""
+    return f"{count / 1e9:,.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
 def sha256_of(path: Path) -> str:
     """Hash a file's bytes.
 

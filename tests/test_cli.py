@@ -78,9 +78,14 @@ def test_json_for_scripts_parses_and_stands_alone_on_stdout(
     plan = json.loads(robust201("plan", "--json", sweep).out)
     assert (plan["units"], plan["evaluations"]) == (6, 10)
     assert json.loads(robust201("plan", "--dry-run", "--json", sweep).out) == plan
+    table = robust201("plan", "--dry-run", sweep).out
+    assert (table.count(" MB"), "GB" in table) == (2, False)
     status = json.loads(robust201("status", "--json", finished).out)
     assert (status["done"], status["total"], status["complete"], status["running"]) == (10, 10, True, False)
     assert (status["seconds_left"], status["failures_by_kind"], status["preemptions"]) == (0, {}, 0)
+    assert json.loads(robust201("status", "--json", sweep).out)["keys"] == status["keys"]
+    shown = robust201("status", sweep).out
+    assert (shown.count("100 %"), "units/s" in shown) == (4, False)
     assert (status["cost"]["unit"], status["state_of_last_driver"]) == ("worker-hours", "finished")
     assert status["cost"]["hours"] == pytest.approx(status["worker_seconds"] / 3600)
     assert json.loads(robust201("verify", "--json", finished).out)["sound"]

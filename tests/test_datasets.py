@@ -400,3 +400,12 @@ def test_real_cifar10_images_load(shared_data: Path) -> None:
     means = images.images.mean(axis=(0, 2, 3)) / 255
     np.testing.assert_allclose(means, spec.normalisation.mean, atol=0.02)
     assert np.bincount(select(images, count=200, seed=0).labels).tolist() == [20] * 10
+
+
+@pytest.mark.parametrize(("name", "other"), [("cifar10", "cifar-100"), ("cifar100", "cifar-10-")])
+def test_what_is_looked_for_is_of_the_dataset_asked_for(tmp_path, name, other):
+    with pytest.raises(DatasetError) as caught:
+        load_images(name, path=tmp_path)
+    message = str(caught.value)
+    assert other not in message
+    assert message.count("cifar-10") == 2

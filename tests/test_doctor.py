@@ -133,6 +133,10 @@ def test_what_is_wrong_with_a_cluster_is_told(
 def test_a_token_that_others_may_read_is_told(head: SimpleNamespace) -> None:
     head.token_file.chmod(0o644)
     assert "chmod 600" in wrong_with(head)["token"].fix
+    alone = next(iter(examine_cluster(None, None)))  # without a cluster it opens nothing: told, and all is well
+    assert (alone.ok, "others can read it: chmod 600" in alone.detail) == (True, True)
+    head.token_file.chmod(0o600)
+    assert "others can" not in next(iter(examine_cluster(None, None))).detail
 
 
 def test_a_missing_token_is_told_with_where_to_put_it(
@@ -206,7 +210,7 @@ def run_without(package: str, *arguments: str) -> subprocess.CompletedProcess[st
 
 
 def test_a_sweep_that_needs_a_missing_package_is_refused(write_sweep: WriteSweep) -> None:
-    ended = run_without("pyarrow", "doctor", str(write_sweep(shards="memory://bucket/paper")))
+    ended = run_without("pyarrow", "doctor", str(write_sweep(shards="s3://bucket/paper")))
     assert (ended.returncode, ended.stdout) == (2, "")
     assert "robust201 doctor, without a sweep" in ended.stderr
 
@@ -280,18 +284,22 @@ def test_an_old_library_is_told(make_sweep: MakeSweep, monkeypatch: pytest.Monke
 def test_a_url_of_shards_is_written_to(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     import fsspec
 
+    from pipeline.shards import object_place
     from pipeline.shards.object_place import ObjectPlace
+
+    memory = fsspec.filesystem("memory")
+    monkeypatch.setattr(object_place, "url_to_fs", lambda url, **_named: (memory, url.removeprefix("s3:/")))
 
     def shards(url: str) -> Finding:
         return next(found for found in examine(make_sweep(shards=url)) if found.what == "shards")
 
-    assert shards("memory://bucket/paper").ok
-    assert fsspec.filesystem("memory").find("/bucket") == []
+    assert shards("s3://bucket/paper").ok
+    assert memory.find("/bucket") == []
     assert shards(f"file://{tmp_path}/far").ok
 
     def refuse(self: ObjectPlace, shard: str, content: bytes) -> None:
         raise StorageError("Writing failed for the bucket: expected to write there, got Access Denied.")
 
     monkeypatch.setattr(ObjectPlace, "publish", refuse)
-    found = shards("memory://bucket/paper")
+    found = shards("s3://bucket/paper")
     assert (found.ok, "Access Denied" in found.fix) == (False, True)

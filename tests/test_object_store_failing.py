@@ -27,6 +27,7 @@ UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for archite
         ("simplecache::s3://bucket/prefix", "name the store itself"),
         ("s33://bucket/prefix", "Did you mean 's3'?"),
         ("file://relative/path", "file:///FOLDER"),
+        ("memory://bucket/prefix", "each process has for itself"),
         ("${NO_SUCH_NAME}/prefix", "NO_SUCH_NAME to be set"),
     ],
 )
@@ -41,6 +42,16 @@ def test_urls_are_compared_in_one_form(monkeypatch, sweep_fields):
     monkeypatch.setenv("MY_BUCKET", "s3://sweeps")
     assert parse_config(sweep_fields(shards="${MY_BUCKET}/paper/"), "test").shards == "s3://sweeps/paper"
     assert check_url("abfs://container@account.dfs.core.windows.net/paper").startswith("abfs://container@account")
+
+
+def test_a_missing_library_of_a_store_is_named_and_nothing_is_started(robust201, write_sweep, tmp_path, monkeypatch):
+    def missing(*_args, **_named):
+        raise ImportError("Install s3fs to access S3")
+
+    monkeypatch.setattr("pipeline.shards.object_place.url_to_fs", missing)
+    refusal = robust201("run", write_sweep(shards="s3://bucket/prefix")).refusal(2)
+    assert "expected the library for s3://, got none installed. Install it with pip install 'robust201[s3]'." in refusal
+    assert not (tmp_path / "results" / "format.json").exists()
 
 
 def test_a_store_that_cannot_be_reached_is_not_remembered(s3, tmp_path, monkeypatch):
@@ -76,15 +87,6 @@ def test_a_server_that_is_gone_ends_with_advice(s3, tmp_path, monkeypatch):
     s3fs.S3FileSystem.clear_instance_cache()
     with pytest.raises(StorageError, match="Check the network"):
         ShardStore.create(tmp_path / "results", shards=f"s3://{BUCKET}/prefix")
-
-
-def test_a_missing_library_names_the_extra(tmp_path, monkeypatch):
-    def missing(*_args, **_named):
-        raise ImportError("Install s3fs to access S3")
-
-    monkeypatch.setattr("pipeline.shards.object_place.url_to_fs", missing)
-    with pytest.raises(StorageError, match=r"pip install 'robust201\[s3\]'"):
-        ShardStore.create(tmp_path / "results", shards="s3://bucket/prefix")
 
 
 @pytest.mark.parametrize("error", [NotImplementedError("mode"), OSError(38, "NotImplemented")])

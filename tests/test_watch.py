@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from pipeline import console_status
-from pipeline.console_status import WatchDisplay
+from pipeline.console_status import WatchDisplay, status_line
 from pipeline.executors import make_executor
 from pipeline.perturbations import PERTURBATIONS
 from pipeline.plan_file import load_plan
@@ -97,6 +97,21 @@ def test_elsewhere_than_on_a_terminal_a_reading_is_one_line() -> None:
         "last sign of life 0:00:03 ago"
     )
     assert "nobody at work (the last driver: drained)" in second
+
+
+@pytest.mark.parametrize(
+    ("state", "pace"),
+    [
+        (HALF, "2.50 units/s, 1:00:00 left; 4.00 GPU-hours so far"),
+        (replace(HALF, seconds_left=None), "2.50 units/s; 4.00 GPU-hours so far"),
+        (replace(HALF, units_per_second=None, seconds_left=None), "4.00 GPU-hours so far"),
+        (IDLE, "4.00 GPU-hours so far"),
+        (WHOLE, "4.00 GPU-hours so far"),
+        (replace(HALF, keys=WHOLE.keys), "4.00 GPU-hours so far"),
+    ],
+)
+def test_only_unfinished_work_in_progress_has_a_rate_and_a_time_left(state: SweepStatus, pace: str) -> None:
+    assert f" %); {pace}; {len(state.failures)} parts failed" in status_line(state, 0.0)
 
 
 def test_on_a_terminal_a_table_stays() -> None:

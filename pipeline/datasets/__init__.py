@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.datasets.checks import LabelledImages, Split
-from pipeline.datasets.cifar import find_binary, find_python, load_binary, load_python
+from pipeline.datasets.cifar import binary_folder, find_binary, find_python, load_binary, load_python, python_folder
 from pipeline.datasets.digits import find_digits, load_digits
 from pipeline.datasets.image_parquet import find_parquet, load_parquet
 from pipeline.datasets.imagenet16 import find_imagenet16, load_imagenet16
@@ -42,13 +42,13 @@ class Form:
 
     Attributes:
         name: what the YAML and the command line call it.
-        looks_like: what to look for in a folder, for messages.
+        looks_like: takes a row of the table of datasets; returns what to look for in a folder, for messages.
         find: takes a row of the table of datasets, a file or folder and the split; returns what `load` reads, or None.
         load: reads a split.
     """
 
     name: str
-    looks_like: str
+    looks_like: Callable[[DatasetSpec], str]
     find: Callable[[DatasetSpec, Path, Split], Path | None]
     load: Loader
 
@@ -56,11 +56,11 @@ class Form:
 FORMS: dict[str, Form] = {
     row.name: row
     for row in (
-        Form("binary", "cifar-10-batches-bin or cifar-100-binary", find_binary, load_binary),
-        Form("python", "cifar-10-batches-py or cifar-100-python", find_python, load_python),
-        Form("imagenet16", "ImageNet16 with val_data", find_imagenet16, load_imagenet16),
-        Form("digits", "the digits that scikit-learn ships", find_digits, load_digits),
-        Form("parquet", "test.parquet or train.parquet", find_parquet, load_parquet),
+        Form("binary", binary_folder, find_binary, load_binary),
+        Form("python", python_folder, find_python, load_python),
+        Form("imagenet16", lambda _spec: "ImageNet16 with val_data", find_imagenet16, load_imagenet16),
+        Form("digits", lambda _spec: "the digits that scikit-learn ships", find_digits, load_digits),
+        Form("parquet", lambda _spec: "test.parquet or train.parquet", find_parquet, load_parquet),
     )
 }
 """Name to row."""
@@ -114,7 +114,7 @@ def _roots(name: str, path: Path | None) -> tuple[Path, ...]:
 
 def _nothing_found(spec: DatasetSpec, forms: list[Form], path: Path | None, split: Split) -> DatasetError:
     root = data_folder() if path is None else path
-    looked_for = "; or ".join(f"{row.looks_like} ({row.name})" for row in forms)
+    looked_for = "; or ".join(f"{row.looks_like(spec)} ({row.name})" for row in forms)
     got = "nothing of that" if root.exists() else "no such file or folder"
     fetching = f"Run `robust201 fetch {spec.name}`, or " if spec.name in downloads() else ""
     advice = f"{fetching}{f'set {DATA_VARIABLE}' if path is None else 'correct the path'} to where they lie."

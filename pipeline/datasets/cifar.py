@@ -69,6 +69,16 @@ def _find(layout: _Layout, root: Path, split: Split) -> Path | None:
     return root if (root / layout.files[split][0]).is_file() else None
 
 
+def binary_folder(spec: DatasetSpec) -> str:
+    """Name the official folder of the binary version, for messages."""
+    return registry.download(_BINARY[spec.name].download).folder
+
+
+def python_folder(spec: DatasetSpec) -> str:
+    """Name the official folder of the Python version, for messages."""
+    return registry.download(_PYTHON[spec.name].download).folder
+
+
 def find_binary(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
     """Find the folder of the binary version: `root` itself or the official folder below it."""
     return _find(_BINARY[spec.name], root, split)

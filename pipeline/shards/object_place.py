@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 import fsspec
 from fsspec.core import url_to_fs
 
-from pipeline.errors import StorageError, closest
+from pipeline.errors import StorageError, StorageLibraryError, closest
 from pipeline.files import NewFile
 from pipeline.shards.places import SHA_DIGITS, SHARD_NAME, Entry
 
@@ -70,6 +70,12 @@ def check_url(url: str) -> str:
             "expected a URL without a password, got one with. Let the library find it in the environment or in its own "
             "files, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
         )
+    if scheme == "memory":
+        raise ValueError(
+            "expected a store that every process reaches, got memory://, which each process has for itself: what "
+            "workers write there is lost. Name a store such as s3://bucket/prefix, or leave `shards` out to use the "
+            "results folder."
+        )
     if scheme not in fsspec.available_protocols():
         raise ValueError(f"expected a scheme that fsspec knows, got {scheme!r}.{closest(scheme, _usual_schemes())}")
     if scheme in {"file", "local"} and not rest.startswith("/"):
@@ -78,7 +84,7 @@ def check_url(url: str) -> str:
 
 
 def _usual_schemes() -> list[str]:
-    return ["s3", "gs", "abfs", "file", "memory", "hdfs", "sftp"]
+    return ["s3", "gs", "abfs", "file", "hdfs", "sftp"]
 
 
 def folder_of(url: str) -> Path | None:
@@ -112,8 +118,8 @@ class ObjectPlace:
                 except ImportError as error:
                     scheme = self.url.partition("://")[0]
                     extra = _EXTRAS.get(scheme)
-                    advice = f"pip install '{extra}'" if extra else f"the library that fsspec names: {error}"
-                    raise StorageError(
+                    advice = f"it with pip install '{extra}'." if extra else f"what fsspec names: {error}"
+                    raise StorageLibraryError(
                         f"Opening the shards failed for {self.url}: expected the library for {scheme}://, got none "
                         f"installed. Install {advice}"
                     ) from error
