@@ -240,6 +240,8 @@ def _accuracies_of_dataset(dataset: RobustnessDataset) -> Accuracies:
                 what = f"#{architecture} {name} {key} accuracy"
                 accuracies = values_by_strength(value, strengths, what)
                 for strength, accuracy in zip(strengths, accuracies, strict=True):
+                    if accuracy is None:
+                        continue
                     place = name, key if row is None else row.key, strength
                     found.setdefault(place, {})[int(architecture)] = accuracy
     return found

@@ -332,6 +332,8 @@ def _results(
                     values |= columns_of_json(measure, plain[place])
                 check_imported(values, unit.n_images, group.payload["decimals"], name=f"{label} at {strength:g}")
                 results.append(EvaluationResult(part, strength, values, 0.0, {"source": path.name}))
+        except ResultsError as error:
+            raise EvaluationError(str(error)) from error
         except (ValueError, TypeError, KeyError, IndexError) as error:
             raise EvaluationError(
                 f"Importing failed for {label}: expected {len(unit.strengths)} values in the published nesting, got "

@@ -44,7 +44,10 @@ def published(tmp_path_factory) -> Path:
                 continue
             n_strengths = len(row.parameters().strengths)
             for measure in ("accuracy", "confidence", "cm"):
-                values = {i: f"{data} {row.key} {i}" for i in ("0", "309")}
+                matrix = [[len(data), len(row.key)], [n_strengths, 1]]
+                confidence = {"label": matrix, "argmax": matrix, "prediction": [0.5, None]}
+                one = matrix if measure == "cm" else confidence
+                values = {i: one if row.kind == "clean" else [one] * n_strengths for i in ("0", "309")}
                 if measure == "accuracy":
                     values = {
                         i: 0.5 if row.kind == "clean" else [0.5 / (1 + s) for s in range(n_strengths)] for i in values

@@ -5,7 +5,7 @@ import os
 import socket
 import threading
 import zipfile
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,6 +16,7 @@ import yaml
 
 from pipeline.cli_submit import _follow_ray_job
 from pipeline.errors import ConfigError, EvaluationError
+from pipeline.executors.ray_token import read_token_again
 from pipeline.submission import ray_jobs
 from pipeline.submission.access import Access, check_access, find_token
 from pipeline.submission.shipment import code_files, pack, prepare_shipment
@@ -25,11 +26,15 @@ TOKEN = "a-token-of-the-tests-alone"
 
 
 @pytest.fixture(autouse=True)
-def _no_token_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _no_token_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    read_token_again()  # a Ray that an earlier test started in this process set a mode of its own
+    yield
+    monkeypatch.undo()
+    read_token_again()
 
 
 def test_an_address_where_nothing_listens_is_refused(robust201: RunCommand, write_sweep: WriteSweep) -> None:

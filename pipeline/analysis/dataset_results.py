@@ -10,7 +10,9 @@ import pandas as pd
 
 from pipeline.analysis.reader import RobustnessDataset
 from pipeline.analysis.result_files import in_table_order, kind_of, row_of, values_by_strength
+from pipeline.analysis.value_checks import count_classes
 from pipeline.datasets import DATASETS
+from pipeline.errors import ResultsError
 from pipeline.records import CLEAN_STRENGTH
 
 CLEAN = "clean"
@@ -141,8 +143,9 @@ class DatasetResults:
             Rows by key, architecture and strength; nothing for keys without such a file.
 
         Raises:
-            ResultsError: a file is damaged, or lacks a strength.
+            ResultsError: a file is damaged, lacks a strength, or has values of other numbers of classes.
         """
+        n_classes: int | None = None
         for name in in_table_order(self.reader.keys_all):
             if self.reader.files.find(self.name, name, measure) is None:
                 continue
@@ -151,6 +154,14 @@ class DatasetResults:
                 what = f"#{index} {self.name} {name} {measure}"
                 values = [row] if kind_of(name) == "clean" else values_by_strength(row, strengths, what)
                 for strength, value in zip(strengths, values, strict=True):
+                    n_here = count_classes(measure, value)
+                    n_classes = n_here if n_classes is None else n_classes
+                    if n_here != n_classes:
+                        file = self.reader.files.find(self.name, name, measure)
+                        raise ResultsError(
+                            f"Reading #{index} {name} {measure} failed for {file}: expected {n_classes} classes, as "
+                            f"those before, got {n_here}. Export or download it again."
+                        )
                     yield NestedRow(paper_key(name), float(strength), value)
 
 

@@ -19,7 +19,9 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.analysis.value_checks import check_row
 from pipeline.errors import ResultsError
+from pipeline.spaces.nasbench201 import N_ARCHITECTURES
 
 MIN_INDEXED_BYTES = 1 << 16
 """Smaller files are read whole."""
@@ -73,7 +75,7 @@ class JsonRows:
     """
 
     def __init__(self, path: Path, dataset: str, keys: tuple[str, ...], measure: str) -> None:
-        self.path = path
+        self.path, self._key, self._measure = path, keys[0], measure
         with path.open("rb") as stream:
             # Of the open file: the path may name another one before the index is made.
             self._state = FileState.of(os.fstat(stream.fileno()))
@@ -112,9 +114,11 @@ class JsonRows:
             stream.seek(first)
             text = stream.read(stop - first)
         try:
-            return json.loads(text)
+            row = json.loads(text)
         except ValueError as error:
             raise malformed(self.path, f"something else for {identifier} ({error})") from error
+        check_row(self.path, self._key, self._measure, identifier, row)
+        return row
 
 
 def has_indexable_rows(path: Path) -> bool:
@@ -170,6 +174,8 @@ def _make_index(stream: BinaryIO, path: Path, start: int) -> NDArray[np.int64]:
             match = _ID.search(stream.read(first - stream.tell()))
             if match is None:
                 raise malformed(path, f"no id before byte {first}")
+            if int(match[1]) >= N_ARCHITECTURES:
+                raise malformed(path, f"id {match[1].decode()} where 0 to {N_ARCHITECTURES - 1} are architectures")
             rows.append((int(match[1]), first, place + 1))
             end_of_last = place + 1
     return np.array(rows, dtype=np.int64).reshape(-1, 3)
@@ -226,7 +232,7 @@ def _load_index(path: Path, state: FileState) -> NDArray[np.int64] | None:
         with contextlib.suppress(OSError, ValueError, EOFError):
             table: NDArray[np.int64] = np.load(place, allow_pickle=False)
             if table.dtype == np.int64 and table.ndim == 2 and table.shape[1] == 3:
-                return table
+                return table if (table[:, 0] < N_ARCHITECTURES).all() else None
     return None
 
 

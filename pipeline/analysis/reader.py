@@ -347,7 +347,7 @@ class RobustnessDataset:
             if explicit or self.files.find(dataset, name, measure) is not None
         ]
         for given, held in ((data, {table.dataset for table in tables}), (key, {table.key for table in tables})):
-            for name in () if given is None else _as_list(given):
+            for name in () if given is None or not (datasets and keys) else _as_list(given):
                 if name not in held:
                     raise self.files.absence(*((name, keys[0]) if given is data else (datasets[0], name)), measure)
         return make_frame(tables, self.meta["ids"], numeric=measure == "accuracy", wide=wide, isomorphs=isomorphs)

@@ -9,6 +9,7 @@ from typing import Any
 from pipeline.analysis import json_index
 from pipeline.analysis.json_index import FileState, JsonRows, has_indexable_rows
 from pipeline.analysis.row_stream import read_pieces, stream_rows
+from pipeline.analysis.value_checks import check_ids, check_row, check_rows, is_id
 from pipeline.errors import FormatVersionError, ResultsError, closest
 from pipeline.perturbations import PERTURBATIONS, SEVERITIES, Perturbation
 from pipeline.records import CLEAN_STRENGTH
@@ -124,6 +125,27 @@ def read_json(file: Path, missing: Any = _REQUIRED) -> Any:
         ) from error
 
 
+def _read_object(file: Path) -> dict[str, Any] | None:
+    """Read a JSON object; None where there is no file."""
+    if not file.is_file():
+        return None
+    content = read_json(file)
+    if not isinstance(content, dict):
+        raise ResultsError(
+            f"Opening a dataset failed for {file}: expected a JSON object, got {str(content)[:40]!r}. "
+            "Export or download the dataset again."
+        )
+    return content
+
+
+def _is_sound_sweep(sweep: Mapping[str, Any]) -> bool:
+    strengths, measurements = sweep.get("strengths"), sweep.get("measurements")
+    if not isinstance(strengths, dict) or not isinstance(measurements, list):
+        return False
+    by_key = list(strengths.values())
+    return all(isinstance(keys, dict) and all(isinstance(row, list) for row in keys.values()) for keys in by_key)
+
+
 class ResultFiles:
     """The files of one dataset folder.
 
@@ -156,11 +178,12 @@ class ResultFiles:
             )
         told = (path / META_FILE).is_file()
         self.meta: dict[str, Any] = read_json(path / META_FILE) if told else self._meta_of_parquet()
-        self.sweep: dict[str, Any] | None = read_json(path / SWEEP_FILE, missing=None)
-        self.missing: dict[str, dict[str, dict[str, list[float]]]] = read_json(path / MISSING_FILE, missing={})
+        self.sweep: dict[str, Any] | None = _read_object(path / SWEEP_FILE)
+        self.missing: dict[str, dict[str, dict[str, list[float]]]] = _read_object(path / MISSING_FILE) or {}
         try:
             sound = all({"nb201-string", "isomorph"} <= row.keys() for row in self.meta["ids"].values())
             sound = sound and all(isinstance(values, list) for values in self.meta["epsilons"].values())
+            sound = sound and all(map(is_id, self.meta["ids"]))
         except (KeyError, TypeError, AttributeError):
             sound = False
         if not sound:
@@ -173,6 +196,11 @@ class ResultFiles:
             raise FormatVersionError(
                 f"Opening a dataset failed for {path / SWEEP_FILE}: expected format {EXPORT_FORMAT}, got {version}. "
                 "Read it with the version of robust201 that wrote it, or export it again."
+            )
+        if self.sweep is not None and not _is_sound_sweep(self.sweep):
+            raise ResultsError(
+                f"Opening a dataset failed for {path / SWEEP_FILE}: expected strengths by dataset and key, and a list "
+                "of measurements, got something else. Export or download the dataset again."
             )
 
     def planned(self, dataset: str) -> Mapping[str, Sequence[float]] | None:
@@ -253,7 +281,9 @@ class ResultFiles:
         if file.suffix == ".parquet":
             from pipeline.analysis.parquet_results import read_rows
 
-            return read_rows(file, measure, int(identifier))[identifier]
+            row = read_rows(file, measure, int(identifier))[identifier]
+            check_row(file, key, measure, identifier, row)
+            return row
         return self.rows(dataset, key, measure)[identifier]
 
     def rows(self, dataset: str, key: str, measure: str) -> Rows:
@@ -298,11 +328,16 @@ class ResultFiles:
         if file.suffix == ".parquet":
             from pipeline.analysis.parquet_results import iter_rows
 
-            yield from iter_rows(file, measure)
+            rows = iter_rows(file, measure)
         elif file.stat().st_size < json_index.MIN_INDEXED_BYTES:
             yield from self.read(dataset, key, measure).items()
+            return
         else:
-            yield from stream_rows(file, dataset, spellings(key), measure)
+            rows = stream_rows(file, dataset, spellings(key), measure)
+        for identifier, row in rows:
+            check_ids(file, key, measure, (identifier,), self.meta["ids"])
+            check_row(file, key, measure, identifier, row)
+            yield identifier, row
 
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
         """Read a measurement: value by id.
@@ -316,7 +351,7 @@ class ResultFiles:
         if file.suffix == ".parquet":
             from pipeline.analysis.parquet_results import read_rows
 
-            return read_rows(file, measure)
+            return self._checked(file, key, measure, read_rows(file, measure))
         payload = read_json(file)
         for spelling in spellings(key):
             try:
@@ -324,11 +359,16 @@ class ResultFiles:
             except (KeyError, TypeError):
                 continue
             if isinstance(rows, dict):
-                return rows
+                return self._checked(file, key, measure, rows)
         raise ResultsError(
             f"Reading failed for {file}: expected {{{dataset}: {{{key}: {{{measure}: {{id: value}}}}}}}}, "
             "got something else. Export or download it again."
         )
+
+    def _checked(self, file: Path, key: str, measure: str, rows: dict[str, Any]) -> dict[str, Any]:
+        check_ids(file, key, measure, rows, self.meta["ids"])
+        check_rows(file, key, measure, rows)
+        return rows
 
     def count_architectures(self, datasets: Iterable[str], keys: Sequence[str]) -> int:
         """Count the architectures in the first file of accuracies; 0 where there is none, or none that is sound."""
@@ -342,7 +382,9 @@ class ResultFiles:
 
     def absence(self, dataset: str, key: str, measure: str) -> ResultsError:
         """Make the error of a missing file, which names the closest name where one is unknown."""
-        folders = sorted(path.name for path in self.path.iterdir() if path.is_dir())
+        held = {path.name for path in self.path.iterdir() if path.is_dir() and not path.name.startswith(".")}
+        by_name = {name for name in held - {PARQUET_FOLDER} if not name.startswith("dataset=")}
+        folders = sorted(by_name | self.keys_of_parquet().keys())
         measures = (*MEASURES, *OPTIONAL_MEASURES)
         if dataset not in folders:
             what = f"a dataset of {self.path}, got {dataset!r}.{closest(dataset, folders)}"

@@ -22,7 +22,7 @@ def own_token() -> Iterator[None]:
         os.environ["RAY_AUTH_MODE"] = "token"
     if before["RAY_AUTH_TOKEN"] is None and before["RAY_AUTH_TOKEN_PATH"] is None:
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-    _read_token_again()
+    read_token_again()
     try:
         yield
     finally:
@@ -31,10 +31,10 @@ def own_token() -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
-        _read_token_again()
+        read_token_again()
 
 
-def _read_token_again() -> None:
+def read_token_again() -> None:
     """Let Ray in this process, which reads mode and token once, take them from the environment again."""
     Config.initialize("")  # as ray._private.authentication.authentication_token_setup does
     AuthenticationTokenLoader.instance().reset_cache()

@@ -1,0 +1,149 @@
+"""What a file of results may hold: ids of the space's architectures, and values of their measurement's form."""
+
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pipeline.errors import ResultsError
+from pipeline.spaces.nasbench201 import N_ARCHITECTURES
+
+CLEAN = "clean"
+
+_CONFIDENCES = {"label": 2, "argmax": 2, "prediction": 1}
+"""Axes of each part of a confidence."""
+
+
+def is_id(text: str) -> bool:
+    """Whether a text is the id of an architecture, spelled as the published files do: ``"0"`` to ``"15624"``."""
+    return text.isascii() and text.isdecimal() and str(int(text[:9])) == text and int(text) < N_ARCHITECTURES
+
+
+def check_ids(file: Path, key: str, measure: str, found: Iterable[str], known: Mapping[str, Any]) -> None:
+    """Check that the ids of a file are architectures.
+
+    Args:
+        file: for the error, as are the next two.
+        key: in any spelling.
+        measure: name of the measurement.
+        found: ids in the file.
+        known: ids of meta.json.
+
+    Raises:
+        ResultsError: one is not known.
+    """
+    for identifier in found:
+        if identifier not in known:
+            raise ResultsError(
+                f"Reading {key} {measure} failed for {file}: expected ids of architectures, 0 to "
+                f"{N_ARCHITECTURES - 1}, got {identifier!r}. Export or download it again."
+            )
+
+
+def check_rows(file: Path, key: str, measure: str, rows: Mapping[str, Any]) -> None:
+    """Check the values of many architectures (see `check_row`)."""
+    if measure == "accuracy" and _are_all_fractions(rows, clean=key == CLEAN):
+        return
+    for identifier, row in rows.items():
+        check_row(file, key, measure, identifier, row)
+
+
+def check_row(file: Path, key: str, measure: str, identifier: str, row: Any) -> None:
+    """Check the value of one architecture; how many strengths it has is left to `values_by_strength`.
+
+    Args:
+        file: for the error, as is `identifier`.
+        key: in any spelling; of ``clean``, a value has no strengths.
+        measure: name of the measurement; those without a rule here pass.
+        identifier: id of the architecture.
+        row: as in the file.
+
+    Raises:
+        ResultsError: an accuracy is neither null nor in [0, 1]; a confusion matrix is not square or not of finite
+            numbers; a confidence lacks a part, or has one of another shape or with something else than finite numbers
+            and null.
+    """
+    form = _FORMS.get(measure)
+    if form is None:
+        return
+    described, fits = form
+    if not fits(row, key == CLEAN):
+        text = repr(row)
+        shown = text if len(text) <= 60 else f"{text[:57]}..."
+        per = "" if key == CLEAN else ", one a strength"
+        raise ResultsError(
+            f"Reading #{identifier} {key} {measure} failed for {file}: expected {described}{per}, got {shown}. "
+            "Export or download it again."
+        )
+
+
+def count_classes(measure: str, value: Any) -> int | None:
+    """Count the classes that a value of one strength is of; None where the measurement does not tell."""
+    if measure == "cm":
+        return len(value)
+    return len(value["label"]) if measure == "confidence" else None
+
+
+def _are_all_fractions(rows: Mapping[str, Any], *, clean: bool) -> bool:
+    """Whether all accuracies fit, in one go; where this says no, one by one may still say yes."""
+    values = rows.values()
+    if not clean and not all(type(row) is list for row in values):
+        return False
+    flat = list(values if clean else chain.from_iterable(values))
+    if not {type(value) for value in flat} <= {float, int}:
+        return False
+    numbers = np.array(flat, dtype=np.float64)
+    return bool(((numbers >= 0) & (numbers <= 1)).all())
+
+
+def _are_accuracies(row: Any, clean: bool) -> bool:
+    values = row if isinstance(row, list) and not clean else [row]
+    # NaN fails the comparison, and True is an int; null is a number that is missing.
+    return all(value is None or (type(value) in (float, int) and 0 <= value <= 1) for value in values)
+
+
+def _are_matrices(row: Any, clean: bool) -> bool:
+    array = _numbers(row, missing_ok=False)
+    return array is not None and array.ndim == 3 - clean and array.shape[-1] == array.shape[-2] > 0
+
+
+def _are_confidences(row: Any, clean: bool) -> bool:
+    if isinstance(row, list) and not clean:
+        return all(_are_confidences(value, True) for value in row)
+    if not isinstance(row, dict) or not _CONFIDENCES.keys() <= row.keys():
+        return False
+    shapes = []
+    for name, n_axes in _CONFIDENCES.items():
+        array = _numbers(row[name], missing_ok=True)
+        if array is None or array.ndim != n_axes + (not clean):
+            return False
+        shapes.append(array.shape)
+    label, argmax, prediction = shapes
+    same = label == argmax and label[:-2] == prediction[:-1]
+    return bool(same and label[-1] == label[-2] > 0 and prediction[-1] == 2)
+
+
+def _numbers(nested: Any, *, missing_ok: bool) -> "np.ndarray[Any, np.dtype[Any]] | None":
+    """Make an array of nested lists of numbers; None where they are ragged or hold something else."""
+    try:
+        array = np.array(nested)
+    except (ValueError, OverflowError):
+        return None
+    if array.dtype.kind == "O" and missing_ok:
+        if not {type(value) for value in array.flat} <= {float, int, type(None)}:
+            return None
+        array = array.astype(np.float64)
+    if array.dtype.kind not in "iuf":
+        return None
+    bad = np.isinf(array) if missing_ok else ~np.isfinite(array)
+    return None if bad.any() else array
+
+
+_FORMS = {
+    "accuracy": ("a fraction in [0, 1]", _are_accuracies),
+    "cm": ("a square matrix of numbers", _are_matrices),
+    "confidence": ("label and argmax, square matrices of numbers, and prediction, two numbers", _are_confidences),
+}
+"""What each measurement's values are, in words, and whether a row of them fits."""
