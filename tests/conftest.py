@@ -2,6 +2,7 @@
 
 import os
 import re
+import secrets
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 hypothesis.settings.register_profile("robust201", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("robust201")
+
+# The clusters that tests start themselves would else let Ray write a token into the user's home, readable to all.
+os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 TINY_ARCHITECTURES = (0, 21)
