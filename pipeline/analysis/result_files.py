@@ -382,9 +382,9 @@ class ResultFiles:
 
     def absence(self, dataset: str, key: str, measure: str) -> ResultsError:
         """Make the error of a missing file, which names the closest name where one is unknown."""
-        held = {path.name for path in self.path.iterdir() if path.is_dir() and not path.name.startswith(".")}
-        by_name = {name for name in held - {PARQUET_FOLDER} if not name.startswith("dataset=")}
-        folders = sorted(by_name | self.keys_of_parquet().keys())
+        names = {path.name for path in self.path.iterdir() if path.is_dir()} - {PARQUET_FOLDER}
+        held = {name for name in names if not name.startswith((".", "dataset="))}
+        folders = sorted(held | self.keys_of_parquet().keys())
         measures = (*MEASURES, *OPTIONAL_MEASURES)
         if dataset not in folders:
             what = f"a dataset of {self.path}, got {dataset!r}.{closest(dataset, folders)}"
@@ -392,8 +392,8 @@ class ResultFiles:
             known = [*PERTURBATIONS, *(row.published_key for row in PERTURBATIONS.values())]
             what = f"a known key, got {key!r}.{closest(key, known)}"
         elif measure not in measures:
-            held = [name for name in measures if self.find(dataset, key, name) is not None]
-            what = f"a measurement of {self.path / dataset}, got {measure!r}.{closest(measure, held or measures)}"
+            measured = [name for name in measures if self.find(dataset, key, name) is not None]
+            what = f"a measurement of {self.path / dataset}, got {measure!r}.{closest(measure, measured or measures)}"
         else:
             lacking = any(spelling in self.missing.get(dataset, {}) for spelling in spellings(key))
             why = "this is a partial export, see missing.json" if lacking else "it was not evaluated, or not downloaded"
