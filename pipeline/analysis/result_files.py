@@ -382,9 +382,10 @@ class ResultFiles:
 
     def absence(self, dataset: str, key: str, measure: str) -> ResultsError:
         """Make the error of a missing file, which names the closest name where one is unknown."""
-        names = {path.name for path in self.path.iterdir() if path.is_dir()} - {PARQUET_FOLDER}
-        held = {name for name in names if not name.startswith((".", "dataset="))}
-        folders = sorted(held | self.keys_of_parquet().keys())
+        held = {path.name for path in self.path.iterdir() if path.is_dir()} - {PARQUET_FOLDER}
+        folders = sorted(
+            {name for name in held if not name.startswith((".", "dataset="))} | self.keys_of_parquet().keys()
+        )
         measures = (*MEASURES, *OPTIONAL_MEASURES)
         if dataset not in folders:
             what = f"a dataset of {self.path}, got {dataset!r}.{closest(dataset, folders)}"
