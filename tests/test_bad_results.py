@@ -76,14 +76,16 @@ def test_a_results_path_that_is_something_else(
     assert read_tree(tmp_path) == before
 
 
-@pytest.mark.parametrize("kind", ["file", "foreign", "results"])
+@pytest.mark.parametrize("kind", ["file", "foreign", "other files", "results", "inside results"])
 def test_an_export_spares_what_is_there(robust201: RunCommand, finished: Path, tmp_path: Path, kind: str) -> None:
-    out = finished if kind == "results" else tmp_path / "out"
+    out = {"results": finished, "inside results": finished / "shards"}.get(kind, tmp_path / "out")
     if kind == "file":
         out.write_text("mine")
     if kind == "foreign":
         out.mkdir()
         (out / "meta.json").write_text("mine")
+    if kind == "other files":
+        (out / "notes").mkdir(parents=True)
     before = read_tree(tmp_path)
     robust201("export", finished, out).refusal(2)
     assert read_tree(tmp_path) == before

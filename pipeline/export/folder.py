@@ -137,19 +137,24 @@ class ExportFolder:
             planned: names of the files to come, relative to it.
 
         Raises:
-            InputError: a file of that name is there that no export listed, or `path` is a file.
+            InputError: `path` is a file, lies in a results folder, or holds something that no export listed.
         """
         self.path = path
         self.written: dict[str, WrittenFile] = {}
-        make_folder(path)
-        if (path / "format.json").exists():
+        results = next((one for one in (path, *path.resolve().parents) if (one / "format.json").exists()), None)
+        if results is not None:
             raise InputError(
-                f"Exporting failed for {path}: expected a new folder or an earlier export, got a results folder. "
-                "Choose another folder."
+                f"Exporting failed for {path}: expected a new folder or an earlier export, got the results folder "
+                f"{results} or one inside it. Choose another folder."
             )
+        make_folder(path)
         self._earlier, journaled = _listed_files(path)
         owned = self._earlier | {CHECKSUM_FILE} if self._earlier else set()
         foreign = sorted(name for name in {*planned, CHECKSUM_FILE} if (path / name).exists() and name not in owned)
+        if not self._earlier:
+            foreign += sorted(
+                entry.name for entry in path.iterdir() if entry.name[0] != "." and entry.name not in foreign
+            )
         if foreign:
             raise InputError(
                 f"Exporting failed for {path}: expected a new folder or an earlier export, got {len(foreign)} files "
