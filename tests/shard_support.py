@@ -9,6 +9,7 @@ import torch
 from pipeline import noise
 from pipeline.measurements import Accumulator
 from pipeline.records import EvaluationResult, Part, Unit, unit_id
+from pipeline.shards import ShardStore
 
 ALL = ("accuracy", "confidence", "cm", "predictions")
 DEFAULT = ("accuracy", "confidence", "cm")
@@ -108,3 +109,14 @@ def assert_all_there(store, units, measurements=DEFAULT):
             assert_equal_values(store.values(unit, strength, inventory, measurements), expected)
     assert store.verify() == []
     return inventory
+
+
+INDEXED_UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for architecture in range(8)]
+
+
+def make_indexed_store(root):
+    """A store of one shard a unit."""
+    store = ShardStore.create(root)
+    for unit in INDEXED_UNITS:
+        store.commit(make_results(unit))
+    return store

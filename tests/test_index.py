@@ -18,15 +18,17 @@ from pipeline.shards.inventory import columns_of
 from tests.shard_support import (
     ALL,
     DEFAULT,
+    INDEXED_UNITS,
     cold_facts,
     facts_of,
     flip_middle_bit,
     index_files,
+    make_indexed_store,
     make_results,
     make_unit,
 )
 
-UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for architecture in range(8)]
+UNITS = INDEXED_UNITS
 
 
 @pytest.fixture(autouse=True)
@@ -36,10 +38,7 @@ def write_always(monkeypatch):
 
 @pytest.fixture
 def store(tmp_path):
-    store = ShardStore.create(tmp_path / "results")
-    for unit in UNITS:
-        store.commit(make_results(unit))
-    return store
+    return make_indexed_store(tmp_path / "results")
 
 
 @pytest.fixture

@@ -11,9 +11,18 @@ from pipeline.executors import make_executor
 from pipeline.shards import ShardStore, index, places
 from pipeline.shards.folder import ResultsFolder, network_of
 from pipeline.sweep import run_sweep
-from tests.shard_support import cold_facts, facts_of, flip_middle_bit, index_files, make_results, make_unit
+from tests.shard_support import (
+    INDEXED_UNITS,
+    cold_facts,
+    facts_of,
+    flip_middle_bit,
+    index_files,
+    make_indexed_store,
+    make_results,
+    make_unit,
+)
 
-UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for architecture in range(8)]
+UNITS = INDEXED_UNITS
 
 
 @pytest.fixture(autouse=True)
@@ -23,10 +32,7 @@ def write_always(monkeypatch):
 
 @pytest.fixture
 def store(tmp_path):
-    store = ShardStore.create(tmp_path / "results")
-    for unit in UNITS:
-        store.commit(make_results(unit))
-    return store
+    return make_indexed_store(tmp_path / "results")
 
 
 @pytest.fixture

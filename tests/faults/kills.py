@@ -1,5 +1,9 @@
 """Processes that are killed: a worker, the driver, a raylet, all of Ray, and a worker at each step of a commit."""
 
+from collections.abc import Callable
+
+import psutil
+
 from pipeline.files import WRITE_STEPS
 from tests.faults.processes import is_ray, is_raylet, kill
 from tests.faults.trial import N_UNITS, Command, Trial
@@ -50,24 +54,21 @@ def kill_driver(trial: Trial) -> None:
 
 def kill_raylet(trial: Trial) -> None:
     """Kill -9 the raylet of a run on this machine."""
-    trial.zombie_seconds = _WITHOUT_RAY_SECONDS
-    trial.write_sweep()
-    trial.order(pace=_PACE)
-    for _ in range(trial.repeats):
-        command = _start_in_the_middle(trial)
-        trial.injected["raylets killed"] += kill(filter(is_raylet, trial.family()))
-        trial.finish(command, {3}, seconds=120)
-    trial.resume()
+    _kill_ray(trial, is_raylet, "raylets killed")
 
 
 def kill_head(trial: Trial) -> None:
     """Kill -9 every process of Ray at once."""
+    _kill_ray(trial, is_ray, "heads killed")
+
+
+def _kill_ray(trial: Trial, is_victim: Callable[[psutil.Process], bool], what: str) -> None:
     trial.zombie_seconds = _WITHOUT_RAY_SECONDS
     trial.write_sweep()
     trial.order(pace=_PACE)
     for _ in range(trial.repeats):
         command = _start_in_the_middle(trial)
-        trial.injected["heads killed"] += bool(kill(filter(is_ray, trial.family())))
+        trial.injected[what] += bool(kill(filter(is_victim, trial.family())))
         trial.finish(command, {3}, seconds=120)
     trial.resume()
 
