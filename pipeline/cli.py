@@ -94,6 +94,7 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Count a sweep's units and evaluations, and estimate bytes and GPU-hours."""
+    from pipeline.adoption import check_taking
     from pipeline.inputs import Inputs
     from pipeline.plan import assumed_facts, make_plan
     from pipeline.sweep import prepare_sweep
@@ -106,6 +107,7 @@ def plan(
     if save:
         prepare_sweep(config, say=console.say)
     elif not dry_run:
+        check_taking(config)
         Inputs(config, console.say).check()
     summary = make_plan(config, assumed_facts(config)).summary()
     if as_json:
@@ -193,7 +195,7 @@ def merge(
     """Join the results of several clusters: afterwards status and export see one sweep."""
     from pipeline.sweep import merge_results
 
-    report, other_plans = merge_results(sources, into)
+    report, other_plans = merge_results(sources, into, say=console.say)
     typer.echo(f"Joined {report.added} shards, {report.present} were there already.")
     for source in other_plans:
         console.say(f"{source} was planned otherwise; its evaluations are kept, the plan of {sources[0]} decides.")

@@ -38,6 +38,7 @@ def export(
     ] = None,
 ) -> None:
     """Write `<dataset>/<key>_<measurement>.json` and meta.json from the shards of a complete sweep."""
+    from pipeline.adoption import explain_unused, read_inventory
     from pipeline.errors import ConfigError
     from pipeline.export import export_dataset, parse_key_style
     from pipeline.export.compression import parse_compression
@@ -56,7 +57,7 @@ def export(
     planned, store = load_any_plan(results), ShardStore.open(results)
     if processes is not None and processes > MAX_PROCESSES:
         console.say(f"{processes} processes may hold more than 1.5 GB together; up to {MAX_PROCESSES} do not.")
-    inventory = store.inventory(verify="all", on_damage="raise")
+    inventory = read_inventory(planned, store, verify="all")
     with console.counting("Exporting rows") as progress:
         report = export_dataset(
             planned,
@@ -72,7 +73,10 @@ def export(
             processes=processes or default_processes(),
             progress=progress,
         )
-    raise typer.Exit(console.show_export(report))
+    code = console.show_export(report)
+    for line in explain_unused(planned, inventory, results):
+        console.say(line)
+    raise typer.Exit(code)
 
 
 def verify(
@@ -113,7 +117,10 @@ def compare(
 
 def import_json(
     dataset: Annotated[Path, typer.Argument(help="A published or exported dataset's folder, keys in either style.")],
-    results: Annotated[Path, typer.Argument(help="Results folder; made if absent, or holding an earlier import.")],
+    results: Annotated[
+        Path,
+        typer.Argument(help="Results folder; made if absent, or holding an import, or a sweep with take_imported."),
+    ],
 ) -> None:
     """Store the results of a JSON dataset as shards, to verify, compare and export them again."""
     from pipeline.json_import import import_json as import_from

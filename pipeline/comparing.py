@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.adoption import read_inventory
 from pipeline.analysis.reader import RobustnessDataset
 from pipeline.analysis.result_files import RESULTS_FOLDER_FILE, row_of, values_by_strength
 from pipeline.errors import InputError
@@ -206,7 +207,10 @@ def read_decimals(folder: Path, accuracies: Accuracies) -> int | None:
     """
     told: dict[str, Any]
     if (folder / RESULTS_FOLDER_FILE).is_file():
-        told = load_any_plan(folder).meta_payload()
+        plan = load_any_plan(folder)
+        inventory = read_inventory(plan, ShardStore.open(folder))
+        told = plan.meta_payload()
+        told["protocols"] = [*told["protocols"], *map(inventory.protocol, inventory.adopted_protocols)]
     else:
         sweep = RobustnessDataset(folder).sweep
         if sweep is None:
@@ -220,7 +224,7 @@ def read_decimals(folder: Path, accuracies: Accuracies) -> int | None:
 
 def _accuracies_of_shards(folder: Path) -> Accuracies:
     plan, store = load_any_plan(folder), ShardStore.open(folder)
-    inventory = store.inventory(on_damage="raise")
+    inventory = read_inventory(plan, store)
     found: dict[Place, dict[int, float]] = {}
     for unit in plan.units:
         for strength in unit.strengths:

@@ -137,6 +137,7 @@ class SweepConfig(Section):
     name: Annotated[str, Field(pattern=r"^[\w.-]+$")]
     results: ConfigPath
     shards: ShardsUrl | None = None
+    take_imported: bool = False
     space: Literal["nasbench201"] = "nasbench201"
     architectures: Literal["evaluated"] | tuple[int | str, ...] = "evaluated"
     network: NetworkSection = NetworkSection()

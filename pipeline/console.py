@@ -66,13 +66,14 @@ def show_duration(seconds: float | None) -> str:
 def show_outlook(outlook: Outlook) -> None:
     """Say what is done, what is missing and what cannot be used, before a run begins."""
     total = outlook.plan.n_evaluations
+    imported = f" ({outlook.imported} of them imported)" if outlook.plan.config.take_imported else ""
     say(
-        f"Planned {total} evaluations in {len(outlook.plan.units)} units: {outlook.done} done, "
+        f"Planned {total} evaluations in {len(outlook.plan.units)} units: {outlook.done} done{imported}, "
         f"{total - outlook.done} missing."
     )
     for shard in outlook.damaged:
         say(f"Damaged shard set aside, its evaluations are computed again: {shard}")
-    for line in outlook.stale:
+    for line in (*outlook.mixing, *outlook.stale):
         say(line)
 
 
@@ -257,12 +258,12 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
         what = f"{len(problems)} problems found" if problems else _describe_checked(verdict)
         out.print(what, markup=False, highlight=False)
     if verdict.requeued:
-        from pipeline.plan_file import IMPORTED_FILE
+        from pipeline.plan_file import IMPORTED_FILE, PLAN_FILE
 
-        imported = (results / IMPORTED_FILE).is_file()
-        again = f"import it again with: robust201 import-json DATASET {results}"
-        computed = f"compute it again with: robust201 run SWEEP.yaml ({results})"
-        say(f"What was in them counts as missing; {again if imported else computed}")
+        imported, planned = ((results / name).is_file() for name in (IMPORTED_FILE, PLAN_FILE))
+        ways = [f"compute it again with: robust201 run SWEEP.yaml ({results})"] if planned or not imported else []
+        ways += [f"import it again with: robust201 import-json DATASET {results}"] if imported else []
+        say(f"What was in them counts as missing; {', or what was imported: '.join(ways)}")
     if verdict.sound:
         return 3 if verdict.n_missing else 0
     return 3 if verdict.requeued and not verdict.export else 4

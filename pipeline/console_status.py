@@ -71,6 +71,8 @@ def show_status(state: SweepStatus) -> None:
     console.show_table(f"Sweep {state.name}", ("", "done", "of", ""), rows)
     for line in (_show_workers(state), _show_pace(state), _count_failures(state)):
         out.print(line, markup=False, highlight=False)
+    if state.imported:
+        out.print(f"{state.imported} of the evaluations done were imported, not computed")
     if state.stale:
         out.print(f"{state.stale} evaluations in the folder belong to another protocol or sweep and are not used")
     for shard in state.damaged:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from pipeline.adoption import read_inventory
 from pipeline.analysis.plots import save_plots
 from pipeline.analysis.reader import RobustnessDataset
 from pipeline.analysis.report import write_report
@@ -76,7 +77,7 @@ def run_demo(
     say("Exporting")
     plan, store = load_plan(config.results), ShardStore.open(config.results)
     dataset = out / "dataset"
-    export_dataset(plan, store, store.inventory(verify="all", on_damage="raise"), dataset)
+    export_dataset(plan, store, read_inventory(plan, store, verify="all"), dataset)
     say("Drawing")
     reader = RobustnessDataset(dataset)
     plots = tuple(save_plots(reader, out / "plots", figures=DEMO_FIGURES))

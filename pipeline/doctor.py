@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from pipeline.adoption import check_taking
 from pipeline.config import SweepConfig
 from pipeline.datasets import DATASETS
 from pipeline.doctor_machines import Finding, examine_clock, examine_cluster, examine_device, examine_gpus
@@ -18,6 +19,7 @@ from pipeline.errors import RobustError
 from pipeline.files import show_bytes
 from pipeline.inputs import Inputs
 from pipeline.plan import assumed_facts, make_plan
+from pipeline.plan_file import IMPORTED_FILE
 
 PACKAGES = ("torch", "foolbox", "pyautoattack", "ray", "pyarrow", "numpy", "pandas")
 _REINSTALL = "Install robust201 again with -c constraints.txt."
@@ -45,6 +47,7 @@ def examine(config: SweepConfig | None, *, address: str | None = None) -> Iterat
 def _examine_sweep(config: SweepConfig) -> Iterator[Finding]:
     yield from _attempt("device", lambda: [examine_device(config)])
     yield from _attempt("results", lambda: [_examine_results(config.results)])
+    yield from _attempt("imported results", lambda: _examine_imported(config))
     if url := config.shards:
         yield from _attempt("shards", lambda: [_examine_shards(url)])
     yield from _attempt("disk", lambda: [_examine_space(config)])
@@ -115,6 +118,13 @@ def _examine_results(results: Path) -> Finding:
         return Finding(
             "results", ok=False, detail=f"{folder}: {error.strerror}", fix="Name another folder by `results`."
         )
+
+
+def _examine_imported(config: SweepConfig) -> Iterator[Finding]:
+    """Say nothing where there are no imported results."""
+    check_taking(config)
+    if (config.results / IMPORTED_FILE).is_file():
+        yield Finding("imported results", ok=True, detail="the sweep takes them")
 
 
 def _examine_shards(url: str) -> Finding:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from pipeline.files import write_text
 from pipeline.perturbations import PERTURBATIONS
 from pipeline.plan import Plan
 from pipeline.plan_file import IMPORTED_FILE, PLAN_FILE, load_plan
-from pipeline.records import IMPORTED, Protocol, Unit, content_digest, unit_id
+from pipeline.records import IMPORTED, Protocol, Unit, unit_id
 from pipeline.spaces import nasbench201
 
 _FORMAT = 1
@@ -39,10 +40,10 @@ class ImportedGroup:
     measurements: tuple[str, ...]
     payload: Mapping[str, Any]
 
-    @property
+    @cached_property
     def protocol(self) -> Protocol:
         """The protocol; its digest tells that the results were imported."""
-        return Protocol(self.payload, f"{IMPORTED}-{content_digest(self.payload)}")
+        return Protocol.of(self.payload)
 
     def unit(self, architecture: int) -> Unit:
         """The unit of one architecture."""
@@ -139,7 +140,7 @@ def load_imported_plan(results: Path) -> ImportedPlan:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"Reading the imported plan failed for {path}: expected a plan, got other content ({error!r}). "
-            "Import the dataset again."
+            "Delete it, and import every dataset of the folder again."
         ) from error
 
 

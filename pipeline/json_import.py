@@ -9,23 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from pipeline import __version__
 from pipeline.analysis.json_index import JsonRows, has_indexable_rows
 from pipeline.analysis.reader import RobustnessDataset
 from pipeline.analysis.result_files import MEASURES, OPTIONAL_MEASURES, PARQUET_FOLDER, Rows, spellings
-from pipeline.datasets import DATASETS
 from pipeline.errors import EvaluationError, InputError, ResultsError
-from pipeline.export.card import CARD_FILE
 from pipeline.export.compression import compression_of, decompress_to
 from pipeline.files import sha256_of
+from pipeline.import_origins import read_licence, read_origin
 from pipeline.imported_plan import ImportedGroup, ImportedPlan, load_imported_plan
 from pipeline.lease import Lease
 from pipeline.measurements import COLUMNS, MEASUREMENTS
 from pipeline.perturbations import PERTURBATIONS
-from pipeline.plan_file import IMPORTED_FILE, PLAN_FILE
+from pipeline.plan_file import IMPORTED_FILE, PLAN_FILE, load_plan
 from pipeline.records import IMPORTED, EvaluationResult, Part
 from pipeline.shards import Inventory, ShardStore
 from pipeline.shards.imported import check_imported
@@ -58,7 +56,8 @@ def import_json(
 ) -> JsonImportReport:
     """Store the results of a JSON dataset in a results folder.
 
-    The folder may hold an earlier import, which is added to. A measurement of a key that is imported again takes the
+    The folder may hold an earlier import, which is added to, and the results of a sweep that takes imported ones, of
+    which none is changed. A measurement of a key that is imported again takes the
     place of what was there; measurements that the key had and the files lack stay. Files are read row by row,
     compressed ones by way of a temporary file in the results folder, and each key of a dataset becomes one shard.
 
@@ -72,8 +71,8 @@ def import_json(
 
     Raises:
         ResultsError: the folder is no dataset, or a file is damaged or contradicts another.
-        InputError: the results folder holds a sweep of its own, or measurements of other architectures or strengths
-            that would have to be joined with those of the files.
+        InputError: the results folder holds a sweep that takes no imported results, or measurements of other
+            architectures or strengths that would have to be joined with those of the files.
         LeaseHeldError: another import, or a driver, is at work in the results folder.
     """
     dataset = RobustnessDataset(source)
@@ -88,18 +87,24 @@ def import_json(
             f"Importing failed for {source}: expected files <dataset>/<key>_<measurement>.json of a known dataset and "
             "key, got none. Name the unpacked dataset's folder."
         )
-    if (results / PLAN_FILE).is_file():
-        raise InputError(
-            f"Importing failed for {results}: expected a new folder or an earlier import, got the results of a sweep. "
-            "Import into a folder of its own, and hold the two together with: robust201 compare"
-        )
+    _check_taking(results)
     store = ShardStore.create(results)
     with Lease.acquire(results):
+        _check_taking(results)  # a sweep may have been planned while the lease was waited for
         n_evaluations = _import_groups(dataset, store, places, progress)
         held = load_imported_plan(results)
     everywhere = set(held.measurements)
     some = {measurement for group in held.groups for measurement in group.measurements}
     return JsonImportReport(len(places), n_evaluations, tuple(sorted(some - everywhere)))
+
+
+def _check_taking(results: Path) -> None:
+    if (results / PLAN_FILE).is_file() and not load_plan(results).config.take_imported:
+        raise InputError(
+            f"Importing failed for {results}: expected a new folder, an earlier import, or a sweep that takes imported "
+            "results, got the results of a sweep that does not. Import into a folder of its own, and hold the two "
+            "together with: robust201 compare"
+        )
 
 
 def _file(dataset: RobustnessDataset, name: str, key: str, measure: str) -> Path | None:
@@ -130,7 +135,7 @@ def _import_groups(
         held.save(results)
         n_evaluations += len(group.architectures) * len(group.strengths)
         progress(done + 1, len(places))
-    store.remove_other_protocols({group.protocol.digest for group in held.groups})
+    store.remove_other_imports({group.protocol.digest for group in held.groups})
     return n_evaluations
 
 
@@ -216,11 +221,15 @@ def _import_group(
     files = {measure: sha256_of(file) for measure in found if (file := _file(dataset, name, key, measure)) is not None}
     known = {} if earlier.group is None else earlier.group.payload
     measurements = (*found, *earlier.measurements)
-    n_images = _count_images(dataset, found, ids[0], key, name, earlier)
+    origin = read_origin(dataset.sweep, name, key)
+    n_images = _count_images(found, ids[0], key, origin.n_images, earlier)
+    told = origin.to_payload()
+    if earlier.group is not None:  # of measurements that came from two places only what both tell is known
+        told = {field: value for field, value in told.items() if known.get(field) == value}
     payload = {
         "protocol": IMPORTED,
         "source": dataset.path.name,
-        "licence": _licence_of(dataset.path),
+        "licence": read_licence(dataset.path),
         "dataset": name,
         "key": key,
         "strengths": list(strengths),
@@ -228,7 +237,7 @@ def _import_group(
         "files": {m: h for m, h in known.get("files", {}).items() if m in earlier.measurements} | files,
         "decimals": {m: d for m, d in known.get("decimals", {}).items() if m in earlier.measurements} | decimals,
         "imported_by": f"robust201 {__version__}",
-    }
+    } | told
     group = ImportedGroup(
         name,
         key,
@@ -245,21 +254,6 @@ def _import_group(
         # Not raised inside: an error of the files read would look like one of the file being written.
         raise ResultsError(str(error)) from error
     return group
-
-
-def _licence_of(source: Path) -> str | None:
-    """Licence that the card of an export names; None where there is no such card."""
-    card = source / CARD_FILE
-    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
-    parts = text.split("---\n", 2)
-    if len(parts) < 3 or parts[0]:
-        return None
-    try:
-        front = yaml.safe_load(parts[1])
-    except yaml.YAMLError:
-        return None
-    named = front.get("license") if isinstance(front, dict) else None
-    return named if isinstance(named, str) else None
 
 
 _ROUNDED = ("accuracy", "confidence")
@@ -291,10 +285,8 @@ def count_decimals(rows: Rows, ids: Sequence[str]) -> int | None:
     return most if most < EXACT_DECIMALS else None
 
 
-def _count_images(
-    dataset: RobustnessDataset, found: Mapping[str, Rows], identifier: str, key: str, name: str, earlier: _Earlier
-) -> int:
-    """Count a key's images: by a measurement of each of them, else as sweep.json says, else the whole test split."""
+def _count_images(found: Mapping[str, Rows], identifier: str, key: str, told: int, earlier: _Earlier) -> int:
+    """Count a key's images: by a measurement of each of them, else as the dataset tells."""
     for measure in _COUNTED:
         if measure in found:
             value = found[measure][identifier]
@@ -302,11 +294,7 @@ def _count_images(
             return int(first.sum()) if measure == "cm" else len(first)
     if earlier.group is not None and set(_COUNTED) & set(earlier.measurements):
         return earlier.group.n_images
-    told = (dataset.sweep or {}).get("sweep", {})
-    for protocol in told.get("protocols", ()):
-        if protocol.get("protocol") == IMPORTED and (protocol.get("dataset"), protocol.get("key")) == (name, key):
-            return int(protocol.get("n_images") or DATASETS[name].n_test)
-    return int(told.get("images", {}).get("count") or DATASETS[name].n_test)
+    return told
 
 
 def _results(

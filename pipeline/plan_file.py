@@ -58,7 +58,8 @@ def load_plan_and_facts(results: Path) -> tuple[Plan, Facts]:
         if (results / IMPORTED_FILE).is_file():
             raise InputError(
                 f"Reading the plan failed for {results}: expected the results of a sweep, got imported ones, which "
-                "have no plan. Use verify, compare or export."
+                "have no plan. Use verify, compare or export, or compute what they lack with a sweep that says "
+                "`take_imported: true`."
             ) from error
         raise InputError(
             f"Reading the plan failed for {results}: expected {PLAN_FILE}, got none. "

@@ -100,7 +100,7 @@ class Protocol:
     Attributes:
         payload: JSON value: dataset and its hash, image selection, key, attack parameters without their strengths,
             semantics version, engine, precision, seed, draw batch.
-        digest: `content_digest` of the payload.
+        digest: `content_digest` of the payload, after ``imported-`` where its results were imported.
     """
 
     payload: Mapping[str, Any]
@@ -108,8 +108,9 @@ class Protocol:
 
     @classmethod
     def of(cls, payload: Mapping[str, Any]) -> "Protocol":
-        """Make a protocol and name it by its content."""
-        return cls(payload, content_digest(payload))
+        """Make a protocol and name it by its content, one of imported results so that the name tells."""
+        digest = content_digest(payload)
+        return cls(payload, f"{IMPORTED}-{digest}" if payload.get("protocol") == IMPORTED else digest)
 
 
 IMPORTED = "imported"

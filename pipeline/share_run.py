@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from pipeline.adoption import check_taking, count_taken, read_inventory
 from pipeline.config import SweepConfig
 from pipeline.errors import ConfigError, InputError
 from pipeline.executors.base import Event
@@ -63,6 +64,7 @@ def run_share(
         StorageError: results cannot be written.
     """
     filters.check(config)
+    check_taking(config)
     kept, facts = _load_prepared(config)
     narrowed = kept.narrow(architectures=filters.architectures, datasets=filters.datasets, keys=filters.keys)
     mine = share.bundles(all_bundles(narrowed))
@@ -70,13 +72,13 @@ def run_share(
     config = _of_one_machine(config)
     with staying_alive(folder):
         plan = Plan(config, _units_of(mine), kept.protocols)
-        missing = _find_missing(plan, mine, say)
+        missing, n_imported = _find_missing(plan, mine, say)
         _check_inputs(config, facts, missing)
         if (config.results / LEASE_NAME).exists():
             say("A driver works here too: what it and this share both compute is stored twice and counted once.")
         parts = tuple(part for bundle in missing for part in bundle.parts)
         n_missing = len({(part.unit.id, strength) for part in parts for strength in part.strengths})
-        outlook = Outlook(plan, parts, plan.n_evaluations - n_missing, (), ())
+        outlook = Outlook(plan, parts, plan.n_evaluations - n_missing, (), (), n_imported)
         on_outlook(outlook)
         make = partial(make_executor, plan, facts)
         return compute(outlook, missing, make, folder=folder, on_progress=on_progress, say=say)
@@ -114,20 +116,24 @@ def read_drain_seconds(environment: Mapping[str, str]) -> float | None:
     return seconds
 
 
-def _find_missing(plan: Plan, mine: Sequence[Bundle], say: Callable[[str], None]) -> tuple[Bundle, ...]:
-    """Find out which parts of a share lack results; damaged shards count as missing, and are named."""
+def _find_missing(plan: Plan, mine: Sequence[Bundle], say: Callable[[str], None]) -> tuple[tuple[Bundle, ...], int]:
+    """Find out which parts of a share lack results, and how many evaluations were imported.
+
+    Damaged shards count as missing, and are named.
+    """
     units = {part.unit.id: part.unit for bundle in mine for part in bundle.parts}
     # Each share hashes what it wrote itself: else a thousand of them would read everything a thousand times.
-    inventory = ShardStore.open(plan.config.results).inventory(
+    inventory = read_inventory(
+        plan,
+        ShardStore.open(plan.config.results),
         verify="unverified",
         on_damage="report",
         networks={(unit.dataset, unit.architecture) for unit in units.values()},
     )
     for shard in inventory.damaged:
         say(f"Damaged shard, whose evaluations are computed again; submit or run sets it aside: {shard}")
-    return missing_bundles(
-        mine, (part for unit in units.values() for part in inventory.missing(unit, plan.measurements))
-    )
+    parts = (part for unit in units.values() for part in inventory.missing(unit, plan.measurements))
+    return missing_bundles(mine, parts), count_taken(plan, inventory)
 
 
 def _load_prepared(config: SweepConfig) -> tuple[Plan, Facts]:

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pipeline.adoption import read_inventory
 from pipeline.lease import LEASE_NAME, Holder
 from pipeline.plan import Plan
 from pipeline.progress import FAILURES_FILE, PROGRESS_FILE, read_progress
@@ -63,6 +64,7 @@ class SweepStatus:
         seconds_left: estimate of the time left at the rate of those at work, or None.
         worker_seconds: time spent on the evaluations that are there.
         cost: the same as people pay for it.
+        imported: evaluations among those done that were imported, not computed.
     """
 
     name: str
@@ -80,6 +82,7 @@ class SweepStatus:
     seconds_left: float | None
     worker_seconds: float
     cost: Cost
+    imported: int = 0
 
     @property
     def done(self) -> int:
@@ -112,6 +115,7 @@ class SweepStatus:
             "name": self.name,
             "done": self.done,
             "total": self.total,
+            "imported": self.imported,
             "complete": self.complete,
             "running": self.running,
             "running_driver": self.driver,
@@ -146,6 +150,9 @@ class _Count:
     done: Mapping[tuple[str, str], int]
     macs_left: float
     stale: int
+    imports: frozenset[str]
+    closed_imported: int
+    imported: int
 
 
 class StatusReader:
@@ -206,27 +213,36 @@ class StatusReader:
             seconds_left=_estimate(count.macs_left, _sum_rates(working, "macs_per_second")),
             worker_seconds=inventory.seconds,
             cost=self._cost(inventory.seconds, runs),
+            imported=count.imported,
         )
 
     def _count_evaluations(self, inventory: Inventory, before: _Count | None) -> _Count:
-        """Count what is done; units that were complete stay so unless shards were damaged or taken away."""
-        plan = self._plan
+        """Count what is done; units that were complete stay so unless shards were damaged or taken away.
+
+        A later import that takes the place of an earlier one does so too.
+        """
+        plan, imports = self._plan, inventory.adopted_protocols
         fresh = before is None or before.damaged != inventory.damaged or len(inventory) < before.n_rows
+        fresh = fresh or before is None or before.imports != imports
+        imported = closed_imported = 0 if fresh or before is None else before.closed_imported
         closed: Counter[tuple[str, str]] = Counter() if fresh or before is None else Counter(before.closed)
         candidates = plan.units if fresh or before is None else before.open_units
         done: Counter[tuple[str, str]] = Counter()
         still_open: list[Unit] = []
         macs_left = 0.0
         for unit in candidates:
+            taken = inventory.count_adopted(unit, plan.measurements) if imports else 0
+            imported += taken
             if inventory.count_complete(unit, plan.measurements) == len(unit.strengths):
                 closed[unit.dataset, unit.key] += len(unit.strengths)
+                closed_imported += taken
                 continue
             missing = inventory.missing(unit, plan.measurements)
             still_open.append(unit)
             macs_left += sum(map(plan.macs, missing))
             lacking = {strength for part in missing for strength in part.strengths}
             done[unit.dataset, unit.key] += len(unit.strengths) - len(lacking)
-        stale = sum(inventory.foreign(self._units.keys()).values())
+        stale = sum(inventory.foreign(self._units.keys()).values()) - imported
         return _Count(
             inventory.shards,
             inventory.damaged,
@@ -236,6 +252,9 @@ class StatusReader:
             done + closed,
             macs_left,
             stale,
+            imports,
+            closed_imported,
+            imported,
         )
 
     def _open_failures(self, inventory: Inventory) -> list[dict[str, Any]]:
@@ -276,7 +295,7 @@ def watch_status(plan: Plan, store: ShardStore) -> Callable[[], SweepStatus]:
         store: its results.
     """
     reader = StatusReader(plan)
-    return lambda: reader.read(store.inventory(on_damage="report"))
+    return lambda: reader.read(read_inventory(plan, store, on_damage="report"))
 
 
 def _describe_driver(results: Path) -> str:

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pipeline.adoption import check_taking, count_taken, explain_mixing, explain_unused, merge_imported, read_inventory
 from pipeline.config import SweepConfig
 from pipeline.errors import ConfigError, StorageError, closest
 from pipeline.executors.base import Event, Executor
@@ -19,7 +20,7 @@ from pipeline.perturbations import PERTURBATIONS
 from pipeline.plan import Facts, Plan, describe_difference, make_plan
 from pipeline.plan_file import PLAN_FILE, load_plan, save_plan
 from pipeline.progress import Progress, Tracker
-from pipeline.records import Bundle, Part, Receipt
+from pipeline.records import Bundle, Part, Receipt, is_imported
 from pipeline.scheduler import RunTally, Scheduler
 from pipeline.shards import Inventory, MergeReport, ShardStore
 from pipeline.shares import warn_of_shares
@@ -76,6 +77,8 @@ class Outlook:
         done: evaluations of it that are already there.
         damaged: shards that were set aside.
         stale: lines that say which results in the folder this plan cannot use, and why.
+        imported: how many of `done` were imported.
+        mixing: lines that say which of these are known to have been computed otherwise.
     """
 
     plan: Plan
@@ -83,14 +86,19 @@ class Outlook:
     done: int
     damaged: tuple[str, ...]
     stale: tuple[str, ...]
+    imported: int = 0
+    mixing: tuple[str, ...] = ()
 
 
-def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, tuple[Path, ...]]:
+def merge_results(
+    sources: Sequence[Path], target: Path, *, say: Callable[[str], None] = lambda _line: None
+) -> tuple[MergeReport, tuple[Path, ...]]:
     """Join the results folders of several clusters that worked on one sweep.
 
     Args:
         sources: results folders; they stay as they are.
         target: receives their shards, and the first one's plan unless it has one.
+        say: told of imported results that are not used, since another folder has others of the same key.
 
     Returns:
         What was joined, and the sources that were planned otherwise than the target.
@@ -104,6 +112,8 @@ def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, t
         report = ShardStore.merge(sources, target)
         if not (target / PLAN_FILE).exists():
             write_text(target / PLAN_FILE, (sources[0] / PLAN_FILE).read_text(encoding="utf-8"))
+        for line in merge_imported(sources, target):
+            say(line)
     wanted = {unit.id for unit in load_plan(target).units}
     return report, tuple(source for source, plan in plans.items() if {unit.id for unit in plan.units} != wanted)
 
@@ -114,7 +124,7 @@ def look_ahead(plan: Plan, full: Plan, inventory: Inventory) -> Outlook:
     Args:
         plan: the narrowed plan of this run.
         full: the whole plan, whose results are not stale.
-        inventory: what the results folder holds.
+        inventory: what the results folder holds, imported results adopted.
     """
     missing = tuple(part for unit in plan.units for part in inventory.missing(unit, plan.measurements))
     open_strengths = {(part.unit.id, strength) for part in missing for strength in part.strengths}
@@ -123,7 +133,9 @@ def look_ahead(plan: Plan, full: Plan, inventory: Inventory) -> Outlook:
         missing,
         plan.n_evaluations - len(open_strengths),
         tuple(inventory.damaged),
-        tuple(explain_stale(full, inventory)),
+        (*explain_stale(full, inventory), *explain_unused(full, inventory, full.config.results)),
+        count_taken(plan, inventory),
+        tuple(explain_mixing(full, inventory, full.config.results)),
     )
 
 
@@ -135,6 +147,8 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
     found: list[tuple[int, str, str, int]] = []
     order = list(PERTURBATIONS)
     for digest, count in inventory.foreign({unit.id for unit in plan.units}).items():
+        if is_imported(digest):
+            continue  # see `pipeline.adoption.explain_unused`
         if digest in plan.protocols:
             what = "another checkpoint, or architectures outside this sweep"
             key = plan.protocols[digest].payload["key"]
@@ -214,6 +228,7 @@ def _prepared(
 ) -> Iterator[tuple[Outlook, Facts, Lease]]:
     """Check and hash the inputs, take the lease, and write down everything that workers, status and export read."""
     filters.check(config)
+    check_taking(config)
     inputs = Inputs(config, say)
     inputs.check()
     store = ShardStore.create(config.results, shards=config.shards or "")
@@ -226,7 +241,7 @@ def _prepared(
         warn_of_shares(config.results, say)
         store.folder.remove_leftovers()
         say("Checking finished shards")
-        inventory = store.inventory(verify="unverified", on_damage="set_aside")
+        inventory = read_inventory(full, store, verify="unverified", on_damage="set_aside")
         yield look_ahead(plan, full, inventory), facts, lease
 
 

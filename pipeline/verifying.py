@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.adoption import adopt, read_inventory
 from pipeline.errors import InputError
 from pipeline.export.side_files import SweepPlan
 from pipeline.imported_plan import load_any_plan
@@ -99,6 +100,7 @@ def _verify(store: ShardStore, export: Path | None, *, requeue: bool, on_progres
     findings = store.verify(inventory, on_progress=on_progress)
     planned = any((store.root / name).is_file() for name in (PLAN_FILE, IMPORTED_FILE))
     plan = load_any_plan(store.root) if planned else None
+    counted = inventory if plan is None else adopt(plan, inventory, store.root)
     moved: tuple[str, ...] = ()
     wrong: tuple[str, ...] = ()
     n_exported = None
@@ -113,18 +115,18 @@ def _verify(store: ShardStore, export: Path | None, *, requeue: bool, on_progres
         from pipeline.export.checking import check_export, count_files
 
         # What was moved can no longer be read, and what is damaged proves nothing about an export.
-        left = store.inventory(on_damage="report") if moved else inventory
+        left = read_inventory(plan, store, on_damage="report") if moved else counted
         wrong = tuple(check_export(plan, store, left, export))
         n_exported = count_files(export)
     return Verdict(
         tuple(findings),
-        () if plan is None else find_gaps(plan, inventory),
+        () if plan is None else find_gaps(plan, counted),
         wrong,
         moved,
         len(inventory.shards),
         inventory.n_evaluations,
         None if plan is None else sum(len(unit.strengths) for unit in plan.units),
-        0 if plan is None else count_missing(plan, inventory),
+        0 if plan is None else count_missing(plan, counted),
         n_exported,
     )
 

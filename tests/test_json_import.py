@@ -37,6 +37,9 @@ class SoundStore:
     def is_complete(self, *_arguments):
         return True
 
+    def source(self, unit, *_arguments):
+        return unit
+
     def provenances(self, _inventory):
         return []
 
@@ -268,7 +271,7 @@ def test_verbs_for_sweeps_say_that_results_were_imported(tmp_path, robust201):
     for verb in (("status", imported), ("logs", "0/cifar10/clean", imported), ("merge", imported, "--into", tmp_path)):
         refusal = robust201(*verb).refusal(2)
         assert "expected the results of a sweep, got imported ones" in refusal
-        assert refusal.endswith("Use verify, compare or export.")
+        assert refusal.endswith("with a sweep that says `take_imported: true`.")
 
 
 def test_results_of_a_sweep_are_left_alone(tmp_path, write_sweep, robust201):

@@ -18,7 +18,7 @@ from pipeline.errors import (
 )
 from pipeline.records import EvaluationResult, Part, Protocol
 from pipeline.shards import ShardStore, merge
-from pipeline.shards.inventory import Slice, choose_slices, gaps
+from pipeline.shards.covering import Slice, choose_slices, gaps
 from tests.shard_support import ALL, DEFAULT, assert_equal_values, flip, make_results, make_unit, make_values, whole
 
 

@@ -6,7 +6,7 @@ give equal bytes.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,8 @@ from pipeline import __version__
 from pipeline.analysis.result_files import PARQUET_FOLDER, parquet_name
 from pipeline.errors import ConfigError
 from pipeline.export.folder import CHECKSUM_FILE, WrittenFile
-from pipeline.export.side_files import Group
+from pipeline.export.side_files import Group, ProtocolShare
 from pipeline.perturbations import PERTURBATIONS
-from pipeline.records import IMPORTED
 
 CARD_FILE = "README.md"
 CROISSANT_FILE = "croissant.json"
@@ -93,7 +92,7 @@ class CardFacts:
         licence: SPDX identifier, lower case, as the hub spells it.
         groups: what was exported.
         measurements: names of the measurements.
-        protocols: payloads of the protocols.
+        shares: protocols, and what came of each.
         files: every file that is there already, side files too.
         columns: of the Parquet files; empty where there are none.
     """
@@ -102,7 +101,7 @@ class CardFacts:
     licence: str
     groups: Sequence[Group]
     measurements: Sequence[str]
-    protocols: Sequence[Mapping[str, Any]]
+    shares: Sequence[ProtocolShare]
     files: Sequence[WrittenFile]
     columns: Sequence[CardColumn]
 
@@ -136,28 +135,28 @@ class CardFacts:
         )
 
 
-def are_imported(protocols: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether results with these protocols were read from the files of a dataset, not computed."""
-    return bool(protocols) and all(protocol.get("protocol") == IMPORTED for protocol in protocols)
+def are_imported(shares: Sequence[ProtocolShare]) -> bool:
+    """Whether no sweep stands behind results: every protocol is of results that were read from a dataset's files."""
+    return bool(shares) and all(share.imported for share in shares)
 
 
-def choose_licence(given: str | None, protocols: Sequence[Mapping[str, Any]], out: Path) -> str:
+def choose_licence(given: str | None, shares: Sequence[ProtocolShare], out: Path) -> str:
     """Find the licence of a dataset: what was asked for, else that of imported results, else this project's.
 
     Args:
         given: SPDX identifier; None where nothing was asked for.
-        protocols: payloads of the protocols.
+        shares: protocols, and what came of each.
         out: folder of the export, for the message.
 
     Raises:
-        ConfigError: imported results name no licence, or several; this project cannot license them.
+        ConfigError: results were imported, and name no licence, or several; this project cannot license them.
     """
     if given is not None:
         return given
-    if not are_imported(protocols):
+    named = {share.payload.get("licence") for share in shares if share.imported}
+    if not named:
         return DEFAULT_LICENCE
-    named = {protocol.get("licence") for protocol in protocols}
-    if len(named) == 1 and isinstance(licence := named.pop(), str):
+    if len(named) == 1 and isinstance(licence := next(iter(named)), str):
         return licence
     told = ", ".join(sorted(str(name) for name in named if name)) or "none"
     raise ConfigError(
@@ -214,22 +213,49 @@ def _contents(facts: CardFacts) -> str:
 
 
 def _protocol(facts: CardFacts) -> str:
-    engines = sorted({str(protocol.get("engine", "unknown")) for protocol in facts.protocols})
-    precisions = sorted({str(protocol.get("precision", "unknown")) for protocol in facts.protocols})
-    if are_imported(facts.protocols):
-        sources = ", ".join(f"`{name}`" for name in sorted({str(protocol["source"]) for protocol in facts.protocols}))
+    imported = [share for share in facts.shares if share.imported]
+    sources = ", ".join(f"`{name}`" for name in sorted({str(share.payload["source"]) for share in imported}))
+    if are_imported(facts.shares):
         return (
             "## Protocol\n\n"
             f"These numbers were not computed by robust201: they were read from the files of {sources}. `sweep.json` "
             "holds, for each dataset and key, the SHA-256 of the files read, their decimals and the number of images; "
             "how the numbers were computed is not known. `versions.json` names the software that wrote these files.\n"
         )
-    return (
+    payloads = [share.payload for share in facts.shares if not share.imported]
+    engines = sorted({str(payload.get("engine", "unknown")) for payload in payloads})
+    precisions = sorted({str(payload.get("precision", "unknown")) for payload in payloads})
+    told = (
         "## Protocol\n\n"
         f"Engine {', '.join(engines) or 'unknown'}, precision {', '.join(precisions) or 'unknown'}. `sweep.json` holds "
         "everything that decided a number (attack parameters, image selection, hashes, seed), `sweep.yaml` the sweep "
         "to run again, `versions.json` the software that computed and wrote it.\n"
     )
+    if not imported:
+        return told
+    n_imported = sum(share.n_evaluations for share in imported)
+    return (
+        f"{told}\n"
+        f"That holds for {facts.n_evaluations - n_imported:,} of the {facts.n_evaluations:,} evaluations. The other "
+        f"{n_imported:,} were not computed by robust201's sweep but read from the files of {sources}:\n\n"
+        "| dataset | key | imported evaluations | of | decimals of accuracies |\n|---|---|---|---|---|\n"
+        f"{_imported_rows(facts, imported)}\n"
+        "`sweep.json` has their protocols beside the computed ones: the SHA-256 of the files read, their decimals, and "
+        "how they were computed where that is known; under `evaluations` it counts what came of each protocol. In the "
+        "Parquet files `protocol` begins with `imported-` in their rows, and `checkpoint_sha256` is `imported`. The "
+        "sweep computes the others when its results folder holds the same import.\n"
+    )
+
+
+def _imported_rows(facts: CardFacts, imported: Sequence[ProtocolShare]) -> str:
+    n_of = {(group.dataset, group.key): len(group.complete_units) * len(group.strengths) for group in facts.groups}
+    lines = ""
+    for share in imported:
+        dataset, key = share.payload["dataset"], share.payload["key"]
+        decimals = share.payload["decimals"].get("accuracy")
+        told = "all" if decimals is None else decimals
+        lines += f"| {dataset} | `{key}` | {share.n_evaluations:,} | {n_of[dataset, key]:,} | {told} |\n"
+    return lines
 
 
 def _layout(facts: CardFacts) -> str:

@@ -7,10 +7,12 @@ published files): one value for ``clean``, else a list with one value per streng
 """
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
+from typing import Protocol as Interface
 
 from pipeline.analysis.result_files import META_FILE, MISSING_FILE, PARQUET_FOLDER, SWEEP_FILE, parquet_name
 from pipeline.datasets import DATASETS
@@ -34,6 +36,7 @@ from pipeline.export.side_files import (
     VERSIONS_FILE,
     Group,
     KeyStyle,
+    ProtocolShare,
     SweepPlan,
     meta_text_of_groups,
     missing_text,
@@ -42,7 +45,7 @@ from pipeline.export.side_files import (
     versions_text,
 )
 from pipeline.measurements import COLUMNS
-from pipeline.records import Unit
+from pipeline.records import Protocol, Unit, is_imported
 
 if TYPE_CHECKING:
     from pipeline.export.parquet_files import ParquetTask
@@ -50,14 +53,20 @@ if TYPE_CHECKING:
 Format = Literal["json", "parquet"]
 
 
-class ResultInventory(Protocol):
+class ResultInventory(Interface):
     """What export needs of `pipeline.shards.Inventory`."""
 
     def is_complete(self, unit: Unit, strength: float, measurements: Collection[str]) -> bool:
         """Whether an evaluation is there with all its images and measurements."""
 
+    def source(self, unit: Unit, strength: float, measurements: Collection[str]) -> Unit:
+        """The unit that an evaluation is of: itself, or an imported one."""
 
-class ResultStore(Protocol):
+    def protocol(self, digest: str) -> Mapping[str, Any]:
+        """Payload of a protocol."""
+
+
+class ResultStore(Interface):
     """What export needs of `pipeline.shards.ShardStore`."""
 
     def provenances(self, inventory: Any) -> list[Mapping[str, str]]:
@@ -164,9 +173,10 @@ def export_dataset(
     groups = group_units(plan, inventory)
     if any(group.lacking for group in groups) and not partial:
         raise IncompleteError(_describe_missing(out, groups))
-    named = choose_licence(licence, plan.meta_payload()["protocols"], out)
+    shares = share_out(plan, inventory, groups)
+    named = choose_licence(licence, shares, out)
     form = FileForm(key_style, round_to, compression, POOL_CACHE_BYTES // processes)
-    export = _Export(plan, store, inventory, out, form, formats, groups)
+    export = _Export(plan, store, inventory, out, form, formats, groups, shares)
     kept = export.write_results(processes, progress)
     export.write_cards(named)
     return export.close(kept)
@@ -184,9 +194,10 @@ class _Export:
         form: "FileForm",
         formats: Sequence[Format],
         groups: Sequence[Group],
+        shares: Sequence[ProtocolShare],
     ) -> None:
         self.plan, self.store, self.inventory, self.form, self.formats = plan, store, inventory, form, formats
-        self.groups = groups
+        self.groups, self.shares = groups, shares
         self.written = [group for group in groups if group.complete_units]
         self.missing = {(group.dataset, group.key): group.n_left_out for group in groups if group.lacking}
         self.files = files_of(self.written, plan.measurements, formats)
@@ -199,12 +210,12 @@ class _Export:
         plan, style = self.plan, self.form.key_style
         texts = {
             META_FILE: meta_text_of_groups(self.groups, style),
-            SWEEP_FILE: sweep_text(plan, self.groups, style, self.form.round_to),
-            VERSIONS_FILE: versions_text(self.store.provenances(self.inventory)),
+            SWEEP_FILE: sweep_text(plan, self.groups, style, self.form.round_to, self.shares),
+            VERSIONS_FILE: versions_text(self.store.provenances(self.inventory), self.shares),
         }
         if self.missing:
             texts[MISSING_FILE] = missing_text(self.groups, style)
-        if not are_imported(plan.meta_payload()["protocols"]):
+        if not are_imported(self.shares):
             texts[SWEEP_YAML_FILE] = sweep_yaml_text(plan)
         return texts
 
@@ -232,7 +243,7 @@ class _Export:
         told = self.plan.meta_payload()
         for name, text_of in ((CARD_FILE, card_text), (CROISSANT_FILE, croissant_text)):
             files = tuple(self.folder.written[name] for name in sorted(self.folder.written))
-            about = (told["name"], licence, self.written, self.plan.measurements, told["protocols"])
+            about = (told["name"], licence, self.written, self.plan.measurements, self.shares)
             self.folder.write(name, text_of(CardFacts(*about, files, columns)))
 
     def close(self, kept: Sequence[str]) -> ExportReport:
@@ -330,6 +341,18 @@ def group_units(plan: SweepPlan, inventory: ResultInventory) -> list[Group]:
         }
         groups.append(Group(dataset, key, members, lacking))
     return groups
+
+
+def share_out(plan: SweepPlan, inventory: ResultInventory, groups: Iterable[Group]) -> list[ProtocolShare]:
+    """Count what an export has of each protocol: the plan's, then those of imported results that it took."""
+    counts: Counter[str] = Counter()
+    for group in groups:
+        for unit in group.complete_units:
+            for strength in group.strengths:
+                counts[inventory.source(unit, strength, plan.measurements).protocol] += 1
+    planned = [Protocol.of(payload) for payload in plan.meta_payload()["protocols"]]
+    own = [ProtocolShare(one.digest, one.payload, counts.pop(one.digest, 0)) for one in planned]
+    return own + [ProtocolShare(d, inventory.protocol(d), n) for d, n in counts.items() if is_imported(d)]
 
 
 def _describe_missing(out: Path, groups: Sequence[Group]) -> str:

@@ -117,7 +117,9 @@ def refuse_other_sweeps(path: Path, told: Mapping[str, Any]) -> None:
 
 
 def _describe_sweep(told: Mapping[str, Any]) -> str:
-    imported = any(protocol.get("protocol") == IMPORTED for protocol in told["protocols"])
+    protocols = told["protocols"]
+    # A sweep that took imported results lists its own protocols too.
+    imported = bool(protocols) and all(protocol.get("protocol") == IMPORTED for protocol in protocols)
     return f"the {'imported results' if imported else 'sweep'} {told['name']!r}"
 
 

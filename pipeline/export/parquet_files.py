@@ -81,8 +81,10 @@ PARQUET_COLUMNS: dict[str, ParquetColumn] = {
     "predictions": ParquetColumn(
         pa.list_(pa.field("element", pa.uint8())), "Predicted class of every image, in order.", "predictions"
     ),
-    "protocol": ParquetColumn(_NAMES, "Digest of the protocol; its payload is among those in sweep.json."),
-    "checkpoint_sha256": ParquetColumn(_NAMES, "SHA-256 of the file of weights."),
+    "protocol": ParquetColumn(
+        _NAMES, "Digest of the protocol, imported-… if imported; its payload is among those in sweep.json."
+    ),
+    "checkpoint_sha256": ParquetColumn(_NAMES, "SHA-256 of the file of weights; imported where the row was imported."),
 }
 """Columns in order; those of measurements are there where the sweep measured them."""
 
@@ -181,6 +183,7 @@ class ParquetTask:
         schema: pa.Schema,
     ) -> pa.Table:
         units = [unit for unit, _, _ in pieces]
+        sources = [self.rows.source(unit, strength) for unit, strength, _ in pieces]
         members = _isomorphs()
         arrays: dict[str, Any] = {
             "dataset": [self.dataset] * len(pieces),
@@ -191,8 +194,8 @@ class ParquetTask:
             "strength": [strength for _, strength, _ in pieces],
             "n_images": [unit.n_images for unit in units],
             "n_classes": [_count_classes(self.dataset, values) for _, _, values in pieces],
-            "protocol": [unit.protocol for unit in units],
-            "checkpoint_sha256": [unit.checkpoint_sha256 for unit in units],
+            "protocol": [source.protocol for source in sources],
+            "checkpoint_sha256": [source.checkpoint_sha256 for source in sources],
         }
         for name, column in columns.items():
             if column.source:

@@ -13,11 +13,14 @@ from pipeline import __version__
 from pipeline.analysis.result_files import EXPORT_FORMAT, META_FILE
 from pipeline.errors import ConfigError, closest
 from pipeline.perturbations import PERTURBATIONS, Parameters
-from pipeline.records import Unit
+from pipeline.records import Unit, is_imported
 from pipeline.spaces import nasbench201
 
 SWEEP_YAML_FILE = "sweep.yaml"
 VERSIONS_FILE = "versions.json"
+
+SOURCE = "source"
+"""What imported results have for a provenance: the dataset that they were read from."""
 
 _OF_MACHINES = {"host", "micro_batch"}
 _WRITERS = ("numpy", "orjson", "pyarrow")
@@ -74,6 +77,26 @@ class Group:
     def file_name(self, measurement: str, key_style: KeyStyle) -> str:
         """Name of the file of a measurement."""
         return f"{self.dataset}/{self.spell(key_style)}_{measurement}.json"
+
+
+@dataclass(frozen=True)
+class ProtocolShare:
+    """A protocol, and how many evaluations of an export came about by it.
+
+    Attributes:
+        digest: of the protocol.
+        payload: of the protocol.
+        n_evaluations: how many; 0 for one of the sweep by which none of them was computed.
+    """
+
+    digest: str
+    payload: Mapping[str, Any]
+    n_evaluations: int
+
+    @property
+    def imported(self) -> bool:
+        """Whether results by it were read from the files of a dataset, not computed."""
+        return is_imported(self.digest)
 
 
 def parse_key_style(text: str) -> KeyStyle:
@@ -136,8 +159,14 @@ def _meta_text_of(strengths: Mapping[str, Sequence[float]], key_style: KeyStyle)
     return nasbench201.meta_text(epsilons)
 
 
-def sweep_text(plan: SweepPlan, groups: Iterable[Group], key_style: KeyStyle, round_to: int | None) -> str:
-    """Text of sweep.json: protocols, image selection, strengths and version."""
+def sweep_text(
+    plan: SweepPlan,
+    groups: Iterable[Group],
+    key_style: KeyStyle,
+    round_to: int | None,
+    shares: Sequence[ProtocolShare] = (),
+) -> str:
+    """Text of sweep.json: protocols and what came of each, image selection, strengths and version."""
     strengths: dict[str, dict[str, list[float]]] = {}
     for group in groups:
         strengths.setdefault(group.dataset, {})[group.spell(key_style)] = list(group.strengths)
@@ -148,7 +177,8 @@ def sweep_text(plan: SweepPlan, groups: Iterable[Group], key_style: KeyStyle, ro
         "round_to": round_to,
         "measurements": list(plan.measurements),
         "strengths": strengths,
-        "sweep": plan.meta_payload(),
+        "sweep": plan.meta_payload() | {"protocols": [dict(share.payload) for share in shares]},
+        "evaluations": {share.digest: share.n_evaluations for share in shares},
     }
     return json.dumps(payload, indent=2, allow_nan=False) + "\n"
 
@@ -162,20 +192,23 @@ def sweep_yaml_text(plan: SweepPlan) -> str:
     return head + yaml.safe_dump(plan.sweep_payload(), sort_keys=False)
 
 
-def versions_text(provenances: Iterable[Mapping[str, str]]) -> str:
-    """Text of versions.json: what computed the results, from their provenance, and what wrote the files.
+def versions_text(provenances: Iterable[Mapping[str, str]], shares: Iterable[ProtocolShare] = ()) -> str:
+    """Text of versions.json: what computed the results, where others were imported from, and what wrote the files.
 
     Args:
         provenances: of the results (see `pipeline.records.EvaluationResult`). What tells machines apart is left out.
+        shares: protocols, of which imported ones tell their source.
     """
     computed: dict[str, set[str]] = {}
     for provenance in provenances:
         for name, value in provenance.items():
-            if name not in _OF_MACHINES:
+            if name not in _OF_MACHINES | {SOURCE}:
                 computed.setdefault(name, set()).add(value)
+    imported = sorted({str(share.payload.get(SOURCE)) for share in shares if share.imported})
     exported = {"robust201": __version__, "python": platform.python_version()}
     exported |= {name: version(name) for name in _WRITERS}
-    payload = {"computed_with": {name: sorted(values) for name, values in sorted(computed.items())}}
+    payload: dict[str, Any] = {"computed_with": {name: sorted(values) for name, values in sorted(computed.items())}}
+    payload |= {"imported_from": imported} if imported else {}
     return json.dumps(payload | {"exported_with": exported}, indent=2) + "\n"
 
 

@@ -2,8 +2,9 @@
 
 A shard under its final name is the record that its evaluations are done. `store` is the face of the room; below it are
 `folder` (names), `places` and `object_place` (where bytes lie), `parquet` (the form of a shard) and `facts` (what it
-says of its rows), `scan`, `catalogue`, `index` and `inventory` (what is there), `reading` and `selection` (values),
-`verification`, `requeue`, `compaction` and `merging`, `imported` (results read from a dataset's files).
+says of its rows), `scan`, `catalogue`, `index` and `inventory` (what is there), `covering` (which rows make a whole),
+`reading` and `selection` (values), `verification`, `requeue`, `compaction` and `merging`, `imported` (results read from
+a dataset's files).
 """
 
 from pipeline.shards.compaction import CompactReport

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline.errors import ShardDamagedError
+from pipeline.records import is_imported
 from pipeline.shards.facts import read_footer
 from pipeline.shards.folder import ResultsFolder, is_compacted
 from pipeline.shards.index import Index
@@ -148,6 +149,8 @@ class Compaction:
             unit = inventory.units[inventory.row_column("unit")[row]]
             if shard not in self._entries:
                 continue  # another compaction was faster
+            if is_imported(unit.protocol):
+                continue  # one shard a key already, which a later import of that key deletes as a whole
             n_bytes = self._entries[shard].n_bytes
             start = int(inventory.row_column("start")[row])
             place = unit.key, unit.architecture, start, shard

@@ -4,9 +4,9 @@
 """
 
 import json
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby
@@ -21,15 +21,8 @@ from pipeline.errors import IncompleteError
 from pipeline.measurements import COLUMNS
 from pipeline.measurements import columns_of as measurements_columns
 from pipeline.records import Part, Unit, is_imported
+from pipeline.shards.covering import Slice, choose_slices, gaps
 from pipeline.shards.identity import UnitFacts
-
-
-class Slice(NamedTuple):
-    """One row of the inventory: image positions [start, stop), and where its values are."""
-
-    start: int
-    stop: int
-    row: int
 
 
 @dataclass(frozen=True)
@@ -67,6 +60,7 @@ class Inventory:
         superseded: names of shards that a compacted shard replaces and that still lie in the folder.
         shards: names of the shards in here, sorted.
         units: every unit that rows belong to.
+        adopted_protocols: digests of the imported protocols whose results count as those of a plan's units.
         hashed: whether every shard in here was hashed when it was scanned, and had the hash of its name.
     """
 
@@ -95,6 +89,22 @@ class Inventory:
         self._n_images = np.array([unit.n_images for unit in self.units], dtype=np.int32)
         self._last: tuple[str, dict[float, list[Slice]]] = ("", {})
         self._complete: dict[frozenset[str], _Complete] = {}
+        self._adopted: Mapping[str, Unit] = {}
+        self.adopted_protocols: frozenset[str] = frozenset()
+
+    def adopting(self, imported: Mapping[str, Unit]) -> "Inventory":
+        """Let imported results count as those of a plan's units, where these were not computed.
+
+        Args:
+            imported: by id of a plan's unit, the imported unit of the same architecture, dataset, key and images.
+
+        Returns:
+            An inventory of the same shards; this one stays as it is.
+        """
+        view = copy(self)
+        view._adopted = dict(imported)
+        view.adopted_protocols = frozenset(unit.protocol for unit in imported.values())
+        return view
 
     def __len__(self) -> int:
         return len(self._rows["unit"])
@@ -190,13 +200,33 @@ class Inventory:
         return chosen
 
     def is_complete(self, unit: Unit, strength: float, measurements: Collection[str]) -> bool:
-        """Say whether an evaluation is done, with every measurement asked for."""
-        return strength in self._complete_strengths(unit, columns_needed(unit, measurements))
+        """Say whether an evaluation is done, computed or adopted, with every measurement asked for."""
+        return strength in self._computed(unit, measurements) or strength in self._imported(unit, measurements)
+
+    def source(self, unit: Unit, strength: float, measurements: Collection[str]) -> Unit:
+        """Find the unit whose rows make up an evaluation: itself, or the imported one where only that is done."""
+        if strength in self._imported(unit, measurements) and strength not in self._computed(unit, measurements):
+            return self._adopted[unit.id]
+        return unit
 
     def count_complete(self, unit: Unit, measurements: Collection[str]) -> int:
-        """Count the strengths of a unit that are done, with every measurement asked for."""
-        complete = self._complete_strengths(unit, columns_needed(unit, measurements))
-        return len(complete) if complete == unit.strengths else len(set(complete).intersection(unit.strengths))
+        """Count the strengths of a unit that are done, computed or adopted, with every measurement asked for."""
+        computed = self._computed(unit, measurements)
+        if computed == unit.strengths:
+            return len(computed)
+        return len({*computed, *self._imported(unit, measurements)}.intersection(unit.strengths))
+
+    def count_adopted(self, unit: Unit, measurements: Collection[str]) -> int:
+        """Count the strengths of a unit that were imported and not computed, with every measurement asked for."""
+        imported = set(self._imported(unit, measurements)).intersection(unit.strengths)
+        return len(imported.difference(self._computed(unit, measurements))) if imported else 0
+
+    def _computed(self, unit: Unit, measurements: Collection[str]) -> tuple[float, ...]:
+        return self._complete_strengths(unit, columns_needed(unit, measurements))
+
+    def _imported(self, unit: Unit, measurements: Collection[str]) -> tuple[float, ...]:
+        adopted = self._adopted.get(unit.id)
+        return () if adopted is None else self._computed(adopted, measurements)
 
     def _complete_strengths(self, unit: Unit, columns: frozenset[str]) -> tuple[float, ...]:
         """Strengths of a unit at which every image is covered by rows with the given columns, ascending."""
@@ -236,12 +266,14 @@ class Inventory:
             Parts that complete it: strengths with the same missing images together, all images where nothing is there.
         """
         columns = columns_needed(unit, measurements)
-        if unit.id not in self._numbers:
-            return (Part(unit, unit.strengths, 0, unit.n_images),)
         if self._complete_strengths(unit, columns) == unit.strengths:
             return ()
+        imported = self._imported(unit, measurements)
+        wanted = tuple(strength for strength in unit.strengths if strength not in imported)
+        if unit.id not in self._numbers:
+            return (Part(unit, wanted, 0, unit.n_images),) if wanted else ()
         strengths_of: dict[tuple[int, int], list[float]] = {}
-        for strength in unit.strengths:
+        for strength in wanted:
             for gap in gaps(choose_slices(self._usable(unit, strength, columns)), unit.n_images):
                 strengths_of.setdefault(gap, []).append(strength)
         return tuple(Part(unit, tuple(strengths), *gap) for gap, strengths in sorted(strengths_of.items()))
@@ -327,43 +359,6 @@ def columns_of(measurements: Collection[str]) -> frozenset[str]:
 @lru_cache(maxsize=64)
 def _columns_of(measurements: tuple[str, ...]) -> frozenset[str]:
     return frozenset(measurements_columns(measurements))
-
-
-def choose_slices(slices: Sequence[Slice]) -> tuple[Slice, ...]:
-    """Choose disjoint slices that cover the most images, with the fewest slices among those.
-
-    Sums over parts that overlap would count images twice, so a cover is disjoint. Among equal slices the first wins.
-
-    Args:
-        slices: in order of start, stop and shard name.
-
-    Returns:
-        The choice, by ascending start.
-    """
-    if len(slices) <= 1:
-        return tuple(slices)
-    # Weighted interval scheduling: best[i] is the best choice among the slices that begin at or after slices[i].
-    best: list[tuple[int, int, tuple[Slice, ...]]] = [(0, 0, ())] * (len(slices) + 1)
-    starts = [item.start for item in slices]
-    for i in range(len(slices) - 1, -1, -1):
-        item = slices[i]
-        following = bisect_left(starts, item.stop)
-        images, negative_count, rest = best[following]
-        taken = images + item.stop - item.start, negative_count - 1, (item, *rest)
-        best[i] = taken if taken[:2] >= best[i + 1][:2] else best[i + 1]
-    return best[0][2]
-
-
-def gaps(chosen: Sequence[Slice], n_images: int) -> list[tuple[int, int]]:
-    """Ranges of [0, n_images) that disjoint slices leave open, ascending."""
-    open_ranges, position = [], 0
-    for item in chosen:
-        if item.start > position:
-            open_ranges.append((position, item.start))
-        position = item.stop
-    if position < n_images:
-        open_ranges.append((position, n_images))
-    return open_ranges
 
 
 def _is_covered(group: UnitGroup) -> bool:

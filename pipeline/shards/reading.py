@@ -108,8 +108,9 @@ class RowReader:
         self, unit: Unit, strength: float, inventory: Inventory, measurements: Collection[str]
     ) -> dict[str, NDArray[Any]]:
         """Read an evaluation, its parts merged (see `ShardStore.values`)."""
-        columns = columns_needed(unit, measurements)
-        rows = [item.row for item in inventory.slices(unit, strength, columns)]
+        source = inventory.source(unit, strength, measurements)
+        columns = columns_needed(source, measurements)
+        rows = [item.row for item in inventory.slices(source, strength, columns)]
         parts = [self.row(*inventory.place(row), columns) for row in rows]
         return parts[0] if len(parts) == 1 else dict(merge_values(parts))
 

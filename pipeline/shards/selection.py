@@ -31,6 +31,7 @@ class Selection:
         offsets: (E + 1,) int32, the first row of each evaluation (by unit and strength), then the number of rows.
         shard: (R,) int32, position in `shards`.
         position: (R,) int32, position of the row in its shard.
+        adopted: by unit's id and strength, the imported unit that an evaluation is of, where it was not computed.
         cache_bytes: bound on decoded row groups kept while reading.
     """
 
@@ -41,6 +42,7 @@ class Selection:
     offsets: NDArray[np.int32]
     shard: NDArray[np.int32]
     position: NDArray[np.int32]
+    adopted: Mapping[tuple[str, float], Unit]
     cache_bytes: int = CACHE_BYTES
 
     @cached_property
@@ -53,6 +55,10 @@ class Selection:
         for array in (self.offsets, self.shard, self.position):
             digest.update(array.tobytes())
         return digest.hexdigest()
+
+    def source(self, unit: Unit, strength: float) -> Unit:
+        """Find the unit that an evaluation is of: itself, or an imported one."""
+        return self.adopted.get((unit.id, strength), unit)
 
     def iter_values(
         self, measurement: str | None = None
@@ -100,13 +106,17 @@ def select(
     """Choose the rows of units (see `pipeline.shards.ShardStore.select`)."""
     numbers: dict[str, int] = {}
     offsets, shard, position = [0], [], []
+    adopted: dict[tuple[str, float], Unit] = {}
     for unit in units:
-        columns = columns_needed(unit, measurements)
         for strength in unit.strengths:
-            for item in inventory.slices(unit, strength, columns):
+            source = inventory.source(unit, strength, measurements)
+            if source is not unit:
+                adopted[unit.id, strength] = source
+            for item in inventory.slices(source, strength, columns_needed(source, measurements)):
                 name, place = inventory.place(item.row)
                 shard.append(numbers.setdefault(name, len(numbers)))
                 position.append(place)
             offsets.append(len(shard))
     starts, shards, places = (np.array(column, dtype=np.int32) for column in (offsets, shard, position))
-    return Selection(root, tuple(units), tuple(measurements), tuple(numbers), starts, shards, places, cache_bytes)
+    chosen = tuple(units), tuple(measurements), tuple(numbers)
+    return Selection(root, *chosen, starts, shards, places, adopted, cache_bytes)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pipeline.errors import EvaluationError
 from pipeline.files import write_text
 from pipeline.measurements import check_values
-from pipeline.records import EvaluationResult, Part, Protocol, Receipt, Unit, canonical_json
+from pipeline.records import EvaluationResult, Part, Protocol, Receipt, Unit, canonical_json, is_imported
 from pipeline.shards import merging, verification
 from pipeline.shards.compaction import Compaction, CompactReport
 from pipeline.shards.folder import ResultsFolder, stem_of
@@ -126,11 +126,11 @@ class ShardStore:
         """Store results that were read from a dataset's files as one shard (see `pipeline.shards.imported`)."""
         return write_imported(self.folder, dataset, units)
 
-    def remove_other_protocols(self, kept: Collection[str]) -> tuple[str, ...]:
-        """Delete the shards whose rows all belong to other protocols: imports that later ones took the place of.
+    def remove_other_imports(self, kept: Collection[str]) -> tuple[str, ...]:
+        """Delete the imported shards whose protocols are no longer wanted: later imports took their place.
 
         Args:
-            kept: digests of the protocols whose rows stay.
+            kept: digests of the imported protocols whose rows stay; computed rows stay anyway.
 
         Returns:
             Names of the shards that were deleted.
@@ -139,7 +139,7 @@ class ShardStore:
         others = tuple(
             shard
             for number, shard in enumerate(inventory.shards)
-            if not {inventory.units[unit].protocol for unit in set(_units_of(inventory, number))} & set(kept)
+            if all(map(is_imported, protocols := _protocols_of(inventory, number))) and not protocols & set(kept)
         )
         self.folder.place.delete(others)
         return others
@@ -313,9 +313,9 @@ class ShardStore:
         return merging.merge(sources, target)
 
 
-def _units_of(inventory: Inventory, number: int) -> list[int]:
-    units: list[int] = inventory.row_column("unit")[inventory.rows_of_shard(number)].tolist()
-    return units
+def _protocols_of(inventory: Inventory, number: int) -> set[str]:
+    rows = inventory.rows_of_shard(number)
+    return {inventory.units[unit].protocol for unit in set(inventory.row_column("unit")[rows].tolist())}
 
 
 def _check_results(results: Sequence[EvaluationResult]) -> None:

@@ -11,12 +11,13 @@ from pipeline.errors import EvaluationError, ShardDamagedError
 from pipeline.measurements import check_values, merge_values
 from pipeline.records import is_imported
 from pipeline.shards.class_counts import ClassCounts
+from pipeline.shards.covering import Slice, choose_slices, gaps
 from pipeline.shards.facts import read_footer, read_rows, table_rows
 from pipeline.shards.folder import ResultsFolder, has_stem, is_compacted, stem_of
 from pipeline.shards.identity import UnitFacts
 from pipeline.shards.imported import check_imported
 from pipeline.shards.index import Index
-from pipeline.shards.inventory import Inventory, Slice, UnitGroup, choose_slices, gaps
+from pipeline.shards.inventory import Inventory, UnitGroup
 from pipeline.shards.parquet import ShardFile, row_values
 from pipeline.shards.places import Entry
 from pipeline.shards.reading import RowReader

@@ -1,0 +1,191 @@
+"""Imported results in a sweep that takes them: which of them count as done, and why others do not."""
+
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pipeline.config import SweepConfig
+from pipeline.datasets import DATASETS
+from pipeline.errors import InputError
+from pipeline.imported_plan import ImportedGroup, ImportedPlan, load_imported_plan
+from pipeline.plan import Plan, describe_difference
+from pipeline.plan_file import IMPORTED_FILE
+from pipeline.records import Unit, is_imported
+from pipeline.shards import Inventory, ShardStore
+from pipeline.shards.scan import OnDamage, Verify
+
+_SHOWN_CHARACTERS = 200
+
+
+def check_taking(config: SweepConfig) -> None:
+    """Make sure that a sweep takes the imported results of its results folder, if there are any.
+
+    Raises:
+        InputError: there are, and it does not.
+    """
+    if (config.results / IMPORTED_FILE).is_file() and not config.take_imported:
+        raise InputError(
+            f"Preparing the sweep failed for {config.results}: expected `take_imported: true` in the sweep, as the "
+            "folder holds imported results, got false. Write that to compute only what they lack, or name another "
+            "folder by `results`."
+        )
+
+
+def read_inventory(
+    plan: Plan | ImportedPlan,
+    store: ShardStore,
+    *,
+    verify: Verify = "none",
+    on_damage: OnDamage = "raise",
+    networks: Collection[tuple[str, int]] | None = None,
+) -> Inventory:
+    """Find out what a results folder holds of its plan (see `ShardStore.inventory` and `adopt`)."""
+    return adopt(plan, store.inventory(verify=verify, on_damage=on_damage, networks=networks), store.root)
+
+
+def adopt(plan: Plan | ImportedPlan, inventory: Inventory, results: Path) -> Inventory:
+    """Let imported results count as those of a sweep that takes them.
+
+    An imported result counts for the evaluation of the same architecture, dataset, key and strength, where that was not
+    computed, if the import of the key has all of the sweep's measurements, and of the same images.
+
+    Args:
+        plan: the sweep's plan, or a part of it; or what was imported, of which every result counts anyway.
+        inventory: what the folder holds.
+        results: the results folder.
+
+    Raises:
+        InputError: shards hold imported results, and `imported.json` is gone or damaged.
+    """
+    imported = _load_taken(plan, inventory, results)
+    if not isinstance(plan, Plan) or imported is None:
+        return inventory
+    units = _by_place(plan.units)
+    adopted: dict[str, Unit] = {}
+    for group in imported.groups:
+        if _find_obstacle(plan, units, group) is None:
+            held = set(group.architectures)
+            members = units[group.dataset, group.key]
+            adopted |= {unit.id: group.unit(unit.architecture) for unit in members if unit.architecture in held}
+    return inventory.adopting(adopted)
+
+
+def _load_taken(plan: Plan | ImportedPlan, inventory: Inventory, results: Path) -> ImportedPlan | None:
+    """Read what was imported, if a sweep takes it; None where nothing was."""
+    if not isinstance(plan, Plan) or not plan.config.take_imported:
+        return None
+    if (results / IMPORTED_FILE).is_file() or any(is_imported(unit.protocol) for unit in inventory.units):
+        return load_imported_plan(results)
+    return None
+
+
+def _by_place(units: Sequence[Unit]) -> Mapping[tuple[str, str], list[Unit]]:
+    found: defaultdict[tuple[str, str], list[Unit]] = defaultdict(list)
+    for unit in units:
+        found[unit.dataset, unit.key].append(unit)
+    return found
+
+
+def _find_obstacle(plan: Plan, units: Mapping[tuple[str, str], Sequence[Unit]], group: ImportedGroup) -> str | None:
+    """Say why no imported result of a key can stand for the sweep's; None where they can."""
+    members = units.get((group.dataset, group.key))
+    if not members:
+        return "a dataset or key outside this sweep"
+    lacking = [measurement for measurement in plan.measurements if measurement not in group.measurements]
+    if lacking:
+        return f"they lack {', '.join(lacking)}"
+    n_images, n_test = members[0].n_images, DATASETS[group.dataset].n_test
+    if group.n_images != n_images:
+        return f"they are of {group.n_images:,} images, this sweep's of {n_images:,}"
+    told = group.payload.get("images", {}).get("sha256")
+    if told is None and n_images != n_test:
+        return f"which {n_images:,} of the {n_test:,} test images they are of is not known"
+    if told is not None and told != plan.protocols[members[0].protocol].payload["images"]["sha256"]:
+        return "they are of other images than this sweep's"
+    return None
+
+
+def count_taken(plan: Plan | ImportedPlan, inventory: Inventory) -> int:
+    """Count the evaluations of a sweep that were imported and not computed."""
+    return sum(inventory.count_adopted(unit, plan.measurements) for unit in plan.units)
+
+
+def explain_unused(plan: Plan | ImportedPlan, inventory: Inventory, results: Path) -> Iterator[str]:
+    """Say which imported results in a folder a sweep does not use, and why; by dataset and key.
+
+    Args:
+        plan: the whole plan.
+        inventory: what the folder holds, as `adopt` gives it.
+        results: the results folder.
+    """
+    if not isinstance(plan, Plan):
+        return
+    left = Counter({d: n for d, n in inventory.foreign({unit.id for unit in plan.units}).items() if is_imported(d)})
+    imported = _load_taken(plan, inventory, results)
+    if imported is None:
+        if left:
+            yield f"{left.total():,} imported evaluations are kept but not used: the sweep does not take them"
+        return
+    units = _by_place(plan.units)
+    for group in imported.groups:
+        digest = group.protocol.digest
+        members = units.get((group.dataset, group.key), ())
+        if digest in inventory.adopted_protocols:
+            left[digest] -= sum(inventory.count_adopted(unit, plan.measurements) for unit in members)
+        if left[digest] > 0:
+            why = _find_obstacle(plan, units, group) or "other architectures or strengths, or computed here as well"
+            yield f"{left[digest]:,} imported evaluations of {group.dataset} {group.key} are kept but not used: {why}"
+
+
+def explain_mixing(plan: Plan, inventory: Inventory, results: Path) -> Iterator[str]:
+    """Say which imported results that a sweep takes are known to have been computed otherwise, and what differs.
+
+    Args:
+        plan: the plan.
+        inventory: what the folder holds, as `adopt` gives it.
+        results: the results folder.
+    """
+    if not inventory.adopted_protocols:
+        return
+    places: dict[tuple[str, str], Mapping[str, Any]] = {
+        (payload["dataset"], payload["key"]): payload for payload in (one.payload for one in plan.protocols.values())
+    }
+    for group in load_imported_plan(results).groups:
+        computed_under = group.payload.get("computed_under")
+        if group.protocol.digest not in inventory.adopted_protocols or computed_under is None:
+            continue
+        differences = "; ".join(describe_difference(computed_under, places[group.dataset, group.key]))
+        if differences:
+            shown = differences if len(differences) <= _SHOWN_CHARACTERS else f"{differences[:_SHOWN_CHARACTERS]}…"
+            yield f"imported results of {group.dataset} {group.key} are used, which were computed otherwise: {shown}"
+
+
+def merge_imported(sources: Sequence[Path], target: Path) -> tuple[str, ...]:
+    """Join what several results folders know of their imported results, whose shards were joined before.
+
+    Args:
+        sources: results folders.
+        target: receives what they know; what it or an earlier source knows of a key stays.
+
+    Returns:
+        Lines that say which imports of a later source are not used.
+
+    Raises:
+        InputError: a folder's `imported.json` is damaged.
+    """
+    folders = [folder for folder in (target, *sources) if (folder / IMPORTED_FILE).is_file()]
+    if not folders:
+        return ()
+    joined = load_imported_plan(folders[0])
+    unused = []
+    for folder in folders[1:]:
+        known = {(group.dataset, group.key): group for group in joined.groups}
+        groups = load_imported_plan(folder).groups
+        joined = joined.updated([group for group in groups if (group.dataset, group.key) not in known])
+        for group in groups:
+            kept = known.get((group.dataset, group.key))
+            if kept is not None and kept.protocol != group.protocol:
+                unused.append(f"{group.dataset} {group.key} was imported into {folder} from other files: not used")
+    joined.save(target)
+    return tuple(unused)

@@ -1,0 +1,75 @@
+"""What a dataset's folder tells of how its results came about: licence, images and protocol, as far as it does."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from pipeline.datasets import DATASETS
+from pipeline.export.card import CARD_FILE
+from pipeline.records import IMPORTED, Protocol
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What is told of the results of a key on a dataset.
+
+    Attributes:
+        n_images: number of images; that of the whole test split where nothing is told.
+        images: their hash, and how they were selected, as in a protocol; None where that is not told.
+        computed_under: payload of the one protocol that computed all of them; None where there were several or that is
+            not told.
+    """
+
+    n_images: int
+    images: Mapping[str, Any] | None
+    computed_under: Mapping[str, Any] | None
+
+    def to_payload(self) -> dict[str, Any]:
+        """What is known of images and protocol, as the payload of an imported protocol keeps it."""
+        known = {"images": self.images, "computed_under": self.computed_under}
+        return {name: dict(value) for name, value in known.items() if value is not None}
+
+
+def read_origin(sweep: Mapping[str, Any] | None, dataset: str, key: str) -> Origin:
+    """Find out what a dataset tells of the results of a key.
+
+    Args:
+        sweep: content of its `sweep.json`; None where it has none.
+        dataset: name of the dataset.
+        key: in the paper's style.
+    """
+    told = {} if sweep is None else sweep.get("sweep", {})
+    protocols = [p for p in told.get("protocols", ()) if (p.get("dataset"), p.get("key")) == (dataset, key)]
+    if isinstance(counts := (sweep or {}).get("evaluations"), dict):
+        protocols = [protocol for protocol in protocols if counts.get(Protocol.of(protocol).digest, 0)]
+    n_images = next((p["n_images"] for p in protocols if p.get("protocol") == IMPORTED and p.get("n_images")), None)
+    computed = [p.get("computed_under") if p.get("protocol") == IMPORTED else p for p in protocols]
+    return Origin(
+        int(n_images or told.get("images", {}).get("count") or DATASETS[dataset].n_test),
+        _only([protocol.get("images") for protocol in protocols]),
+        _only(computed),
+    )
+
+
+def _only(values: list[Any]) -> Mapping[str, Any] | None:
+    """The one value that all have; None where they differ, or one or all of them have none."""
+    first = values[0] if values else None
+    return first if isinstance(first, dict) and all(value == first for value in values) else None
+
+
+def read_licence(source: Path) -> str | None:
+    """Licence that the card of an export names; None where there is no such card."""
+    card = source / CARD_FILE
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    parts = text.split("---\n", 2)
+    if len(parts) < 3 or parts[0]:
+        return None
+    try:
+        front = yaml.safe_load(parts[1])
+    except yaml.YAMLError:
+        return None
+    named = front.get("license") if isinstance(front, dict) else None
+    return named if isinstance(named, str) else None
