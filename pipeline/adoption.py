@@ -75,8 +75,13 @@ def _load_taken(plan: Plan | ImportedPlan, inventory: Inventory, results: Path) 
     """Read what was imported, if a sweep takes it; None where nothing was."""
     if not isinstance(plan, Plan) or not plan.config.take_imported:
         return None
-    if (results / IMPORTED_FILE).is_file() or any(is_imported(unit.protocol) for unit in inventory.units):
+    if (results / IMPORTED_FILE).is_file():
         return load_imported_plan(results)
+    if any(is_imported(unit.protocol) for unit in inventory.units):
+        raise InputError(
+            f"Reading the imported plan failed for {results}: expected {IMPORTED_FILE}, as shards hold imported "
+            "results, got none. Import every dataset of the folder again."
+        )
     return None
 
 
@@ -138,7 +143,7 @@ def explain_unused(plan: Plan | ImportedPlan, inventory: Inventory, results: Pat
             yield f"{left[digest]:,} imported evaluations of {group.dataset} {group.key} are kept but not used: {why}"
 
 
-def explain_mixing(plan: Plan, inventory: Inventory, results: Path) -> Iterator[str]:
+def explain_mixing(plan: Plan | ImportedPlan, inventory: Inventory, results: Path) -> Iterator[str]:
     """Say which imported results that a sweep takes are known to have been computed otherwise, and what differs.
 
     Args:
@@ -146,7 +151,7 @@ def explain_mixing(plan: Plan, inventory: Inventory, results: Path) -> Iterator[
         inventory: what the folder holds, as `adopt` gives it.
         results: the results folder.
     """
-    if not inventory.adopted_protocols:
+    if not isinstance(plan, Plan) or not inventory.adopted_protocols:
         return
     places: dict[tuple[str, str], Mapping[str, Any]] = {
         (payload["dataset"], payload["key"]): payload for payload in (one.payload for one in plan.protocols.values())

@@ -38,7 +38,7 @@ def export(
     ] = None,
 ) -> None:
     """Write `<dataset>/<key>_<measurement>.json` and meta.json from the shards of a complete sweep."""
-    from pipeline.adoption import explain_unused, read_inventory
+    from pipeline.adoption import explain_mixing, explain_unused, read_inventory
     from pipeline.errors import ConfigError
     from pipeline.export import export_dataset, parse_key_style
     from pipeline.export.compression import parse_compression
@@ -74,7 +74,7 @@ def export(
             progress=progress,
         )
     code = console.show_export(report)
-    for line in explain_unused(planned, inventory, results):
+    for line in (*explain_mixing(planned, inventory, results), *explain_unused(planned, inventory, results)):
         console.say(line)
     raise typer.Exit(code)
 

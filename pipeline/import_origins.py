@@ -21,11 +21,13 @@ class Origin:
         images: their hash, and how they were selected, as in a protocol; None where that is not told.
         computed_under: payload of the one protocol that computed all of them; None where there were several or that is
             not told.
+        decimals: fewest decimals that imported ones among them have, by measurement; their other rows may have more.
     """
 
     n_images: int
     images: Mapping[str, Any] | None
     computed_under: Mapping[str, Any] | None
+    decimals: Mapping[str, int]
 
     def to_payload(self) -> dict[str, Any]:
         """What is known of images and protocol, as the payload of an imported protocol keeps it."""
@@ -51,7 +53,16 @@ def read_origin(sweep: Mapping[str, Any] | None, dataset: str, key: str) -> Orig
         int(n_images or told.get("images", {}).get("count") or DATASETS[dataset].n_test),
         _only([protocol.get("images") for protocol in protocols]),
         _only(computed),
+        _fewest([protocol.get("decimals", {}) for protocol in protocols]),
     )
+
+
+def _fewest(decimals: list[Mapping[str, int | None]]) -> Mapping[str, int]:
+    fewest: dict[str, int] = {}
+    for measurement, count in ((name, count) for of_protocol in decimals for name, count in of_protocol.items()):
+        if count is not None:
+            fewest[measurement] = min(count, fewest.get(measurement, count))
+    return fewest
 
 
 def _only(values: list[Any]) -> Mapping[str, Any] | None:

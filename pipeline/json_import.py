@@ -1,5 +1,6 @@
 """A published or exported JSON dataset becomes shards: so it can be verified, compared, added to and exported again."""
 
+import json
 import re
 import shutil
 import tempfile
@@ -12,9 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline import __version__
-from pipeline.analysis.json_index import JsonRows, has_indexable_rows
+from pipeline.analysis.json_index import JsonRows, has_indexable_rows, malformed
 from pipeline.analysis.reader import RobustnessDataset
-from pipeline.analysis.result_files import MEASURES, OPTIONAL_MEASURES, PARQUET_FOLDER, Rows, spellings
+from pipeline.analysis.result_files import MEASURES, OPTIONAL_MEASURES, PARQUET_FOLDER, Rows, read_bytes, spellings
 from pipeline.errors import EvaluationError, InputError, ResultsError
 from pipeline.export.compression import compression_of, decompress_to
 from pipeline.files import sha256_of
@@ -149,17 +150,32 @@ def _open_files(dataset: RobustnessDataset, name: str, key: str, folder: Path) -
         compression = compression_of(file)
         if compression is None:
             found[measure] = dataset.files.rows(name, key, measure)
+            if not isinstance(found[measure], JsonRows):
+                _refuse_repetition(file)
             continue
         plain = folder / file.stem
         decompress_to(file, compression, plain)
         if not has_indexable_rows(plain):
             found[measure] = dataset.files.read(name, key, measure)
+            _refuse_repetition(file)
             continue
         try:
             found[measure] = JsonRows(plain, name, spellings(key), measure)
         except ResultsError as error:
             raise ResultsError(str(error).replace(str(plain), str(file))) from error
     return found
+
+
+def _refuse_repetition(file: Path) -> None:
+    """Refuse a file with an architecture twice, of which JSON readers take the last (`JsonRows` refuses it itself)."""
+
+    def keep(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        kept = dict(pairs)
+        if len(kept) != len(pairs):
+            raise malformed(file, "an architecture or another name twice")
+        return kept
+
+    json.loads(read_bytes(file), object_pairs_hook=keep)
 
 
 @dataclass(frozen=True)
@@ -217,11 +233,16 @@ def _import_group(
     ids = _common_ids(dataset.path, name, key, found)
     strengths = dataset.strengths(name, key)
     earlier.check(dataset.path, ids, strengths)
-    decimals = {measure: count_decimals(rows, ids) for measure, rows in found.items() if measure in _ROUNDED}
+    origin = read_origin(dataset.sweep, name, key)
+    decimals = {
+        # Where a sweep took imported results, some rows are rounded and others are not.
+        measure: _fewest(origin.decimals.get(measure), count_decimals(rows, ids))
+        for measure, rows in found.items()
+        if measure in _ROUNDED
+    }
     files = {measure: sha256_of(file) for measure in found if (file := _file(dataset, name, key, measure)) is not None}
     known = {} if earlier.group is None else earlier.group.payload
     measurements = (*found, *earlier.measurements)
-    origin = read_origin(dataset.sweep, name, key)
     n_images = _count_images(found, ids[0], key, origin.n_images, earlier)
     told = origin.to_payload()
     if earlier.group is not None:  # of measurements that came from two places only what both tell is known
@@ -258,6 +279,10 @@ def _import_group(
 
 _ROUNDED = ("accuracy", "confidence")
 _COUNTED = ("cm", "predictions")
+
+
+def _fewest(*counts: int | None) -> int | None:
+    return min((count for count in counts if count is not None), default=None)
 
 
 def _common_ids(path: Path, name: str, key: str, found: Mapping[str, Rows]) -> list[str]:

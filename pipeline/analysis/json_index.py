@@ -85,6 +85,8 @@ class JsonRows:
                 table = _make_index(stream, path, start)
                 _save_index(path, self._state, table)
         self._places = {identifier: (first, stop) for identifier, first, stop in table.tolist()}
+        if len(self._places) != len(table):
+            raise malformed(path, "an architecture twice")
 
     @property
     def ids(self) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from pipeline.errors import ConfigError
 from pipeline.export.folder import CHECKSUM_FILE, WrittenFile
 from pipeline.export.side_files import Group, ProtocolShare
 from pipeline.perturbations import PERTURBATIONS
+from pipeline.plan import describe_difference
 
 CARD_FILE = "README.md"
 CROISSANT_FILE = "croissant.json"
@@ -238,12 +239,13 @@ def _protocol(facts: CardFacts) -> str:
         f"{told}\n"
         f"That holds for {facts.n_evaluations - n_imported:,} of the {facts.n_evaluations:,} evaluations. The other "
         f"{n_imported:,} were not computed by robust201's sweep but read from the files of {sources}:\n\n"
-        "| dataset | key | imported evaluations | of | decimals of accuracies |\n|---|---|---|---|---|\n"
+        "| dataset | key | imported evaluations | of | decimals of accuracies | computed |\n|---|---|---|---|---|---|\n"
         f"{_imported_rows(facts, imported)}\n"
-        "`sweep.json` has their protocols beside the computed ones: the SHA-256 of the files read, their decimals, and "
-        "how they were computed where that is known; under `evaluations` it counts what came of each protocol. In the "
-        "Parquet files `protocol` begins with `imported-` in their rows, and `checkpoint_sha256` is `imported`. The "
-        "sweep computes the others when its results folder holds the same import.\n"
+        "`imported.json` names them by architecture and strength. `sweep.json` has their protocols beside the computed "
+        "ones: the SHA-256 of the files read, their decimals, and how they were computed where that is known; under "
+        "`evaluations` it counts what came of each protocol. In the Parquet files `protocol` begins with `imported-` "
+        "in their rows, and `checkpoint_sha256` is `imported`. The sweep computes the others when its results folder "
+        "holds the same import.\n"
     )
 
 
@@ -254,8 +256,20 @@ def _imported_rows(facts: CardFacts, imported: Sequence[ProtocolShare]) -> str:
         dataset, key = share.payload["dataset"], share.payload["key"]
         decimals = share.payload["decimals"].get("accuracy")
         told = "all" if decimals is None else decimals
-        lines += f"| {dataset} | `{key}` | {share.n_evaluations:,} | {n_of[dataset, key]:,} | {told} |\n"
+        how = _describe_computing(share, facts.shares)
+        lines += f"| {dataset} | `{key}` | {share.n_evaluations:,} | {n_of[dataset, key]:,} | {told} | {how} |\n"
     return lines
+
+
+def _describe_computing(imported: ProtocolShare, shares: Sequence[ProtocolShare]) -> str:
+    """Say how imported results were computed, compared with the sweep's of the same key."""
+    computed_under = imported.payload.get("computed_under")
+    if computed_under is None:
+        return "not known how"
+    place = imported.payload["dataset"], imported.payload["key"]
+    own = next(s.payload for s in shares if not s.imported and (s.payload["dataset"], s.payload["key"]) == place)
+    differences = describe_difference(own, computed_under)
+    return f"otherwise: {'; '.join(differences)}" if differences else "as the others"
 
 
 def _layout(facts: CardFacts) -> str:

@@ -3,7 +3,8 @@
 Every file is ``{dataset: {key: {measurement: {id: value}}}}`` (appendix of Jung, Lukasik, Keuper, ICLR 2023, and the
 published files): one value for ``clean``, else a list with one value per strength, ascending. Beside them lie
 ``meta.json`` (ids and epsilons, nothing else, as published), ``sweep.json`` (protocols, image selection, strengths),
-``missing.json`` where a partial export lacks something, and the listing of `pipeline.export.folder`.
+``missing.json`` where a partial export lacks something, ``imported.json`` where a sweep took imported results, and the
+listing of `pipeline.export.folder`.
 """
 
 import itertools
@@ -32,12 +33,14 @@ from pipeline.export.files import FileTask, RowSelection
 from pipeline.export.folder import CHECKSUM_FILE, ExportFolder, WrittenFile, refuse_other_sweeps
 from pipeline.export.pool import POOL_CACHE_BYTES, write_files
 from pipeline.export.side_files import (
+    IMPORTED_ROWS_FILE,
     SWEEP_YAML_FILE,
     VERSIONS_FILE,
     Group,
     KeyStyle,
     ProtocolShare,
     SweepPlan,
+    imported_text,
     meta_text_of_groups,
     missing_text,
     sweep_text,
@@ -215,6 +218,8 @@ class _Export:
         }
         if self.missing:
             texts[MISSING_FILE] = missing_text(self.groups, style)
+        if any(group.imported for group in self.written):
+            texts[IMPORTED_ROWS_FILE] = imported_text(self.written, style)
         if not are_imported(self.shares):
             texts[SWEEP_YAML_FILE] = sweep_yaml_text(plan)
         return texts
@@ -339,8 +344,20 @@ def group_units(plan: SweepPlan, inventory: ResultInventory) -> list[Group]:
             for unit in members
             if (absent := tuple(s for s in unit.strengths if not inventory.is_complete(unit, s, plan.measurements)))
         }
-        groups.append(Group(dataset, key, members, lacking))
+        groups.append(Group(dataset, key, members, lacking, _find_imported(plan, inventory, members, lacking)))
     return groups
+
+
+def _find_imported(
+    plan: SweepPlan, inventory: ResultInventory, units: Iterable[Unit], lacking: Collection[int]
+) -> dict[int, tuple[float, ...]]:
+    """Strengths by architecture that were imported, of units that lack none."""
+    found = {}
+    for unit in units:
+        strengths = tuple(s for s in unit.strengths if inventory.source(unit, s, plan.measurements) is not unit)
+        if strengths and unit.architecture not in lacking:
+            found[unit.architecture] = strengths
+    return found
 
 
 def share_out(plan: SweepPlan, inventory: ResultInventory, groups: Iterable[Group]) -> list[ProtocolShare]:

@@ -3,7 +3,7 @@
 import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Any, Literal, Protocol, get_args
 
@@ -18,6 +18,8 @@ from pipeline.spaces import nasbench201
 
 SWEEP_YAML_FILE = "sweep.yaml"
 VERSIONS_FILE = "versions.json"
+IMPORTED_ROWS_FILE = "imported.json"
+"""What of a sweep's export was imported, by architecture: JSON files of results have no place for it."""
 
 SOURCE = "source"
 """What imported results have for a provenance: the dataset that they were read from."""
@@ -48,12 +50,13 @@ class SweepPlan(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The units of one (dataset, key), and what they lack: strengths by architecture."""
+    """The units of one (dataset, key), what they lack, and what was imported for them: strengths by architecture."""
 
     dataset: str
     key: str
     units: tuple[Unit, ...]
     lacking: Mapping[int, tuple[float, ...]]
+    imported: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def strengths(self) -> tuple[float, ...]:
@@ -214,9 +217,17 @@ def versions_text(provenances: Iterable[Mapping[str, str]], shares: Iterable[Pro
 
 def missing_text(groups: Iterable[Group], key_style: KeyStyle) -> str:
     """Text of missing.json: strengths that a partial export lacks."""
-    absent: dict[str, dict[str, dict[str, list[float]]]] = {}
-    for group in groups:
-        if group.lacking:
-            of_key = {str(architecture): list(strengths) for architecture, strengths in group.lacking.items()}
-            absent.setdefault(group.dataset, {})[group.spell(key_style)] = of_key
-    return json.dumps(absent, indent=1) + "\n"
+    return _strengths_text({(group.dataset, group.spell(key_style)): group.lacking for group in groups})
+
+
+def imported_text(groups: Iterable[Group], key_style: KeyStyle) -> str:
+    """Text of imported.json: strengths of a sweep's export that were imported, not computed."""
+    return _strengths_text({(group.dataset, group.spell(key_style)): group.imported for group in groups})
+
+
+def _strengths_text(strengths: Mapping[tuple[str, str], Mapping[int, tuple[float, ...]]]) -> str:
+    nested: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for (dataset, key), of_key in strengths.items():
+        if of_key:
+            nested.setdefault(dataset, {})[key] = {str(index): list(held) for index, held in of_key.items()}
+    return json.dumps(nested, indent=1) + "\n"
