@@ -5,31 +5,15 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipeline.config import SweepConfig
 from pipeline.datasets import DATASETS
 from pipeline.errors import InputError
 from pipeline.imported_plan import ImportedGroup, ImportedPlan, load_imported_plan
 from pipeline.plan import Plan, describe_difference
-from pipeline.plan_file import IMPORTED_FILE
-from pipeline.records import Unit, is_imported
+from pipeline.records import IMPORTED_FILE, Unit, is_imported
 from pipeline.shards import Inventory, ShardStore
 from pipeline.shards.scan import OnDamage, Verify
 
 _SHOWN_CHARACTERS = 200
-
-
-def check_taking(config: SweepConfig) -> None:
-    """Make sure that a sweep takes the imported results of its results folder, if there are any.
-
-    Raises:
-        InputError: there are, and it does not.
-    """
-    if (config.results / IMPORTED_FILE).is_file() and not config.take_imported:
-        raise InputError(
-            f"Preparing the sweep failed for {config.results}: expected `take_imported: true` in the sweep, as the "
-            "folder holds imported results, got false. Write that to compute only what they lack, or name another "
-            "folder by `results`."
-        )
 
 
 def read_inventory(

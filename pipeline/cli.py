@@ -94,8 +94,7 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Count a sweep's units and evaluations, and estimate bytes and GPU-hours."""
-    from pipeline.adoption import check_taking
-    from pipeline.inputs import Inputs
+    from pipeline.inputs import Inputs, check_taking
     from pipeline.plan import assumed_facts, make_plan
     from pipeline.sweep import prepare_sweep
 

@@ -28,7 +28,7 @@ from rich.table import Table
 from pipeline.analysis.result_files import kind_of
 from pipeline.executors.base import BundleLost, Event, WorkerLost
 from pipeline.files import show_bytes
-from pipeline.records import UnitFailure
+from pipeline.records import IMPORTED_FILE, UnitFailure
 
 if TYPE_CHECKING:  # each verb imports what it runs; the others need not wait for it
     from pipeline.analysis.report import SummaryRow
@@ -258,7 +258,7 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
         what = f"{len(problems)} problems found" if problems else _describe_checked(verdict)
         out.print(what, markup=False, highlight=False)
     if verdict.requeued:
-        from pipeline.plan_file import IMPORTED_FILE, PLAN_FILE
+        from pipeline.plan_file import PLAN_FILE
 
         imported, planned = ((results / name).is_file() for name in (IMPORTED_FILE, PLAN_FILE))
         ways = [f"compute it again with: robust201 run SWEEP.yaml ({results})"] if planned or not imported else []

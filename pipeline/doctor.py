@@ -11,15 +11,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from pipeline.adoption import check_taking
 from pipeline.config import SweepConfig
 from pipeline.datasets import DATASETS
 from pipeline.doctor_machines import Finding, examine_clock, examine_cluster, examine_device, examine_gpus
 from pipeline.errors import RobustError
 from pipeline.files import show_bytes
-from pipeline.inputs import Inputs
+from pipeline.inputs import Inputs, check_taking
 from pipeline.plan import assumed_facts, make_plan
-from pipeline.plan_file import IMPORTED_FILE
+from pipeline.records import IMPORTED_FILE
 
 PACKAGES = ("torch", "foolbox", "pyautoattack", "ray", "pyarrow", "numpy", "pandas")
 _REINSTALL = "Install robust201 again with -c constraints.txt."

@@ -11,8 +11,8 @@ from pipeline.errors import FormatVersionError, InputError
 from pipeline.files import write_text
 from pipeline.perturbations import PERTURBATIONS
 from pipeline.plan import Plan
-from pipeline.plan_file import IMPORTED_FILE, PLAN_FILE, load_plan
-from pipeline.records import IMPORTED, Protocol, Unit, unit_id
+from pipeline.plan_file import PLAN_FILE, load_plan
+from pipeline.records import IMPORTED, IMPORTED_FILE, Protocol, Unit, unit_id
 from pipeline.spaces import nasbench201
 
 _FORMAT = 1

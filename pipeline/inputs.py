@@ -13,11 +13,11 @@ from pipeline.datasets import DATASETS, load_images, select
 from pipeline.datasets.corrupted import CorruptedStore, open_generated, open_published
 from pipeline.datasets.generated_folder import MANIFEST
 from pipeline.datasets.snapshot import read_snapshot, write_snapshot
-from pipeline.errors import CheckpointError, DatasetError
+from pipeline.errors import CheckpointError, DatasetError, InputError
 from pipeline.perturbations import PERTURBATIONS
 from pipeline.perturbations.corruptions import GENERATOR_VERSION, FrostTextures, load_frost, synthetic_frost
 from pipeline.plan import DatasetFacts, Facts
-from pipeline.records import ImageSet, content_digest
+from pipeline.records import IMPORTED_FILE, ImageSet, content_digest
 
 Say = Callable[[str], None]
 
@@ -199,4 +199,18 @@ class Inputs:
                 dataset: {index: self.checkpoint(dataset, index).sha256 for index in self._config.architecture_indices}
                 for dataset in self._config.datasets
             },
+        )
+
+
+def check_taking(config: SweepConfig) -> None:
+    """Make sure that a sweep takes the imported results of its results folder, if there are any.
+
+    Raises:
+        InputError: there are, and it does not.
+    """
+    if (config.results / IMPORTED_FILE).is_file() and not config.take_imported:
+        raise InputError(
+            f"Preparing the sweep failed for {config.results}: expected `take_imported: true` in the sweep, as the "
+            "folder holds imported results, got false. Write that to compute only what they lack, or name another "
+            "folder by `results`."
         )

@@ -24,8 +24,8 @@ from pipeline.imported_plan import ImportedGroup, ImportedPlan, load_imported_pl
 from pipeline.lease import Lease
 from pipeline.measurements import COLUMNS, MEASUREMENTS
 from pipeline.perturbations import PERTURBATIONS
-from pipeline.plan_file import IMPORTED_FILE, PLAN_FILE, load_plan
-from pipeline.records import IMPORTED, EvaluationResult, Part
+from pipeline.plan_file import PLAN_FILE, load_plan
+from pipeline.records import IMPORTED, IMPORTED_FILE, EvaluationResult, Part
 from pipeline.shards import Inventory, ShardStore
 from pipeline.shards.imported import check_imported
 

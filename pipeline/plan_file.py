@@ -7,13 +7,11 @@ from pipeline.config import parse_config
 from pipeline.errors import FormatVersionError, InputError
 from pipeline.files import write_text
 from pipeline.plan import Facts, Plan, make_plan
+from pipeline.records import IMPORTED_FILE
 from pipeline.shards import ShardStore
 
 PLAN_FILE = "plan.json"
 PLAN_FORMAT = 1
-
-IMPORTED_FILE = "imported.json"
-"""What lies in place of a plan where results were imported (see `pipeline.imported_plan`)."""
 
 
 def save_plan(plan: Plan, facts: Facts, store: ShardStore) -> None:

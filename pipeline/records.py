@@ -116,6 +116,9 @@ class Protocol:
 IMPORTED = "imported"
 """What the protocol digest of results begins with that were not computed here but read from a dataset's files."""
 
+IMPORTED_FILE = "imported.json"
+"""What lies in a results folder where results were imported, in place of a plan or beside it."""
+
 
 def is_imported(protocol_digest: str) -> bool:
     """Whether results of a protocol were read from a dataset's files: rounded, and perhaps without confusion matrix."""

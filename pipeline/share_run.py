@@ -8,11 +8,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from pipeline.adoption import check_taking, count_taken, read_inventory
+from pipeline.adoption import count_taken, read_inventory
 from pipeline.config import SweepConfig
 from pipeline.errors import ConfigError, InputError
 from pipeline.executors.base import Event
-from pipeline.inputs import Inputs
+from pipeline.inputs import Inputs, check_taking
 from pipeline.lease import LEASE_NAME
 from pipeline.perturbations import PERTURBATIONS
 from pipeline.plan import Facts, Plan, describe_difference

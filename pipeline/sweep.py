@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from pipeline.adoption import check_taking, count_taken, explain_mixing, explain_unused, merge_imported, read_inventory
+from pipeline.adoption import count_taken, explain_mixing, explain_unused, merge_imported, read_inventory
 from pipeline.config import SweepConfig
 from pipeline.errors import ConfigError, StorageError, closest
 from pipeline.executors.base import Event, Executor
 from pipeline.files import write_text
-from pipeline.inputs import Inputs
+from pipeline.inputs import Inputs, check_taking
 from pipeline.interrupts import draining_on_signals
 from pipeline.lease import Lease
 from pipeline.perturbations import PERTURBATIONS

@@ -10,7 +10,8 @@ from pipeline.errors import InputError
 from pipeline.export.side_files import SweepPlan
 from pipeline.imported_plan import load_any_plan
 from pipeline.lease import Lease
-from pipeline.plan_file import IMPORTED_FILE, PLAN_FILE
+from pipeline.plan_file import PLAN_FILE
+from pipeline.records import IMPORTED_FILE
 from pipeline.shards import Finding, Inventory, ShardStore
 
 Progress = Callable[[int, int], None]

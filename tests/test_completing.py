@@ -11,18 +11,19 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from pipeline.adoption import check_taking, read_inventory
+from pipeline.adoption import read_inventory
 from pipeline.comparing import compare_results, read_decimals
 from pipeline.config import SweepConfig, parse_config
 from pipeline.errors import InputError, LeaseHeldError, ResultsError
 from pipeline.executors import make_executor
 from pipeline.executors.base import Event
 from pipeline.export import export_dataset
+from pipeline.inputs import check_taking
 from pipeline.json_import import import_json
 from pipeline.lease import Lease
-from pipeline.plan_file import IMPORTED_FILE, load_plan
+from pipeline.plan_file import load_plan
 from pipeline.progress import Progress
-from pipeline.records import is_imported
+from pipeline.records import IMPORTED_FILE, is_imported
 from pipeline.shards import Inventory, ShardStore
 from pipeline.share_run import run_share
 from pipeline.shares import Share
