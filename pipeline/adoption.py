@@ -84,14 +84,22 @@ def _find_obstacle(plan: Plan, units: Mapping[tuple[str, str], Sequence[Unit]], 
     lacking = [measurement for measurement in plan.measurements if measurement not in group.measurements]
     if lacking:
         return f"they lack {', '.join(lacking)}"
-    n_images, n_test = members[0].n_images, DATASETS[group.dataset].n_test
+    return _compare_images(group, members[0].n_images, plan.protocols[members[0].protocol].payload)
+
+
+def _compare_images(group: ImportedGroup, n_images: int, wanted: Mapping[str, Any]) -> str | None:
+    """Say why imported results may be of other images than a protocol's; None where they are of the same."""
+    n_test = DATASETS[group.dataset].n_test
     if group.n_images != n_images:
         return f"they are of {group.n_images:,} images, this sweep's of {n_images:,}"
     told = group.payload.get("images", {}).get("sha256")
     if told is None and n_images != n_test:
         return f"which {n_images:,} of the {n_test:,} test images they are of is not known"
-    if told is not None and told != plan.protocols[members[0].protocol].payload["images"]["sha256"]:
+    if told is not None and told != wanted["images"]["sha256"]:
         return "they are of other images than this sweep's"
+    corruption = group.payload.get("computed_under", {}).get("corruption")
+    if corruption is not None and corruption != wanted.get("corruption"):
+        return "they are of other corrupted images than this sweep's"
     return None
 
 

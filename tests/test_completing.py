@@ -321,6 +321,22 @@ def test_what_cannot_be_taken_is_computed_and_told(
         assert (seen[0].imported, seen[0].done) == (0, 0)
 
 
+def test_other_corrupted_images_are_not_taken(
+    whole: tuple[SweepConfig, Path], sweep: MakeNamed, tmp_path: Path
+) -> None:
+    corrupted = {"source": "generated", "path": str(tmp_path / "corruptions"), "seed": 1}
+    config = sweep("results", datasets={"digits": {"corruptions": corrupted}})
+    import_json(whole[1], config.results)
+    outlook = prepare_sweep(config)
+    assert (outlook.imported, outlook.stale) == (
+        N_PLANNED - 6,
+        (
+            "6 imported evaluations of digits brightness are kept but not used: "
+            "they are of other corrupted images than this sweep's",
+        ),
+    )
+
+
 def test_images_that_are_the_whole_test_split_need_not_be_named(part: Path, sweep: MakeNamed) -> None:
     """The published dataset does not tell its images; if a key's count is that of the split, they are the split."""
     for path in part.glob("digits/*"):
