@@ -63,12 +63,14 @@ def summary_table(dataset: RobustnessDataset) -> list[SummaryRow]:
     return _summarise(dataset.to_frame())
 
 
-def write_report(dataset: RobustnessDataset, out: Path) -> Path:
+def write_report(dataset: RobustnessDataset, out: Path, *, processes: int = 1) -> Path:
     """Write one HTML page with the figures of every dataset and an explorer; it needs no other file and no network.
 
     Args:
         dataset: the results.
         out: the file; an existing one is replaced.
+        processes: large files of confidences and confusion matrices that are read at once, each by a process of its
+            own; with more than 1, a script that calls this must guard its main part by ``if __name__ == "__main__"``.
 
     Returns:
         The file.
@@ -82,7 +84,7 @@ def write_report(dataset: RobustnessDataset, out: Path) -> Path:
     from pipeline.analysis.dataset_results import datasets_of
 
     frame = dataset.to_frame()
-    held = datasets_of(dataset, frame)
+    held = datasets_of(dataset, frame, processes=processes)
     if not held:
         raise ResultsError(
             f"Writing a report failed for {dataset.path}: expected accuracies, got none. Export some, or download them."
