@@ -76,6 +76,11 @@ class DatasetResults:
         return list(known) if len(known) == n_classes else [str(label) for label in range(n_classes)]
 
     @property
+    def extent(self) -> str:
+        """How many of the architectures that stand for a class there are, such as ``16 of 6,466 architectures``."""
+        return f"{len(self.accuracies):,} of {len(self.reader.non_isomorph_ids):,} architectures"
+
+    @property
     def architectures(self) -> list[int]:
         """Evaluated architectures, ascending."""
         return [int(index) for index in self.accuracies.index]

@@ -37,7 +37,7 @@ TOP_CELLS = 20
 REFERENCE_KERNEL_PARAMETERS = 18
 """The paper compares cells of this size: there are 408 of them (section 5.3)."""
 
-ALL_CELLS = "all cells"
+ALL_CELLS = "all evaluated cells"
 
 CONFIDENCES = ("predicted class, where right", "predicted class, where wrong", "true class")
 """What confidence curves show."""
@@ -310,11 +310,6 @@ def change_matrix(rows: pd.DataFrame) -> pd.DataFrame:
     """Arrange the changes of one architecture and score in percentage points: a row an edge, a column an operation."""
     wide = rows.set_index(["edge", "operation"])["change"].unstack()
     return 100 * wide.reindex(index=range(len(EDGES)), columns=list(OPERATIONS))
-
-
-def edge_labels() -> list[str]:
-    """Name the six edges by their nodes, such as ``0→1``."""
-    return [f"{source}→{target}" for source, target in EDGES]
 
 
 def _ranked(values: pd.Series) -> pd.Series:

@@ -123,7 +123,9 @@ def _save(results: DatasetResults, row: FigureRow, path: Path) -> bool:
     if frame.empty:
         return False
     figure = row.draw_file(frame, results)
-    figure.suptitle(f"{row.title}, {results.name}", fontsize=13, fontweight="bold", color=INK, parse_math=False)
+    figure.suptitle(
+        f"{row.title}: {results.name}, {results.extent}", fontsize=13, fontweight="bold", color=INK, parse_math=False
+    )
     _write(figure, path, f"{results.name}-{row.name}")
     return True
 
