@@ -233,6 +233,7 @@ def _prepared(
     inputs.check()
     store = ShardStore.create(config.results, shards=config.shards or "")
     with Lease.acquire(config.results, on_wait=say) as lease:
+        check_taking(config)  # an import may have ended while the lease was waited for
         facts = inputs.gather()
         full = make_plan(config, facts)
         plan = full.narrow(architectures=filters.architectures, datasets=filters.datasets, keys=filters.keys)

@@ -353,10 +353,11 @@ def _find_imported(
 ) -> dict[int, tuple[float, ...]]:
     """Strengths by architecture that were imported, of units that lack none."""
     found = {}
+    known: dict[tuple[float, ...], tuple[float, ...]] = {}  # of a few different ones there are many equal
     for unit in units:
         strengths = tuple(s for s in unit.strengths if inventory.source(unit, s, plan.measurements) is not unit)
         if strengths and unit.architecture not in lacking:
-            found[unit.architecture] = strengths
+            found[unit.architecture] = known.setdefault(strengths, strengths)
     return found
 
 

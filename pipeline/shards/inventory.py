@@ -102,7 +102,7 @@ class Inventory:
             An inventory of the same shards; this one stays as it is.
         """
         view = copy(self)
-        view._adopted = dict(imported)
+        view._adopted = imported
         view.adopted_protocols = frozenset(unit.protocol for unit in imported.values())
         return view
 

@@ -31,7 +31,7 @@ class Selection:
         offsets: (E + 1,) int32, the first row of each evaluation (by unit and strength), then the number of rows.
         shard: (R,) int32, position in `shards`.
         position: (R,) int32, position of the row in its shard.
-        adopted: by unit's id and strength, the imported unit that an evaluation is of, where it was not computed.
+        adopted: by unit's id, the imported unit that some of its evaluations are of, and their strengths.
         cache_bytes: bound on decoded row groups kept while reading.
     """
 
@@ -42,7 +42,7 @@ class Selection:
     offsets: NDArray[np.int32]
     shard: NDArray[np.int32]
     position: NDArray[np.int32]
-    adopted: Mapping[tuple[str, float], Unit]
+    adopted: Mapping[str, tuple[Unit, tuple[float, ...]]]
     cache_bytes: int = CACHE_BYTES
 
     @cached_property
@@ -58,7 +58,8 @@ class Selection:
 
     def source(self, unit: Unit, strength: float) -> Unit:
         """Find the unit that an evaluation is of: itself, or an imported one."""
-        return self.adopted.get((unit.id, strength), unit)
+        imported, strengths = self.adopted.get(unit.id, (unit, ()))
+        return imported if strength in strengths else unit
 
     def iter_values(
         self, measurement: str | None = None
@@ -106,12 +107,13 @@ def select(
     """Choose the rows of units (see `pipeline.shards.ShardStore.select`)."""
     numbers: dict[str, int] = {}
     offsets, shard, position = [0], [], []
-    adopted: dict[tuple[str, float], Unit] = {}
+    adopted: dict[str, tuple[Unit, tuple[float, ...]]] = {}
     for unit in units:
         for strength in unit.strengths:
             source = inventory.source(unit, strength, measurements)
             if source is not unit:
-                adopted[unit.id, strength] = source
+                _, before = adopted.get(unit.id, (source, ()))
+                adopted[unit.id] = source, (*before, strength)
             for item in inventory.slices(source, strength, columns_needed(source, measurements)):
                 name, place = inventory.place(item.row)
                 shard.append(numbers.setdefault(name, len(numbers)))
