@@ -4,6 +4,7 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -107,7 +108,7 @@ def plan(
     if save:
         console.say(
             f"Kept the plan and the images in {config.results}. Next, on each machine: "
-            f"robust201 run {sweep} --share I/N"
+            f"robust201 run {quote(str(sweep))} --share I/N"
         )
 
 
