@@ -200,12 +200,17 @@ def report(
         ),
     ],
     out: Annotated[Path | None, typer.Option("--out", help="The HTML file; DATASET-report.html if absent.")] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Large files read at once, one a process (the CPUs, up to 8).")
+    ] = None,
 ) -> None:
     """Write one HTML file with figures, tables and a cell explorer of an exported dataset; needs no network."""
     from pipeline.analysis.reader import RobustnessDataset
     from pipeline.analysis.report import write_report
+    from pipeline.export.pool import default_processes
 
-    typer.echo(write_report(RobustnessDataset(dataset), out or dataset.with_name(f"{dataset.name}-report.html")))
+    page = out or dataset.with_name(f"{dataset.name}-report.html")
+    typer.echo(write_report(RobustnessDataset(dataset), page, processes=processes or default_processes()))
 
 
 def fetch(

@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.analysis import json_index
 from pipeline.analysis.json_index import FileState, JsonRows, has_indexable_rows
 from pipeline.analysis.row_stream import read_pieces, stream_rows
-from pipeline.analysis.value_checks import check_ids, check_row, check_rows, is_id
+from pipeline.analysis.value_checks import check_ids, check_row, check_rows, is_sound_meta, is_sound_sweep
 from pipeline.errors import FormatVersionError, ResultsError, closest
 from pipeline.perturbations import PERTURBATIONS, SEVERITIES, Perturbation
 from pipeline.records import CLEAN_STRENGTH
@@ -138,14 +138,6 @@ def _read_object(file: Path) -> dict[str, Any] | None:
     return content
 
 
-def _is_sound_sweep(sweep: Mapping[str, Any]) -> bool:
-    strengths, measurements = sweep.get("strengths"), sweep.get("measurements")
-    if not isinstance(strengths, dict) or not isinstance(measurements, list):
-        return False
-    by_key = list(strengths.values())
-    return all(isinstance(keys, dict) and all(isinstance(row, list) for row in keys.values()) for keys in by_key)
-
-
 class ResultFiles:
     """The files of one dataset folder.
 
@@ -180,13 +172,7 @@ class ResultFiles:
         self.meta: dict[str, Any] = read_json(path / META_FILE) if told else self._meta_of_parquet()
         self.sweep: dict[str, Any] | None = _read_object(path / SWEEP_FILE)
         self.missing: dict[str, dict[str, dict[str, list[float]]]] = _read_object(path / MISSING_FILE) or {}
-        try:
-            sound = all({"nb201-string", "isomorph"} <= row.keys() for row in self.meta["ids"].values())
-            sound = sound and all(isinstance(values, list) for values in self.meta["epsilons"].values())
-            sound = sound and all(map(is_id, self.meta["ids"]))
-        except (KeyError, TypeError, AttributeError):
-            sound = False
-        if not sound:
+        if not is_sound_meta(self.meta):
             raise ResultsError(
                 f"Opening a dataset failed for {path / META_FILE}: expected ids with nb201-string and isomorph, and "
                 "lists of epsilons, got something else. Export or download the dataset again."
@@ -197,7 +183,7 @@ class ResultFiles:
                 f"Opening a dataset failed for {path / SWEEP_FILE}: expected format {EXPORT_FORMAT}, got {version}. "
                 "Read it with the version of robust201 that wrote it, or export it again."
             )
-        if self.sweep is not None and not _is_sound_sweep(self.sweep):
+        if self.sweep is not None and not is_sound_sweep(self.sweep):
             raise ResultsError(
                 f"Opening a dataset failed for {path / SWEEP_FILE}: expected strengths by dataset and key, and a list "
                 "of measurements, got something else. Export or download the dataset again."
@@ -230,8 +216,10 @@ class ResultFiles:
             )
         return known
 
-    def find(self, dataset: str, key: str, measure: str) -> Path | None:
-        """Find the file of a measurement, whichever spelling of the key it has."""
+    def find(self, dataset: str, key: str, measure: str, *, parquet_first: bool = False) -> Path | None:
+        """Find the file of a measurement, whichever spelling of the key it has: JSON, or else or first Parquet."""
+        if parquet_first and (file := self._find_parquet(dataset, key, measure)) is not None:
+            return file
         names = [f"{spelling}_{measure}.json" for spelling in spellings(key)]
         files = (self.path / dataset / f"{name}{suffix}" for suffix in ("", ".gz", ".zst") for name in names)
         return next((file for file in files if file.is_file()), None) or self._find_parquet(dataset, key, measure)
@@ -310,11 +298,17 @@ class ResultFiles:
         """Drop what `rows` keeps of the files read so far: whoever reads many once need not hold them all."""
         self._rows.clear()
 
-    def iter_rows(self, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
+    def iter_rows(self, dataset: str, key: str, measure: str, *, checked: bool = True) -> Iterator[tuple[str, Any]]:
         """Go through a measurement whose values are lists or objects, with one architecture's in memory at a time.
 
         JSON is read from its beginning to its end, compressed or not, and Parquet by row group; a file below
         `pipeline.analysis.json_index.MIN_INDEXED_BYTES` is read whole.
+
+        Args:
+            dataset: name of the dataset.
+            key: in either spelling.
+            measure: name of the measurement.
+            checked: whether to check values (see `check_row`); one who makes arrays of them sees more cheaply.
 
         Yields:
             Id and value, in the order of the file.
@@ -330,13 +324,13 @@ class ResultFiles:
 
             rows = iter_rows(file, measure)
         elif file.stat().st_size < json_index.MIN_INDEXED_BYTES:
-            yield from self.read(dataset, key, measure).items()
-            return
+            rows = iter(self._read_rows(file, dataset, key, measure).items())
         else:
             rows = stream_rows(file, dataset, spellings(key), measure)
         for identifier, row in rows:
             check_ids(file, key, measure, (identifier,), self.meta["ids"])
-            check_row(file, key, measure, identifier, row)
+            if checked:
+                check_row(file, key, measure, identifier, row)
             yield identifier, row
 
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
@@ -352,6 +346,9 @@ class ResultFiles:
             from pipeline.analysis.parquet_results import read_rows
 
             return self._checked(file, key, measure, read_rows(file, measure))
+        return self._checked(file, key, measure, self._read_rows(file, dataset, key, measure))
+
+    def _read_rows(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:
         payload = read_json(file)
         for spelling in spellings(key):
             try:
@@ -359,7 +356,7 @@ class ResultFiles:
             except (KeyError, TypeError):
                 continue
             if isinstance(rows, dict):
-                return self._checked(file, key, measure, rows)
+                return rows
         raise ResultsError(
             f"Reading failed for {file}: expected {{{dataset}: {{{key}: {{{measure}: {{id: value}}}}}}}}, "
             "got something else. Export or download it again."
