@@ -201,7 +201,7 @@ def report(
     ],
     out: Annotated[Path | None, typer.Option("--out", help="The HTML file; DATASET-report.html if absent.")] = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Large files read at once, one a process (the CPUs, up to 8).")
+        int | None, typer.Option(min=1, help="Large files read at once, one a process; the CPUs, up to 8, if absent.")
     ] = None,
 ) -> None:
     """Write one HTML file with figures, tables and a cell explorer of an exported dataset; needs no network."""
