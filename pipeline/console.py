@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -167,12 +168,12 @@ def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int
     for message, count in alike.most_common(10):
         say(f"failed: {count} {'part' if count == 1 else 'parts'}: {message}")
     if alike:
-        say(f"All failures by unit: robust201 status {results}")
+        say(f"All failures by unit: robust201 status {quote(str(results))}")
     if tally.complete and narrowed:
-        say(f"Complete for this selection; how far the whole sweep is: robust201 status {results}")
+        say(f"Complete for this selection; how far the whole sweep is: robust201 status {quote(str(results))}")
         return 0
     if tally.complete:
-        say(f"Complete. Export it with: robust201 export {results} FOLDER")
+        say(f"Complete. Export it with: robust201 export {quote(str(results))} DATASET")
         return 0
     if tally.abandoned:
         say(f"The deadline for stopping passed: abandoned the parts in progress of {tally.abandoned} bundles.")
@@ -262,7 +263,7 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
 
         imported, planned = ((results / name).is_file() for name in (IMPORTED_FILE, PLAN_FILE))
         ways = [f"compute it again with: robust201 run SWEEP.yaml ({results})"] if planned or not imported else []
-        ways += [f"import it again with: robust201 import-json DATASET {results}"] if imported else []
+        ways += [f"import it again with: robust201 import-json DATASET {quote(str(results))}"] if imported else []
         say(f"What was in them counts as missing; {', or what was imported: '.join(ways)}")
     if verdict.sound:
         return 3 if verdict.n_missing else 0
