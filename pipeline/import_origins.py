@@ -7,7 +7,9 @@ from typing import Any
 
 import yaml
 
+from pipeline.analysis.result_files import SWEEP_FILE
 from pipeline.datasets import DATASETS
+from pipeline.errors import ResultsError
 from pipeline.export.card import CARD_FILE
 from pipeline.records import IMPORTED, Protocol
 
@@ -35,14 +37,28 @@ class Origin:
         return {name: dict(value) for name, value in known.items() if value is not None}
 
 
-def read_origin(sweep: Mapping[str, Any] | None, dataset: str, key: str) -> Origin:
+def read_origin(source: Path, sweep: Mapping[str, Any] | None, dataset: str, key: str) -> Origin:
     """Find out what a dataset tells of the results of a key.
 
     Args:
+        source: the dataset's folder.
         sweep: content of its `sweep.json`; None where it has none.
         dataset: name of the dataset.
         key: in the paper's style.
+
+    Raises:
+        ResultsError: `sweep.json` is not of the form that an export writes.
     """
+    try:
+        return _find_origin(sweep, dataset, key)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ResultsError(
+            f"Importing failed for {source / SWEEP_FILE}: expected protocols as an export writes them, got something "
+            f"else ({error}). Export or download it again, or remove it."
+        ) from error
+
+
+def _find_origin(sweep: Mapping[str, Any] | None, dataset: str, key: str) -> Origin:
     told = {} if sweep is None else sweep.get("sweep", {})
     protocols = [p for p in told.get("protocols", ()) if (p.get("dataset"), p.get("key")) == (dataset, key)]
     if isinstance(counts := (sweep or {}).get("evaluations"), dict):

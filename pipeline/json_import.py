@@ -233,7 +233,7 @@ def _import_group(
     ids = _common_ids(dataset.path, name, key, found)
     strengths = dataset.strengths(name, key)
     earlier.check(dataset.path, ids, strengths)
-    origin = read_origin(dataset.sweep, name, key)
+    origin = read_origin(dataset.path, dataset.sweep, name, key)
     decimals = {
         # Where a sweep took imported results, some rows are rounded and others are not.
         measure: _fewest(origin.decimals.get(measure), count_decimals(rows, ids))

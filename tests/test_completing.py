@@ -40,6 +40,7 @@ KEYS: dict[str, dict[str, Any]] = {
     "brightness": {"severities": [1, 5]},
 }
 N_PLANNED = 3 * 8
+CLEAN = {"dataset": "digits", "key": "clean"}
 PLAIN: dict[str, Any] = {"datasets": {"digits": {}}}
 """Without corruptions, which are those of other images."""
 
@@ -501,6 +502,15 @@ def test_a_file_with_an_architecture_twice_is_refused(part: Path, tmp_path: Path
     path = part / "digits/clean_accuracy.json"
     path.write_text(path.read_text().replace('"0":', '"0": 0.5, "0":', 1))
     with pytest.raises(ResultsError, match="twice"):
+        import_json(part, tmp_path / "results")
+
+
+@pytest.mark.parametrize(
+    "told", [{"protocols": [1]}, {"protocols": None}, {"images": 5}, {"protocols": [CLEAN | {"decimals": 1}]}]
+)
+def test_a_sweep_json_of_another_form_is_refused(part: Path, tmp_path: Path, told: dict[str, Any]) -> None:
+    change_json(part / "sweep.json", lambda content: content.update({"sweep": told, "evaluations": None}))
+    with pytest.raises(ResultsError, match=r"sweep\.json: expected protocols as an export writes them"):
         import_json(part, tmp_path / "results")
 
 

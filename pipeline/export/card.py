@@ -269,7 +269,8 @@ def _describe_computing(imported: ProtocolShare, shares: Sequence[ProtocolShare]
     place = imported.payload["dataset"], imported.payload["key"]
     own = next(s.payload for s in shares if not s.imported and (s.payload["dataset"], s.payload["key"]) == place)
     differences = describe_difference(own, computed_under)
-    return f"otherwise: {'; '.join(differences)}" if differences else "as the others"
+    told = " ".join("; ".join(differences).split()).replace("|", r"\|")  # it comes from somebody's file into a table
+    return f"otherwise: {told}" if differences else "as the others"
 
 
 def _layout(facts: CardFacts) -> str:
