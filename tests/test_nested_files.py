@@ -1,14 +1,19 @@
 """Confidences and confusion matrices as the figures read them: alike from JSON and Parquet, and by any processes."""
 
+import json
 import os
 from pathlib import Path
 
 import numpy as np
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from pipeline.analysis import nested_files
+from pipeline.analysis import json_index, nested_files
+from pipeline.analysis.confidence_text import find_confidences
 from pipeline.analysis.nested_files import summarise_files
 from pipeline.analysis.parquet_results import iter_matrices
 from pipeline.analysis.reader import RobustnessDataset
@@ -142,3 +147,75 @@ def test_a_mean_over_no_image_stays_missing(tmp_path):
     path = write_matrices(tmp_path / "m.parquet", [[[None, 2.0], [3.0, 4.0]]])
     ((_, matrices),) = iter_matrices(path, "cm", [], missing_ok=True)
     np.testing.assert_array_equal(matrices, [[[np.nan, 2], [3, 4]]])
+
+
+def make_value(numbers: list, n_classes: int) -> dict:
+    """A value of confidences of the next of these numbers."""
+    matrices = [[[numbers.pop() for _ in range(n_classes)] for _ in range(n_classes)] for _ in range(2)]
+    return {"label": matrices[0], "argmax": matrices[1], "prediction": [numbers.pop(), numbers.pop()]}
+
+
+WRITERS = {
+    "python": lambda value: json.dumps(value).encode(),
+    "compact": orjson.dumps,
+    "indented": lambda value: json.dumps(value, indent=2).encode(),
+}
+
+
+@given(
+    data=st.data(),
+    n_classes=st.integers(1, 4),
+    n_strengths=st.integers(1, 3),
+    listed=st.booleans(),
+    writer=st.sampled_from(sorted(WRITERS)),
+)
+def test_what_is_found_in_a_text_is_what_parsing_gives(data, n_classes, n_strengths, listed, writer):
+    n_strengths = n_strengths if listed else 1
+    count = n_strengths * (2 * n_classes**2 + 2)
+    numbers = data.draw(st.lists(st.one_of(st.none(), st.floats(0, 1), st.just(1)), min_size=count, max_size=count))
+    values = [make_value(numbers, n_classes) for _ in range(n_strengths)]
+    found = find_confidences(WRITERS[writer](values if listed else values[0]), listed=listed)
+    assert found is not None
+    expected = np.array([np.diag(np.array(value["label"], dtype=float)) for value in values])
+    np.testing.assert_array_equal(found.true, expected)
+    np.testing.assert_array_equal(found.prediction, np.array([value["prediction"] for value in values], dtype=float))
+
+
+SOUND = {"label": [[0.5, 0.25], [0.125, 1.0]], "argmax": [[0.5, 0.25], [0.125, 1.0]], "prediction": [0.75, None]}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {name: [SOUND[name]] for name in SOUND},
+        [dict(reversed(SOUND.items()))],
+        [SOUND | {"more": [[1]]}],
+        [{"label": SOUND["label"], "argmax": SOUND["argmax"]}],
+        [SOUND | {"label": [[0.5], [0.125, 1.0, 0.25]]}],
+        [SOUND | {"label": [[0.5, 0.25], [0.125, "1.0"]]}],
+        [SOUND | {"label": [[0.5, 0.25], [0.125, float("nan")]]}],
+        [SOUND | {"label": [[0.5, 0.25]]}],
+        [SOUND | {"prediction": [0.75]}],
+        [SOUND, SOUND["label"]],
+        SOUND,
+        [],
+        [[]],
+        5,
+    ],
+)
+def test_a_text_of_another_form_is_left_to_the_parser(value):
+    assert find_confidences(json.dumps([SOUND]).encode(), listed=True) is not None
+    assert find_confidences(json.dumps(value).encode(), listed=True) is None
+
+
+def test_one_object_is_not_taken_for_a_list_nor_a_list_for_one():
+    assert find_confidences(json.dumps(SOUND).encode(), listed=False) is not None
+    assert find_confidences(json.dumps([SOUND]).encode(), listed=False) is None
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_confidences_of_large_files_are_those_of_small_ones(dataset, monkeypatch, small):
+    expected = summaries(dataset / "parquet", "confidence")
+    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 1 << 30 if small else 0)
+    monkeypatch.setattr(ResultFiles, "_find_parquet", lambda *_: None)
+    assert_same(summaries(dataset, "confidence"), expected)

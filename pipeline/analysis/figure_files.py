@@ -148,7 +148,7 @@ def draw_confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     handles, labels = panels[0].get_legend_handles_labels()
     n_columns = 1 if few else len(CONFIDENCES)
     legend = figure.legend(handles, labels, loc="outside lower center", ncols=n_columns, frameon=False, labelcolor=INK)
-    legend.set_title("confidence in the", prop={"size": 10})
+    legend.set_title("confidence in the")
     legend.get_title().set_color(INK)
     return figure
 
