@@ -11,7 +11,7 @@ ALL = "all"
 
 
 def plot(
-    name: Annotated[str | None, typer.Argument(help="A figure of --list, or all.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A figure of --list, or all.")] = None,
     dataset: Annotated[
         Path | None,
         typer.Argument(

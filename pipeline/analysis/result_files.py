@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.analysis import json_index
 from pipeline.analysis.json_index import FileState, JsonRows, has_indexable_rows
 from pipeline.analysis.row_stream import Taker, read_pieces, stream_rows
-from pipeline.analysis.value_checks import check_ids, check_row, check_rows, is_id
+from pipeline.analysis.value_checks import check_ids, check_row, check_rows, is_sound_meta, is_sound_sweep
 from pipeline.errors import FormatVersionError, ResultsError, closest
 from pipeline.perturbations import PERTURBATIONS, SEVERITIES, Perturbation
 from pipeline.records import CLEAN_STRENGTH
@@ -138,14 +138,6 @@ def _read_object(file: Path) -> dict[str, Any] | None:
     return content
 
 
-def _is_sound_sweep(sweep: Mapping[str, Any]) -> bool:
-    strengths, measurements = sweep.get("strengths"), sweep.get("measurements")
-    if not isinstance(strengths, dict) or not isinstance(measurements, list):
-        return False
-    by_key = list(strengths.values())
-    return all(isinstance(keys, dict) and all(isinstance(row, list) for row in keys.values()) for keys in by_key)
-
-
 class ResultFiles:
     """The files of one dataset folder.
 
@@ -169,7 +161,7 @@ class ResultFiles:
         if not (path / META_FILE).is_file() and not self.parquet.is_dir():
             got, fix = (
                 "none",
-                "Name the folder that `robust201 export` wrote, its parquet folder, or the published dataset's",
+                "Name what `robust201 export` wrote, its parquet folder, or the published dataset's folder",
             )
             if (path / RESULTS_FOLDER_FILE).is_file():
                 got, fix = "the shards of a sweep", f"Export them first: `robust201 export {path} DATASET --partial`"
@@ -180,13 +172,7 @@ class ResultFiles:
         self.meta: dict[str, Any] = read_json(path / META_FILE) if told else self._meta_of_parquet()
         self.sweep: dict[str, Any] | None = _read_object(path / SWEEP_FILE)
         self.missing: dict[str, dict[str, dict[str, list[float]]]] = _read_object(path / MISSING_FILE) or {}
-        try:
-            sound = all({"nb201-string", "isomorph"} <= row.keys() for row in self.meta["ids"].values())
-            sound = sound and all(isinstance(values, list) for values in self.meta["epsilons"].values())
-            sound = sound and all(map(is_id, self.meta["ids"]))
-        except (KeyError, TypeError, AttributeError):
-            sound = False
-        if not sound:
+        if not is_sound_meta(self.meta):
             raise ResultsError(
                 f"Opening a dataset failed for {path / META_FILE}: expected ids with nb201-string and isomorph, and "
                 "lists of epsilons, got something else. Export or download the dataset again."
@@ -197,7 +183,7 @@ class ResultFiles:
                 f"Opening a dataset failed for {path / SWEEP_FILE}: expected format {EXPORT_FORMAT}, got {version}. "
                 "Read it with the version of robust201 that wrote it, or export it again."
             )
-        if self.sweep is not None and not _is_sound_sweep(self.sweep):
+        if self.sweep is not None and not is_sound_sweep(self.sweep):
             raise ResultsError(
                 f"Opening a dataset failed for {path / SWEEP_FILE}: expected strengths by dataset and key, and a list "
                 "of measurements, got something else. Export or download the dataset again."

@@ -1,4 +1,4 @@
-"""What a file of results may hold: ids of the space's architectures, and values of their measurement's form."""
+"""What the files of a dataset may hold: what is told of it, ids of architectures, values of a measurement's form."""
 
 from collections.abc import Iterable, Mapping
 from itertools import chain
@@ -19,6 +19,25 @@ _CONFIDENCES = {"label": 2, "argmax": 2, "prediction": 1}
 def is_id(text: str) -> bool:
     """Whether a text is the id of an architecture, spelled as the published files do: ``"0"`` to ``"15624"``."""
     return text.isascii() and text.isdecimal() and str(int(text[:9])) == text and int(text) < N_ARCHITECTURES
+
+
+def is_sound_meta(meta: Any) -> bool:
+    """Whether a content of meta.json has the published form: facts of architectures by id, and epsilons by attack."""
+    try:
+        ids, epsilons = meta["ids"], meta["epsilons"]
+        sound = all({"nb201-string", "isomorph"} <= row.keys() for row in ids.values())
+        return sound and all(isinstance(values, list) for values in epsilons.values()) and all(map(is_id, ids))
+    except (KeyError, TypeError, AttributeError):
+        return False
+
+
+def is_sound_sweep(sweep: Mapping[str, Any]) -> bool:
+    """Whether a content of sweep.json has strengths by dataset and key, and a list of measurements."""
+    strengths, measurements = sweep.get("strengths"), sweep.get("measurements")
+    if not isinstance(strengths, dict) or not isinstance(measurements, list):
+        return False
+    by_key = list(strengths.values())
+    return all(isinstance(keys, dict) and all(isinstance(row, list) for row in keys.values()) for keys in by_key)
 
 
 def check_ids(file: Path, key: str, measure: str, found: Iterable[str], known: Mapping[str, Any]) -> None:
