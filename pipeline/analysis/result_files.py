@@ -159,10 +159,7 @@ class ResultFiles:
         self.parquet = path if any(path.glob("dataset=*")) else path / PARQUET_FOLDER
         self._rows: dict[Path, tuple[FileState, Rows]] = {}
         if not (path / META_FILE).is_file() and not self.parquet.is_dir():
-            got, fix = (
-                "none",
-                "Name what `robust201 export` wrote, its parquet folder, or the published dataset's folder",
-            )
+            got, fix = "none", "Name what `robust201 export` wrote, its parquet folder, or the published dataset"
             if (path / RESULTS_FOLDER_FILE).is_file():
                 got, fix = "the shards of a sweep", f"Export them first: `robust201 export {path} DATASET --partial`"
             raise ResultsError(
