@@ -4,6 +4,7 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -107,7 +108,7 @@ def plan(
     if save:
         console.say(
             f"Kept the plan and the images in {config.results}. Next, on each machine: "
-            f"robust201 run {sweep} --share I/N"
+            f"robust201 run {quote(str(sweep))} --share I/N"
         )
 
 
@@ -200,7 +201,7 @@ def report(
     ],
     out: Annotated[Path | None, typer.Option("--out", help="The HTML file; DATASET-report.html if absent.")] = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Large files read at once, one a process (the CPUs, up to 8).")
+        int | None, typer.Option(min=1, help="Large files read at once, one a process; the CPUs, up to 8, if absent.")
     ] = None,
 ) -> None:
     """Write one HTML file with figures, tables and a cell explorer of an exported dataset; needs no network."""

@@ -24,7 +24,7 @@ def plot(
     ] = None,
     file_format: Annotated[str, typer.Option("--format", help="png or svg, for all figures.")] = "png",
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Large files read at once, one a process (the CPUs, up to 8).")
+        int | None, typer.Option(min=1, help="Large files read at once, one a process; the CPUs, up to 8, if absent.")
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the figures and what each needs.")] = False,
 ) -> None:

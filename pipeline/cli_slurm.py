@@ -1,6 +1,7 @@
 """`robust201 submit slurm`: a sweep as a job array."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -57,15 +58,16 @@ def slurm(
     if dry_run:
         typer.echo(slurm_jobs.render_dry(config, sweep, options, say=console.say), nl=False)
         return
+    folder = quote(str(config.results))
     submitted = slurm_jobs.submit(config, sweep, options, say=console.say)
     if submitted is None:
-        console.say(f"Nothing is missing. Export it with: robust201 export {config.results} FOLDER")
+        console.say(f"Nothing is missing. Export it with: robust201 export {folder} DATASET")
         return
     typer.echo(submitted.job)
     what = f"{submitted.n_tasks} of {submitted.n_shares} shares, one a task"
     for line in (
         f"Submitted {submitted.n_missing} evaluations as array {submitted.job}: {what}.",
-        f"Watch it:  squeue --job {submitted.job}; robust201 status {config.results}; logs: {submitted.logs}",
+        f"Watch it:  squeue --job {submitted.job}; robust201 status {folder}; logs: {submitted.logs}",
         f"Cancel it: scancel {submitted.job}",
         "Submit again to resume; what is finished is kept.",
     ):

@@ -5,6 +5,8 @@ import io
 import json
 import os
 import pty
+import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -67,6 +69,22 @@ def test_examples_of_the_help_are_command_lines(line: str) -> None:
         name, *words = words
         command = command.commands[name]
     command.make_context(name, words)  # raises what a wrong option or a missing argument would
+
+
+def test_commands_that_are_advised_can_be_pasted(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
+) -> None:
+    results = tmp_path / "my results"
+    sweep = write_sweep(results=str(results)).rename(tmp_path / "my sweep.yaml")
+    advised = {
+        ("plan", "--save", sweep): ["run", str(sweep), "--share", "I/N"],
+        ("run", sweep): ["export", str(results), "DATASET"],
+    }
+    for arguments, words in advised.items():
+        ended = robust201(*arguments)
+        assert ended.code == 0
+        line = re.findall(r"robust201 .*", ended.err)[-1]
+        assert shlex.split(line) == ["robust201", *words]
 
 
 def test_version(robust201: RunCommand) -> None:

@@ -65,6 +65,16 @@ def test_shell_examples_run(
         assert ended.code == 0, (line, ended.err)
 
 
+def test_the_sweep_of_the_reference_runs(
+    robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (example,) = examples("docs/configuration.md", "yaml")
+    Path("sweep.yaml").write_text(example)
+    assert robust201("run", "sweep.yaml").code == 0
+    assert robust201("verify", "runs/two-networks").code == 0
+
+
 def documents() -> list[str]:
     """The pages of the project."""
     return sorted(
