@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from pipeline.adoption import read_inventory
+from pipeline.analysis import json_index
 from pipeline.comparing import compare_results, read_decimals
 from pipeline.config import SweepConfig, parse_config
 from pipeline.errors import InputError, LeaseHeldError, ResultsError
@@ -498,10 +499,15 @@ def test_the_field_is_no_part_of_identity(sweep: MakeNamed) -> None:
     assert yaml.safe_load(yaml.safe_dump(load_plan(config.results).sweep_payload()))["take_imported"] is True
 
 
-def test_a_file_with_an_architecture_twice_is_refused(part: Path, tmp_path: Path) -> None:
-    path = part / "digits/clean_accuracy.json"
-    path.write_text(path.read_text().replace('"0":', '"0": 0.5, "0":', 1))
-    with pytest.raises(ResultsError, match="twice"):
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_file_with_an_architecture_twice_is_refused(
+    part: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, indexed: bool
+) -> None:
+    if indexed:
+        monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 1)
+    path = part / "digits/fgsm_accuracy.json"
+    path.write_text(path.read_text().replace('"0":', '"0": [0.5, 0.5], "0":', 1))
+    with pytest.raises(ResultsError, match=r"fgsm_accuracy\.json: expected .*twice"):
         import_json(part, tmp_path / "results")
 
 
