@@ -216,7 +216,8 @@ def report(
     from pipeline.analysis.reader import RobustnessDataset
     from pipeline.analysis.report import write_report
 
-    typer.echo(write_report(RobustnessDataset(dataset), out or dataset.with_name(f"{dataset.name}-report.html")))
+    named = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # such as `.`
+    typer.echo(write_report(RobustnessDataset(dataset), out or named.parent / f"{named.name}-report.html"))
 
 
 @app.command()

@@ -63,6 +63,24 @@ def make_folder(path: Path) -> None:
         ) from error
 
 
+def check_output_file(path: Path) -> None:
+    """Make sure that a file may be written under a name that a user gave, before anything is computed for it.
+
+    Raises:
+        InputError: the name is that of a folder, of something else that is no file, or lies below a file.
+    """
+    above = next((folder for folder in path.parents if folder.exists()), path.parent)
+    if path.is_dir():
+        got = "a folder"
+    elif path.exists() and not path.is_file():
+        got = "something that is neither a file nor a folder"
+    elif not above.is_dir():
+        got = f"a name below {above}, which is no folder"
+    else:
+        return
+    raise InputError(f"Writing failed for {path}: expected the name of a file, got {got}. Choose another name.")
+
+
 def _full(path: Path, error: OSError) -> StorageFullError:
     return StorageFullError(
         f"Writing failed for {path}: expected free space on the device, got none ({error.strerror}). "
