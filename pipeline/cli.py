@@ -177,7 +177,8 @@ def compact(
     from pipeline.shards import ShardStore
 
     report = ShardStore.open(results).compact(grace_seconds=3600 * grace_hours)
-    typer.echo(f"Merged {report.inputs} shards into {report.outputs}; deleted {report.deleted} merged before.")
+    merged = console.show_count(report.inputs, "shard")
+    typer.echo(f"Merged {merged} into {report.outputs:,}; deleted {report.deleted:,} merged before.")
     for shard in report.damaged:
         console.say(f"damaged: {shard}")
     if report.damaged:
@@ -194,7 +195,8 @@ def merge(
     from pipeline.sweep import merge_results
 
     report, other_plans = merge_results(sources, into)
-    typer.echo(f"Joined {report.added} shards, {report.present} were there already.")
+    were = "was" if report.present == 1 else "were"
+    typer.echo(f"Joined {console.show_count(report.added, 'shard')}, {report.present:,} {were} there already.")
     for source in other_plans:
         console.say(f"{source} was planned otherwise; its evaluations are kept, the plan of {sources[0]} decides.")
     for conflict in report.conflicts:

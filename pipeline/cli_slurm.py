@@ -60,9 +60,9 @@ def slurm(
         console.say(f"Nothing is missing. Export it with: robust201 export {config.results} FOLDER")
         return
     typer.echo(submitted.job)
-    what = f"{submitted.n_tasks} of {submitted.n_shares} shares, one a task"
+    what = f"{submitted.n_tasks} of {console.show_count(submitted.n_shares, 'share')}, one a task"
     for line in (
-        f"Submitted {submitted.n_missing} evaluations as array {submitted.job}: {what}.",
+        f"Submitted {console.show_count(submitted.n_missing, 'evaluation')} as array {submitted.job}: {what}.",
         f"Watch it:  squeue --job {submitted.job}; robust201 status {config.results}; logs: {submitted.logs}",
         f"Cancel it: scancel {submitted.job}",
         "Submit again to resume; what is finished is kept.",

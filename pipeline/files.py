@@ -63,6 +63,11 @@ def make_folder(path: Path) -> None:
         ) from error
 
 
+def visible_entries(folder: Path) -> list[str]:
+    """Names in a folder, sorted, without those that begin with a dot; none where there is no folder."""
+    return sorted(entry.name for entry in folder.iterdir() if entry.name[0] != ".") if folder.is_dir() else []
+
+
 def check_output_file(path: Path) -> None:
     """Make sure that a file may be written under a name that a user gave, before anything is computed for it.
 

@@ -15,12 +15,19 @@ from numpy.typing import NDArray
 from pipeline import __version__
 from pipeline.analysis.json_index import JsonRows, has_indexable_rows
 from pipeline.analysis.reader import RobustnessDataset
-from pipeline.analysis.result_files import MEASURES, OPTIONAL_MEASURES, PARQUET_FOLDER, Rows, spellings
+from pipeline.analysis.result_files import (
+    MEASURES,
+    OPTIONAL_MEASURES,
+    PARQUET_FOLDER,
+    RESULTS_FOLDER_FILE,
+    Rows,
+    spellings,
+)
 from pipeline.datasets import DATASETS
 from pipeline.errors import EvaluationError, InputError, ResultsError
 from pipeline.export.card import CARD_FILE
 from pipeline.export.compression import compression_of, decompress_to
-from pipeline.files import sha256_of
+from pipeline.files import sha256_of, visible_entries
 from pipeline.imported_plan import ImportedGroup, ImportedPlan, load_imported_plan
 from pipeline.lease import Lease
 from pipeline.measurements import COLUMNS, MEASUREMENTS
@@ -72,8 +79,8 @@ def import_json(
 
     Raises:
         ResultsError: the folder is no dataset, or a file is damaged or contradicts another.
-        InputError: the results folder holds a sweep of its own, or measurements of other architectures or strengths
-            that would have to be joined with those of the files.
+        InputError: the results folder holds something else, such as a sweep of its own, or measurements of other
+            architectures or strengths that would have to be joined with those of the files.
         LeaseHeldError: another import, or a driver, is at work in the results folder.
     """
     dataset = RobustnessDataset(source)
@@ -92,6 +99,11 @@ def import_json(
         raise InputError(
             f"Importing failed for {results}: expected a new folder or an earlier import, got the results of a sweep. "
             "Import into a folder of its own, and hold the two together with: robust201 compare"
+        )
+    if not (results / RESULTS_FOLDER_FILE).exists() and (foreign := visible_entries(results)):
+        raise InputError(
+            f"Importing failed for {results}: expected a new folder or an earlier import, got one with {foreign[0]} "
+            "but without format.json. Name another folder."
         )
     store = ShardStore.create(results)
     with Lease.acquire(results):

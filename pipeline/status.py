@@ -59,7 +59,7 @@ class SweepStatus:
         last_sign_of_life: seconds since a driver or share gave the last one, or None.
         deaths: workers that died under a bundle, in the last run and the last of every share.
         preemptions: workers whose machine was taken away, likewise.
-        units_per_second: rate of those at work, or of the last run; None before it is known.
+        evaluations_per_second: rate of those at work, or of the last run; None before it is known.
         seconds_left: estimate of the time left at the rate of those at work, or None.
         worker_seconds: time spent on the evaluations that are there.
         cost: the same as people pay for it.
@@ -76,7 +76,7 @@ class SweepStatus:
     last_sign_of_life: float | None
     deaths: int
     preemptions: int
-    units_per_second: float | None
+    evaluations_per_second: float | None
     seconds_left: float | None
     worker_seconds: float
     cost: Cost
@@ -118,7 +118,7 @@ class SweepStatus:
             "running_shares": len(self.shares),
             "state_of_last_driver": self.state,
             "seconds_since_last_sign_of_life": self.last_sign_of_life,
-            "units_per_second": self.units_per_second,
+            "evaluations_per_second": self.evaluations_per_second,
             "seconds_left": self.seconds_left,
             "worker_seconds": self.worker_seconds,
             "cost": {"hours": self.cost.hours, "unit": self.cost.unit},
@@ -202,7 +202,7 @@ class StatusReader:
             last_sign_of_life=max(0.0, now - latest) if latest else None,
             deaths=sum(run.get("deaths", 0) for run in runs),
             preemptions=sum(run.get("preemptions", 0) for run in runs),
-            units_per_second=_sum_rates(working or [driver], "units_per_second"),
+            evaluations_per_second=_sum_rates(working or [driver], "evaluations_per_second"),
             seconds_left=_estimate(count.macs_left, _sum_rates(working, "macs_per_second")),
             worker_seconds=inventory.seconds,
             cost=self._cost(inventory.seconds, runs),

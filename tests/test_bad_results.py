@@ -293,7 +293,7 @@ def test_a_damaged_shard(
     assert victim.name in line
     assert "Run the sweep again: it sets the shard aside" in line
     verified = robust201("verify", finished)
-    assert (verified.code, verified.out) == (4, "1 problems found\n")
+    assert (verified.code, verified.out) == (4, "1 problem found\n")
     assert victim.name in verified.err
     (finding,) = json.loads(robust201("verify", "--json", finished).out)["findings"]
     assert finding["kind"] == "damaged"

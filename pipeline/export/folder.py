@@ -8,18 +8,16 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from pipeline.analysis.json_index import INDEX_FOLDER
 from pipeline.analysis.result_files import SWEEP_FILE
 from pipeline.errors import InputError
 from pipeline.export.compression import Compression, compressing
-from pipeline.files import atomic_write, make_folder, sha256_of, write_text
+from pipeline.export.listing import CHECKSUM_FILE, is_below
+from pipeline.files import atomic_write, make_folder, sha256_of, visible_entries, write_text
 from pipeline.records import IMPORTED
-
-CHECKSUM_FILE = "SHA256SUMS"
-"""Listing that ``sha256sum -c`` reads; it is written last, so a folder that has it holds a whole export."""
 
 JOURNAL_FILE = ".export-journal.json"
 """Names of the files that an export in progress owns, and a line for each that is finished; there only until the
@@ -152,9 +150,7 @@ class ExportFolder:
         owned = self._earlier | {CHECKSUM_FILE} if self._earlier else set()
         foreign = sorted(name for name in {*planned, CHECKSUM_FILE} if (path / name).exists() and name not in owned)
         if not self._earlier:
-            foreign += sorted(
-                entry.name for entry in path.iterdir() if entry.name[0] != "." and entry.name not in foreign
-            )
+            foreign += [name for name in visible_entries(path) if name not in foreign]
         if foreign:
             raise InputError(
                 f"Exporting failed for {path}: expected a new folder or an earlier export, got {len(foreign)} files "
@@ -229,16 +225,17 @@ def _listed_files(path: Path) -> tuple[set[str], list[WrittenFile]]:
     finished: list[WrittenFile] = []
     journal, checksums = path / JOURNAL_FILE, path / CHECKSUM_FILE
     if journal.is_file():
-        for line in journal.read_text(encoding="utf-8").splitlines():
+        for line in journal.read_text(encoding="utf-8", errors="replace").splitlines():
             content = _parse_line(line)
             if isinstance(content, list):
-                names += content
-            elif isinstance(content, dict):
+                names += [name for name in content if isinstance(name, str)]
+            elif isinstance(content, dict) and content.keys() == WrittenFile.__annotations__.keys():
                 finished.append(WrittenFile(**content))
     if checksums.is_file():
-        names += [line.partition("  ")[2] for line in checksums.read_text(encoding="utf-8").splitlines()]
+        lines = checksums.read_text(encoding="utf-8", errors="replace").splitlines()
+        names += [line.partition("  ")[2] for line in lines]
     # The listing may have been edited: only files below the folder are ever removed.
-    inside = {name for name in names if name and not PurePosixPath(name).is_absolute() and ".." not in Path(name).parts}
+    inside = {name for name in names if is_below(name)}
     return inside, [file for file in finished if file.name in inside and file.recipe]
 
 
