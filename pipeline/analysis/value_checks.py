@@ -1,5 +1,6 @@
 """What a file of results may hold: ids of the space's architectures, and values of their measurement's form."""
 
+import json
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
@@ -14,6 +15,30 @@ CLEAN = "clean"
 
 _CONFIDENCES = {"label": 2, "argmax": 2, "prediction": 1}
 """Axes of each part of a confidence."""
+
+
+def parse_json(text: bytes) -> Any:
+    """Parse JSON in which no object has a name twice; Python's own parser would keep the last value without a word.
+
+    Args:
+        text: in any encoding of Unicode.
+
+    Raises:
+        ValueError: it is no JSON, is nested too deeply, or has a name twice.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_object_of)
+    except RecursionError as error:
+        raise ValueError("brackets nested too deeply") from error
+
+
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"the name {twice!r} twice in one object")
+    return made
 
 
 def is_id(text: str) -> bool:

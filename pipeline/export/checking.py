@@ -9,7 +9,8 @@ from typing import Any, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.analysis.result_files import MISSING_FILE, SWEEP_FILE, read_json
+from pipeline.analysis.json_files import read_json
+from pipeline.analysis.result_files import MISSING_FILE, SWEEP_FILE
 from pipeline.errors import IncompleteError, ResultsError, StorageError
 from pipeline.export.compression import compression_of, open_text
 from pipeline.export.dataset import FileForm, Format, ResultInventory, ResultStore, files_of, group_units, make_tasks
