@@ -1,5 +1,6 @@
 """The files of an exported or published dataset: where they are, how their keys are spelled, what is in them."""
 
+import errno
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -70,9 +71,19 @@ def one_spelling_each(by_key: Mapping[str, Any], file: Path) -> Mapping[str, Any
     return by_key
 
 
+def _is_file(path: Path) -> bool:
+    """Whether there is a file, also of a name that is too long for one."""
+    try:
+        return path.is_file()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False
+        raise
+
+
 def _the_one(files_by_spelling: Iterable[Sequence[Path]]) -> Path | None:
     """Find the first file that is there of the one spelling that has files."""
-    found = [file for files in files_by_spelling if (file := next(filter(Path.is_file, files), None)) is not None]
+    found = [file for files in files_by_spelling if (file := next(filter(_is_file, files), None)) is not None]
     if len(found) > 1:
         raise ResultsError(
             f"Reading failed for {found[0]}: expected one spelling of its key, got {found[1]} too. Remove the one that "
