@@ -274,9 +274,17 @@ def watch_status(plan: Plan, store: ShardStore) -> Callable[[], SweepStatus]:
     Args:
         plan: the sweep's plan.
         store: its results.
+
+    Returns:
+        The function; it raises an `InputError` where the results folder is gone.
     """
     reader = StatusReader(plan)
-    return lambda: reader.read(store.inventory(on_damage="report"))
+
+    def read() -> SweepStatus:
+        store.folder.check_format()  # a folder that was deleted looks like one in which nothing is done
+        return reader.read(store.inventory(on_damage="report"))
+
+    return read
 
 
 def _describe_driver(results: Path) -> str:

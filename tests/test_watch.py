@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from pipeline import console_status
 from pipeline.console_status import WatchDisplay, status_line
+from pipeline.errors import InputError
 from pipeline.executors import make_executor
 from pipeline.perturbations import PERTURBATIONS
 from pipeline.plan_file import load_plan
@@ -206,3 +208,39 @@ def test_shares_and_drivers_are_told_with_their_cost(make_sweep: MakeSweep) -> N
 def test_percent_reaches_100_only_at_the_end() -> None:
     assert console_status._percent(99_999, 100_000) == "99.9 %"
     assert console_status._percent(100_000, 100_000) == "100 %"
+
+
+def test_results_that_are_gone_for_a_while_are_waited_for() -> None:
+    clock, gone = Clock(), InputError("expected a results folder, got none")
+    coming = iter([HALF, gone, OSError("stale"), gone, HALF, gone, gone, gone, WHOLE])
+
+    def read() -> SweepStatus:
+        if isinstance(state := next(coming), Exception):
+            raise state
+        return state
+
+    shown: list[SweepStatus] = []
+    show = lambda state, _quiet: shown.append(state)  # noqa: E731 - as short as that
+    assert watch(read, show, every=10, patience=0, clock=clock, sleep=clock.sleep) == "complete"
+    assert (shown, clock.now) == ([HALF, HALF, WHOLE], 180.0)
+    coming = iter([HALF, *[gone] * 4, WHOLE])
+    with pytest.raises(InputError, match="got none"):
+        watch(read, show, every=10, patience=0, clock=clock, sleep=clock.sleep)
+    assert next(coming) == WHOLE
+
+
+def test_a_folder_that_is_deleted_while_it_is_watched_ends_the_watch(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = tmp_path / "results"
+    assert robust201("run", write_sweep(keys={"clean": {}}), "--architectures", "0").code == 0
+
+    def delete(_seconds: float) -> None:
+        shutil.rmtree(results, ignore_errors=True)
+
+    monkeypatch.setattr(time, "sleep", delete)
+    ended = robust201("status", results, "--watch")
+    assert (ended.code, len(ended.out.splitlines()), len(ended.err.splitlines())) == (2, 1, 1)
+    assert ended.err.startswith(f"error: Opening results failed for {results}: expected a results folder")
+    assert not results.exists()
+    assert "expected a results folder" in robust201("status", results).refusal(2)

@@ -1,5 +1,6 @@
 """What a reader is asked with: arguments of another type than expected are refused in words, not deep inside."""
 
+import math
 import numbers
 import os
 import reprlib
@@ -80,8 +81,9 @@ def as_strength(strength: object, known: Sequence[float], where: str) -> float:
     if value is None or (value not in known and value != 0):
         shown = f"{value:g}" if value is not None else repr(strength)
         told = ", ".join(f"{one:g}" for one in known)
-        near = min(known, key=lambda one: abs(one - value)) if value is not None and known else None
-        nearest = "" if near is None or value != value else f" The closest is {near:g}."
+        nearest = ""
+        if value is not None and math.isfinite(value) and known:
+            nearest = f" The closest is {min(known, key=lambda one: abs(one - value)):g}."
         raise ConfigError(f"{where}: expected a strength of {told}, got {shown}.{nearest} Ask for one of them.")
     return value
 

@@ -17,7 +17,7 @@ from pipeline.errors import InputError
 from pipeline.export.compression import Compression, compressing
 from pipeline.export.listing import CHECKSUM_FILE, is_below
 from pipeline.files import atomic_write, make_folder, sha256_of, visible_entries, write_text
-from pipeline.records import IMPORTED
+from pipeline.records import IMPORTED, canonical_json
 
 JOURNAL_FILE = ".export-journal.json"
 """Names of the files that an export in progress owns, and a line for each that is finished; there only until the
@@ -100,11 +100,13 @@ def refuse_other_sweeps(path: Path, told: Mapping[str, Any]) -> None:
         told: how the numbers to be exported came about: ``name`` and ``protocols``, as sweep.json tells.
 
     Raises:
-        InputError: the export there is of a sweep of another name, or one of them is of imported results.
+        InputError: the export there is of a sweep of another name, one of them is of imported results, or they have no
+            protocol in common: a sweep with one more strength, architecture, dataset or key has the others'.
     """
     try:
         earlier = json.loads((path / SWEEP_FILE).read_text(encoding="utf-8"))["sweep"]
         held, wanted = _describe_sweep(earlier), _describe_sweep(told)
+        marks = _protocol_marks(earlier), _protocol_marks(told)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return  # none is there, or a damaged one, which tells nothing and is written anew
     if held != wanted:
@@ -112,11 +114,26 @@ def refuse_other_sweeps(path: Path, told: Mapping[str, Any]) -> None:
             f"Exporting failed for {path}: expected a new folder or an earlier export of {wanted}, got an export of "
             f"{held}, whose files would be removed. Choose another folder, or delete this one first."
         )
+    if all(marks) and marks[0].isdisjoint(marks[1]):
+        raise InputError(
+            f"Exporting failed for {path}: expected a new folder or an earlier export of {wanted}, got an export of "
+            "the same name but of other protocols, whose files would be removed. Choose another folder, or delete this "
+            "one first."
+        )
 
 
 def _describe_sweep(told: Mapping[str, Any]) -> str:
     imported = any(protocol.get("protocol") == IMPORTED for protocol in told["protocols"])
     return f"the {'imported results' if imported else 'sweep'} {told['name']!r}"
+
+
+def _protocol_marks(told: Mapping[str, Any]) -> set[str]:
+    """What tells protocols apart; of imported results the hashes of the files read, whoever read them."""
+    marks: set[str] = set()
+    for protocol in told["protocols"]:
+        imported = protocol.get("protocol") == IMPORTED
+        marks |= set(map(str, protocol["files"].values())) if imported else {canonical_json(protocol)}
+    return marks
 
 
 class ExportFolder:
