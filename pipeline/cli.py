@@ -14,10 +14,8 @@ from pipeline.cli_look import AsJson, doctor, logs, print_json, status
 from pipeline.cli_plot import plot
 from pipeline.cli_submit import submit_app
 from pipeline.cli_train import train
-from pipeline.config import load_config, select_architectures
 from pipeline.errors import ConfigError
 from pipeline.exits import run_to_exit_code
-from pipeline.perturbations import PERTURBATIONS, perturbation
 
 app = typer.Typer(
     name="robust201",
@@ -78,6 +76,7 @@ def meta(
 ) -> None:
     """Print meta.json: all 15,625 architectures, their isomorphs, and the paper's epsilons."""
     from pipeline.export import meta_text, parse_key_style
+    from pipeline.perturbations import PERTURBATIONS
 
     typer.echo(
         meta_text({key: row.parameters() for key, row in PERTURBATIONS.items()}, parse_key_style(key_style)), nl=False
@@ -94,6 +93,7 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Count a sweep's units and evaluations, and estimate bytes and GPU-hours."""
+    from pipeline.config import load_config
     from pipeline.inputs import Inputs
     from pipeline.plan import assumed_facts, make_plan
     from pipeline.sweep import prepare_sweep
@@ -137,7 +137,9 @@ def run(
     ] = False,
 ) -> None:
     """Evaluate what a sweep still misses; run it again after any interruption."""
+    from pipeline.config import load_config, select_architectures
     from pipeline.executors import check_device, make_executor
+    from pipeline.perturbations import perturbation
     from pipeline.share_run import run_share
     from pipeline.shares import Share
     from pipeline.submission.slurm import ArrayTask
@@ -254,6 +256,7 @@ def import_weights(
 ) -> None:
     """Import published weights into safetensors with a manifest; the only step that reads a pickle."""
     from pipeline.checkpoints.store import CheckpointStore
+    from pipeline.config import select_architectures
     from pipeline.importing import import_weights as import_from
 
     indices = None if architectures is None else select_architectures(architectures)

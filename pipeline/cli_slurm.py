@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from pipeline import console
-from pipeline.config import load_config
 
 
 def slurm(
@@ -51,6 +50,8 @@ def slurm(
         setup=tuple(setup or ()),
         drain_seconds=drain_seconds,
     )
+    from pipeline.config import load_config
+
     config = load_config(sweep, results=results)
     if dry_run:
         typer.echo(slurm_jobs.render_dry(config, sweep, options, say=console.say), nl=False)

@@ -25,15 +25,13 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from pipeline.analysis.result_files import kind_of
-from pipeline.executors.base import BundleLost, Event, WorkerLost
 from pipeline.files import show_bytes
-from pipeline.records import UnitFailure
 
 if TYPE_CHECKING:  # each verb imports what it runs; the others need not wait for it
     from pipeline.analysis.report import SummaryRow
     from pipeline.comparing import ComparisonReport
     from pipeline.doctor_machines import Finding
+    from pipeline.executors.base import Event
     from pipeline.export import ExportReport
     from pipeline.importing import ImportReport
     from pipeline.progress import Progress as SweepProgress
@@ -114,6 +112,9 @@ class RunDisplay:
 
     def update(self, progress: SweepProgress, event: Event) -> None:
         """Show an event; a new failure and a worker's death get a line of their own."""
+        from pipeline.executors.base import BundleLost, WorkerLost
+        from pipeline.records import UnitFailure
+
         if isinstance(event, UnitFailure) and event.message not in self._told:
             self._told.add(event.message)
             say(f"failed: {event.part.label}: {event.message}")
@@ -342,6 +343,8 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
 
 def show_summary(rows: Sequence[SummaryRow]) -> None:
     """Show the median accuracy over the architectures: a line each dataset and key, a column each strength."""
+    from pipeline.analysis.result_files import kind_of
+
     for title, chosen in (
         ("epsilon in 1/255, 0 is clean", [row for row in rows if kind_of(row.key) != "corruption"]),
         ("severity", [row for row in rows if kind_of(row.key) == "corruption"]),

@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline import console
-from pipeline.analysis.result_files import kind_of
 
 if TYPE_CHECKING:
     from pipeline.status import SweepStatus
@@ -88,6 +87,8 @@ def live_table(state: SweepStatus, *, max_keys: int) -> Table:
         state: the status.
         max_keys: lines there are for keys; if they are too few, all corruptions share one.
     """
+    from pipeline.analysis.result_files import kind_of
+
     names = list(dict.fromkeys(key.key for key in state.keys))
     shown = {name: name for name in names}
     corruptions = [name for name in names if kind_of(name) == "corruption"]
