@@ -205,7 +205,8 @@ def read_results(reader: RobustnessDataset) -> list[DatasetResults]:
 
 def datasets_of(reader: RobustnessDataset, frame: pd.DataFrame) -> list[DatasetResults]:
     """Divide a tidy frame of accuracies by dataset (see `read_results`)."""
-    return [DatasetResults.of(reader, frame, str(name)) for name in frame["dataset"].cat.categories]
+    held = set(frame["dataset"][frame["value"].notna()])
+    return [DatasetResults.of(reader, frame, str(name)) for name in frame["dataset"].cat.categories if name in held]
 
 
 def quartiles(values: "np.ndarray[Any, np.dtype[np.float64]]") -> tuple[float, float, float]:

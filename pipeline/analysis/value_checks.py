@@ -119,7 +119,10 @@ def _are_all_fractions(rows: Mapping[str, Any], *, clean: bool) -> bool:
     flat = list(values if clean else chain.from_iterable(values))
     if not {type(value) for value in flat} <= {float, int}:
         return False
-    numbers = np.array(flat, dtype=np.float64)
+    try:
+        numbers = np.array(flat, dtype=np.float64)
+    except OverflowError:  # a whole number of hundreds of digits
+        return False
     return bool(((numbers >= 0) & (numbers <= 1)).all())
 
 
@@ -159,7 +162,10 @@ def _numbers(nested: Any, *, missing_ok: bool) -> "np.ndarray[Any, np.dtype[Any]
     if array.dtype.kind == "O" and missing_ok:
         if not {type(value) for value in array.flat} <= {float, int, type(None)}:
             return None
-        array = array.astype(np.float64)
+        try:
+            array = array.astype(np.float64)
+        except OverflowError:
+            return None
     if array.dtype.kind not in "iuf":
         return None
     bad = np.isinf(array) if missing_ok else ~np.isfinite(array)
