@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import secrets
 import time
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from pipeline.errors import InputError, StorageError, StorageFullError
 
@@ -61,6 +62,21 @@ def make_folder(path: Path) -> None:
             f"Making a folder failed for {path}: expected a folder, got {got}. Choose another path, or correct the "
             "permissions."
         ) from error
+
+
+def load_json(path: Path) -> Any:
+    """Read a JSON file of our own.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it is no JSON, or no file: the far end of a pipe is not waited for.
+    """
+    if path.exists() and not path.is_file():
+        raise ValueError("no file")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("brackets nested too deeply") from error
 
 
 def visible_entries(folder: Path) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.executors.base import BundleLost, Event, WorkerLost
-from pipeline.files import write_text
+from pipeline.files import load_json, write_text
 from pipeline.metrics import Metrics, SilentMetrics
 from pipeline.plan import Plan
 from pipeline.records import Part, Receipt, Unit, UnitFailure
@@ -77,12 +77,12 @@ class Progress:
 
 
 def read_progress(folder: Path) -> dict[str, Any]:
-    """Read what the last driver or share wrote into its progress.json; empty where there is none."""
+    """Read what the last driver or share wrote into its progress.json; empty where there is none, or no sound one."""
     try:
-        payload: dict[str, Any] = json.loads((folder / PROGRESS_FILE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        payload = load_json(folder / PROGRESS_FILE)
+    except (FileNotFoundError, ValueError):  # nothing depends on it: what is done is counted from the shards
         return {}
-    return payload
+    return payload if isinstance(payload, dict) else {}
 
 
 class Tracker:

@@ -17,6 +17,7 @@ from pipeline.shards import Inventory, ShardStore
 from pipeline.shares import is_at_work, share_folders
 
 _STALE_SECONDS = 30.0
+_FAILURE_FIELDS = {"unit", "label", "strengths", "kind", "message"}
 
 
 @dataclass(frozen=True)
@@ -324,14 +325,13 @@ def show_time(seconds: float) -> str:
 
 
 def _read_failures(folder: Path) -> list[dict[str, Any]]:
-    try:
-        lines = (folder / FAILURES_FILE).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
+    path = folder / FAILURES_FILE
     failures = []
-    for line in lines:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
         try:
-            failures.append(json.loads(line))
-        except ValueError:
+            failure = json.loads(line)
+        except (ValueError, RecursionError):
             continue  # a driver killed in the middle of a line; its unit is still missing and is counted as such
+        if isinstance(failure, dict) and failure.keys() >= _FAILURE_FIELDS:
+            failures.append(failure)
     return failures

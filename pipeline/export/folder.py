@@ -16,7 +16,7 @@ from pipeline.analysis.result_files import SWEEP_FILE
 from pipeline.errors import InputError
 from pipeline.export.compression import Compression, compressing
 from pipeline.export.listing import CHECKSUM_FILE, is_below
-from pipeline.files import atomic_write, make_folder, sha256_of, visible_entries, write_text
+from pipeline.files import atomic_write, load_json, make_folder, sha256_of, visible_entries, write_text
 from pipeline.records import IMPORTED, canonical_json
 
 JOURNAL_FILE = ".export-journal.json"
@@ -104,7 +104,7 @@ def refuse_other_sweeps(path: Path, told: Mapping[str, Any]) -> None:
             protocol in common: a sweep with one more strength, architecture, dataset or key has the others'.
     """
     try:
-        earlier = json.loads((path / SWEEP_FILE).read_text(encoding="utf-8"))["sweep"]
+        earlier = load_json(path / SWEEP_FILE)["sweep"]
         held, wanted = _describe_sweep(earlier), _describe_sweep(told)
         marks = _protocol_marks(earlier), _protocol_marks(told)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -259,5 +259,5 @@ def _listed_files(path: Path) -> tuple[set[str], list[WrittenFile]]:
 def _parse_line(line: str) -> Any:
     try:
         return json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None  # a kill left half of the last line
