@@ -65,40 +65,43 @@ class SyntheticPlan:
 
 def make_values(rng: np.random.Generator, bank: list[dict[str, Any]]) -> dict[str, Any]:
     """Take one of a bank of results and turn its classes, so that no two rows are alike."""
-    values, shift = bank[rng.integers(len(bank))], int(rng.integers(N_CLASSES))
+    values = bank[rng.integers(len(bank))]
+    shift = int(rng.integers(len(values["cm"])))
     turned = {
         name: np.roll(array, (shift, shift), (0, 1)) if array.ndim == 2 else array for name, array in values.items()
     }
     return {name: turned[name] for name in columns_of(MEASUREMENTS)}
 
 
-def make_bank(rng: np.random.Generator, n_results: int = 16) -> list[dict[str, Any]]:
+def make_bank(
+    rng: np.random.Generator, n_results: int = 16, n_classes: int = N_CLASSES, n_images: int = N_IMAGES
+) -> list[dict[str, Any]]:
     """Results of imagined networks, from unsure to very sure of themselves."""
     bank = []
-    per_class = N_IMAGES // N_CLASSES
-    labels = np.repeat(np.arange(N_CLASSES), per_class)
+    per_class = n_images // n_classes
+    labels = np.repeat(np.arange(n_classes), per_class)
     for number in range(n_results):
         sharpness = 1.0 + 3.0 * number / n_results
-        likeness = rng.normal(size=(N_CLASSES, N_CLASSES))
-        logits = sharpness * (likeness[labels] + rng.normal(size=(N_IMAGES, N_CLASSES)))
-        logits[np.arange(N_IMAGES), labels] += sharpness * 3
+        likeness = rng.normal(size=(n_classes, n_classes))
+        logits = sharpness * (likeness[labels] + rng.normal(size=(n_images, n_classes)))
+        logits[np.arange(n_images), labels] += sharpness * 3
         logits -= logits.max(axis=1, keepdims=True)
         softmax = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
         fixed = np.rint(softmax * 2**FRACTION_BITS).astype(np.int64)
         predicted = logits.argmax(axis=1)
-        cm = np.zeros((N_CLASSES, N_CLASSES), dtype=np.int64)
+        cm = np.zeros((n_classes, n_classes), dtype=np.int64)
         np.add.at(cm, (labels, predicted), 1)
-        values: dict[str, Any] = {"accuracy": np.array(np.trace(cm) / N_IMAGES), "cm": cm.astype(np.int32)}
+        values: dict[str, Any] = {"accuracy": np.array(np.trace(cm) / n_images), "cm": cm.astype(np.int32)}
         groups = {"confidence_label": labels, "confidence_argmax": predicted}
         for name, group in groups.items():
-            sums = np.zeros((N_CLASSES, N_CLASSES), dtype=np.int64)
+            sums = np.zeros((n_classes, n_classes), dtype=np.int64)
             np.add.at(sums, group, fixed)
             mean = COLUMNS[name].mean
             assert mean is not None
             counts = np.broadcast_to(mean.counts(cm), sums.shape)
             values[name] = np.full(sums.shape, np.nan)
             np.divide(sums, counts * 2.0**FRACTION_BITS, out=values[name], where=counts > 0)
-        sure = fixed[np.arange(N_IMAGES), predicted]
+        sure = fixed[np.arange(n_images), predicted]
         means = [sure[predicted == labels].mean(), sure[predicted != labels].mean()]
         values["confidence_prediction"] = np.array(means) / 2.0**FRACTION_BITS
         bank.append(values)

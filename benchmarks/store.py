@@ -49,6 +49,9 @@ COMPACTED_ARCHITECTURES = 250
 CLASSES = {"cifar10": 10, "cifar100": 100, "ImageNet16-120": 120}
 MIB = 1 << 20
 
+MakeTables = Callable[[Sequence[tuple[Unit, float]], Sequence[str]], Iterator[Any]]
+"""Makes the row groups of a compacted shard of some (unit, strength), with some columns."""
+
 
 def paper_sweep(results: Path) -> SweepConfig:
     """The paper's sweep, with another results folder."""
@@ -62,9 +65,14 @@ def _peak_mib() -> float:
     return int(re.search(r"VmHWM:\s+(\d+) kB", status)[1]) / 1024  # type: ignore[index]
 
 
-def make_results_folder(results: Path) -> tuple[Plan, ShardStore]:
-    """A results folder with the paper's plan, without confidences, and no shard."""
-    config = paper_sweep(results).model_copy(update={"measurements": ("accuracy", "cm")})
+def make_results_folder(
+    results: Path, measurements: Sequence[str] = ("accuracy", "cm"), scale: float = 1.0
+) -> tuple[Plan, ShardStore]:
+    """A results folder with the paper's plan, of some measurements and a fraction of architectures, and no shard."""
+    config = paper_sweep(results).model_copy(update={"measurements": tuple(measurements)})
+    if scale < 1:
+        chosen = config.architecture_indices
+        config = config.model_copy(update={"architectures": chosen[: max(1, round(scale * len(chosen)))]})
     facts = assumed_facts(config)
     plan, store = make_plan(config, facts), ShardStore.create(results)
     save_plan(plan, facts, store)
@@ -103,55 +111,56 @@ def write_small_shards(store: ShardStore, units: Sequence[Unit], *, confidences:
     return n_bytes
 
 
-def write_compacted_shards(store: ShardStore, plan: Plan) -> int:
+def write_compacted_shards(store: ShardStore, plan: Plan, tables: "MakeTables | None" = None) -> int:
     """Write all evaluations of a plan in compacted shards, as an export reads them; return the number of rows."""
+    from pipeline.measurements import columns_of
     from pipeline.shards.parquet import Footer, write_tables
 
-    n_rows = 0
+    columns, n_rows = columns_of(plan.measurements), 0
     for dataset in plan.datasets:
         units = sorted((u for u in plan.units if u.dataset == dataset), key=lambda u: (u.key, u.architecture))
         rows = ((unit, strength) for unit in units for strength in unit.strengths)
         while block := list(itertools.islice(rows, ROWS_PER_SHARD)):
             inputs = tuple(f"{dataset}/{n_rows + i:06d}-pgd-{n_rows + i:016x}.parquet" for i in range(INPUTS_PER_SHARD))
             with store.folder.publishing_compacted(dataset) as stream:
-                write_tables(stream, _tables(block), Footer("compacted", ("accuracy", "cm"), inputs))
+                write_tables(stream, (tables or zero_tables)(block, columns), Footer("compacted", columns, inputs))
             n_rows += len(block)
     return n_rows
 
 
-def _tables(rows: Sequence[tuple[Unit, float]]) -> Iterator[Any]:
+def zero_tables(rows: Sequence[tuple[Unit, float]], columns: Sequence[str]) -> Iterator[Any]:
     """Row groups of evaluations whose values are all zero."""
     import pyarrow as pa
 
+    from pipeline.measurements import COLUMNS
     from pipeline.shards.parquet import schema_of
 
-    cm_type = schema_of(("cm",)).field("cm").type
+    schema = schema_of(columns)
     for first in range(0, len(rows), ROWS_PER_GROUP):
         group = rows[first : first + ROWS_PER_GROUP]
         n_classes = 10  # of all datasets: zeros of larger matrices would take minutes to write, and no scan reads them
-        offsets = np.arange(len(group) + 1, dtype=np.int32) * n_classes**2
-        yield pa.table(
-            {
-                "unit_id": [unit.id for unit, _ in group],
-                "architecture": [unit.architecture for unit, _ in group],
-                "dataset": [unit.dataset for unit, _ in group],
-                "key": [unit.key for unit, _ in group],
-                "strength": [strength for _, strength in group],
-                "protocol": [unit.protocol for unit, _ in group],
-                "checkpoint_sha256": [unit.checkpoint_sha256 for unit, _ in group],
-                "start": [0] * len(group),
-                "stop": [unit.n_images for unit, _ in group],
-                "n_images": [unit.n_images for unit, _ in group],
-                "n_classes": [n_classes] * len(group),
-                "seconds": [1.0] * len(group),
-                "provenance": ["{}"] * len(group),
-                "accuracy": [0.0] * len(group),
-                "cm": pa.ListArray.from_arrays(
-                    pa.array(offsets), pa.array(np.zeros(offsets[-1], np.int32)), type=cm_type
-                ),
-            },
-            schema=schema_of(("accuracy", "cm")),
-        )
+        arrays = {
+            "unit_id": [unit.id for unit, _ in group],
+            "architecture": [unit.architecture for unit, _ in group],
+            "dataset": [unit.dataset for unit, _ in group],
+            "key": [unit.key for unit, _ in group],
+            "strength": [strength for _, strength in group],
+            "protocol": [unit.protocol for unit, _ in group],
+            "checkpoint_sha256": [unit.checkpoint_sha256 for unit, _ in group],
+            "start": [0] * len(group),
+            "stop": [unit.n_images for unit, _ in group],
+            "n_images": [unit.n_images for unit, _ in group],
+            "n_classes": [n_classes] * len(group),
+            "seconds": [1.0] * len(group),
+            "provenance": ["{}"] * len(group),
+        }
+        for name in columns:
+            size = int(np.prod(COLUMNS[name].shape(n_classes, group[0][0].n_images)))
+            zeros = pa.array(np.zeros(size * len(group), COLUMNS[name].dtype))
+            offsets = np.arange(len(group) + 1, dtype=np.int32) * size
+            kind = schema.field(name).type
+            arrays[name] = pa.ListArray.from_arrays(offsets, zeros, type=kind) if pa.types.is_list(kind) else zeros
+        yield pa.table(arrays, schema=schema)
 
 
 # Steps: each runs in a process of its own and returns what it counted.

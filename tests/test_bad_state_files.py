@@ -15,7 +15,7 @@ JUNK: dict[str, Callable[[Path], object]] = {
     "null": lambda path: path.write_bytes(b"null"),
     "no text": lambda path: path.write_bytes(b"\xff\xfe"),
     "nested too deeply": lambda path: path.write_bytes(b"[" * 100_000),
-    "a pipe": lambda path: os.mkfifo(path),
+    "a pipe": os.mkfifo,
     "a folder": lambda path: path.mkdir(),
 }
 

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from pipeline import corrupting
-from pipeline.corrupting import check_deterministic, corrupt_dataset, generate_corruptions
+from pipeline.corrupting import check_deterministic, generate_corruptions
 from pipeline.datasets import corrupted as corrupted_module
 from pipeline.datasets import generated_folder
 from pipeline.datasets.corrupted import CorruptedStore, open_generated, open_published
@@ -392,23 +392,3 @@ def test_the_md5_check_compares_whole_files(tmp_path: Path, monkeypatch: pytest.
         check_deterministic(images, keys=["snow"])
     with pytest.raises(DatasetError, match=r"expected all 6 test images .* got 5 images"):
         check_deterministic(part_of(images, [0, 1, 2, 3, 4]))
-
-
-def test_the_command_corrupts_digits(tmp_path: Path) -> None:
-    lines, sound = corrupt_dataset(tmp_path, dataset="digits", keys=["fog", "frost"], count=12, seed=3)
-    assert sound
-    assert "2 corruptions of 12 images of digits at 5 severities" in lines[0]
-    assert "seed 3, frost synthetic" in lines[0]
-    assert np.load(tmp_path / "fog.npy").shape == (60, 32, 32, 3)
-    with pytest.raises(DatasetError, match="got 12 images of one without"):
-        corrupt_dataset(tmp_path, dataset="digits", count=12, check_published=True)
-
-
-def test_the_command_reports_differing_md5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    images = image_set(6)
-    monkeypatch.setattr(corrupting, "load_images", lambda *args, **options: images)
-    monkeypatch.setitem(DATASETS, "cifar10", replace(DATASETS["cifar10"], n_test=6))
-    lines, sound = corrupt_dataset(tmp_path / "out", dataset="cifar10", keys=["contrast"], check_published=True)
-    assert not sound
-    assert lines[0].startswith("contrast: differs (md5 ")
-    assert not (tmp_path / "out").exists()

@@ -12,7 +12,6 @@ from pipeline.analysis.reader import RobustnessDataset
 from pipeline.errors import ArchitectureError, ConfigError, FormatVersionError, InputError, ResultsError
 from pipeline.export import meta_text
 from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS
-from pipeline.spaces import nasbench201
 from tests.fabricated import FabricatedPlan, FabricatedStore, export, make_plan
 
 ARCHITECTURES = (0, 2, 10, 309, 991)
@@ -272,33 +271,6 @@ def test_frame_of_a_nested_measurement_holds_it_as_it_is(folder, dataset):
 def test_frame_without_the_clean_results_starts_at_the_first_epsilon(tmp_path):
     export(tmp_path, make_plan([0], ["pgd"]))
     assert RobustnessDataset(tmp_path).to_frame()["strength"].tolist() == [0.5, 1.0, 8.0]
-
-
-def test_draw_arch_draws_six_labelled_edges(dataset):
-    from matplotlib.figure import Figure
-
-    axes = Figure().subplots()
-    assert dataset.draw_arch(i=309, ax=axes) is axes
-    short = {"none": "none", "skip_connect": "skip", "avg_pool_3x3": "avg pool 3×3"}
-    short |= {f"nor_conv_{n}x{n}": f"conv {n}×{n}" for n in (1, 3)}
-    edges = [short[operation] for operation in nasbench201.parse(dataset.id_to_string(309))]
-    assert sorted(text.get_text() for text in axes.texts) == sorted([*edges, "in", "1", "2", "out"])
-    assert axes.get_title() == "#309"
-    axes.figure.canvas.draw()
-
-
-def test_draw_arch_uses_pyplots_axes_where_none_are_given(dataset, monkeypatch):
-    import matplotlib as mpl
-
-    mpl.use("Agg")
-    import matplotlib.pyplot as plt
-
-    axes = dataset.draw_arch(s=dataset.id_to_string(13714))
-    assert axes is plt.gca()
-    assert axes.get_title() == "#13714"
-    plt.close("all")
-    with pytest.raises(ArchitectureError, match="expected a cell string or an id, got neither"):
-        dataset.draw_arch()
 
 
 @pytest.mark.parametrize("bad", [15_625, -1, "15625", "pgd", None, True, 1.5])

@@ -10,7 +10,7 @@ from pipeline.analysis import json_index
 from pipeline.analysis.json_files import read_json, read_meta, read_object
 from pipeline.analysis.json_index import FileState, JsonRows, has_indexable_rows
 from pipeline.analysis.row_stream import stream_rows
-from pipeline.analysis.value_checks import check_ids, check_row, check_rows, is_id
+from pipeline.analysis.value_checks import check_ids, check_row, check_rows, is_sound_meta, is_sound_sweep
 from pipeline.errors import FormatVersionError, ResultsError, closest
 from pipeline.perturbations import PERTURBATIONS, SEVERITIES, Perturbation
 from pipeline.records import CLEAN_STRENGTH
@@ -129,14 +129,6 @@ def parquet_name(dataset: str, key: str) -> str:
     return f"{PARQUET_FOLDER}/dataset={dataset}/key={key}/part-0.parquet"
 
 
-def _is_sound_sweep(sweep: Mapping[str, Any]) -> bool:
-    strengths, measurements = sweep.get("strengths"), sweep.get("measurements")
-    if not isinstance(strengths, dict) or not isinstance(measurements, list):
-        return False
-    by_key = list(strengths.values())
-    return all(isinstance(keys, dict) and all(isinstance(row, list) for row in keys.values()) for keys in by_key)
-
-
 class ResultFiles:
     """The files of one dataset folder.
 
@@ -171,14 +163,7 @@ class ResultFiles:
         self.meta: dict[str, Any] = read_meta(path / META_FILE) if told else self._meta_of_parquet()
         self.sweep: dict[str, Any] | None = read_object(path / SWEEP_FILE)
         self.missing: dict[str, dict[str, dict[str, list[float]]]] = read_object(path / MISSING_FILE) or {}
-        try:
-            sound = all({"nb201-string", "isomorph"} <= row.keys() for row in self.meta["ids"].values())
-            sound = sound and all(isinstance(values, list) for values in self.meta["epsilons"].values())
-            sound = sound and all(map(is_id, self.meta["ids"]))
-            one_spelling_each(self.meta["epsilons"], path / META_FILE)
-        except (KeyError, TypeError, AttributeError):
-            sound = False
-        if not sound:
+        if not is_sound_meta(self.meta):
             raise ResultsError(
                 f"Opening a dataset failed for {path / META_FILE}: expected ids with nb201-string and isomorph, and "
                 "lists of epsilons, got something else. Export or download the dataset again."
@@ -189,11 +174,12 @@ class ResultFiles:
                 f"Opening a dataset failed for {path / SWEEP_FILE}: expected format {EXPORT_FORMAT}, got {version}. "
                 "Read it with the version of robust201 that wrote it, or export it again."
             )
-        if self.sweep is not None and not _is_sound_sweep(self.sweep):
+        if self.sweep is not None and not is_sound_sweep(self.sweep):
             raise ResultsError(
                 f"Opening a dataset failed for {path / SWEEP_FILE}: expected strengths by dataset and key, and a list "
                 "of measurements, got something else. Export or download the dataset again."
             )
+        one_spelling_each(self.meta["epsilons"], path / META_FILE)
         for by_key in () if self.sweep is None else self.sweep["strengths"].values():
             one_spelling_each(by_key, path / SWEEP_FILE)
 
@@ -224,12 +210,14 @@ class ResultFiles:
             )
         return known
 
-    def find(self, dataset: str, key: str, measure: str) -> Path | None:
-        """Find the file of a measurement, whichever spelling of the key it has.
+    def find(self, dataset: str, key: str, measure: str, *, parquet_first: bool = False) -> Path | None:
+        """Find the file of a measurement, whichever spelling of the key it has: JSON, or else or first Parquet.
 
         Raises:
             ResultsError: there are files under both spellings.
         """
+        if parquet_first and (file := self._find_parquet(dataset, key, measure)) is not None:
+            return file
         folder = self.path / dataset
         found = _the_one(
             [folder / f"{spelling}_{measure}.json{suffix}" for suffix in ("", ".gz", ".zst")]
@@ -310,11 +298,17 @@ class ResultFiles:
         """Drop what `rows` keeps of the files read so far: whoever reads many once need not hold them all."""
         self._rows.clear()
 
-    def iter_rows(self, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
+    def iter_rows(self, dataset: str, key: str, measure: str, *, checked: bool = True) -> Iterator[tuple[str, Any]]:
         """Go through a measurement whose values are lists or objects, with one architecture's in memory at a time.
 
         JSON is read from its beginning to its end, compressed or not, and Parquet by row group; a file below
         `pipeline.analysis.json_index.MIN_INDEXED_BYTES` is read whole.
+
+        Args:
+            dataset: name of the dataset.
+            key: in either spelling.
+            measure: name of the measurement.
+            checked: whether to check values (see `check_row`); one who makes arrays of them sees more cheaply.
 
         Yields:
             Id and value, in the order of the file.
@@ -330,13 +324,13 @@ class ResultFiles:
 
             rows = iter_rows(file, measure)
         elif file.stat().st_size < json_index.MIN_INDEXED_BYTES:
-            yield from self.read(dataset, key, measure).items()
-            return
+            rows = iter(self._read_rows(file, dataset, key, measure).items())
         else:
             rows = stream_rows(file, dataset, spellings(key), measure)
         for identifier, row in rows:
             check_ids(file, key, measure, (identifier,), self.meta["ids"])
-            check_row(file, key, measure, identifier, row)
+            if checked:
+                check_row(file, key, measure, identifier, row)
             yield identifier, row
 
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
@@ -352,6 +346,9 @@ class ResultFiles:
             from pipeline.analysis.parquet_results import read_rows
 
             return self._checked(file, key, measure, read_rows(file, measure))
+        return self._checked(file, key, measure, self._read_rows(file, dataset, key, measure))
+
+    def _read_rows(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:
         payload = read_json(file)
         by_key = payload.get(dataset) if isinstance(payload, dict) else None
         held = one_spelling_each(by_key, file) if isinstance(by_key, dict) else {}
@@ -359,7 +356,7 @@ class ResultFiles:
             by_measure = held.get(spelling)
             rows = by_measure.get(measure) if isinstance(by_measure, dict) else None
             if isinstance(rows, dict):
-                return self._checked(file, key, measure, rows)
+                return rows
         raise ResultsError(
             f"Reading failed for {file}: expected {{{dataset}: {{{key}: {{{measure}: {{id: value}}}}}}}}, "
             "got something else. Export or download it again."

@@ -1,4 +1,4 @@
-"""What a file of results may hold: ids of the space's architectures, and values of their measurement's form."""
+"""What the files of a dataset may hold: what is told of it, ids of architectures, values of a measurement's form."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -44,6 +44,25 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def is_id(text: str) -> bool:
     """Whether a text is the id of an architecture, spelled as the published files do: ``"0"`` to ``"15624"``."""
     return text.isascii() and text.isdecimal() and str(int(text[:9])) == text and int(text) < N_ARCHITECTURES
+
+
+def is_sound_meta(meta: Any) -> bool:
+    """Whether a content of meta.json has the published form: facts of architectures by id, and epsilons by attack."""
+    try:
+        ids, epsilons = meta["ids"], meta["epsilons"]
+        sound = all({"nb201-string", "isomorph"} <= row.keys() for row in ids.values())
+        return sound and all(isinstance(values, list) for values in epsilons.values()) and all(map(is_id, ids))
+    except (KeyError, TypeError, AttributeError):
+        return False
+
+
+def is_sound_sweep(sweep: Mapping[str, Any]) -> bool:
+    """Whether a content of sweep.json has strengths by dataset and key, and a list of measurements."""
+    strengths, measurements = sweep.get("strengths"), sweep.get("measurements")
+    if not isinstance(strengths, dict) or not isinstance(measurements, list):
+        return False
+    by_key = list(strengths.values())
+    return all(isinstance(keys, dict) and all(isinstance(row, list) for row in keys.values()) for keys in by_key)
 
 
 def check_ids(file: Path, key: str, measure: str, found: Iterable[str], known: Mapping[str, Any]) -> None:
@@ -104,13 +123,6 @@ def check_row(file: Path, key: str, measure: str, identifier: str, row: Any) -> 
         )
 
 
-def count_classes(measure: str, value: Any) -> int | None:
-    """Count the classes that a value of one strength is of; None where the measurement does not tell."""
-    if measure == "cm":
-        return len(value)
-    return len(value["label"]) if measure == "confidence" else None
-
-
 def _are_all_fractions(rows: Mapping[str, Any], *, clean: bool) -> bool:
     """Whether all accuracies fit, in one go; where this says no, one by one may still say yes."""
     values = rows.values()
@@ -133,7 +145,7 @@ def _are_accuracies(row: Any, clean: bool) -> bool:
 
 
 def _are_matrices(row: Any, clean: bool) -> bool:
-    array = _numbers(row, missing_ok=False)
+    array = make_array(row, missing_ok=False)
     return array is not None and array.ndim == 3 - clean and array.shape[-1] == array.shape[-2] > 0
 
 
@@ -144,7 +156,7 @@ def _are_confidences(row: Any, clean: bool) -> bool:
         return False
     shapes = []
     for name, n_axes in _CONFIDENCES.items():
-        array = _numbers(row[name], missing_ok=True)
+        array = make_array(row[name], missing_ok=True)
         if array is None or array.ndim != n_axes + (not clean):
             return False
         shapes.append(array.shape)
@@ -153,8 +165,16 @@ def _are_confidences(row: Any, clean: bool) -> bool:
     return bool(same and label[-1] == label[-2] > 0 and prediction[-1] == 2)
 
 
-def _numbers(nested: Any, *, missing_ok: bool) -> "np.ndarray[Any, np.dtype[Any]] | None":
-    """Make an array of nested lists of numbers; None where they are ragged or hold something else."""
+def make_array(nested: Any, *, missing_ok: bool) -> "np.ndarray[Any, np.dtype[Any]] | None":
+    """Make an array of nested lists of numbers.
+
+    Args:
+        nested: the lists.
+        missing_ok: whether null may stand among the numbers; it becomes NaN.
+
+    Returns:
+        Integers or float64; None where the lists are ragged or hold something else than finite numbers.
+    """
     try:
         array = np.array(nested)
     except (ValueError, OverflowError):
