@@ -261,9 +261,13 @@ def _save_index(path: Path, state: FileState, table: NDArray[np.int64]) -> None:
         with contextlib.suppress(OSError):
             place.parent.mkdir(parents=True, exist_ok=True)
             temporary = place.with_name(f".{secrets.token_hex(6)}.tmp")
-            with temporary.open("wb") as stream:
-                np.save(stream, table, allow_pickle=False)
-            temporary.replace(place)
+            try:
+                with temporary.open("wb") as stream:
+                    np.save(stream, table, allow_pickle=False)
+                temporary.replace(place)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
             _remove_older(path, place)
             return
 
