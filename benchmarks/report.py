@@ -1,18 +1,19 @@
 """The report at the size of the paper: 6,466 architectures, three datasets, all keys, random but plausible numbers.
 
-    python -m benchmarks.report [--architectures 6466] [--cifar100 0] [--work DIR]
+    python -m benchmarks.report [--architectures 6466] [--keys 0] [--work DIR]
 
 builds such a dataset, writes its report in a process of its own and opens it in a headless Chromium, if one is
-installed. It prints seconds and peak memory of the report, the size of its file, and how long the page takes to answer
-(handler and layout, without painting). Confidence and confusion matrices are made for CIFAR-10 under two keys only:
-JSON of them all would be 270 GB. `--cifar100 N` makes those of CIFAR-100 under PGD too, for the first N architectures
-(some 1.5 MB each): with a few values of N, the peak shows what of it grows with the file.
+installed. It prints seconds and peak memory of the report (all its processes together), the size of its file, and how
+long the page takes to answer (handler and layout, without painting). Confidence and confusion matrices are made for
+CIFAR-10 under two keys only: JSON of them all would be 270 GB. `--keys N` exports those of CIFAR-100 under N
+corruptions from synthetic shards, as JSON and as Parquet (15 and 3.3 GB a key, and 3 GB of shards meanwhile), writes
+the report from either, and says what the whole sweep would take at that rate.
 """
 
 import argparse
 import json
 import re
-import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,14 +23,22 @@ from pathlib import Path
 import numpy as np
 import orjson
 
+from benchmarks.export import N_IMAGES, STRENGTHS, SyntheticPlan, fill, sampling_memory
 from benchmarks.headless import dump_page, find_chromium
 from pipeline.analysis.cells import kernel_parameters
 from pipeline.analysis.reader import DATASETS
 from pipeline.datasets import DATASETS as SPECS
-from pipeline.perturbations import PERTURBATIONS
+from pipeline.export import export_dataset
+from pipeline.export.pool import default_processes
+from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS
+from pipeline.records import Unit, unit_id
+from pipeline.shards import ShardStore
 from pipeline.spaces import nasbench201
 
 NESTED_KEYS = ("clean", "pgd")
+LARGE = "cifar100"
+"""Dataset whose confidences and confusion matrices `--keys` makes."""
+
 CLEAN_ACCURACY = {"cifar10": 0.92, "cifar100": 0.67, "ImageNet16-120": 0.38}
 """Median clean accuracies of the published dataset, read from its box plots."""
 
@@ -65,13 +74,43 @@ document.body.append(told);
 """
 
 
-def build_dataset(folder: Path, n_architectures: int, n_cifar100: int) -> None:
+class KeysPlan(SyntheticPlan):
+    """What export needs of a plan of CIFAR-100 under some corruptions."""
+
+    def __init__(self, n_architectures: int, keys: tuple[str, ...]) -> None:
+        self.units = tuple(
+            Unit(unit_id("s", i, "c" * 64, key), i, LARGE, key, STRENGTHS, N_IMAGES, key.ljust(32, "0"), "c" * 64)
+            for key in keys
+            for i in nasbench201.evaluated_indices()[:n_architectures]
+        )
+
+
+def add_measurements(folder: Path, n_architectures: int, keys: tuple[str, ...]) -> None:
+    """Give a dataset the accuracies, confidences and confusion matrices of CIFAR-100 under some corruptions."""
+    plan, shards, exported = KeysPlan(n_architectures, keys), folder / "shards", folder / "exported"
+    store = ShardStore.create(shards)
+    fill(store, plan)
+    export_dataset(plan, store, store.inventory(), exported, formats=("json", "parquet"), processes=default_processes())
+    shutil.rmtree(shards)
+    for file in (exported / LARGE).iterdir():
+        file.replace(folder / LARGE / file.name)
+    (exported / "parquet").replace(folder / "parquet")
+    shutil.rmtree(exported)
+
+
+def share_of_sweep(n_keys: int) -> float:
+    """How many times the whole sweep's confidences are those that `add_measurements` makes, by entries of matrices."""
+    strengths = sum(len(row.parameters().strengths) for row in PERTURBATIONS.values())
+    entries = sum(strengths * SPECS[name].n_classes ** 2 for name in DATASETS)
+    return entries / (n_keys * len(STRENGTHS) * SPECS[LARGE].n_classes ** 2)
+
+
+def build_dataset(folder: Path, n_architectures: int) -> None:
     """Write a dataset in the published layout: accuracies everywhere, the rest for CIFAR-10 under `NESTED_KEYS`.
 
     Args:
         folder: where to.
         n_architectures: of every file.
-        n_cifar100: architectures of the confidences and confusion matrices of CIFAR-100 under PGD; 0 for no such file.
     """
     rng = np.random.default_rng(0)
     indices = np.array(nasbench201.evaluated_indices()[:n_architectures])
@@ -91,9 +130,9 @@ def build_dataset(folder: Path, n_architectures: int, n_cifar100: int) -> None:
             _write(folder, name, row.published_key, "accuracy", indices, counts / n_images)
             if name == DATASETS[0] and row.key in NESTED_KEYS:
                 _write_nested(folder, name, row.published_key, indices, counts.astype(int), n_images)
-            if name == "cifar100" and row.key == "pgd" and n_cifar100:
-                chosen = slice(n_cifar100)
-                _write_nested(folder, name, row.published_key, indices[chosen], counts[chosen].astype(int), n_images)
+    held = {row.published_key: row.parameters().strengths for row in PERTURBATIONS.values()}
+    sweep = {"format": 1, "robust201": "synthetic", "sweep": {}, "measurements": ["accuracy", "confidence", "cm"]}
+    (folder / "sweep.json").write_text(json.dumps(sweep | {"strengths": dict.fromkeys(DATASETS, held)}))
 
 
 def _write(folder: Path, name: str, key: str, measure: str, indices: np.ndarray, values: np.ndarray) -> None:
@@ -128,15 +167,42 @@ def _write_nested(folder: Path, name: str, key: str, indices: np.ndarray, counts
 
 
 def write_and_tell(dataset: Path, out: Path) -> None:
-    """Write a report and print its seconds and this process's peak memory."""
+    """Write a report and print its seconds, the peak memory of all its processes, and the size of its file."""
     from pipeline.analysis.reader import RobustnessDataset
     from pipeline.analysis.report import write_report
 
-    start = time.perf_counter()
-    write_report(RobustnessDataset(dataset), out)
-    seconds = time.perf_counter() - start
-    print(f"report: {seconds:.1f} s, peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6:.2f} GB")
+    with sampling_memory() as peak:
+        start = time.perf_counter()
+        write_report(RobustnessDataset(dataset), out, processes=default_processes())
+        seconds = time.perf_counter() - start
+    print(f"report: {seconds:.1f} s, peak memory {peak['all']:.2f} GB over {peak['processes']:.0f} processes")
     print(f"file: {out.stat().st_size / 1e6:.2f} MB")
+
+
+def write_elsewhere(dataset: Path, out: Path) -> float:
+    """Write a report in a process of its own, whose memory is the report's; give its seconds."""
+    start = time.perf_counter()
+    command = [sys.executable, "-m", "benchmarks.report", "--write", str(dataset), str(out)]
+    subprocess.run(command, check=True)
+    return time.perf_counter() - start
+
+
+def measure_keys(work: Path, n_architectures: int, n_keys: int, seconds_without: float) -> None:
+    """Write reports of large measurements from Parquet and from JSON, and say what the whole sweep would take."""
+    dataset = work / "dataset"
+    if not (dataset / "parquet").is_dir():
+        start = time.perf_counter()
+        add_measurements(dataset, n_architectures, tuple(CORRUPTIONS)[:n_keys])
+        print(f"{n_keys} keys of {LARGE}: exported in {time.perf_counter() - start:.1f} s")
+    for form, files in (("Parquet", dataset / "parquet"), ("JSON", dataset / LARGE)):
+        n_bytes = sum(file.stat().st_size for file in files.rglob("*") if file.is_file())
+        print(f"from {form}, {n_bytes / 1e9:.1f} GB:")
+        seconds = write_elsewhere(dataset, work / f"{form}.html")
+        more = (seconds - seconds_without) * share_of_sweep(n_keys) * 6466 / n_architectures
+        print(f"  the whole sweep at this rate: {(seconds_without + more) / 60:.1f} minutes")
+        if form == "Parquet":
+            (dataset / "parquet").rename(work / "parquet")  # so that the JSON files are what is left to read
+    (work / "parquet").rename(dataset / "parquet")
 
 
 def measure_page(page: Path) -> None:
@@ -158,7 +224,7 @@ def measure_page(page: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--architectures", type=int, default=6466)
-    parser.add_argument("--cifar100", type=int, default=0, metavar="N", help="architectures of CIFAR-100's large files")
+    parser.add_argument("--keys", type=int, default=0, metavar="N", help="keys of CIFAR-100 with all measurements")
     parser.add_argument("--work", type=Path, help="keep the dataset and the page in this folder")
     parser.add_argument("--write", nargs=2, type=Path, metavar=("DATASET", "OUT"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
@@ -169,14 +235,12 @@ def main() -> None:
         work = arguments.work or Path(temporary)
         if not (work / "dataset" / "meta.json").is_file():
             start = time.perf_counter()
-            build_dataset(work / "dataset", arguments.architectures, arguments.cifar100)
-            largest = max((work / "dataset").rglob("*.json"), key=lambda path: path.stat().st_size)
-            print(f"largest file: {largest.name} of {largest.parent.name}, {largest.stat().st_size / 1e6:,.0f} MB")
+            build_dataset(work / "dataset", arguments.architectures)
             print(f"dataset: {arguments.architectures:,} architectures, built in {time.perf_counter() - start:.1f} s")
-        # A process of its own, so that its peak memory is the report's.
-        command = [sys.executable, "-m", "benchmarks.report", "--write", work / "dataset", work / "report.html"]
-        subprocess.run([str(part) for part in command], check=True)
+        seconds = write_elsewhere(work / "dataset", work / "report.html")
         measure_page(work / "report.html")
+        if arguments.keys:
+            measure_keys(work, arguments.architectures, arguments.keys, seconds)
 
 
 if __name__ == "__main__":

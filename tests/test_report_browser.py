@@ -238,6 +238,92 @@ def test_a_dataset_named_like_a_script_is_a_name_and_a_missing_cell_is_missing(p
     assert f"not evaluated on {DATASETS[1]}" in text_of(document, "cell-numbers")
 
 
+def test_names_that_look_like_markup_are_text_and_run_nothing(tmp_path):
+    evil = "<img src=x onerror=ran()><script>ran()<⁄script>'\"{{title}}{title}<b>&amp;"
+    folder = tmp_path / evil
+    rows = {"0": [0.5, 0.25], "2": [0.4, 0.2]}
+    write_results(folder, {"clean": {"0": 0.9, "2": 0.8}, "pgd": rows, evil: rows}, dataset=evil)
+    sweep = {"format": 1, "robust201": evil, "sweep": {"name": evil}, "measurements": ["accuracy"]}
+    strengths = {evil: {"clean": [0], "pgd": [1, 8], evil: [1, 8]}}
+    (folder / "sweep.json").write_text(json.dumps(sweep | {"strengths": strengths}))
+    told = open_driven(
+        write_report(RobustnessDataset(folder), tmp_path / "report.html"),
+        tmp_path,
+        """
+        window.ran = () => tell("ran", true);
+        document.querySelectorAll("section:not([hidden]) figure[data-figure]").forEach(drawFigure);
+        $("cell-input").value = "13714";
+        $("cell-form").requestSubmit();
+        tell("lacking", $("cell-numbers").textContent);
+        $("cell-input").value = "2";
+        $("cell-form").requestSubmit();
+        await pause(300);
+        tell("name", document.querySelector("section[data-dataset] h2").textContent);
+        tell("option", $("dataset").value);
+        tell("title", document.title);
+        tell("keys", [...document.querySelectorAll("#cell-numbers th[scope=row]")].map((key) => key.textContent));
+        const labels = [...chart("rank-correlation").querySelectorAll(".ytick text")];
+        tell("labels", labels.map((label) => label.textContent));
+        // The template has two of these, none of them in a section of results.
+        tell("elements", document.querySelectorAll("img, section[data-dataset] b, #cell-numbers b").length);
+        """,
+    )
+    assert "ran" not in told
+    assert told["name"] == told["option"] == evil
+    assert told["title"] == f"Robustness of NAS-Bench-201: {evil}"
+    assert told["lacking"] == f"Its class was not evaluated on {evil}."
+    assert told["keys"] == ["pgd", evil]
+    assert any(label.startswith(evil[:30]) for label in told["labels"])
+    assert told["elements"] == 0
+
+
+def test_the_page_explains_its_terms_names_edges_alike_and_prints_in_light_colours(dataset, page, tmp_path):
+    told = open_driven(
+        page,
+        tmp_path,
+        """
+        tell("menus", [...document.querySelectorAll("fieldset label")].map((label) => label.firstChild.textContent));
+        tell("rows", $("neighbour-chart").data[0].y);
+        drawFigure(figure("top-cells"));
+        tell("columns", chart("top-cells").data[0].y);
+        tell("drawing", $("cell").querySelector("svg").getAttribute("aria-label"));
+        tell("nodes", [...$("cell").querySelectorAll("svg text")].map((text) => text.textContent.trim()));
+        tell("open", $("terms").open);
+        document.querySelector('a[href="#terms"]').click();
+        await pause(100);
+        tell("opened", $("terms").open);
+        tell("terms", $("terms").textContent);
+        change($("theme"), 2);
+        const colour = () => chart("top-cells").layout.template.layout.font.color;
+        const ink = () => getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
+        drawFigure(figure("top-cells"));
+        const dark = colour();
+        tell("dark", dark === ink());
+        dispatchEvent(new Event("beforeprint"));
+        tell("paper", [document.documentElement.dataset.theme, colour() === ink(), colour() === dark]);
+        dispatchEvent(new Event("afterprint"));
+        tell("after", document.documentElement.dataset.theme);
+        // Whatever is wider than a narrow window is inside something that scrolls and that the keyboard reaches.
+        const wide = [...document.querySelectorAll("table, .chart")];
+        tell("scrolling", wide.every((part) => part.closest(".scroll[tabindex='0'][aria-label]")));
+        tell("named", [...document.querySelectorAll(".chart")].every((part) => part.getAttribute("aria-label")));
+        """,
+        "#dataset=cifar10&cell=21",
+    )
+    edges = ["in→1", "in→2", "1→2", "in→out", "1→out", "2→out"]
+    assert told["menus"] == told["rows"] == told["columns"] == edges
+    assert all(edge in told["drawing"] for edge in edges)
+    assert {"in", "1", "2", "out"} <= set(told["nodes"])
+    assert (told["open"], told["opened"]) == (False, True)
+    for term in ("Isomorphism class", "Key", "Strength", "Rank", "Kernel parameters", "Mean adversarial", "tau-b"):
+        assert term in told["terms"]
+    assert told["dark"]
+    assert told["paper"] == ["light", True, False]
+    assert told["after"] == "dark"
+    assert told["scrolling"]
+    assert told["named"]
+
+
 def test_nonsense_in_the_address_is_ignored(page):
     document = open_page(page, "#cell=<img src=x onerror=alert(1)>&dataset=nowhere")
     assert re.fullmatch(r"#\d+", text_of(document, "cell-id"))

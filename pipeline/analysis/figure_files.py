@@ -129,7 +129,8 @@ def draw_confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     del results
     keys = [key for key in frame["key"].unique() if key != CLEAN]
     clean = frame[frame["key"] == CLEAN]
-    figure, panels = make_panels(max(1, len(keys)), 5, 2.6, 2.4, label="confidence")
+    few = len(keys) <= 2
+    figure, panels = make_panels(max(1, len(keys)), 5, 2.6, 3.4 if few else 2.4, label="confidence")
     for axes, key in zip(panels, keys or [CLEAN], strict=False):
         rows = pd.concat([clean, frame[frame["key"] == key]]) if keys else clean
         strengths = sorted(rows["strength"].unique())
@@ -143,11 +144,12 @@ def draw_confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         if len(strengths) > 10:
             axes.tick_params(axis="x", rotation=90)
         axes.set_title(key_title(key), color=INK, fontsize=10)
-    figure.supxlabel("ε in 1/255, or severity", fontsize=10, color=INK)
+        axes.set_xlabel(strength_word(key), color=INK, fontsize=9)
     handles, labels = panels[0].get_legend_handles_labels()
-    figure.legend(
-        handles, labels, loc="outside right upper", frameon=False, labelcolor=INK, title="confidence in the"
-    ).get_title().set_color(INK)
+    n_columns = 1 if few else len(CONFIDENCES)
+    legend = figure.legend(handles, labels, loc="outside lower center", ncols=n_columns, frameon=False, labelcolor=INK)
+    legend.set_title("confidence in the")
+    legend.get_title().set_color(INK)
     return figure
 
 
@@ -156,7 +158,7 @@ def draw_confusion(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     shown = reference_columns(frame)
     n_columns = min(5, len(shown))
     n_rows = -(-len(shown) // n_columns)
-    figure = Figure(figsize=(3.0 * n_columns + 0.4, 3.1 * n_rows + 0.3), layout="constrained")
+    figure = Figure(figsize=(max(5.6, 3.0 * n_columns + 0.4), 3.1 * n_rows + 0.3), layout="constrained")
     panels: list[Axes] = list(figure.subplots(n_rows, n_columns, squeeze=False).flat)
     for axes in panels[len(shown) :]:
         axes.set_visible(False)

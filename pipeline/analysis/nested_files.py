@@ -8,12 +8,14 @@ no figure shows, confidences by predicted class, is not looked at.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pipeline.analysis.confidence_text import TextConfidences, find_confidences
 from pipeline.analysis.reading_pool import map_jobs
 from pipeline.analysis.result_files import ResultFiles, kind_of, values_by_strength
 from pipeline.analysis.value_checks import check_row, make_array
@@ -74,10 +76,17 @@ class FileJob:
 
     def _json_blocks(self, file: Path) -> Iterator[Block]:
         strengths: Sequence[float] = self.files.strengths(self.dataset, self.key)
+        clean = kind_of(self.key) == "clean"
         reduce = _matrix_of if self.measure == "cm" else _confidences_of
-        for index, row in self.files.iter_rows(self.dataset, self.key, self.measure, checked=False):
+        take = None if self.measure == "cm" else partial(find_confidences, listed=not clean)
+        for index, row in self.files.iter_rows(self.dataset, self.key, self.measure, checked=False, take=take):
             whose = f"#{index} {self.dataset} {self.key} {self.measure}"
-            values = [row] if kind_of(self.key) == "clean" else row
+            if isinstance(row, TextConfidences):
+                parts = list(_reduce_confidences(*row)[:, None])
+                for strength, part in zip(strengths, values_by_strength(parts, strengths, whose), strict=True):
+                    yield whose, float(strength), part, row.true.shape[1]
+                continue
+            values = [row] if clean else row
             fits = isinstance(values, list) and len(values) == len(strengths)
             found = [pair for value in values if (pair := reduce(value)) is not None] if fits else []
             if len(found) < len(strengths):
@@ -102,7 +111,8 @@ class FileJob:
                 if self.measure == "cm":
                     yield whose, float(strength), chosen.sum(axis=0), n_classes
                 else:
-                    yield whose, float(strength), _confidences(chosen, table[1:, own].T), n_classes
+                    true = np.diagonal(chosen, axis1=1, axis2=2)
+                    yield whose, float(strength), _reduce_confidences(true, table[1:, own].T), n_classes
 
 
 @dataclass(frozen=True)
@@ -188,12 +198,11 @@ def _confidences_of(value: Any) -> tuple[Array, int] | None:
         return None
     if prediction is None or prediction.shape != (2,):
         return None
-    return _confidences(label[None], prediction[None].astype(np.float64)), len(label)
+    return _reduce_confidences(np.diag(label)[None], prediction[None].astype(np.float64)), len(label)
 
 
-def _confidences(labels: NDArray[Any], predictions: Array) -> Array:
-    """Reduce label confidences (B, C, C) and predictions (B, 2) to (B, 3); see `FileSummary`."""
-    true = np.ascontiguousarray(np.diagonal(labels, axis1=1, axis2=2))
+def _reduce_confidences(true: NDArray[Any], predictions: Array) -> Array:
+    """Reduce confidences in the true class (B, C) and predictions (B, 2) to (B, 3); see `FileSummary`."""
     held = ~np.isnan(true)
     counts = held.sum(axis=1)
     sums = np.where(held, true, 0.0).sum(axis=1)

@@ -32,8 +32,22 @@ TEMPLATE = {
         "font": {"color": INK, "size": 12, "family": "system-ui, sans-serif"},
         "margin": {"l": 60, "r": 16, "t": 36, "b": 48},
         "boxmode": "overlay",
-        "xaxis": {"gridcolor": GRID, "linecolor": GRID, "zeroline": False, "automargin": True, "ticks": ""},
-        "yaxis": {"gridcolor": GRID, "linecolor": GRID, "zeroline": False, "automargin": True, "ticks": ""},
+        "xaxis": {
+            "gridcolor": GRID,
+            "linecolor": GRID,
+            "zeroline": False,
+            "automargin": True,
+            "ticks": "",
+            "ticklabelstandoff": 4,
+        },
+        "yaxis": {
+            "gridcolor": GRID,
+            "linecolor": GRID,
+            "zeroline": False,
+            "automargin": True,
+            "ticks": "",
+            "ticklabelstandoff": 4,
+        },
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": INK, "activecolor": INK},
     }
 }
@@ -59,7 +73,7 @@ def make_panels(titles: Sequence[str], n_columns: int, height: int) -> tuple[Fig
     layout: dict[str, Any] = {
         "showlegend": False,
         "height": inside + top + bottom,
-        "meta": {"width": 760 if n_columns > 1 else 460, "grows": n_columns > 1, "columns": n_columns},
+        "meta": {"width": 900 if n_columns > 1 else 460, "grows": n_columns > 1, "columns": n_columns},
         "margin": {"l": 60, "r": 16, "t": top, "b": bottom},
         "shapes": [],
         "annotations": [

@@ -166,7 +166,7 @@ def _matrices(path: Path, values: Any, column: str, missing_ok: bool) -> NDArray
         *pc.unique(pc.list_value_length(values)).to_pylist(),
         *pc.unique(pc.list_value_length(lines)).to_pylist(),
     }
-    if lengths != {n_classes}:
+    if lengths != {n_classes} or n_classes == 0:
         raise _not_square(path, column, f"lists of {', '.join(map(str, sorted(lengths, key=str)))} entries")
     array: NDArray[Any] = entries.to_numpy(zero_copy_only=False).reshape(n_rows, n_classes, n_classes)
     if array.dtype.kind not in "iuf" or np.isinf(array).any() or not (missing_ok or np.isfinite(array).all()):

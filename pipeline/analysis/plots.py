@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PNG_DPI = 120
+TITLE_INCHES = 0.12
+"""Width of a letter of a title, about; titles that would be wider than their figure take two lines."""
+
 FORMATS = ("png", "svg")
 
 
@@ -129,9 +132,10 @@ def _save(results: DatasetResults, row: FigureRow, path: Path) -> bool:
     if frame.empty:
         return False
     figure = row.draw_file(frame, results)
-    figure.suptitle(
-        f"{row.title}: {results.name}, {results.extent}", fontsize=13, fontweight="bold", color=INK, parse_math=False
-    )
+    title = f"{row.title}: {results.name}, {results.extent}"
+    if len(title) * TITLE_INCHES > figure.get_figwidth():
+        title = f"{row.title}\n{results.name}, {results.extent}"
+    figure.suptitle(title, fontsize=13, fontweight="bold", color=INK, parse_math=False)
     _write(figure, path, f"{results.name}-{row.name}")
     return True
 

@@ -248,7 +248,7 @@ function scoreList(row) {
   for (const score of dataset.scores) {
     const item = element("div"), value = score.values[row];
     const place = rank(score.values, row);
-    item.append(element("dt", score.label), element("dd", Number.isNaN(value) ? "–" : percent(value)));
+    item.append(element("dt", `${score.label} accuracy`), element("dd", Number.isNaN(value) ? "–" : percent(value)));
     if (!Number.isNaN(value)) item.append(element("dd", `rank ${count(place.rank)} of ${count(place.of)}`));
     list.append(item);
   }
@@ -262,8 +262,8 @@ function table(kind, row) {
   const strengths = [...new Set(columns.map((column) => column.strength))].sort((a, b) => a - b);
   const keys = [...new Set(columns.map((column) => column.key))];
   const made = element("table", "", { class: "numbers" }), body = element("tbody"), head = element("tr");
-  const caption = kind === "corruption" ? "severity" : "epsilon in 1/255";
-  made.append(element("caption", `Accuracy in %, and rank, by ${caption}`));
+  const caption = kind === "corruption" ? "severity" : "ε in 1/255";
+  made.append(element("caption", `Accuracy in %, and below it the rank, by ${caption}`));
   head.append(element("th", ""), ...strengths.map((strength) => element("th", String(strength), { scope: "col" })));
   for (const key of keys) {
     const line = element("tr");
@@ -273,7 +273,7 @@ function table(kind, row) {
       const box = element("td");
       if (column && column.values[row] !== page.missing) {
         box.append((100 * column.values[row] / page.resolution).toFixed(2));
-        box.append(element("small", `#${count(rank(column.values, row, page.missing).rank)}`));
+        box.append(element("small", count(rank(column.values, row, page.missing).rank)));
       }
       line.append(box);
     }

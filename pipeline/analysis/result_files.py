@@ -9,7 +9,7 @@ from typing import Any
 from pipeline.analysis import json_index
 from pipeline.analysis.json_files import read_json, read_meta, read_object
 from pipeline.analysis.json_index import FileState, JsonRows, has_indexable_rows
-from pipeline.analysis.row_stream import stream_rows
+from pipeline.analysis.row_stream import Taker, stream_rows
 from pipeline.analysis.value_checks import check_ids, check_row, check_rows, is_sound_meta, is_sound_sweep
 from pipeline.errors import FormatVersionError, ResultsError, closest
 from pipeline.perturbations import PERTURBATIONS, SEVERITIES, Perturbation
@@ -150,10 +150,7 @@ class ResultFiles:
         self.parquet = path if any(path.glob("dataset=*")) else path / PARQUET_FOLDER
         self._rows: dict[Path, tuple[FileState, Rows]] = {}
         if not (path / META_FILE).is_file() and not self.parquet.is_dir():
-            got, fix = (
-                "none",
-                "Name the folder that `robust201 export` wrote, its parquet folder, or the published dataset's",
-            )
+            got, fix = "none", "Name what `robust201 export` wrote, its parquet folder, or the published dataset"
             if (path / RESULTS_FOLDER_FILE).is_file():
                 got, fix = "the shards of a sweep", f"Export them first: `robust201 export {path} DATASET --partial`"
             raise ResultsError(
@@ -298,7 +295,9 @@ class ResultFiles:
         """Drop what `rows` keeps of the files read so far: whoever reads many once need not hold them all."""
         self._rows.clear()
 
-    def iter_rows(self, dataset: str, key: str, measure: str, *, checked: bool = True) -> Iterator[tuple[str, Any]]:
+    def iter_rows(
+        self, dataset: str, key: str, measure: str, *, checked: bool = True, take: Taker | None = None
+    ) -> Iterator[tuple[str, Any]]:
         """Go through a measurement whose values are lists or objects, with one architecture's in memory at a time.
 
         JSON is read from its beginning to its end, compressed or not, and Parquet by row group; a file below
@@ -309,9 +308,10 @@ class ResultFiles:
             key: in either spelling.
             measure: name of the measurement.
             checked: whether to check values (see `check_row`); one who makes arrays of them sees more cheaply.
+            take: of JSON that is not read whole, what to take of a value's text (see `stream_rows`).
 
         Yields:
-            Id and value, in the order of the file.
+            Id, and value or what was taken of it, in the order of the file.
 
         Raises:
             ResultsError: there is no file, or it is damaged or not nested as it must be.
@@ -326,7 +326,7 @@ class ResultFiles:
         elif file.stat().st_size < json_index.MIN_INDEXED_BYTES:
             rows = iter(self._read_rows(file, dataset, key, measure).items())
         else:
-            rows = stream_rows(file, dataset, spellings(key), measure)
+            rows = stream_rows(file, dataset, spellings(key), measure, take)
         for identifier, row in rows:
             check_ids(file, key, measure, (identifier,), self.meta["ids"])
             if checked:

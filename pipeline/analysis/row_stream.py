@@ -7,7 +7,7 @@ piece of it and one value is in memory, and nothing is written.
 import gzip
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,6 +17,9 @@ import orjson
 from pipeline.analysis.json_index import HEAD_BYTES, VALUE_DEPTH, find_edges, malformed, match_head
 from pipeline.analysis.value_checks import parse_json
 from pipeline.errors import ResultsError
+
+Taker = Callable[[bytes], Any]
+"""Takes what is wanted out of the JSON text of one value."""
 
 PIECE_BYTES = 1 << 22
 """Bytes that are read, decompressed, at once."""
@@ -54,7 +57,9 @@ def damaged(file: Path, error: Exception) -> ResultsError:
     )
 
 
-def stream_rows(file: Path, dataset: str, keys: tuple[str, ...], measure: str) -> Iterator[tuple[str, Any]]:
+def stream_rows(
+    file: Path, dataset: str, keys: tuple[str, ...], measure: str, take: Taker | None = None
+) -> Iterator[tuple[str, Any]]:
     """Go through the values of a file ``{dataset: {key: {measurement: {id: value}}}}`` of lists or objects.
 
     Args:
@@ -62,9 +67,10 @@ def stream_rows(file: Path, dataset: str, keys: tuple[str, ...], measure: str) -
         dataset: the outermost name in the file.
         keys: spellings of the key that the second name may have.
         measure: the third name.
+        take: gives what is wanted of a value's text, or None to have the value parsed.
 
     Yields:
-        Id and value, in the order of the file.
+        Id, and value or what was taken of it, in the order of the file.
 
     Raises:
         ResultsError: the file is damaged or not of this form.
@@ -86,7 +92,7 @@ def stream_rows(file: Path, dataset: str, keys: tuple[str, ...], measure: str) -
                 first = before + place
             else:
                 stop = before + place + 1
-                yield _parse(file, text[end:first], text[first:stop], seen)
+                yield _parse(file, text[end:first], text[first:stop], take, seen)
                 end = stop
         text, first = text[end:], first - end
         piece = next(pieces, b"")
@@ -94,13 +100,15 @@ def stream_rows(file: Path, dataset: str, keys: tuple[str, ...], measure: str) -
         raise malformed(file, "its end too early")
 
 
-def _parse(file: Path, name: bytes, value: bytes, seen: set[bytes]) -> tuple[str, Any]:
+def _parse(file: Path, name: bytes, value: bytes, take: Taker | None, seen: set[bytes]) -> tuple[str, Any]:
     match = _ID.fullmatch(name)
     if match is None:
         raise malformed(file, f"{name[:40].decode(errors='replace')!r} in front of a value")
     if match[1] in seen:
         raise malformed(file, f"the id {match[1].decode()!r} twice")
     seen.add(match[1])
+    if take is not None and (taken := take(value)) is not None:
+        return match[1].decode(), taken
     try:
         try:
             parsed = orjson.loads(value)
