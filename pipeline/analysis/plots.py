@@ -9,7 +9,7 @@ from pipeline.analysis.figures import FIGURES, FigureRow, figure_row
 from pipeline.analysis.palette import INK
 from pipeline.analysis.reader import RobustnessDataset
 from pipeline.errors import ConfigError, ResultsError, closest
-from pipeline.files import atomic_write, check_output_file, make_folder
+from pipeline.files import atomic_write, check_output_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,7 +57,6 @@ def save_plots(
     held = read_results(dataset, processes=processes)
     chosen = held if data is None else [_choose(held, data, dataset.path)]
     jobs = [(results, row, out / f"{results.name}-{row.name}.{file_format}") for results in chosen for row in rows]
-    make_folder(out)
     for _, _, path in jobs:
         check_output_file(path)
     paths = [path for results, row, path in jobs if _save(results, row, path)]
