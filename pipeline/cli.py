@@ -16,10 +16,8 @@ from pipeline.cli_look import AsJson, doctor, logs, print_json, status
 from pipeline.cli_plot import plot
 from pipeline.cli_submit import submit_app
 from pipeline.cli_train import train
-from pipeline.config import load_config, select_architectures
 from pipeline.errors import ConfigError
 from pipeline.exits import run_to_exit_code
-from pipeline.perturbations import PERTURBATIONS, perturbation
 
 app = typer.Typer(
     name="robust201",
@@ -72,6 +70,7 @@ def meta(
 ) -> None:
     """Print meta.json: all 15,625 architectures, their isomorphs, and the paper's epsilons."""
     from pipeline.export import meta_text, parse_key_style
+    from pipeline.perturbations import PERTURBATIONS
 
     typer.echo(
         meta_text({key: row.parameters() for key, row in PERTURBATIONS.items()}, parse_key_style(key_style)), nl=False
@@ -87,6 +86,7 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Count a sweep's units and evaluations, estimate bytes and GPU-hours, and check its inputs."""
+    from pipeline.config import load_config
     from pipeline.inputs import Inputs, check_taking
     from pipeline.plan import assumed_facts, make_plan
     from pipeline.sweep import prepare_sweep
@@ -130,7 +130,9 @@ def run(
     ] = False,
 ) -> None:
     """Evaluate what a sweep still misses, on Ray or in this process; run it again after any interruption."""
+    from pipeline.config import load_config, select_architectures
     from pipeline.executors import check_device, make_executor
+    from pipeline.perturbations import perturbation
     from pipeline.share_run import run_share
     from pipeline.shares import Share
     from pipeline.submission.slurm import ArrayTask
@@ -169,7 +171,8 @@ def compact(
     from pipeline.shards import ShardStore
 
     report = ShardStore.open(results).compact(grace_seconds=3600 * grace_hours)
-    typer.echo(f"Merged {report.inputs} shards into {report.outputs}; deleted {report.deleted} merged before.")
+    merged = console.show_count(report.inputs, "shard")
+    typer.echo(f"Merged {merged} into {report.outputs:,}; deleted {report.deleted:,} merged before.")
     for shard in report.damaged:
         console.say(f"damaged: {shard}")
     if report.damaged:
@@ -185,7 +188,8 @@ def merge(
     from pipeline.sweep import merge_results
 
     report, other_plans = merge_results(sources, into, say=console.say)
-    typer.echo(f"Joined {report.added} shards, {report.present} were there already.")
+    were = "was" if report.present == 1 else "were"
+    typer.echo(f"Joined {console.show_count(report.added, 'shard')}, {report.present:,} {were} there already.")
     for source in other_plans:
         console.say(f"{source} was planned otherwise; its evaluations are kept, the plan of {sources[0]} decides.")
     for conflict in report.conflicts:
@@ -210,7 +214,8 @@ def report(
     from pipeline.analysis.report import write_report
     from pipeline.export.pool import default_processes
 
-    page = out or dataset.with_name(f"{dataset.name}-report.html")
+    named = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # such as `.`
+    page = out or named.parent / f"{named.name}-report.html"
     typer.echo(write_report(RobustnessDataset(dataset), page, processes=processes or default_processes()))
 
 
@@ -246,6 +251,7 @@ def import_weights(
 ) -> None:
     """Import published weights into safetensors with a manifest; the only step that reads a pickle."""
     from pipeline.checkpoints.store import CheckpointStore
+    from pipeline.config import select_architectures
     from pipeline.importing import import_weights as import_from
 
     indices = None if architectures is None else select_architectures(architectures)

@@ -98,7 +98,7 @@ def compare(
         Path, typer.Argument(metavar="A", help="A results folder, an exported dataset or the published one.")
     ],
     second: Annotated[Path, typer.Argument(metavar="B", help="Another.")],
-    tolerance: Annotated[float, typer.Option(min=0, help="Largest difference of accuracy that is let pass.")] = 0.0,
+    tolerance: Annotated[float, typer.Option(help="Largest difference of accuracy that is let pass.")] = 0.0,
     all_rows: Annotated[bool, typer.Option("--all", help="Show the rows of equal accuracies too.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -130,6 +130,7 @@ def import_json(
 
     with console.counting("Importing keys") as progress:
         report = import_from(dataset, results, progress=progress)
-    typer.echo(f"Imported {report.n_evaluations} evaluations of {report.n_groups} keys into {results}.")
+    keys = console.show_count(report.n_groups, "key")
+    typer.echo(f"Imported {console.show_count(report.n_evaluations, 'evaluation')} of {keys} into {results}.")
     for name in report.lacking:
         console.say(f"{name} is there for some keys only; an export leaves it out.")

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from pipeline import console, console_status
-from pipeline.config import load_config
 from pipeline.errors import ConfigError, EvaluationError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
@@ -21,6 +20,8 @@ def print_json(payload: Any) -> None:
 
 def _results_of(place: Path) -> Path:
     """The results folder itself, or the one that a sweep YAML names."""
+    from pipeline.config import load_config
+
     return load_config(place).results if place.is_file() else place
 
 
@@ -116,11 +117,15 @@ def doctor(
     """Examine the installation and what a sweep needs, with a fix beside each finding."""
     from pipeline.doctor import examine
 
+    config = None
     try:
-        config = load_config(sweep) if sweep else None
+        if sweep:
+            from pipeline.config import load_config
+
+            config = load_config(sweep)
     except ImportError as error:
         raise ConfigError(
-            f"Reading the sweep failed for {sweep}: expected the packages that its `shards` need, got none ({error}). "
+            f"Reading the sweep failed for {sweep}: expected the packages that this needs, got none ({error}). "
             "See what is missing: robust201 doctor, without a sweep."
         ) from error
     findings = []

@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from pipeline import console
-from pipeline.config import load_config
 
 
 def slurm(
@@ -54,6 +53,8 @@ def slurm(
         setup=tuple(setup or ()),
         drain_seconds=drain_seconds,
     )
+    from pipeline.config import load_config
+
     config = load_config(sweep, results=results)
     if dry_run:
         typer.echo(slurm_jobs.render_dry(config, sweep, options, say=console.say), nl=False)
@@ -64,9 +65,9 @@ def slurm(
         console.say(f"Nothing is missing. Export it with: robust201 export {folder} DATASET")
         return
     typer.echo(submitted.job)
-    what = f"{submitted.n_tasks} of {submitted.n_shares} shares, one a task"
+    what = f"{submitted.n_tasks} of {console.show_count(submitted.n_shares, 'share')}, one a task"
     for line in (
-        f"Submitted {submitted.n_missing} evaluations as array {submitted.job}: {what}.",
+        f"Submitted {console.show_count(submitted.n_missing, 'evaluation')} as array {submitted.job}: {what}.",
         f"Watch it:  squeue --job {submitted.job}; robust201 status {folder}; logs: {submitted.logs}",
         f"Cancel it: scancel {submitted.job}",
         "Submit again to resume; what is finished is kept.",

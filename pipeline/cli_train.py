@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from pipeline import console
-from pipeline.config import select_architectures
 
 
 def train(
@@ -26,6 +25,7 @@ def train(
 ) -> None:
     """Train networks by the published recipe, where no published weights are, into a checkpoint store."""
     from pipeline.checkpoints.store import CheckpointStore
+    from pipeline.config import select_architectures
     from pipeline.datasets import dataset as dataset_spec
     from pipeline.datasets import load_images
     from pipeline.training import TrainingSettings, train_into_store

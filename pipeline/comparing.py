@@ -1,5 +1,6 @@
 """Two result sets side by side: another seed, another engine or device, or the published dataset."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import islice
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from pipeline.adoption import read_inventory
 from pipeline.analysis.reader import RobustnessDataset
 from pipeline.analysis.result_files import RESULTS_FOLDER_FILE, row_of, values_by_strength
-from pipeline.errors import InputError
+from pipeline.errors import ConfigError, InputError
 from pipeline.imported_plan import load_any_plan
 from pipeline.json_import import count_decimals
 from pipeline.perturbations import PERTURBATIONS
@@ -129,9 +130,15 @@ def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> Com
         What differs where.
 
     Raises:
+        ConfigError: the tolerance is no number of 0 or more.
         InputError: a folder is neither, or the two have nothing in common.
         ResultsError: a row has more or fewer values than strengths.
     """
+    if not (math.isfinite(tolerance) and tolerance >= 0):
+        raise ConfigError(
+            f"Comparing failed for the tolerance of {tolerance}: expected a finite number, 0 or more, got another. "
+            "Name the largest difference of accuracy to let pass, such as 0.001."
+        )
     one, other = read_accuracies(first), read_accuracies(second)
     common = [place for place in one if place in other and one[place].keys() & other[place].keys()]
     if not common:

@@ -2,7 +2,7 @@
 
 import re
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -15,7 +15,7 @@ from pipeline.measurements import MEASUREMENTS
 from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS, CorruptionParameters, Fields, Parameters, perturbation
 from pipeline.precision import Precision
 from pipeline.spaces import nasbench201
-from pipeline.sweep_yaml import read_fields, substitute_variables
+from pipeline.sweep_yaml import find_line, read_fields, substitute_variables
 
 CORRUPTION_GROUP = "corruptions"
 
@@ -297,7 +297,12 @@ def load_config(path: Path, **overrides: Any) -> SweepConfig:
     Raises:
         ConfigError: the file is missing, is no YAML, or a field is unknown or wrong; the closest name is given.
     """
-    return parse_config(_replace(read_fields(path), overrides), str(path))
+    replaced = {name for name, value in overrides.items() if value is not None and not isinstance(value, Mapping)}
+
+    def find(steps: Sequence[str]) -> int | None:
+        return None if steps[:1] and steps[0] in replaced else find_line(path, steps)
+
+    return parse_config(_replace(read_fields(path), overrides), str(path), find)
 
 
 def _replace(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -310,8 +315,15 @@ def _replace(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
     return replaced
 
 
-def parse_config(payload: Mapping[str, Any], source: str) -> SweepConfig:
+def parse_config(
+    payload: Mapping[str, Any], source: str, find_line: Callable[[Sequence[str]], int | None] = lambda _steps: None
+) -> SweepConfig:
     """Check a sweep given as plain values.
+
+    Args:
+        payload: the fields.
+        source: where they come from, for errors.
+        find_line: finds the line of a field there.
 
     Raises:
         ConfigError: a field is unknown or wrong; the closest name is given.
@@ -319,8 +331,10 @@ def parse_config(payload: Mapping[str, Any], source: str) -> SweepConfig:
     try:
         return SweepConfig.model_validate(payload)
     except ValidationError as error:
+        line = find_line(_steps_of(error.errors(include_url=False)[0]["loc"]))
+        where = source if line is None else f"{source}, line {line}"
         raise ConfigError(
-            f"Reading the sweep failed for {source}: {_first_problem(error, SweepConfig)} docs/configuration.md "
+            f"Reading the sweep failed for {where}: {_first_problem(error, SweepConfig)} docs/configuration.md "
             "explains every field."
         ) from error
     except RobustError as error:
@@ -343,10 +357,14 @@ _EXPECTATIONS = {
 """What a value should have been, by pydantic's type of error; other types say it well enough themselves."""
 
 
+def _steps_of(loc: Sequence[int | str]) -> tuple[str, ...]:
+    return tuple(str(step) for step in loc if step != "[key]")
+
+
 def _first_problem(error: ValidationError, model: type[BaseModel], above: tuple[str, ...] = ()) -> str:
     """Say in one line what is wrong with the first wrong field, `above` being where the model stands in the YAML."""
     problem = error.errors(include_url=False)[0]
-    steps = (*above, *(str(step) for step in problem["loc"] if step != "[key]"))
+    steps = (*above, *_steps_of(problem["loc"]))
     place = ".".join(steps)
     if problem["type"] == "extra_forbidden":
         fields = _fields_at(model, problem["loc"][:-1])

@@ -26,15 +26,14 @@ from rich.progress import (
 )
 from rich.table import Table
 
-from pipeline.analysis.result_files import kind_of
-from pipeline.executors.base import BundleLost, Event, WorkerLost
 from pipeline.files import show_bytes
-from pipeline.records import IMPORTED_FILE, UnitFailure
+from pipeline.records import IMPORTED_FILE
 
 if TYPE_CHECKING:  # each verb imports what it runs; the others need not wait for it
     from pipeline.analysis.report import SummaryRow
     from pipeline.comparing import ComparisonReport
     from pipeline.doctor_machines import Finding
+    from pipeline.executors.base import Event
     from pipeline.export import ExportReport
     from pipeline.importing import ImportReport
     from pipeline.progress import Progress as SweepProgress
@@ -43,6 +42,7 @@ if TYPE_CHECKING:  # each verb imports what it runs; the others need not wait fo
     from pipeline.verifying import Verdict
 
 _LOG_SECONDS = 10.0
+_UNKNOWN_PACE = "rate and time left not yet known"
 
 # NO_COLOR asks for plain text, bold and italics included. Emoji codes would change paths such as a:b:c.
 _STYLE: dict[str, Any] = {
@@ -59,9 +59,22 @@ def say(line: str) -> None:
     err.print(line, markup=False, highlight=False)
 
 
-def show_duration(seconds: float | None) -> str:
-    """Render seconds as ``1:02:03``, or ``-`` where nothing is known."""
-    return "-" if seconds is None else str(timedelta(seconds=round(seconds)))
+def show_duration(seconds: float) -> str:
+    """Render seconds as ``1:02:03``."""
+    return str(timedelta(seconds=round(seconds)))
+
+
+def show_count(count: float, noun: str) -> str:
+    """Render a number of things as ``1 shard``, ``1,728 evaluations`` or ``0.5 evaluations``."""
+    number = f"{count:,.1f}".removesuffix(".0")
+    return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
+
+
+def show_pace(evaluations_per_second: float | None, seconds_left: float | None) -> str:
+    """Render rate and time left, as far as they are known; empty where neither is."""
+    pace = [] if evaluations_per_second is None else [f"{evaluations_per_second:.2f} evaluations/s"]
+    pace += [] if seconds_left is None else [f"{show_duration(seconds_left)} left"]
+    return ", ".join(pace)
 
 
 def show_outlook(outlook: Outlook) -> None:
@@ -69,8 +82,8 @@ def show_outlook(outlook: Outlook) -> None:
     total = outlook.plan.n_evaluations
     imported = f" ({outlook.imported} of them imported)" if outlook.plan.config.take_imported else ""
     say(
-        f"Planned {total} evaluations in {len(outlook.plan.units)} units: {outlook.done} done{imported}, "
-        f"{total - outlook.done} missing."
+        f"Planned {show_count(total, 'evaluation')} in {show_count(len(outlook.plan.units), 'unit')}: "
+        f"{outlook.done:,} done{imported}, {total - outlook.done:,} missing."
     )
     for shard in outlook.damaged:
         say(f"Damaged shard set aside, its evaluations are computed again: {shard}")
@@ -79,14 +92,14 @@ def show_outlook(outlook: Outlook) -> None:
 
 
 class RunDisplay:
-    """Done and total units, rate and time left: a live line on a terminal, a line now and then elsewhere."""
+    """Done and total evaluations, rate and time left: a live line on a terminal, a line now and then elsewhere."""
 
     def __init__(self) -> None:
         self._live = Progress(
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
-            TextColumn("units  {task.fields[rate]}  {task.fields[left]} left"),
+            TextColumn("evaluations; {task.fields[pace]}"),
             console=err,
             disable=not err.is_terminal,
         )
@@ -102,21 +115,24 @@ class RunDisplay:
 
     def update(self, progress: SweepProgress, event: Event) -> None:
         """Show an event; a new failure and a worker's death get a line of their own."""
+        from pipeline.executors.base import BundleLost, WorkerLost
+        from pipeline.records import UnitFailure
+
         if isinstance(event, UnitFailure) and event.message not in self._told:
             self._told.add(event.message)
             say(f"failed: {event.part.label}: {event.message}")
         elif isinstance(event, WorkerLost) or (isinstance(event, BundleLost) and event.started):
             say(f"worker {'preempted' if event.preempted else 'lost'}: {event.reason}; retrying")
         known = progress.is_settled
-        rate = f"{progress.units_per_second:.2f}/s" if known else "-"
-        left = show_duration(progress.seconds_left if known else None)
+        pace = show_pace(progress.evaluations_per_second, progress.seconds_left) if known else _UNKNOWN_PACE
+        done, total = progress.done_evaluations, progress.total_evaluations
         if not self._live.disable:
             if self._task is None:
-                self._task = self._live.add_task("Evaluating", total=progress.total_units, rate=rate, left=left)
-            self._live.update(self._task, completed=progress.done_units, rate=rate, left=left)
+                self._task = self._live.add_task("Evaluating", total=total, pace=pace)
+            self._live.update(self._task, completed=done, pace=pace)
         elif time.monotonic() - self._last_log >= _LOG_SECONDS:
             self._last_log = time.monotonic()
-            say(f"{progress.done_units}/{progress.total_units} units, {rate}, {left} left")
+            say(f"{done:,}/{total:,} evaluations; {pace}")
 
 
 def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -158,15 +174,15 @@ def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int
     Returns:
         The exit code: 0 complete, 3 incomplete.
     """
-    computed = f"{tally.computed:,.1f}".removesuffix(".0")
     say(
-        f"Computed {computed} evaluations in {show_duration(tally.seconds)} of worker time; "
-        f"{len(tally.failures)} parts failed, {tally.deaths} workers died, {tally.preemptions} were preempted."
+        f"Computed {show_count(tally.computed, 'evaluation')} in {show_duration(tally.seconds)} of worker time; "
+        f"{show_count(len(tally.failures), 'part')} failed, {show_count(tally.deaths, 'worker')} died, "
+        f"{tally.preemptions:,} {'was' if tally.preemptions == 1 else 'were'} preempted."
     )
     # One damaged checkpoint fails every part of its network in the same words.
     alike = Counter(failure.message for failure in tally.failures)
     for message, count in alike.most_common(10):
-        say(f"failed: {count} {'part' if count == 1 else 'parts'}: {message}")
+        say(f"failed: {show_count(count, 'part')}: {message}")
     if alike:
         say(f"All failures by unit: robust201 status {quote(str(results))}")
     if tally.complete and narrowed:
@@ -176,7 +192,8 @@ def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int
         say(f"Complete. Export it with: robust201 export {quote(str(results))} DATASET")
         return 0
     if tally.abandoned:
-        say(f"The deadline for stopping passed: abandoned the parts in progress of {tally.abandoned} bundles.")
+        bundles = show_count(tally.abandoned, "bundle")
+        say(f"The deadline for stopping passed: abandoned the parts in progress of {bundles}.")
     say("Stopped as asked." if tally.drained else "Incomplete.")
     say("Finished work is kept; run the same command again to go on.")
     return 3
@@ -184,7 +201,7 @@ def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int
 
 def show_import(report: ImportReport, store: Path) -> int:
     """Say what was imported and what was refused, and give the exit code."""
-    out.print(f"Imported {len(report.imported)} networks into {store}.", markup=False, highlight=False)
+    out.print(f"Imported {show_count(len(report.imported), 'network')} into {store}.", markup=False, highlight=False)
     for refusal in report.refused:
         say(f"refused: {refusal}")
     return 0 if not report.refused else 3
@@ -233,14 +250,14 @@ def show_finding(finding: Finding) -> None:
 
 def show_export(report: ExportReport) -> int:
     """Say what an export wrote and what it lacks, and give the exit code."""
-    size = f"{len(report.files)} files, {report.n_bytes / 1e6:,.1f} MB, {report.n_evaluations} evaluations"
+    counts = show_count(len(report.files), "file"), show_count(report.n_evaluations, "evaluation")
+    size = f"{counts[0]}, {report.n_bytes / 1e6:,.1f} MB, {counts[1]}"
     out.print(f"Wrote {report.out}: {size}.", markup=False, highlight=False)
     if report.removed:
-        n_removed = len(report.removed)
-        files = "1 file" if n_removed == 1 else f"{n_removed} files"
+        files = show_count(len(report.removed), "file")
         say(f"Removed {files} of an earlier export that this one does not have, such as {report.removed[0]}.")
     for (dataset, key), count in report.missing.items():
-        say(f"missing: {count} evaluations of {dataset} {key}")
+        say(f"missing: {show_count(count, 'evaluation')} of {dataset} {key}")
     return 0 if report.complete else 3
 
 
@@ -256,7 +273,7 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
     for shard in verdict.requeued:
         say(f"Moved to damaged/: {shard}")
     if not as_json:
-        what = f"{len(problems)} problems found" if problems else _describe_checked(verdict)
+        what = f"{show_count(len(problems), 'problem')} found" if problems else _describe_checked(verdict)
         out.print(what, markup=False, highlight=False)
     if verdict.requeued:
         from pipeline.plan_file import PLAN_FILE
@@ -272,14 +289,15 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
 
 def _describe_checked(verdict: Verdict) -> str:
     """Say what was checked and found sound, and how much of the plan that is."""
-    counts = [f"{verdict.n_shards:,} shards, {verdict.n_evaluations:,} evaluations sound"]
+    counts = [f"{show_count(verdict.n_shards, 'shard')}, {show_count(verdict.n_evaluations, 'evaluation')} sound"]
     if verdict.n_planned is None:
         counts.append("no plan says how many there should be")
     else:
-        gaps = f", {len(verdict.gaps):,} units with gaps" if verdict.gaps else ""
+        gaps = f", {show_count(len(verdict.gaps), 'unit')} with gaps" if verdict.gaps else ""
         counts.append(f"{verdict.n_missing:,} of {verdict.n_planned:,} missing{gaps}")
     if verdict.n_exported is not None:
-        counts.append(f"the export's {verdict.n_exported:,} files agree")
+        agree = "agrees" if verdict.n_exported == 1 else "agree"
+        counts.append(f"the export's {show_count(verdict.n_exported, 'file')} {agree}")
     return f"{'; '.join(counts)}."
 
 
@@ -294,12 +312,13 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
     n_all, n_different = len(report.comparisons), len(report.different)
     out.print(
         f"largest difference {report.max_difference:g}, {verdict} the tolerance of {report.tolerance:g}; "
-        f"{n_different} of {n_all} rows differ, {n_all - n_different} are equal"
+        f"{n_different:,} of {show_count(n_all, 'row')} {'differs' if n_different == 1 else 'differ'}, "
+        f"{n_all - n_different:,} {'is' if n_all - n_different == 1 else 'are'} equal"
     )
     if not report.within and report.rounding > report.tolerance:
-        counts = ["all" if count is None else str(count) for count in report.decimals]
+        counts = ["all decimals" if count is None else show_count(count, "decimal") for count in report.decimals]
         say(
-            f"Accuracies have {counts[0]} decimals in the first set and {counts[1]} in the second. Rounding alone "
+            f"Accuracies have {counts[0]} in the first set and {counts[1]} in the second. Rounding alone "
             f"makes differences of up to {report.rounding:g}; let them pass with: --tolerance {report.rounding:g}"
         )
     first, both, second = report.architectures
@@ -327,6 +346,8 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
 
 def show_summary(rows: Sequence[SummaryRow]) -> None:
     """Show the median accuracy over the architectures: a line each dataset and key, a column each strength."""
+    from pipeline.analysis.result_files import kind_of
+
     for title, chosen in (
         ("epsilon in 1/255, 0 is clean", [row for row in rows if kind_of(row.key) != "corruption"]),
         ("severity", [row for row in rows if kind_of(row.key) == "corruption"]),
@@ -337,7 +358,7 @@ def show_summary(rows: Sequence[SummaryRow]) -> None:
             medians.setdefault(f"{row.dataset} {row.key}", {})[row.strength] = f"{row.median:.2f}"
         if medians:
             show_table(
-                f"Median accuracy of {max(row.n_architectures for row in chosen)} networks by {title}",
+                f"Median accuracy of {show_count(max(row.n_architectures for row in chosen), 'network')} by {title}",
                 ("", *(f"{strength:g}" for strength in strengths)),
                 [(name, *(values.get(strength, "") for strength in strengths)) for name, values in medians.items()],
             )

@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from pipeline import console
-from pipeline.analysis.result_files import kind_of
 
 if TYPE_CHECKING:
     from pipeline.status import SweepStatus
@@ -35,15 +34,15 @@ def _percent(done: int, total: int) -> str:
 def _count_failures(state: SweepStatus) -> str:
     """Failures by kind in words; preemptions and deaths stand apart, as nothing is lost by them."""
     kinds = ", ".join(f"{count} {kind}" for kind, count in state.failures_by_kind.items())
-    failed = f"{len(state.failures)} parts failed" + (f" ({kinds})" if kinds else "")
-    return f"{failed}; {state.deaths} workers died, {state.preemptions} preempted"
+    failed = f"{console.show_count(len(state.failures), 'part')} failed" + (f" ({kinds})" if kinds else "")
+    return f"{failed}; {console.show_count(state.deaths, 'worker')} died, {state.preemptions:,} preempted"
 
 
 def _show_workers(state: SweepStatus) -> str:
     """Who is at work, or for how long nobody has been."""
     who = [f"driver on {state.driver}"] if state.driver else []
     if state.shares:
-        who.append(f"{len(state.shares)} {'share' if len(state.shares) == 1 else 'shares'} at work")
+        who.append(f"{console.show_count(len(state.shares), 'share')} at work")
     ended = f" (the last driver: {state.state})" if state.state not in {None, "running"} else ""
     sign = ""
     if state.last_sign_of_life is not None:
@@ -53,12 +52,10 @@ def _show_workers(state: SweepStatus) -> str:
 
 def _show_pace(state: SweepStatus) -> str:
     """Rate and time left, which only somebody at work has, as far as they are known; and the cost."""
-    pace = []
-    if state.running and not state.complete:
-        pace += [] if state.units_per_second is None else [f"{state.units_per_second:.2f} units/s"]
-        pace += [] if state.seconds_left is None else [f"{console.show_duration(state.seconds_left)} left"]
+    is_moving = state.running and not state.complete
+    pace = console.show_pace(state.evaluations_per_second, state.seconds_left) if is_moving else ""
     cost = f"{state.cost.hours:,.2f} {state.cost.unit} so far"
-    return f"{', '.join(pace)}; {cost}" if pace else cost
+    return f"{pace}; {cost}" if pace else cost
 
 
 def show_status(state: SweepStatus) -> None:
@@ -74,7 +71,9 @@ def show_status(state: SweepStatus) -> None:
     if state.imported:
         out.print(f"{state.imported} of the evaluations done were imported, not computed")
     if state.stale:
-        out.print(f"{state.stale} evaluations in the folder belong to another protocol or sweep and are not used")
+        stale = console.show_count(state.stale, "evaluation")
+        belong, are = ("belongs", "is") if state.stale == 1 else ("belong", "are")
+        out.print(f"{stale} in the folder {belong} to another protocol or sweep and {are} not used", highlight=False)
     for shard in state.damaged:
         out.print(f"damaged: {shard}", markup=False)
     for failure in state.failures:
@@ -90,11 +89,13 @@ def live_table(state: SweepStatus, *, max_keys: int) -> Table:
         state: the status.
         max_keys: lines there are for keys; if they are too few, all corruptions share one.
     """
+    from pipeline.analysis.result_files import kind_of
+
     names = list(dict.fromkeys(key.key for key in state.keys))
     shown = {name: name for name in names}
     corruptions = [name for name in names if kind_of(name) == "corruption"]
     if len(names) > max_keys:
-        shown |= dict.fromkeys(corruptions, f"{len(corruptions)} corruptions")
+        shown |= dict.fromkeys(corruptions, console.show_count(len(corruptions), "corruption"))
     datasets = list(dict.fromkeys(key.dataset for key in state.keys))
     done: Counter[tuple[str, str]] = Counter()
     total: Counter[tuple[str, str]] = Counter()
@@ -172,7 +173,7 @@ class WatchDisplay:
         lines = [_show_workers(state), _show_pace(state), _count_failures(state)]
         lines += [f"failed: {one['label']}: {one['message']}" for one in state.failures[-_SHOWN_FAILURES:]]
         if state.damaged:
-            lines.append(f"{len(state.damaged)} damaged shards")
+            lines.append(console.show_count(len(state.damaged), "damaged shard"))
         if quiet_seconds and not state.complete:
             lines.append(f"waiting for somebody to work for {console.show_duration(quiet_seconds)}")
         max_keys = self._console.size.height - len(lines) - _FRAME_LINES

@@ -1,6 +1,12 @@
-"""What `robust201 doctor` looks at: the installation and what a sweep needs, with a fix beside each finding."""
+"""What `robust201 doctor` looks at: the installation and what a sweep needs, with a fix beside each finding.
+
+Whatever a package that may be missing is needed for is imported by the function that needs it.
+"""
+
+from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import re
 import secrets
 import shutil
@@ -10,17 +16,24 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipeline.config import SweepConfig
-from pipeline.datasets import DATASETS
 from pipeline.doctor_machines import Finding, examine_clock, examine_cluster, examine_device, examine_gpus
 from pipeline.errors import RobustError
 from pipeline.files import show_bytes
-from pipeline.inputs import Inputs, check_taking
-from pipeline.plan import assumed_facts, make_plan
-from pipeline.records import IMPORTED_FILE
 
-PACKAGES = ("torch", "foolbox", "pyautoattack", "ray", "pyarrow", "numpy", "pandas")
+if TYPE_CHECKING:
+    from pipeline.config import SweepConfig
+
+PACKAGES = {
+    **{name: name for name in ("torch", "numpy", "foolbox", "pyautoattack", "ray", "pyarrow", "orjson", "pandas")},
+    **{name: name for name in ("scipy", "pydantic", "safetensors", "matplotlib", "plotly", "psutil", "fsspec")},
+    "scikit-learn": "sklearn",
+    "pillow": "PIL",
+    "pyyaml": "yaml",
+}
+"""The packages that robust201 needs beside those of the command line, each with the module that it brings."""
+
 _REINSTALL = "Install robust201 again with -c constraints.txt."
 
 
@@ -35,8 +48,8 @@ def examine(config: SweepConfig | None, *, address: str | None = None) -> Iterat
         Findings, as they are made.
     """
     yield _examine_python()
-    for package in PACKAGES:
-        yield _examine_package(package)
+    for package, module in PACKAGES.items():
+        yield _examine_package(package, module)
     yield from _attempt("gpus", lambda: [examine_gpus()])
     yield from _attempt("cluster", lambda: examine_cluster(config, address))
     if config is not None:
@@ -77,11 +90,13 @@ def _examine_python() -> Finding:
     return Finding("python", sys.version_info >= (3, 11), found, "Install Python 3.11 or later.")
 
 
-def _examine_package(name: str) -> Finding:
+def _examine_package(name: str, module: str) -> Finding:
     try:
         found = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return Finding(name, ok=False, detail="not installed", fix=_REINSTALL)
+    if importlib.util.find_spec(module) is None:
+        return Finding(name, ok=False, detail=f"{found}, whose module {module} is gone", fix=_REINSTALL)
     wanted = _minimum_of(name)
     if _numbers(found) < _numbers(wanted):
         return Finding(name, ok=False, detail=f"{found}, older than {wanted}", fix=_REINSTALL)
@@ -121,6 +136,9 @@ def _examine_results(results: Path) -> Finding:
 
 def _examine_imported(config: SweepConfig) -> Iterator[Finding]:
     """Say nothing where there are no imported results."""
+    from pipeline.inputs import check_taking
+    from pipeline.records import IMPORTED_FILE
+
     check_taking(config)
     if (config.results / IMPORTED_FILE).is_file():
         yield Finding("imported results", ok=True, detail="the sweep takes them")
@@ -143,6 +161,7 @@ def _examine_shards(url: str) -> Finding:
 
 
 def _examine_space(config: SweepConfig) -> Finding:
+    from pipeline.plan import assumed_facts, make_plan
     from pipeline.shards.object_place import folder_of
 
     place = folder_of(config.shards or "") or config.results
@@ -155,6 +174,8 @@ def _examine_space(config: SweepConfig) -> Finding:
 
 
 def _examine_checkpoints(config: SweepConfig) -> Finding:
+    from pipeline.inputs import Inputs
+
     inputs = Inputs(config)
     pairs = [(dataset, index) for dataset in config.datasets for index in config.architecture_indices]
     missing: list[str] = []
@@ -168,12 +189,18 @@ def _examine_checkpoints(config: SweepConfig) -> Finding:
 
 
 def _examine_dataset(config: SweepConfig, name: str) -> Iterator[Finding]:
+    from pipeline.datasets import DATASETS
+    from pipeline.inputs import Inputs
+
     images = Inputs(config).images(name)
     yield Finding(name, ok=True, detail=f"{len(images)} of {DATASETS[name].n_test} test images")
 
 
 def _examine_corruptions(config: SweepConfig, name: str) -> Iterator[Finding]:
     """Look at published corruptions; generated ones are made by the run."""
+    from pipeline.datasets import DATASETS
+    from pipeline.inputs import Inputs
+
     section = config.datasets[name].corruptions
     if section is None or section.source != "published" or section.path is None:
         return

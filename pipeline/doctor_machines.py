@@ -1,5 +1,7 @@
 """What `robust201 doctor` looks at outside of the sweep's files: GPUs, clocks, and the Ray cluster with its token."""
 
+from __future__ import annotations
+
 import importlib.metadata
 import json
 import os
@@ -14,11 +16,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from pipeline.config import SweepConfig
 from pipeline.errors import ConfigError
-from pipeline.executors import check_device
 from pipeline.submission.access import Access, check_access, find_token, token_file
+
+if TYPE_CHECKING:
+    from pipeline.config import SweepConfig
 
 CLOCK_SECONDS = 10.0
 """Difference of two clocks from which `status` may take a living driver for dead (it waits 30 s for a sign of life)."""
@@ -80,6 +84,8 @@ def _ask_driver() -> list[str]:
 
 def examine_device(config: SweepConfig) -> Finding:
     """See whether the device and precision that a sweep asks for are here, where it computes here."""
+    from pipeline.executors import check_device
+
     execution = config.execution
     asked = f"device {execution.device}, precision {config.precision}"
     try:

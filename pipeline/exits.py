@@ -1,5 +1,7 @@
 """How a command ends: whatever it raises becomes one line on stderr, beginning ``error:``, and an exit code."""
 
+import errno
+import reprlib
 import sys
 from typing import Any
 
@@ -13,6 +15,8 @@ from pipeline.interrupts import ending_signals_as_interrupt
 _UsageError: Any = typer.BadParameter.__base__
 _INTERRUPTED = 130
 """What Typer makes of a KeyboardInterrupt."""
+_BAD_NAMES = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP}
+"""What the system says of a path that cannot be what it was named for."""
 
 
 def run_to_exit_code(app: typer.Typer) -> int:
@@ -29,26 +33,37 @@ def run_to_exit_code(app: typer.Typer) -> int:
             code = app(sys.argv[1:] or ["--help"], prog_name="robust201", standalone_mode=False) or 0
         if code != _INTERRUPTED:
             return int(code)
-    except RobustError as error:
-        return _fail(str(error), error.exit_code)
-    except _UsageError as error:
-        command = error.ctx.command_path if error.ctx else "robust201"
-        what = error.format_message().rstrip(".")
-        message = f"Reading the command line failed for {command}: {what}. See: {command} --help"
-        return _fail(message, InputError.exit_code)
-    except OSError as error:
-        message = (
-            f"Reading or writing failed for {error.filename or 'the output'}: expected it to work, got "
-            f"{error.strerror or error}. Check the path, its permissions and the free space, and run the same command "
-            "again."
-        )
-        return _fail(message, StorageError.exit_code)
+    except (RobustError, _UsageError, ImportError, OSError) as error:
+        message, code = _describe(error)
+        console.say("error: " + " ".join(message.splitlines()))
+        return code
     except (KeyboardInterrupt, typer.Abort):
         pass
     console.say("Interrupted. Finished work is kept; run the same command again to go on.")
     return EvaluationError.exit_code
 
 
-def _fail(message: str, code: int) -> int:
-    console.say("error: " + " ".join(message.splitlines()))
-    return code
+def _describe(error: Exception) -> tuple[str, int]:
+    """Give the line that tells of an error, and its exit code."""
+    if isinstance(error, RobustError):
+        return str(error), error.exit_code
+    if isinstance(error, ImportError):
+        return (
+            f"Starting failed for robust201 {' '.join(sys.argv[1:2])}: expected the packages that this needs, got none "
+            f"({error}). Install robust201 again with -c constraints.txt; robust201 doctor tells what is missing."
+        ), InputError.exit_code
+    if isinstance(error, OSError) and error.errno in _BAD_NAMES:
+        return (
+            f"Opening failed for {reprlib.repr(error.filename)}: expected a path, got one that nothing can have "
+            f"({error.strerror}). Name another."
+        ), InputError.exit_code
+    if isinstance(error, OSError):
+        return (
+            f"Reading or writing failed for {error.filename or 'the output'}: expected it to work, got "
+            f"{error.strerror or error}. Check the path, its permissions and the free space, and run the same command "
+            "again."
+        ), StorageError.exit_code
+    usage: Any = error  # what click says of a command line
+    command = usage.ctx.command_path if usage.ctx else "robust201"
+    what = usage.format_message().rstrip(".")
+    return f"Reading the command line failed for {command}: {what}. See: {command} --help", InputError.exit_code

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import secrets
 import time
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from pipeline.errors import InputError, StorageError, StorageFullError
 
@@ -61,6 +62,44 @@ def make_folder(path: Path) -> None:
             f"Making a folder failed for {path}: expected a folder, got {got}. Choose another path, or correct the "
             "permissions."
         ) from error
+
+
+def load_json(path: Path) -> Any:
+    """Read a JSON file of our own.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it is no JSON, or no file: the far end of a pipe is not waited for.
+    """
+    if path.exists() and not path.is_file():
+        raise ValueError("no file")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("brackets nested too deeply") from error
+
+
+def visible_entries(folder: Path) -> list[str]:
+    """Names in a folder, sorted, without those that begin with a dot; none where there is no folder."""
+    return sorted(entry.name for entry in folder.iterdir() if entry.name[0] != ".") if folder.is_dir() else []
+
+
+def check_output_file(path: Path) -> None:
+    """Make sure that a file may be written under a name that a user gave, before anything is computed for it.
+
+    Raises:
+        InputError: the name is that of a folder, of something else that is no file, or lies below a file.
+    """
+    above = next((folder for folder in path.parents if folder.exists()), path.parent)
+    if path.is_dir():
+        got = "a folder"
+    elif path.exists() and not path.is_file():
+        got = "something that is neither a file nor a folder"
+    elif not above.is_dir():
+        got = f"a name below {above}, which is no folder"
+    else:
+        return
+    raise InputError(f"Writing failed for {path}: expected the name of a file, got {got}. Choose another name.")
 
 
 def _full(path: Path, error: OSError) -> StorageFullError:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import FormatVersionError, InputError
-from pipeline.files import write_text
+from pipeline.files import load_json, write_text
 from pipeline.perturbations import PERTURBATIONS
 from pipeline.plan import Plan
 from pipeline.plan_file import PLAN_FILE, load_plan
@@ -118,7 +118,7 @@ def load_imported_plan(results: Path) -> ImportedPlan:
     """
     path = results / IMPORTED_FILE
     try:
-        payload = json.loads(path.read_text(encoding="utf-8"))
+        payload = load_json(path)
         if payload["format"] != _FORMAT:
             raise FormatVersionError(
                 f"Reading the imported plan failed for {path}: expected format {_FORMAT}, got {payload['format']!r}. "

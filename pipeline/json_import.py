@@ -1,6 +1,5 @@
 """A published or exported JSON dataset becomes shards: so it can be verified, compared, added to and exported again."""
 
-import json
 import re
 import shutil
 import tempfile
@@ -13,12 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pipeline import __version__
-from pipeline.analysis.json_index import JsonRows, has_indexable_rows, malformed
+from pipeline.analysis.json_index import JsonRows, has_indexable_rows
 from pipeline.analysis.reader import RobustnessDataset
-from pipeline.analysis.result_files import MEASURES, OPTIONAL_MEASURES, PARQUET_FOLDER, Rows, read_bytes, spellings
+from pipeline.analysis.result_files import (
+    MEASURES,
+    OPTIONAL_MEASURES,
+    PARQUET_FOLDER,
+    RESULTS_FOLDER_FILE,
+    Rows,
+    spellings,
+)
 from pipeline.errors import EvaluationError, InputError, ResultsError
 from pipeline.export.compression import compression_of, decompress_to
-from pipeline.files import sha256_of
+from pipeline.files import sha256_of, visible_entries
 from pipeline.import_origins import read_licence, read_origin
 from pipeline.imported_plan import ImportedGroup, ImportedPlan, load_imported_plan
 from pipeline.lease import Lease
@@ -72,8 +78,8 @@ def import_json(
 
     Raises:
         ResultsError: the folder is no dataset, or a file is damaged or contradicts another.
-        InputError: the results folder holds a sweep that takes no imported results, or measurements of other
-            architectures or strengths that would have to be joined with those of the files.
+        InputError: the results folder holds something else, a sweep that takes no imported results, or measurements of
+            other architectures or strengths that would have to be joined with those of the files.
         LeaseHeldError: another import, or a driver, is at work in the results folder.
     """
     dataset = RobustnessDataset(source)
@@ -89,6 +95,11 @@ def import_json(
             "key, got none. Name the unpacked dataset's folder."
         )
     _check_taking(results)
+    if not (results / RESULTS_FOLDER_FILE).exists() and (foreign := visible_entries(results)):
+        raise InputError(
+            f"Importing failed for {results}: expected a new folder or an earlier import, got one with {foreign[0]} "
+            "but without format.json. Name another folder."
+        )
     store = ShardStore.create(results)
     with Lease.acquire(results):
         _check_taking(results)  # a sweep may have been planned while the lease was waited for
@@ -150,32 +161,17 @@ def _open_files(dataset: RobustnessDataset, name: str, key: str, folder: Path) -
         compression = compression_of(file)
         if compression is None:
             found[measure] = dataset.files.rows(name, key, measure)
-            if not isinstance(found[measure], JsonRows):
-                _refuse_repetition(file)
             continue
         plain = folder / file.stem
         decompress_to(file, compression, plain)
         if not has_indexable_rows(plain):
             found[measure] = dataset.files.read(name, key, measure)
-            _refuse_repetition(file)
             continue
         try:
             found[measure] = JsonRows(plain, name, spellings(key), measure)
         except ResultsError as error:
             raise ResultsError(str(error).replace(str(plain), str(file))) from error
     return found
-
-
-def _refuse_repetition(file: Path) -> None:
-    """Refuse a file with an architecture twice, of which JSON readers take the last (`JsonRows` refuses it itself)."""
-
-    def keep(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        kept = dict(pairs)
-        if len(kept) != len(pairs):
-            raise malformed(file, "an architecture or another name twice")
-        return kept
-
-    json.loads(read_bytes(file), object_pairs_hook=keep)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ from types import TracebackType
 from typing import Self
 
 from pipeline.errors import LeaseHeldError, StorageError, StorageFullError
+from pipeline.files import load_json
 from pipeline.host import HostId, has_ended, process_start
 
 INTERVAL_SECONDS = 5.0
@@ -92,7 +93,7 @@ class Holder:
             FileNotFoundError: there is none.
         """
         try:
-            payload = json.loads(path.read_bytes())
+            payload = load_json(path)
             return cls(**(payload | {"host_id": HostId(**payload["host_id"])}))
         except (ValueError, KeyError, TypeError):
             return None

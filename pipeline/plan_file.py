@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pipeline.config import parse_config
 from pipeline.errors import FormatVersionError, InputError
-from pipeline.files import write_text
+from pipeline.files import load_json, write_text
 from pipeline.plan import Facts, Plan, make_plan
 from pipeline.records import IMPORTED_FILE
 from pipeline.shards import ShardStore
@@ -41,7 +41,7 @@ def load_plan_and_facts(results: Path) -> tuple[Plan, Facts]:
     store = ShardStore.open(results)
     path = results / PLAN_FILE
     try:
-        payload = json.loads(path.read_text(encoding="utf-8"))
+        payload = load_json(path)
         version, fields, facts = payload["format"], payload.get("config"), payload.get("facts")
         if version != PLAN_FORMAT:
             raise FormatVersionError(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.executors.base import BundleLost, Event, WorkerLost
-from pipeline.files import write_text
+from pipeline.files import load_json, write_text
 from pipeline.metrics import Metrics, SilentMetrics
 from pipeline.plan import Plan
 from pipeline.records import Part, Receipt, Unit, UnitFailure
@@ -26,7 +26,7 @@ RATE_SECONDS = 15.0
 
 @dataclass
 class Progress:
-    """How far a run is, in units and in work (multiply-accumulates), with its rate.
+    """How far a run is, in evaluations, units and work (multiply-accumulates), with its rate.
 
     Attributes:
         total_units: units of the run.
@@ -35,7 +35,6 @@ class Progress:
         total_evaluations: evaluations of the run.
         remaining_macs: estimated work left.
         done_macs: estimated work done since the run began.
-        units_of_this_run: units completed since then.
         evaluations_of_this_run: evaluations computed since then, slices counted by their share of the images.
         started: monotonic seconds when the first part began.
     """
@@ -46,14 +45,13 @@ class Progress:
     evaluations_before: int = 0
     remaining_macs: float = 0.0
     done_macs: float = 0.0
-    units_of_this_run: int = 0
     evaluations_of_this_run: float = 0.0
     started: float = field(default_factory=time.monotonic)
 
     @property
     def is_settled(self) -> bool:
         """Whether the run is old enough for its rate to mean something: the first parts to end are the cheapest."""
-        return self.units_of_this_run > 0 and time.monotonic() - self.started >= RATE_SECONDS
+        return self.evaluations_of_this_run > 0 and time.monotonic() - self.started >= RATE_SECONDS
 
     @property
     def seconds_left(self) -> float | None:
@@ -68,9 +66,9 @@ class Progress:
         return self.evaluations_before + int(self.evaluations_of_this_run + 1e-6)
 
     @property
-    def units_per_second(self) -> float:
-        """Units completed a second since the run began."""
-        return self.units_of_this_run / max(time.monotonic() - self.started, 1e-9)
+    def evaluations_per_second(self) -> float:
+        """Evaluations computed a second since the run began."""
+        return self.evaluations_of_this_run / max(time.monotonic() - self.started, 1e-9)
 
     @property
     def macs_per_second(self) -> float:
@@ -79,12 +77,12 @@ class Progress:
 
 
 def read_progress(folder: Path) -> dict[str, Any]:
-    """Read what the last driver or share wrote into its progress.json; empty where there is none."""
+    """Read what the last driver or share wrote into its progress.json; empty where there is none, or no sound one."""
     try:
-        payload: dict[str, Any] = json.loads((folder / PROGRESS_FILE).read_text(encoding="utf-8"))
-    except FileNotFoundError:
+        payload = load_json(folder / PROGRESS_FILE)
+    except (FileNotFoundError, ValueError):  # nothing depends on it: what is done is counted from the shards
         return {}
-    return payload
+    return payload if isinstance(payload, dict) else {}
 
 
 class Tracker:
@@ -165,7 +163,6 @@ class Tracker:
         self._open[unit.id] -= len(receipt.strengths) * (receipt.stop - receipt.start)
         if self._open[unit.id] == 0:
             self.progress.done_units += 1
-            self.progress.units_of_this_run += 1
 
     def _lose(self, preempted: bool, reason: str, units: Collection[Unit]) -> None:
         self._metrics.record(f"robust201_{'preemptions' if preempted else 'worker_deaths'}_total")
@@ -205,7 +202,9 @@ class Tracker:
             "updated": time.time(),
             "done_units": progress.done_units,
             "total_units": progress.total_units,
-            "units_per_second": progress.units_per_second if known else None,
+            "done_evaluations": progress.done_evaluations,
+            "total_evaluations": progress.total_evaluations,
+            "evaluations_per_second": progress.evaluations_per_second if known else None,
             "macs_per_second": progress.macs_per_second if known else None,
             "seconds_left": progress.seconds_left if known else None,
             "gpus_per_worker": self._gpus_per_worker,

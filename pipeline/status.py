@@ -18,6 +18,7 @@ from pipeline.shards import Inventory, ShardStore
 from pipeline.shares import is_at_work, share_folders
 
 _STALE_SECONDS = 30.0
+_FAILURE_FIELDS = {"unit", "label", "strengths", "kind", "message"}
 
 
 @dataclass(frozen=True)
@@ -60,7 +61,7 @@ class SweepStatus:
         last_sign_of_life: seconds since a driver or share gave the last one, or None.
         deaths: workers that died under a bundle, in the last run and the last of every share.
         preemptions: workers whose machine was taken away, likewise.
-        units_per_second: rate of those at work, or of the last run; None before it is known.
+        evaluations_per_second: rate of those at work, or of the last run; None before it is known.
         seconds_left: estimate of the time left at the rate of those at work, or None.
         worker_seconds: time spent on the evaluations that are there.
         cost: the same as people pay for it.
@@ -78,7 +79,7 @@ class SweepStatus:
     last_sign_of_life: float | None
     deaths: int
     preemptions: int
-    units_per_second: float | None
+    evaluations_per_second: float | None
     seconds_left: float | None
     worker_seconds: float
     cost: Cost
@@ -122,7 +123,7 @@ class SweepStatus:
             "running_shares": len(self.shares),
             "state_of_last_driver": self.state,
             "seconds_since_last_sign_of_life": self.last_sign_of_life,
-            "units_per_second": self.units_per_second,
+            "evaluations_per_second": self.evaluations_per_second,
             "seconds_left": self.seconds_left,
             "worker_seconds": self.worker_seconds,
             "cost": {"hours": self.cost.hours, "unit": self.cost.unit},
@@ -209,7 +210,7 @@ class StatusReader:
             last_sign_of_life=max(0.0, now - latest) if latest else None,
             deaths=sum(run.get("deaths", 0) for run in runs),
             preemptions=sum(run.get("preemptions", 0) for run in runs),
-            units_per_second=_sum_rates(working or [driver], "units_per_second"),
+            evaluations_per_second=_sum_rates(working or [driver], "evaluations_per_second"),
             seconds_left=_estimate(count.macs_left, _sum_rates(working, "macs_per_second")),
             worker_seconds=inventory.seconds,
             cost=self._cost(inventory.seconds, runs),
@@ -293,9 +294,17 @@ def watch_status(plan: Plan, store: ShardStore) -> Callable[[], SweepStatus]:
     Args:
         plan: the sweep's plan.
         store: its results.
+
+    Returns:
+        The function; it raises an `InputError` where the results folder is gone.
     """
     reader = StatusReader(plan)
-    return lambda: reader.read(read_inventory(plan, store, on_damage="report"))
+
+    def read() -> SweepStatus:
+        store.folder.check_format()  # a folder that was deleted looks like one in which nothing is done
+        return reader.read(read_inventory(plan, store, on_damage="report"))
+
+    return read
 
 
 def _describe_driver(results: Path) -> str:
@@ -335,14 +344,13 @@ def show_time(seconds: float) -> str:
 
 
 def _read_failures(folder: Path) -> list[dict[str, Any]]:
-    try:
-        lines = (folder / FAILURES_FILE).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return []
+    path = folder / FAILURES_FILE
     failures = []
-    for line in lines:
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() else ():
         try:
-            failures.append(json.loads(line))
-        except ValueError:
+            failure = json.loads(line)
+        except (ValueError, RecursionError):
             continue  # a driver killed in the middle of a line; its unit is still missing and is counted as such
+        if isinstance(failure, dict) and failure.keys() >= _FAILURE_FIELDS:
+            failures.append(failure)
     return failures

@@ -5,7 +5,7 @@ Values may refer to environment variables, as ``${NAME}`` or ``${NAME:-default}`
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,34 @@ def read_fields(path: Path) -> dict[str, Any]:
     return payload
 
 
+def find_line(path: Path, steps: Sequence[str]) -> int | None:
+    """Find the line of a field in a YAML file.
+
+    Args:
+        path: the file.
+        steps: names of the field and of those around it, the outermost first; positions in lists.
+
+    Returns:
+        The line, from 1, of the innermost of them that is there; None where there is none.
+    """
+    try:
+        node: Any = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        return None
+    line = None
+    for step in steps:
+        inside = {}
+        if isinstance(node, yaml.MappingNode):
+            inside = {name.value: (name, value) for name, value in node.value}
+        elif isinstance(node, yaml.SequenceNode):
+            inside = {str(place): (value, value) for place, value in enumerate(node.value)}
+        if step not in inside:
+            break
+        mark, node = inside[step]
+        line = mark.start_mark.line + 1
+    return line
+
+
 def substitute_variables(value: str) -> str:
     """Replace ``${NAME}`` and ``${NAME:-default}`` by the values of environment variables.
 
@@ -80,7 +108,8 @@ def substitute_variables(value: str) -> str:
         text = os.environ.get(name, default)
         if text is None:
             raise ValueError(
-                f"expected the environment variable {name} to be set, got none. First: export {name}=FOLDER."
+                f"expected the environment variable {name} to be set, got none. Set it with: export "
+                f"{name}=FOLDER, or write the path out."
             )
         return text
 

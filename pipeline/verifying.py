@@ -7,6 +7,7 @@ from typing import Any
 
 from pipeline.adoption import adopt, read_inventory
 from pipeline.errors import InputError
+from pipeline.export.listing import count_listed
 from pipeline.export.side_files import SweepPlan
 from pipeline.imported_plan import load_any_plan
 from pipeline.lease import Lease
@@ -87,16 +88,20 @@ def verify_results(
 
     Raises:
         InputError: there is no such folder, or an export is to be compared and no plan is there.
+        ResultsError: there is no whole export in the folder named.
         LeaseHeldError: a driver is at work, and `requeue` was asked for.
     """
     store = ShardStore.open(results)
+    n_exported = None if export is None else count_listed(export)
     if requeue:
         with Lease.acquire(results):
-            return _verify(store, export, requeue=True, on_progress=on_progress)
-    return _verify(store, export, requeue=False, on_progress=on_progress)
+            return _verify(store, export, n_exported, requeue=True, on_progress=on_progress)
+    return _verify(store, export, n_exported, requeue=False, on_progress=on_progress)
 
 
-def _verify(store: ShardStore, export: Path | None, *, requeue: bool, on_progress: Progress) -> Verdict:
+def _verify(
+    store: ShardStore, export: Path | None, n_exported: int | None, *, requeue: bool, on_progress: Progress
+) -> Verdict:
     inventory = store.inventory(verify="all", on_damage="report")
     findings = store.verify(inventory, on_progress=on_progress)
     planned = any((store.root / name).is_file() for name in (PLAN_FILE, IMPORTED_FILE))
@@ -104,7 +109,6 @@ def _verify(store: ShardStore, export: Path | None, *, requeue: bool, on_progres
     counted = inventory if plan is None else adopt(plan, inventory, store.root)
     moved: tuple[str, ...] = ()
     wrong: tuple[str, ...] = ()
-    n_exported = None
     if export is not None and plan is None:
         raise InputError(
             f"Verifying failed for {export}: expected a {PLAN_FILE} in {store.root} that says what was exported, "
@@ -113,12 +117,11 @@ def _verify(store: ShardStore, export: Path | None, *, requeue: bool, on_progres
     if requeue:
         moved = tuple(store.requeue(inventory, findings))
     if export is not None and plan is not None:
-        from pipeline.export.checking import check_export, count_files
+        from pipeline.export.checking import check_export
 
         # What was moved can no longer be read, and what is damaged proves nothing about an export.
         left = read_inventory(plan, store, on_damage="report") if moved else counted
         wrong = tuple(check_export(plan, store, left, export))
-        n_exported = count_files(export)
     return Verdict(
         tuple(findings),
         () if plan is None else find_gaps(plan, counted),

@@ -3,9 +3,13 @@
 from collections.abc import Callable
 from typing import Literal
 
+from pipeline.errors import InputError
 from pipeline.status import SweepStatus
 
 Ending = Literal["complete", "abandoned"]
+
+PATIENT_READINGS = 3
+"""Readings in a row that may fail: a file server that is restarted shows its folders empty for a while."""
 
 
 def watch(
@@ -32,10 +36,23 @@ def watch(
 
     Returns:
         Why the watch ended.
+
+    Raises:
+        InputError: the results are gone, at several readings in a row.
+        OSError: they cannot be read, likewise.
     """
     quiet_since: float | None = None
+    n_failed = 0
     while True:
-        state = read()
+        try:
+            state = read()
+        except (InputError, OSError):
+            n_failed += 1
+            if n_failed > PATIENT_READINGS:
+                raise
+            sleep(every)
+            continue
+        n_failed = 0
         now = clock()
         quiet_since = None if state.running else now if quiet_since is None else quiet_since
         quiet = 0.0 if quiet_since is None else now - quiet_since

@@ -145,3 +145,33 @@ def test_names_of_other_verbs(
     assert hint in robust201(*arguments).refusal(2)
     assert read_tree(tmp_path) == {}
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("wrong", "line", "told"),
+    [
+        (
+            "checkpoints:\n  # where they lie\n  path: ${NOWHERE_AT_ALL}/x\n",
+            6,
+            "checkpoints.path: expected the environment",
+        ),
+        ("checkpoints: {path: x}\nkyes: {}\n", 5, "'kyes'"),
+        ("checkpoints: {path: x}\nseed:\n  text\n", 5, "seed: expected"),
+        ("checkpoints: {path: x}\nmeasurements:\n- accuracy\n- 5\n", 7, "measurements.1: expected"),
+        ("checkpoints: {epochs: 5}\n", 4, "'checkpoints.path', got none"),
+    ],
+)
+def test_the_line_of_a_wrong_field_is_told(
+    robust201: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wrong: str, line: int, told: str
+) -> None:
+    monkeypatch.delenv("NOWHERE_AT_ALL", raising=False)
+    sweep = tmp_path / "sweep.yaml"
+    sweep.write_text(f"name: x\nresults: r\ndatasets: {{digits: {{}}}}\n{wrong}")
+    refusal = robust201("plan", "--dry-run", sweep).refusal(2)
+    assert f"failed for {sweep}, line {line}: " in refusal
+    assert told in refusal
+
+
+def test_an_option_has_no_line(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+    sweep = write_sweep()
+    assert f"failed for {sweep}: results: expected a path" in robust201("run", sweep, "--results", "").refusal(2)

@@ -105,6 +105,25 @@ def test_an_id_out_of_range_is_refused_in_an_indexed_file(tmp_path, monkeypatch,
         RobustnessDataset(folder).value(0, "cifar10", "pgd", "cm")
 
 
+@pytest.mark.parametrize("tolerance", ["inf", "nan", "1e999", "-inf"])
+def test_a_tolerance_that_lets_everything_pass_is_refused(tmp_path, tolerance, robust201: RunCommand):
+    sound = write(tmp_path)
+    assert "tolerance" in robust201("compare", sound, sound, f"--tolerance={tolerance}").refusal(2)
+
+
+def test_results_are_not_imported_into_a_folder_that_holds_something_else(tmp_path, robust201: RunCommand):
+    sound = write_results(tmp_path / "sound", {"clean": {"0": 0.9, "1": 0.8}})
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/.hidden").write_text("")
+    (tmp_path / "results/notes.txt").write_text("mine")
+    refusal = robust201("import-json", sound, tmp_path / "results").refusal(2)
+    assert "got one with notes.txt but without format.json" in refusal
+    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == [".hidden", "notes.txt"]
+    (tmp_path / "results/notes.txt").unlink()
+    for _ in range(2):
+        assert robust201("import-json", sound, tmp_path / "results").code == 0
+
+
 def test_a_missing_accuracy_is_no_difference(tmp_path, robust201: RunCommand):
     sound, other = write(tmp_path / "sound"), write(tmp_path / "other")
     write_results(other, {"pgd": {"0": [0.5, None], "1": [0.6, 0.5]}})

@@ -129,7 +129,7 @@ def test_a_refused_network_does_not_keep_others_out(
     torch.save(network_weights(0), tmp_path / "source" / "000000.pth")
     options = ("--to", "store", "--datasets", "cifar10", "--keep-going")
     ended = robust201("import-weights", "source", *options)
-    assert (ended.code, ended.out) == (3, "Imported 1 networks into store.\n")
+    assert (ended.code, ended.out) == (3, "Imported 1 network into store.\n")
     (line,) = ended.err.splitlines()
     assert line.startswith("refused: ")
     assert "000021" in line

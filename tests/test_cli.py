@@ -125,7 +125,7 @@ def test_json_for_scripts_parses_and_stands_alone_on_stdout(
     assert (status["seconds_left"], status["failures_by_kind"], status["preemptions"]) == (0, {}, 0)
     assert json.loads(robust201("status", "--json", sweep).out)["keys"] == status["keys"]
     shown = robust201("status", sweep).out
-    assert (shown.count("100 %"), "units/s" in shown) == (4, False)
+    assert (shown.count("100 %"), "evaluations/s" in shown) == (4, False)
     assert (status["cost"]["unit"], status["state_of_last_driver"]) == ("worker-hours", "finished")
     assert status["cost"]["hours"] == pytest.approx(status["worker_seconds"] / 3600)
     assert json.loads(robust201("verify", "--json", finished).out)["sound"]
@@ -283,7 +283,7 @@ def test_what_a_run_did_is_one_sentence(capsys: pytest.CaptureFixture[str], tmp_
     tally = RunTally(computed=35.0, seconds=7.0, deaths=2, preemptions=1)
     assert console.show_tally(tally, tmp_path) == 0
     assert capsys.readouterr().err.splitlines()[0] == (
-        "Computed 35 evaluations in 0:00:07 of worker time; 0 parts failed, 2 workers died, 1 were preempted."
+        "Computed 35 evaluations in 0:00:07 of worker time; 0 parts failed, 2 workers died, 1 was preempted."
     )
 
 

@@ -203,9 +203,10 @@ def test_the_cluster_that_a_sweep_names_is_looked_for(make_sweep: MakeSweep, mon
     assert cluster("auto").ok
 
 
-def run_without(package: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    program = f"import sys; sys.modules[{package!r}] = None; from pipeline.cli import main; main()"
-    command = [sys.executable, "-c", program, *arguments]
+def run_without(packages: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    none = dict.fromkeys(packages.split(","))
+    program = f"import sys; sys.modules.update({none}); from pipeline.cli import main; main()"
+    command = [sys.executable, "-W", "ignore", "-c", program, *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY)
 
 
@@ -222,7 +223,7 @@ def test_a_missing_package_is_a_finding_and_hides_no_other(write_sweep: WriteSwe
     marks = {line.split(":")[0].split()[-1]: line.split()[0] for line in ended.stdout.splitlines() if line[0] != " "}
     wrong = {"torch": {"gpus", "device", "disk", "digits"}, "pyarrow": {"disk"}, "ray": set()}[package]
     assert marks.keys() >= {"python", "torch", "gpus", "token", "device", "results", "disk", "clock", "digits"}
-    assert {what for what, mark in marks.items() if mark == "fix"} <= wrong | {"checkpoints"}
+    assert {what for what, mark in marks.items() if mark == "fix"} <= wrong | {"checkpoints", package}
     assert ended.returncode == (2 if "fix" in marks.values() else 0)
     assert not wrong or "fix" in marks.values()
 
@@ -303,3 +304,55 @@ def test_a_url_of_shards_is_written_to(make_sweep: MakeSweep, monkeypatch: pytes
     monkeypatch.setattr(ObjectPlace, "publish", refuse)
     found = shards("s3://bucket/paper")
     assert (found.ok, "Access Denied" in found.fix) == (False, True)
+
+
+@pytest.mark.parametrize("module", ["numpy", "numpy,orjson,pandas,scipy,PIL,yaml,sklearn,pyarrow"])
+def test_missing_packages_are_told_whatever_else_needs_them(module: str) -> None:
+    found = run_without(module, "doctor", "--json")
+    assert (found.returncode, found.stderr) == (2, "")
+    gone = {finding["what"] for finding in json.loads(found.stdout) if finding["detail"].endswith("is gone")}
+    names = {"PIL": "pillow", "yaml": "pyyaml", "sklearn": "scikit-learn"}
+    assert gone == {names.get(name, name) for name in module.split(",")}
+
+
+def test_a_verb_without_its_packages_ends_in_one_line() -> None:
+    ended = run_without("numpy", "plan", "jobs/demo.yaml")
+    assert (ended.returncode, len(ended.stderr.splitlines())) == (2, 1)
+    assert "robust201 doctor tells what is missing" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (None, "Is a directory"),
+        (b"", "an empty file"),
+        (b"\xff\xfe", "codec"),
+        (b"one\ntwo", "one line"),
+        (b"\x00", "line"),
+    ],
+)
+@pytest.mark.parametrize("named", [False, True])
+def test_a_token_file_that_holds_no_token_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, told: str, named: bool
+) -> None:
+    monkeypatch.delenv("RAY_AUTH_TOKEN")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = tmp_path / ".ray/auth_token"
+    path.parent.mkdir()
+    if named:
+        monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
+    assert [finding.ok for finding in examine_cluster(None, None)] == [not named]
+    path.mkdir() if content is None else path.write_bytes(content)
+    (finding,) = examine_cluster(None, None)
+    assert not finding.ok
+    assert finding.detail == "not readable"
+    assert told in finding.fix
+    assert str(path) in finding.fix
+
+
+def test_a_token_that_no_header_can_carry_is_told_without_being_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "se\ncret")
+    (finding,) = examine_cluster(None, None)
+    assert not finding.ok
+    assert "RAY_AUTH_TOKEN" in finding.fix
+    assert "cret" not in finding.fix.replace("secret", "")

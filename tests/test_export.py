@@ -233,7 +233,7 @@ def test_a_new_export_leaves_nothing_of_the_old_one_and_nothing_of_the_users_is_
     [
         ({"name": "other"}, "the sweep 'other'"),
         (
-            {"protocols": ({"protocol": "imported", "licence": "mit", "source": "published"},)},
+            {"protocols": ({"protocol": "imported", "licence": "mit", "source": "published", "files": {}},)},
             "the imported results 'fabricated'",
         ),
     ],
@@ -257,6 +257,34 @@ def test_how_many_files_an_export_removes_is_told(finished, tmp_path, robust201)
     ended = robust201("export", finished, tmp_path / "out", "--processes", 1)
     assert ended.code == 0
     assert "Removed 3 files of an earlier export that this one does not have, such as parquet/" in ended.err
+
+
+PGD, FOG = ({"dataset": "cifar10", "key": key, "seed": 0} for key in ("pgd", "fog"))
+READ, READ_ANEW = ({"protocol": "imported", "licence": "mit", "source": "x", "files": {"cm": sha}} for sha in "ab")
+
+
+@pytest.mark.parametrize(
+    ("held", "mine", "same"),
+    [
+        ((PGD,), (PGD, FOG), True),
+        ((PGD, FOG), (FOG,), True),
+        ((PGD,), (FOG,), False),
+        ((PGD,), (PGD | {"seed": 1},), False),
+        ((PGD, FOG), (PGD | {"seed": 1}, FOG), True),
+        ((READ | {"imported_by": "an older version"},), (READ,), True),
+        ((READ,), (READ_ANEW,), False),
+    ],
+)
+def test_a_sweep_of_the_same_name_is_another_one_if_all_its_protocols_are(tmp_path, held, mine, same):
+    earlier, later = (replace(make_plan([0], ["clean"]), protocols=protocols) for protocols in (held, mine))
+    export(tmp_path, earlier)
+    before = read_tree(tmp_path)
+    if same:
+        export(tmp_path, later)
+        return
+    with pytest.raises(InputError, match="of the same name but of other protocols"):
+        export(tmp_path, later)
+    assert read_tree(tmp_path) == before
 
 
 @pytest.mark.parametrize("name", ["meta.json", "cifar10/pgd_accuracy.json", "SHA256SUMS"])

@@ -13,6 +13,7 @@ import pytest
 import yaml
 
 from pipeline.config import parse_config
+from pipeline.errors import ConfigError
 from pipeline.spaces import nasbench201
 from tests.conftest import read_tree
 from tests.fabricated import export, make_plan, make_unit, make_values
@@ -175,3 +176,19 @@ def test_the_exported_sweep_yaml_plans_the_same_sweep(tmp_path, write_sweep, mak
     assert again.model_dump(exclude=decides) == run.model_dump(exclude=decides)
     refusal = robust201("export", tmp_path / "results", tmp_path / "none", "--no-json").refusal(2)
     assert "--parquet" in refusal
+
+
+@pytest.mark.parametrize(
+    "licence",
+    ["", " ", "mit ", "a\nb", "mit\n", "café", "\U0001f600", 'a"b', "a: b", "# x", "a'b", "{}", "\0", "x" * 201],
+)
+def test_a_licence_that_yaml_would_have_to_escape_is_refused(tmp_path, licence):
+    with pytest.raises(ConfigError, match="expected a licence of letters"):
+        export(tmp_path / "out", make_plan([0], ["clean"]), licence=licence)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("licence", ["mit", "CC-BY-4.0", "GPL-2.0+", "(MIT OR Apache-2.0) AND LicenseRef-x", "other"])
+def test_a_licence_may_be_any_spdx_expression(tmp_path, licence):
+    export(tmp_path, make_plan([0], ["clean"], measurements=("accuracy",)), licence=licence)
+    assert f"\nlicense: {licence}\n" in (tmp_path / "README.md").read_text()

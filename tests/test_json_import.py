@@ -281,7 +281,7 @@ def test_results_of_a_sweep_are_left_alone(tmp_path, write_sweep, robust201):
         import_json(source, tmp_path / "results")
     ended = robust201("import-json", source, tmp_path / "imported")
     assert ended.code == 0, ended.err
-    assert ended.out == f"Imported 4 evaluations of 1 keys into {tmp_path / 'imported'}.\n"
+    assert ended.out == f"Imported 4 evaluations of 1 key into {tmp_path / 'imported'}.\n"
     assert robust201("verify", tmp_path / "imported").code == 0
     assert robust201("export", tmp_path / "imported", tmp_path / "out", "--processes", 1).code == 0
     assert published(tmp_path / "out") == published(source)

@@ -21,12 +21,24 @@ UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for archite
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("s3://user:secret@host/bucket", "without a password"),
+        ("s3://user:secret@host/bucket", "without a user or password"),
         ("bucket/prefix", "such as s3://bucket/prefix"),
         ("s3://", "such as s3://bucket/prefix"),
         ("simplecache::s3://bucket/prefix", "name the store itself"),
         ("s33://bucket/prefix", "Did you mean 's3'?"),
         ("file://relative/path", "file:///FOLDER"),
+        ("s3://key:secret@bucket/prefix", "without a user or password"),
+        ("s3://key:sec/ret-secret@bucket/prefix", "without a user or password"),
+        ("s3://key:secret#@bucket/prefix", "without a user or password"),
+        ("s3://secret@bucket/prefix", "without a user or password"),
+        ("s3://key:secret/prefix", "without a user or password"),
+        ("key:secret@bucket", "without a user or password"),
+        ("sftp://user:secret@host/prefix", "without a user or password"),
+        ("abfs://user:secret@account.dfs.core.windows.net/paper", "without a user or password"),
+        ("s3://bucket/prefix?X-Amz-Signature=secret", "a query"),
+        ("s3://bucket/prefix#secret", "a fragment"),
+        ("?secret", "a query"),
+        ("s3://bucket/pre\nfix-secret", "such a character"),
         ("memory://bucket/prefix", "each process has for itself"),
         ("${NO_SUCH_NAME}/prefix", "NO_SUCH_NAME to be set"),
     ],
@@ -42,6 +54,7 @@ def test_urls_are_compared_in_one_form(monkeypatch, sweep_fields):
     monkeypatch.setenv("MY_BUCKET", "s3://sweeps")
     assert parse_config(sweep_fields(shards="${MY_BUCKET}/paper/"), "test").shards == "s3://sweeps/paper"
     assert check_url("abfs://container@account.dfs.core.windows.net/paper").startswith("abfs://container@account")
+    assert check_url("sftp://user@host:22/paper") == "sftp://user@host:22/paper"
 
 
 def test_a_missing_library_of_a_store_is_named_and_nothing_is_started(robust201, write_sweep, tmp_path, monkeypatch):

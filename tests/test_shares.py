@@ -331,7 +331,7 @@ def test_status_counts_the_shares_that_work(make_sweep: MakeSweep) -> None:
     assert {(state.running, state.shares) for state in seen} == {(True, ("1-of-3",))}
     ended = status(config)
     assert (ended.running, ended.shares) == (False, ())
-    assert ended.units_per_second is None
+    assert ended.evaluations_per_second is None
     # A share that was killed leaves its sign of life behind, which is soon too old.
     (folder,) = share_folders(config.results)
     (folder / "alive").touch()

@@ -165,7 +165,7 @@ def test_units_with_gaps_are_named_and_are_no_damage(finished, robust201):
     path.unlink()
     ShardStore.open(finished).commit([EvaluationResult(Part(unit, (8.0,), 0, unit.n_images), 8.0, values, 1.0)])
     ended = robust201("verify", finished)
-    sound = "6 shards, 9 evaluations sound; 1 of 10 missing, 1 units with gaps.\n"
+    sound = "6 shards, 9 evaluations sound; 1 of 10 missing, 1 unit with gaps.\n"
     assert (ended.code, ended.out) == (3, sound)
     assert "unfinished: #0 digits fgsm at 1" in ended.err
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ from rich.console import Console
 
 from pipeline import console_status
 from pipeline.console_status import WatchDisplay, status_line
+from pipeline.errors import InputError
 from pipeline.executors import make_executor
 from pipeline.perturbations import PERTURBATIONS
 from pipeline.plan_file import load_plan
@@ -35,7 +37,7 @@ HALF = SweepStatus(
     last_sign_of_life=3.0,
     deaths=3,
     preemptions=5,
-    units_per_second=2.5,
+    evaluations_per_second=2.5,
     seconds_left=3600.0,
     worker_seconds=7200.0,
     cost=Cost(4.0, "GPU-hours"),
@@ -91,7 +93,7 @@ def test_elsewhere_than_on_a_terminal_a_reading_is_one_line() -> None:
         display.update(IDLE, 30.0)
     first, second = out.getvalue().splitlines()
     assert first == (
-        "1970-01-01T00:00:00Z 1009/1010 evaluations (99.9 %); 2.50 units/s, 1:00:00 left; 4.00 GPU-hours so far; "
+        "1970-01-01T00:00:00Z 1009/1010 evaluations (99.9 %); 2.50 evaluations/s, 1:00:00 left; 4.00 GPU-hours so far; "
         "2 parts failed (1 killed, 1 application); 3 workers died, 5 preempted; "
         "running: driver on node7, process 12, since 2026-11-21T08:00:00+00:00 and 1 share at work; "
         "last sign of life 0:00:03 ago"
@@ -102,9 +104,9 @@ def test_elsewhere_than_on_a_terminal_a_reading_is_one_line() -> None:
 @pytest.mark.parametrize(
     ("state", "pace"),
     [
-        (HALF, "2.50 units/s, 1:00:00 left; 4.00 GPU-hours so far"),
-        (replace(HALF, seconds_left=None), "2.50 units/s; 4.00 GPU-hours so far"),
-        (replace(HALF, units_per_second=None, seconds_left=None), "4.00 GPU-hours so far"),
+        (HALF, "2.50 evaluations/s, 1:00:00 left; 4.00 GPU-hours so far"),
+        (replace(HALF, seconds_left=None), "2.50 evaluations/s; 4.00 GPU-hours so far"),
+        (replace(HALF, evaluations_per_second=None, seconds_left=None), "4.00 GPU-hours so far"),
         (IDLE, "4.00 GPU-hours so far"),
         (WHOLE, "4.00 GPU-hours so far"),
         (replace(HALF, keys=WHOLE.keys), "4.00 GPU-hours so far"),
@@ -206,3 +208,39 @@ def test_shares_and_drivers_are_told_with_their_cost(make_sweep: MakeSweep) -> N
 def test_percent_reaches_100_only_at_the_end() -> None:
     assert console_status._percent(99_999, 100_000) == "99.9 %"
     assert console_status._percent(100_000, 100_000) == "100 %"
+
+
+def test_results_that_are_gone_for_a_while_are_waited_for() -> None:
+    clock, gone = Clock(), InputError("expected a results folder, got none")
+    coming = iter([HALF, gone, OSError("stale"), gone, HALF, gone, gone, gone, WHOLE])
+
+    def read() -> SweepStatus:
+        if isinstance(state := next(coming), Exception):
+            raise state
+        return state
+
+    shown: list[SweepStatus] = []
+    show = lambda state, _quiet: shown.append(state)  # noqa: E731 - as short as that
+    assert watch(read, show, every=10, patience=0, clock=clock, sleep=clock.sleep) == "complete"
+    assert (shown, clock.now) == ([HALF, HALF, WHOLE], 180.0)
+    coming = iter([HALF, *[gone] * 4, WHOLE])
+    with pytest.raises(InputError, match="got none"):
+        watch(read, show, every=10, patience=0, clock=clock, sleep=clock.sleep)
+    assert next(coming) == WHOLE
+
+
+def test_a_folder_that_is_deleted_while_it_is_watched_ends_the_watch(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = tmp_path / "results"
+    assert robust201("run", write_sweep(keys={"clean": {}}), "--architectures", "0").code == 0
+
+    def delete(_seconds: float) -> None:
+        shutil.rmtree(results, ignore_errors=True)
+
+    monkeypatch.setattr(time, "sleep", delete)
+    ended = robust201("status", results, "--watch")
+    assert (ended.code, len(ended.out.splitlines()), len(ended.err.splitlines())) == (2, 1, 1)
+    assert ended.err.startswith(f"error: Opening results failed for {results}: expected a results folder")
+    assert not results.exists()
+    assert "expected a results folder" in robust201("status", results).refusal(2)

@@ -190,7 +190,8 @@ def read_results(reader: RobustnessDataset, *, processes: int = 1) -> list[Datas
 
 def datasets_of(reader: RobustnessDataset, frame: pd.DataFrame, *, processes: int = 1) -> list[DatasetResults]:
     """Divide a tidy frame of accuracies by dataset (see `read_results`)."""
-    names = map(str, frame["dataset"].cat.categories)
+    held = set(frame["dataset"][frame["value"].notna()])
+    names = [str(name) for name in frame["dataset"].cat.categories if name in held]
     return [DatasetResults.of(reader, frame, name, processes=processes) for name in names]
 
 

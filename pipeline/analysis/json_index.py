@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.analysis.value_checks import check_row
+from pipeline.analysis.value_checks import check_row, is_id, parse_json
 from pipeline.errors import ResultsError
 from pipeline.spaces.nasbench201 import N_ARCHITECTURES
 
@@ -38,8 +38,7 @@ HEAD_BYTES = 1 << 12
 _HEAD = re.compile(
     rb'\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*'
 )
-_ID = re.compile(rb'[\s,]*"(\d+)"\s*:\s*\Z')
-_MAX_ID_BYTES = 64
+_ID = re.compile(rb'[\s,]*"(\d+)"\s*:\s*')
 
 _STEP = np.zeros(256, dtype=np.int8)
 _STEP[[ord("{"), ord("[")]] = 1
@@ -90,9 +89,9 @@ class JsonRows:
             if table is None:
                 table = _make_index(stream, path, start)
                 _save_index(path, self._state, table)
-        self._places = {identifier: (first, stop) for identifier, first, stop in table.tolist()}
-        if len(self._places) != len(table):
-            raise malformed(path, "an architecture twice")
+            self._places = {identifier: (first, stop) for identifier, first, stop in table.tolist()}
+            if len(self._places) < len(table):
+                raise malformed(path, f"the id {_first_twice(table[:, 0].tolist())!r} twice")
 
     @property
     def ids(self) -> tuple[str, ...]:
@@ -122,7 +121,7 @@ class JsonRows:
             stream.seek(first)
             text = stream.read(stop - first)
         try:
-            row = json.loads(text)
+            row = parse_json(text)
         except ValueError as error:
             raise malformed(self.path, f"something else for {identifier} ({error})") from error
         check_row(self.path, self._key, self._measure, identifier, row)
@@ -156,7 +155,10 @@ def match_head(text: bytes, path: Path, dataset: str, keys: tuple[str, ...], mea
         ResultsError: the names are others.
     """
     head = _HEAD.match(text)
-    names = [] if head is None else [json.loads(name) for name in head.groups()]
+    try:
+        names = [] if head is None else [json.loads(name) for name in head.groups()]
+    except ValueError:
+        head, names = None, []
     if head is None or names[0] != dataset or names[1] not in keys or names[2] != measure:
         raise malformed(path, f"names {names}" if names else "another beginning")
     return head.end()
@@ -178,15 +180,21 @@ def _make_index(stream: BinaryIO, path: Path, start: int) -> NDArray[np.int64]:
         if depth == VALUE_DEPTH:
             first = place
         elif depth == VALUE_DEPTH - 1:
-            stream.seek(max(end_of_last, first - _MAX_ID_BYTES))
-            match = _ID.search(stream.read(first - stream.tell()))
+            stream.seek(end_of_last)
+            match = _ID.fullmatch(stream.read(min(first - end_of_last, HEAD_BYTES)))
             if match is None:
-                raise malformed(path, f"no id before byte {first}")
-            if int(match[1]) >= N_ARCHITECTURES:
-                raise malformed(path, f"id {match[1].decode()} where 0 to {N_ARCHITECTURES - 1} are architectures")
+                raise malformed(path, f"something else than an id before byte {first}")
+            if not is_id(match[1].decode()):
+                got = f"id {match[1].decode()!r} where '0' to '{N_ARCHITECTURES - 1}' are architectures"
+                raise malformed(path, got)
             rows.append((int(match[1]), first, place + 1))
             end_of_last = place + 1
     return np.array(rows, dtype=np.int64).reshape(-1, 3)
+
+
+def _first_twice(identifiers: list[int]) -> str:
+    seen: set[int] = set()
+    return next(str(one) for one in identifiers if one in seen or seen.add(one))  # type: ignore[func-returns-value]
 
 
 def _value_edges(stream: BinaryIO, path: Path, start: int) -> Iterator[tuple[int, int]]:
@@ -260,9 +268,13 @@ def _save_index(path: Path, state: FileState, table: NDArray[np.int64]) -> None:
         with contextlib.suppress(OSError):
             place.parent.mkdir(parents=True, exist_ok=True)
             temporary = place.with_name(f".{secrets.token_hex(6)}.tmp")
-            with temporary.open("wb") as stream:
-                np.save(stream, table, allow_pickle=False)
-            temporary.replace(place)
+            try:
+                with temporary.open("wb") as stream:
+                    np.save(stream, table, allow_pickle=False)
+                temporary.replace(place)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
             _remove_older(path, place)
             return
 

@@ -47,11 +47,16 @@ def read_rows(path: Path, measure: str, architecture: int | None = None) -> dict
     Raises:
         ResultsError: the file is damaged.
     """
-    rows: dict[str, Any] = {}
-    for identifier, value in iter_rows(path, measure, architecture):
+    found: dict[str, dict[float, Any]] = {}
+    clean = False
+    for identifier, values, is_clean in _iter_parts(path, measure, architecture):
+        clean = is_clean
         # Files that others sorted anew may have an architecture's strengths apart.
-        rows[identifier] = rows[identifier] + value if identifier in rows else value
-    return rows
+        held = found.setdefault(identifier, {})
+        if not held.keys().isdisjoint(values):
+            raise _malformed(path, f"#{identifier} at one strength twice")
+        held |= values
+    return {identifier: _in_order(path, identifier, values, clean) for identifier, values in found.items()}
 
 
 def iter_rows(path: Path, measure: str, architecture: int | None = None) -> Iterator[tuple[str, Any]]:
@@ -63,27 +68,65 @@ def iter_rows(path: Path, measure: str, architecture: int | None = None) -> Iter
     Raises:
         ResultsError: the file is damaged.
     """
+    for identifier, values, clean in _iter_parts(path, measure, architecture):
+        yield identifier, _in_order(path, identifier, values, clean)
+
+
+def _in_order(path: Path, identifier: str, values: dict[float, Any], clean: bool) -> Any:
+    if not clean:
+        return [values[strength] for strength in sorted(values)]
+    if len(values) > 1:
+        raise _malformed(path, f"#{identifier} with {len(values)} values of clean images")
+    return next(iter(values.values()))
+
+
+def _iter_parts(path: Path, measure: str, architecture: int | None) -> Iterator[tuple[str, dict[float, Any], bool]]:
+    """Go through the rows of a file: an id, its values by strength as far as they are neighbours, and whether clean."""
     held: str | None = None
-    values: list[Any] = []
+    values: dict[float, Any] = {}
     clean = False
     with _naming(path), pq.ParquetFile(path) as file:
+        _check_columns(path, file.schema_arrow)
         for group in range(file.num_row_groups):
             if not _may_hold(file, group, architecture):
                 continue
-            table = file.read_row_group(group, ["architecture", "key", *_COLUMNS[measure]], use_threads=False)
+            columns = ["architecture", "strength", "key", *_COLUMNS[measure]]
+            table = file.read_row_group(group, columns, use_threads=False)
             if architecture is not None:
                 table = table.filter(pa.compute.equal(table["architecture"], architecture))
+            if table["architecture"].null_count or table["strength"].null_count:
+                raise _malformed(path, "rows without one of them")
             clean = clean or table["key"].slice(0, 1).to_pylist() == ["clean"]
             for first in range(0, len(table), _ROWS_AT_ONCE):
                 rows = table.slice(first, _ROWS_AT_ONCE)
-                for identifier, value in zip(rows["architecture"].to_pylist(), _values(rows, measure), strict=True):
+                names, strengths = rows["architecture"].to_pylist(), rows["strength"].to_pylist()
+                for identifier, strength, value in zip(names, strengths, _values(rows, measure), strict=True):
                     if held is not None and str(identifier) != held:
-                        yield held, values[0] if clean else values
-                        values = []
+                        yield held, values, clean
+                        values = {}
                     held = str(identifier)
-                    values.append(value)
+                    if strength in values:
+                        raise _malformed(path, f"#{identifier} at {strength:g} twice")
+                    values[strength] = value
     if held is not None:
-        yield held, values[0] if clean else values
+        yield held, values, clean
+
+
+def _check_columns(path: Path, schema: pa.Schema) -> None:
+    """Make sure that a file has the columns that say what a row is about."""
+    kinds = {"architecture": pa.types.is_integer, "strength": pa.types.is_floating, "key": lambda _kind: True}
+    for name, fits in kinds.items():
+        if name not in schema.names:
+            raise _malformed(path, f"no {name}")
+        if not fits(schema.field(name).type):
+            raise _malformed(path, f"{name} as {schema.field(name).type}")
+
+
+def _malformed(path: Path, got: str) -> ResultsError:
+    return ResultsError(
+        f"Reading failed for {path}: expected rows that name their architecture, a whole number, their strength, a "
+        f"double, and their key, each once, got {got}. Export or download the file again."
+    )
 
 
 def iter_matrices(
@@ -141,6 +184,9 @@ def _not_square(path: Path, column: str, got: str) -> ResultsError:
 def read_strengths(path: Path) -> tuple[float, ...]:
     """Strengths of a file, ascending."""
     with _naming(path), pq.ParquetFile(path) as file:
+        _check_columns(path, file.schema_arrow)
+        if not file.num_row_groups:
+            return ()
         strengths = file.read_row_group(0, ["strength"], use_threads=False)["strength"].to_pylist()
     return tuple(sorted(set(strengths)))
 
@@ -154,7 +200,7 @@ def _may_hold(file: pq.ParquetFile, group: int, architecture: int | None) -> boo
         for number in range(file.metadata.num_columns)
         if (chunk := file.metadata.row_group(group).column(number)).path_in_schema == file.schema_arrow.names[column]
     )
-    return statistics is None or bool(statistics.min <= architecture <= statistics.max)
+    return statistics is None or not statistics.has_min_max or bool(statistics.min <= architecture <= statistics.max)
 
 
 def _values(table: pa.Table, measure: str) -> Iterable[Any]:
@@ -184,6 +230,8 @@ def _naming(path: Path) -> Iterator[None]:
     """Raise what Arrow says of a damaged file as an error of ours."""
     try:
         yield
+    except ResultsError:
+        raise
     except (pa.ArrowException, OSError) as error:
         # Arrow says of damage that it is an OSError, without the number that those of the system have.
         if isinstance(error, OSError) and error.errno is not None:

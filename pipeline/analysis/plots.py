@@ -9,7 +9,7 @@ from pipeline.analysis.figures import FIGURES, FigureRow, figure_row
 from pipeline.analysis.palette import INK
 from pipeline.analysis.reader import RobustnessDataset
 from pipeline.errors import ConfigError, ResultsError, closest
-from pipeline.files import atomic_write
+from pipeline.files import atomic_write, check_output_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -45,6 +45,7 @@ def save_plots(
 
     Raises:
         ConfigError: there is no such figure, dataset or format.
+        InputError: the folder cannot be made, or something else has the name of a file.
         ResultsError: the results are enough for none of them.
     """
     if file_format not in FORMATS:
@@ -56,6 +57,8 @@ def save_plots(
     held = read_results(dataset, processes=processes)
     chosen = held if data is None else [_choose(held, data, dataset.path)]
     jobs = [(results, row, out / f"{results.name}-{row.name}.{file_format}") for results in chosen for row in rows]
+    for _, _, path in jobs:
+        check_output_file(path)
     paths = [path for results, row, path in jobs if _save(results, row, path)]
     if not paths:
         needs = "; ".join(sorted({f"{row.name} needs {row.needs}" for row in rows}))
@@ -81,6 +84,7 @@ def save_plot(dataset: RobustnessDataset, name: str, out: Path, *, data: str | N
 
     Raises:
         ConfigError: there is no such figure or dataset, or the file's name ends otherwise.
+        InputError: `out` names no file that could be written.
         ResultsError: the results are not enough for the figure.
     """
     row = figure_row(name)
@@ -89,6 +93,7 @@ def save_plot(dataset: RobustnessDataset, name: str, out: Path, *, data: str | N
             f"Drawing {name} failed for {out}: expected a name that ends in .png or .svg, got {out.suffix or 'none'}. "
             "Name the file otherwise."
         )
+    check_output_file(out)
     results = _choose(read_results(dataset, processes=processes), data, dataset.path)
     if not _save(results, row, out):
         raise ResultsError(

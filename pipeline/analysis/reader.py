@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+from pipeline.analysis.arguments import as_folder, as_name, as_names, as_strength
 from pipeline.analysis.result_files import MEASURES, ResultFiles, in_table_order, kind_of, spellings
-from pipeline.errors import ArchitectureError, ConfigError
+from pipeline.errors import ArchitectureError
 from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS
 from pipeline.records import CLEAN_STRENGTH
 from pipeline.spaces import nasbench201
@@ -69,9 +70,10 @@ class RobustnessDataset:
             path: the folder that holds meta.json and a folder for each dataset.
 
         Raises:
+            ConfigError: `path` is no path.
             ResultsError: there is no such folder, or no sound meta.json in it.
         """
-        self.files = ResultFiles(Path(path))
+        self.files = ResultFiles(as_folder(path))
         self.path = self.files.path
         self.meta, self.sweep, self.missing = self.files.meta, self.files.sweep, self.files.missing
         self.map_str_to_id: dict[str, str] = {row["nb201-string"]: i for i, row in self.meta["ids"].items()}
@@ -111,7 +113,7 @@ class RobustnessDataset:
             measure: ``"accuracy"``, ``"confidence"``, ``"cm"`` or ``"predictions"``, or several; by default the first
                 three, as far as they were measured.
             missing_ok: leave out what has no file instead of raising an error.
-            tqdm: the `tqdm` module, or any object with its `tqdm` class, to show progress.
+            tqdm: the `tqdm` module, its class, or anything like them, to show progress.
 
         Returns:
             {dataset: {key: {measure: {id: value}}}}, keys spelled as asked. Ids are strings; only evaluated
@@ -120,12 +122,13 @@ class RobustnessDataset:
             which were never published, give an empty entry where they have no files.
 
         Raises:
+            ConfigError: an argument is neither a name nor a list of names.
             ResultsError: a file is missing or damaged.
         """
-        datasets = self.data if data is None else _as_list(data)
-        keys = self.keys_all if key is None else _as_list(key)
-        measures = self.measures if measure is None else _as_list(measure)
-        bar = tqdm.tqdm(total=len(datasets) * len(keys) * len(measures)) if tqdm is not None else None
+        datasets = self.data if data is None else as_names(data, "dataset")
+        keys = self.keys_all if key is None else as_names(key, "key")
+        measures = self.measures if measure is None else as_names(measure, "measurement")
+        bar = getattr(tqdm, "tqdm", tqdm)(total=len(datasets) * len(keys) * len(measures)) if tqdm is not None else None
         result: dict[str, dict[str, dict[str, dict[str, Any]]]] = {dataset: {} for dataset in datasets}
         for dataset in datasets:
             for name in keys:
@@ -153,9 +156,10 @@ class RobustnessDataset:
             Epsilons in units of 1/255, severities, or ``(0.0,)`` for ``clean``.
 
         Raises:
+            ConfigError: a name is no text.
             ResultsError: the folder does not tell.
         """
-        return self.files.strengths(dataset, key)
+        return self.files.strengths(as_name(dataset, "dataset"), as_name(key, "key"))
 
     def get_uid(self, i: int | str) -> str:
         """Name the evaluated architecture that an architecture is isomorphic to.
@@ -231,21 +235,17 @@ class RobustnessDataset:
 
         Raises:
             ArchitectureError: there is no such architecture, or it was not evaluated.
-            ConfigError: the key was not evaluated at this strength.
+            ConfigError: the key was not evaluated at this strength, or a name is no text.
             ResultsError: a file is missing or damaged.
         """
-        if strength == CLEAN_STRENGTH:
-            key = "clean"
         identifier = self._resolve(architecture)
+        wanted = None if strength is None else self._strength(f"Looking up #{identifier}", dataset, key, strength)
+        if wanted == CLEAN_STRENGTH:
+            key = "clean"
         accuracies: float | list[float] = self.value(architecture, dataset, key)
         if not isinstance(accuracies, list):
             return accuracies
-        if strength is None:
-            return list(accuracies)
-        known = self.strengths(dataset, key)
-        if strength not in known:
-            raise self._unknown_strength(f"Looking up #{identifier}", dataset, key, strength)
-        return accuracies[known.index(strength)]
+        return list(accuracies) if wanted is None else accuracies[self.strengths(dataset, key).index(wanted)]
 
     def value(self, architecture: int | str, dataset: str, key: str, measure: str = "accuracy") -> Any:
         """Look up a measurement of any of the 15,625 architectures, without reading the others'.
@@ -266,6 +266,8 @@ class RobustnessDataset:
             ResultsError: a file is missing or damaged.
         """
         identifier, uid = self._resolve(architecture), self.get_uid(architecture)
+        for what, name in (("dataset", dataset), ("key", key), ("measurement", measure)):
+            as_name(name, what)
         try:
             return self.files.value(dataset, key, measure, uid)
         except KeyError as error:
@@ -298,16 +300,11 @@ class RobustnessDataset:
         from pipeline.analysis.frames import rank_by_accuracy
 
         known = self.strengths(dataset, key)
-        if strength is not None and strength != CLEAN_STRENGTH and strength not in known:
-            raise self._unknown_strength("Ranking", dataset, key, strength)
-        frame = self.to_frame(dataset, key, isomorphs=isomorphs)
-        return rank_by_accuracy(frame, known if strength is None else (strength,))
+        wanted = known if strength is None else (self._strength("Ranking", dataset, key, strength),)
+        return rank_by_accuracy(self.to_frame(dataset, key, isomorphs=isomorphs), wanted)
 
-    def _unknown_strength(self, what: str, dataset: str, key: str, strength: float) -> ConfigError:
-        known = ", ".join(f"{value:g}" for value in self.strengths(dataset, key))
-        return ConfigError(
-            f"{what} failed for {dataset} {key}: expected a strength of {known}, got {strength:g}. Ask for one of them."
-        )
+    def _strength(self, what: str, dataset: str, key: str, strength: float) -> float:
+        return as_strength(strength, self.strengths(dataset, key), f"{what} failed for {dataset} {key}")
 
     def to_frame(
         self,
@@ -337,19 +334,21 @@ class RobustnessDataset:
         """
         from pipeline.analysis.frames import make_frame, read_table
 
-        datasets = self.data if data is None else _as_list(data)
-        keys = self.keys_all if key is None else _as_list(key)
-        explicit = data is not None and key is not None
+        datasets = self.data if data is None else as_names(data, "dataset")
+        keys = self.keys_all if key is None else as_names(key, "key")
+        measure, explicit = as_name(measure, "measurement"), data is not None and key is not None
         tables = [
             read_table(self.files, dataset, name, measure, self._read_once)
             for dataset in datasets
             for name in keys
             if explicit or self.files.find(dataset, name, measure) is not None
         ]
-        for given, held in ((data, {table.dataset for table in tables}), (key, {table.key for table in tables})):
-            for name in () if given is None or not (datasets and keys) else _as_list(given):
-                if name not in held:
-                    raise self.files.absence(*((name, keys[0]) if given is data else (datasets[0], name)), measure)
+        for name in () if data is None or not keys else datasets:
+            if name not in {table.dataset for table in tables}:
+                raise self.files.absence(name, keys[0], measure)
+        for name in () if key is None or not datasets else keys:
+            if name not in {table.key for table in tables}:
+                raise self.files.absence(datasets[0], name, measure)
         return make_frame(tables, self.meta["ids"], numeric=measure == "accuracy", wide=wide, isomorphs=isomorphs)
 
     def _resolve(self, architecture: int | str) -> str:
@@ -357,9 +356,11 @@ class RobustnessDataset:
         if isinstance(architecture, str):
             name = self.map_str_to_id.get(architecture, architecture)
         else:
-            # NumPy's integers are no int, and True is one.
-            whole = hasattr(architecture, "__index__") and not isinstance(architecture, bool)
-            name = str(operator.index(architecture)) if whole else repr(architecture)
+            try:
+                # NumPy's integers are no int, and True is one.
+                name = repr(architecture) if isinstance(architecture, bool) else str(operator.index(architecture))
+            except TypeError:
+                name = repr(architecture)
         if name in self.meta["ids"]:
             return name
         if "|" in name:
@@ -389,7 +390,3 @@ class RobustnessDataset:
         if (dataset, key) not in self._accuracies:
             self._accuracies[dataset, key] = self.files.read(dataset, key, measure)
         return self._accuracies[dataset, key]
-
-
-def _as_list(names: Names) -> list[str]:
-    return [names] if isinstance(names, str) else list(names)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pipeline.analysis.reader import RobustnessDataset
 from pipeline.analysis.result_files import kind_of
 from pipeline.errors import ResultsError
-from pipeline.files import write_text
+from pipeline.files import check_output_file, write_text
 from pipeline.records import CLEAN_STRENGTH
 
 if TYPE_CHECKING:
@@ -76,8 +76,10 @@ def write_report(dataset: RobustnessDataset, out: Path, *, processes: int = 1) -
         The file.
 
     Raises:
+        InputError: `out` names no file that could be written.
         ResultsError: a file is damaged, or there is no accuracy.
     """
+    check_output_file(out)
     # plotly has no type information.
     from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 

@@ -1,14 +1,15 @@
 """The files of an exported or published dataset: where they are, how their keys are spelled, what is in them."""
 
+import errno
 import itertools
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from pipeline.analysis import json_index
+from pipeline.analysis.json_files import read_json, read_meta, read_object
 from pipeline.analysis.json_index import FileState, JsonRows, has_indexable_rows
-from pipeline.analysis.row_stream import Taker, read_pieces, stream_rows
+from pipeline.analysis.row_stream import Taker, stream_rows
 from pipeline.analysis.value_checks import check_ids, check_row, check_rows, is_sound_meta, is_sound_sweep
 from pipeline.errors import FormatVersionError, ResultsError, closest
 from pipeline.perturbations import PERTURBATIONS, SEVERITIES, Perturbation
@@ -37,8 +38,6 @@ OPTIONAL_MEASURES = ("predictions",)
 Rows = JsonRows | dict[str, Any]
 """Values by id."""
 
-_REQUIRED: Any = object()
-
 
 def row_of(key: str) -> Perturbation | None:
     """Find the row of the table of perturbations of a key in either spelling; None for an unknown key."""
@@ -55,6 +54,42 @@ def kind_of(key: str) -> str:
     """Say whether a key is ``"clean"``, an ``"attack"``, a ``"corruption"`` or ``"unknown"``."""
     row = row_of(key)
     return "unknown" if row is None else row.kind
+
+
+def one_spelling_each(by_key: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
+    """Make sure that no key stands twice in a file, once in either spelling; give what stands there.
+
+    Raises:
+        ResultsError: one does.
+    """
+    for key in by_key:
+        if len(twice := [spelling for spelling in spellings(key) if spelling in by_key]) > 1:
+            raise ResultsError(
+                f"Reading failed for {file}: expected each key in one spelling, got {' and '.join(twice)}. Export or "
+                "download it again."
+            )
+    return by_key
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is a file, also of a name that is too long for one."""
+    try:
+        return path.is_file()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False
+        raise
+
+
+def _the_one(files_by_spelling: Iterable[Sequence[Path]]) -> Path | None:
+    """Find the first file that is there of the one spelling that has files."""
+    found = [file for files in files_by_spelling if (file := next(filter(_is_file, files), None)) is not None]
+    if len(found) > 1:
+        raise ResultsError(
+            f"Reading failed for {found[0]}: expected one spelling of its key, got {found[1]} too. Remove the one that "
+            "does not belong to this dataset."
+        )
+    return found[0] if found else None
 
 
 def in_table_order(keys: Iterable[str]) -> list[str]:
@@ -94,50 +129,6 @@ def parquet_name(dataset: str, key: str) -> str:
     return f"{PARQUET_FOLDER}/dataset={dataset}/key={key}/part-0.parquet"
 
 
-def read_bytes(file: Path) -> bytes:
-    """Read a file, decompressed if its name ends in ``.gz`` or ``.zst``.
-
-    Raises:
-        ResultsError: the compressed file is damaged.
-    """
-    return b"".join(read_pieces(file))
-
-
-def read_json(file: Path, missing: Any = _REQUIRED) -> Any:
-    """Read a JSON file.
-
-    Args:
-        file: the file.
-        missing: what to return where there is no file.
-
-    Raises:
-        ResultsError: it is no JSON.
-        FileNotFoundError: there is no file, and `missing` was not given.
-    """
-    if missing is not _REQUIRED and not file.is_file():
-        return missing
-    try:
-        return json.loads(read_bytes(file))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ResultsError(
-            f"Reading failed for {file}: expected JSON, got something else ({error}). "
-            "Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file again."
-        ) from error
-
-
-def _read_object(file: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None where there is no file."""
-    if not file.is_file():
-        return None
-    content = read_json(file)
-    if not isinstance(content, dict):
-        raise ResultsError(
-            f"Opening a dataset failed for {file}: expected a JSON object, got {str(content)[:40]!r}. "
-            "Export or download the dataset again."
-        )
-    return content
-
-
 class ResultFiles:
     """The files of one dataset folder.
 
@@ -166,9 +157,9 @@ class ResultFiles:
                 f"Opening a dataset failed for {path}: expected a folder with meta.json, got {got}. {fix}."
             )
         told = (path / META_FILE).is_file()
-        self.meta: dict[str, Any] = read_json(path / META_FILE) if told else self._meta_of_parquet()
-        self.sweep: dict[str, Any] | None = _read_object(path / SWEEP_FILE)
-        self.missing: dict[str, dict[str, dict[str, list[float]]]] = _read_object(path / MISSING_FILE) or {}
+        self.meta: dict[str, Any] = read_meta(path / META_FILE) if told else self._meta_of_parquet()
+        self.sweep: dict[str, Any] | None = read_object(path / SWEEP_FILE)
+        self.missing: dict[str, dict[str, dict[str, list[float]]]] = read_object(path / MISSING_FILE) or {}
         if not is_sound_meta(self.meta):
             raise ResultsError(
                 f"Opening a dataset failed for {path / META_FILE}: expected ids with nb201-string and isomorph, and "
@@ -185,6 +176,9 @@ class ResultFiles:
                 f"Opening a dataset failed for {path / SWEEP_FILE}: expected strengths by dataset and key, and a list "
                 "of measurements, got something else. Export or download the dataset again."
             )
+        one_spelling_each(self.meta["epsilons"], path / META_FILE)
+        for by_key in () if self.sweep is None else self.sweep["strengths"].values():
+            one_spelling_each(by_key, path / SWEEP_FILE)
 
     def planned(self, dataset: str) -> Mapping[str, Sequence[float]] | None:
         """Give strengths by key of the sweep on a dataset; None in a folder without sweep.json."""
@@ -214,19 +208,25 @@ class ResultFiles:
         return known
 
     def find(self, dataset: str, key: str, measure: str, *, parquet_first: bool = False) -> Path | None:
-        """Find the file of a measurement, whichever spelling of the key it has: JSON, or else or first Parquet."""
+        """Find the file of a measurement, whichever spelling of the key it has: JSON, or else or first Parquet.
+
+        Raises:
+            ResultsError: there are files under both spellings.
+        """
         if parquet_first and (file := self._find_parquet(dataset, key, measure)) is not None:
             return file
-        names = [f"{spelling}_{measure}.json" for spelling in spellings(key)]
-        files = (self.path / dataset / f"{name}{suffix}" for suffix in ("", ".gz", ".zst") for name in names)
-        return next((file for file in files if file.is_file()), None) or self._find_parquet(dataset, key, measure)
+        folder = self.path / dataset
+        found = _the_one(
+            [folder / f"{spelling}_{measure}.json{suffix}" for suffix in ("", ".gz", ".zst")]
+            for spelling in spellings(key)
+        )
+        return found or self._find_parquet(dataset, key, measure)
 
     def _find_parquet(self, dataset: str, key: str, measure: str) -> Path | None:
         if not self.parquet.is_dir():
             return None
         names = (PurePosixPath(parquet_name(dataset, spelling)) for spelling in spellings(key))
-        files = (self.parquet / name.relative_to(PARQUET_FOLDER) for name in names)
-        file = next((file for file in files if file.is_file()), None)
+        file = _the_one([self.parquet / name.relative_to(PARQUET_FOLDER)] for name in names)
         if file is not None:
             from pipeline.analysis.parquet_results import holds
 
@@ -350,11 +350,11 @@ class ResultFiles:
 
     def _read_rows(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:
         payload = read_json(file)
+        by_key = payload.get(dataset) if isinstance(payload, dict) else None
+        held = one_spelling_each(by_key, file) if isinstance(by_key, dict) else {}
         for spelling in spellings(key):
-            try:
-                rows = payload[dataset][spelling][measure]
-            except (KeyError, TypeError):
-                continue
+            by_measure = held.get(spelling)
+            rows = by_measure.get(measure) if isinstance(by_measure, dict) else None
             if isinstance(rows, dict):
                 return rows
         raise ResultsError(

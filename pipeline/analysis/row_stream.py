@@ -5,7 +5,6 @@ piece of it and one value is in memory, and nothing is written.
 """
 
 import gzip
-import json
 import re
 import zlib
 from collections.abc import Callable, Iterator
@@ -16,6 +15,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from pipeline.analysis.json_index import HEAD_BYTES, VALUE_DEPTH, find_edges, malformed, match_head
+from pipeline.analysis.value_checks import parse_json
 from pipeline.errors import ResultsError
 
 Taker = Callable[[bytes], Any]
@@ -76,6 +76,7 @@ def stream_rows(
         ResultsError: the file is damaged or not of this form.
     """
     pieces = read_pieces(file)
+    seen: set[bytes] = set()
     text = b""
     while len(text) < HEAD_BYTES and (piece := next(pieces, b"")):
         text += piece
@@ -91,7 +92,7 @@ def stream_rows(
                 first = before + place
             else:
                 stop = before + place + 1
-                yield _parse(file, text[end:first], text[first:stop], take)
+                yield _parse(file, text[end:first], text[first:stop], take, seen)
                 end = stop
         text, first = text[end:], first - end
         piece = next(pieces, b"")
@@ -99,17 +100,28 @@ def stream_rows(
         raise malformed(file, "its end too early")
 
 
-def _parse(file: Path, name: bytes, value: bytes, take: Taker | None) -> tuple[str, Any]:
+def _parse(file: Path, name: bytes, value: bytes, take: Taker | None, seen: set[bytes]) -> tuple[str, Any]:
     match = _ID.fullmatch(name)
     if match is None:
         raise malformed(file, f"{name[:40].decode(errors='replace')!r} in front of a value")
+    if match[1] in seen:
+        raise malformed(file, f"the id {match[1].decode()!r} twice")
+    seen.add(match[1])
     if take is not None and (taken := take(value)) is not None:
         return match[1].decode(), taken
     try:
         try:
             parsed = orjson.loads(value)
         except ValueError:
-            parsed = json.loads(value)  # NaN, which Python's json writes, is no JSON for orjson.
+            parsed = parse_json(value)  # NaN, which Python's json writes, is no JSON for orjson.
+        if value.count(b'"') != 2 * _count_names(parsed):
+            parsed = parse_json(value)  # which says what name there is twice; orjson keeps the last value
     except ValueError as error:
         raise malformed(file, f"something else for {match[1].decode()} ({error})") from error
     return match[1].decode(), parsed
+
+
+def _count_names(row: Any) -> int:
+    """Count the names in an object, or in a list of objects."""
+    objects = row if isinstance(row, list) else [row]
+    return sum(len(value) for value in objects if isinstance(value, dict))

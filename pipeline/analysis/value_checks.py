@@ -1,5 +1,6 @@
 """What the files of a dataset may hold: what is told of it, ids of architectures, values of a measurement's form."""
 
+import json
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
@@ -14,6 +15,30 @@ CLEAN = "clean"
 
 _CONFIDENCES = {"label": 2, "argmax": 2, "prediction": 1}
 """Axes of each part of a confidence."""
+
+
+def parse_json(text: bytes) -> Any:
+    """Parse JSON in which no object has a name twice; Python's own parser would keep the last value without a word.
+
+    Args:
+        text: in any encoding of Unicode.
+
+    Raises:
+        ValueError: it is no JSON, is nested too deeply, or has a name twice.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_object_of)
+    except RecursionError as error:
+        raise ValueError("brackets nested too deeply") from error
+
+
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"the name {twice!r} twice in one object")
+    return made
 
 
 def is_id(text: str) -> bool:
@@ -106,7 +131,10 @@ def _are_all_fractions(rows: Mapping[str, Any], *, clean: bool) -> bool:
     flat = list(values if clean else chain.from_iterable(values))
     if not {type(value) for value in flat} <= {float, int}:
         return False
-    numbers = np.array(flat, dtype=np.float64)
+    try:
+        numbers = np.array(flat, dtype=np.float64)
+    except OverflowError:  # a whole number of hundreds of digits
+        return False
     return bool(((numbers >= 0) & (numbers <= 1)).all())
 
 
@@ -154,7 +182,10 @@ def make_array(nested: Any, *, missing_ok: bool) -> "np.ndarray[Any, np.dtype[An
     if array.dtype.kind == "O" and missing_ok:
         if not {type(value) for value in array.flat} <= {float, int, type(None)}:
             return None
-        array = array.astype(np.float64)
+        try:
+            array = array.astype(np.float64)
+        except OverflowError:
+            return None
     if array.dtype.kind not in "iuf":
         return None
     bad = np.isinf(array) if missing_ok else ~np.isfinite(array)

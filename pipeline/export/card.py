@@ -6,6 +6,8 @@ give equal bytes.
 """
 
 import json
+import re
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +18,8 @@ import yaml
 from pipeline import __version__
 from pipeline.analysis.result_files import PARQUET_FOLDER, parquet_name
 from pipeline.errors import ConfigError
-from pipeline.export.folder import CHECKSUM_FILE, WrittenFile
+from pipeline.export.folder import WrittenFile
+from pipeline.export.listing import CHECKSUM_FILE
 from pipeline.export.side_files import Group, ProtocolShare
 from pipeline.perturbations import PERTURBATIONS
 from pipeline.plan import describe_difference
@@ -150,20 +153,31 @@ def choose_licence(given: str | None, shares: Sequence[ProtocolShare], out: Path
         out: folder of the export, for the message.
 
     Raises:
-        ConfigError: results were imported, and name no licence, or several; this project cannot license them.
+        ConfigError: imported results name no licence, or several; this project cannot license them. Or the licence
+            has no form of one.
     """
     if given is not None:
-        return given
+        return _check_licence(given, out, "Name it by its SPDX identifier, such as --licence CC-BY-4.0.")
     named = {share.payload.get("licence") for share in shares if share.imported}
     if not named:
         return DEFAULT_LICENCE
     if len(named) == 1 and isinstance(licence := next(iter(named)), str):
-        return licence
+        return _check_licence(licence, out, "The card of the imported results said so: name another with --licence.")
     told = ", ".join(sorted(str(name) for name in named if name)) or "none"
     raise ConfigError(
         f"Exporting failed for {out}: expected the licence of the imported results, got {told} from their files. "
         "Name it with --licence."
     )
+
+
+def _check_licence(licence: str, out: Path, advice: str) -> str:
+    """Make sure that a licence is spelled as SPDX expressions are, which YAML and JSON hold as they are."""
+    if not re.fullmatch(r"(?=.{1,200}\Z)[A-Za-z0-9(][A-Za-z0-9.+()-]*( [A-Za-z0-9.+()-]+)*", licence):
+        raise ConfigError(
+            f"Exporting failed for {out}: expected a licence of letters, digits, single spaces and . + - ( ), at most "
+            f"200 of them, got {reprlib.repr(licence)}. {advice}"
+        )
+    return licence
 
 
 def card_text(facts: CardFacts) -> str:

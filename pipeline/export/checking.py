@@ -2,25 +2,24 @@
 
 import itertools
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, get_args
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.analysis.result_files import MISSING_FILE, SWEEP_FILE, read_json
+from pipeline.analysis.json_files import read_json
+from pipeline.analysis.result_files import MISSING_FILE, SWEEP_FILE
 from pipeline.errors import IncompleteError, ResultsError, StorageError
 from pipeline.export.compression import compression_of, open_text
 from pipeline.export.dataset import FileForm, Format, ResultInventory, ResultStore, files_of, group_units, make_tasks
 from pipeline.export.files import FileTask
-from pipeline.export.folder import CHECKSUM_FILE
+from pipeline.export.listing import AGAIN, CHECKSUM_FILE, check_listing, read_listing
 from pipeline.export.parquet_files import ParquetTask
 from pipeline.export.side_files import Group, KeyStyle, SweepPlan
-from pipeline.files import sha256_of
 
 _CACHE_BYTES = 256 << 20
-_AGAIN = "Export it again."
 
 
 def check_export(plan: SweepPlan, store: ResultStore, inventory: ResultInventory, out: Path) -> Iterator[str]:
@@ -39,11 +38,12 @@ def check_export(plan: SweepPlan, store: ResultStore, inventory: ResultInventory
         ResultsError: the folder is no export of robust201.
     """
     try:
-        names = read_listing(out)
+        listing = read_listing(out)
     except UnicodeDecodeError as error:
-        yield f"Verifying failed for {out / CHECKSUM_FILE}: expected a listing, got other content ({error}). {_AGAIN}"
+        yield f"Verifying failed for {out / CHECKSUM_FILE}: expected a listing, got other content ({error}). {AGAIN}"
         return
-    yield from _check_listing(out, names)
+    yield from check_listing(out, listing)
+    names = listing.digests
     try:
         form = _read_form(out, names)
     except ResultsError as error:
@@ -51,22 +51,6 @@ def check_export(plan: SweepPlan, store: ResultStore, inventory: ResultInventory
         return
     groups = group_units(plan, inventory)
     yield from _check_groups(out, names, form, groups, (plan, store, inventory))
-
-
-def read_listing(out: Path) -> dict[str, str]:
-    """SHA-256 by name of the files that an export listed.
-
-    Raises:
-        ResultsError: there is no listing.
-        UnicodeDecodeError: it is no text.
-    """
-    try:
-        lines = (out / CHECKSUM_FILE).read_text(encoding="utf-8").splitlines()
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise ResultsError(
-            f"Verifying failed for {out}: expected a whole export with {CHECKSUM_FILE}, got none. Export it again."
-        ) from error
-    return {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
 
 
 def _read_form(out: Path, names: Iterable[str]) -> FileForm:
@@ -78,36 +62,9 @@ def _read_form(out: Path, names: Iterable[str]) -> FileForm:
     if style not in get_args(KeyStyle) or not (round_to is None or isinstance(round_to, int)):
         raise ResultsError(
             f"Verifying failed for {out / SWEEP_FILE}: expected a file with key_style and round_to, got none, or "
-            f"{style} and {round_to}. {_AGAIN}"
+            f"{style} and {round_to}. {AGAIN}"
         )
     return FileForm(style, round_to, compression, _CACHE_BYTES)  # type: ignore[arg-type]
-
-
-def count_files(out: Path) -> int:
-    """Count the files of an export that its listing names; 0 where it cannot be read, which `check_export` tells."""
-    try:
-        return sum(1 for line in (out / CHECKSUM_FILE).read_text(encoding="utf-8").splitlines() if line.strip())
-    except (OSError, ValueError):
-        return 0
-
-
-def _check_listing(out: Path, names: Mapping[str, str]) -> Iterator[str]:
-    for name, digest in names.items():
-        path = out / name
-        try:
-            if not path.is_file():
-                yield f"Verifying failed for {path}: expected a file, got none. {_AGAIN}"
-            elif sha256_of(path) != digest:
-                yield f"Verifying failed for {path}: expected the SHA-256 of {CHECKSUM_FILE}, got another. {_AGAIN}"
-        except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
-            yield f"Verifying failed for {path}: expected a file that can be read, got {error}. {_AGAIN}"
-    for path in sorted(out.rglob("*")):
-        place = path.relative_to(out)
-        # What begins with a dot is no part of the dataset: indexes of readers, the folders of version control.
-        hidden = any(part.startswith(".") for part in place.parts)
-        if not hidden and path.is_file() and place.as_posix() not in {*names, CHECKSUM_FILE}:
-            told = f"expected no file that {CHECKSUM_FILE} does not list, got one"
-            yield f"Verifying failed for {path}: {told}. Remove it, or export into a new folder."
 
 
 def _check_groups(
@@ -144,7 +101,7 @@ def _check_groups(
             yield f"Verifying failed for {group.dataset} {group.key} of {out}: {error}"
     for name in sorted(expected.symmetric_difference(listed)):
         got = "none" if name in expected else "one that the shards do not have"
-        yield f"Verifying failed for {out / name}: expected it as the shards have it, got {got}. {_AGAIN}"
+        yield f"Verifying failed for {out / name}: expected it as the shards have it, got {got}. {AGAIN}"
 
 
 def _check_task(out: Path, task: FileTask | ParquetTask) -> Iterator[str]:
@@ -154,7 +111,7 @@ def _check_task(out: Path, task: FileTask | ParquetTask) -> Iterator[str]:
         difference = f"(reading it failed: {error})"
     if difference is not None:
         told = f"expected the values of the shards, got others {difference}"
-        yield f"Verifying failed for {out / task.name}: {told}. {_AGAIN}"
+        yield f"Verifying failed for {out / task.name}: {told}. {AGAIN}"
 
 
 def _text_differs(task: FileTask) -> str | None:

@@ -30,7 +30,8 @@ from pipeline.export.card import (
 )
 from pipeline.export.compression import Compression
 from pipeline.export.files import FileTask, RowSelection
-from pipeline.export.folder import CHECKSUM_FILE, ExportFolder, WrittenFile, refuse_other_sweeps
+from pipeline.export.folder import ExportFolder, WrittenFile, refuse_other_sweeps
+from pipeline.export.listing import CHECKSUM_FILE
 from pipeline.export.pool import POOL_CACHE_BYTES, write_files
 from pipeline.export.side_files import (
     IMPORTED_ROWS_FILE,

@@ -8,18 +8,16 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from pipeline.analysis.json_index import INDEX_FOLDER
 from pipeline.analysis.result_files import SWEEP_FILE
 from pipeline.errors import InputError
 from pipeline.export.compression import Compression, compressing
-from pipeline.files import atomic_write, make_folder, sha256_of, write_text
-from pipeline.records import IMPORTED
-
-CHECKSUM_FILE = "SHA256SUMS"
-"""Listing that ``sha256sum -c`` reads; it is written last, so a folder that has it holds a whole export."""
+from pipeline.export.listing import CHECKSUM_FILE, is_below
+from pipeline.files import atomic_write, load_json, make_folder, sha256_of, visible_entries, write_text
+from pipeline.records import IMPORTED, canonical_json
 
 JOURNAL_FILE = ".export-journal.json"
 """Names of the files that an export in progress owns, and a line for each that is finished; there only until the
@@ -102,17 +100,25 @@ def refuse_other_sweeps(path: Path, told: Mapping[str, Any]) -> None:
         told: how the numbers to be exported came about: ``name`` and ``protocols``, as sweep.json tells.
 
     Raises:
-        InputError: the export there is of a sweep of another name, or one of them is of imported results.
+        InputError: the export there is of a sweep of another name, one of them is of imported results, or they have no
+            protocol in common: a sweep with one more strength, architecture, dataset or key has the others'.
     """
     try:
-        earlier = json.loads((path / SWEEP_FILE).read_text(encoding="utf-8"))["sweep"]
+        earlier = load_json(path / SWEEP_FILE)["sweep"]
         held, wanted = _describe_sweep(earlier), _describe_sweep(told)
+        marks = _protocol_marks(earlier), _protocol_marks(told)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return  # none is there, or a damaged one, which tells nothing and is written anew
     if held != wanted:
         raise InputError(
             f"Exporting failed for {path}: expected a new folder or an earlier export of {wanted}, got an export of "
             f"{held}, whose files would be removed. Choose another folder, or delete this one first."
+        )
+    if all(marks) and marks[0].isdisjoint(marks[1]):
+        raise InputError(
+            f"Exporting failed for {path}: expected a new folder or an earlier export of {wanted}, got an export of "
+            "the same name but of other protocols, whose files would be removed. Choose another folder, or delete this "
+            "one first."
         )
 
 
@@ -121,6 +127,15 @@ def _describe_sweep(told: Mapping[str, Any]) -> str:
     # A sweep that took imported results lists its own protocols too.
     imported = bool(protocols) and all(protocol.get("protocol") == IMPORTED for protocol in protocols)
     return f"the {'imported results' if imported else 'sweep'} {told['name']!r}"
+
+
+def _protocol_marks(told: Mapping[str, Any]) -> set[str]:
+    """What tells protocols apart; of imported results the hashes of the files read, whoever read them."""
+    marks: set[str] = set()
+    for protocol in told["protocols"]:
+        imported = protocol.get("protocol") == IMPORTED
+        marks |= set(map(str, protocol["files"].values())) if imported else {canonical_json(protocol)}
+    return marks
 
 
 class ExportFolder:
@@ -154,9 +169,7 @@ class ExportFolder:
         owned = self._earlier | {CHECKSUM_FILE} if self._earlier else set()
         foreign = sorted(name for name in {*planned, CHECKSUM_FILE} if (path / name).exists() and name not in owned)
         if not self._earlier:
-            foreign += sorted(
-                entry.name for entry in path.iterdir() if entry.name[0] != "." and entry.name not in foreign
-            )
+            foreign += [name for name in visible_entries(path) if name not in foreign]
         if foreign:
             raise InputError(
                 f"Exporting failed for {path}: expected a new folder or an earlier export, got {len(foreign)} files "
@@ -231,21 +244,22 @@ def _listed_files(path: Path) -> tuple[set[str], list[WrittenFile]]:
     finished: list[WrittenFile] = []
     journal, checksums = path / JOURNAL_FILE, path / CHECKSUM_FILE
     if journal.is_file():
-        for line in journal.read_text(encoding="utf-8").splitlines():
+        for line in journal.read_text(encoding="utf-8", errors="replace").splitlines():
             content = _parse_line(line)
             if isinstance(content, list):
-                names += content
-            elif isinstance(content, dict):
+                names += [name for name in content if isinstance(name, str)]
+            elif isinstance(content, dict) and content.keys() == WrittenFile.__annotations__.keys():
                 finished.append(WrittenFile(**content))
     if checksums.is_file():
-        names += [line.partition("  ")[2] for line in checksums.read_text(encoding="utf-8").splitlines()]
+        lines = checksums.read_text(encoding="utf-8", errors="replace").splitlines()
+        names += [line.partition("  ")[2] for line in lines]
     # The listing may have been edited: only files below the folder are ever removed.
-    inside = {name for name in names if name and not PurePosixPath(name).is_absolute() and ".." not in Path(name).parts}
+    inside = {name for name in names if is_below(name)}
     return inside, [file for file in finished if file.name in inside and file.recipe]
 
 
 def _parse_line(line: str) -> Any:
     try:
         return json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None  # a kill left half of the last line

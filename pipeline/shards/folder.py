@@ -13,7 +13,6 @@ logs/                                           what workers did, one file each 
 """
 
 import hashlib
-import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.errors import ConfigError, FormatVersionError, InputError, ShardDamagedError, StorageError
-from pipeline.files import make_folder, remove_leftovers, write_text
+from pipeline.files import load_json, make_folder, remove_leftovers, write_text
 from pipeline.records import canonical_json
 from pipeline.shards.object_place import ObjectPlace, folder_of
 from pipeline.shards.places import SHA_DIGITS, SHARD_NAME, HashingStream, LocalPlace, ShardPlace
@@ -74,7 +73,7 @@ class ResultsFolder:
     def shards_url(self) -> str:
         """URL below which the shards lie; empty for the folder itself."""
         try:
-            payload = json.loads((self.root / "format.json").read_text(encoding="utf-8"))
+            payload = load_json(self.root / "format.json")
             return str(payload.get("shards", ""))
         except (FileNotFoundError, NotADirectoryError):
             return ""
@@ -122,7 +121,7 @@ class ResultsFolder:
         """
         form = self.root / "format.json"
         try:
-            payload = json.loads(form.read_text(encoding="utf-8"))
+            payload = load_json(form)
             name, version = payload["format"], payload["version"]
         except (FileNotFoundError, NotADirectoryError) as error:
             inside = next(iter(sorted(self.root.glob("*/format.json"))), None)

@@ -3,7 +3,6 @@
 1.6 million evaluations take under 200 MB: 33 bytes a row, and about 400 a unit.
 """
 
-import json
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from copy import copy
@@ -17,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.errors import IncompleteError
+from pipeline.errors import IncompleteError, StorageError
+from pipeline.files import load_json
 from pipeline.measurements import COLUMNS
 from pipeline.measurements import columns_of as measurements_columns
 from pipeline.records import Part, Unit, is_imported
@@ -296,11 +296,23 @@ class Inventory:
         return dict(counts)
 
     def protocol(self, digest: str) -> Mapping[str, Any]:
-        """Payload of a protocol that rows name; empty where the folder does not know it."""
+        """Payload of a protocol that rows name; empty where the folder does not know it.
+
+        Raises:
+            StorageError: its file is damaged.
+        """
         path = None if self._protocols is None else self._protocols / f"{digest}.json"
         if path is None or not path.is_file():
             return {}
-        payload: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            payload = load_json(path)
+        except ValueError:
+            payload = None
+        if not isinstance(payload, dict):
+            raise StorageError(
+                f"Reading a protocol failed for {path}: expected a JSON object, got something else. Delete the file, "
+                "and run the sweep, or import the dataset, again: that writes it anew."
+            )
         return payload
 
     def place(self, row: int) -> tuple[str, int]:

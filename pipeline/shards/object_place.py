@@ -12,6 +12,7 @@ import hashlib
 import io
 import math
 import os
+import re
 import tempfile
 import threading
 import time
@@ -20,7 +21,6 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar, cast
-from urllib.parse import urlsplit
 
 import fsspec
 from fsspec.core import url_to_fs
@@ -63,13 +63,21 @@ def check_url(url: str) -> str:
             "expected a plain URL such as s3://bucket/prefix, got one of several joined by '::'. A cache in between "
             "would hide the shards of other writers; name the store itself."
         )
+    authority = rest.partition("/")[0]
+    if re.search(":.*@", rest or url) or (
+        scheme in _WITHOUT_FOLDERS and re.search("[:@]", authority) and not _is_azure(url)
+    ):
+        raise ValueError(
+            "expected a URL without a user or password, got one with. Let the library find them in the environment or "
+            "in its own files, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+        )
+    if re.search("[?#]", url) or not url.isprintable():
+        raise ValueError(
+            "expected a URL of printable characters such as s3://bucket/prefix, got one with a query, a fragment or "
+            "such a character. Leave out what begins with '?' or '#': options are set in the library's own files."
+        )
     if not separator or not rest.strip("/"):
         raise ValueError(f"expected a URL such as s3://bucket/prefix, got {url!r}. A folder is file:///FOLDER.")
-    if urlsplit(url).password is not None:
-        raise ValueError(
-            "expected a URL without a password, got one with. Let the library find it in the environment or in its own "
-            "files, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
-        )
     if scheme == "memory":
         raise ValueError(
             "expected a store that every process reaches, got memory://, which each process has for itself: what "
@@ -81,6 +89,11 @@ def check_url(url: str) -> str:
     if scheme in {"file", "local"} and not rest.startswith("/"):
         raise ValueError(f"expected an absolute path after file://, got {rest!r}. Write file:///FOLDER.")
     return f"{scheme}://{rest.rstrip('/')}"
+
+
+def _is_azure(url: str) -> bool:
+    """Whether a URL has the form of Azure's, in which ``@`` stands between container and account."""
+    return re.match(r"(abfss?|az)://[\w-]+@[\w.-]+(/|\Z)", url) is not None
 
 
 def _usual_schemes() -> list[str]:

@@ -83,28 +83,45 @@ def find_token() -> str | None:
         The token, or None where there is none.
 
     Raises:
-        ConfigError: RAY_AUTH_TOKEN_PATH names a file that cannot be read or is empty.
+        ConfigError: the file cannot be read, holds no token, or is not there though RAY_AUTH_TOKEN_PATH names it; or
+            what it or the variable holds cannot be a token.
     """
     token = os.environ.get("RAY_AUTH_TOKEN", "").strip()
     if token:
+        if not _is_token(token):
+            raise ConfigError(
+                "Reading the token failed for RAY_AUTH_TOKEN: expected one line of printable ASCII characters, got "
+                "others among them. Correct the variable, or unset it to use ~/.ray/auth_token."
+            )
         return token
     named, path = os.environ.get("RAY_AUTH_TOKEN_PATH"), token_file()
     try:
         token = path.read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
-        if named:
-            raise _bad_token_file(path, str(getattr(error, "strerror", None) or error)) from error
-        return None
-    if named and not token:
+        if isinstance(error, FileNotFoundError | NotADirectoryError) and not named:
+            return None
+        raise _bad_token_file(path, str(getattr(error, "strerror", None) or error)) from error
+    if not token:
         raise _bad_token_file(path, "an empty file")
-    return token or None
+    if not _is_token(token):
+        raise _bad_token_file(path, "something else than one line of printable ASCII characters")
+    return token
+
+
+def _is_token(text: str) -> bool:
+    """Whether a text can be sent in the header of a request."""
+    return text.isascii() and text.isprintable()
 
 
 def _bad_token_file(path: Path, got: str) -> ConfigError:
-    return ConfigError(
-        f"Reading the token failed for {path}: expected the file that RAY_AUTH_TOKEN_PATH names, got {got}. "
-        "Correct the variable, or unset it to use ~/.ray/auth_token."
-    )
+    if os.environ.get("RAY_AUTH_TOKEN_PATH"):
+        what, advice = (
+            "the file that RAY_AUTH_TOKEN_PATH names",
+            "Correct the variable, or unset it to use ~/.ray/auth_token",
+        )
+    else:
+        what, advice = "a file with a token", "Delete it, and make another: (umask 077; ray get-auth-token --generate)"
+    return ConfigError(f"Reading the token failed for {path}: expected {what}, got {got}. {advice}.")
 
 
 def check_access(address: str, token: str | None, *, insecure: bool = False) -> Access:

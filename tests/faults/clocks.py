@@ -39,6 +39,6 @@ def _look(trial: Trial, *, is_running: bool) -> None:
     command = trial.start("status", str(trial.results), "--json")
     trial.finish(command, {0})
     state = json.loads(command.text())
-    for name in ("units_per_second", "seconds_left", "worker_seconds"):
+    for name in ("evaluations_per_second", "seconds_left", "worker_seconds"):
         trial.fail_unless((state[name] or 0) >= 0, f"{name} is {state[name]}")
     trial.fail_unless(is_running or not state["running"], "a run that has ended counts as running")

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import psutil
 
+from pipeline.console import show_count
 from pipeline.files import WRITE_STEPS
 from tests.faults.processes import is_ray, is_raylet, kill
 from tests.faults.trial import N_UNITS, Command, Trial
@@ -36,7 +37,8 @@ def kill_worker(trial: Trial) -> None:
             break
         trial.wait_for_shards(shards + 2, command)
     trial.finish(command, {0})
-    trial.fail_unless(f"{trial.injected['workers killed']} workers died" in command.text(), "the deaths are not told")
+    told = f"{show_count(trial.injected['workers killed'], 'worker')} died"
+    trial.fail_unless(told in command.text(), "the deaths are not told")
 
 
 def kill_driver(trial: Trial) -> None:
