@@ -34,7 +34,7 @@ def export(
     ] = None,
     partial: Annotated[bool, typer.Option("--partial", help="Write what there is, and say what is missing.")] = False,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Files written at once, one a process (the CPUs, up to 8)")
+        int | None, typer.Option(min=1, help="Files written at once, one a process (the CPUs, as far as 1.5 GB go)")
     ] = None,
 ) -> None:
     """Write `<dataset>/<key>_<measurement>.json` and meta.json from the shards of a complete sweep."""
@@ -42,7 +42,7 @@ def export(
     from pipeline.export import export_dataset, parse_key_style
     from pipeline.export.compression import parse_compression
     from pipeline.export.dataset import Format
-    from pipeline.export.pool import MAX_PROCESSES, default_processes
+    from pipeline.export.pool import default_processes, most_processes
     from pipeline.imported_plan import load_any_plan
     from pipeline.shards import ShardStore
 
@@ -54,9 +54,9 @@ def export(
             "Exporting failed for --no-json: expected --parquet with it, got neither. Ask for one of them."
         )
     planned, store = load_any_plan(results), ShardStore.open(results)
-    if processes is not None and processes > MAX_PROCESSES:
-        console.say(f"{processes} processes may hold more than 1.5 GB together; up to {MAX_PROCESSES} do not.")
     inventory = store.inventory(verify="all", on_damage="raise")
+    if processes is not None and processes > (most := most_processes(parquet=parquet)):
+        console.say(f"{processes} processes may hold more than 1.5 GB together; up to {most} do not.")
     with console.counting("Exporting rows") as progress:
         report = export_dataset(
             planned,
@@ -69,7 +69,7 @@ def export(
             formats=formats,
             licence=licence,
             partial=partial,
-            processes=processes or default_processes(),
+            processes=processes or default_processes(parquet=parquet),
             progress=progress,
         )
     raise typer.Exit(console.show_export(report))
