@@ -21,7 +21,11 @@ _ROWS_AT_ONCE = 16
 
 
 def holds(path: Path, measure: str) -> bool:
-    """Whether a file has a measurement."""
+    """Whether a file has a measurement.
+
+    Raises:
+        ResultsError: the file is damaged.
+    """
     with _naming(path):
         return set(_COLUMNS.get(measure, (measure,))) <= set(pq.read_schema(path).names)
 
@@ -83,7 +87,11 @@ def iter_rows(path: Path, measure: str, architecture: int | None = None) -> Iter
 
 
 def read_strengths(path: Path) -> tuple[float, ...]:
-    """Strengths of a file, ascending."""
+    """Strengths of a file, ascending: those of its first row group, which holds whole units.
+
+    Raises:
+        ResultsError: the file is damaged.
+    """
     with _naming(path), pq.ParquetFile(path) as file:
         strengths = file.read_row_group(0, ["strength"], use_threads=False)["strength"].to_pylist()
     return tuple(sorted(set(strengths)))

@@ -70,6 +70,7 @@ class RobustnessDataset:
 
         Raises:
             ResultsError: there is no such folder, or no sound meta.json in it.
+            FormatVersionError: sweep.json is of a format that this version does not know.
         """
         self.files = ResultFiles(Path(path))
         self.path = self.files.path

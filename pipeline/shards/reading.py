@@ -74,6 +74,10 @@ class RowReader:
             shard: name of the shard.
             group: position of the row group.
             columns: names of columns; None for all.
+
+        Raises:
+            ShardDamagedError: its pages are not whole.
+            StorageError: the shard vanished, or cannot be read now.
         """
         place = shard, group, columns
         if place in self._tables:
@@ -108,6 +112,10 @@ class RowReader:
 
         Returns:
             Arrays by column; they share no memory with the cache.
+
+        Raises:
+            ShardDamagedError: the shard is not whole.
+            StorageError: it vanished, or cannot be read now.
         """
         group, row = self.locate(shard, position)
         table = self.row_group(shard, group, frozenset(columns) | set(LOCATING_COLUMNS))
