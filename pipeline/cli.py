@@ -4,12 +4,14 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
 
 from pipeline import __version__, console
-from pipeline.cli_dataset import add_dataset_verbs
+from pipeline.cli_dataset import compare, export, import_json, verify
+from pipeline.cli_help import ABOUT, DOWNLOADS, ENDING, RUN, Results, Sweep, add_verbs
 from pipeline.cli_look import AsJson, doctor, logs, print_json, status
 from pipeline.cli_plot import plot
 from pipeline.cli_submit import submit_app
@@ -23,16 +25,9 @@ app = typer.Typer(
     name="robust201",
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Robustness evaluation of the whole NAS-Bench-201 space: sweep, shards, resume, JSON dataset.",
-    epilog="Exit codes: 0 complete; 2 bad input, nothing started; 3 incomplete, interrupted or failed; 4 storage.",
+    help=ABOUT,
+    epilog=ENDING,
 )
-app.add_typer(submit_app)
-for verb in (train, status, logs, doctor, plot):
-    app.command()(verb)
-add_dataset_verbs(app)
-
-SweepFile = Annotated[Path, typer.Argument(help="The sweep YAML (see jobs/ and docs/configuration.md).")]
-ResultsFolder = Annotated[Path, typer.Argument(help="A results folder, as named by `results` in the sweep YAML.")]
 Architectures = Annotated[
     str | None, typer.Option(help="Indices, ranges and cell strings, separated by commas, such as 0-99,309.")
 ]
@@ -72,7 +67,6 @@ def _options(
     del version
 
 
-@app.command()
 def meta(
     key_style: Annotated[str, typer.Option(help="paper (pgd) or published (pgd@Linf).")] = "paper",
 ) -> None:
@@ -84,16 +78,15 @@ def meta(
     )
 
 
-@app.command()
 def plan(
-    sweep: SweepFile,
+    sweep: Sweep,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan without reading images or weights.")] = False,
     save: Annotated[
         bool, typer.Option("--save", help="Keep the plan and the images in the results folder, for `run --share`.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Count a sweep's units and evaluations, and estimate bytes and GPU-hours."""
+    """Count a sweep's units and evaluations, estimate bytes and GPU-hours, and check its inputs."""
     from pipeline.inputs import Inputs
     from pipeline.plan import assumed_facts, make_plan
     from pipeline.sweep import prepare_sweep
@@ -115,13 +108,12 @@ def plan(
     if save:
         console.say(
             f"Kept the plan and the images in {config.results}. Next, on each machine: "
-            f"robust201 run {sweep} --share I/N"
+            f"robust201 run {quote(str(sweep))} --share I/N"
         )
 
 
-@app.command()
 def run(
-    sweep: SweepFile,
+    sweep: Sweep,
     architectures: Architectures = None,
     datasets: Datasets = None,
     keys: Keys = None,
@@ -136,7 +128,7 @@ def run(
         bool, typer.Option("--requeue", help="In a Slurm array: queue the task again if its time limit drained it.")
     ] = False,
 ) -> None:
-    """Evaluate what a sweep still misses; run it again after any interruption."""
+    """Evaluate what a sweep still misses, on Ray or in this process; run it again after any interruption."""
     from pipeline.executors import check_device, make_executor
     from pipeline.share_run import run_share
     from pipeline.shares import Share
@@ -168,9 +160,8 @@ def run(
     raise typer.Exit(code)
 
 
-@app.command()
 def compact(
-    results: ResultsFolder,
+    results: Results,
     grace_hours: Annotated[float, typer.Option(min=0, help="Hours before merged inputs are deleted.")] = 24.0,
 ) -> None:
     """Merge small shards into large ones; safe while a run goes on."""
@@ -185,12 +176,11 @@ def compact(
         raise typer.Exit(4)
 
 
-@app.command()
 def merge(
-    sources: Annotated[list[Path], typer.Argument(help="Result folders to join.")],
+    sources: Annotated[list[Path], typer.Argument(metavar="RESULTS", help="Results folders to join.")],
     into: Annotated[Path, typer.Option("--into", help="The folder that receives them; made if absent.")],
 ) -> None:
-    """Join the results of several clusters: afterwards status and export see one sweep."""
+    """Join results folders of several clusters; status and export then see one sweep."""
     from pipeline.sweep import merge_results
 
     report, other_plans = merge_results(sources, into)
@@ -202,7 +192,6 @@ def merge(
     raise typer.Exit(4 if report.conflicts else 0)
 
 
-@app.command()
 def report(
     dataset: Annotated[
         Path,
@@ -210,23 +199,27 @@ def report(
             metavar="DATASET", help="A folder that export wrote, its parquet folder, or the published dataset."
         ),
     ],
-    out: Annotated[Path | None, typer.Option("--out", help="The HTML file; beside the dataset if absent.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The HTML file; DATASET-report.html if absent.")] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Large files read at once, one a process; the CPUs, up to 8, if absent.")
+    ] = None,
 ) -> None:
-    """Write one self-contained HTML file with figures, tables and an explorer of an exported dataset."""
+    """Write one HTML file with figures, tables and a cell explorer of an exported dataset; needs no network."""
     from pipeline.analysis.reader import RobustnessDataset
     from pipeline.analysis.report import write_report
+    from pipeline.export.pool import default_processes
 
-    typer.echo(write_report(RobustnessDataset(dataset), out or dataset.with_name(f"{dataset.name}-report.html")))
+    page = out or dataset.with_name(f"{dataset.name}-report.html")
+    typer.echo(write_report(RobustnessDataset(dataset), page, processes=processes or default_processes()))
 
 
-@app.command()
 def fetch(
-    name: Annotated[str, typer.Argument(help="cifar10, cifar100, CIFAR-10-C, CIFAR-100-C, imagecorruptions-frost, …")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help=DOWNLOADS)],
     to: Annotated[
-        Path, typer.Option("--to", envvar="ROBUST201_DATA", help="Data folder (default: $ROBUST201_DATA).")
+        Path, typer.Option("--to", envvar="ROBUST201_DATA", help="Data folder; the dataset gets a folder in it.")
     ] = Path("data"),
 ) -> None:
-    """Download a dataset: resumed after an interruption, verified before it is visible."""
+    """Download a dataset, or say where to get it; resumed after an interruption, verified before it is visible."""
     from pipeline.datasets.fetch import fetch as fetch_dataset
 
     with console.download_progress(name) as progress:
@@ -234,9 +227,10 @@ def fetch(
     typer.echo(folder)
 
 
-@app.command("import-weights")
 def import_weights(
-    source: Annotated[Path, typer.Argument(help="An archive, its split parts, or a folder of state_dicts.")],
+    source: Annotated[
+        Path, typer.Argument(metavar="SOURCE", help="An archive, its split parts, or a folder of state_dicts.")
+    ],
     to: Annotated[Path, typer.Option("--to", help="The checkpoint store to fill; made if absent.")],
     architectures: Architectures = None,
     datasets: Datasets = None,
@@ -269,9 +263,10 @@ def import_weights(
     raise typer.Exit(console.show_import(report, to))
 
 
-@app.command()
 def corrupt(
-    out: Annotated[Path, typer.Argument(help="Folder for the .npy files, in the layout of CIFAR-10-C.")],
+    out: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder for the .npy files, in the layout of CIFAR-10-C.")
+    ],
     dataset: Annotated[str, typer.Option(help="Dataset whose test images are corrupted.")] = "digits",
     path: Annotated[Path | None, typer.Option(help="Where its images lie.")] = None,
     form: Annotated[str | None, typer.Option(help="Form of the files; found out if absent.")] = None,
@@ -285,7 +280,7 @@ def corrupt(
         bool, typer.Option("--check-published", help="Compare the deterministic ones with the published MD5s instead.")
     ] = False,
 ) -> None:
-    """Write corrupted images with the constants of CIFAR-C, deterministic in their seed."""
+    """Generate corrupted images with the constants of CIFAR-C, deterministic in their seed."""
     from pipeline.corrupting import corrupt_dataset
 
     with console.counting("Corrupting") as progress:
@@ -307,7 +302,6 @@ def corrupt(
     raise typer.Exit(0 if sound else 3)
 
 
-@app.command()
 def demo(
     out: Annotated[Path, typer.Option("--out", help="Folder for results, dataset and figures.")] = Path("runs/demo"),
 ) -> None:
@@ -327,3 +321,13 @@ def demo(
         ("plots", outcome.plots[0].parent),
     ):
         typer.echo(f"{what}: {place}")
+
+
+add_verbs(
+    app,
+    *(demo, doctor, fetch, import_weights, train, corrupt),
+    *(plan, run, status, logs, compact, merge),
+    *(verify, export, compare, import_json, meta),
+    *(report, plot),
+)
+app.add_typer(submit_app, rich_help_panel=RUN)

@@ -6,38 +6,34 @@ from typing import Annotated
 import typer
 
 from pipeline import console
+from pipeline.cli_help import Results
 from pipeline.cli_look import AsJson, print_json
-
-_ResultsFolder = Annotated[Path, typer.Argument(help="A results folder, as named by `results` in the sweep YAML.")]
-
-
-def add_dataset_verbs(app: typer.Typer) -> None:
-    """Add the verbs of this room to the command line."""
-    for verb in (export, verify, compare):
-        app.command()(verb)
-    app.command("import-json")(import_json)
 
 
 def export(
-    results: _ResultsFolder,
-    out: Annotated[Path, typer.Argument(help="Folder of the JSON dataset.")],
+    results: Results,
+    out: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder to write; made if absent.")],
     key_style: Annotated[str, typer.Option(help="paper (pgd) or published (pgd@Linf).")] = "paper",
-    round_to: Annotated[int | None, typer.Option("--round", min=1, max=17, help="Decimals; 3 as published.")] = None,
-    compress: Annotated[str | None, typer.Option(help="gz or zst: .json.gz or .json.zst files of results.")] = None,
+    round_to: Annotated[
+        int | None, typer.Option("--round", min=1, max=17, help="Decimals in JSON; 3 as published, all if absent.")
+    ] = None,
+    compress: Annotated[str | None, typer.Option(help="gz or zst: .json.gz or .json.zst files.")] = None,
     parquet: Annotated[
-        bool, typer.Option("--parquet/--no-parquet", help="Analysis-ready Parquet files, below parquet/.")
+        bool, typer.Option("--parquet/--no-parquet", help="Analysis-ready Parquet files, in parquet/.")
     ] = False,
-    json_files: Annotated[bool, typer.Option("--json/--no-json", help="The published layout.")] = True,
+    json_files: Annotated[bool, typer.Option("--json/--no-json", help="JSON in the published layout.")] = True,
     licence: Annotated[
         str | None,
-        typer.Option(help="SPDX identifier of the dataset's licence, for its card (mit; imported: that of its card)."),
+        typer.Option(
+            help="SPDX identifier for the dataset card; mit, or what an imported dataset's card says, if absent."
+        ),
     ] = None,
     partial: Annotated[bool, typer.Option("--partial", help="Write what there is, and say what is missing.")] = False,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Files written at once, one a process (the CPUs, as far as 1.5 GB go)")
+        int | None, typer.Option(min=1, help="Files written at once; the CPUs, as far as 1.5 GB go, if absent.")
     ] = None,
 ) -> None:
-    """Write `<dataset>/<key>_<measurement>.json` and meta.json from the shards of a complete sweep."""
+    """Write the dataset of a complete sweep: JSON in the published layout, Parquet if asked for, card and checksums."""
     from pipeline.errors import ConfigError
     from pipeline.export import export_dataset, parse_key_style
     from pipeline.export.compression import parse_compression
@@ -76,7 +72,7 @@ def export(
 
 
 def verify(
-    results: _ResultsFolder,
+    results: Results,
     exported: Annotated[
         Path | None, typer.Option("--export", help="An export of these results, to be compared file by file.")
     ] = None,
@@ -85,7 +81,7 @@ def verify(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check every shard's hash, every row's invariants, duplicates, gaps, and an export; 3 if sound but unfinished."""
+    """Check every shard's hash, every row, what is missing, and an export; ends with 3 if sound but unfinished."""
     from pipeline.verifying import verify_results
 
     with console.counting("Verifying shards") as progress:
@@ -94,13 +90,15 @@ def verify(
 
 
 def compare(
-    first: Annotated[Path, typer.Argument(help="A results folder, an exported dataset or the published one.")],
-    second: Annotated[Path, typer.Argument(help="Another.")],
+    first: Annotated[
+        Path, typer.Argument(metavar="A", help="A results folder, an exported dataset or the published one.")
+    ],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another.")],
     tolerance: Annotated[float, typer.Option(min=0, help="Largest difference of accuracy that is let pass.")] = 0.0,
     all_rows: Annotated[bool, typer.Option("--all", help="Show the rows of equal accuracies too.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the accuracies that two result sets both have; 0 within the tolerance, 3 beyond it."""
+    """Compare the accuracies that two result sets both have; ends with 3 beyond the tolerance."""
     from pipeline.comparing import compare_results
 
     report = compare_results(first, second, tolerance=tolerance)
@@ -112,10 +110,14 @@ def compare(
 
 
 def import_json(
-    dataset: Annotated[Path, typer.Argument(help="A published or exported dataset's folder, keys in either style.")],
-    results: Annotated[Path, typer.Argument(help="Results folder; made if absent, or holding an earlier import.")],
+    dataset: Annotated[
+        Path, typer.Argument(metavar="DATASET", help="A published or exported dataset's folder, keys in either style.")
+    ],
+    results: Annotated[
+        Path, typer.Argument(metavar="RESULTS", help="Results folder; made if absent, or holding an earlier import.")
+    ],
 ) -> None:
-    """Store the results of a JSON dataset as shards, to verify, compare and export them again."""
+    """Read a published or exported JSON dataset in as shards, to verify, compare and export it again."""
     from pipeline.json_import import import_json as import_from
 
     with console.counting("Importing keys") as progress:

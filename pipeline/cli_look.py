@@ -37,7 +37,7 @@ def status(
     ] = 15.0,
     as_json: AsJson = False,
 ) -> None:
-    """Show how far a sweep is, by dataset and key, from its shards (works after any crash)."""
+    """Show how far a sweep is, by dataset and key, who works on it, and the time left; also after a crash."""
     from pipeline.plan_file import load_plan
     from pipeline.shards import ShardStore
     from pipeline.status import watch_status
@@ -78,7 +78,9 @@ def _watch(read: Any, *, every: float, patience: float) -> int:
 
 
 def logs(
-    unit: Annotated[str, typer.Argument(help="A unit: its id, the beginning of one, or ARCHITECTURE/DATASET/KEY.")],
+    unit: Annotated[
+        str, typer.Argument(metavar="UNIT", help="ARCHITECTURE/DATASET/KEY, or a unit's id or the beginning of one.")
+    ],
     place: Annotated[
         Path, typer.Argument(metavar="RESULTS|SWEEP.yaml", help="Results folder or sweep YAML; else this folder.")
     ] = Path(),
@@ -103,13 +105,15 @@ def logs(
 
 
 def doctor(
-    sweep: Annotated[Path | None, typer.Argument(help="A sweep YAML whose needs are looked at too.")] = None,
+    sweep: Annotated[
+        Path | None, typer.Argument(metavar="SWEEP", help="A sweep YAML whose needs are looked at too.")
+    ] = None,
     address: Annotated[
         str | None, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="A Ray head's dashboard, http://HOST:PORT.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Look at the installation and at what a sweep needs, with a fix beside each finding."""
+    """Examine the installation and what a sweep needs, with a fix beside each finding."""
     from pipeline.doctor import examine
 
     try:

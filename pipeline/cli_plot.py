@@ -11,7 +11,7 @@ ALL = "all"
 
 
 def plot(
-    name: Annotated[str | None, typer.Argument(help="A figure of --list, or all.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A figure of --list, or all.")] = None,
     dataset: Annotated[
         Path | None,
         typer.Argument(
@@ -23,6 +23,9 @@ def plot(
         str | None, typer.Option("--dataset", help="Which of its datasets, where DATASET has several.")
     ] = None,
     file_format: Annotated[str, typer.Option("--format", help="png or svg, for all figures.")] = "png",
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Large files read at once, one a process; the CPUs, up to 8, if absent.")
+    ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the figures and what each needs.")] = False,
 ) -> None:
     """Draw one figure of an exported dataset, or all of them, as PNG or SVG."""
@@ -42,11 +45,13 @@ def plot(
         figure_row(name)
     from pipeline.analysis.plots import save_plot, save_plots
     from pipeline.analysis.reader import RobustnessDataset
+    from pipeline.export.pool import default_processes
 
+    n_processes = processes or default_processes()
     reader = RobustnessDataset(dataset)
     if name == ALL:
-        paths = save_plots(reader, out, file_format=file_format, data=data)
+        paths = save_plots(reader, out, file_format=file_format, data=data, processes=n_processes)
     else:
-        paths = [save_plot(reader, name, out, data=data)]
+        paths = [save_plot(reader, name, out, data=data, processes=n_processes)]
     for path in paths:
         typer.echo(path)

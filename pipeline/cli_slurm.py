@@ -1,6 +1,7 @@
 """`robust201 submit slurm`: a sweep as a job array."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -10,15 +11,17 @@ from pipeline.config import load_config
 
 
 def slurm(
-    sweep: Annotated[Path, typer.Argument(help="The sweep YAML; tasks read it again when they start.")],
+    sweep: Annotated[
+        Path, typer.Argument(metavar="SWEEP", help="The sweep YAML; tasks read it again when they start.")
+    ],
     results: Annotated[str | None, typer.Option(help="Results folder, in place of the sweep's.")] = None,
     tasks: Annotated[
-        int | None, typer.Option(help="Shares of the sweep, one a task (as many as sensible, at most 256)")
+        int | None, typer.Option(help="Shares of the sweep, one a task; its bundles, up to 256, if absent.")
     ] = None,
     max_parallel: Annotated[int | None, typer.Option(help="Tasks that may run at once.")] = None,
     time: Annotated[str | None, typer.Option(help="Time limit of a task, as sbatch reads it: 24:00:00.")] = None,
-    gpus_per_task: Annotated[str | None, typer.Option(help="NUMBER or TYPE:NUMBER (1, or 0 with device: cpu)")] = None,
-    cpus_per_task: Annotated[int | None, typer.Option(help="CPUs of a task (what the sweep's workers need)")] = None,
+    gpus_per_task: Annotated[str | None, typer.Option(help="NUMBER or TYPE:NUMBER; 1, or 0 with device: cpu.")] = None,
+    cpus_per_task: Annotated[int | None, typer.Option(help="CPUs of a task; what its workers need if absent.")] = None,
     mem: Annotated[str | None, typer.Option(help="Memory of a task, such as 16G.")] = None,
     partition: Annotated[str | None, typer.Option(help="Partition or partitions.")] = None,
     account: Annotated[str | None, typer.Option(help="Account that pays.")] = None,
@@ -30,7 +33,7 @@ def slurm(
     ] = None,
     drain_seconds: Annotated[
         int | None,
-        typer.Option(help="Time before its limit at which a task drains (600, or a quarter of it)"),
+        typer.Option(help="Seconds before its limit when a task drains; 600, or a quarter of the limit."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the batch file; read and submit nothing.")] = False,
 ) -> None:
@@ -55,15 +58,16 @@ def slurm(
     if dry_run:
         typer.echo(slurm_jobs.render_dry(config, sweep, options, say=console.say), nl=False)
         return
+    folder = quote(str(config.results))
     submitted = slurm_jobs.submit(config, sweep, options, say=console.say)
     if submitted is None:
-        console.say(f"Nothing is missing. Export it with: robust201 export {config.results} FOLDER")
+        console.say(f"Nothing is missing. Export it with: robust201 export {folder} DATASET")
         return
     typer.echo(submitted.job)
     what = f"{submitted.n_tasks} of {submitted.n_shares} shares, one a task"
     for line in (
         f"Submitted {submitted.n_missing} evaluations as array {submitted.job}: {what}.",
-        f"Watch it:  squeue --job {submitted.job}; robust201 status {config.results}; logs: {submitted.logs}",
+        f"Watch it:  squeue --job {submitted.job}; robust201 status {folder}; logs: {submitted.logs}",
         f"Cancel it: scancel {submitted.job}",
         "Submit again to resume; what is finished is kept.",
     ):

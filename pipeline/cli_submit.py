@@ -8,18 +8,19 @@ from typing import Annotated, Any
 import typer
 
 from pipeline import console
+from pipeline.cli_help import epilog
 from pipeline.cli_slurm import slurm
 from pipeline.errors import ConfigError, EvaluationError
 
-submit_app = typer.Typer(name="submit", help="Hand a sweep to a cluster.", no_args_is_help=True)
-submit_app.command()(slurm)
+submit_app = typer.Typer(name="submit", help="Hand a sweep to a cluster: ray or slurm.", no_args_is_help=True)
 
 
-@submit_app.command()
 def ray(
-    sweep: Annotated[Path | None, typer.Argument(help="The sweep YAML; its paths are those of the cluster.")] = None,
+    sweep: Annotated[
+        Path | None, typer.Argument(metavar="SWEEP", help="The sweep YAML; its paths are those of the cluster.")
+    ] = None,
     address: Annotated[
-        str, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="Of the head's dashboard, http://HOST:PORT.")
+        str, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="The head's dashboard, http://HOST:PORT.")
     ] = "http://127.0.0.1:8265",
     detach: Annotated[bool, typer.Option("--detach", help="Leave once the job is accepted.")] = False,
     job_id: Annotated[str | None, typer.Option(help="Id of the new job; else the sweep's name and a suffix.")] = None,
@@ -75,3 +76,7 @@ def _follow_ray_job(client: Any, job: str, address: str) -> int:
     if code:
         console.say(f"{job} ended: {ray_jobs.describe_end(ended)}. What it finished is kept; submit again to go on.")
     return code
+
+
+for verb in (ray, slurm):
+    submit_app.command(epilog=epilog(f"submit {verb.__name__}"))(verb)

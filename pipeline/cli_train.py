@@ -24,7 +24,7 @@ def train(
     threads: Annotated[int, typer.Option(min=1, help="CPU threads; the last bits of the weights depend on them.")] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
 ) -> None:
-    """Train networks by the published recipe, flips and crops as the dataset asks for, into a checkpoint store."""
+    """Train networks by the published recipe, where no published weights are, into a checkpoint store."""
     from pipeline.checkpoints.store import CheckpointStore
     from pipeline.datasets import dataset as dataset_spec
     from pipeline.datasets import load_images

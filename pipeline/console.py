@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -166,12 +167,12 @@ def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int
     for message, count in alike.most_common(10):
         say(f"failed: {count} {'part' if count == 1 else 'parts'}: {message}")
     if alike:
-        say(f"All failures by unit: robust201 status {results}")
+        say(f"All failures by unit: robust201 status {quote(str(results))}")
     if tally.complete and narrowed:
-        say(f"Complete for this selection; how far the whole sweep is: robust201 status {results}")
+        say(f"Complete for this selection; how far the whole sweep is: robust201 status {quote(str(results))}")
         return 0
     if tally.complete:
-        say(f"Complete. Export it with: robust201 export {results} FOLDER")
+        say(f"Complete. Export it with: robust201 export {quote(str(results))} DATASET")
         return 0
     if tally.abandoned:
         say(f"The deadline for stopping passed: abandoned the parts in progress of {tally.abandoned} bundles.")
@@ -260,7 +261,7 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
         from pipeline.plan_file import IMPORTED_FILE
 
         imported = (results / IMPORTED_FILE).is_file()
-        again = f"import it again with: robust201 import-json DATASET {results}"
+        again = f"import it again with: robust201 import-json DATASET {quote(str(results))}"
         computed = f"compute it again with: robust201 run SWEEP.yaml ({results})"
         say(f"What was in them counts as missing; {again if imported else computed}")
     if verdict.sound:

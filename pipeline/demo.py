@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 from pipeline.analysis.plots import save_plots
 from pipeline.analysis.reader import RobustnessDataset
@@ -71,7 +72,7 @@ def run_demo(
     if not tally.complete:
         raise IncompleteError(
             f"The demo ended early for {out}: expected every evaluation, got {len(tally.failures)} failed parts and "
-            f"{tally.remaining} evaluations not done. Go on with: robust201 demo --out {out}"
+            f"{tally.remaining} evaluations not done. Go on with: robust201 demo --out {quote(str(out))}"
         )
     say("Exporting")
     plan, store = load_plan(config.results), ShardStore.open(config.results)

@@ -5,18 +5,23 @@ import io
 import json
 import os
 import pty
+import re
+import shlex
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 import yaml
 
 from pipeline import __version__, console
 from pipeline.cli import app
+from pipeline.cli_help import EXAMPLES, PANELS
 from pipeline.scheduler import RunTally
 from pipeline.spaces import nasbench201
 from tests.conftest import REPOSITORY, Ended, MakeFields, RunCommand, WriteSweep, read_tree
@@ -45,6 +50,41 @@ def test_without_arguments_the_help_is_shown(robust201: RunCommand) -> None:
     ended = robust201()
     assert (ended.code, ended.err) == (0, "")
     assert all(verb in ended.out for verb in VERBS)
+
+
+def test_the_help_lists_every_verb_in_a_group(robust201: RunCommand) -> None:
+    assert sorted(name for names in PANELS.values() for name in names) == sorted([*VERBS, "submit"])
+    assert [line.strip("╭─╮ ") for line in robust201("--help").out.splitlines() if line.startswith("╭")] == [
+        "Options",
+        *PANELS,
+    ]
+
+
+@pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])
+def test_examples_of_the_help_are_command_lines(line: str) -> None:
+    program, *words = line.split()
+    assert program == "robust201"
+    command: Any = typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        name, *words = words
+        command = command.commands[name]
+    command.make_context(name, words)  # raises what a wrong option or a missing argument would
+
+
+def test_commands_that_are_advised_can_be_pasted(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
+) -> None:
+    results = tmp_path / "my results"
+    sweep = write_sweep(results=str(results)).rename(tmp_path / "my sweep.yaml")
+    advised = {
+        ("plan", "--save", sweep): ["run", str(sweep), "--share", "I/N"],
+        ("run", sweep): ["export", str(results), "DATASET"],
+    }
+    for arguments, words in advised.items():
+        ended = robust201(*arguments)
+        assert ended.code == 0
+        line = re.findall(r"robust201 .*", ended.err)[-1]
+        assert shlex.split(line) == ["robust201", *words]
 
 
 def test_version(robust201: RunCommand) -> None:

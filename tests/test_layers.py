@@ -68,6 +68,7 @@ LAYERS: dict[str, int] = {
         (
             "cli",
             "cli_dataset",
+            "cli_help",
             "cli_look",
             "cli_plot",
             "cli_slurm",

@@ -56,7 +56,9 @@ def test_every_pin_satisfies_its_range() -> None:
         canonicalize_name(name): version
         for name, version in re.findall(r"^([\w.-]+)==(\S+)$", (REPOSITORY / "constraints.txt").read_text(), re.M)
     }
-    for text in (*project["dependencies"], *project["optional-dependencies"]["dev"]):
+    extras = project["optional-dependencies"]
+    assert {*extras["s3"], *extras["read"]} <= {*extras["dev"]}, "the tests run with what the other extras install"
+    for text in (*project["dependencies"], *extras["dev"]):
         requirement = Requirement(text)
         assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), text
 
@@ -81,9 +83,3 @@ def test_the_papers_sweep_looks_where_fetch_puts_things(tmp_path: Path, monkeypa
         assert FORMS[DATASETS[name].forms[0]].find(DATASETS[name], section.path, "test") == fetched
         if section.corruptions is not None:
             assert section.corruptions.path == tmp_path / download(str(DATASETS[name].corruptions)).folder
-
-
-def test_links_of_the_readme_lead_somewhere() -> None:
-    for page in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md"):
-        for link in re.findall(r"\]\(([^)#:]+)\)", (REPOSITORY / page).read_text()):
-            assert (REPOSITORY / link).exists(), f"{page} links to {link}"

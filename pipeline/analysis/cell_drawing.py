@@ -3,11 +3,11 @@
 from matplotlib.axes import Axes
 from matplotlib.patches import Circle, FancyArrowPatch
 
+from pipeline.analysis.cells import NODE_NAMES
 from pipeline.analysis.palette import INK, OPERATION_COLOURS, OPERATION_LABELS
 from pipeline.spaces.nasbench201 import EDGES, OPERATIONS, parse
 
 NODES = {0: (0.0, 0.0), 1: (1.0, 0.85), 2: (1.45, -0.3), 3: (3.2, 0.0)}
-NODE_NAMES = {0: "in", 1: "1", 2: "2", 3: "out"}
 NODE_RADIUS = 0.21
 PAPER = "#ffffff"
 """What lies behind labels and in nodes; the page replaces it by its own background."""

@@ -4,6 +4,12 @@ from typing import NamedTuple
 
 from pipeline.spaces.nasbench201 import EDGES, N_NODES, OPERATIONS, format_spec, parse
 
+NODE_NAMES = ("in", "1", "2", "out")
+"""What figures call the nodes of a cell."""
+
+EDGE_LABELS = tuple(f"{NODE_NAMES[source]}→{NODE_NAMES[target]}" for source, target in EDGES)
+"""What figures call the edges of a cell, such as ``in→1``, in the order of `pipeline.spaces.nasbench201.EDGES`."""
+
 _KERNEL_AREAS = {"nor_conv_1x1": 1, "nor_conv_3x3": 9}
 
 

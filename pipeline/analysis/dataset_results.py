@@ -1,18 +1,18 @@
 """What the figures are computed from: the results of one dataset, one row an architecture."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
+from pipeline.analysis.nested_files import summarise_files
 from pipeline.analysis.reader import RobustnessDataset
-from pipeline.analysis.result_files import in_table_order, kind_of, row_of, values_by_strength
-from pipeline.analysis.value_checks import count_classes
+from pipeline.analysis.result_files import in_table_order, kind_of, row_of
 from pipeline.datasets import DATASETS
-from pipeline.errors import ResultsError
 from pipeline.records import CLEAN_STRENGTH
 
 CLEAN = "clean"
@@ -21,20 +21,6 @@ CORRUPTION = "corruption"
 
 SCORES = {CLEAN: "clean", ADVERSARIAL: "mean adversarial", CORRUPTION: "mean corruption"}
 """What architectures are ranked by, with the words for it."""
-
-
-class NestedRow(NamedTuple):
-    """One measurement of one architecture under one key at one strength.
-
-    Attributes:
-        key: the key in the paper's style.
-        strength: epsilon in units of 1/255, severity, or 0 for clean images.
-        value: as in the file, nested lists and dicts.
-    """
-
-    key: str
-    strength: float
-    value: Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,20 +32,23 @@ class DatasetResults:
         reader: the folder they come from.
         accuracies: fractions by architecture (index, ascending) and (key, strength), keys in the paper's style and in
             the order of the table of perturbations, clean as ``("clean", 0.0)``; NaN where an evaluation is missing.
+        processes: how many read large files of other measurements at once (see `pipeline.analysis.reading_pool`).
     """
 
     name: str
     reader: RobustnessDataset
     accuracies: pd.DataFrame
+    processes: int = 1
 
     @classmethod
-    def of(cls, reader: RobustnessDataset, frame: pd.DataFrame, name: str) -> "DatasetResults":
+    def of(cls, reader: RobustnessDataset, frame: pd.DataFrame, name: str, *, processes: int = 1) -> "DatasetResults":
         """Take a dataset out of a tidy frame.
 
         Args:
             reader: where the frame is from.
             frame: accuracies (see `RobustnessDataset.to_frame`).
             name: the dataset.
+            processes: see the attribute.
         """
         own = frame[(frame["dataset"] == name) & ((frame["strength"] > CLEAN_STRENGTH) | (frame["key"] == CLEAN))]
         keys = in_table_order({str(key) for key in own["key"].unique()})
@@ -69,7 +58,7 @@ class DatasetResults:
         found.sort(key=lambda column: (order[column[0]], column[1]))
         named = [(paper_key(key), float(strength)) for key, strength in found]
         wide = wide[found].set_axis(pd.MultiIndex.from_tuples(named, names=["key", "strength"]), axis=1)
-        return cls(name, reader, wide)
+        return cls(name, reader, wide, processes)
 
     @property
     def n_classes(self) -> int | None:
@@ -85,6 +74,11 @@ class DatasetResults:
         """Name the classes of the dataset, by their numbers where the names are unknown."""
         known = DATASETS[self.name].class_names if self.name in DATASETS else ()
         return list(known) if len(known) == n_classes else [str(label) for label in range(n_classes)]
+
+    @property
+    def extent(self) -> str:
+        """How many of the architectures that stand for a class there are, such as ``16 of 6,466 architectures``."""
+        return f"{len(self.accuracies):,} of {len(self.reader.non_isomorph_ids):,} architectures"
 
     @property
     def architectures(self) -> list[int]:
@@ -133,36 +127,26 @@ class DatasetResults:
         """Average a key's accuracies over its strengths, by architecture; NaN where one is missing."""
         return self.accuracies[[(key, strength) for strength in self.strengths(key)]].mean(axis=1, skipna=False)
 
-    def nested(self, measure: str) -> Iterator[NestedRow]:
-        """Go through another measurement, one architecture in memory at a time.
+    def summaries(self, measure: str) -> dict[tuple[str, float], NDArray[np.float64]]:
+        """Read what figures show of a large measurement.
 
         Args:
-            measure: such as ``"confidence"`` or ``"cm"``.
+            measure: ``"confidence"`` or ``"cm"``.
 
-        Yields:
-            Rows by key, architecture and strength; nothing for keys without such a file.
+        Returns:
+            By key in the paper's style and strength, in the order of the table, the arrays of
+            `pipeline.analysis.nested_files.FileSummary`; keys without such a file are left out.
 
         Raises:
             ResultsError: a file is damaged, lacks a strength, or has values of other numbers of classes.
         """
-        n_classes: int | None = None
-        for name in in_table_order(self.reader.keys_all):
-            if self.reader.files.find(self.name, name, measure) is None:
-                continue
-            strengths: Sequence[float] = self.reader.strengths(self.name, name)
-            for index, row in self.reader.files.iter_rows(self.name, name, measure):
-                what = f"#{index} {self.name} {name} {measure}"
-                values = [row] if kind_of(name) == "clean" else values_by_strength(row, strengths, what)
-                for strength, value in zip(strengths, values, strict=True):
-                    n_here = count_classes(measure, value)
-                    n_classes = n_here if n_classes is None else n_classes
-                    if n_here != n_classes:
-                        file = self.reader.files.find(self.name, name, measure)
-                        raise ResultsError(
-                            f"Reading #{index} {name} {measure} failed for {file}: expected {n_classes} classes, as "
-                            f"those before, got {n_here}. Export or download it again."
-                        )
-                    yield NestedRow(paper_key(name), float(strength), value)
+        keys = in_table_order(self.reader.keys_all)
+        found = summarise_files(self.reader.files, self.name, keys, measure, processes=self.processes)
+        return {
+            (paper_key(summary.key), strength): array
+            for summary in found
+            for strength, array in summary.by_strength.items()
+        }
 
 
 def paper_key(key: str) -> str:
@@ -188,11 +172,12 @@ def nearest(strengths: Sequence[float], wanted: float) -> float:
     return min(strengths, key=lambda strength: (abs(strength - wanted), strength))
 
 
-def read_results(reader: RobustnessDataset) -> list[DatasetResults]:
+def read_results(reader: RobustnessDataset, *, processes: int = 1) -> list[DatasetResults]:
     """Read the accuracies of every dataset that a folder holds.
 
     Args:
         reader: the folder.
+        processes: how many read the large files that figures ask for later.
 
     Returns:
         Datasets with at least one accuracy, in the folder's order.
@@ -200,15 +185,16 @@ def read_results(reader: RobustnessDataset) -> list[DatasetResults]:
     Raises:
         ResultsError: a file is damaged.
     """
-    return datasets_of(reader, reader.to_frame())
+    return datasets_of(reader, reader.to_frame(), processes=processes)
 
 
-def datasets_of(reader: RobustnessDataset, frame: pd.DataFrame) -> list[DatasetResults]:
+def datasets_of(reader: RobustnessDataset, frame: pd.DataFrame, *, processes: int = 1) -> list[DatasetResults]:
     """Divide a tidy frame of accuracies by dataset (see `read_results`)."""
-    return [DatasetResults.of(reader, frame, str(name)) for name in frame["dataset"].cat.categories]
+    names = map(str, frame["dataset"].cat.categories)
+    return [DatasetResults.of(reader, frame, name, processes=processes) for name in names]
 
 
-def quartiles(values: "np.ndarray[Any, np.dtype[np.float64]]") -> tuple[float, float, float]:
+def quartiles(values: NDArray[np.float64]) -> tuple[float, float, float]:
     """Compute the three quartiles of numbers, by linear interpolation."""
     first, second, third = np.quantile(values, (0.25, 0.5, 0.75))
     return float(first), float(second), float(third)

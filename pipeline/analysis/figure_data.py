@@ -37,7 +37,7 @@ TOP_CELLS = 20
 REFERENCE_KERNEL_PARAMETERS = 18
 """The paper compares cells of this size: there are 408 of them (section 5.3)."""
 
-ALL_CELLS = "all cells"
+ALL_CELLS = "all evaluated cells"
 
 CONFIDENCES = ("predicted class, where right", "predicted class, where wrong", "true class")
 """What confidence curves show."""
@@ -149,16 +149,10 @@ def confidence_curves(results: DatasetResults) -> pd.DataFrame:
         classes of the confidence that images of a class get in it), `q1`, `median`, `q3`, `n` (architectures with
         such images).
     """
-    found: dict[Column, list[tuple[float, float, float]]] = {}
-    for key, strength, value in results.nested("confidence"):
-        right, wrong = value["prediction"]
-        by_class = [row[label] for label, row in enumerate(value["label"]) if row[label] is not None]
-        true = float(np.mean(by_class)) if by_class else np.nan
-        found.setdefault((key, strength), []).append((_number(right), _number(wrong), true))
     rows = []
-    for (key, strength), triples in found.items():
-        for name, numbers in zip(CONFIDENCES, np.array(triples).T, strict=True):
-            held = numbers[~np.isnan(numbers)]
+    for (key, strength), numbers in results.summaries("confidence").items():
+        for name, column in zip(CONFIDENCES, numbers.T, strict=True):
+            held = column[~np.isnan(column)]
             if len(held):
                 rows.append((key, strength, name, *quartiles(held), len(held)))
     return pd.DataFrame(rows, columns=["key", "strength", "confidence", "q1", "median", "q3", "n"])
@@ -170,10 +164,7 @@ def confusion_sums(results: DatasetResults) -> pd.DataFrame:
     Returns:
         Counts by (key, strength, true class) and predicted class.
     """
-    sums: dict[Column, np.ndarray[tuple[int, ...], np.dtype[np.float64]]] = {}
-    for key, strength, value in results.nested("cm"):
-        matrix = np.array(value, dtype=np.float64)
-        sums[key, strength] = sums[key, strength] + matrix if (key, strength) in sums else matrix
+    sums = results.summaries("cm")
     if not sums:
         return pd.DataFrame()
     stacked = {column: pd.DataFrame(matrix) for column, matrix in sums.items()}
@@ -321,11 +312,6 @@ def change_matrix(rows: pd.DataFrame) -> pd.DataFrame:
     return 100 * wide.reindex(index=range(len(EDGES)), columns=list(OPERATIONS))
 
 
-def edge_labels() -> list[str]:
-    """Name the six edges by their nodes, such as ``0→1``."""
-    return [f"{source}→{target}" for source, target in EDGES]
-
-
 def _ranked(values: pd.Series) -> pd.Series:
     """Sort accuracies, the best first, equal ones by index."""
     return values.dropna().sort_values(ascending=False, kind="stable")
@@ -334,10 +320,6 @@ def _ranked(values: pd.Series) -> pd.Series:
 def _outliers(values: NDArray[np.float64], low: float, high: float) -> tuple[float, ...]:
     below, above = np.unique(values[values < low]), np.unique(values[values > high])
     return (*below[:SHOWN_OUTLIERS].tolist(), *above[-SHOWN_OUTLIERS:].tolist())
-
-
-def _number(value: float | None) -> float:
-    return np.nan if value is None else float(value)
 
 
 def _reference_columns(results: DatasetResults) -> list[Column]:

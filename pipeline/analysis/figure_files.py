@@ -6,25 +6,33 @@ Every function draws the frame of `pipeline.analysis.figure_data` that the table
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, ListedColormap
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
 from pipeline.analysis.cell_drawing import draw_cell
+from pipeline.analysis.cells import EDGE_LABELS
 from pipeline.analysis.dataset_results import CLEAN, SCORES, DatasetResults, column_label
 from pipeline.analysis.figure_data import (
     CONFIDENCES,
     TOP_CELLS,
     change_matrix,
     confusion_shares,
-    edge_labels,
     operation_codes,
     reference_columns,
     reference_strength,
     square,
 )
-from pipeline.analysis.mpl_axes import draw_chance, draw_group_legend, draw_heat_map, make_panels, style
+from pipeline.analysis.mpl_axes import (
+    draw_chance,
+    draw_colour_bar,
+    draw_group_legend,
+    draw_heat_map,
+    make_panels,
+    style,
+)
 from pipeline.analysis.palette import (
     CHANGE,
     CLEAN_COLOUR,
@@ -36,10 +44,14 @@ from pipeline.analysis.palette import (
     OPERATION_LABELS,
     SEQUENTIAL,
     SIZE_COLOURS,
+    WRITTEN_CLASSES,
+    change_texts,
+    correlation_texts,
     grouped,
     key_colour,
     key_title,
-    short,
+    share_texts,
+    strength_word,
     tick,
 )
 from pipeline.analysis.result_files import kind_of
@@ -48,8 +60,6 @@ from pipeline.spaces.nasbench201 import OPERATIONS, parse
 
 RASTER_POINTS = 500
 """Scatter plots of at least so many points are drawn as pictures inside an SVG."""
-
-_WRITTEN_CLASSES = 12
 
 
 def draw_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
@@ -85,7 +95,7 @@ def draw_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         axes.tick_params(axis="x", labelsize=9)
         axes.set_title(key_title(key), color=INK, fontsize=10)
         draw_chance(axes, results.chance)
-    figure.supxlabel("severity" if corrupted else "epsilon [1/255], Linf", fontsize=10, color=INK)
+    figure.supxlabel(strength_word(keys[0]), fontsize=10, color=INK)
     if corrupted:
         draw_group_legend(figure, keys)
     return figure
@@ -105,9 +115,12 @@ def draw_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> Figur
         axes.set_visible(False)
     for axes, view in zip(grid, views, strict=False):
         tau = square(frame, view)
-        texts = [[short(value) for value in row] for row in tau.to_numpy()]
-        draw_heat_map(axes, tau, texts, (-1, 1), colours=CORRELATION, font_size=7.5 if n <= 20 else 6)
+        draw_heat_map(
+            axes, tau, correlation_texts(tau.to_numpy()), (-1, 1), colours=CORRELATION, font_size=7.5 if n <= 20 else 6
+        )
         axes.set_title(view, color=INK, fontsize=11)
+    colours = ScalarMappable(Normalize(-1, 1), CORRELATION)
+    draw_colour_bar(figure, colours, grid[: len(views)], "Kendall's tau-b")
     return figure
 
 
@@ -127,8 +140,10 @@ def draw_confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
             axes.plot(x, curve["median"], color=colour, linewidth=1.6, marker="o", markersize=3, label=name)
             axes.fill_between(x, curve["q1"], curve["q3"], color=colour, alpha=0.2, linewidth=0)
         axes.set_xticks(range(len(strengths)), [tick(strength) for strength in strengths], fontsize=8)
+        if len(strengths) > 10:
+            axes.tick_params(axis="x", rotation=90)
         axes.set_title(key_title(key), color=INK, fontsize=10)
-    figure.supxlabel("epsilon [1/255], Linf, or severity", fontsize=10, color=INK)
+    figure.supxlabel("ε in 1/255, or severity", fontsize=10, color=INK)
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(
         handles, labels, loc="outside right upper", frameon=False, labelcolor=INK, title="confidence in the"
@@ -147,15 +162,16 @@ def draw_confusion(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         axes.set_visible(False)
     for axes, (key, strength) in zip(panels, shown, strict=False):
         shares = confusion_shares(frame, key, strength)
-        written = len(shares) <= _WRITTEN_CLASSES
-        texts = [[f"{100 * share:.0f}" if share >= 0.005 else "" for share in row] for row in shares.to_numpy()]
-        draw_heat_map(axes, shares, texts if written else None, (0, 1), colours=SEQUENTIAL, font_size=6.5)
+        draw_heat_map(axes, shares, share_texts(shares.to_numpy()), (0, 1), colours=SEQUENTIAL, font_size=6.5)
         axes.set_title(column_label(key, strength), color=INK, fontsize=10)
-        if not written:
+        if len(shares) > WRITTEN_CLASSES:
             axes.set(xticks=[], yticks=[])
         axes.tick_params(axis="x", rotation=0)
         axes.set_xlabel("predicted class", color=INK, fontsize=9)
         axes.set_ylabel("true class", color=INK, fontsize=9)
+    colours = ScalarMappable(Normalize(0, 100), SEQUENTIAL)
+    label = "% of the images of the true class"
+    draw_colour_bar(figure, colours, panels[: len(shown)], label)
     del results
     return figure
 
@@ -184,17 +200,14 @@ def draw_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figure:
             rasterized=many,
         )
         axes.axline((0, 0), slope=1, color=INK, linewidth=0.8, linestyle=":")
-        draw_chance(axes, results.chance)
+        draw_chance(axes, results.chance, right=True)
         axes.set_title(column_label(key, strength).replace("_", " " if corrupted else "_"), color=INK)
         axes.title.set_fontsize(9.5)
         axes.set_xlim(max(0.0, low - margin), min(1.0, high + margin))
         axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         axes.grid(axis="x", color=GRID, linewidth=0.6)
     figure.supxlabel("clean accuracy", fontsize=10, color=INK)
-    bar = figure.colorbar(points, ax=panels, shrink=0.7, pad=0.01)
-    bar.set_label("kernel parameters of the cell", color=INK)
-    bar.ax.tick_params(colors=INK)
-    bar.outline.set_visible(False)
+    draw_colour_bar(figure, points, panels, "kernel parameters of the cell")
     return figure
 
 
@@ -210,7 +223,7 @@ def draw_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         axes.pcolormesh(codes.to_numpy(), cmap=colours, vmin=-0.5, vmax=4.5, edgecolors="white", linewidth=2)
         labels = [f"#{index}" for index in codes.columns]
         axes.set_xticks(np.arange(len(labels)) + 0.5, labels, rotation=45, ha="right", rotation_mode="anchor")
-        axes.set_yticks(np.arange(len(codes)) + 0.5, edge_labels())
+        axes.set_yticks(np.arange(len(codes)) + 0.5, EDGE_LABELS)
         axes.tick_params(labelsize=8.5)
         axes.set_xlim(0, TOP_CELLS)
         axes.invert_yaxis()
@@ -250,12 +263,20 @@ def draw_neighbours(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     for i, best in enumerate(bests):
         for axes, score in zip(grid[i], scores, strict=True):
             rows = frame[(frame["best"] == best) & (frame["score"] == score)]
-            changes = change_matrix(rows).set_axis(edge_labels()).rename(columns=OPERATION_LABELS)
+            axes.set_visible(len(rows) > 0)
+            if rows.empty:
+                continue
+            changes = change_matrix(rows).set_axis(EDGE_LABELS).rename(columns=OPERATION_LABELS)
             reach = max(1.0, float(np.nanmax(np.abs(changes.to_numpy()), initial=0)))
-            texts = [["" if np.isnan(value) else f"{value:+.1f}" for value in row] for row in changes.to_numpy()]
+            index = int(rows["architecture"].iloc[0])
+            own = [OPERATIONS.index(operation) for operation in parse(results.spec(index))]
+            texts = change_texts(changes.to_numpy(), own, 1)
             draw_heat_map(axes, changes, texts, (-reach, reach), colours=CHANGE, font_size=8.5, squares=False)
-            index = int(rows["architecture"].iloc[0]) if len(rows) else None
-            axes.set_title(f"#{index}, best by {SCORES[best]}:\nchange of {SCORES[score]}", color=INK, fontsize=10)
-            for edge, operation in enumerate(parse(results.spec(index)) if index is not None else ()):
-                axes.text(OPERATIONS.index(operation) + 0.5, edge + 0.5, "•", ha="center", va="center", color=INK)
+            axes.set_title(
+                f"#{index}, best by {SCORES[best]} accuracy:\nchange of {SCORES[score]} accuracy",
+                color=INK,
+                fontsize=10,
+            )
+    note = "change in percentage points; •: the cell's own operation; empty: its class was not evaluated"
+    figure.supxlabel(note, fontsize=10, color=INK)
     return figure

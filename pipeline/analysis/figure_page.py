@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from pipeline.analysis.cells import EDGE_LABELS
 from pipeline.analysis.dataset_results import CLEAN, SCORES, DatasetResults, column_label, strength_label
 from pipeline.analysis.figure_data import (
     CONFIDENCES,
@@ -17,7 +18,6 @@ from pipeline.analysis.figure_data import (
     change_matrix,
     confusion_columns,
     confusion_shares,
-    edge_labels,
     operation_codes,
     reference_columns,
     reference_strength,
@@ -41,10 +41,13 @@ from pipeline.analysis.palette import (
     OPERATION_COLOURS,
     OPERATION_LABELS,
     SIZE_COLOURS,
+    change_texts,
+    correlation_texts,
     grouped,
     key_colour,
     key_title,
-    short,
+    share_texts,
+    strength_word,
     tick,
 )
 from pipeline.analysis.result_files import kind_of
@@ -56,7 +59,6 @@ SEQUENTIAL = "Viridis"
 ALL_STRENGTHS_UP_TO_CLASSES = 50
 """Confusion matrices of more classes are on the page at one strength a key only, for its size."""
 
-_WRITTEN_CLASSES = 12
 _MANY_POINTS = 500
 
 
@@ -90,7 +92,7 @@ def draw_boxes(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
             _box_trace(boxes[~clean], key_colour(key)) | on,
             _outlier_trace(boxes) | on,
         ]
-    strength_axes(figure, [frame[frame["key"] == key]["strength"] for key in keys], _strength_word(keys[0]))
+    strength_axes(figure, [frame[frame["key"] == key]["strength"] for key in keys], strength_word(keys[0]))
     fraction_axis(figure, "accuracy")
     chance_parts(figure, results.chance, [axis["yaxis"] for axis in axes])
     return [View("", figure)]
@@ -102,7 +104,7 @@ def draw_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> list[
     views = []
     for view in frame.index.get_level_values("view").unique():
         tau = square(frame, view)
-        texts = [[short(value) for value in row] for row in tau.to_numpy()]
+        texts = correlation_texts(tau.to_numpy())
         figure = make_heat_map(tau, texts, limits=(-1, 1), colours=DIVERGING, unit="Kendall's τ", digits=3)
         figure["data"][0] |= {"reversescale": True, "hovertemplate": "%{y}<br>%{x}<br>τ = %{z:.3f}<extra></extra>"}
         figure["layout"] |= {"height": 220 + 26 * len(tau), "meta": {"width": 330 + 30 * len(tau)}}
@@ -128,7 +130,7 @@ def draw_confidence(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
                 named = {"legendgroup": name, "showlegend": on is axes[0]}
                 figure["data"] += [trace | on for trace in _band_traces(curve, name, colour, named)]
         strengths = [[*clean["strength"], *frame[frame["key"] == key]["strength"]] for key in keys]
-        strength_axes(figure, strengths, _strength_word(keys[0]))
+        strength_axes(figure, strengths, strength_word(keys[0]))
         fraction_axis(figure, "confidence")
         legend = {"orientation": "h", "x": 0, "y": 1, "yref": "container", "yanchor": "top"}
         margin = figure["layout"]["margin"]
@@ -145,9 +147,14 @@ def draw_confusion(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     views = []
     for key, strength in columns:
         shares = confusion_shares(frame, key, strength).set_axis(names, axis=0).set_axis(names, axis=1)
-        texts = [[f"{100 * share:.0f}" if share >= 0.005 else "" for share in row] for row in shares.to_numpy()]
-        written = texts if n_classes <= _WRITTEN_CLASSES else None
-        figure = make_heat_map(shares, written, limits=(0, 1), colours=SEQUENTIAL, unit="", digits=4)
+        figure = make_heat_map(
+            shares,
+            share_texts(shares.to_numpy()),
+            limits=(0, 1),
+            colours=SEQUENTIAL,
+            unit="share of the true class",
+            digits=4,
+        )
         figure["data"][0]["hovertemplate"] = "true %{y}<br>predicted %{x}<br>%{z:.2%}<extra></extra>"
         figure["data"][0]["colorbar"]["tickformat"] = ".0%"
         figure["layout"]["xaxis"]["title"] = {"text": "predicted class"}
@@ -162,7 +169,7 @@ def draw_clean_against(frame: pd.DataFrame, results: DatasetResults) -> list[Vie
 
     The points are the page's (see `View.column`); of the frame (see `clean_against`) only keys and ranges are used.
     """
-    bar = {"title": {"text": "kernel parameters", "side": "right"}, "thickness": 14, "outlinewidth": 0}
+    bar = {"title": {"text": "kernel parameters", "side": "right"}, "thickness": 14, "outlinewidth": 0, "x": 1.09}
     size = 5 if len(results.accuracies) > _MANY_POINTS else 9
     scale = [[place / (len(SIZE_COLOURS) - 1), colour] for place, colour in enumerate(SIZE_COLOURS)]
     points = {
@@ -184,7 +191,8 @@ def draw_clean_against(frame: pd.DataFrame, results: DatasetResults) -> list[Vie
         "annotations": [],
     }
     figure = {"data": [points], "layout": layout}
-    chance_parts(figure, results.chance, ["y"])
+    # Outside the panel, where no point and not the diagonal is.
+    chance_parts(figure, results.chance, ["y"], outside=True)
     columns = dict.fromkeys(zip(frame["key"], frame["strength"], strict=True))
     reference = {key: reference_strength(key, results.strengths(key)) for key, _ in columns}
     shown = next(iter(reference.items()))
@@ -207,7 +215,7 @@ def draw_top_cells(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
             [f"#{i}, {accuracies[i]:.2%}<br>{OPERATION_LABELS[OPERATIONS[c]]}" for i, c in zip(ids, line, strict=True)]
             for line in codes.to_numpy()
         ]
-        named = codes.set_axis(edge_labels()).rename(columns="#{}".format)
+        named = codes.set_axis(EDGE_LABELS).rename(columns="#{}".format)
         figure = make_heat_map(named, None, limits=(-0.5, 4.5), colours=scale, unit="", digits=0)
         figure["data"][0] |= {"xgap": 3, "ygap": 3, "customdata": [ids] * len(codes)}
         figure["data"][0] |= {"text": hovers, "hovertemplate": "%{text}<extra></extra>"}
@@ -234,12 +242,12 @@ def draw_neighbours(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     views = []
     for (best, score), rows in frame.groupby(["best", "score"], sort=False):
         changes = change_matrix(rows)
-        texts = [["" if np.isnan(value) else f"{value:+.2f}" for value in row] for row in changes.to_numpy()]
         architecture = int(rows["architecture"].iloc[0])
-        for edge, operation in enumerate(parse(results.spec(architecture))):
-            texts[edge][OPERATIONS.index(operation)] = "•"
+        own = [OPERATIONS.index(operation) for operation in parse(results.spec(architecture))]
+        texts = change_texts(changes.to_numpy(), own, 2)
+        for edge, operation in enumerate(own):
             # A text is read on a coloured field only.
-            changes.iloc[edge, OPERATIONS.index(operation)] = 0.0
+            changes.iloc[edge, operation] = 0.0
         label = f"best by {SCORES[str(best)]} (#{architecture}): change of {SCORES[str(score)]}"
         views.append(View(label, _change_map(changes, texts)))
     return views
@@ -247,23 +255,19 @@ def draw_neighbours(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
 
 def draw_empty_changes() -> Figure:
     """Draw the heat map of changes that the page's explorer fills."""
-    blank = pd.DataFrame(np.zeros((len(edge_labels()), len(OPERATIONS))))
-    return _change_map(blank, [[""] * len(OPERATIONS) for _ in edge_labels()])
+    blank = pd.DataFrame(np.zeros((len(EDGE_LABELS), len(OPERATIONS))))
+    return _change_map(blank, [[""] * len(OPERATIONS) for _ in EDGE_LABELS])
 
 
 def _change_map(changes: pd.DataFrame, texts: list[list[str]]) -> Figure:
-    named = changes.set_axis(edge_labels()).set_axis([OPERATION_LABELS[name] for name in OPERATIONS], axis=1)
+    named = changes.set_axis(EDGE_LABELS).set_axis([OPERATION_LABELS[name] for name in OPERATIONS], axis=1)
     reach = max(1.0, float(np.nanmax(np.abs(changes.to_numpy()), initial=0)))
-    figure = make_heat_map(named, texts, limits=(-reach, reach), colours=DIVERGING, unit="points", digits=3)
-    figure["data"][0]["hovertemplate"] = "edge %{y}: %{x}<br>%{z:+.2f} points<extra></extra>"
+    figure = make_heat_map(named, texts, limits=(-reach, reach), colours=DIVERGING, unit="percentage points", digits=3)
+    figure["data"][0]["hovertemplate"] = "edge %{y}: %{x}<br>%{z:+.2f} percentage points<extra></extra>"
     figure["layout"]["xaxis"]["tickangle"] = 0
     del figure["layout"]["yaxis"]["scaleanchor"]
     figure["layout"] |= {"height": 320, "meta": {"width": 640}}
     return figure
-
-
-def _strength_word(key: str) -> str:
-    return {"attack": "ε in 1/255", "corruption": "severity"}.get(kind_of(key), "")
 
 
 def _box_trace(rows: pd.DataFrame, colour: str) -> dict[str, Any]:

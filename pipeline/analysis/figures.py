@@ -63,8 +63,9 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "attacks",
             "Accuracy under attack",
-            "Accuracies of all architectures by attack and epsilon. Boxes span the quartiles, whiskers end at the "
-            "furthest accuracy within 1.5 times their distance, dots lie beyond (of many, the furthest).",
+            "Accuracies of the evaluated architectures by attack and epsilon. Boxes span the quartiles, whiskers end "
+            "at the furthest accuracy within 1.5 times their distance, dots lie beyond (of many, the furthest); the "
+            "dashed line is the accuracy of guessing (chance).",
             "Fig. 2",
             "an attack",
             figure_data.attack_boxes,
@@ -73,7 +74,8 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "corruptions",
             "Accuracy under corruption",
-            "Accuracies of all architectures by corruption and severity, beside the clean accuracy; boxes as above.",
+            "Accuracies of the evaluated architectures by corruption and severity, beside the clean accuracy; boxes as "
+            "above.",
             "Fig. 4",
             "a corruption",
             figure_data.corruption_boxes,
@@ -82,8 +84,9 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "rank-correlation",
             "Rank correlation between keys",
-            "Kendall's tau-b between the accuracies of all architectures under every two keys, attacks at the epsilon "
-            "nearest to 1/255, corruptions at the severity nearest to 3; “–” where all accuracies of a side are equal.",
+            "Kendall's tau-b between the accuracies of the evaluated architectures under every two keys, attacks at "
+            "the epsilon nearest to 1/255, corruptions at the severity nearest to 3; “–” where all accuracies of a "
+            "side are equal.",
             "",
             "two keys and two architectures",
             figure_data.key_correlations,
@@ -110,8 +113,8 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "confidence",
             "Confidence",
-            "Mean confidence of an architecture in its prediction, where that is right and where it is wrong, and in "
-            "the true class: the median over architectures and the span of the quartiles.",
+            "Mean confidence (softmax probability) of an architecture in its prediction, where that is right and where "
+            "it is wrong, and in the true class: the median over architectures and the span of the quartiles.",
             "Figs. 13 to 15",
             "the measurement `confidence`",
             figure_data.confidence_curves,
@@ -120,8 +123,8 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "confusion",
             "Confusion matrices",
-            "Confusion matrices added up over all architectures. A row holds the images of a true class and adds up "
-            "to 100 %.",
+            "Confusion matrices added up over the evaluated architectures. A row holds the images of a true class and "
+            "adds up to 100 %; fields of less than half a percent have no number.",
             "Fig. 16",
             "the measurement `cm`",
             figure_data.confusion_sums,
@@ -131,7 +134,8 @@ FIGURES: dict[str, FigureRow] = {
             "clean-vs-robust",
             "Clean against robust accuracy",
             "One point an architecture, coloured by the kernel parameters of its cell: 9 for a 3×3 and 1 for a 1×1 "
-            "convolution that reaches the output. On the dotted line an attack would change nothing.",
+            "convolution that reaches the output. On the dotted line an attack would change nothing, the "
+            "dashed one is the accuracy of guessing (chance).",
             "Fig. 27",
             "clean accuracies and an attack",
             figure_data.clean_against_attacks,
@@ -150,7 +154,7 @@ FIGURES: dict[str, FigureRow] = {
             "top-cells",
             "The best cells, edge by edge",
             "The operations of the twenty most accurate cells: a column a cell, the best at the left, a row an edge; "
-            "of all cells, and of those with 18 kernel parameters.",
+            "of all evaluated cells, and of those with 18 kernel parameters.",
             "Figs. 7 and 29",
             "an accuracy",
             figure_data.top_cells,
@@ -170,7 +174,8 @@ FIGURES: dict[str, FigureRow] = {
             "neighbours",
             "What one changed edge gains or loses",
             "The best cells with one edge changed: by how many percentage points the accuracy of the neighbour (of its "
-            "isomorphism class) differs. A dot marks the cell's own operation; empty squares were not evaluated.",
+            "isomorphism class) differs. A dot marks the cell's own operation; the class of an empty square was not "
+            "evaluated.",
             "Fig. 30",
             "the best cell and one of its neighbours",
             figure_data.neighbour_changes,

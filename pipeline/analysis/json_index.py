@@ -46,6 +46,12 @@ _STEP[[ord("{"), ord("[")]] = 1
 _STEP[[ord("}"), ord("]")]] = -1
 
 
+_BRACKET_BITS, _BRACKETS = 0x26, 0x7F
+"""With these bits set, all four brackets are this byte; of the few other characters `_STEP` says that they are none."""
+
+_BLOCK_BYTES = 1 << 18
+
+
 class FileState(NamedTuple):
     """What tells a file from another that took its place: size in bytes, time of change in ns, and inode."""
 
@@ -208,9 +214,12 @@ def find_edges(piece: bytes, depth: int) -> tuple[list[tuple[int, int]], int]:
         Places in the piece, each with the depth after it (`VALUE_DEPTH` where a value begins, one less where it
         ends), and the depth at the end.
     """
-    steps = _STEP[np.frombuffer(piece, np.uint8)]
-    places = np.flatnonzero(steps)
-    turns = steps[places]
+    text = np.frombuffer(piece, np.uint8)
+    # Block by block, because arrays that stay in the processor's cache are searched several times as fast.
+    blocks = range(0, len(text), _BLOCK_BYTES)
+    parts = [np.flatnonzero((text[i : i + _BLOCK_BYTES] | _BRACKET_BITS) == _BRACKETS) + i for i in blocks]
+    places = np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+    turns = _STEP[text[places]]
     depths = depth + np.cumsum(turns, dtype=np.int64)
     opens = (turns > 0) & (depths == VALUE_DEPTH)
     closes = (turns < 0) & (depths == VALUE_DEPTH - 1)

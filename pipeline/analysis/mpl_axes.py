@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
@@ -95,17 +96,24 @@ def draw_heat_map(
     axes.set_aspect("equal" if squares else "auto")
 
 
-def draw_chance(axes: Axes, chance: float | None) -> None:
-    """Draw the accuracy of guessing, where the number of classes is known."""
+def draw_chance(axes: Axes, chance: float | None, *, right: bool = False) -> None:
+    """Draw the accuracy of guessing, where the number of classes is known.
+
+    Args:
+        axes: where to draw.
+        chance: the accuracy; None draws nothing.
+        right: whether the word stands at the right, where a diagonal is high above it; else at the left, where the box
+            of clean accuracies is.
+    """
     if chance is None:
         return
     axes.axhline(chance, color=CHANCE_COLOUR, linewidth=1.0, linestyle="--", zorder=1)
     axes.annotate(
         "chance",
-        # At the left, where the clean box stands high above it.
-        (0, chance),
+        (1 if right else 0, chance),
         xycoords=("axes fraction", "data"),
-        xytext=(2, 2),
+        xytext=(-2 if right else 2, 2),
+        ha="right" if right else "left",
         textcoords="offset points",
         fontsize=7.5,
         color=CHANCE_COLOUR,
@@ -117,6 +125,21 @@ def draw_group_legend(figure: Figure, keys: Sequence[str]) -> None:
     shown = {key_colour(key) for key in keys}
     patches = [Patch(color=colour, label=group) for group, (colour, _) in CORRUPTION_GROUPS.items() if colour in shown]
     figure.legend(handles=patches, loc="outside right upper", frameon=False, labelcolor=INK)
+
+
+def draw_colour_bar(figure: Figure, colours: ScalarMappable, panels: Sequence[Axes], label: str) -> None:
+    """Draw what the colours of some panels stand for, to their right.
+
+    Args:
+        figure: where to draw.
+        colours: what maps numbers to colours.
+        panels: what the bar stands beside.
+        label: what the numbers are, with their unit.
+    """
+    bar = figure.colorbar(colours, ax=panels, shrink=0.7, pad=0.01, aspect=25)
+    bar.set_label(label, color=INK)
+    bar.ax.tick_params(colors=INK)
+    bar.outline.set_visible(False)
 
 
 def style(axes: Axes) -> None:

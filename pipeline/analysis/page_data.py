@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pipeline.analysis.cells import kernel_parameters
+from pipeline.analysis.cells import EDGE_LABELS, kernel_parameters
 from pipeline.analysis.dataset_results import SCORES, DatasetResults, strength_label
 from pipeline.analysis.palette import OPERATION_LABELS
 from pipeline.analysis.result_files import kind_of
@@ -23,9 +23,9 @@ def pack_space() -> dict[str, Any]:
     """Describe the search space.
 
     Returns:
-        `operations` and their `labels`, `edges` as pairs of nodes, `ids` (base64 of 15,625 uint16, little-endian): the
-        architecture at position Σ operation_e · 5^(5−e) over the edges e, and `isomorphs` likewise: the evaluated
-        architecture of each architecture's class.
+        `operations` and their `labels`, `edges` as pairs of nodes and their `edgeLabels`, `ids` (base64 of 15,625
+        uint16, little-endian): the architecture at position Σ operation_e · 5^(5−e) over the edges e, and `isomorphs`
+        likewise: the evaluated architecture of each architecture's class.
     """
     codes = {name: code for code, name in enumerate(nasbench201.OPERATIONS)}
     n_operations, n_edges = len(codes), len(nasbench201.EDGES)
@@ -37,6 +37,7 @@ def pack_space() -> dict[str, Any]:
         "operations": list(nasbench201.OPERATIONS),
         "labels": [OPERATION_LABELS[name] for name in nasbench201.OPERATIONS],
         "edges": [list(edge) for edge in nasbench201.EDGES],
+        "edgeLabels": list(EDGE_LABELS),
         "ids": _text(ids),
         "isomorphs": _text(np.array(nasbench201.isomorphs(), dtype="<u2")),
     }

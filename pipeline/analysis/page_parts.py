@@ -109,8 +109,15 @@ def strength_axes(figure: Figure, strengths: Sequence[Iterable[float]], label: s
         axis |= {"showgrid": False}
 
 
-def chance_parts(figure: Figure, chance: float | None, axes: Sequence[str]) -> None:
-    """Draw the accuracy of guessing, where the number of classes is known, across the panels of these axes."""
+def chance_parts(figure: Figure, chance: float | None, axes: Sequence[str], *, outside: bool = False) -> None:
+    """Draw the accuracy of guessing, where the number of classes is known, across the panels of these axes.
+
+    Args:
+        figure: what to draw into.
+        chance: the accuracy; None draws nothing.
+        axes: plotly's names of vertical axes.
+        outside: whether the word stands to the right of a panel; else in it, at the left above the line.
+    """
     if chance is None:
         return
     line = {"color": CHANCE_COLOUR, "width": 1.2, "dash": "dash"}
@@ -121,10 +128,10 @@ def chance_parts(figure: Figure, chance: float | None, axes: Sequence[str]) -> N
         figure["layout"]["annotations"].append(
             {
                 "text": "chance",
-                "x": 0,
+                "x": 1 if outside else 0,
                 "y": chance,
                 "xanchor": "left",
-                "yanchor": "bottom",
+                "yanchor": "middle" if outside else "bottom",
                 "showarrow": False,
                 "font": {"color": CHANCE_COLOUR, "size": 10},
             }
@@ -162,7 +169,7 @@ def make_heat_map(
         "zmin": limits[0],
         "zmax": limits[1],
         "colorscale": colours,
-        "colorbar": {"title": {"text": unit}, "thickness": 14, "outlinewidth": 0},
+        "colorbar": {"title": {"text": unit, "side": "right"}, "thickness": 14, "outlinewidth": 0},
         "hoverongaps": False,
     }
     if texts is not None:

@@ -5,6 +5,10 @@ All colours but `INK` and `GRID` are read on light and dark alike.
 
 import math
 
+import numpy as np
+from numpy.typing import NDArray
+
+from pipeline.analysis.result_files import kind_of
 from pipeline.records import CLEAN_STRENGTH
 
 INK = "#22272e"
@@ -29,8 +33,8 @@ CONFIDENCE_COLOURS = ("#009e73", "#d55e00", "#1f83c4")
 """In the order of `pipeline.analysis.figure_data.CONFIDENCES`."""
 
 OPERATION_COLOURS = {
-    "none": "#a3abb3",
-    "skip_connect": "#6e7781",
+    "none": "#8b949e",
+    "skip_connect": "#8a63d2",
     "nor_conv_1x1": "#1b9aaa",
     "nor_conv_3x3": "#2577c8",
     "avg_pool_3x3": "#d0651f",
@@ -56,6 +60,10 @@ SIZE_COLOURS = ("#4a6fd8", "#1b9aaa", "#7fa83a", "#d99a1c", "#e0503f")
 SEQUENTIAL = "viridis"
 
 
+WRITTEN_CLASSES = 12
+"""Confusion matrices of more classes have no numbers in their fields."""
+
+
 def key_colour(key: str) -> str:
     """Give the colour of an attack, or of a corruption's group."""
     groups = {member: colour for colour, members in CORRUPTION_GROUPS.values() for member in members}
@@ -76,6 +84,37 @@ def grouped(keys: list[str]) -> list[str]:
 def tick(strength: float) -> str:
     """Write a strength below a box."""
     return "clean" if strength == CLEAN_STRENGTH else f"{strength:g}"
+
+
+def strength_word(key: str) -> str:
+    """Name the axis of a key's strengths, with the unit; empty for clean images."""
+    return {"attack": "ε in 1/255", "corruption": "severity"}.get(kind_of(key), "")
+
+
+def share_texts(shares: NDArray[np.float64]) -> list[list[str]] | None:
+    """Write the shares of a confusion matrix in %, those of less than half a percent not; None of many classes."""
+    if len(shares) > WRITTEN_CLASSES:
+        return None
+    return [[f"{100 * share:.0f}" if share >= 0.005 else "" for share in row] for row in shares]
+
+
+def correlation_texts(tau: NDArray[np.float64]) -> list[list[str]]:
+    """Write the correlations of a heat map (see `short`)."""
+    return [[short(value) for value in row] for row in tau]
+
+
+def change_texts(changes: NDArray[np.float64], own: list[int], digits: int) -> list[list[str]]:
+    """Write changes with their sign, and a dot where a row has a cell's own operation.
+
+    Args:
+        changes: (6, 5) in percentage points, a row an edge, a column an operation; NaN where there is none.
+        own: the cell's operation on each edge, as a column.
+        digits: decimals.
+    """
+    texts = [["" if np.isnan(value) else f"{value:+.{digits}f}" for value in row] for row in changes]
+    for row, column in zip(texts, own, strict=True):
+        row[column] = "•"
+    return texts
 
 
 def short(value: float) -> str:

@@ -1,14 +1,18 @@
 """Results read from the Parquet files of an export, in the form of the JSON files."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from pipeline.analysis.row_stream import damaged
+from pipeline.errors import ResultsError
 
 _COLUMNS = {
     "accuracy": ("accuracy",),
@@ -84,6 +88,58 @@ def iter_rows(path: Path, measure: str, architecture: int | None = None) -> Iter
                     values.append(value)
     if held is not None:
         yield held, values[0] if clean else values
+
+
+def iter_matrices(
+    path: Path, column: str, numbers: Sequence[str], *, missing_ok: bool
+) -> Iterator[tuple[NDArray[np.float64], NDArray[Any]]]:
+    """Go through a column of square matrices with a row group in memory, as arrays and without Python objects.
+
+    Args:
+        path: a Parquet file of an export.
+        column: of lists of lists of numbers; rows without a value are left out.
+        numbers: columns of single numbers to read beside it.
+        missing_ok: whether entries of a matrix may be null.
+
+    Yields:
+        For the B rows of a row group the numbers, (len(numbers), B) float64 and NaN for null, and the matrices
+        (B, C, C) as they are stored, float64 with NaN for null.
+
+    Raises:
+        ResultsError: the file is damaged, or a value is not a square matrix of finite numbers as large as the others
+            of its row group.
+    """
+    with _naming(path), pq.ParquetFile(path) as file:
+        for group in range(file.num_row_groups):
+            table = file.read_row_group(group, [*numbers, column], use_threads=False)
+            table = table.filter(table[column].is_valid()) if table[column].null_count else table
+            if len(table):
+                rows = np.array([table[name].to_numpy() for name in numbers], dtype=np.float64)
+                yield rows, _matrices(path, table[column].combine_chunks(), column, missing_ok)
+
+
+def _matrices(path: Path, values: Any, column: str, missing_ok: bool) -> NDArray[Any]:
+    """Put lists of lists of equal lengths into one array."""
+    lines = values.flatten()
+    entries = lines.flatten()
+    n_rows, n_classes = len(values), len(lines) // len(values)
+    lengths = {
+        *pc.unique(pc.list_value_length(values)).to_pylist(),
+        *pc.unique(pc.list_value_length(lines)).to_pylist(),
+    }
+    if lengths != {n_classes}:
+        raise _not_square(path, column, f"lists of {', '.join(map(str, sorted(lengths, key=str)))} entries")
+    array: NDArray[Any] = entries.to_numpy(zero_copy_only=False).reshape(n_rows, n_classes, n_classes)
+    if array.dtype.kind not in "iuf" or np.isinf(array).any() or not (missing_ok or np.isfinite(array).all()):
+        raise _not_square(path, column, "others")
+    return array
+
+
+def _not_square(path: Path, column: str, got: str) -> ResultsError:
+    return ResultsError(
+        f"Reading {column} failed for {path}: expected square matrices of finite numbers, as large as one another, got "
+        f"{got}. Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file again."
+    )
 
 
 def read_strengths(path: Path) -> tuple[float, ...]:

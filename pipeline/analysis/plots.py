@@ -25,6 +25,7 @@ def save_plots(
     figures: Sequence[str] | None = None,
     data: str | None = None,
     file_format: str = "png",
+    processes: int = 1,
 ) -> list[Path]:
     """Draw figures as files, as far as the results are enough for them.
 
@@ -34,6 +35,7 @@ def save_plots(
         figures: names from `FIGURES`; by default all.
         data: the dataset; by default every one.
         file_format: one of `FORMATS`.
+        processes: large files read at once (see `pipeline.analysis.report.write_report`).
 
     Returns:
         The files, ``<dataset>-<figure>.<format>``.
@@ -48,7 +50,7 @@ def save_plots(
             f"{closest(file_format, FORMATS)}"
         )
     rows = list(FIGURES.values()) if figures is None else [figure_row(name) for name in figures]
-    held = read_results(dataset)
+    held = read_results(dataset, processes=processes)
     chosen = held if data is None else [_choose(held, data, dataset.path)]
     jobs = [(results, row, out / f"{results.name}-{row.name}.{file_format}") for results in chosen for row in rows]
     paths = [path for results, row, path in jobs if _save(results, row, path)]
@@ -61,7 +63,7 @@ def save_plots(
     return paths
 
 
-def save_plot(dataset: RobustnessDataset, name: str, out: Path, *, data: str | None = None) -> Path:
+def save_plot(dataset: RobustnessDataset, name: str, out: Path, *, data: str | None = None, processes: int = 1) -> Path:
     """Draw one figure.
 
     Args:
@@ -69,6 +71,7 @@ def save_plot(dataset: RobustnessDataset, name: str, out: Path, *, data: str | N
         name: of the figure (see `FIGURES`).
         out: the file; ``.png`` or ``.svg``.
         data: the dataset; may be left out where the folder has one.
+        processes: large files read at once (see `pipeline.analysis.report.write_report`).
 
     Returns:
         The file.
@@ -83,7 +86,7 @@ def save_plot(dataset: RobustnessDataset, name: str, out: Path, *, data: str | N
             f"Drawing {name} failed for {out}: expected a name that ends in .png or .svg, got {out.suffix or 'none'}. "
             "Name the file otherwise."
         )
-    results = _choose(read_results(dataset), data, dataset.path)
+    results = _choose(read_results(dataset, processes=processes), data, dataset.path)
     if not _save(results, row, out):
         raise ResultsError(
             f"Drawing {name} failed for {results.name} of {dataset.path}: expected {row.needs}, got results of "
@@ -120,7 +123,9 @@ def _save(results: DatasetResults, row: FigureRow, path: Path) -> bool:
     if frame.empty:
         return False
     figure = row.draw_file(frame, results)
-    figure.suptitle(f"{row.title}, {results.name}", fontsize=13, fontweight="bold", color=INK, parse_math=False)
+    figure.suptitle(
+        f"{row.title}: {results.name}, {results.extent}", fontsize=13, fontweight="bold", color=INK, parse_math=False
+    )
     _write(figure, path, f"{results.name}-{row.name}")
     return True
 

@@ -70,6 +70,13 @@ function setTheme(choice) {
   redrawAll();
 }
 
+// Paper is light.
+function prepareForPaper() {
+  document.documentElement.dataset.theme = "light";
+  document.querySelectorAll("section:not([hidden]) figure[data-figure]").forEach(drawFigure);
+  showNeighbours();
+}
+
 function themed(text) {
   const style = getComputedStyle(document.documentElement);
   return text.replaceAll(page.ink, style.getPropertyValue("--ink").trim())
@@ -97,6 +104,7 @@ function drawFigure(block) {
     layout.yaxis.title = { text: `accuracy, ${view.label}` };
   }
   show(chart, data, layout);
+  chart.setAttribute("aria-label", [block.querySelector("h3").textContent, view.label].filter(Boolean).join(": "));
   if (layout.meta.cells && !chart.dataset.listens) {
     chart.dataset.listens = "true";
     chart.on("plotly_click", (event) => chooseCell(Number(event.points[0].customdata)));
@@ -172,7 +180,7 @@ function drawCell(place, id) {
     const shown = space.operations[operations[part.dataset.edge]] === part.dataset.operation;
     part.style.display = shown ? "" : "none";
   }
-  const words = operations.map((operation, edge) => `${space.edges[edge].join(" to ")} ${space.labels[operation]}`);
+  const words = operations.map((operation, edge) => `${space.edgeLabels[edge]} ${space.labels[operation]}`);
   place.querySelector("svg").setAttribute("aria-label", `Cell ${id}: ${words.join(", ")}`);
 }
 
@@ -329,6 +337,7 @@ function best() {
 
 function followAddress({ scroll = true } = {}) {
   const asked = new URLSearchParams(location.hash.slice(1));
+  if (location.hash === "#terms") $("terms").open = true;
   if (asked.has("dataset")) chooseDataset(asked.get("dataset"));
   const id = asked.has("cell") ? parseCell(asked.get("cell")) : null;
   if (id !== null) chooseCell(id, { scroll });
@@ -364,7 +373,8 @@ function start() {
     observer.observe(block);
   }
   addEventListener("hashchange", () => followAddress());
-  addEventListener("beforeprint", () => document.querySelectorAll("section:not([hidden]) figure[data-figure]").forEach(drawFigure));
+  addEventListener("beforeprint", prepareForPaper);
+  addEventListener("afterprint", () => setTheme($("theme").value));
   chooseDataset(datasets[0].name);
   cell = best();
   operationsOf(cell).forEach((operation, edge) => { menus[edge].selectedIndex = operation; });

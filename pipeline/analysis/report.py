@@ -63,12 +63,14 @@ def summary_table(dataset: RobustnessDataset) -> list[SummaryRow]:
     return _summarise(dataset.to_frame())
 
 
-def write_report(dataset: RobustnessDataset, out: Path) -> Path:
+def write_report(dataset: RobustnessDataset, out: Path, *, processes: int = 1) -> Path:
     """Write one HTML page with the figures of every dataset and an explorer; it needs no other file and no network.
 
     Args:
         dataset: the results.
         out: the file; an existing one is replaced.
+        processes: large files of confidences and confusion matrices that are read at once, each by a process of its
+            own; with more than 1, a script that calls this must guard its main part by ``if __name__ == "__main__"``.
 
     Returns:
         The file.
@@ -82,7 +84,7 @@ def write_report(dataset: RobustnessDataset, out: Path) -> Path:
     from pipeline.analysis.dataset_results import datasets_of
 
     frame = dataset.to_frame()
-    held = datasets_of(dataset, frame)
+    held = datasets_of(dataset, frame, processes=processes)
     if not held:
         raise ResultsError(
             f"Writing a report failed for {dataset.path}: expected accuracies, got none. Export some, or download them."
@@ -185,17 +187,22 @@ def _section(results: "DatasetResults", rows: Sequence[SummaryRow]) -> str:
     """Everything that the page shows of one dataset only."""
     from pipeline.analysis.figures import FIGURES
 
-    blocks, links = [], []
+    blocks, links, lacking = [], [], []
     for row in FIGURES.values():
         frame = row.compute(results)
-        if not frame.empty:
+        if frame.empty:
+            lacking.append(f"{row.title} (needs {row.needs.replace('`', '')})")
+        else:
             identifier = html.escape(f"{results.name}-{row.name}")
             blocks.append(_figure_block(row, frame, results, identifier))
             links.append(f'<a href="#{identifier}">{html.escape(row.title)}</a>')
     name = html.escape(results.name)
+    count = f"<p>{results.extent}.</p>"
+    left_out = html.escape(f"Left out, because the results are not enough: {'; '.join(lacking)}.") if lacking else ""
     return (
-        f'<section data-dataset="{name}"><h2>{name}</h2><nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
-        f"{''.join(blocks)}{_table(rows)}</section>"
+        f'<section data-dataset="{name}"><h2>{name}</h2>{count}'
+        f'<nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
+        f'{"".join(blocks)}<p class="muted">{left_out}</p>{_table(rows)}</section>'
     )
 
 
@@ -223,9 +230,11 @@ def _figure_block(row: "FigureRow", frame: "pd.DataFrame", results: "DatasetResu
     after = f" After {html.escape(row.source)} of Jung et al., ICLR 2023." if row.source else ""
     return (
         f'<figure id="{identifier}" data-figure="{html.escape(row.name)}"><h3>{title}</h3>'
-        f"<figcaption>{html.escape(row.caption)}{after}</figcaption>{menu if len(views) > 1 else ''}"
+        f'<figcaption id="{identifier}-caption">{html.escape(row.caption)}{after}</figcaption>'
+        f"{menu if len(views) > 1 else ''}"
         f'<div class="scroll" tabindex="0" role="region" aria-label="{title}">'
-        f'<div class="chart" style="height:{height}px"></div></div>'
+        f'<div class="chart" role="img" aria-label="{title}" aria-describedby="{identifier}-caption" '
+        f'style="height:{height}px"></div></div>'
         f"{_cards(frame) if row.shows_cells else ''}"
         f'<script type="application/json">{_embedded_json(content)}</script></figure>'
     )
@@ -241,14 +250,13 @@ def _cards(frame: "pd.DataFrame") -> str:
 
 
 def _edge_menus() -> str:
+    from pipeline.analysis.cells import EDGE_LABELS
     from pipeline.analysis.palette import OPERATION_LABELS
-    from pipeline.spaces.nasbench201 import EDGES, OPERATIONS
+    from pipeline.spaces.nasbench201 import OPERATIONS
 
     options = "".join(f"<option>{OPERATION_LABELS[operation]}</option>" for operation in OPERATIONS)
-    nodes = {0: "input", 1: "node 1", 2: "node 2", 3: "output"}
     return "".join(
-        f'<label>{nodes[source]} → {nodes[target]}<select id="edge-{edge}">{options}</select></label>'
-        for edge, (source, target) in enumerate(EDGES)
+        f'<label>{label}<select id="edge-{edge}">{options}</select></label>' for edge, label in enumerate(EDGE_LABELS)
     )
 
 
@@ -299,5 +307,6 @@ def _table(rows: Iterable[SummaryRow]) -> str:
     head = "<th>key</th><th>strength</th><th>lowest</th><th>median</th><th>highest</th><th>architectures</th>"
     return (
         "<details><summary>Accuracy by key and strength</summary>"
-        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></details>"
+        '<div class="scroll" tabindex="0" role="region" aria-label="Accuracy by key and strength">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></details>"
     )

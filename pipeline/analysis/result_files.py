@@ -216,8 +216,10 @@ class ResultFiles:
             )
         return known
 
-    def find(self, dataset: str, key: str, measure: str) -> Path | None:
-        """Find the file of a measurement, whichever spelling of the key it has."""
+    def find(self, dataset: str, key: str, measure: str, *, parquet_first: bool = False) -> Path | None:
+        """Find the file of a measurement, whichever spelling of the key it has: JSON, or else or first Parquet."""
+        if parquet_first and (file := self._find_parquet(dataset, key, measure)) is not None:
+            return file
         names = [f"{spelling}_{measure}.json" for spelling in spellings(key)]
         files = (self.path / dataset / f"{name}{suffix}" for suffix in ("", ".gz", ".zst") for name in names)
         return next((file for file in files if file.is_file()), None) or self._find_parquet(dataset, key, measure)
@@ -296,11 +298,17 @@ class ResultFiles:
         """Drop what `rows` keeps of the files read so far: whoever reads many once need not hold them all."""
         self._rows.clear()
 
-    def iter_rows(self, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
+    def iter_rows(self, dataset: str, key: str, measure: str, *, checked: bool = True) -> Iterator[tuple[str, Any]]:
         """Go through a measurement whose values are lists or objects, with one architecture's in memory at a time.
 
         JSON is read from its beginning to its end, compressed or not, and Parquet by row group; a file below
         `pipeline.analysis.json_index.MIN_INDEXED_BYTES` is read whole.
+
+        Args:
+            dataset: name of the dataset.
+            key: in either spelling.
+            measure: name of the measurement.
+            checked: whether to check values (see `check_row`); one who makes arrays of them sees more cheaply.
 
         Yields:
             Id and value, in the order of the file.
@@ -316,13 +324,13 @@ class ResultFiles:
 
             rows = iter_rows(file, measure)
         elif file.stat().st_size < json_index.MIN_INDEXED_BYTES:
-            yield from self.read(dataset, key, measure).items()
-            return
+            rows = iter(self._read_rows(file, dataset, key, measure).items())
         else:
             rows = stream_rows(file, dataset, spellings(key), measure)
         for identifier, row in rows:
             check_ids(file, key, measure, (identifier,), self.meta["ids"])
-            check_row(file, key, measure, identifier, row)
+            if checked:
+                check_row(file, key, measure, identifier, row)
             yield identifier, row
 
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
@@ -338,6 +346,9 @@ class ResultFiles:
             from pipeline.analysis.parquet_results import read_rows
 
             return self._checked(file, key, measure, read_rows(file, measure))
+        return self._checked(file, key, measure, self._read_rows(file, dataset, key, measure))
+
+    def _read_rows(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:
         payload = read_json(file)
         for spelling in spellings(key):
             try:
@@ -345,7 +356,7 @@ class ResultFiles:
             except (KeyError, TypeError):
                 continue
             if isinstance(rows, dict):
-                return self._checked(file, key, measure, rows)
+                return rows
         raise ResultsError(
             f"Reading failed for {file}: expected {{{dataset}: {{{key}: {{{measure}: {{id: value}}}}}}}}, "
             "got something else. Export or download it again."

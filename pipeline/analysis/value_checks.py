@@ -98,13 +98,6 @@ def check_row(file: Path, key: str, measure: str, identifier: str, row: Any) -> 
         )
 
 
-def count_classes(measure: str, value: Any) -> int | None:
-    """Count the classes that a value of one strength is of; None where the measurement does not tell."""
-    if measure == "cm":
-        return len(value)
-    return len(value["label"]) if measure == "confidence" else None
-
-
 def _are_all_fractions(rows: Mapping[str, Any], *, clean: bool) -> bool:
     """Whether all accuracies fit, in one go; where this says no, one by one may still say yes."""
     values = rows.values()
@@ -124,7 +117,7 @@ def _are_accuracies(row: Any, clean: bool) -> bool:
 
 
 def _are_matrices(row: Any, clean: bool) -> bool:
-    array = _numbers(row, missing_ok=False)
+    array = make_array(row, missing_ok=False)
     return array is not None and array.ndim == 3 - clean and array.shape[-1] == array.shape[-2] > 0
 
 
@@ -135,7 +128,7 @@ def _are_confidences(row: Any, clean: bool) -> bool:
         return False
     shapes = []
     for name, n_axes in _CONFIDENCES.items():
-        array = _numbers(row[name], missing_ok=True)
+        array = make_array(row[name], missing_ok=True)
         if array is None or array.ndim != n_axes + (not clean):
             return False
         shapes.append(array.shape)
@@ -144,8 +137,16 @@ def _are_confidences(row: Any, clean: bool) -> bool:
     return bool(same and label[-1] == label[-2] > 0 and prediction[-1] == 2)
 
 
-def _numbers(nested: Any, *, missing_ok: bool) -> "np.ndarray[Any, np.dtype[Any]] | None":
-    """Make an array of nested lists of numbers; None where they are ragged or hold something else."""
+def make_array(nested: Any, *, missing_ok: bool) -> "np.ndarray[Any, np.dtype[Any]] | None":
+    """Make an array of nested lists of numbers.
+
+    Args:
+        nested: the lists.
+        missing_ok: whether null may stand among the numbers; it becomes NaN.
+
+    Returns:
+        Integers or float64; None where the lists are ragged or hold something else than finite numbers.
+    """
     try:
         array = np.array(nested)
     except (ValueError, OverflowError):

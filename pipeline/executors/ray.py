@@ -19,6 +19,7 @@ from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorErro
 from pipeline.config import SweepConfig
 from pipeline.errors import ConfigError, EvaluationError, StorageError, WorkerBrokenError
 from pipeline.executors.base import BundleDone, BundleLost, Event, StartWorker, WorkerLost
+from pipeline.executors.ray_environment import check_import_path, worker_environment
 from pipeline.executors.ray_metrics import RayMetrics
 from pipeline.executors.ray_token import own_token
 from pipeline.executors.watch import Watch, answers, parse_address
@@ -173,6 +174,7 @@ class RayExecutor:
             raise
 
     def _start_ray(self) -> None:
+        check_import_path(Path.cwd())
         address = self._execution.ray_address
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # reports go to a server outside
         if not address:
@@ -255,13 +257,12 @@ class RayExecutor:
         return wanted
 
     def _start_slot(self) -> _Slot:
-        threads = str(self._execution.threads)
         actor_class = ray.remote(
             num_cpus=self._execution.cpus_per_worker,
             num_gpus=self.gpus_per_worker,
             max_restarts=0,
             concurrency_groups={"control": 1, "outcomes": 1},
-            runtime_env={"env_vars": {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}},
+            runtime_env=worker_environment(self._execution),
         )(_WorkerActor)
         # Relative paths of the sweep start where the driver stands, on every machine.
         actor = actor_class.remote(self._start_worker, str(Path.cwd()))

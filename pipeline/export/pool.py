@@ -26,10 +26,10 @@ MEMORY_BYTES = 1_500_000_000
 """Bound on what all processes hold together (proportional set sizes), by which their number is chosen."""
 
 WORKER_BYTES = 110_000_000
-"""What a process holds that writes JSON of 120 classes, at most (``python -m benchmarks.export_memory``)."""
+"""What a process that writes JSON of 120 classes holds (``python -m benchmarks.export_memory``)."""
 
 PARQUET_WORKER_BYTES = 190_000_000
-"""What a process holds that writes Parquet, whose row groups it makes beside those that it reads."""
+"""What a process that writes Parquet holds in the mean while all are busy; its row groups lie beside those it reads."""
 
 FORK_SERVER_BYTES = 50_000_000
 

@@ -1,0 +1,93 @@
+"""What the help of the command line says beside each verb's own words: groups of verbs, and examples."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+Sweep = Annotated[Path, typer.Argument(metavar="SWEEP", help="The sweep YAML; see jobs/ and docs/configuration.md.")]
+Results = Annotated[
+    Path, typer.Argument(metavar="RESULTS", help="A results folder, as named by `results` in the sweep YAML.")
+]
+
+ABOUT = "Robustness evaluation of the whole NAS-Bench-201 space: from a sweep YAML to a dataset, figures and a report."
+ENDING = """Begin with: robust201 demo. What one verb takes: robust201 VERB --help
+
+Exit codes: 0 complete; 2 bad input, nothing started; 3 incomplete, interrupted or failed; 4 storage."""
+DOWNLOADS = "cifar10, cifar100, ImageNet16-120, CIFAR-10-C, CIFAR-100-C or imagecorruptions-frost."
+
+RUN = "Run a sweep"
+PANELS = {
+    "Set up": ("demo", "doctor", "fetch", "import-weights", "train", "corrupt"),
+    RUN: ("plan", "run", "submit", "status", "logs", "compact", "merge"),
+    "Check and export its results": ("verify", "export", "compare", "import-json", "meta"),
+    "Look at a dataset": ("report", "plot"),
+}
+"""Verbs by the group under which the help lists them, in the order in which a sweep meets them."""
+
+EXAMPLES = {
+    "doctor": ("robust201 doctor", "robust201 doctor jobs/paper.yaml --address http://127.0.0.1:8265"),
+    "fetch": ("robust201 fetch cifar10 --to data",),
+    "import-weights": (
+        "robust201 import-weights NATS-tss-v1_0-3ffb9-full.taraa --architectures evaluated --to data/checkpoints",
+    ),
+    "train": ("robust201 train --to checkpoints --architectures 13714,309 --epochs 12",),
+    "plan": ("robust201 plan --dry-run jobs/paper.yaml", "robust201 plan --save jobs/paper.yaml"),
+    "run": (
+        "robust201 run jobs/demo.yaml",
+        "robust201 run jobs/paper.yaml --architectures 0-99 --datasets cifar10 --keys clean,pgd",
+        "robust201 run jobs/paper.yaml --share 3/64 --executor inline",
+    ),
+    "status": ("robust201 status runs/paper", "robust201 status jobs/paper.yaml --watch"),
+    "logs": ("robust201 logs 21/cifar10/pgd runs/paper",),
+    "merge": ("robust201 merge runs/a runs/b --into runs/all",),
+    "submit ray": ("robust201 submit ray sweep.yaml --detach", "robust201 submit ray --follow paper-1f0c2a9b"),
+    "submit slurm": (
+        "robust201 submit slurm jobs/paper.yaml --dry-run",
+        "robust201 submit slurm jobs/paper.yaml --partition gpu --time 24:00:00 --max-parallel 64",
+    ),
+    "verify": ("robust201 verify runs/paper", "robust201 verify runs/paper --export dataset --requeue"),
+    "export": (
+        "robust201 export runs/paper dataset --parquet",
+        "robust201 export runs/paper dataset --round 3 --key-style published --compress zst",
+    ),
+    "compare": ("robust201 compare runs/paper published --tolerance 0.0005",),
+    "import-json": ("robust201 import-json published runs/published",),
+    "report": ("robust201 report dataset --out report.html",),
+    "plot": (
+        "robust201 plot --list",
+        "robust201 plot attacks dataset --out attacks.svg",
+        "robust201 plot all dataset --out figures",
+    ),
+}
+"""Command lines that the help of a verb ends with."""
+
+
+def epilog(verb: str) -> str | None:
+    """Give the end of a verb's help.
+
+    Args:
+        verb: name of the verb, after that of its group if it has one.
+
+    Returns:
+        Its examples, one a line; None if it has none.
+    """
+    lines = EXAMPLES.get(verb)
+    return "\n".join(["Examples:" if len(lines) > 1 else "Example:", *lines]) if lines else None
+
+
+def add_verbs(app: typer.Typer, *functions: Callable[..., Any]) -> None:
+    """Add verbs to the command line, each in its group of the help and with its examples.
+
+    Args:
+        app: the commands.
+        functions: the verbs, in the order in which the help lists them; a verb is named as its function.
+
+    Raises:
+        KeyError: a verb has no row in `PANELS`.
+    """
+    panels = {name: panel for panel, names in PANELS.items() for name in names}
+    for function in functions:
+        name = function.__name__.replace("_", "-")
+        app.command(name, rich_help_panel=panels[name], epilog=epilog(name))(function)
