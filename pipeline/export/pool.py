@@ -20,7 +20,6 @@ from typing import Any
 from pipeline.errors import StorageError
 from pipeline.export.files import ExportStoppedError, ExportTask
 from pipeline.export.folder import WrittenFile
-from pipeline.shards.memory import give_back_freed_memory
 
 MEMORY_BYTES = 1_500_000_000
 """Bound on what all processes hold together (proportional set sizes), by which their number is chosen."""
@@ -91,6 +90,8 @@ def write_files(
 def _write_in_pool(
     tasks: Iterable[ExportTask], processes: int, on_rows: Callable[[int], None]
 ) -> Iterator[tuple[WrittenFile, bool]]:
+    from pipeline.shards.memory import give_back_freed_memory
+
     context = multiprocessing.get_context("forkserver")
     # A worker runs the script that started it up to its main part, so what that imports is loaded beforehand too.
     script = [name for name in ("pipeline.cli",) if name in sys.modules]
