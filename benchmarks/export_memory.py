@@ -1,13 +1,13 @@
 """Peak memory of an export at the size of the paper's sweep, process by process.
 
-    python -m benchmarks.export_memory [--processes 8] [--folder FOLDER]
+    python -m benchmarks.export_memory [--processes 5] [--json-processes 8] [--folder FOLDER]
 
 Needs 12 GB of disk in FOLDER, deleted at the end. The results folder has the paper's plan: 290,970 units and 1,610,034
 rows in as many compacted shards as `benchmarks.store` gives it, with the measurements of the paper. What fills the
 memory of a worker is a few row groups, so every file of CIFAR-100 and ImageNet16-120 begins with `--row-groups` of
 them, of 100 and 120 classes and with the digits of trained networks (see `benchmarks.export`); all other rows are zeros
 of ten classes, as large as CIFAR-10's in memory and next to nothing on disk. Then the command itself exports all files,
-JSON and Parquet, while the proportional set size of each of its processes is sampled.
+JSON and Parquet and then JSON alone, while the proportional set size of each of its processes is sampled.
 """
 
 import argparse
@@ -60,6 +60,7 @@ class InventedRows:
         self.banks = {c: make_bank(self.rng, 8, c, 50 * c) for c in CLASSES.values() if c > 10}
 
     def __call__(self, rows: Sequence[tuple[Unit, float]], columns: Sequence[str]) -> Iterator[Any]:
+        """Yield the row groups of a shard of some (unit, strength); only `zero_tables` is told the columns."""
         for is_large, run in itertools.groupby(rows, key=lambda row: row[0].id in self.large):
             if is_large:
                 yield from self._large_tables(run)
@@ -136,7 +137,8 @@ def watch(command: Sequence[str]) -> tuple[FamilyMemory, float, float]:
 def main() -> None:
     """Invent the results, export them, and print what was held where."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--processes", type=int, nargs="+", default=[8])
+    parser.add_argument("--processes", type=int, nargs="*", default=[5], help="that write JSON and Parquet")
+    parser.add_argument("--json-processes", type=int, nargs="*", default=[8], help="that write JSON alone")
     parser.add_argument("--row-groups", type=int, default=4, help="of large rows, in each file")
     parser.add_argument("--scale", type=float, default=1.0, help="fraction of the architectures, to try it out")
     parser.add_argument("--folder", type=Path, help="where to work; a temporary folder if absent")
@@ -156,23 +158,26 @@ def main() -> None:
         )
         del plan, large
         for processes in options.processes:
+            export(folder, processes, "--parquet")
+        for processes in options.json_processes:
             export(folder, processes)
     finally:
         shutil.rmtree(folder)
 
 
-def export(folder: Path, processes: int) -> None:
+def export(folder: Path, processes: int, *formats: str) -> None:
     """Export all files with some processes, print what that took, and delete them."""
     out = folder / "out"
-    command = [sys.executable, "-m", "pipeline", "export", str(folder / "results"), str(out), "--parquet"]
+    command = [sys.executable, "-m", "pipeline", "export", str(folder / "results"), str(out), *formats]
     memory, before, seconds = watch([*command, "--processes", str(processes)])
     n_bytes = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     workers = sorted(memory.below.values(), reverse=True)
     print(
-        f"{processes} processes: {n_bytes / 1e9:.2f} GB in {seconds:.0f} s, {before:.0f} s of them before the first "
-        f"worker\n  command alone {memory.alone / MB:.0f} MB, beside its workers {memory.command / MB:.0f}; workers "
-        f"and fork server {workers[0] / MB:.0f} at most, median {statistics.median(workers) / MB:.0f}\n  together "
-        f"{memory.together / MB:.0f} MB: {' '.join(f'{size / MB:.0f}' for size in memory.parts)}",
+        f"{processes} processes, JSON{' and Parquet' if formats else ''}: {n_bytes / 1e9:.2f} GB in {seconds:.0f} s, "
+        f"{before:.0f} s of them before the first worker\n"
+        f"  command alone {memory.alone / MB:.0f} MB, beside its workers {memory.command / MB:.0f}\n"
+        f"  workers {workers[0] / MB:.0f} at most, median {statistics.median(workers) / MB:.0f}\n"
+        f"  together {memory.together / MB:.0f} MB: {' '.join(f'{size / MB:.0f}' for size in memory.parts)}",
         flush=True,
     )
     shutil.rmtree(out)

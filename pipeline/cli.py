@@ -211,12 +211,12 @@ def report(
 ) -> None:
     """Write one HTML file with figures, tables and a cell explorer of an exported dataset; needs no network."""
     from pipeline.analysis.reader import RobustnessDataset
+    from pipeline.analysis.reading_pool import default_readers
     from pipeline.analysis.report import write_report
-    from pipeline.export.pool import default_processes
 
     named = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # such as `.`
     page = out or named.parent / f"{named.name}-report.html"
-    typer.echo(write_report(RobustnessDataset(dataset), page, processes=processes or default_processes()))
+    typer.echo(write_report(RobustnessDataset(dataset), page, processes=processes or default_readers()))
 
 
 def fetch(

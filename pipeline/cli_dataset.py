@@ -30,7 +30,7 @@ def export(
     ] = None,
     partial: Annotated[bool, typer.Option("--partial", help="Write what there is, and say what is missing.")] = False,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Files written at once; the CPUs, up to 8, if absent.")
+        int | None, typer.Option(min=1, help="Files written at once; the CPUs, as far as 1.5 GB go, if absent.")
     ] = None,
 ) -> None:
     """Write the dataset of a complete sweep: JSON in the published layout, Parquet if asked for, card and checksums."""
@@ -39,7 +39,7 @@ def export(
     from pipeline.export import export_dataset, parse_key_style
     from pipeline.export.compression import parse_compression
     from pipeline.export.dataset import Format
-    from pipeline.export.pool import MAX_PROCESSES, default_processes
+    from pipeline.export.pool import default_processes, most_processes
     from pipeline.imported_plan import load_any_plan
     from pipeline.shards import ShardStore
 
@@ -51,9 +51,9 @@ def export(
             "Exporting failed for --no-json: expected --parquet with it, got neither. Ask for one of them."
         )
     planned, store = load_any_plan(results), ShardStore.open(results)
-    if processes is not None and processes > MAX_PROCESSES:
-        console.say(f"{processes} processes may hold more than 1.5 GB together; up to {MAX_PROCESSES} do not.")
     inventory = read_inventory(planned, store, verify="all")
+    if processes is not None and processes > (most := most_processes(parquet=parquet)):
+        console.say(f"{processes} processes may hold more than 1.5 GB together; up to {most} do not.")
     with console.counting("Exporting rows") as progress:
         report = export_dataset(
             planned,
@@ -66,7 +66,7 @@ def export(
             formats=formats,
             licence=licence,
             partial=partial,
-            processes=processes or default_processes(),
+            processes=processes or default_processes(parquet=parquet),
             progress=progress,
         )
     code = console.show_export(report)

@@ -45,9 +45,9 @@ def plot(
         figure_row(name)
     from pipeline.analysis.plots import save_plot, save_plots
     from pipeline.analysis.reader import RobustnessDataset
-    from pipeline.export.pool import default_processes
+    from pipeline.analysis.reading_pool import default_readers
 
-    n_processes = processes or default_processes()
+    n_processes = processes or default_readers()
     reader = RobustnessDataset(dataset)
     if name == ALL:
         paths = save_plots(reader, out, file_format=file_format, data=data, processes=n_processes)

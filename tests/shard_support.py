@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import torch
@@ -109,6 +110,25 @@ def assert_all_there(store, units, measurements=DEFAULT):
             assert_equal_values(store.values(unit, strength, inventory, measurements), expected)
     assert store.verify() == []
     return inventory
+
+
+def compact_while_committing(store, units, clock):
+    """Commit results in another thread, and compact meanwhile, once at least; what the thread raises is raised here."""
+    results = [make_results(unit) for unit in units]
+
+    def commit():
+        writer = ShardStore.open(store.root)
+        for result in results:
+            writer.commit(result)
+
+    with ThreadPoolExecutor(1) as pool:
+        committed = pool.submit(commit)
+        while True:
+            # No grace at all is harsher than any real use; one compaction at a time still reads only what stays.
+            store.compact(grace_seconds=0, clock=clock, target_bytes=40_000)
+            if committed.done():
+                break
+    committed.result()
 
 
 INDEXED_UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for architecture in range(8)]

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from tests.shard_support import (
     DEFAULT,
     assert_all_there,
     assert_equal_values,
+    compact_while_committing,
     make_results,
     make_unit,
     make_values,
@@ -309,27 +309,7 @@ def test_full_device_while_compacting_loses_nothing(store):
 
 def test_commits_and_compactions_at_the_same_time(store):
     more = [make_unit(architecture, key="aa_square") for architecture in range(30)]
-    results = [make_results(unit) for unit in more]
-    failures = []
-
-    def commit():
-        try:
-            writer = ShardStore.open(store.root)
-            for result in results:
-                writer.commit(result)
-        except Exception as error:
-            failures.append(error)
-            raise
-
-    threads = [threading.Thread(target=commit)]
-    threads[0].start()
-    n_rounds = 0
-    while threads[0].is_alive() or n_rounds == 0:
-        # No grace at all is harsher than any real use; one compaction at a time still reads only what stays.
-        store.compact(grace_seconds=0, clock=LATER, target_bytes=40_000)
-        n_rounds += 1
-    threads[0].join()
-    assert failures == []
+    compact_while_committing(store, more, LATER)
     assert_all_there(store, UNITS + more)
 
 

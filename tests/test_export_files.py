@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pipeline.errors import ConfigError, StorageError
+from pipeline.export import pool
 from pipeline.export.compression import parse_compression
 from pipeline.export.folder import JOURNAL_FILE
 from pipeline.export.number_text import array_text, round_array
@@ -56,11 +58,20 @@ def test_indexes_that_readers_made_of_replaced_files_are_removed(tmp_path):
     assert not (tmp_path / "cifar10").exists()
 
 
-def test_more_processes_than_were_measured_are_warned_of(tmp_path, write_sweep, robust201):
+def test_more_processes_than_the_memory_allows_are_warned_of(tmp_path, write_sweep, robust201, monkeypatch):
+    monkeypatch.setattr(pool, "MEMORY_BYTES", 0)
     assert robust201("run", write_sweep()).code == 0
-    told = "9 processes may hold more than 1.5 GB"
-    assert told in robust201("export", tmp_path / "results", tmp_path / "out", "--processes", 9).err
-    assert told not in robust201("export", tmp_path / "results", tmp_path / "out", "--processes", 1).err
+    told = "2 processes may hold more than 1.5 GB together; up to 1 do not"
+    assert told in robust201("export", tmp_path / "results", tmp_path / "out", "--processes", 2).err
+    assert "may hold" not in robust201("export", tmp_path / "results", tmp_path / "out").err
+
+
+def test_processes_are_as_many_as_cpus_and_memory_allow(monkeypatch):
+    monkeypatch.setattr(pool, "MEMORY_BYTES", 10**15)
+    assert pool.default_processes(parquet=True) == len(os.sched_getaffinity(0))
+    own = psutil.Process().memory_info().rss
+    monkeypatch.setattr(pool, "MEMORY_BYTES", own + 2_000_000_000)
+    assert 1 < pool.most_processes(parquet=True) < pool.most_processes(parquet=False) < 2_000_000_000 / 50_000_000
 
 
 NUMBERS = st.one_of(

@@ -4,7 +4,6 @@ import hashlib
 import os
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from tests.shard_support import (
     ALL,
     DEFAULT,
     assert_all_there,
+    compact_while_committing,
     make_results,
     make_unit,
     whole,
@@ -110,26 +110,7 @@ def test_compaction_beside_a_writer_loses_and_doubles_nothing(store):
     for unit in UNITS:
         store.commit(make_results(unit))
     more = [make_unit(architecture, key="aa_square") for architecture in range(6)]
-    results = [make_results(unit) for unit in more]
-    failures = []
-
-    def commit():
-        try:
-            writer = ShardStore.open(store.root)
-            for result in results:
-                writer.commit(result)
-        except BaseException as error:
-            failures.append(error)
-            raise
-
-    thread = threading.Thread(target=commit)
-    thread.start()
-    n_rounds = 0
-    while thread.is_alive() or n_rounds == 0:
-        store.compact(grace_seconds=0, clock=LATER, target_bytes=40_000)
-        n_rounds += 1
-    thread.join()
-    assert failures == []
+    compact_while_committing(store, more, LATER)
     inventory = assert_all_there(store, UNITS + more)
     assert any(map(is_compacted, inventory.shards))
 

@@ -25,7 +25,11 @@ _ROWS_AT_ONCE = 16
 
 
 def holds(path: Path, measure: str) -> bool:
-    """Whether a file has a measurement."""
+    """Whether a file has a measurement.
+
+    Raises:
+        ResultsError: the file is damaged.
+    """
     with _naming(path):
         return set(_COLUMNS.get(measure, (measure,))) <= set(pq.read_schema(path).names)
 
@@ -182,7 +186,11 @@ def _not_square(path: Path, column: str, got: str) -> ResultsError:
 
 
 def read_strengths(path: Path) -> tuple[float, ...]:
-    """Strengths of a file, ascending."""
+    """Strengths of a file, ascending: those of its first row group, which holds whole units.
+
+    Raises:
+        ResultsError: the file is damaged.
+    """
     with _naming(path), pq.ParquetFile(path) as file:
         _check_columns(path, file.schema_arrow)
         if not file.num_row_groups:

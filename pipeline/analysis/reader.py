@@ -72,6 +72,7 @@ class RobustnessDataset:
         Raises:
             ConfigError: `path` is no path.
             ResultsError: there is no such folder, or no sound meta.json in it.
+            FormatVersionError: sweep.json is of a format that this version does not know.
         """
         self.files = ResultFiles(as_folder(path))
         self.path = self.files.path

@@ -22,6 +22,15 @@ Job = TypeVar("Job")
 Answer = TypeVar("Answer")
 
 
+MAX_READERS = 8
+"""Processes that read unless more are asked for."""
+
+
+def default_readers() -> int:
+    """How many processes read at once: the CPUs that this process may use, up to `MAX_READERS`."""
+    return min(len(os.sched_getaffinity(0)), MAX_READERS)
+
+
 def map_jobs(work: Callable[[Job], Answer], jobs: Sequence[Job], processes: int) -> list[Answer]:
     """Do some jobs, several at once.
 

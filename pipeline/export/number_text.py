@@ -20,7 +20,7 @@ _EXPONENT_FROM = 1e-4
 _HALF_WAY = 1e-2
 _ZERO, _NINE, _E, _DOT = (np.uint8(code) for code in b"09e.")
 _FIXED = b"0.0000"
-_EXPONENT = b"e-05"
+_MINUS_ZERO, _NOTHING, _AFTER_EXPONENT = b"~", b"?", 128  # of no use in JSON numbers
 
 
 def array_text(values: NDArray[Any], round_to: int | None = None) -> bytes:
@@ -74,12 +74,15 @@ def _slowly(values: NDArray[Any]) -> bytes:
 
 
 def _mend_exponents(text: bytes) -> bytes:
-    """Turn ``0.000012`` into ``1.2e-05`` and ``1.2e-6`` into ``1.2e-06``: bytes to leave out, and bytes to put in."""
-    source = np.frombuffer(text, np.uint8)
+    """Turn ``0.000012`` into ``1.2e-05`` and ``1.2e-6`` into ``1.2e-06``, by bytes that stand for what is to be there.
+
+    What changes no length is done in the array; what does is left to `bytes.replace`, which copies whole stretches.
+    """
+    source = np.frombuffer(bytearray(text), np.uint8)
     marks = np.flatnonzero(source - _ZERO > _NINE - _ZERO)  # not a digit; below "0" wraps round
     codes = source[marks]
     exponents = np.flatnonzero(codes[:-2] == _E) + 1
-    exponents = marks[exponents[marks[exponents + 1] - marks[exponents] == 2]] + 1
+    exponents = exponents[marks[exponents + 1] - marks[exponents] == 2]
     points = np.flatnonzero(codes == _DOT)
     points = points[marks[points + 1] - marks[points] >= len(_FIXED) - 1]
     dots = marks[points]
@@ -87,22 +90,17 @@ def _mend_exponents(text: bytes) -> bytes:
     for offset in (-1, *range(1, len(_FIXED) - 1)):
         fixed &= source[dots + offset] == _ZERO
     dots, ends = dots[fixed], marks[points[fixed] + 1]
-    second_digits = dots + len(_FIXED)
-    second_digits = second_digits[second_digits < ends]
-    places = np.concatenate([exponents, second_digits, np.repeat(ends, len(_EXPONENT))])
-    new = np.repeat(np.array([_ZERO, _DOT], np.uint8), [len(exponents), len(second_digits)])
-    new = np.concatenate([new, np.tile(np.frombuffer(_EXPONENT, np.uint8), len(ends))])
-    order = np.argsort(places, kind="stable")
-    places, new = places[order], new[order]
-    kept = np.ones(len(source), bool)
-    kept[(dots[:, None] + np.arange(-1, len(_FIXED) - 1)).ravel()] = False
-    inserted = places - len(_FIXED) * np.searchsorted(dots, places) + np.arange(len(places))
-    mended = np.empty(len(source) - len(_FIXED) * len(dots) + len(places), np.uint8)
-    free = np.ones(len(mended), bool)
-    free[inserted] = False
-    mended[inserted] = new
-    mended[free] = source[kept]
-    return mended.tobytes()
+    first_digits = dots + len(_FIXED) - 1
+    source[marks[exponents]] = ord(_MINUS_ZERO)
+    source[first_digits - 1] = source[first_digits]
+    source[first_digits] = np.where(ends > first_digits + 1, _DOT, ord(_NOTHING))
+    for offset in range(-1, len(_FIXED) - 2):
+        source[dots + offset] = ord(_NOTHING)
+    source[ends] += _AFTER_EXPONENT
+    mended = source.tobytes().replace(_MINUS_ZERO, b"-0").translate(None, _NOTHING)
+    for end in b",]":
+        mended = mended.replace(bytes([end + _AFTER_EXPONENT]), b"e-05" + bytes([end]))
+    return mended
 
 
 def round_array(values: NDArray[np.float64], decimals: int) -> NDArray[np.float64]:

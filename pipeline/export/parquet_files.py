@@ -147,6 +147,7 @@ class ParquetTask:
         ):
             for table in self.tables(on_row):
                 writer.write_table(table, row_group_size=len(table))
+                del table  # before the next is made
         return WrittenFile(self.name, hashed.digest.hexdigest(), hashed.n_bytes, self.recipe), False
 
     def _form(self) -> tuple[dict[str, ParquetColumn], pa.Schema]:
@@ -158,7 +159,10 @@ class ParquetTask:
         """Make the file's row groups."""
         columns, schema = self._form()
         for pieces in self._row_groups(on_row):
-            yield self._table(pieces, columns, schema)
+            table = self._table(pieces, columns, schema)
+            pieces.clear()  # the table has copies, and writing it takes as much again
+            yield table
+            del table
 
     def _row_groups(self, on_row: Callable[[], None]) -> Iterator[list[tuple[Unit, float, Mapping[str, Any]]]]:
         pieces: list[tuple[Unit, float, Mapping[str, Any]]] = []

@@ -14,14 +14,23 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing.connection import wait as wait_for
+from pathlib import Path
 from typing import Any
 
 from pipeline.errors import StorageError
 from pipeline.export.files import ExportStoppedError, ExportTask
 from pipeline.export.folder import WrittenFile
 
-MAX_PROCESSES = 8
-"""Processes that are used unless more are asked for: each adds about 100 MB, and all together stay below 1.5 GB."""
+MEMORY_BYTES = 1_500_000_000
+"""Bound on what all processes hold together (proportional set sizes), by which their number is chosen."""
+
+WORKER_BYTES = 110_000_000
+"""What a process that writes JSON of 120 classes holds (``python -m benchmarks.export_memory``)."""
+
+PARQUET_WORKER_BYTES = 190_000_000
+"""What a process that writes Parquet holds in the mean while all are busy; its row groups lie beside those it reads."""
+
+FORK_SERVER_BYTES = 50_000_000
 
 POOL_CACHE_BYTES = 192 << 20
 """Bound on the decoded row groups that all processes keep together."""
@@ -32,9 +41,20 @@ _stopped: Any = None
 _rows: Any = None
 
 
-def default_processes() -> int:
-    """How many processes an export uses: the CPUs that this process may use, up to `MAX_PROCESSES`."""
-    return min(len(os.sched_getaffinity(0)), MAX_PROCESSES)
+def default_processes(*, parquet: bool) -> int:
+    """How many processes an export uses: the CPUs that this process may use, as far as `MEMORY_BYTES` allows.
+
+    Args:
+        parquet: whether Parquet files are written too.
+    """
+    return min(len(os.sched_getaffinity(0)), most_processes(parquet=parquet))
+
+
+def most_processes(*, parquet: bool) -> int:
+    """How many processes stay below `MEMORY_BYTES` together with this one, which holds the inventory by now."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    room = MEMORY_BYTES - FORK_SERVER_BYTES - pages * os.sysconf("SC_PAGE_SIZE")
+    return max(1, room // (PARQUET_WORKER_BYTES if parquet else WORKER_BYTES))
 
 
 def write_files(
@@ -70,12 +90,15 @@ def write_files(
 def _write_in_pool(
     tasks: Iterable[ExportTask], processes: int, on_rows: Callable[[int], None]
 ) -> Iterator[tuple[WrittenFile, bool]]:
+    from pipeline.shards.memory import give_back_freed_memory
+
     context = multiprocessing.get_context("forkserver")
     # A worker runs the script that started it up to its main part, so what that imports is loaded beforehand too.
     script = [name for name in ("pipeline.cli",) if name in sys.modules]
     context.set_forkserver_preload(["pipeline.export.files", "pipeline.shards", *script])
     stopped, rows = context.Event(), context.Value("q", 0)
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=(stopped, rows))
+    give_back_freed_memory()  # this process keeps what it holds now as long as the others work
     left = iter(tasks)
     pending: set[Future[tuple[WrittenFile, bool]]] = set()
     try:

@@ -13,7 +13,7 @@ columns without statistics and Arrow schema halve the footer, which is a tenth o
 import errno
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -252,6 +252,7 @@ class ShardFile:
             metadata = self._file.metadata
             groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
             counts = [group.num_rows for group in groups]
+            self._columns_of_groups = [_encoded_sizes(group) for group in groups]
         except FileNotFoundError:
             raise
         except (pa.ArrowException, OSError, ValueError) as error:
@@ -259,8 +260,6 @@ class ShardFile:
         self.columns = tuple(name for name in MEASUREMENT_TYPES if name in self._file.schema_arrow.names)
         self.first_rows = np.cumsum([0, *counts])
         """(G + 1,) int64: the first row of each row group, then the number of rows."""
-        self.encoded_bytes = tuple(group.total_byte_size for group in groups)
-        """Size of each row group before compression."""
 
     def read(self, row_group: int, columns: Sequence[str] | None = None) -> pa.Table:
         """Read one row group.
@@ -279,11 +278,21 @@ class ShardFile:
             raise failed_to_read(self.label, error) from error
         return table
 
+    def encoded_bytes(self, row_group: int, columns: Collection[str] | None = None) -> int:
+        """Size of a row group, or of some of its columns, before compression."""
+        sizes = self._columns_of_groups[row_group]
+        return sum(size for name, size in sizes.items() if columns is None or name in columns)
+
     def close(self) -> None:
         """Close the file."""
         self._file.close()
         if not isinstance(self._source, Path):
             self._source.close()
+
+
+def _encoded_sizes(group: Any) -> dict[str, int]:
+    chunks = [group.column(i) for i in range(group.num_columns)]
+    return {chunk.path_in_schema.partition(".")[0]: chunk.total_uncompressed_size for chunk in chunks}
 
 
 def row_values(table: pa.Table, row: int, columns: Sequence[str]) -> dict[str, NDArray[Any]]:

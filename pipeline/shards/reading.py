@@ -12,9 +12,11 @@ from pipeline.measurements import merge_values
 from pipeline.records import Unit
 from pipeline.shards.folder import ResultsFolder
 from pipeline.shards.inventory import Inventory, columns_needed
+from pipeline.shards.memory import give_back_freed_memory
 from pipeline.shards.parquet import LOCATING_COLUMNS, ShardFile, Table, row_values
 
 _OPEN_FILES = 64
+_READ_BYTES = 2 << 20  # at a row group's columns, not at each small shard
 _CACHE_BYTES = 256 << 20  # sixteen row groups: as many compacted shards may overlap before reading slows down
 
 
@@ -23,7 +25,7 @@ class RowReader:
 
     Args:
         folder: the results folder.
-        cache_bytes: bound on decoded row groups kept; the one in use is always kept.
+        cache_bytes: bound on decoded row groups kept; a larger one is kept alone, while it is in use.
         contents: bytes of shards that need not be read again, by name.
     """
 
@@ -35,7 +37,7 @@ class RowReader:
         self._cache_bytes = cache_bytes
         self._files: OrderedDict[str, ShardFile] = OrderedDict()
         self._tables: OrderedDict[tuple[str, int, frozenset[str] | None], Table] = OrderedDict()
-        self._held_bytes = 0
+        self._held_bytes = self._read_bytes = 0
 
     def close(self) -> None:
         """Close every file and forget every row group."""
@@ -72,21 +74,32 @@ class RowReader:
             shard: name of the shard.
             group: position of the row group.
             columns: names of columns; None for all.
+
+        Raises:
+            ShardDamagedError: its pages are not whole.
+            StorageError: the shard vanished, or cannot be read now.
         """
         place = shard, group, columns
         if place in self._tables:
             self._tables.move_to_end(place)
             return self._tables[place]
-        table = self._file(shard).read(group, None if columns is None else sorted(columns))
+        file = self._file(shard)
+        coming = file.encoded_bytes(group, columns)
+        # Room is made before, since reading takes more than the size of what is read meanwhile.
+        while self._tables and self._held_bytes + coming > self._cache_bytes:
+            self._held_bytes -= self._tables.popitem(last=False)[1].nbytes
+        table = file.read(group, None if columns is None else sorted(columns))
         self._tables[place] = table
         self._held_bytes += table.nbytes
-        while self._held_bytes > self._cache_bytes and len(self._tables) > 1:
-            self._held_bytes -= self._tables.popitem(last=False)[1].nbytes
+        self._read_bytes += coming
+        if self._read_bytes > _READ_BYTES:
+            self._read_bytes = 0
+            give_back_freed_memory()
         return table
 
     def bytes_per_row(self, shard: str, group: int, table: Table) -> float:
         """Mean size of a row, in memory or encoded, whichever is more: bytes of `predictions` are stored as four."""
-        n_bytes: int = max(table.nbytes, self._file(shard).encoded_bytes[group])
+        n_bytes: int = max(table.nbytes, self._file(shard).encoded_bytes(group))
         return n_bytes / len(table)
 
     def row(self, shard: str, position: int, columns: Collection[str]) -> dict[str, NDArray[Any]]:
@@ -99,6 +112,10 @@ class RowReader:
 
         Returns:
             Arrays by column; they share no memory with the cache.
+
+        Raises:
+            ShardDamagedError: the shard is not whole.
+            StorageError: it vanished, or cannot be read now.
         """
         group, row = self.locate(shard, position)
         table = self.row_group(shard, group, frozenset(columns) | set(LOCATING_COLUMNS))

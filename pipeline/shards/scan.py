@@ -10,6 +10,7 @@ from pipeline.shards.folder import ResultsFolder, is_compacted, network_of
 from pipeline.shards.identity import Rows
 from pipeline.shards.index import Index
 from pipeline.shards.inventory import Inventory
+from pipeline.shards.memory import give_back_freed_memory
 from pipeline.shards.parquet import Footer
 from pipeline.shards.places import Entry, map_ahead
 
@@ -47,9 +48,12 @@ def scan(
     vanished: FileNotFoundError | None = None
     for _ in range(_SCAN_ATTEMPTS):
         try:
-            return scanner.scan()
+            inventory = scanner.scan()
         except FileNotFoundError as error:
             vanished = error
+        else:
+            give_back_freed_memory()  # a scan takes twice what the inventory keeps
+            return inventory
     raise StorageError(
         f"Reading the inventory failed for {folder.root}: expected shards to stay, got one that vanished in each of "
         f"{_SCAN_ATTEMPTS} scans ({vanished}). Make sure that nothing deletes files there, and try again."
