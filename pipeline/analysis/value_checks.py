@@ -16,6 +16,8 @@ CLEAN = "clean"
 _CONFIDENCES = {"label": 2, "argmax": 2, "prediction": 1}
 """Axes of each part of a confidence."""
 
+_MEAN_TOLERANCE = 1e-6
+
 
 def parse_json(text: bytes) -> Any:
     """Parse JSON in which no object has a name twice; Python's own parser would keep the last value without a word.
@@ -105,9 +107,8 @@ def check_row(file: Path, key: str, measure: str, identifier: str, row: Any) -> 
         row: as in the file.
 
     Raises:
-        ResultsError: an accuracy is neither null nor in [0, 1]; a confusion matrix is not square or not of finite
-            numbers; a confidence lacks a part, or has one of another shape or with something else than finite numbers
-            and null.
+        ResultsError: an accuracy is neither null nor in [0, 1]; a confusion matrix is not square or not of counts; a
+            confidence lacks a part, or has one of another shape or with something else than numbers in [0, 1] and null.
     """
     form = _FORMS.get(measure)
     if form is None:
@@ -146,7 +147,9 @@ def _are_accuracies(row: Any, clean: bool) -> bool:
 
 def _are_matrices(row: Any, clean: bool) -> bool:
     array = make_array(row, missing_ok=False)
-    return array is not None and array.ndim == 3 - clean and array.shape[-1] == array.shape[-2] > 0
+    return (
+        array is not None and array.ndim == 3 - clean and array.shape[-1] == array.shape[-2] > 0 and are_counts(array)
+    )
 
 
 def _are_confidences(row: Any, clean: bool) -> bool:
@@ -157,12 +160,22 @@ def _are_confidences(row: Any, clean: bool) -> bool:
     shapes = []
     for name, n_axes in _CONFIDENCES.items():
         array = make_array(row[name], missing_ok=True)
-        if array is None or array.ndim != n_axes + (not clean):
+        if array is None or array.ndim != n_axes + (not clean) or not are_fractions(array):
             return False
         shapes.append(array.shape)
     label, argmax, prediction = shapes
     same = label == argmax and label[:-2] == prediction[:-1]
     return bool(same and label[-1] == label[-2] > 0 and prediction[-1] == 2)
+
+
+def are_counts(array: "np.ndarray[Any, np.dtype[Any]]") -> bool:
+    """Whether finite numbers are counts: whole, and not negative."""
+    return bool((array >= 0).all() and (array.dtype.kind != "f" or (array == np.rint(array)).all()))
+
+
+def are_fractions(array: "np.ndarray[Any, np.dtype[Any]]") -> bool:
+    """Whether numbers lie in [0, 1], as far as the arithmetic of means of float32 lets them; NaN passes."""
+    return not bool(((array < -_MEAN_TOLERANCE) | (array > 1 + _MEAN_TOLERANCE)).any())
 
 
 def make_array(nested: Any, *, missing_ok: bool) -> "np.ndarray[Any, np.dtype[Any]] | None":
@@ -194,7 +207,7 @@ def make_array(nested: Any, *, missing_ok: bool) -> "np.ndarray[Any, np.dtype[An
 
 _FORMS = {
     "accuracy": ("a fraction in [0, 1]", _are_accuracies),
-    "cm": ("a square matrix of numbers", _are_matrices),
-    "confidence": ("label and argmax, square matrices of numbers, and prediction, two numbers", _are_confidences),
+    "cm": ("a square matrix of counts", _are_matrices),
+    "confidence": ("label and argmax, square matrices of fractions, and prediction, two fractions", _are_confidences),
 }
 """What each measurement's values are, in words, and whether a row of them fits."""
