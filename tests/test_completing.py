@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pipeline.errors import InputError, LeaseHeldError, ResultsError
 from pipeline.executors import make_executor
 from pipeline.executors.base import Event
 from pipeline.export import export_dataset
+from pipeline.imported_plan import load_imported_plan
 from pipeline.inputs import check_taking
 from pipeline.json_import import import_json
 from pipeline.lease import Lease
@@ -487,6 +489,35 @@ def test_what_was_imported_must_be_known(part: Path, sweep: MakeNamed, content: 
     known.unlink(missing_ok=True)
     import_json(part, config.results)
     assert run(config).missing == ()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("n_images", 11),
+        ("strengths", [-1.0]),
+        ("architectures", [0, 309, 15_625]),
+        ("architectures", [0, [309]]),
+        ("dataset", "../elsewhere"),
+        ("payload", ["clean"]),
+    ],
+)
+def test_what_was_imported_is_not_changed_by_hand(part: Path, sweep: MakeNamed, field: str, value: Any) -> None:
+    config = sweep("results")
+    import_json(part, config.results)
+    run(config)
+    change_json(config.results / IMPORTED_FILE, lambda content: content["groups"][0].update({field: value}))
+    for use in (run, status_of, lambda config: verify_results(config.results)):
+        with pytest.raises(InputError, match=r"imported.json: .* import every dataset of the folder again"):
+            use(config)
+
+
+def test_names_of_what_was_imported_are_known_ones(part: Path, tmp_path: Path) -> None:
+    import_json(part, tmp_path / "results")
+    plan = load_imported_plan(tmp_path / "results")
+    replace(plan, groups=(replace(plan.groups[0], dataset="../elsewhere"),)).save(tmp_path / "results")
+    with pytest.raises(InputError, match=r"unknown '../elsewhere'"):
+        load_imported_plan(tmp_path / "results")
 
 
 def test_the_field_is_no_part_of_identity(sweep: MakeNamed) -> None:

@@ -2,6 +2,9 @@
 
 import json
 import os
+import re
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -107,6 +110,78 @@ def test_what_a_job_raises_and_its_death_are_told():
         map_jobs(halve, [4, 0, 8], 2)
     with pytest.raises(StorageError, match="expected it to read its file, got its death"):
         map_jobs(halve, [4, -1, 8], 2)
+
+
+def change_column(path: Path, name: str, change: Callable[[list], None]) -> None:
+    table = pq.read_table(path, partitioning=None)
+    values = table[name].to_pylist()
+    change(values)
+    place = table.schema.names.index(name)
+    pq.write_table(
+        table.set_column(place, table.schema.field(name), pa.array(values, table.schema.field(name).type)), path
+    )
+
+
+CHANGED = {
+    "a negative count": ("cm", "cm", lambda rows: rows[1][0].__setitem__(0, -1), "counts"),
+    "a confidence above 1": (
+        "confidence",
+        "confidence_label",
+        lambda rows: rows[1][0].__setitem__(0, 7.5),
+        "confidences",
+    ),
+    "a mean below 0": ("confidence", "confidence_correct", lambda rows: rows.__setitem__(1, -0.5), "confidences"),
+    "an architecture twice": (
+        "cm",
+        "architecture",
+        lambda rows: rows.__setitem__(slice(None), [0] * len(rows)),
+        "once",
+    ),
+    "an unknown strength": ("cm", "strength", lambda rows: rows.__setitem__(1, 77.0), "the strengths of"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_numbers_that_cannot_be_are_refused_in_parquet(dataset, tmp_path, what):
+    measure, column, change, told = CHANGED[what]
+    shutil.copytree(dataset, tmp_path / "copy")
+    change_column(tmp_path / "copy/parquet/dataset=cifar10/key=pgd/part-0.parquet", column, change)
+    with pytest.raises(ResultsError, match=told):
+        summaries(tmp_path / "copy", measure)
+
+
+@pytest.mark.parametrize("least", [1, 1 << 20], ids=["streamed", "whole"])
+@pytest.mark.parametrize(
+    ("measure", "number"), [("cm", "-1"), ("cm", "0.5"), ("confidence", "7.5"), ("confidence", "-0.5")]
+)
+def test_numbers_that_cannot_be_are_refused_in_json(dataset, tmp_path, monkeypatch, measure, number, least):
+    shutil.copytree(dataset, tmp_path / "copy", ignore=shutil.ignore_patterns("parquet"))
+    path = tmp_path / f"copy/cifar10/pgd_{measure}.json"
+    path.write_text(re.sub(r"\[\[[\d.]+", f"[[{number}", path.read_text(), count=1))
+    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", least)
+    with pytest.raises(ResultsError, match=r"expected .* of (counts|fractions)"):
+        summaries(tmp_path / "copy", measure)
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_a_flipped_bit_of_a_parquet_page_is_noticed(dataset, tmp_path, measure):
+    shutil.copytree(dataset, tmp_path / "copy")
+    path = tmp_path / "copy/parquet/dataset=cifar10/key=pgd/part-0.parquet"
+    sound, expected = path.read_bytes(), summaries(dataset, measure)
+    with pq.ParquetFile(path) as file:
+        group = file.metadata.row_group(0)
+        chunks = [group.column(number) for number in range(group.num_columns)]
+    first = min(chunk.data_page_offset for chunk in chunks)
+    noticed = 0
+    for place in range(first, first + sum(chunk.total_compressed_size for chunk in chunks), 211):
+        content = bytearray(sound)
+        content[place] ^= 4
+        path.write_bytes(content)
+        try:
+            assert_same(summaries(tmp_path / "copy", measure), expected)
+        except ResultsError:
+            noticed += 1
+    assert noticed > 0
 
 
 def write_matrices(path: Path, values: list, kind: pa.DataType | None = None) -> Path:

@@ -52,6 +52,9 @@ _BRACKET_BITS, _BRACKETS = 0x26, 0x7F
 
 _BLOCK_BYTES = 1 << 18
 
+_NPY_START = 10
+"""Bytes of a ``.npy`` file in front of its header, of which the last two are the header's length (NEP 1)."""
+
 
 class FileState(NamedTuple):
     """What tells a file from another that took its place: size in bytes, time of change in ns, and inode."""
@@ -276,11 +279,14 @@ def _index_places(path: Path, state: FileState) -> list[Path]:
 
 def _load_index(path: Path, state: FileState) -> NDArray[np.int64] | None:
     for place in _index_places(path, state):
-        with contextlib.suppress(OSError, ValueError, EOFError):
-            table: NDArray[np.int64] = np.load(place, allow_pickle=False)
-            if table.dtype == np.int64 and table.ndim == 2 and table.shape[1] == 3 and len(table):
-                # A wrong id would give one architecture the numbers of another.
-                return table[:-1] if np.array_equal(table[-1], _check_row_of(table[:-1])) else None
+        with contextlib.suppress(OSError, ValueError):
+            content = place.read_bytes()
+            # Not by `np.load`, whose parser of headers raises whatever it likes where they are damaged.
+            start = _NPY_START + int.from_bytes(content[_NPY_START - 2 : _NPY_START], "little")
+            table = np.frombuffer(content, np.int64, offset=start).reshape(-1, 3)
+            # A wrong id would give one architecture the numbers of another.
+            if len(table) and np.array_equal(table[-1], _check_row_of(table[:-1])):
+                return table[:-1]
     return None
 
 

@@ -53,7 +53,7 @@ def is_sound_meta(meta: Any) -> bool:
     try:
         ids, epsilons = meta["ids"], meta["epsilons"]
         sound = all({"nb201-string", "isomorph"} <= row.keys() for row in ids.values())
-        return sound and all(isinstance(values, list) for values in epsilons.values()) and all(map(is_id, ids))
+        return sound and all(map(_are_strengths, epsilons.values())) and all(map(is_id, ids))
     except (KeyError, TypeError, AttributeError):
         return False
 
@@ -64,7 +64,13 @@ def is_sound_sweep(sweep: Mapping[str, Any]) -> bool:
     if not isinstance(strengths, dict) or not isinstance(measurements, list):
         return False
     by_key = list(strengths.values())
-    return all(isinstance(keys, dict) and all(isinstance(row, list) for row in keys.values()) for keys in by_key)
+    return all(isinstance(keys, dict) and all(map(_are_strengths, keys.values())) for keys in by_key)
+
+
+def _are_strengths(row: Any) -> bool:
+    """Whether a value lists strengths: finite numbers, not negative, each once."""
+    numbers = isinstance(row, list) and all(type(strength) in (float, int) for strength in row)
+    return numbers and all(0 <= strength < float("inf") for strength in row) and len({*row}) == len(row)
 
 
 def check_ids(file: Path, key: str, measure: str, found: Iterable[str], known: Mapping[str, Any]) -> None:
