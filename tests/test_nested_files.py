@@ -4,6 +4,9 @@ import json
 import os
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +23,7 @@ from pipeline.analysis.confidence_text import find_confidences
 from pipeline.analysis.nested_files import summarise_files
 from pipeline.analysis.parquet_results import iter_matrices
 from pipeline.analysis.reader import RobustnessDataset
-from pipeline.analysis.reading_pool import map_jobs
+from pipeline.analysis.reading_pool import holding_interrupts, map_jobs
 from pipeline.analysis.result_files import ResultFiles
 from pipeline.errors import ResultsError, StorageError
 from tests.fabricated import export, make_plan
@@ -110,6 +113,19 @@ def test_what_a_job_raises_and_its_death_are_told():
         map_jobs(halve, [4, 0, 8], 2)
     with pytest.raises(StorageError, match="expected it to read its file, got its death"):
         map_jobs(halve, [4, -1, 8], 2)
+
+
+def test_interrupts_wait_for_processes_to_be_started():
+    steps = []
+    with pytest.raises(KeyboardInterrupt), holding_interrupts():  # noqa: PT012
+        signal.raise_signal(signal.SIGINT)
+        steps.append("after")
+    assert steps == ["after"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    with holding_interrupts():
+        code = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+        assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"True\n"
 
 
 def change_column(path: Path, name: str, change: Callable[[list], None]) -> None:

@@ -9,9 +9,10 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for
 from typing import Any, TypeVar
@@ -21,6 +22,8 @@ from pipeline.errors import StorageError
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
 
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 MAX_READERS = 8
 """Processes that read unless more are asked for."""
@@ -56,7 +59,9 @@ def map_jobs(work: Callable[[Job], Answer], jobs: Sequence[Job], processes: int)
     theirs, ours = context.Pipe(duplex=False)
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=(theirs,))
     try:
-        answers = [future.result() for future in [pool.submit(work, job) for job in jobs]]
+        with holding_interrupts():
+            futures = [pool.submit(work, job) for job in jobs]
+        answers = [future.result() for future in futures]
         pool.shutdown()
     except BrokenProcessPool as error:
         raise StorageError(
@@ -68,6 +73,29 @@ def map_jobs(work: Callable[[Job], Answer], jobs: Sequence[Job], processes: int)
         pool.shutdown(cancel_futures=True)
         theirs.close()
     return answers
+
+
+@contextmanager
+def holding_interrupts() -> Iterator[None]:
+    """Let Ctrl-C, SIGTERM and SIGUSR1 wait until the block has ended, as the start of a process must not stop halfway.
+
+    A process that is half started is waited for by nobody, and complains when it finds its parent gone. The fork server
+    that the block starts, and so its workers, never hear Ctrl-C, which a terminal sends to all of them.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals reach the main thread only
+        return
+    held: list[int] = []
+    previous = {number: signal.signal(number, lambda number, _frame: held.append(number)) for number in _ENDING}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        if held:
+            signal.raise_signal(held[0])
 
 
 def _start(stopped: Connection) -> None:

@@ -17,6 +17,7 @@ from multiprocessing.connection import wait as wait_for
 from pathlib import Path
 from typing import Any
 
+from pipeline.analysis.reading_pool import holding_interrupts
 from pipeline.errors import StorageError
 from pipeline.export.files import ExportStoppedError, ExportTask
 from pipeline.export.folder import WrittenFile
@@ -105,7 +106,8 @@ def _write_in_pool(
         while True:
             # One task waits beside those that run: making more would hold their rows in memory for nothing.
             while len(pending) <= processes and (task := next(left, None)) is not None:
-                pending.add(pool.submit(_write, task))
+                with holding_interrupts():
+                    pending.add(pool.submit(_write, task))
             if not pending:
                 break
             done, pending = wait(pending, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
