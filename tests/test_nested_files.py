@@ -198,6 +198,9 @@ def test_a_flipped_bit_of_a_parquet_page_is_noticed(dataset, tmp_path, measure):
         except ResultsError:
             noticed += 1
     assert noticed > 0
+    path.write_bytes(sound.replace(b"element", b"elemen\xf4"))
+    with pytest.raises(ResultsError, match="cannot be decoded"):
+        summaries(tmp_path / "copy", measure)
 
 
 def write_matrices(path: Path, values: list, kind: pa.DataType | None = None) -> Path:

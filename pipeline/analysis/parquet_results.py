@@ -253,7 +253,7 @@ def _naming(path: Path) -> Iterator[None]:
         yield
     except ResultsError:
         raise
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last of names of columns
         # Arrow says of damage that it is an OSError, without the number that those of the system have.
         if isinstance(error, OSError) and error.errno is not None:
             raise

@@ -107,7 +107,7 @@ def _check_groups(
 def _check_task(out: Path, task: FileTask | ParquetTask) -> Iterator[str]:
     try:
         difference = _text_differs(task) if isinstance(task, FileTask) else _table_differs(task)
-    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
+    except (OSError, EOFError, zlib.error, pa.ArrowException, UnicodeDecodeError) as error:
         difference = f"(reading it failed: {error})"
     if difference is not None:
         told = f"expected the values of the shards, got others {difference}"

@@ -97,7 +97,8 @@ def _write_in_pool(
     # A worker runs the script that started it up to its main part, so what that imports is loaded beforehand too.
     script = [name for name in ("pipeline.cli",) if name in sys.modules]
     context.set_forkserver_preload(["pipeline.export.files", "pipeline.shards", *script])
-    stopped, rows = context.Event(), context.Value("q", 0)
+    # This process takes no lock that a worker may hold when it is killed.
+    stopped, rows = context.RawValue("b", 0), context.Value("q", 0)
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=(stopped, rows))
     give_back_freed_memory()  # this process keeps what it holds now as long as the others work
     left = iter(tasks)
@@ -111,18 +112,19 @@ def _write_in_pool(
             if not pending:
                 break
             done, pending = wait(pending, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
-            on_rows(rows.value)
+            on_rows(rows.get_obj().value)
             for future in done:
                 yield future.result()
-        on_rows(rows.value)
+        on_rows(rows.get_obj().value)
     except BrokenProcessPool as error:
         raise StorageError(
             "Exporting failed for a worker process: expected it to finish its file, got its death (out of memory?). "
             "Run the same command again, with fewer --processes; files that are whole are kept."
         ) from error
     finally:
-        stopped.set()
-        pool.shutdown(cancel_futures=True)
+        with holding_interrupts():  # a second one would leave workers that nobody has told to stop
+            stopped.value = 1
+            pool.shutdown(cancel_futures=True)
 
 
 def _start(stopped: Any, rows: Any) -> None:
@@ -146,5 +148,5 @@ def _write(task: ExportTask) -> tuple[WrittenFile, bool]:
 def _count_row() -> None:
     with _rows.get_lock():
         _rows.value += 1
-    if _stopped.is_set():
+    if _stopped.value:
         raise ExportStoppedError("Exporting failed for a file: expected to finish it, got a stop. Export again.")
