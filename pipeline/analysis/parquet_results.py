@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from pipeline.analysis.row_stream import damaged
+from pipeline.analysis.value_checks import damaged
 from pipeline.errors import ResultsError
 
 _COLUMNS = {

@@ -15,8 +15,7 @@ from typing import Any, BinaryIO
 import orjson
 
 from pipeline.analysis.json_index import HEAD_BYTES, VALUE_DEPTH, find_edges, malformed, match_head
-from pipeline.analysis.value_checks import parse_json
-from pipeline.errors import ResultsError
+from pipeline.analysis.value_checks import damaged, parse_json
 
 Taker = Callable[[bytes], Any]
 """Takes what is wanted out of the JSON text of one value."""
@@ -47,14 +46,6 @@ def _open(file: Path) -> AbstractContextManager[BinaryIO]:
 
         return open_zstandard(file)
     return gzip.open(file) if file.suffix == ".gz" else file.open("rb")  # type: ignore[return-value]
-
-
-def damaged(file: Path, error: Exception) -> ResultsError:
-    """Make the error of a file that cannot be decoded."""
-    return ResultsError(
-        f"Reading failed for {file}: expected a sound file, got one that cannot be decoded ({error}). "
-        "Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file again."
-    )
 
 
 def stream_rows(

@@ -17,6 +17,14 @@ _CONFIDENCES = {"label": 2, "argmax": 2, "prediction": 1}
 """Axes of each part of a confidence."""
 
 
+def damaged(file: Path, error: Exception) -> ResultsError:
+    """Make the error of a file that cannot be decoded."""
+    return ResultsError(
+        f"Reading failed for {file}: expected a sound file, got one that cannot be decoded ({error}). "
+        "Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file again."
+    )
+
+
 def parse_json(text: bytes) -> Any:
     """Parse JSON in which no object has a name twice; Python's own parser would keep the last value without a word.
 
