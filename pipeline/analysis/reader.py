@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from pipeline.analysis.arguments import as_folder, as_name, as_names, as_strength
-from pipeline.analysis.result_files import MEASURES, ResultFiles, in_table_order, kind_of, spellings
+from pipeline.analysis.result_files import MEASURES, ResultFiles, in_table_order, kind_of, spellings, values_by_strength
 from pipeline.errors import ArchitectureError
 from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS
 from pipeline.records import CLEAN_STRENGTH
@@ -244,9 +244,12 @@ class RobustnessDataset:
         if wanted == CLEAN_STRENGTH:
             key = "clean"
         accuracies: float | list[float] = self.value(architecture, dataset, key)
-        if not isinstance(accuracies, list):
-            return accuracies
-        return list(accuracies) if wanted is None else accuracies[self.strengths(dataset, key).index(wanted)]
+        if wanted is None:
+            return list(accuracies) if isinstance(accuracies, list) else accuracies
+        strengths = self.strengths(dataset, key)
+        each = values_by_strength(accuracies, strengths, f"#{identifier} {dataset} {key} accuracy")
+        found: float = each[strengths.index(wanted)]
+        return found
 
     def value(self, architecture: int | str, dataset: str, key: str, measure: str = "accuracy") -> Any:
         """Look up a measurement of any of the 15,625 architectures, without reading the others'.

@@ -266,7 +266,7 @@ class ResultFiles:
         if file.suffix == ".parquet":
             from pipeline.analysis.parquet_results import read_rows
 
-            row = read_rows(file, measure, int(identifier))[identifier]
+            row = read_rows(file, measure, self.strengths(dataset, key), int(identifier))[identifier]
             check_row(file, key, measure, identifier, row)
             return row
         return self.rows(dataset, key, measure)[identifier]
@@ -300,8 +300,8 @@ class ResultFiles:
     ) -> Iterator[tuple[str, Any]]:
         """Go through a measurement whose values are lists or objects, with one architecture's in memory at a time.
 
-        JSON is read from its beginning to its end, compressed or not, and Parquet by row group; a file below
-        `pipeline.analysis.json_index.MIN_INDEXED_BYTES` is read whole.
+        JSON is read from its beginning to its end, compressed or not. Parquet is read whole, as is a file below
+        `pipeline.analysis.json_index.MIN_INDEXED_BYTES`.
 
         Args:
             dataset: name of the dataset.
@@ -320,10 +320,9 @@ class ResultFiles:
         if file is None:
             raise self.absence(dataset, key, measure)
         if file.suffix == ".parquet":
-            from pipeline.analysis.parquet_results import iter_rows
-
-            rows = iter_rows(file, measure)
-        elif file.stat().st_size < json_index.MIN_INDEXED_BYTES:
+            yield from self.read(dataset, key, measure).items()
+            return
+        if file.stat().st_size < json_index.MIN_INDEXED_BYTES:
             rows = iter(self._read_rows(file, dataset, key, measure).items())
         else:
             rows = stream_rows(file, dataset, spellings(key), measure, take)
@@ -345,7 +344,7 @@ class ResultFiles:
         if file.suffix == ".parquet":
             from pipeline.analysis.parquet_results import read_rows
 
-            return self._checked(file, key, measure, read_rows(file, measure))
+            return self._checked(file, key, measure, read_rows(file, measure, self.strengths(dataset, key)))
         return self._checked(file, key, measure, self._read_rows(file, dataset, key, measure))
 
     def _read_rows(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:
