@@ -335,6 +335,24 @@ def test_other_corrupted_images_are_not_taken(
     assert outlook.imported == N_PLANNED - 6
 
 
+def test_generated_corruptions_are_not_mixed_with_those_that_a_dataset_does_not_tell_of(
+    whole: tuple[SweepConfig, Path], sweep: MakeNamed, tmp_path: Path
+) -> None:
+    def forget(content: dict[str, Any]) -> None:
+        del content["evaluations"]
+        for protocol in content["sweep"]["protocols"]:
+            protocol.pop("corruption", None)
+
+    shutil.copytree(whole[1], tmp_path / "told less")
+    change_json(tmp_path / "told less/sweep.json", forget)
+    config = sweep("results")
+    import_json(tmp_path / "told less", config.results)
+    outlook = prepare_sweep(config)
+    (line,) = outlook.stale
+    assert "6 imported evaluations of digits brightness are kept but not used: which corrupted images they are" in line
+    assert outlook.imported == N_PLANNED - 6
+
+
 def test_images_that_are_the_whole_test_split_need_not_be_named(part: Path, sweep: MakeNamed) -> None:
     """The published dataset does not tell its images; if a key's count is that of the split, they are the split."""
     for path in part.glob("digits/*"):
