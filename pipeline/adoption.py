@@ -98,7 +98,7 @@ def _compare_images(group: ImportedGroup, n_images: int, wanted: Mapping[str, An
     if told is not None and told != wanted["images"]["sha256"]:
         return "they are of other images than this sweep's"
     corruption, own = group.payload.get("computed_under", {}).get("corruption"), wanted.get("corruption")
-    if corruption is None and own is not None and own["source"] != "published":
+    if corruption is None and own is not None and own.get("source") != "published":
         return "which corrupted images they are of is not known, and this sweep's are not the published ones"
     if corruption is not None and corruption != own:
         return "they are of other corrupted images than this sweep's"

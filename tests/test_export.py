@@ -21,7 +21,8 @@ from tests.fabricated import FabricatedPlan, FabricatedStore, export, make_plan,
 
 PUBLISHED_META_SHA256 = "54b6d2c2780cfb63de98e9d67e72db9cb0c02be426191d429dbe02c898d4577e"
 ARCHITECTURES = (0, 2, 10, 309)
-SIDE_FILES = {"meta.json", "sweep.json", "sweep.yaml", "versions.json", "README.md", "croissant.json", "SHA256SUMS"}
+TOLD = {f"{name}.json" for name in ("meta", "sweep", "versions", "weights", "croissant")}
+SIDE_FILES = {*TOLD, "sweep.yaml", "README.md", "SHA256SUMS"}
 
 
 def load(out: Path, name: str) -> dict:
@@ -166,6 +167,14 @@ def test_sweep_json_tells_how_the_numbers_came_about(tmp_path):
         "fog": [1.0, 3.0, 5.0],
     }
     assert (sweep["key_style"], sweep["round_to"]) == ("published", 3)
+
+
+def test_weights_json_tells_which_weights_the_networks_have(tmp_path):
+    plan = make_plan([0, 309], ["clean", "pgd"], datasets=("cifar10", "cifar100"))
+    export(tmp_path, plan, FabricatedStore(lacking={(309, "pgd", 8.0)}), partial=True)
+    assert load(tmp_path, "weights.json") == {
+        name: dict.fromkeys(("0", "309"), "c" * 64) for name in ("cifar10", "cifar100")
+    }
 
 
 def test_only_the_plans_evaluations_are_exported(tmp_path):

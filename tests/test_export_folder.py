@@ -90,6 +90,32 @@ def test_a_sweep_of_the_same_name_is_another_one_if_all_its_protocols_are(tmp_pa
     assert read_tree(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    ("held", "mine", "same"),
+    [
+        ({0: "a", 2: "a"}, {0: "a", 2: "a", 10: "a"}, True),
+        ({0: "a", 2: "a"}, {0: "a", 2: "b"}, True),
+        ({0: "a"}, {2: "b"}, True),
+        ({0: "a", 2: "a"}, {0: "b", 2: "b"}, False),
+        ({0: "a", 2: "a"}, {0: "b", 10: "a"}, False),
+    ],
+)
+def test_a_sweep_of_the_same_protocols_is_another_one_if_all_its_networks_are(tmp_path, held, mine, same):
+    def plan_of(weights):
+        plan = make_plan(weights, ["clean"])
+        units = tuple(replace(unit, checkpoint_sha256=weights[unit.architecture] * 64) for unit in plan.units)
+        return replace(plan, units=units, protocols=(PGD,))
+
+    export(tmp_path, plan_of(held))
+    before = read_tree(tmp_path)
+    if not same:
+        with pytest.raises(InputError, match="of the same name and protocols but of other weights"):
+            export(tmp_path, plan_of(mine))
+        assert read_tree(tmp_path) == before
+        (tmp_path / "weights.json").write_text("[]")  # which tells nothing, and forbids nothing
+    export(tmp_path, plan_of(mine))
+
+
 @pytest.mark.parametrize("name", ["meta.json", "cifar10/pgd_accuracy.json", "SHA256SUMS"])
 def test_files_that_no_export_wrote_are_not_overwritten(tmp_path, name):
     file = tmp_path / name

@@ -3,6 +3,7 @@
 Every file is ``{dataset: {key: {measurement: {id: value}}}}`` (appendix of Jung, Lukasik, Keuper, ICLR 2023, and the
 published files): one value for ``clean``, else a list with one value per strength, ascending. Beside them lie
 ``meta.json`` (ids and epsilons, nothing else, as published), ``sweep.json`` (protocols, image selection, strengths),
+``weights.json`` (the networks' files), ``versions.json``, ``sweep.yaml``, the cards of `pipeline.export.card`,
 ``missing.json`` where a partial export lacks something, ``imported.json`` where a sweep took imported results, and the
 listing of `pipeline.export.folder`.
 """
@@ -37,6 +38,7 @@ from pipeline.export.side_files import (
     IMPORTED_ROWS_FILE,
     SWEEP_YAML_FILE,
     VERSIONS_FILE,
+    WEIGHTS_FILE,
     Group,
     KeyStyle,
     ProtocolShare,
@@ -47,6 +49,8 @@ from pipeline.export.side_files import (
     sweep_text,
     sweep_yaml_text,
     versions_text,
+    weights_of,
+    weights_text,
 )
 from pipeline.measurements import COLUMNS
 from pipeline.records import Protocol, Unit, is_imported
@@ -182,7 +186,7 @@ def export_dataset(
     named = choose_licence(licence, shares, out)
     form = FileForm(key_style, round_to, compression, POOL_CACHE_BYTES // processes)
     export = _Export(plan, store, inventory, form, formats, groups, shares)
-    with open_folder(out, export.names, plan.meta_payload()) as folder:
+    with open_folder(out, export.names, plan.meta_payload(), export.weights) as folder:
         kept = export.write_results(folder, processes, progress)
         export.write_cards(folder, named)
         return export.close(folder, kept)
@@ -206,6 +210,7 @@ class _Export:
         self.written = [group for group in groups if group.complete_units]
         self.missing = {(group.dataset, group.key): group.n_left_out for group in groups if group.lacking}
         self.files = files_of(self.written, plan.measurements, formats)
+        self.weights = weights_of(plan.units)
         self.side_files = self._side_files()
         results = {form.file_name(*file) for file in self.files}
         self.names = {*self.side_files, CARD_FILE, CROISSANT_FILE, *results}
@@ -217,6 +222,8 @@ class _Export:
             SWEEP_FILE: sweep_text(plan, self.groups, style, self.form.round_to, self.shares),
             VERSIONS_FILE: versions_text(self.store.provenances(self.inventory), self.shares),
         }
+        if self.weights:
+            texts[WEIGHTS_FILE] = weights_text(self.weights)
         if self.missing:
             texts[MISSING_FILE] = missing_text(self.groups, style)
         if any(group.imported for group in self.written):
