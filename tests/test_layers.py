@@ -20,6 +20,7 @@ LAYERS: dict[str, int] = {
             "errors",
             "files",
             "host",
+            "processes",
             "interrupts",
             "unpickling",
             "metrics",
