@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from pipeline.analysis.arguments import as_folder, as_name, as_names, as_strength
+from pipeline.analysis.json_index import KeptByFile
 from pipeline.analysis.result_files import MEASURES, ResultFiles, in_table_order, kind_of, spellings, values_by_strength
 from pipeline.errors import ArchitectureError
 from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS
@@ -79,7 +80,7 @@ class RobustnessDataset:
         self.meta, self.sweep, self.missing = self.files.meta, self.files.sweep, self.files.missing
         self.map_str_to_id: dict[str, str] = {row["nb201-string"]: i for i, row in self.meta["ids"].items()}
         self.non_isomorph_ids: list[str] = [i for i, row in self.meta["ids"].items() if row["isomorph"] == i]
-        self._accuracies: dict[tuple[str, str], dict[str, Any]] = {}
+        self._accuracies: KeptByFile[dict[str, Any]] = KeptByFile()
         planned = self.files.keys_of_parquet() if self.sweep is None else self.sweep["strengths"]
         if not planned:
             self.keys_adv = in_table_order(self.meta["epsilons"])
@@ -389,8 +390,7 @@ class RobustnessDataset:
 
     def _read_once(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
         """Read a measurement, and keep accuracies: look-ups ask for the same few files again and again."""
-        if measure != "accuracy":
+        file = self.files.find(dataset, key, measure) if measure == "accuracy" else None
+        if file is None:
             return self.files.read(dataset, key, measure)
-        if (dataset, key) not in self._accuracies:
-            self._accuracies[dataset, key] = self.files.read(dataset, key, measure)
-        return self._accuracies[dataset, key]
+        return self._accuracies.get(file, lambda: self.files.read(dataset, key, measure))

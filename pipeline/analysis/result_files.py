@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.analysis import json_index
 from pipeline.analysis.json_files import read_json, read_meta, read_object
-from pipeline.analysis.json_index import FileState, JsonRows, has_indexable_rows
+from pipeline.analysis.json_index import JsonRows, KeptByFile, has_indexable_rows
 from pipeline.analysis.row_stream import Taker, stream_rows
 from pipeline.analysis.value_checks import check_ids, check_row, check_rows, is_sound_meta, is_sound_sweep
 from pipeline.errors import FormatVersionError, ResultsError, closest
@@ -148,7 +148,7 @@ class ResultFiles:
         """
         self.path = path
         self.parquet = path if any(path.glob("dataset=*")) else path / PARQUET_FOLDER
-        self._rows: dict[Path, tuple[FileState, Rows]] = {}
+        self._rows: KeptByFile[Rows] = KeptByFile()
         if not (path / META_FILE).is_file() and not self.parquet.is_dir():
             got, fix = "none", "Name what `robust201 export` wrote, its parquet folder, or the published dataset"
             if (path / RESULTS_FOLDER_FILE).is_file():
@@ -282,14 +282,12 @@ class ResultFiles:
         file = self.find(dataset, key, measure)
         if file is None:
             raise self.absence(dataset, key, measure)
-        state = FileState.of(file.stat())
-        held = self._rows.get(file)
-        if held is not None and held[0] == state:
-            return held[1]
-        indexed = has_indexable_rows(file)
-        rows = JsonRows(file, dataset, spellings(key), measure) if indexed else self.read(dataset, key, measure)
-        self._rows[file] = state, rows
-        return rows
+        return self._rows.get(file, lambda: self._open_rows(file, dataset, key, measure))
+
+    def _open_rows(self, file: Path, dataset: str, key: str, measure: str) -> Rows:
+        if has_indexable_rows(file):
+            return JsonRows(file, dataset, spellings(key), measure)
+        return self.read(dataset, key, measure)
 
     def forget(self) -> None:
         """Drop what `rows` keeps of the files read so far: whoever reads many once need not hold them all."""
