@@ -26,6 +26,19 @@ PIECE_BYTES = 1 << 22
 _ID = re.compile(rb'[\s,]*"(\d+)"\s*:\s*')
 
 
+def open_decompressed(file: Path) -> AbstractContextManager[BinaryIO]:
+    """Open a file to read what it holds, decompressed if its name ends in ``.gz`` or ``.zst``.
+
+    What is raised of damage while it is read: `ResultsError` of Zstandard; `EOFError`, `zlib.error` and
+    `gzip.BadGzipFile` of gzip.
+    """
+    if file.suffix == ".zst":
+        from pipeline.analysis.parquet_results import open_zstandard
+
+        return open_zstandard(file)
+    return gzip.open(file) if file.suffix == ".gz" else file.open("rb")  # type: ignore[return-value]
+
+
 def read_pieces(file: Path) -> Iterator[bytes]:
     """Read a file in pieces, decompressed if its name ends in ``.gz`` or ``.zst``.
 
@@ -33,19 +46,11 @@ def read_pieces(file: Path) -> Iterator[bytes]:
         ResultsError: the compressed file is damaged.
     """
     try:
-        with _open(file) as stream:
+        with open_decompressed(file) as stream:
             while piece := stream.read(PIECE_BYTES):
                 yield piece
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise damaged(file, error) from error
-
-
-def _open(file: Path) -> AbstractContextManager[BinaryIO]:
-    if file.suffix == ".zst":
-        from pipeline.analysis.parquet_results import open_zstandard
-
-        return open_zstandard(file)
-    return gzip.open(file) if file.suffix == ".gz" else file.open("rb")  # type: ignore[return-value]
 
 
 def stream_rows(

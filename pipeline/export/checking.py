@@ -11,8 +11,9 @@ import pyarrow.parquet as pq
 
 from pipeline.analysis.json_files import read_json
 from pipeline.analysis.result_files import MISSING_FILE, SWEEP_FILE
+from pipeline.analysis.row_stream import open_decompressed
 from pipeline.errors import IncompleteError, ResultsError, StorageError
-from pipeline.export.compression import compression_of, open_text
+from pipeline.export.compression import compression_of
 from pipeline.export.dataset import FileForm, Format, ResultInventory, ResultStore, files_of, group_units, make_tasks
 from pipeline.export.files import FileTask
 from pipeline.export.listing import AGAIN, CHECKSUM_FILE, check_listing, read_listing
@@ -107,15 +108,15 @@ def _check_groups(
 def _check_task(out: Path, task: FileTask | ParquetTask) -> Iterator[str]:
     try:
         difference = _text_differs(task) if isinstance(task, FileTask) else _table_differs(task)
-    except (OSError, EOFError, zlib.error, pa.ArrowException) as error:
-        difference = f"(reading it failed: {error})"
+    except (OSError, EOFError, zlib.error, pa.ArrowException, ResultsError) as error:
+        difference = f"(reading it failed: {error.__cause__ or error})"
     if difference is not None:
         told = f"expected the values of the shards, got others {difference}"
         yield f"Verifying failed for {out / task.name}: {told}. {AGAIN}"
 
 
 def _text_differs(task: FileTask) -> str | None:
-    with open_text(task.folder / task.name, task.compression) as stream:
+    with open_decompressed(task.folder / task.name) as stream:
         for unit, pieces in task.texts():
             text = b"".join(pieces)
             if bytes(stream.read(len(text))) != text:
