@@ -27,9 +27,9 @@ from benchmarks.export import N_IMAGES, STRENGTHS, SyntheticPlan, fill, sampling
 from benchmarks.headless import dump_page, find_chromium
 from pipeline.analysis.cells import kernel_parameters
 from pipeline.analysis.reader import DATASETS
+from pipeline.analysis.reading_pool import default_readers
 from pipeline.datasets import DATASETS as SPECS
 from pipeline.export import export_dataset
-from pipeline.export.pool import default_processes
 from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS
 from pipeline.records import Unit, unit_id
 from pipeline.shards import ShardStore
@@ -90,7 +90,7 @@ def add_measurements(folder: Path, n_architectures: int, keys: tuple[str, ...]) 
     plan, shards, exported = KeysPlan(n_architectures, keys), folder / "shards", folder / "exported"
     store = ShardStore.create(shards)
     fill(store, plan)
-    export_dataset(plan, store, store.inventory(), exported, formats=("json", "parquet"), processes=default_processes())
+    export_dataset(plan, store, store.inventory(), exported, formats=("json", "parquet"), processes=default_readers())
     shutil.rmtree(shards)
     for file in (exported / LARGE).iterdir():
         file.replace(folder / LARGE / file.name)
@@ -173,7 +173,7 @@ def write_and_tell(dataset: Path, out: Path) -> None:
 
     with sampling_memory() as peak:
         start = time.perf_counter()
-        write_report(RobustnessDataset(dataset), out, processes=default_processes())
+        write_report(RobustnessDataset(dataset), out, processes=default_readers())
         seconds = time.perf_counter() - start
     print(f"report: {seconds:.1f} s, peak memory {peak['all']:.2f} GB over {peak['processes']:.0f} processes")
     print(f"file: {out.stat().st_size / 1e6:.2f} MB")

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -11,6 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from pipeline.analysis.json_index import FileState
 from pipeline.analysis.value_checks import damaged
 from pipeline.errors import ResultsError
 
@@ -31,7 +33,13 @@ def holds(path: Path, measure: str) -> bool:
         ResultsError: the file is damaged.
     """
     with _naming(path):
-        return set(_COLUMNS.get(measure, (measure,))) <= set(pq.read_schema(path).names)
+        return set(_COLUMNS.get(measure, (measure,))) <= _column_names(path, FileState.of(path.stat()))
+
+
+@lru_cache(maxsize=256)
+def _column_names(path: Path, _state: FileState) -> frozenset[str]:
+    """Read which columns a file has; once, as a look-up would read the footer twice."""
+    return frozenset(pq.read_schema(path).names)
 
 
 def read_rows(path: Path, measure: str, strengths: Sequence[float], architecture: int | None = None) -> dict[str, Any]:
@@ -90,9 +98,7 @@ def _iter_parts(path: Path, measure: str, architecture: int | None) -> Iterator[
     clean = False
     with _naming(path), pq.ParquetFile(path) as file:
         _check_columns(path, file.schema_arrow)
-        for group in range(file.num_row_groups):
-            if not _may_hold(file, group, architecture):
-                continue
+        for group in _groups_of(file.metadata, architecture):
             columns = ["architecture", "strength", "key", *_COLUMNS[measure]]
             table = file.read_row_group(group, columns, use_threads=False)
             if architecture is not None:
@@ -190,7 +196,13 @@ def read_strengths(path: Path) -> tuple[float, ...]:
     Raises:
         ResultsError: the file is damaged.
     """
-    with _naming(path), pq.ParquetFile(path) as file:
+    with _naming(path):
+        return _strengths(path, FileState.of(path.stat()))
+
+
+@lru_cache(maxsize=256)
+def _strengths(path: Path, _state: FileState) -> tuple[float, ...]:
+    with pq.ParquetFile(path) as file:
         _check_columns(path, file.schema_arrow)
         strengths = pc.unique(file.read(["strength"], use_threads=False)["strength"]).to_pylist()
     if None in strengths:
@@ -198,16 +210,18 @@ def read_strengths(path: Path) -> tuple[float, ...]:
     return tuple(sorted(strengths))
 
 
-def _may_hold(file: pq.ParquetFile, group: int, architecture: int | None) -> bool:
+def _groups_of(footer: pq.FileMetaData, architecture: int | None) -> list[int]:
+    """Name the row groups that may hold an architecture, by the smallest and largest that the footer says they have."""
     if architecture is None:
-        return True
-    column = file.schema_arrow.names.index("architecture")
-    statistics = next(
-        chunk.statistics
-        for number in range(file.metadata.num_columns)
-        if (chunk := file.metadata.row_group(group).column(number)).path_in_schema == file.schema_arrow.names[column]
-    )
-    return statistics is None or not statistics.has_min_max or bool(statistics.min <= architecture <= statistics.max)
+        return list(range(footer.num_row_groups))
+    names = [footer.schema.column(number).path for number in range(footer.num_columns)]
+    place = names.index("architecture")
+    held = []
+    for group in range(footer.num_row_groups):
+        bounds = footer.row_group(group).column(place).statistics
+        if bounds is None or not bounds.has_min_max or bounds.min <= architecture <= bounds.max:
+            held.append(group)
+    return held
 
 
 def _values(table: pa.Table, measure: str) -> Iterable[Any]:
