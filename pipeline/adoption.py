@@ -24,7 +24,7 @@ def read_inventory(
     on_damage: OnDamage = "raise",
     networks: Collection[tuple[str, int]] | None = None,
 ) -> Inventory:
-    """Find out what a results folder holds of its plan (see `ShardStore.inventory` and `adopt`)."""
+    """Find out what a results folder holds of its plan (see `ShardStore.inventory` and `adopt`, also for errors)."""
     return adopt(plan, store.inventory(verify=verify, on_damage=on_damage, networks=networks), store.root)
 
 
@@ -117,6 +117,12 @@ def explain_unused(plan: Plan | ImportedPlan, inventory: Inventory, results: Pat
         plan: the whole plan.
         inventory: what the folder holds, as `adopt` gives it.
         results: the results folder.
+
+    Yields:
+        Lines for people.
+
+    Raises:
+        InputError: `imported.json` is gone or damaged.
     """
     if not isinstance(plan, Plan):
         return
@@ -144,6 +150,12 @@ def explain_mixing(plan: Plan | ImportedPlan, inventory: Inventory, results: Pat
         plan: the plan.
         inventory: what the folder holds, as `adopt` gives it.
         results: the results folder.
+
+    Yields:
+        Lines for people.
+
+    Raises:
+        InputError: `imported.json` is gone or damaged.
     """
     if not isinstance(plan, Plan) or not inventory.adopted_protocols:
         return

@@ -108,6 +108,9 @@ def values_by_strength(row: Any, strengths: Sequence[float], what: str) -> list[
         strengths: what the values stand for.
         what: architecture, dataset, key and measurement, for the error.
 
+    Returns:
+        S values, in the order of the strengths.
+
     Raises:
         ResultsError: there are more or fewer values than strengths.
     """

@@ -1,4 +1,4 @@
-"""What the files of a dataset may hold: what is told of it, ids of architectures, values of a measurement's form."""
+"""What the files of a dataset may hold: sound JSON, what is told of it, ids, values of a measurement's form."""
 
 import json
 from collections.abc import Iterable, Mapping

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.analysis.json_files import read_json
-from pipeline.analysis.result_files import MISSING_FILE, SWEEP_FILE
+from pipeline.analysis.result_files import META_FILE, MISSING_FILE, SWEEP_FILE
 from pipeline.analysis.row_stream import open_decompressed
 from pipeline.errors import IncompleteError, ResultsError, StorageError
 from pipeline.export.compression import compression_of
@@ -19,12 +19,13 @@ from pipeline.export.files import FileTask
 from pipeline.export.listing import AGAIN, CHECKSUM_FILE, check_listing, read_listing
 from pipeline.export.parquet_files import ParquetTask
 from pipeline.export.side_files import Group, KeyStyle, SweepPlan
+from pipeline.perturbations import PERTURBATIONS
 
 _CACHE_BYTES = 256 << 20
 
 
 def check_export(plan: SweepPlan, store: ResultStore, inventory: ResultInventory, out: Path) -> Iterator[str]:
-    """Compare every file of an export with its listing, and every file of results with the shards.
+    """Compare an export's files with its listing, those of results with the shards, and strengths with the plan.
 
     Args:
         plan: what was exported.
@@ -51,6 +52,7 @@ def check_export(plan: SweepPlan, store: ResultStore, inventory: ResultInventory
         yield str(error)
         return
     groups = group_units(plan, inventory)
+    yield from _check_strengths(out, form, groups)
     yield from _check_groups(out, names, form, groups, (plan, store, inventory))
 
 
@@ -66,6 +68,25 @@ def _read_form(out: Path, names: Iterable[str]) -> FileForm:
             f"{style} and {round_to}. {AGAIN}"
         )
     return FileForm(style, round_to, compression, _CACHE_BYTES)  # type: ignore[arg-type]
+
+
+def _check_strengths(out: Path, form: FileForm, groups: Iterable[Group]) -> Iterator[str]:
+    """Compare the strengths that readers take values to be at with the plan's: files of results do not name them."""
+    strengths: dict[str, dict[str, list[float]]] = {}
+    epsilons: dict[str, list[float]] = {}
+    for group in groups:
+        key, held = group.spell(form.key_style), list(group.strengths)
+        strengths.setdefault(group.dataset, {})[key] = held
+        if PERTURBATIONS[group.key].kind == "attack":
+            epsilons[key] = held
+    for name, field, wanted in ((SWEEP_FILE, "strengths", strengths), (META_FILE, "epsilons", epsilons)):
+        try:
+            told = read_json(out / name, missing={})
+        except ResultsError as error:
+            yield str(error)
+            continue
+        if not isinstance(told, dict) or told.get(field) != wanted:
+            yield f"Verifying failed for {out / name}: expected {field} as the plan has them, got others. {AGAIN}"
 
 
 def _check_groups(
