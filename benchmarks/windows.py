@@ -151,7 +151,7 @@ def timed(function: Callable[..., _Answer], *arguments: object) -> tuple[float, 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path(os.environ.get("ROBUST201_DATA", "../shared")))
+    parser.add_argument("--data", type=Path, default=Path(os.environ.get("ROBUST201_DATA", "data")))
     parser.add_argument("--architecture", type=int, default=309)
     parser.add_argument("--images", type=int, default=46)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 0.5])
