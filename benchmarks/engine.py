@@ -23,6 +23,7 @@ import argparse
 import json
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -55,7 +56,7 @@ def measure_searches(case: Case, n_samples: int, stages: list[Stage], clock: Clo
     return {side: seconds for side, seconds in found.items() if seconds is not None}
 
 
-def measure(index: int, options: argparse.Namespace, square_share: float) -> dict[str, object]:
+def measure(index: int, options: argparse.Namespace, square_share: float) -> dict[str, Any]:
     device = torch.device(options.device)
     clock = make_clock(device)
     generator = torch.Generator().manual_seed(0)
@@ -111,7 +112,7 @@ def print_header() -> None:
     )
 
 
-def print_row(row: dict, square_share: float) -> None:
+def print_row(row: dict[str, Any], square_share: float) -> None:
     reference, fused = row["seconds"]["reference"], row["seconds"]["fused"]
     ratios = [reference[what] / fused[what] for what in reference]
     ratios.insert(-1, reference["aa_square"] / row["square_whole"])

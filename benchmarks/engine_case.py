@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import torch
 from torch.nn import functional
@@ -78,14 +79,15 @@ class Case:
 
     def forward(self, engine: str, batch: int | None = None) -> None:
         """Classify all images once."""
-        for pixels in to_float(self.images).split(batch or len(self.images)):
+        for pixels in torch.split(to_float(self.images), batch or len(self.images)):
             with torch.no_grad():
                 self.model.logits(pixels) if engine == "fused" else self.classifier(pixels)
 
     def gradient(self, engine: str, batch: int | None = None) -> None:
         """Classify all images and differentiate the cross-entropy once."""
         size = batch or len(self.images)
-        for pixels, labels in zip(to_float(self.images).split(size), self.labels.split(size), strict=True):
+        cut = zip(torch.split(to_float(self.images), size), torch.split(self.labels, size), strict=True)
+        for pixels, labels in cut:
             if engine == "fused":
                 self.model.loss_and_gradient(pixels, labels)
             else:
@@ -136,7 +138,7 @@ class ConvolutionLimit:
             timed = []
             for kernel, x, number in self.kernels:
                 kernel(x)
-                timed.append(number * min(clock(lambda kernel=kernel, x=x: kernel(x)) for _ in range(2)))
+                timed.append(number * min(clock(partial(kernel, x)) for _ in range(2)))
         return sum(timed) / self.n_images
 
 
@@ -164,11 +166,7 @@ def step_seconds(
 
     def measured(clock: Clock) -> float:
         times = [
-            clock(
-                lambda length=length: case.attack(
-                    engine, key, epsilons, PERTURBATIONS[key].parameters(**{name: length}), batch
-                )
-            )
+            clock(partial(case.attack, engine, key, epsilons, PERTURBATIONS[key].parameters(**{name: length}), batch))
             for length in lengths
         ]
         return (times[1] - times[0]) / (lengths[1] - lengths[0]) / (len(case.images) * len(epsilons))

@@ -95,8 +95,7 @@ def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def failing_fgsm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every evaluation of FGSM in this process fail."""
     from pipeline import worker
-
-    evaluate = worker.evaluate
+    from pipeline.evaluate import evaluate
 
     def fail_on_fgsm(context: Any, row: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
         if row.key == "fgsm":
