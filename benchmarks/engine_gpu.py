@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from scipy.optimize import linprog
 
-from benchmarks.engine import (
+from benchmarks.engine_case import (
     CELLS,
     CHANNELS,
     CLASSES,

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from pipeline.config import SweepConfig, parse_config
+from tests.completing import corruptions, part, sweep, whole  # noqa: F401 - fixtures
 from tests.download_server import corrupted, publish, server  # noqa: F401 - fixtures
 from tests.object_stores import s3, s3_environment, s3_url  # noqa: F401 - fixtures
 

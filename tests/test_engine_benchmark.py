@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import engine, engine_gpu
-from benchmarks.engine import convolutions_of, read_square_share, stratified_sample, suite_seconds
+from benchmarks.engine import read_square_share
+from benchmarks.engine_case import convolutions_of, stratified_sample, suite_seconds
 from benchmarks.square_stages import mean_query_seconds, stages_of
 from pipeline.perturbations.fused.square import side_of
 from pipeline.spaces.inference.capacity import Capacity

@@ -1,26 +1,16 @@
-"""Several processes that read files, each one file at a time.
+"""Several processes that read files, each one file at a time."""
 
-They come from a fork server that has imported the libraries once, and end with the process that started them, however
-that ends.
-"""
-
-import multiprocessing
 import os
-import signal
-import sys
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.connection import Connection
-from multiprocessing.connection import wait as wait_for
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from pipeline.errors import StorageError
+from pipeline.processes import end_with_parent, fork_server
 
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
-
 
 MAX_READERS = 8
 """Processes that read unless more are asked for."""
@@ -49,12 +39,9 @@ def map_jobs(work: Callable[[Job], Answer], jobs: Sequence[Job], processes: int)
     processes = min(processes, len(jobs))
     if processes <= 1:
         return [work(job) for job in jobs]
-    context = multiprocessing.get_context("forkserver")
-    # A worker runs the script that started it up to its main part, so what that imports is loaded beforehand too.
-    script = [name for name in ("pipeline.cli",) if name in sys.modules]
-    context.set_forkserver_preload([work.__module__, "pipeline.analysis.parquet_results", *script])
-    theirs, ours = context.Pipe(duplex=False)
-    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=(theirs,))
+    context = fork_server([work.__module__, "pipeline.analysis.parquet_results"])
+    theirs, ours = context.Pipe(duplex=False)  # closing it ends the workers at once: a file takes a minute to read
+    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=end_with_parent, initargs=(theirs,))
     try:
         answers = [future.result() for future in [pool.submit(work, job) for job in jobs]]
         pool.shutdown()
@@ -68,16 +55,3 @@ def map_jobs(work: Callable[[Job], Answer], jobs: Sequence[Job], processes: int)
         pool.shutdown(cancel_futures=True)
         theirs.close()
     return answers
-
-
-def _start(stopped: Connection) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it too, and stops its workers
-    threading.Thread(target=_end_with_parent, args=(stopped,), daemon=True).start()
-
-
-def _end_with_parent(stopped: Connection) -> None:
-    """End this process when its parent has died or has closed its end of the pipe: a file takes a minute to read."""
-    parent = multiprocessing.parent_process()
-    watched: list[Any] = [stopped] if parent is None else [stopped, parent.sentinel]
-    wait_for(watched)
-    os._exit(1)
