@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import engine, engine_gpu
+from benchmarks import engine_case, engine_gpu
 from benchmarks.engine import read_square_share
 from benchmarks.engine_case import convolutions_of, stratified_sample, suite_seconds
 from benchmarks.square_stages import mean_query_seconds, stages_of
@@ -115,7 +115,7 @@ def test_the_benchmark_on_a_simulated_gpu(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(engine_gpu, "evaluated_indices", lambda: (21, 309))
     monkeypatch.setattr(engine_gpu, "stratified_sample", lambda _: [309])
     lengths = {"pgd": ("steps", 1, 2), "aa_apgd-ce": ("steps", 1, 2), "aa_square": ("queries", 1, 3)}
-    monkeypatch.setattr(engine, "LENGTHS", lengths)
+    monkeypatch.setattr(engine_case, "LENGTHS", lengths)
     options = argparse.Namespace(
         device="cpu", images=4, rounds=1, networks=[309], sample=1, no_graphs=True, json=tmp_path / "gpu.json"
     )
