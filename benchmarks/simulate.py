@@ -167,15 +167,14 @@ def make_tables(base: Machines) -> dict[str, list[Case]]:
 
     orders = ("longest first", "longest first by cost", "as planned", "shuffled")
     cuts = ((15.0, 1.0), (5.0, 5.0), (15.0, 5.0), (60.0, 5.0), (15.0, 15.0), (60.0, 60.0), (math.inf, math.inf))
+    counts = (max(1, base.n_gpus // 100), max(1, base.n_gpus // 10), base.n_gpus)
     return {
         "order": [Case(order, base, order=order) for order in orders]
         + [Case(f"{order}, no preemption", on(preemption_hours=math.inf), order=order) for order in orders],
         "longest part / longest bundle, minutes": [
             Case(f"{part:g} / {bundle:g}", base, bundle_minutes=bundle, slice_minutes=part) for bundle, part in cuts
         ],
-        "GPUs": [
-            Case(f"{count:,}", on(n_gpus=count)) for count in (base.n_gpus // 100, base.n_gpus // 10, base.n_gpus)
-        ],
+        "GPUs": [Case(f"{count:,}", on(n_gpus=count)) for count in dict.fromkeys(counts)],
         "mean hours between preemptions": [
             Case(f"{hours:g}", on(preemption_hours=hours)) for hours in (0.5, 2.0, 24.0, math.inf)
         ],

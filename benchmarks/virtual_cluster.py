@@ -119,7 +119,11 @@ class VirtualCluster:
         self._hand_out()
 
     def poll(self, timeout: float) -> list[Event]:
-        """Advance the clock to the next time at which something is to be told."""
+        """Advance the clock to the next time at which something is to be told.
+
+        Raises:
+            RuntimeError: nothing will ever happen, since there are no machines, or the clock went backwards.
+        """
         del timeout
         while self._heap:
             time, _, gpu, life, happen = heapq.heappop(self._heap)
@@ -130,7 +134,7 @@ class VirtualCluster:
             self.now = time
             if events := happen(gpu):
                 return events
-        return []
+        raise RuntimeError(f"nothing will ever happen on {self._machines.n_gpus} machines")
 
     def drain(self) -> None:
         """Take nothing more; what was taken is computed to its end."""
