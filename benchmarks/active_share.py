@@ -64,7 +64,7 @@ def active_images(job: Job, model: CountingModel, parameters: SquareParameters) 
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path(os.environ.get("ROBUST201_DATA", "../shared")))
+    parser.add_argument("--data", type=Path, default=Path(os.environ.get("ROBUST201_DATA", "data")))
     parser.add_argument("--architecture", type=int, default=309)
     parser.add_argument("--images", type=int, default=64)
     parser.add_argument("--queries", type=int, default=5000)

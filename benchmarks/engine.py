@@ -21,207 +21,31 @@ that it chooses by the device's memory (`engine_gpu.py`).
 
 import argparse
 import json
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import torch
-from torch.nn import functional
 
+from benchmarks import engine_gpu
+from benchmarks.engine_case import (
+    CLASSES,
+    FULL_LENGTHS,
+    HARMLESS_EPSILON_255,
+    IMAGE_SIZE,
+    N_PAPER_EPSILONS,
+    Case,
+    Clock,
+    ConvolutionLimit,
+    make_clock,
+    measurements_of,
+    stratified_sample,
+    suite_seconds,
+)
 from benchmarks.square_stages import ACTIVE_SHARE_FILE, Stage, mean_query_seconds, search_seconds, stages_of
-from pipeline.classifier import Classifier, Model
 from pipeline.evaluate import configure_torch
-from pipeline.perturbations import PERTURBATIONS, Parameters
-from pipeline.perturbations.base import Context, to_float
-from pipeline.perturbations.fused import apgd, fgsm, pgd, square
+from pipeline.perturbations.base import to_float
 from pipeline.perturbations.fused.job import CPU_SAMPLES
-from pipeline.records import Normalisation
-from pipeline.spaces.inference import compile_network
-from pipeline.spaces.inference.kernels import Convolution
-from pipeline.spaces.inference.program import plan_cell
-from pipeline.spaces.nasbench201 import architecture, evaluated_indices, multiply_accumulates, parse
-from pipeline.spaces.network import build_network
-
-NORMALISATION = Normalisation((0.4914, 0.4824, 0.4467), (0.2471, 0.2435, 0.2616))
-N_CLASSES = 10
-N_PAPER_EPSILONS = 7
-FUSED = {"fgsm": fgsm, "pgd": pgd, "aa_apgd-ce": apgd, "aa_square": square}
-LENGTHS = {"pgd": ("steps", 2, 6), "aa_apgd-ce": ("steps", 4, 8), "aa_square": ("queries", 4, 16)}
-FULL_LENGTHS = {"pgd": 40, "aa_apgd-ce": 100, "aa_square": 5000}
-HARMLESS_EPSILON_255 = 1e-4
-CLASSES = {13714: "heavy", 1462: "heavy", 21: "middling", 991: "middling", 309: "light", 0: "light"}
-CHANNELS, CELLS, IMAGE_SIZE = 16, 5, 32
-
-Task = Callable[[], object]
-Clock = Callable[[Task], float]
-Measurement = Callable[[Clock], float]
-"""A clock → seconds an image, of a pass or of a step of an attack."""
-
-
-@dataclass
-class Case:
-    """One network in both forms, with images that it classifies as they are labelled."""
-
-    index: int
-    device: torch.device
-    images: torch.Tensor
-    labels: torch.Tensor = field(init=False)
-    model: Model = field(init=False)
-    model_batch: int | None = None
-
-    def __post_init__(self) -> None:
-        self.spec = architecture(self.index).spec
-        torch.manual_seed(self.index)
-        network = build_network(self.spec, n_classes=N_CLASSES)
-        self.classifier = Classifier(network, NORMALISATION, N_CLASSES, device=self.device)
-        self.compiled = compile_network(network, self.spec, NORMALISATION, n_classes=N_CLASSES, device=self.device)
-        self.model = self.compiled
-        self.labels = self.compiled.logits(to_float(self.images)).argmax(dim=1)
-
-    def attack(
-        self, engine: str, key: str, strengths: tuple[float, ...], parameters: Parameters, batch: int | None = None
-    ) -> None:
-        """Run one attack on all images at some epsilons; complain if it fooled any, since its steps were fewer then."""
-        fused = engine == "fused"
-        context = Context(
-            self.classifier,
-            0,
-            batch or len(self.images),
-            key=key,
-            engine=engine,
-            model=self.model if fused else None,
-            model_batch=self.model_batch,
-        )
-        perturb = FUSED[key].perturb if fused else PERTURBATIONS[key].load()
-        indices = torch.arange(len(self.images)).numpy()
-        for found in perturb(context, parameters, strengths, images=self.images, labels=self.labels, indices=indices):
-            if key != "fgsm" and not torch.equal(
-                self.model.logits(found.images).argmax(dim=1), self.labels[found.positions]
-            ):
-                raise RuntimeError(f"#{self.index}: {key} fooled an image at epsilon {strengths[found.strength]}/255")
-
-    def forward(self, engine: str, batch: int | None = None) -> None:
-        """Classify all images once."""
-        for pixels in to_float(self.images).split(batch or len(self.images)):
-            with torch.no_grad():
-                self.model.logits(pixels) if engine == "fused" else self.classifier(pixels)
-
-    def gradient(self, engine: str, batch: int | None = None) -> None:
-        """Classify all images and differentiate the cross-entropy once."""
-        size = batch or len(self.images)
-        for pixels, labels in zip(to_float(self.images).split(size), self.labels.split(size), strict=True):
-            if engine == "fused":
-                self.model.loss_and_gradient(pixels, labels)
-            else:
-                pixels.requires_grad_()
-                loss = functional.cross_entropy(self.classifier(pixels), labels, reduction="sum")
-                torch.autograd.grad(loss, [pixels])
-
-
-def convolutions_of(spec: str) -> dict[tuple[int, int, int, int, int], int]:
-    """Count the convolutions of the fused forward pass: (inputs, outputs, kernel, stride, input size) to number."""
-    operations = parse(spec)
-    found: dict[tuple[int, int, int, int, int], int] = {(3, CHANNELS, 3, 1, IMAGE_SIZE): 1}
-    for stage in range(3):
-        width, size = CHANNELS * 2**stage, IMAGE_SIZE // 2**stage
-        for node in plan_cell(spec).nodes:
-            for term in node.terms:
-                if term.convolutions:
-                    kernel = 3 if any(operations[edge] == "nor_conv_3x3" for edge in term.convolutions) else 1
-                    shape = (width, width, kernel, 1, size)
-                    found[shape] = found.get(shape, 0) + CELLS
-        if stage < 2:
-            for shape in ((width, 2 * width, 3, 2, size), (width, 2 * width, 1, 1, size // 2)):
-                found[shape] = found.get(shape, 0) + 1
-            shape = (2 * width, 2 * width, 3, 1, size // 2)
-            found[shape] = found.get(shape, 0) + 1
-    return found
-
-
-class ConvolutionLimit:
-    """The time that a network's convolutions take by themselves, each repeated on data in the cache."""
-
-    def __init__(self, spec: str, n_images: int, device: torch.device) -> None:
-        self.n_images = n_images
-        self.kernels = []
-        self.flops = 0.0
-        for (inputs, outputs, size, stride, pixels), number in convolutions_of(spec).items():
-            weight = torch.randn(outputs, inputs, size, size, dtype=torch.float64)
-            kernel = Convolution(weight, torch.zeros(outputs, dtype=torch.float64), device=device, stride=stride)
-            x = torch.randn(n_images, inputs, pixels, pixels, device=device).contiguous(
-                memory_format=torch.channels_last
-            )
-            self.kernels.append((kernel, x, number))
-            self.flops += 2.0 * number * inputs * outputs * size**2 * (pixels // stride) ** 2
-
-    def seconds(self, clock: Clock) -> float:
-        """Seconds an image."""
-        with torch.inference_mode():
-            timed = []
-            for kernel, x, number in self.kernels:
-                kernel(x)
-                timed.append(number * min(clock(lambda kernel=kernel, x=x: kernel(x)) for _ in range(2)))
-        return sum(timed) / self.n_images
-
-
-def make_clock(device: torch.device) -> Clock:
-    def on_cpu(task: Task) -> float:
-        start = time.thread_time()
-        task()
-        return time.thread_time() - start
-
-    def on_cuda(task: Task) -> float:
-        torch.cuda.synchronize(device)
-        start = time.perf_counter()
-        task()
-        torch.cuda.synchronize(device)
-        return time.perf_counter() - start
-
-    return on_cuda if device.type == "cuda" else on_cpu
-
-
-def step_seconds(
-    case: Case, engine: str, key: str, epsilons: tuple[float, ...], batch: int | None = None
-) -> Measurement:
-    """What one step of an attack costs for a sample: the difference of two run lengths."""
-    name, *lengths = LENGTHS[key]
-
-    def measured(clock: Clock) -> float:
-        times = [
-            clock(
-                lambda length=length: case.attack(
-                    engine, key, epsilons, PERTURBATIONS[key].parameters(**{name: length}), batch
-                )
-            )
-            for length in lengths
-        ]
-        return (times[1] - times[0]) / (lengths[1] - lengths[0]) / (len(case.images) * len(epsilons))
-
-    return measured
-
-
-def measurements_of(
-    case: Case, engine: str, epsilons: tuple[float, ...], batch: int | None = None
-) -> Iterator[tuple[str, Measurement]]:
-    """What is measured of a network in one engine: (what, seconds an image as a function of the clock)."""
-    n_images = len(case.images)
-    parameters = PERTURBATIONS["fgsm"].parameters()
-    yield "forward", lambda clock: clock(lambda: case.forward(engine, batch)) / n_images
-    yield "gradient", lambda clock: clock(lambda: case.gradient(engine, batch)) / n_images
-    yield (
-        "fgsm",
-        lambda clock: clock(lambda: case.attack(engine, "fgsm", parameters.strengths, parameters, batch)) / n_images,
-    )
-    for key in LENGTHS:
-        yield key, step_seconds(case, engine, key, epsilons, batch)
-
-
-def suite_seconds(costs: dict[str, float], square_share: float) -> float:
-    """Seconds an image of the paper's attacks: FGSM at eleven epsilons, the others at seven."""
-    steps = FULL_LENGTHS | {"aa_square": FULL_LENGTHS["aa_square"] * square_share}
-    return costs["fgsm"] + N_PAPER_EPSILONS * sum(steps[key] * costs[key] for key in steps)
 
 
 def measure_searches(case: Case, n_samples: int, stages: list[Stage], clock: Clock) -> dict[int, float]:
@@ -232,7 +56,7 @@ def measure_searches(case: Case, n_samples: int, stages: list[Stage], clock: Clo
     return {side: seconds for side, seconds in found.items() if seconds is not None}
 
 
-def measure(index: int, options: argparse.Namespace, square_share: float) -> dict[str, object]:
+def measure(index: int, options: argparse.Namespace, square_share: float) -> dict[str, Any]:
     device = torch.device(options.device)
     clock = make_clock(device)
     generator = torch.Generator().manual_seed(0)
@@ -288,7 +112,7 @@ def print_header() -> None:
     )
 
 
-def print_row(row: dict, square_share: float) -> None:
+def print_row(row: dict[str, Any], square_share: float) -> None:
     reference, fused = row["seconds"]["reference"], row["seconds"]["fused"]
     ratios = [reference[what] / fused[what] for what in reference]
     ratios.insert(-1, reference["aa_square"] / row["square_whole"])
@@ -300,20 +124,6 @@ def print_row(row: dict, square_share: float) -> None:
     cells = [name, *(f"{ratio:.2f}" for ratio in ratios), f"**{suite:.2f}**", f"{fused['forward'] * 1e6:.0f}"]
     cells += [f"{row['limit'] * 1e6:.0f} ({row['limit_gflops']:.0f})", f"{row['limit'] / fused['forward']:.0%}"]
     print(f"| {' | '.join([*cells, f'{at_limit:.2f}'])} |", flush=True)
-
-
-def stratified_sample(count: int) -> list[int]:
-    """Choose networks from the evaluated ones: the middle of each of `count` equal strata by multiply-accumulates."""
-
-    def cost(index: int) -> tuple[int, int]:
-        spec = architecture(index).spec
-        return (
-            multiply_accumulates(spec, channels=CHANNELS, cells=CELLS, n_classes=N_CLASSES, image_size=IMAGE_SIZE),
-            index,
-        )
-
-    ordered = sorted(evaluated_indices(), key=cost)
-    return [ordered[(2 * stratum + 1) * len(ordered) // (2 * count)] for stratum in range(count)]
 
 
 def read_square_share() -> float:
@@ -343,8 +153,6 @@ def main() -> None:
     configure_torch(threads=1)
     share = read_square_share() if options.square_share is None else options.square_share
     if torch.device(options.device).type == "cuda":
-        from benchmarks import engine_gpu  # which is made of what stands here
-
         engine_gpu.run(options, share)
         return
     options.images = options.images or 32

@@ -20,6 +20,7 @@ import dataclasses
 import json
 import time
 from collections.abc import Sequence
+from functools import partial
 from statistics import median
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ import numpy as np
 import torch
 from scipy.optimize import linprog
 
-from benchmarks.engine import (
+from benchmarks.engine_case import (
     CELLS,
     CHANNELS,
     CLASSES,
@@ -138,7 +139,7 @@ def convolution_peak(device: torch.device, n_images: int = 2048) -> float:
             kernel = Convolution(torch.randn(channels, channels, 3, 3, dtype=torch.float64), None, device=device)
             x = torch.randn(n_images, channels, 16, 16, device=device).contiguous(memory_format=torch.channels_last)
             kernel(x)
-            seconds = min(clock(lambda kernel=kernel, x=x: kernel(x)) for _ in range(5))
+            seconds = min(clock(partial(kernel, x)) for _ in range(5))
             rates.append(2.0 * n_images * (3 * channels * 16) ** 2 / seconds)
     return max(rates)
 
@@ -181,7 +182,7 @@ def measure(case: Case, model: Bucketed, setups: Sequence[Setup], rounds: int, s
         for what in tasks[setups[0]]:
             for setup in list(times):
                 try:
-                    seconds = tasks[setup][what](clock)
+                    taken = tasks[setup][what](clock)
                 except torch.OutOfMemoryError:
                     if setup == FUSED:
                         raise
@@ -190,7 +191,7 @@ def measure(case: Case, model: Bucketed, setups: Sequence[Setup], rounds: int, s
                     torch.cuda.empty_cache()
                     continue
                 if not warming_up:
-                    times[setup][what].append(seconds)
+                    times[setup][what].append(taken)
         if not warming_up:
             limits.append(limit.seconds(clock))
     seconds = {setup: {what: median(values) for what, values in of.items()} for setup, of in times.items()}
@@ -243,6 +244,9 @@ def fit_cost(macs: Sequence[float], seconds: Sequence[float]) -> Fit:
     Args:
         macs: of the measured networks.
         seconds: that they took.
+
+    Raises:
+        RuntimeError: the solver gave up.
     """
     scale = max(macs)
     predicted = np.array([np.ones(len(macs)), np.array(macs) / scale]).T / np.array(seconds)[:, None]
@@ -251,6 +255,8 @@ def fit_cost(macs: Sequence[float], seconds: Sequence[float]) -> Fit:
     rows = np.vstack([np.hstack([predicted, column]), np.hstack([-predicted, column])])
     bounds = np.concatenate([np.ones(len(macs)), -np.ones(len(macs))])
     solved = linprog([0.0, 0.0, 1.0], A_ub=rows, b_ub=bounds, bounds=[(0, None)] * 3)
+    if solved.x is None:
+        raise RuntimeError(f"Fitting seconds to multiply-accumulates failed for {len(macs)} networks: {solved.message}")
     # The solver keeps its bounds to within a rounding error.
     constant, slope, error = np.maximum(solved.x, 0.0).tolist()
     return Fit(constant, slope / scale, error)
@@ -328,13 +334,9 @@ def extrapolate(measured: Sequence[Found]) -> dict[str, dict[str, float]]:
         count = merged_macs if name == "fused" else published_macs
         setups = [{"fused": FUSED, "reference at 250": USUAL}.get(name, found.best) for found in measured]
         macs = [count(found.index) for found in measured]
-        suite, forward = (
-            fit_cost(macs, [seconds(found, setup) for found, setup in zip(measured, setups, strict=True)])
-            for seconds in (
-                lambda found, setup: found.suite[setup],
-                lambda found, setup: found.seconds[setup]["forward"],
-            )
-        )
+        chosen = list(zip(measured, setups, strict=True))
+        suite = fit_cost(macs, [found.suite[setup] for found, setup in chosen])
+        forward = fit_cost(macs, [found.seconds[setup]["forward"] for found, setup in chosen])
         ready = median(found.ready_seconds for found in measured) if name == "fused" else 0.0
         seconds = sweep_seconds(suite, forward, [count(index) for index in everything], ready)
         hours[name] = {dataset: value / 3600 for dataset, value in seconds.items()}
@@ -383,10 +385,8 @@ def run(options: argparse.Namespace, square_share: float) -> None:
         model.release()
     sampled = [found for found in measured if found.index in sample]
     if sampled:
-        usual, best, fused = (
-            sum(found.suite[choose(found)] for found in sampled)
-            for choose in (lambda _: USUAL, lambda found: found.best, lambda _: FUSED)
-        )
+        usual, fused = (sum(found.suite[setup] for found in sampled) for setup in (USUAL, FUSED))
+        best = sum(found.suite[found.best] for found in sampled)
         print(
             f"\nWhole suite over the sample of {len(sampled)}, weighted by cost: {usual / fused:.2f} against 250, "
             f"{best / fused:.2f} against the best batch"

@@ -43,7 +43,7 @@ SAMPLE_SECONDS = 0.1
 class SyntheticPlan:
     """What export needs of a plan."""
 
-    measurements = MEASUREMENTS
+    measurements: tuple[str, ...] = MEASUREMENTS
 
     def __init__(self, gigabytes: float) -> None:
         n_units = max(len(KEYS), round(gigabytes * 1e9 / BYTES_PER_UNIT))

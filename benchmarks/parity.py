@@ -41,7 +41,9 @@ def load_network(folder: Path, name: str, images: ImageSet) -> tuple[Classifier,
     if not head:
         return Classifier(network, images.normalisation, 10), pixels, labels
     torch.manual_seed(0)
-    network.classifier = nn.Linear(network.classifier.in_features, HEAD_CLASSES)
+    trained = network.classifier
+    assert isinstance(trained, nn.Linear)
+    network.classifier = nn.Linear(trained.in_features, HEAD_CLASSES)
     nn.init.normal_(network.classifier.weight)
     classifier = Classifier(network, images.normalisation, HEAD_CLASSES)
     with torch.no_grad():

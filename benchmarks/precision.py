@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ from pipeline.precision import Precision
 from pipeline.records import ImageSet
 from pipeline.spaces.inference import InferenceNetwork, compile_network
 
-PARAMETERS = {
+PARAMETERS: dict[str, dict[str, Any]] = {
     "clean": {},
     "fgsm": {"epsilons_255": (0.1, 0.5, 1, 2, 4, 8)},
     "pgd": {"epsilons_255": (0.1, 0.5, 1, 2)},

@@ -199,7 +199,8 @@ def measure_keys(work: Path, n_architectures: int, n_keys: int, seconds_without:
         print(f"from {form}, {n_bytes / 1e9:.1f} GB:")
         seconds = write_elsewhere(dataset, work / f"{form}.html")
         more = (seconds - seconds_without) * share_of_sweep(n_keys) * 6466 / n_architectures
-        print(f"  the whole sweep at this rate: {(seconds_without + more) / 60:.1f} minutes")
+        whole = f"{(seconds_without + more) / 60:.1f} minutes" if more > 0 else "too little was measured to tell"
+        print(f"  the whole sweep at this rate: {whole}")
         if form == "Parquet":
             (dataset / "parquet").rename(work / "parquet")  # so that the JSON files are what is left to read
     (work / "parquet").rename(dataset / "parquet")

@@ -92,7 +92,7 @@ def _results(part: Part) -> list[EvaluationResult]:
     n_images, n_classes = part.stop - part.start, DATASETS[part.unit.dataset].n_classes
     counts = np.zeros((n_classes, n_classes), dtype=np.int32)
     counts[0, 0] = n_images
-    values = {"accuracy": np.float64(1.0), "cm": counts}
+    values = {"accuracy": np.array(1.0), "cm": counts}
     return [EvaluationResult(part, strength, values, 0.0) for strength in part.strengths]
 
 
@@ -128,8 +128,9 @@ class Observer:
     @property
     def units_per_second(self) -> float:
         """Units a second from the beginning of the first one that counts to the end of the last one."""
-        firsts, lasts, counts = zip(*self.spans.values(), strict=True)
-        return sum(counts) / (max(lasts) - min(firsts))
+        spans = self.spans.values()
+        seconds = max(last for _, last, _ in spans) - min(first for first, _, _ in spans)
+        return sum(count for *_, count in spans) / seconds
 
     def overhead(self, unit_seconds: float) -> float:
         """Seconds of a worker a unit beyond the time that the unit was meant to take."""

@@ -16,14 +16,13 @@ import dataclasses
 import math
 import os
 import random
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
 from benchmarks.unit_costs import UnitCosts
-from benchmarks.virtual_cluster import Machines, VirtualCluster
+from benchmarks.virtual_cluster import Cause, Machines, VirtualCluster
 from pipeline.config import SweepConfig, load_config
 from pipeline.plan import Plan, assumed_facts, make_plan
 from pipeline.records import Bundle, Part
@@ -49,7 +48,7 @@ class Outcome:
     """
 
     tally: RunTally
-    hours: Mapping[str, float]
+    hours: Mapping[Cause, float]
     n_gpus: int
     n_parts: int
     makespan: float
@@ -63,7 +62,7 @@ class Outcome:
         """Hours below which no order could get, even without preemptions."""
         return max(self.work_bound, self.longest)
 
-    def share(self, cause: str) -> float:
+    def share(self, cause: Cause) -> float:
         """Share of all GPU-hours."""
         return self.hours[cause] / (self.n_gpus * self.makespan)
 
@@ -75,7 +74,7 @@ class Outcome:
         return max(WASTES, key=self.share)
 
 
-WASTES = ("lost", "loading", "starting", "absent", "idle")
+WASTES: tuple[Cause, ...] = ("lost", "loading", "starting", "absent", "idle")
 HEADER = (
     "| parts | makespan, h | bound, h | makespan / bound | computing | lost | loading | starting | absent | idle "
     "| preemptions | most is lost to |\n|" + "---|" * 13
@@ -102,7 +101,7 @@ def simulate(bundles: Sequence[Bundle], seconds_of: Callable[[Part], float], mac
         raise RuntimeError(f"expected {len(costs)} parts once each, got {tally}")
     return Outcome(
         tally=tally,
-        hours=Counter(cluster.hours),
+        hours=dict(cluster.hours),
         n_gpus=machines.n_gpus,
         n_parts=len(costs),
         makespan=cluster.now / 3600,
@@ -168,15 +167,14 @@ def make_tables(base: Machines) -> dict[str, list[Case]]:
 
     orders = ("longest first", "longest first by cost", "as planned", "shuffled")
     cuts = ((15.0, 1.0), (5.0, 5.0), (15.0, 5.0), (60.0, 5.0), (15.0, 15.0), (60.0, 60.0), (math.inf, math.inf))
+    counts = (max(1, base.n_gpus // 100), max(1, base.n_gpus // 10), base.n_gpus)
     return {
         "order": [Case(order, base, order=order) for order in orders]
         + [Case(f"{order}, no preemption", on(preemption_hours=math.inf), order=order) for order in orders],
         "longest part / longest bundle, minutes": [
             Case(f"{part:g} / {bundle:g}", base, bundle_minutes=bundle, slice_minutes=part) for bundle, part in cuts
         ],
-        "GPUs": [
-            Case(f"{count:,}", on(n_gpus=count)) for count in (base.n_gpus // 100, base.n_gpus // 10, base.n_gpus)
-        ],
+        "GPUs": [Case(f"{count:,}", on(n_gpus=count)) for count in dict.fromkeys(counts)],
         "mean hours between preemptions": [
             Case(f"{hours:g}", on(preemption_hours=hours)) for hours in (0.5, 2.0, 24.0, math.inf)
         ],
@@ -190,7 +188,8 @@ def make_tables(base: Machines) -> dict[str, list[Case]]:
 
 
 def format_row(name: str, outcome: Outcome) -> str:
-    shares = " | ".join(f"{outcome.share(cause):.2%}" for cause in ("computing", *WASTES))
+    causes: tuple[Cause, ...] = ("computing", *WASTES)
+    shares = " | ".join(f"{outcome.share(cause):.2%}" for cause in causes)
     return (
         f"| {name} | {outcome.n_parts:,} | {outcome.makespan:.2f} | {outcome.bound:.2f} | "
         f"{outcome.makespan / outcome.bound:.3f} | {shares} | {outcome.preemptions:,} | {outcome.limit} |"

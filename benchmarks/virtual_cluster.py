@@ -8,15 +8,15 @@ part in progress is lost. Time passes from event to event, kept in a heap.
 import heapq
 import itertools
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
 from pipeline.executors.base import BundleDone, BundleLost, Event
-from pipeline.metrics import SilentMetrics
+from pipeline.metrics import Metrics, SilentMetrics
 from pipeline.records import Bundle, Part, Receipt
 
 Activity = Literal["absent", "starting", "idle", "loading", "computing"]
@@ -90,7 +90,7 @@ class VirtualCluster:
     gpus_per_worker = 1.0
 
     def __init__(self, machines: Machines, seconds_of: Callable[[Part], float], seed: int) -> None:
-        self.metrics = SilentMetrics()
+        self.metrics: Metrics = SilentMetrics()
         self._machines = machines
         self._seconds_of = seconds_of
         self._random = np.random.default_rng(seed)
@@ -103,7 +103,7 @@ class VirtualCluster:
         # By length of the queue, started workers that have room; a dict is a set that keeps its order.
         self._room: list[dict[int, None]] = [{} for _ in range(machines.window)]
         self.now = 0.0
-        self.hours: Counter[Cause] = Counter()
+        self.hours: dict[Cause, float] = dict.fromkeys(get_args(Cause), 0.0)
         self.preemptions = self.crashes = 0
         for gpu in self._gpus:
             self._after(machines.start_seconds, gpu, self._start)
@@ -119,7 +119,11 @@ class VirtualCluster:
         self._hand_out()
 
     def poll(self, timeout: float) -> list[Event]:
-        """Advance the clock to the next time at which something is to be told."""
+        """Advance the clock to the next time at which something is to be told.
+
+        Raises:
+            RuntimeError: nothing will ever happen, since there are no machines, or the clock went backwards.
+        """
         del timeout
         while self._heap:
             time, _, gpu, life, happen = heapq.heappop(self._heap)
@@ -130,7 +134,7 @@ class VirtualCluster:
             self.now = time
             if events := happen(gpu):
                 return events
-        return []
+        raise RuntimeError(f"nothing will ever happen on {self._machines.n_gpus} machines")
 
     def drain(self) -> None:
         """Take nothing more; what was taken is computed to its end."""

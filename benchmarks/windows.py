@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 import torch
 
@@ -36,6 +36,8 @@ from pipeline.spaces.inference import InferenceNetwork, compile_network
 from pipeline.spaces.inference.local import LocalPass
 
 SEED = 0
+
+_Answer = TypeVar("_Answer")
 
 
 @dataclass
@@ -140,7 +142,7 @@ def compare_attacks(network: InferenceNetwork, job: Job, parameters: SquareParam
         )
 
 
-def timed(function: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
+def timed(function: Callable[..., _Answer], *arguments: object) -> tuple[float, _Answer]:
     """Call a function: CPU seconds, and what it returned."""
     start = time.thread_time()
     answer = function(*arguments)
@@ -149,7 +151,7 @@ def timed(function: Callable[..., Any], *arguments: Any) -> tuple[float, Any]:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=Path(os.environ.get("ROBUST201_DATA", "../shared")))
+    parser.add_argument("--data", type=Path, default=Path(os.environ.get("ROBUST201_DATA", "data")))
     parser.add_argument("--architecture", type=int, default=309)
     parser.add_argument("--images", type=int, default=46)
     parser.add_argument("--epsilons", type=float, nargs="+", default=[0.1, 0.5])

@@ -24,7 +24,7 @@ def read_inventory(
     on_damage: OnDamage = "raise",
     networks: Collection[tuple[str, int]] | None = None,
 ) -> Inventory:
-    """Find out what a results folder holds of its plan (see `ShardStore.inventory` and `adopt`)."""
+    """Find out what a results folder holds of its plan (see `ShardStore.inventory` and `adopt`, also for errors)."""
     return adopt(plan, store.inventory(verify=verify, on_damage=on_damage, networks=networks), store.root)
 
 
@@ -97,8 +97,10 @@ def _compare_images(group: ImportedGroup, n_images: int, wanted: Mapping[str, An
         return f"which {n_images:,} of the {n_test:,} test images they are of is not known"
     if told is not None and told != wanted["images"]["sha256"]:
         return "they are of other images than this sweep's"
-    corruption = group.payload.get("computed_under", {}).get("corruption")
-    if corruption is not None and corruption != wanted.get("corruption"):
+    corruption, own = group.payload.get("computed_under", {}).get("corruption"), wanted.get("corruption")
+    if corruption is None and own is not None and own.get("source") != "published":
+        return "which corrupted images they are of is not known, and this sweep's are not the published ones"
+    if corruption is not None and corruption != own:
         return "they are of other corrupted images than this sweep's"
     return None
 
@@ -115,6 +117,12 @@ def explain_unused(plan: Plan | ImportedPlan, inventory: Inventory, results: Pat
         plan: the whole plan.
         inventory: what the folder holds, as `adopt` gives it.
         results: the results folder.
+
+    Yields:
+        Lines for people.
+
+    Raises:
+        InputError: `imported.json` is gone or damaged.
     """
     if not isinstance(plan, Plan):
         return
@@ -142,6 +150,12 @@ def explain_mixing(plan: Plan | ImportedPlan, inventory: Inventory, results: Pat
         plan: the plan.
         inventory: what the folder holds, as `adopt` gives it.
         results: the results folder.
+
+    Yields:
+        Lines for people.
+
+    Raises:
+        InputError: `imported.json` is gone or damaged.
     """
     if not isinstance(plan, Plan) or not inventory.adopted_protocols:
         return

@@ -1,13 +1,17 @@
 """The verbs about finished results: export, verify, compare, import-json."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from pipeline import console
 from pipeline.cli_help import Results
 from pipeline.cli_look import AsJson, print_json
+from pipeline.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pipeline.export.dataset import Format
 
 
 def export(
@@ -35,21 +39,14 @@ def export(
 ) -> None:
     """Write the dataset of a complete sweep: JSON in the published layout, Parquet if asked for, card and checksums."""
     from pipeline.adoption import explain_mixing, explain_unused, read_inventory
-    from pipeline.errors import ConfigError
     from pipeline.export import export_dataset, parse_key_style
     from pipeline.export.compression import parse_compression
-    from pipeline.export.dataset import Format
     from pipeline.export.pool import default_processes, most_processes
     from pipeline.imported_plan import load_any_plan
     from pipeline.shards import ShardStore
 
     style, compression = parse_key_style(key_style), parse_compression(compress)
-    asked: dict[Format, bool] = {"json": json_files, "parquet": parquet}
-    formats = tuple(name for name, wanted in asked.items() if wanted)
-    if not formats:
-        raise ConfigError(
-            "Exporting failed for --no-json: expected --parquet with it, got neither. Ask for one of them."
-        )
+    formats = _choose_formats(json_files, parquet)
     planned, store = load_any_plan(results), ShardStore.open(results)
     inventory = read_inventory(planned, store, verify="all")
     if processes is not None and processes > (most := most_processes(parquet=parquet)):
@@ -73,6 +70,15 @@ def export(
     for line in (*explain_mixing(planned, inventory, results), *explain_unused(planned, inventory, results)):
         console.say(line)
     raise typer.Exit(code)
+
+
+def _choose_formats(json_files: bool, parquet: bool) -> "tuple[Format, ...]":
+    asked: dict[Format, bool] = {"json": json_files, "parquet": parquet}
+    if not any(asked.values()):
+        raise ConfigError(
+            "Exporting failed for --no-json: expected --parquet with it, got neither. Ask for one of them."
+        )
+    return tuple(name for name, wanted in asked.items() if wanted)
 
 
 def verify(

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -232,12 +232,15 @@ def read_decimals(folder: Path, accuracies: Accuracies) -> int | None:
 def _accuracies_of_shards(folder: Path) -> Accuracies:
     plan, store = load_any_plan(folder), ShardStore.open(folder)
     inventory = read_inventory(plan, store)
+    held = [
+        replace(unit, strengths=strengths)
+        for unit in plan.units
+        if (strengths := tuple(s for s in unit.strengths if inventory.is_complete(unit, s, ("accuracy",))))
+    ]
     found: dict[Place, dict[int, float]] = {}
-    for unit in plan.units:
-        for strength in unit.strengths:
-            if inventory.is_complete(unit, strength, ("accuracy",)):
-                accuracy = store.values(unit, strength, inventory, ("accuracy",))["accuracy"]
-                found.setdefault((unit.dataset, unit.key, strength), {})[unit.architecture] = float(accuracy)
+    for unit, values in store.select(held, inventory, ("accuracy",)).iter_values("accuracy"):
+        for strength, columns in values.items():
+            found.setdefault((unit.dataset, unit.key, strength), {})[unit.architecture] = float(columns["accuracy"])
     return found
 
 

@@ -27,7 +27,6 @@ from rich.progress import (
 from rich.table import Table
 
 from pipeline.files import show_bytes
-from pipeline.records import IMPORTED_FILE
 
 if TYPE_CHECKING:  # each verb imports what it runs; the others need not wait for it
     from pipeline.analysis.report import SummaryRow
@@ -277,6 +276,7 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
         out.print(what, markup=False, highlight=False)
     if verdict.requeued:
         from pipeline.plan_file import PLAN_FILE
+        from pipeline.records import IMPORTED_FILE
 
         imported, planned = ((results / name).is_file() for name in (IMPORTED_FILE, PLAN_FILE))
         ways = [f"compute it again with: robust201 run SWEEP.yaml ({results})"] if planned or not imported else []

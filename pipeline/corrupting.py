@@ -27,11 +27,11 @@ from pipeline.datasets.generated_folder import (
     npy_stream,
     read_manifest,
     refuse_published,
-    sole_writer,
     write_corruption,
 )
 from pipeline.datasets.registry import download
 from pipeline.errors import ConfigError, DatasetError, PerturbationError, closest
+from pipeline.files import sole_writer
 from pipeline.perturbations import CORRUPTIONS
 from pipeline.perturbations.corruptions import (
     DETERMINISTIC_CORRUPTIONS,
@@ -127,7 +127,7 @@ def generate_corruptions(
     refuse_published(folder)
     job = _Job.of(images, seed, frost)
     shape = (SEVERITIES * len(images), *job.images.shape[1:])
-    with sole_writer(folder):
+    with sole_writer(folder, "Generating corruptions"):
         manifest = begin_folder(folder, images, Recipe.of(GENERATOR_VERSION, seed, frost))
         missing = _missing(folder, manifest, keys)
         counted = _counter(progress, len(missing) * shape[0])

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import os
@@ -109,6 +110,15 @@ def _full(path: Path, error: OSError) -> StorageFullError:
     )
 
 
+def _failed_to_write(place: Path | str, error: OSError) -> StorageError:
+    if error.errno in _FULL:
+        return _full(Path(place), error)
+    return StorageError(
+        f"Writing failed for {place}: expected to read and write there, got {error.strerror}. "
+        "Check the path and its permissions, and run the same command again."
+    )
+
+
 LEFTOVER_SECONDS = 24 * 3600.0
 """Age from which a temporary file counts as left behind by a process that was killed: no write takes that long."""
 
@@ -195,14 +205,9 @@ def new_file(folder: Path, name: str = "", *, on_step: Callable[[str], None] = _
     except OSError as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        if error.errno in _FULL:
-            raise _full(folder / name, error) from error
         # The block may have failed on another file, one that it copies from.
-        place = folder / name if error.filename in {None, str(temporary)} else error.filename
-        raise StorageError(
-            f"Writing failed for {place}: expected to read and write there, got {error.strerror}. "
-            "Check the path and its permissions, and run the same command again."
-        ) from error
+        is_own = error.errno in _FULL or error.filename in {None, str(temporary)}
+        raise _failed_to_write(folder / name if is_own else error.filename, error) from error
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -230,6 +235,54 @@ def write_text(path: Path, text: str) -> None:
     """Write a UTF-8 text file atomically (see `atomic_write`)."""
     with atomic_write(path) as stream:
         stream.write(text.encode())
+
+
+LOCK_FILE = ".lock"
+
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+"""What the system says of a file system that has no locks."""
+
+
+@contextmanager
+def sole_writer(folder: Path, doing: str) -> Iterator[None]:
+    """Keep other processes of this machine from filling the same folder for the length of a block.
+
+    The lock is that of `fcntl.flock` on a file in the folder: it dies with its process, and the file goes with the
+    block. On a file system without such locks nobody is kept out.
+
+    Args:
+        folder: made if absent.
+        doing: what the block does, for the error, such as ``"Exporting"``.
+
+    Raises:
+        StorageError: another process is at it, or the folder cannot be written to.
+        StorageFullError: no space is left on the device.
+        InputError: the folder cannot be made.
+    """
+    make_folder(folder)
+    path = folder / LOCK_FILE
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                lock = stack.enter_context(path.open("wb"))
+            except OSError as error:
+                raise _failed_to_write(path, error) from error
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise StorageError(
+                    f"{doing} failed for {folder}: expected to be the only one that writes there, got another process "
+                    "that does. Wait until it ends, or choose another folder."
+                ) from error
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+            # Whoever held the lock may have removed the file after it was opened here: then this is a lock on nothing.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
+                    break
+        stack.callback(path.unlink, missing_ok=True)
+        yield
 
 
 def bundled(name: str) -> Path:

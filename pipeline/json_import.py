@@ -22,8 +22,9 @@ from pipeline.analysis.result_files import (
     Rows,
     spellings,
 )
+from pipeline.analysis.row_stream import read_pieces
 from pipeline.errors import EvaluationError, InputError, ResultsError
-from pipeline.export.compression import compression_of, decompress_to
+from pipeline.export.compression import compression_of
 from pipeline.files import sha256_of, visible_entries
 from pipeline.import_origins import read_licence, read_origin
 from pipeline.imported_plan import ImportedGroup, ImportedPlan, load_imported_plan
@@ -158,12 +159,12 @@ def _open_files(dataset: RobustnessDataset, name: str, key: str, folder: Path) -
         file = _file(dataset, name, key, measure)
         if file is None:
             continue
-        compression = compression_of(file)
-        if compression is None:
+        if compression_of(file) is None:
             found[measure] = dataset.files.rows(name, key, measure)
             continue
         plain = folder / file.stem
-        decompress_to(file, compression, plain)
+        with plain.open("wb") as out:
+            out.writelines(read_pieces(file))
         if not has_indexable_rows(plain):
             found[measure] = dataset.files.read(name, key, measure)
             continue

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from pipeline.config import SweepConfig, parse_config
+from tests.completing import corruptions, part, sweep, whole  # noqa: F401 - fixtures
 from tests.download_server import corrupted, publish, server  # noqa: F401 - fixtures
 from tests.object_stores import s3, s3_environment, s3_url  # noqa: F401 - fixtures
 
@@ -94,8 +95,7 @@ def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def failing_fgsm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every evaluation of FGSM in this process fail."""
     from pipeline import worker
-
-    evaluate = worker.evaluate
+    from pipeline.evaluate import evaluate
 
     def fail_on_fgsm(context: Any, row: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
         if row.key == "fgsm":

@@ -1,7 +1,7 @@
 """Fabricated results: what a plan, a store and an inventory are to the export, held in memory."""
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -87,7 +87,7 @@ class FabricatedStore:
     n_classes: int = 3
     lacking: set[tuple[int, str, float]] = field(default_factory=set)
 
-    def provenances(self, inventory: object) -> list[dict[str, str]]:
+    def provenances(self, inventory: object) -> list[Mapping[str, str]]:
         assert inventory is self
         return [{"torch": "2", "host": "here"}, {"torch": "1", "host": "there"}]
 

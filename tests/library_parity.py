@@ -8,7 +8,8 @@ import torch
 from pyautoattack import AutoAttack
 from pyautoattack.autopgd_base import APGDAttack
 
-from pipeline.perturbations import PERTURBATIONS
+from pipeline.classifier import Classifier
+from pipeline.perturbations import PERTURBATIONS, Parameters
 from pipeline.perturbations.base import to_float
 from pipeline.perturbations.foolbox_engine import foolbox
 from pipeline.perturbations.fused.job import Job
@@ -102,7 +103,16 @@ def differing_bits(one, two):
     return int(np.unpackbits(one ^ two).sum())
 
 
-def compare(key, classifier, images, labels, parameters, *, seed, apart=False):
+def compare(
+    key: str,
+    classifier: Classifier,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    parameters: Parameters,
+    *,
+    seed: int,
+    apart: bool = False,
+) -> dict[float, Difference]:
     """Compare library and fused attack on one batch.
 
     Args:

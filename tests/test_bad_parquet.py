@@ -38,6 +38,27 @@ def test_rows_in_any_order_give_the_same_values(folder: Path, row_group_size: in
     assert after.accuracy(2, "cifar10", "pgd", 8.0) == before["cifar10"]["pgd"]["accuracy"]["2"][-1]
 
 
+@pytest.mark.parametrize("row_group_size", [1, 1000])
+def test_the_strengths_of_files_alone_are_those_of_all_rows(folder: Path, row_group_size: int) -> None:
+    before = RobustnessDataset(folder).to_frame("cifar10", "pgd")
+    rewrite(folder / FILES["pgd"], lambda table: table.sort_by("strength"), row_group_size)
+    alone = RobustnessDataset(folder / "parquet")
+    assert alone.strengths("cifar10", "pgd") == (0.5, 1.0, 8.0)
+    assert alone.meta["epsilons"] == {"pgd": [0.5, 1.0, 8.0]}
+    assert alone.to_frame("cifar10", "pgd")["value"].to_list() == before["value"].to_list()
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_no_accuracy_is_given_for_another_strength(folder: Path, alone: bool) -> None:
+    """Without its first row, the accuracies of #0 begin with the second strength."""
+    rewrite(folder / FILES["pgd"], lambda table: table.slice(1))
+    data = RobustnessDataset(folder / "parquet" if alone else folder)
+    for strength in (0.5, 1.0, 8.0, None):
+        with pytest.raises(ResultsError, match=r"#0 .* expected 3 values, .* got 2, at 1, 8"):
+            data.accuracy(0, "cifar10", "pgd", strength)
+    assert data.accuracy(2, "cifar10", "pgd", 1.0) == data.value(2, "cifar10", "pgd")[1]
+
+
 def column_of(name: str, values: pa.Array) -> Callable[[pa.Table], pa.Table]:
     return lambda table: table.set_column(table.schema.names.index(name), name, values)
 

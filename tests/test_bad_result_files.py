@@ -43,6 +43,16 @@ WRONG: dict[str, tuple[str, str, Any]] = {
 }
 
 
+@pytest.mark.parametrize("row", [[0.6], [0.6, 0.5, 0.4], 0.6])
+def test_no_accuracy_is_given_where_there_are_more_or_fewer_than_strengths(tmp_path: Path, row: Any) -> None:
+    write_results(tmp_path, {"clean": {"1": 0.8}, "pgd": {"1": row}})
+    data = RobustnessDataset(tmp_path)
+    assert data.strengths("cifar10", "pgd") == (1.0, 8.0)
+    with pytest.raises(ResultsError, match="#1 cifar10 pgd accuracy: expected 2 values"):
+        data.accuracy(1, "cifar10", "pgd", 1.0)
+    assert data.accuracy(1, "cifar10", "pgd", 0) == 0.8
+
+
 def write(folder: Path) -> Path:
     accuracies = {"clean": {"0": 0.9, "1": 0.8}, "pgd": {"0": [0.5, 0.4], "1": [0.6, 0.5]}}
     write_results(folder, accuracies)

@@ -19,6 +19,7 @@ from pipeline.datasets.registry import Checksum, Download
 from pipeline.datasets.registry import download as registered
 from pipeline.datasets.specs import DATASETS
 from pipeline.errors import ConfigError, DatasetError, FormatVersionError, StorageError, StorageFullError
+from pipeline.files import sole_writer
 from pipeline.perturbations.corruptions import GENERATOR_VERSION, corrupt
 from pipeline.records import ImageSet, image_hash
 from tests.conftest import read_tree
@@ -353,8 +354,8 @@ def test_wrong_published_files_are_named(published: tuple[Path, ImageSet]) -> No
 
 def test_one_process_generates_in_a_folder(tmp_path: Path) -> None:
     with (
-        generated_folder.sole_writer(tmp_path),
-        pytest.raises(StorageError, match="got another process that generates there"),
+        sole_writer(tmp_path, "Testing"),
+        pytest.raises(StorageError, match=r"Generating corruptions failed .* got another process"),
     ):
         generate(tmp_path, image_set(2))
     generate(tmp_path, image_set(2), ("fog",))

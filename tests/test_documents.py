@@ -8,7 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import typer
 
+from pipeline.cli import app
 from tests.conftest import REPOSITORY, RunCommand
 from tests.fabricated import export, make_plan
 from tests.test_cli import VERBS
@@ -82,10 +84,32 @@ def documents() -> list[str]:
     )
 
 
+def commands_of(page: str) -> str:
+    """What a page runs, in its examples and in passing: a command a line."""
+    in_passing = re.findall(r"`(robust201 [^`]*)`", (REPOSITORY / page).read_text())
+    return "\n".join([*examples(page, "sh"), *(" ".join(command.split()) for command in in_passing)])
+
+
+def options_of(words: list[str]) -> set[str]:
+    """The options of the verb, or of the verb's own verb, that some words begin with."""
+    command, words = typer.main.get_command(app), list(words)
+    while words and words[0] in getattr(command, "commands", ()):
+        command = command.commands[words.pop(0)]
+    return {"--help", *(name for option in command.params for name in (*option.opts, *option.secondary_opts))}
+
+
+@pytest.mark.parametrize("page", documents())
+def test_options_of_every_page_exist(page: str) -> None:
+    lines = commands_of(page).replace("\\\n", " ")
+    for command in re.findall(r"(?:^|&& |bin/|; )robust201 ([a-z][^;&\n]*)", lines, re.M):
+        words = shlex.split(command, comments=True)
+        given = {word.partition("=")[0] for word in words if word.startswith("--")}
+        assert given <= options_of(words), command
+
+
 @pytest.mark.parametrize("page", documents())
 def test_verbs_and_links_of_every_page_exist(page: str) -> None:
-    text = (REPOSITORY / page).read_text()
-    commands = "\n".join([*examples(page, "sh"), *re.findall(r"`(robust201 [^`]*)`", text)])
+    text, commands = (REPOSITORY / page).read_text(), commands_of(page)
     assert set(re.findall(r"(?:^|&& |bin/)robust201 ([a-z]\S*)", commands, re.M)) <= {*VERBS, "submit"}
     for link in re.findall(r"\]\(([^)\s:]+)\)", text):
         file, _, anchor = link.partition("#")

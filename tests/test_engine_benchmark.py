@@ -8,8 +8,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import engine, engine_gpu
-from benchmarks.engine import convolutions_of, read_square_share, stratified_sample, suite_seconds
+from benchmarks import engine_case, engine_gpu
+from benchmarks.engine import read_square_share
+from benchmarks.engine_case import convolutions_of, stratified_sample, suite_seconds
 from benchmarks.square_stages import mean_query_seconds, stages_of
 from pipeline.perturbations.fused.square import side_of
 from pipeline.spaces.inference.capacity import Capacity
@@ -112,15 +113,17 @@ def test_the_benchmark_on_a_simulated_gpu(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(engine_gpu, "USUAL", engine_gpu.Setup("reference", 2))
     monkeypatch.setattr(engine_gpu, "MIN_IMAGES", 4)
     monkeypatch.setattr(engine_gpu, "evaluated_indices", lambda: (21, 309))
+    monkeypatch.setattr(engine_gpu, "stratified_sample", lambda _: [309])
     lengths = {"pgd": ("steps", 1, 2), "aa_apgd-ce": ("steps", 1, 2), "aa_square": ("queries", 1, 3)}
-    monkeypatch.setattr(engine, "LENGTHS", lengths)
+    monkeypatch.setattr(engine_case, "LENGTHS", lengths)
     options = argparse.Namespace(
-        device="cpu", images=4, rounds=1, networks=[309], sample=0, no_graphs=True, json=tmp_path / "gpu.json"
+        device="cpu", images=4, rounds=1, networks=[309], sample=1, no_graphs=True, json=tmp_path / "gpu.json"
     )
     engine_gpu.run(options, 0.39)
     printed = capsys.readouterr().out
     assert "| #309 (light) |" in printed
     assert "| fused |" in printed
+    assert "Whole suite over the sample of 1, weighted by cost: " in printed
     found = json.loads(options.json.read_text())
     assert set(found["networks"][0]["suite"]) == {"fused own", "reference 2", "reference 4"}
     assert set(found["gpu_hours"]) == {"reference at 250", "reference at its best batch", "fused"}

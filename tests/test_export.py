@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipeline.errors import ConfigError, IncompleteError, InputError, StorageError, StorageFullError
+from pipeline.errors import ConfigError, IncompleteError, StorageError, StorageFullError
 from pipeline.export import export_dataset, meta_text, parse_key_style
 from pipeline.perturbations import PERTURBATIONS
 from tests.conftest import read_tree
@@ -22,7 +21,8 @@ from tests.fabricated import FabricatedPlan, FabricatedStore, export, make_plan,
 
 PUBLISHED_META_SHA256 = "54b6d2c2780cfb63de98e9d67e72db9cb0c02be426191d429dbe02c898d4577e"
 ARCHITECTURES = (0, 2, 10, 309)
-SIDE_FILES = {"meta.json", "sweep.json", "sweep.yaml", "versions.json", "README.md", "croissant.json", "SHA256SUMS"}
+TOLD = {f"{name}.json" for name in ("meta", "sweep", "versions", "weights", "croissant")}
+SIDE_FILES = {*TOLD, "sweep.yaml", "README.md", "SHA256SUMS"}
 
 
 def load(out: Path, name: str) -> dict:
@@ -169,6 +169,14 @@ def test_sweep_json_tells_how_the_numbers_came_about(tmp_path):
     assert (sweep["key_style"], sweep["round_to"]) == ("published", 3)
 
 
+def test_weights_json_tells_which_weights_the_networks_have(tmp_path):
+    plan = make_plan([0, 309], ["clean", "pgd"], datasets=("cifar10", "cifar100"))
+    export(tmp_path, plan, FabricatedStore(lacking={(309, "pgd", 8.0)}), partial=True)
+    assert load(tmp_path, "weights.json") == {
+        name: dict.fromkeys(("0", "309"), "c" * 64) for name in ("cifar10", "cifar100")
+    }
+
+
 def test_only_the_plans_evaluations_are_exported(tmp_path):
     export(tmp_path / "all", make_plan(ARCHITECTURES))
     export(tmp_path / "some", make_plan([2, 309], ["pgd"], epsilons=(1.0,)))
@@ -213,132 +221,6 @@ def test_partial_writes_whole_rows_and_says_what_is_missing(tmp_path):
     # Once everything is there, the same folder holds what a fresh export holds.
     assert export(tmp_path / "out", plan).removed == ("missing.json",)
     assert read_tree(tmp_path / "out") == read_tree(tmp_path / "full")
-
-
-def test_a_new_export_leaves_nothing_of_the_old_one_and_nothing_of_the_users_is_touched(tmp_path):
-    export(tmp_path / "fresh", make_plan([0], ["clean"]))
-    export(tmp_path / "out", make_plan(ARCHITECTURES, datasets=("cifar10", "cifar100")))
-    for name in ("notes.txt", "cifar10/notes.txt"):
-        (tmp_path / "out" / name).write_text("mine")
-    report = export(tmp_path / "out", make_plan([0], ["clean"]))
-    left = read_tree(tmp_path / "out")
-    assert left.pop("notes.txt") == left.pop("cifar10/notes.txt") == b"mine"
-    assert left == read_tree(tmp_path / "fresh")
-    assert "cifar100/pgd_cm.json" in report.removed
-    assert not (tmp_path / "out/cifar100").exists()
-
-
-@pytest.mark.parametrize(
-    ("changes", "held"),
-    [
-        ({"name": "other"}, "the sweep 'other'"),
-        (
-            {"protocols": ({"protocol": "imported", "licence": "mit", "source": "published", "files": {}},)},
-            "the imported results 'fabricated'",
-        ),
-    ],
-)
-def test_an_export_of_another_sweep_is_refused_and_left_as_it_is(tmp_path, changes, held):
-    mine = make_plan([0], ["clean"])
-    other = replace(make_plan(ARCHITECTURES), **changes)
-    export(tmp_path / "out", other)
-    before = read_tree(tmp_path / "out")
-    with pytest.raises(InputError, match=f"earlier export of the sweep 'fabricated', got an export of {held}"):
-        export(tmp_path / "out", mine)
-    assert read_tree(tmp_path / "out") == before
-    # The same sweep may replace it, and a sweep.json that tells nothing forbids nothing.
-    assert export(tmp_path / "out", other).removed == ()
-    (tmp_path / "out/sweep.json").write_text("{")
-    assert "cifar10/pgd_cm.json" in export(tmp_path / "out", mine).removed
-
-
-def test_how_many_files_an_export_removes_is_told(finished, tmp_path, robust201):
-    robust201("export", finished, tmp_path / "out", "--parquet", "--processes", 1)
-    ended = robust201("export", finished, tmp_path / "out", "--processes", 1)
-    assert ended.code == 0
-    assert "Removed 3 files of an earlier export that this one does not have, such as parquet/" in ended.err
-
-
-PGD, FOG = ({"dataset": "cifar10", "key": key, "seed": 0} for key in ("pgd", "fog"))
-READ, READ_ANEW = ({"protocol": "imported", "licence": "mit", "source": "x", "files": {"cm": sha}} for sha in "ab")
-
-
-@pytest.mark.parametrize(
-    ("held", "mine", "same"),
-    [
-        ((PGD,), (PGD, FOG), True),
-        ((PGD, FOG), (FOG,), True),
-        ((PGD,), (FOG,), False),
-        ((PGD,), (PGD | {"seed": 1},), False),
-        ((PGD, FOG), (PGD | {"seed": 1}, FOG), True),
-        ((READ | {"imported_by": "an older version"},), (READ,), True),
-        ((READ,), (READ_ANEW,), False),
-    ],
-)
-def test_a_sweep_of_the_same_name_is_another_one_if_all_its_protocols_are(tmp_path, held, mine, same):
-    earlier, later = (replace(make_plan([0], ["clean"]), protocols=protocols) for protocols in (held, mine))
-    export(tmp_path, earlier)
-    before = read_tree(tmp_path)
-    if same:
-        export(tmp_path, later)
-        return
-    with pytest.raises(InputError, match="of the same name but of other protocols"):
-        export(tmp_path, later)
-    assert read_tree(tmp_path) == before
-
-
-@pytest.mark.parametrize("name", ["meta.json", "cifar10/pgd_accuracy.json", "SHA256SUMS"])
-def test_files_that_no_export_wrote_are_not_overwritten(tmp_path, name):
-    file = tmp_path / name
-    file.parent.mkdir(exist_ok=True)
-    file.write_text("downloaded" if name != "SHA256SUMS" else "")
-    with pytest.raises(InputError, match="no export listed, such as " + name):
-        export(tmp_path, make_plan([0]))
-    assert list(read_tree(tmp_path)) == [name]
-
-
-def test_a_listing_that_points_outside_removes_nothing(tmp_path):
-    outside = tmp_path / "outside.json"
-    outside.write_text("{}")
-    export(tmp_path / "out", make_plan([0]))
-    with (tmp_path / "out/SHA256SUMS").open("a") as listing:
-        listing.write(f"{'0' * 64}  ../outside.json\n{'0' * 64}  {outside}\n")
-    export(tmp_path / "out", make_plan([2]))
-    assert outside.exists()
-
-
-def test_out_may_not_be_a_file(tmp_path):
-    (tmp_path / "out").write_text("")
-    with pytest.raises(InputError, match="expected a folder, got a file"):
-        export(tmp_path / "out", make_plan([0]))
-
-
-class BreakingStore(FabricatedStore):
-    """Stops after some units, as a killed process or a damaged shard does."""
-
-    def iter_values(self, units, inventory, measurements):
-        for number, row in enumerate(super().iter_values(units, inventory, measurements)):
-            if row[0].key == "pgd" and number == 2:
-                raise StorageError("damaged")
-            yield row
-
-
-def test_an_export_that_breaks_off_leaves_whole_files_no_listing_and_can_be_repeated(tmp_path):
-    plan = make_plan(ARCHITECTURES)
-    export(tmp_path / "fresh", plan)
-    fresh = read_tree(tmp_path / "fresh")
-    export(tmp_path / "out", make_plan(ARCHITECTURES, ["snow"]))
-    with pytest.raises(StorageError):
-        export(tmp_path / "out", plan, BreakingStore())
-    left = read_tree(tmp_path / "out")
-    assert "SHA256SUMS" not in left
-    assert "cifar10/fgsm_confidence.json" in left
-    assert "cifar10/pgd_confidence.json" not in left
-    assert all(data == fresh[name] for name, data in left.items() if name.startswith("cifar10/") and "snow" not in name)
-    # A file that a killed process left half-written
-    (tmp_path / "out/cifar10/.pgd_cm.json.0123456789ab.tmp").write_text("{")
-    assert "cifar10/fgsm_confidence.json" in export(tmp_path / "out", plan).kept
-    assert read_tree(tmp_path / "out") == fresh
 
 
 def test_a_full_device_leaves_no_half_file(tmp_path, monkeypatch):

@@ -1,6 +1,8 @@
 """Imports point downward only, and each heavy library has one door."""
 
 import ast
+from collections.abc import Collection, Mapping
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ LAYERS: dict[str, int] = {
             "errors",
             "files",
             "host",
+            "processes",
             "interrupts",
             "unpickling",
             "metrics",
@@ -98,8 +101,8 @@ DOORS = {
 }
 
 
-def sources() -> list[Path]:
-    return sorted(path for path in PACKAGE.rglob("*.py") if "_bundled" not in path.parts)
+def sources(package: Path = PACKAGE) -> list[Path]:
+    return sorted(path for path in package.rglob("*.py") if "_bundled" not in path.parts)
 
 
 def room(path: Path) -> str:
@@ -141,3 +144,41 @@ def test_heavy_libraries_have_one_door(path: Path) -> None:
     for name in imports(path):
         allowed = DOORS.get(name.split(".")[0])
         assert allowed is None or str(place) in allowed or place.parts[0] in allowed, f"{place} imports {name}"
+
+
+def module_name(path: Path) -> str:
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported_modules(path: Path, modules: Collection[str]) -> set[str]:
+    """Which of the modules a file imports, inside functions too; of ``from room import module`` the module alone."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found |= {name if name in modules else node.module for name in names}
+    return found & set(modules)
+
+
+def find_cycle(graph: Mapping[str, set[str]]) -> list[str]:
+    """Give modules that import each other in a ring, the first again at the end; none where there is no ring."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+@pytest.mark.parametrize("package", ["pipeline", "benchmarks"])
+def test_modules_do_not_import_each_other(package: str) -> None:
+    """Imports inside functions count, too: they put a ring off, and do not open it."""
+    modules = {module_name(path): path for path in sources(PACKAGE.parent / package)}
+    graph = {name: imported_modules(path, modules) - {name} for name, path in modules.items()}
+    assert len(modules) > 10
+    assert find_cycle(graph) == []
+
+
+def test_a_ring_of_modules_is_found() -> None:
+    assert set(find_cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}})) == {"b", "c"}

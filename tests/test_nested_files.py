@@ -23,9 +23,10 @@ from pipeline.analysis.confidence_text import find_confidences
 from pipeline.analysis.nested_files import summarise_files
 from pipeline.analysis.parquet_results import iter_matrices
 from pipeline.analysis.reader import RobustnessDataset
-from pipeline.analysis.reading_pool import holding_interrupts, map_jobs
+from pipeline.analysis.reading_pool import map_jobs
 from pipeline.analysis.result_files import ResultFiles
 from pipeline.errors import ResultsError, StorageError
+from pipeline.processes import holding_interrupts
 from tests.fabricated import export, make_plan
 
 KEYS = ("clean", "pgd", "fog")

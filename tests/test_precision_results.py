@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from pipeline.config import SweepConfig, parse_config
+from pipeline.errors import InputError
 from pipeline.executors import make_executor
 from pipeline.export import export_dataset
 from pipeline.plan import Facts, assumed_facts, make_plan, protocol_payload
@@ -82,8 +83,10 @@ def test_a_bf16_sweep_does_not_take_fp32_results(sweeps, tmp_path: Path) -> None
     assert len(outlook.stale) == 6
     assert all(line.endswith("are kept but not used: precision: fp32 → bf16") for line in outlook.stale)
 
-    # What a shared folder exports is what a folder of its own would, also where an fp32 export stood before.
-    bf16 = export(tmp_path / "shared", tmp_path / "json")
+    # What a shared folder exports is what a folder of its own would, and it never takes the place of the fp32 export.
+    with pytest.raises(InputError, match="of the same name but of other protocols"):
+        export(tmp_path / "shared", tmp_path / "json")
+    bf16 = export(tmp_path / "shared", tmp_path / "bf16-json")
     run(sweeps("bf16", "alone"))
     assert bf16 == export(tmp_path / "alone", tmp_path / "alone-json")
     assert (exported_precisions(fp32), exported_precisions(bf16)) == ({"fp32"}, {"bf16"})

@@ -99,6 +99,20 @@ def test_an_open_reader_notices_that_a_file_was_replaced(folder, monkeypatch, le
     assert len(list((folder / "cifar10").glob(".index/pgd_cm*"))) == (least == 1)
 
 
+def test_frames_and_ranks_of_an_open_reader_are_those_of_a_file_that_was_replaced(folder):
+    data, path = RobustnessDataset(folder), folder / "cifar10/pgd_accuracy.json"
+    before = data.to_frame("cifar10", "pgd", wide=True)
+    content = json.loads(path.read_text())
+    content["cifar10"]["pgd"]["accuracy"]["0"] = [0.0, 0.0, 0.0]
+    new = path.with_name("new.json")
+    new.write_text(json.dumps(content))
+    new.replace(path)
+    after = data.to_frame("cifar10", "pgd", wide=True)
+    assert not after.equals(before)
+    assert after.equals(RobustnessDataset(folder).to_frame("cifar10", "pgd", wide=True))
+    assert data.rank("cifar10", "pgd", 8.0)[0] == len(after)
+
+
 @pytest.mark.usefixtures("small_index")
 def test_rows_of_a_file_that_was_replaced_are_refused(folder):
     path = folder / "cifar10/pgd_cm.json"

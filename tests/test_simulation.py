@@ -156,6 +156,17 @@ def test_every_row_of_the_tables_runs_on_a_small_sweep(small_sweep: Sweep) -> No
             assert format_row(case.name, outcome).count("|") == 14
 
 
+@pytest.mark.parametrize("n_gpus", [1, 20, 1000])
+def test_every_row_of_the_tables_has_machines(n_gpus: int) -> None:
+    cases = [case for cases in make_tables(Machines(n_gpus=n_gpus)).values() for case in cases]
+    assert min(case.machines.n_gpus for case in cases) >= 1
+
+
+def test_a_simulation_without_machines_ends() -> None:
+    with pytest.raises(RuntimeError, match="nothing will ever happen on 0 machines"):
+        run(Machines(n_gpus=0))
+
+
 def _bundles(sweep: Sweep, case: Case) -> list[Bundle]:
     return list(sweep.bundles(bundle_minutes=case.bundle_minutes, slice_minutes=case.slice_minutes, order=case.order))
 

@@ -264,6 +264,23 @@ def test_a_damaged_export_is_told_of_and_shards_are_requeued_all_the_same(finish
     assert not victim.exists()
 
 
+@pytest.mark.parametrize(("name", "steps"), [("meta.json", ("epsilons",)), ("sweep.json", ("strengths", "digits"))])
+def test_strengths_that_are_not_the_plans_are_told_of(finished, tmp_path, robust201, name, steps):
+    """The values are right then, and would be read under other strengths."""
+    out = tmp_path / "out"
+    robust201("export", finished, out, "--processes", 1)
+    assert verify_results(finished, export=out).export == ()
+    content = json.loads((out / name).read_text())
+    by_key = content
+    for step in steps:
+        by_key = by_key[step]
+    by_key["fgsm"] = [strength + 1 for strength in by_key["fgsm"]]
+    (out / name).write_text(json.dumps(content))
+    listed_again(out)
+    (line,) = verify_results(finished, export=out).export
+    assert f"{name}: expected {steps[0]} as the plan has them" in line
+
+
 def test_a_value_that_no_export_can_hold_is_told_of(finished, tmp_path, monkeypatch):
     def refuse(*_arguments):
         raise StorageError("expected an accuracy, got NaN")

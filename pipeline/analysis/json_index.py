@@ -13,9 +13,9 @@ import os
 import re
 import secrets
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -56,6 +56,10 @@ _NPY_START = 10
 """Bytes of a ``.npy`` file in front of its header, of which the last two are the header's length (NEP 1)."""
 
 
+Read = TypeVar("Read")
+"""What is made of a file."""
+
+
 class FileState(NamedTuple):
     """What tells a file from another that took its place: size in bytes, time of change in ns, and inode."""
 
@@ -67,6 +71,25 @@ class FileState(NamedTuple):
     def of(cls, status: os.stat_result) -> "FileState":
         """Take the state out of what `os.stat` or `os.fstat` gave."""
         return cls(status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+class KeptByFile(Generic[Read]):
+    """What was read of files, kept as long as each of them stays the same."""
+
+    def __init__(self) -> None:
+        self._held: dict[Path, tuple[FileState, Read]] = {}
+
+    def get(self, file: Path, read: Callable[[], Read]) -> Read:
+        """Give what was read of a file, or read it if that was never done or the file was replaced."""
+        state = FileState.of(file.stat())
+        held = self._held.get(file)
+        if held is None or held[0] != state:
+            held = self._held[file] = state, read()
+        return held[1]
+
+    def clear(self) -> None:
+        """Keep nothing any longer."""
+        self._held.clear()
 
 
 class JsonRows:

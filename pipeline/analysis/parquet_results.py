@@ -1,6 +1,6 @@
 """Results read from the Parquet files of an export, in the form of the JSON files."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from pipeline.analysis.json_index import FileState
-from pipeline.analysis.row_stream import damaged
+from pipeline.analysis.value_checks import damaged
 from pipeline.errors import ResultsError
 
 _COLUMNS = {
@@ -47,7 +47,7 @@ def _column_names(path: Path, _state: FileState) -> frozenset[str]:
     return frozenset(pq.read_schema(path).names)
 
 
-def read_rows(path: Path, measure: str, architecture: int | None = None) -> dict[str, Any]:
+def read_rows(path: Path, measure: str, strengths: Sequence[float], architecture: int | None = None) -> dict[str, Any]:
     """Read a measurement: a value by id, or a list of them by strength.
 
     Row groups are skipped by the architectures that the footer says they hold. No thread of Arrow's is used, so this
@@ -56,13 +56,14 @@ def read_rows(path: Path, measure: str, architecture: int | None = None) -> dict
     Args:
         path: a Parquet file of an export.
         measure: name of the measurement.
+        strengths: at which every architecture must have a value, ascending.
         architecture: the only one to read; None for all.
 
     Returns:
         As the JSON file: a value for ``clean``, else a list with one value a strength, ascending.
 
     Raises:
-        ResultsError: the file is damaged.
+        ResultsError: the file is damaged, or an architecture has values at other strengths.
     """
     found: dict[str, dict[float, Any]] = {}
     clean = False
@@ -73,28 +74,26 @@ def read_rows(path: Path, measure: str, architecture: int | None = None) -> dict
         if not held.keys().isdisjoint(values):
             raise _malformed(path, f"#{identifier} at one strength twice")
         held |= values
-    return {identifier: _in_order(path, identifier, values, clean) for identifier, values in found.items()}
+    if clean:
+        return {identifier: _only_value(path, identifier, values) for identifier, values in found.items()}
+    return {identifier: _in_order(path, identifier, values, strengths) for identifier, values in found.items()}
 
 
-def iter_rows(path: Path, measure: str, architecture: int | None = None) -> Iterator[tuple[str, Any]]:
-    """Go through a measurement with a row group in memory, of which few rows are Python objects (see `read_rows`).
-
-    Yields:
-        Id and value. An architecture whose rows are not next to each other appears more than once.
-
-    Raises:
-        ResultsError: the file is damaged.
-    """
-    for identifier, values, clean in _iter_parts(path, measure, architecture):
-        yield identifier, _in_order(path, identifier, values, clean)
-
-
-def _in_order(path: Path, identifier: str, values: dict[float, Any], clean: bool) -> Any:
-    if not clean:
-        return [values[strength] for strength in sorted(values)]
+def _only_value(path: Path, identifier: str, values: Mapping[float, Any]) -> Any:
     if len(values) > 1:
         raise _malformed(path, f"#{identifier} with {len(values)} values of clean images")
     return next(iter(values.values()))
+
+
+def _in_order(path: Path, identifier: str, values: Mapping[float, Any], strengths: Sequence[float]) -> list[Any]:
+    # Whoever is given a list takes its places for the strengths': a value less would move the others.
+    if values.keys() != set(strengths):
+        wanted, got = (", ".join(f"{strength:g}" for strength in sorted(held)) for held in (strengths, values))
+        raise ResultsError(
+            f"Reading #{identifier} failed for {path}: expected {len(strengths)} values, at the strengths {wanted}, "
+            f"got {len(values)}, at {got}. Export or download the file again."
+        )
+    return [values[strength] for strength in sorted(values)]
 
 
 def _iter_parts(path: Path, measure: str, architecture: int | None) -> Iterator[tuple[str, dict[float, Any], bool]]:
@@ -108,7 +107,7 @@ def _iter_parts(path: Path, measure: str, architecture: int | None) -> Iterator[
             columns = ["architecture", "strength", "key", *_COLUMNS[measure]]
             table = file.read_row_group(group, columns, use_threads=False)
             if architecture is not None:
-                table = table.filter(pa.compute.equal(table["architecture"], architecture))
+                table = table.filter(pc.equal(table["architecture"], architecture))
             if table["architecture"].null_count or table["strength"].null_count:
                 raise _malformed(path, "rows without one of them")
             clean = clean or table["key"].slice(0, 1).to_pylist() == ["clean"]
@@ -197,17 +196,23 @@ def _not_square(path: Path, column: str, got: str) -> ResultsError:
 
 
 def read_strengths(path: Path) -> tuple[float, ...]:
-    """Strengths of a file, ascending: those of its first row group, which holds whole units.
+    """Find the strengths that a file has rows at, ascending; whoever sorted it may have put one in each row group.
 
     Raises:
         ResultsError: the file is damaged.
     """
-    with _naming(path), _open(path) as file:
+    with _naming(path):
+        return _strengths(path, FileState.of(path.stat()))
+
+
+@lru_cache(maxsize=256)
+def _strengths(path: Path, _state: FileState) -> tuple[float, ...]:
+    with _open(path) as file:
         _check_columns(path, file.schema_arrow)
-        if not file.num_row_groups:
-            return ()
-        strengths = file.read_row_group(0, ["strength"], use_threads=False)["strength"].to_pylist()
-    return tuple(sorted(set(strengths)))
+        strengths = pc.unique(file.read(["strength"], use_threads=False)["strength"]).to_pylist()
+    if None in strengths:
+        raise _malformed(path, "a row without a strength")
+    return tuple(sorted(strengths))
 
 
 def _groups_of(footer: pq.FileMetaData, architecture: int | None) -> list[int]:

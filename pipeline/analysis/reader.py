@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from pipeline.analysis.arguments import as_folder, as_name, as_names, as_strength
-from pipeline.analysis.result_files import MEASURES, ResultFiles, in_table_order, kind_of, spellings
+from pipeline.analysis.json_index import KeptByFile
+from pipeline.analysis.result_files import MEASURES, ResultFiles, in_table_order, kind_of, spellings, values_by_strength
 from pipeline.errors import ArchitectureError
 from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS
 from pipeline.records import CLEAN_STRENGTH
@@ -79,7 +80,7 @@ class RobustnessDataset:
         self.meta, self.sweep, self.missing = self.files.meta, self.files.sweep, self.files.missing
         self.map_str_to_id: dict[str, str] = {row["nb201-string"]: i for i, row in self.meta["ids"].items()}
         self.non_isomorph_ids: list[str] = [i for i, row in self.meta["ids"].items() if row["isomorph"] == i]
-        self._accuracies: dict[tuple[str, str], dict[str, Any]] = {}
+        self._accuracies: KeptByFile[dict[str, Any]] = KeptByFile()
         planned = self.files.keys_of_parquet() if self.sweep is None else self.sweep["strengths"]
         if not planned:
             self.keys_adv = in_table_order(self.meta["epsilons"])
@@ -244,9 +245,12 @@ class RobustnessDataset:
         if wanted == CLEAN_STRENGTH:
             key = "clean"
         accuracies: float | list[float] = self.value(architecture, dataset, key)
-        if not isinstance(accuracies, list):
-            return accuracies
-        return list(accuracies) if wanted is None else accuracies[self.strengths(dataset, key).index(wanted)]
+        if wanted is None:
+            return list(accuracies) if isinstance(accuracies, list) else accuracies
+        strengths = self.strengths(dataset, key)
+        each = values_by_strength(accuracies, strengths, f"#{identifier} {dataset} {key} accuracy")
+        found: float = each[strengths.index(wanted)]
+        return found
 
     def value(self, architecture: int | str, dataset: str, key: str, measure: str = "accuracy") -> Any:
         """Look up a measurement of any of the 15,625 architectures, without reading the others'.
@@ -386,8 +390,7 @@ class RobustnessDataset:
 
     def _read_once(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
         """Read a measurement, and keep accuracies: look-ups ask for the same few files again and again."""
-        if measure != "accuracy":
+        file = self.files.find(dataset, key, measure) if measure == "accuracy" else None
+        if file is None:
             return self.files.read(dataset, key, measure)
-        if (dataset, key) not in self._accuracies:
-            self._accuracies[dataset, key] = self.files.read(dataset, key, measure)
-        return self._accuracies[dataset, key]
+        return self._accuracies.get(file, lambda: self.files.read(dataset, key, measure))

@@ -8,7 +8,7 @@ from typing import Any
 
 from pipeline.analysis import json_index
 from pipeline.analysis.json_files import read_json, read_meta, read_object
-from pipeline.analysis.json_index import FileState, JsonRows, has_indexable_rows
+from pipeline.analysis.json_index import JsonRows, KeptByFile, has_indexable_rows
 from pipeline.analysis.row_stream import Taker, stream_rows
 from pipeline.analysis.value_checks import check_ids, check_row, check_rows, is_sound_meta, is_sound_sweep
 from pipeline.errors import FormatVersionError, ResultsError, closest
@@ -108,6 +108,9 @@ def values_by_strength(row: Any, strengths: Sequence[float], what: str) -> list[
         strengths: what the values stand for.
         what: architecture, dataset, key and measurement, for the error.
 
+    Returns:
+        S values, in the order of the strengths.
+
     Raises:
         ResultsError: there are more or fewer values than strengths.
     """
@@ -148,7 +151,7 @@ class ResultFiles:
         """
         self.path = path
         self.parquet = path if any(path.glob("dataset=*")) else path / PARQUET_FOLDER
-        self._rows: dict[Path, tuple[FileState, Rows]] = {}
+        self._rows: KeptByFile[Rows] = KeptByFile()
         if not (path / META_FILE).is_file() and not self.parquet.is_dir():
             got, fix = "none", "Name what `robust201 export` wrote, its parquet folder, or the published dataset"
             if (path / RESULTS_FOLDER_FILE).is_file():
@@ -266,7 +269,7 @@ class ResultFiles:
         if file.suffix == ".parquet":
             from pipeline.analysis.parquet_results import read_rows
 
-            row = read_rows(file, measure, int(identifier))[identifier]
+            row = read_rows(file, measure, self.strengths(dataset, key), int(identifier))[identifier]
             check_row(file, key, measure, identifier, row)
             return row
         return self.rows(dataset, key, measure)[identifier]
@@ -282,14 +285,12 @@ class ResultFiles:
         file = self.find(dataset, key, measure)
         if file is None:
             raise self.absence(dataset, key, measure)
-        state = FileState.of(file.stat())
-        held = self._rows.get(file)
-        if held is not None and held[0] == state:
-            return held[1]
-        indexed = has_indexable_rows(file)
-        rows = JsonRows(file, dataset, spellings(key), measure) if indexed else self.read(dataset, key, measure)
-        self._rows[file] = state, rows
-        return rows
+        return self._rows.get(file, lambda: self._open_rows(file, dataset, key, measure))
+
+    def _open_rows(self, file: Path, dataset: str, key: str, measure: str) -> Rows:
+        if has_indexable_rows(file):
+            return JsonRows(file, dataset, spellings(key), measure)
+        return self.read(dataset, key, measure)
 
     def forget(self) -> None:
         """Drop what `rows` keeps of the files read so far: whoever reads many once need not hold them all."""
@@ -300,8 +301,8 @@ class ResultFiles:
     ) -> Iterator[tuple[str, Any]]:
         """Go through a measurement whose values are lists or objects, with one architecture's in memory at a time.
 
-        JSON is read from its beginning to its end, compressed or not, and Parquet by row group; a file below
-        `pipeline.analysis.json_index.MIN_INDEXED_BYTES` is read whole.
+        JSON is read from its beginning to its end, compressed or not. Parquet is read whole, as is a file below
+        `pipeline.analysis.json_index.MIN_INDEXED_BYTES`.
 
         Args:
             dataset: name of the dataset.
@@ -320,10 +321,9 @@ class ResultFiles:
         if file is None:
             raise self.absence(dataset, key, measure)
         if file.suffix == ".parquet":
-            from pipeline.analysis.parquet_results import iter_rows
-
-            rows = iter_rows(file, measure)
-        elif file.stat().st_size < json_index.MIN_INDEXED_BYTES:
+            yield from self.read(dataset, key, measure).items()
+            return
+        if file.stat().st_size < json_index.MIN_INDEXED_BYTES:
             rows = iter(self._read_rows(file, dataset, key, measure).items())
         else:
             rows = stream_rows(file, dataset, spellings(key), measure, take)
@@ -345,7 +345,7 @@ class ResultFiles:
         if file.suffix == ".parquet":
             from pipeline.analysis.parquet_results import read_rows
 
-            return self._checked(file, key, measure, read_rows(file, measure))
+            return self._checked(file, key, measure, read_rows(file, measure, self.strengths(dataset, key)))
         return self._checked(file, key, measure, self._read_rows(file, dataset, key, measure))
 
     def _read_rows(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:

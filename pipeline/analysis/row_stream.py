@@ -22,8 +22,7 @@ from pipeline.analysis.json_index import (
     malformed,
     match_head,
 )
-from pipeline.analysis.value_checks import parse_json
-from pipeline.errors import ResultsError
+from pipeline.analysis.value_checks import damaged, parse_json
 
 Taker = Callable[[bytes], Any]
 """Takes what is wanted out of the JSON text of one value."""
@@ -38,21 +37,12 @@ rest of the file, which may be larger than the memory."""
 _ID = re.compile(rb'[\s,]*"(\d+)"\s*:\s*')
 
 
-def read_pieces(file: Path) -> Iterator[bytes]:
-    """Read a file in pieces, decompressed if its name ends in ``.gz`` or ``.zst``.
+def open_decompressed(file: Path) -> AbstractContextManager[BinaryIO]:
+    """Open a file to read what it holds, decompressed if its name ends in ``.gz`` or ``.zst``.
 
-    Raises:
-        ResultsError: the compressed file is damaged.
+    What is raised of damage while it is read: `ResultsError` of Zstandard; `EOFError`, `zlib.error` and
+    `gzip.BadGzipFile` of gzip.
     """
-    try:
-        with _open(file) as stream:
-            while piece := stream.read(PIECE_BYTES):
-                yield piece
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise damaged(file, error) from error
-
-
-def _open(file: Path) -> AbstractContextManager[BinaryIO]:
     if file.suffix == ".zst":
         from pipeline.analysis.parquet_results import open_zstandard
 
@@ -60,12 +50,18 @@ def _open(file: Path) -> AbstractContextManager[BinaryIO]:
     return gzip.open(file) if file.suffix == ".gz" else file.open("rb")  # type: ignore[return-value]
 
 
-def damaged(file: Path, error: Exception) -> ResultsError:
-    """Make the error of a file that cannot be decoded."""
-    return ResultsError(
-        f"Reading failed for {file}: expected a sound file, got one that cannot be decoded ({error}). "
-        "Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file again."
-    )
+def read_pieces(file: Path) -> Iterator[bytes]:
+    """Read a file in pieces, decompressed if its name ends in ``.gz`` or ``.zst``.
+
+    Raises:
+        ResultsError: the compressed file is damaged.
+    """
+    try:
+        with open_decompressed(file) as stream:
+            while piece := stream.read(PIECE_BYTES):
+                yield piece
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise damaged(file, error) from error
 
 
 def stream_rows(

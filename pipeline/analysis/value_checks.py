@@ -1,4 +1,4 @@
-"""What the files of a dataset may hold: what is told of it, ids of architectures, values of a measurement's form."""
+"""What the files of a dataset may hold: sound JSON, what is told of it, ids, values of a measurement's form."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -17,6 +17,14 @@ _CONFIDENCES = {"label": 2, "argmax": 2, "prediction": 1}
 """Axes of each part of a confidence."""
 
 _MEAN_TOLERANCE = 1e-6
+
+
+def damaged(file: Path, error: Exception) -> ResultsError:
+    """Make the error of a file that cannot be decoded."""
+    return ResultsError(
+        f"Reading failed for {file}: expected a sound file, got one that cannot be decoded ({error}). "
+        "Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file again."
+    )
 
 
 def parse_json(text: bytes) -> Any:

@@ -5,12 +5,10 @@ file's hash), `indices.npy` ((N,) int64, the rows of the test split that were co
 SHA-256 of each clean image), which a published folder never has.
 """
 
-import fcntl
 import hashlib
 import json
 import platform
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
@@ -22,8 +20,8 @@ import scipy
 from numpy.typing import NDArray
 from PIL import features
 
-from pipeline.errors import DatasetError, FormatVersionError, StorageError
-from pipeline.files import atomic_write, make_folder, write_text
+from pipeline.errors import DatasetError, FormatVersionError
+from pipeline.files import atomic_write, write_text
 from pipeline.records import ImageSet
 
 MANIFEST = "manifest.json"
@@ -244,25 +242,6 @@ def npy_stream(shape: tuple[int, ...], blocks: Iterable[NDArray[np.uint8]]) -> I
     yield stream.getvalue()
     for block in blocks:
         yield block.tobytes()
-
-
-@contextmanager
-def sole_writer(folder: Path) -> Iterator[None]:
-    """Keep other processes of this machine from generating in the same folder; the lock dies with its process.
-
-    Raises:
-        StorageError: another process is at it.
-    """
-    make_folder(folder)
-    with (folder / ".lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise StorageError(
-                f"Generating corruptions failed for {folder}: expected to be the only one, got another process that "
-                "generates there. Wait for it, or choose another folder."
-            ) from error
-        yield
 
 
 def library_versions() -> dict[str, str]:

@@ -244,7 +244,8 @@ def _protocol(facts: CardFacts) -> str:
         "## Protocol\n\n"
         f"Engine {', '.join(engines) or 'unknown'}, precision {', '.join(precisions) or 'unknown'}. `sweep.json` holds "
         "everything that decided a number (attack parameters, image selection, hashes, seed), `sweep.yaml` the sweep "
-        "to run again, `versions.json` the software that computed and wrote it.\n"
+        "to run again, `weights.json` the SHA-256 of each network's file of weights, `versions.json` the software that "
+        "computed and wrote it.\n"
     )
     if not imported:
         return told

@@ -10,20 +10,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.analysis.json_files import read_json
-from pipeline.analysis.result_files import MISSING_FILE, SWEEP_FILE
+from pipeline.analysis.result_files import META_FILE, MISSING_FILE, SWEEP_FILE
+from pipeline.analysis.row_stream import open_decompressed
 from pipeline.errors import IncompleteError, ResultsError, StorageError
-from pipeline.export.compression import compression_of, open_text
+from pipeline.export.compression import compression_of
 from pipeline.export.dataset import FileForm, Format, ResultInventory, ResultStore, files_of, group_units, make_tasks
 from pipeline.export.files import FileTask
 from pipeline.export.listing import AGAIN, CHECKSUM_FILE, check_listing, read_listing
 from pipeline.export.parquet_files import ParquetTask
 from pipeline.export.side_files import Group, KeyStyle, SweepPlan
+from pipeline.perturbations import PERTURBATIONS
 
 _CACHE_BYTES = 256 << 20
 
 
 def check_export(plan: SweepPlan, store: ResultStore, inventory: ResultInventory, out: Path) -> Iterator[str]:
-    """Compare every file of an export with its listing, and every file of results with the shards.
+    """Compare an export's files with its listing, those of results with the shards, and strengths with the plan.
 
     Args:
         plan: what was exported.
@@ -50,6 +52,7 @@ def check_export(plan: SweepPlan, store: ResultStore, inventory: ResultInventory
         yield str(error)
         return
     groups = group_units(plan, inventory)
+    yield from _check_strengths(out, form, groups)
     yield from _check_groups(out, names, form, groups, (plan, store, inventory))
 
 
@@ -65,6 +68,25 @@ def _read_form(out: Path, names: Iterable[str]) -> FileForm:
             f"{style} and {round_to}. {AGAIN}"
         )
     return FileForm(style, round_to, compression, _CACHE_BYTES)  # type: ignore[arg-type]
+
+
+def _check_strengths(out: Path, form: FileForm, groups: Iterable[Group]) -> Iterator[str]:
+    """Compare the strengths that readers take values to be at with the plan's: files of results do not name them."""
+    strengths: dict[str, dict[str, list[float]]] = {}
+    epsilons: dict[str, list[float]] = {}
+    for group in groups:
+        key, held = group.spell(form.key_style), list(group.strengths)
+        strengths.setdefault(group.dataset, {})[key] = held
+        if PERTURBATIONS[group.key].kind == "attack":
+            epsilons[key] = held
+    for name, field, wanted in ((SWEEP_FILE, "strengths", strengths), (META_FILE, "epsilons", epsilons)):
+        try:
+            told = read_json(out / name, missing={})
+        except ResultsError as error:
+            yield str(error)
+            continue
+        if not isinstance(told, dict) or told.get(field) != wanted:
+            yield f"Verifying failed for {out / name}: expected {field} as the plan has them, got others. {AGAIN}"
 
 
 def _check_groups(
@@ -107,15 +129,15 @@ def _check_groups(
 def _check_task(out: Path, task: FileTask | ParquetTask) -> Iterator[str]:
     try:
         difference = _text_differs(task) if isinstance(task, FileTask) else _table_differs(task)
-    except (OSError, EOFError, zlib.error, pa.ArrowException, UnicodeDecodeError) as error:
-        difference = f"(reading it failed: {error})"
+    except (OSError, EOFError, zlib.error, pa.ArrowException, ResultsError, UnicodeDecodeError) as error:
+        difference = f"(reading it failed: {error.__cause__ or error})"
     if difference is not None:
         told = f"expected the values of the shards, got others {difference}"
         yield f"Verifying failed for {out / task.name}: {told}. {AGAIN}"
 
 
 def _text_differs(task: FileTask) -> str | None:
-    with open_text(task.folder / task.name, task.compression) as stream:
+    with open_decompressed(task.folder / task.name) as stream:
         for unit, pieces in task.texts():
             text = b"".join(pieces)
             if bytes(stream.read(len(text))) != text:

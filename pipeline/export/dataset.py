@@ -3,6 +3,7 @@
 Every file is ``{dataset: {key: {measurement: {id: value}}}}`` (appendix of Jung, Lukasik, Keuper, ICLR 2023, and the
 published files): one value for ``clean``, else a list with one value per strength, ascending. Beside them lie
 ``meta.json`` (ids and epsilons, nothing else, as published), ``sweep.json`` (protocols, image selection, strengths),
+``weights.json`` (the networks' files), ``versions.json``, ``sweep.yaml``, the cards of `pipeline.export.card`,
 ``missing.json`` where a partial export lacks something, ``imported.json`` where a sweep took imported results, and the
 listing of `pipeline.export.folder`.
 """
@@ -30,13 +31,14 @@ from pipeline.export.card import (
 )
 from pipeline.export.compression import Compression
 from pipeline.export.files import FileTask, RowSelection
-from pipeline.export.folder import ExportFolder, WrittenFile, refuse_other_sweeps
+from pipeline.export.folder import ExportFolder, WrittenFile, open_folder
 from pipeline.export.listing import CHECKSUM_FILE
 from pipeline.export.pool import POOL_CACHE_BYTES, write_files
 from pipeline.export.side_files import (
     IMPORTED_ROWS_FILE,
     SWEEP_YAML_FILE,
     VERSIONS_FILE,
+    WEIGHTS_FILE,
     Group,
     KeyStyle,
     ProtocolShare,
@@ -47,6 +49,8 @@ from pipeline.export.side_files import (
     sweep_text,
     sweep_yaml_text,
     versions_text,
+    weights_of,
+    weights_text,
 )
 from pipeline.measurements import COLUMNS
 from pipeline.records import Protocol, Unit, is_imported
@@ -172,7 +176,8 @@ def export_dataset(
         IncompleteError: evaluations are missing and `partial` is false; nothing was written.
         ConfigError: results were imported, and neither `licence` nor their source names a licence.
         InputError: the folder holds files that no export listed, or an export of another sweep.
-        StorageError: the store does not give what the inventory says, or the device is full.
+        StorageError: the store does not give what the inventory says, the device is full, or another export writes into
+            the folder.
     """
     groups = group_units(plan, inventory)
     if any(group.lacking for group in groups) and not partial:
@@ -180,21 +185,21 @@ def export_dataset(
     shares = share_out(plan, inventory, groups)
     named = choose_licence(licence, shares, out)
     form = FileForm(key_style, round_to, compression, POOL_CACHE_BYTES // processes)
-    export = _Export(plan, store, inventory, out, form, formats, groups, shares)
-    kept = export.write_results(processes, progress)
-    export.write_cards(named)
-    return export.close(kept)
+    export = _Export(plan, store, inventory, form, formats, groups, shares)
+    with open_folder(out, export.names, plan.meta_payload(), export.weights) as folder:
+        kept = export.write_results(folder, processes, progress)
+        export.write_cards(folder, named)
+        return export.close(folder, kept)
 
 
 class _Export:
-    """An export being written: its side files are made first, results are written next, cards last."""
+    """An export to be written: its side files are made first, results are written next, cards last."""
 
     def __init__(
         self,
         plan: SweepPlan,
         store: ResultStore,
         inventory: ResultInventory,
-        out: Path,
         form: "FileForm",
         formats: Sequence[Format],
         groups: Sequence[Group],
@@ -205,10 +210,10 @@ class _Export:
         self.written = [group for group in groups if group.complete_units]
         self.missing = {(group.dataset, group.key): group.n_left_out for group in groups if group.lacking}
         self.files = files_of(self.written, plan.measurements, formats)
+        self.weights = weights_of(plan.units)
         self.side_files = self._side_files()
-        names = {form.file_name(*file) for file in self.files}
-        refuse_other_sweeps(out, plan.meta_payload())
-        self.folder = ExportFolder(out, {*self.side_files, CARD_FILE, CROISSANT_FILE, *names})
+        results = {form.file_name(*file) for file in self.files}
+        self.names = {*self.side_files, CARD_FILE, CROISSANT_FILE, *results}
 
     def _side_files(self) -> dict[str, str]:
         plan, style = self.plan, self.form.key_style
@@ -217,6 +222,8 @@ class _Export:
             SWEEP_FILE: sweep_text(plan, self.groups, style, self.form.round_to, self.shares),
             VERSIONS_FILE: versions_text(self.store.provenances(self.inventory), self.shares),
         }
+        if self.weights:
+            texts[WEIGHTS_FILE] = weights_text(self.weights)
         if self.missing:
             texts[MISSING_FILE] = missing_text(self.groups, style)
         if any(group.imported for group in self.written):
@@ -225,19 +232,21 @@ class _Export:
             texts[SWEEP_YAML_FILE] = sweep_yaml_text(plan)
         return texts
 
-    def write_results(self, processes: int, progress: Callable[[int, int], None] | None) -> list[str]:
+    def write_results(
+        self, folder: ExportFolder, processes: int, progress: Callable[[int, int], None] | None
+    ) -> list[str]:
         """Write the files of results; give the names of those that were kept."""
         n_rows = sum(len(group.complete_units) for group, _ in self.files)
         tell = (lambda done: progress(done, n_rows)) if progress is not None else (lambda _done: None)
         made_of = (self.plan, self.store, self.inventory)
-        tasks = make_tasks(self.files, self.form, self.folder.path, *made_of, self.folder.finished)
+        tasks = make_tasks(self.files, self.form, folder.path, *made_of, folder.finished)
         kept = []
         for file, was_kept in write_files(tasks, processes, tell):
-            self.folder.record(file)
+            folder.record(file)
             kept += [file.name] if was_kept else []
         return kept
 
-    def write_cards(self, licence: str) -> None:
+    def write_cards(self, folder: ExportFolder, licence: str) -> None:
         """Write the side files, then the cards, which list every file that is there by then."""
         columns: Sequence[CardColumn] = ()
         if "parquet" in self.formats:
@@ -245,20 +254,20 @@ class _Export:
 
             columns = card_columns(self.plan.measurements)
         for name, text in self.side_files.items():
-            self.folder.write(name, text)
+            folder.write(name, text)
         told = self.plan.meta_payload()
         for name, text_of in ((CARD_FILE, card_text), (CROISSANT_FILE, croissant_text)):
-            files = tuple(self.folder.written[name] for name in sorted(self.folder.written))
+            files = tuple(folder.written[name] for name in sorted(folder.written))
             about = (told["name"], licence, self.written, self.plan.measurements, self.shares)
-            self.folder.write(name, text_of(CardFacts(*about, files, columns)))
+            folder.write(name, text_of(CardFacts(*about, files, columns)))
 
-    def close(self, kept: Sequence[str]) -> ExportReport:
+    def close(self, folder: ExportFolder, kept: Sequence[str]) -> ExportReport:
         """List the files, and say what was written."""
-        removed, names = self.folder.close(), tuple(sorted({*self.folder.written, CHECKSUM_FILE}))
+        removed, names = folder.close(), tuple(sorted({*folder.written, CHECKSUM_FILE}))
         n_units = sum(len(group.complete_units) for group in self.written)
         n_evaluations = sum(len(group.complete_units) * len(group.strengths) for group in self.written)
-        counts = (n_units, n_evaluations, self.missing, self.folder.n_bytes)
-        return ExportReport(self.folder.path, names, tuple(sorted(kept)), removed, *counts)
+        counts = (n_units, n_evaluations, self.missing, folder.n_bytes)
+        return ExportReport(folder.path, names, tuple(sorted(kept)), removed, *counts)
 
 
 @dataclass(frozen=True)

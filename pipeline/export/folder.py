@@ -16,7 +16,8 @@ from pipeline.analysis.result_files import SWEEP_FILE
 from pipeline.errors import InputError
 from pipeline.export.compression import Compression, compressing
 from pipeline.export.listing import CHECKSUM_FILE, is_below
-from pipeline.files import atomic_write, load_json, make_folder, sha256_of, visible_entries, write_text
+from pipeline.export.side_files import WEIGHTS_FILE
+from pipeline.files import atomic_write, load_json, sha256_of, sole_writer, visible_entries, write_text
 from pipeline.records import IMPORTED, canonical_json
 
 JOURNAL_FILE = ".export-journal.json"
@@ -92,16 +93,40 @@ def hashed_file(path: Path, compression: Compression | None = None) -> Iterator[
             yield text, hashed
 
 
-def refuse_other_sweeps(path: Path, told: Mapping[str, Any]) -> None:
-    """Make sure that a folder holds no export of another sweep, which an export would replace.
+@contextmanager
+def open_folder(
+    path: Path, planned: Collection[str], told: Mapping[str, Any], weights: Mapping[str, Mapping[str, str]]
+) -> Iterator["ExportFolder"]:
+    """Make a folder ready for an export, and keep other exports of this machine out of it for the length of a block.
 
     Args:
-        path: the folder; it need not be there.
+        path: the folder; made if absent.
+        planned: names of the files to come, relative to it.
         told: how the numbers to be exported came about: ``name`` and ``protocols``, as sweep.json tells.
+        weights: of which networks, as weights.json tells (see `pipeline.export.side_files.weights_of`).
 
     Raises:
-        InputError: the export there is of a sweep of another name, one of them is of imported results, or they have no
-            protocol in common: a sweep with one more strength, architecture, dataset or key has the others'.
+        InputError: `path` is a file, lies in a results folder, or holds something that no export listed, or an export
+            of another sweep.
+        StorageError: another export writes there, or the folder cannot be written to.
+    """
+    results = next((one for one in (path, *path.resolve().parents) if (one / "format.json").exists()), None)
+    if results is not None:
+        raise InputError(
+            f"Exporting failed for {path}: expected a new folder or an earlier export, got the results folder "
+            f"{results} or one inside it. Choose another folder."
+        )
+    with sole_writer(path, "Exporting"):
+        _refuse_other_sweeps(path, told, weights)
+        yield ExportFolder(path, planned)
+
+
+def _refuse_other_sweeps(path: Path, told: Mapping[str, Any], weights: Mapping[str, Mapping[str, str]]) -> None:
+    """Make sure that a folder holds no export of another sweep, which an export would replace.
+
+    Another sweep has another name, or one of the two is of imported results, or they have no protocol in common, or of
+    the networks that both have none with the same weights: a sweep with one more strength, architecture, dataset or key
+    has the others'.
     """
     try:
         earlier = load_json(path / SWEEP_FILE)["sweep"]
@@ -110,16 +135,31 @@ def refuse_other_sweeps(path: Path, told: Mapping[str, Any]) -> None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return  # none is there, or a damaged one, which tells nothing and is written anew
     if held != wanted:
-        raise InputError(
-            f"Exporting failed for {path}: expected a new folder or an earlier export of {wanted}, got an export of "
-            f"{held}, whose files would be removed. Choose another folder, or delete this one first."
-        )
-    if all(marks) and marks[0].isdisjoint(marks[1]):
-        raise InputError(
-            f"Exporting failed for {path}: expected a new folder or an earlier export of {wanted}, got an export of "
-            "the same name but of other protocols, whose files would be removed. Choose another folder, or delete this "
-            "one first."
-        )
+        got = held
+    elif all(marks) and marks[0].isdisjoint(marks[1]):
+        got = "the same name but of other protocols"
+    elif (same := _same_weights(path, weights)) and not any(same):
+        got = "the same name and protocols but of other weights"
+    else:
+        return
+    raise InputError(
+        f"Exporting failed for {path}: expected a new folder or an earlier export of {wanted}, got an export of "
+        f"{got}, whose files would be removed. Choose another folder, or delete this one first."
+    )
+
+
+def _same_weights(path: Path, weights: Mapping[str, Mapping[str, str]]) -> list[bool]:
+    """Say of each network that an earlier export has too whether its weights are the same; empty if that tells none."""
+    try:
+        earlier = load_json(path / WEIGHTS_FILE)
+        return [
+            earlier[dataset][identifier] == sha256
+            for dataset, of_network in weights.items()
+            for identifier, sha256 in of_network.items()
+            if identifier in earlier.get(dataset, {})
+        ]
+    except (OSError, ValueError, TypeError, AttributeError):
+        return []
 
 
 def _describe_sweep(told: Mapping[str, Any]) -> str:
@@ -147,24 +187,9 @@ class ExportFolder:
     """
 
     def __init__(self, path: Path, planned: Collection[str]) -> None:
-        """Make the folder ready.
-
-        Args:
-            path: the folder; made if absent.
-            planned: names of the files to come, relative to it.
-
-        Raises:
-            InputError: `path` is a file, lies in a results folder, or holds something that no export listed.
-        """
+        """Make the folder ready (see `open_folder`)."""
         self.path = path
         self.written: dict[str, WrittenFile] = {}
-        results = next((one for one in (path, *path.resolve().parents) if (one / "format.json").exists()), None)
-        if results is not None:
-            raise InputError(
-                f"Exporting failed for {path}: expected a new folder or an earlier export, got the results folder "
-                f"{results} or one inside it. Choose another folder."
-            )
-        make_folder(path)
         self._earlier, journaled = _listed_files(path)
         owned = self._earlier | {CHECKSUM_FILE} if self._earlier else set()
         foreign = sorted(name for name in {*planned, CHECKSUM_FILE} if (path / name).exists() and name not in owned)

@@ -1,26 +1,16 @@
-"""Several processes that write files of results, each one file at a time.
+"""Several processes that write files of results, each one file at a time."""
 
-Workers come from a fork server that has imported the libraries once, so a worker adds only what it allocates itself.
-They end with the process that started them, however that ends: an orphan would put a file of an old export among those
-of a new one.
-"""
-
-import multiprocessing
 import os
-import signal
-import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from multiprocessing.connection import wait as wait_for
 from pathlib import Path
 from typing import Any
 
-from pipeline.analysis.reading_pool import holding_interrupts
 from pipeline.errors import StorageError
 from pipeline.export.files import ExportStoppedError, ExportTask
 from pipeline.export.folder import WrittenFile
+from pipeline.processes import end_with_parent, fork_server, holding_interrupts
 
 MEMORY_BYTES = 1_500_000_000
 """Bound on what all processes hold together (proportional set sizes), by which their number is chosen."""
@@ -93,10 +83,7 @@ def _write_in_pool(
 ) -> Iterator[tuple[WrittenFile, bool]]:
     from pipeline.shards.memory import give_back_freed_memory
 
-    context = multiprocessing.get_context("forkserver")
-    # A worker runs the script that started it up to its main part, so what that imports is loaded beforehand too.
-    script = [name for name in ("pipeline.cli",) if name in sys.modules]
-    context.set_forkserver_preload(["pipeline.export.files", "pipeline.shards", *script])
+    context = fork_server(["pipeline.export.files", "pipeline.shards"])
     # This process takes no lock that a worker may hold when it is killed.
     stopped, rows = context.RawValue("b", 0), context.Value("q", 0)
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=(stopped, rows))
@@ -130,15 +117,7 @@ def _write_in_pool(
 def _start(stopped: Any, rows: Any) -> None:
     global _stopped, _rows  # what a worker is given at its start has no other place
     _stopped, _rows = stopped, rows
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears it too, and stops its workers
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait_for([parent.sentinel])
-        os._exit(1)
+    end_with_parent()
 
 
 def _write(task: ExportTask) -> tuple[WrittenFile, bool]:

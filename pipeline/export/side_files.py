@@ -1,4 +1,4 @@
-"""What lies beside the results of an export: meta.json as published, sweep.json and missing.json of our own."""
+"""What lies beside the results of an export: meta.json as published, and files of our own, such as sweep.json."""
 
 import json
 import platform
@@ -20,6 +20,9 @@ SWEEP_YAML_FILE = "sweep.yaml"
 VERSIONS_FILE = "versions.json"
 IMPORTED_ROWS_FILE = "imported.json"
 """What of a sweep's export was imported, by architecture: JSON files of results have no place for it."""
+
+WEIGHTS_FILE = "weights.json"
+"""Which weights a sweep's networks have: protocols tell nothing of them."""
 
 SOURCE = "source"
 """What imported results have for a provenance: the dataset that they were read from."""
@@ -213,6 +216,20 @@ def versions_text(provenances: Iterable[Mapping[str, str]], shares: Iterable[Pro
     payload: dict[str, Any] = {"computed_with": {name: sorted(values) for name, values in sorted(computed.items())}}
     payload |= {"imported_from": imported} if imported else {}
     return json.dumps(payload | {"exported_with": exported}, indent=2) + "\n"
+
+
+def weights_of(units: Iterable[Unit]) -> dict[str, dict[str, str]]:
+    """Find the SHA-256 of the file of weights of each network, by dataset and id; imported units have none."""
+    found: dict[str, dict[str, str]] = {}
+    for unit in units:
+        if not is_imported(unit.protocol):
+            found.setdefault(unit.dataset, {})[str(unit.architecture)] = unit.checkpoint_sha256
+    return found
+
+
+def weights_text(weights: Mapping[str, Mapping[str, str]]) -> str:
+    """Text of weights.json (see `weights_of`)."""
+    return json.dumps(weights, indent=1) + "\n"
 
 
 def missing_text(groups: Iterable[Group], key_style: KeyStyle) -> str:

@@ -75,7 +75,7 @@ class CleanParameters(Parameters):
 class EpsilonParameters(Parameters):
     """Parameters of an Linf attack: epsilons in units of 1/255 of the pixel range [0, 1]."""
 
-    epsilons_255: tuple[Epsilon255, ...] = Field(PAPER_EPSILONS_255, min_length=1)
+    epsilons_255: tuple[Epsilon255, ...] = Field(default=PAPER_EPSILONS_255, min_length=1)
 
     @field_validator("epsilons_255")
     @classmethod
@@ -93,7 +93,7 @@ class EpsilonParameters(Parameters):
 class FgsmParameters(EpsilonParameters):
     """Fast gradient sign method (Goodfellow et al., 2015): one step of size epsilon, no random start."""
 
-    epsilons_255: tuple[Epsilon255, ...] = Field(PAPER_FGSM_EPSILONS_255, min_length=1)
+    epsilons_255: tuple[Epsilon255, ...] = Field(default=PAPER_FGSM_EPSILONS_255, min_length=1)
 
 
 class PgdParameters(EpsilonParameters):
@@ -123,7 +123,7 @@ class SquareParameters(EpsilonParameters):
 class CorruptionParameters(Parameters):
     """A common corruption (Hendrycks and Dietterich, 2019)."""
 
-    severities: tuple[Severity, ...] = Field((1, 2, 3, 4, 5), min_length=1)
+    severities: tuple[Severity, ...] = Field(default=(1, 2, 3, 4, 5), min_length=1)
 
     @field_validator("severities")
     @classmethod

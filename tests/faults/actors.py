@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from pipeline.executors import ray as ray_executor
 from tests.faults.injections import Injections
@@ -20,4 +21,4 @@ class _WorkerActor(_Original):
 
 def install() -> None:
     """Let the executor of this process start them."""
-    ray_executor._WorkerActor = _WorkerActor  # type: ignore[misc]
+    mock.patch.object(ray_executor, "_WorkerActor", _WorkerActor).start()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 INJECTIONS_FILE = "injections.json"
 CLAIMS_FOLDER = "claims"
@@ -54,8 +55,7 @@ class Injections:
 
     def _wrap_evaluate(self) -> None:
         from pipeline import worker
-
-        evaluate = worker.evaluate
+        from pipeline.evaluate import evaluate
 
         def evaluate_with_faults(
             context: Any, row: Any, parameters: Any, part: Any, *rest: Any, **named: Any
@@ -71,21 +71,22 @@ class Injections:
                 os.kill(os.getpid(), signal.SIGKILL)
             yield from evaluate(context, row, parameters, part, *rest, **named)
 
-        worker.evaluate = evaluate_with_faults
+        mock.patch.object(worker, "evaluate", evaluate_with_faults).start()
 
     def _die_while_writing(self) -> None:
         from pipeline import worker
+        from pipeline.shards import ShardStore
 
         def die(step: str) -> None:
             if step in self._orders["die_at_steps"] and self._claim(f"died-{step}"):
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        class DeadlyStore(worker.ShardStore):
+        class DeadlyStore(ShardStore):
             @classmethod
             def open(cls, root: Path, **_named: Any) -> "DeadlyStore":
                 return cls(root, on_step=die)
 
-        worker.ShardStore = DeadlyStore  # type: ignore[misc]
+        mock.patch.object(worker, "ShardStore", DeadlyStore).start()
 
     def _run_out_of_memory(self) -> None:
         import torch
@@ -100,7 +101,7 @@ class Injections:
                 raise torch.OutOfMemoryError("DefaultCPUAllocator: can't allocate memory")
             return forward(network, pixels, *rest)
 
-        InferenceNetwork._forward = forward_in_small_memory  # type: ignore[method-assign]
+        mock.patch.object(InferenceNetwork, "_forward", forward_in_small_memory).start()
 
     def _let_the_clock_jump(self) -> None:
         now = time.time

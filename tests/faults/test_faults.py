@@ -6,6 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from unittest import mock
 
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -15,7 +16,7 @@ from pipeline.files import sha256_of
 from tests.faults import verdict
 from tests.faults.processes import wait_until, zombies
 from tests.faults.table import FAULTS, Fault, run_fault, run_undisturbed
-from tests.faults.trial import Trial
+from tests.faults.trial import Command, Trial
 
 SEED = 1
 
@@ -86,16 +87,25 @@ def _repeat(trial: Trial) -> None:
     copy.rename(path.with_name(f"{path.stem.rpartition('-')[0]}-{sha256_of(copy)[:16]}.parquet"))
 
 
+def _run_instead(trial: Trial, *arguments: str) -> None:
+    """Let another command take the place of `robust201 run`."""
+
+    def start_another(*_options: str, **_named: object) -> Command:
+        return trial.start(*arguments)
+
+    mock.patch.object(trial, "start_run", start_another).start()
+
+
 def _stay(trial: Trial) -> None:
     """Leave a temporary file that the next command does not take away."""
     (trial.results / "shards/digits/.left.tmp").touch()
-    trial.start_run = lambda *_options, **_named: trial.start("status", str(trial.results))
+    _run_instead(trial, "status", str(trial.results))
 
 
 def _fail_later(trial: Trial) -> None:
     """Leave a temporary file, and let the command that should take it away fail."""
     (trial.results / "shards/digits/.left.tmp").touch()
-    trial.start_run = lambda *_options, **_named: trial.start("status", str(trial.folder / "nowhere"))
+    _run_instead(trial, "status", str(trial.folder / "nowhere"))
 
 
 @pytest.mark.parametrize(
