@@ -1,4 +1,4 @@
-"""Measure the store of results at the size of the paper's sweep: planning, scans, status, compaction.
+"""Measure the store of results at the size of the paper's sweep: planning, scans, status, comparing, compaction.
 
     python -m benchmarks.store [--folder FOLDER] [--scale 1.0]
 
@@ -208,6 +208,14 @@ def scan_step(folder: Path) -> str:
     return f"{len(inventory.shards):,} shards, {len(inventory):,} rows"
 
 
+def compare_step(folder: Path) -> str:
+    """Hold all accuracies against themselves, as `compare` does."""
+    from pipeline.comparing import compare_results
+
+    report = compare_results(folder, folder)
+    return f"{sum(comparison.n_architectures for comparison in report.comparisons):,} accuracies of either"
+
+
 def compact_step(folder: Path) -> str:
     """Merge small shards."""
     store = ShardStore.open(folder)
@@ -223,6 +231,7 @@ STEPS: dict[str, Callable[[Path], str]] = {
     "resume": resume_step,
     "status": status_step,
     "scan": scan_step,
+    "compare": compare_step,
     "compact": compact_step,
 }
 
@@ -287,6 +296,7 @@ def measure_all(folder: Path, scale: float) -> None:
     cool(finished)
     measure("finished sweep: status, cold", "status", finished)
     measure("finished sweep: status, index", "status", finished)
+    measure("finished sweep: compared with itself", "compare", finished)
     small = folder / "small"
     plan, store = make_results_folder(small)
     write_small_shards(store, plan.units[: round(SMALL_SHARDS * scale)], confidences=False)
