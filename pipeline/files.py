@@ -285,6 +285,10 @@ def sole_writer(folder: Path, doing: str) -> Iterator[None]:
         yield
 
 
+BUNDLED_FOLDERS = ("jobs", "benchmark_data")
+"""What ships with robust201 beside its code; in a checkout, other folders lie beside the package too."""
+
+
 def bundled(name: str) -> Path:
     """Find a file of `jobs/` or `benchmark_data/`, in a checkout and in an installed wheel alike.
 
@@ -297,8 +301,7 @@ def bundled(name: str) -> Path:
     Raises:
         InputError: the installation lacks it.
     """
-    package = Path(__file__).resolve().parent
-    for root in (package / "_bundled", package.parent):
+    for root in _bundled_roots():
         candidate = root / name
         if candidate.exists():
             return candidate
@@ -306,3 +309,17 @@ def bundled(name: str) -> Path:
         f"Looking up a bundled file failed for {name}: expected it beside the package, found none. "
         "Install robust201 again."
     )
+
+
+def bundled_name(path: Path) -> str | None:
+    """Give the name by which `bundled` finds a path, such as ``"benchmark_data/demo"``; None for any other path."""
+    for root in _bundled_roots():
+        for folder in BUNDLED_FOLDERS:
+            if path.is_relative_to(root / folder):
+                return path.relative_to(root).as_posix()
+    return None
+
+
+def _bundled_roots() -> tuple[Path, Path]:
+    package = Path(__file__).resolve().parent
+    return package / "_bundled", package.parent

@@ -5,13 +5,14 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import PurePath
+from pathlib import Path
 from typing import Any, ClassVar
 
-from pipeline.config import SweepConfig
+from pipeline.config import CORRUPTION_GROUP, SweepConfig
 from pipeline.datasets import DATASETS
 from pipeline.errors import ConfigError, closest
-from pipeline.perturbations import PERTURBATIONS, Parameters
+from pipeline.files import bundled_name
+from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS, Parameters
 from pipeline.records import Bundle, Part, Protocol, Unit, unit_id
 from pipeline.spaces import nasbench201
 
@@ -136,14 +137,18 @@ class Plan:
         }
 
     def sweep_payload(self) -> dict[str, Any]:
-        """Fields of a sweep YAML that computes the same numbers: what is of machines left out, paths by last names."""
-        fields = self.config.model_dump(mode="json", exclude={"execution", "shards"}, exclude_none=True)
+        """Fields of a sweep YAML that computes the same numbers, every default written out.
+
+        What is of machines is left out, and paths are shortened to their last names, but for those of bundled files.
+        """
+        fields = self.config.model_dump(mode="json", exclude={"execution", "shards"})
         fields["results"] = "results"
+        fields["keys"] = _write_out(self.parameters)
         for section in (fields["checkpoints"], *fields["datasets"].values()):
             for part in (section, section.get("corruptions") or {}):
                 for name in ("path", "frost_path"):
-                    if name in part:
-                        part[name] = PurePath(part[name]).name
+                    if part.get(name) is not None:
+                        part[name] = _shorten(Path(part[name]))
         return fields
 
     def narrow(
@@ -289,6 +294,20 @@ class Plan:
         n_classes = DATASETS[dataset].n_classes
         means = 2 * n_classes**2 + 2 if "confidence" in self.measurements else 0
         return n_classes**2, means
+
+
+def _write_out(parameters: Mapping[str, Parameters]) -> dict[str, Any]:
+    """Give the `keys` of a sweep YAML with all parameters, one entry for corruptions that are all there and alike."""
+    keys = {key: given.model_dump(mode="json") for key, given in parameters.items()}
+    first, *others = (keys.get(key) for key in CORRUPTIONS)
+    if first is None or any(other != first for other in others):
+        return keys
+    return {key: given for key, given in keys.items() if key not in CORRUPTIONS} | {CORRUPTION_GROUP: first}
+
+
+def _shorten(path: Path) -> str:
+    name = bundled_name(path)
+    return path.name if name is None else f"bundled:{name}"
 
 
 def make_plan(config: SweepConfig, facts: Facts) -> Plan:

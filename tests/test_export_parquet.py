@@ -12,9 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from pipeline.config import parse_config
+from pipeline.config import CheckpointsSection, CorruptionsSection, SweepConfig, parse_config
 from pipeline.errors import ConfigError
+from pipeline.export.side_files import sweep_yaml_text
+from pipeline.files import bundled
+from pipeline.perturbations import PgdParameters
+from pipeline.plan import assumed_facts
+from pipeline.plan import make_plan as make_plan_of
+from pipeline.plan_file import load_plan
 from pipeline.spaces import nasbench201
+from pipeline.sweep_yaml import read_fields
 from tests.conftest import read_tree
 from tests.fabricated import export, make_plan, make_unit, make_values
 
@@ -176,6 +183,38 @@ def test_the_exported_sweep_yaml_plans_the_same_sweep(tmp_path, write_sweep, mak
     assert again.model_dump(exclude=decides) == run.model_dump(exclude=decides)
     refusal = robust201("export", tmp_path / "results", tmp_path / "none", "--no-json").refusal(2)
     assert "--parquet" in refusal
+
+
+def test_the_sweep_yaml_of_the_demo_plans_the_units_of_the_demo(tmp_path, monkeypatch, robust201):
+    demo = read_fields(bundled("jobs/demo.yaml")) | {"images": {"count": 2}, "results": str(tmp_path / "results")}
+    (tmp_path / "demo.yaml").write_text(yaml.safe_dump(demo))
+    one = ("--keys", "clean", "--architectures", 0, "--executor", "inline")
+    assert robust201("run", tmp_path / "demo.yaml", *one).code == 0
+    exported = robust201("export", tmp_path / "results", tmp_path / "out", "--partial", "--processes", 1)
+    assert exported.code == 3, exported.err
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    ended = robust201("run", tmp_path / "out/sweep.yaml", *one)
+    assert ended.code == 0, ended.err
+    planned, again = (load_plan(folder).units for folder in (tmp_path / "results", Path("results")))
+    assert len(planned) == 16 * 20
+    assert [unit.id for unit in again] == [unit.id for unit in planned]
+
+
+def test_the_exported_sweep_yaml_writes_every_default_out(make_sweep):
+    changed = {"pgd": {"steps": 3}, "fog": {"severities": [5]}, "corruptions": {}}
+    for keys, grouped in (({"pgd": {"steps": 3}, "corruptions": {}}, True), (changed, False)):
+        config = make_sweep(keys=keys)
+        payload = yaml.safe_load(sweep_yaml_text(make_plan_of(config, assumed_facts(config))))
+        assert ("corruptions" in payload["keys"]) == grouped
+        assert payload["keys"]["pgd"] == PgdParameters(steps=3).model_dump(mode="json")
+        assert parse_config(payload, "sweep.yaml").parameters == config.parameters
+        for fields, model in (
+            (payload, SweepConfig),
+            (payload["checkpoints"], CheckpointsSection),
+            (payload["datasets"]["digits"]["corruptions"], CorruptionsSection),
+        ):
+            assert set(model.model_fields) - set(fields) <= {"execution", "shards"}
 
 
 @pytest.mark.parametrize(

@@ -192,10 +192,11 @@ def sweep_text(
 def sweep_yaml_text(plan: SweepPlan) -> str:
     """Text of sweep.yaml: the sweep with every default written out, without what decides no number."""
     head = (
-        "# The sweep of this dataset, every default written out. Paths are shortened to their last names: set them to\n"
-        "# where your weights and images lie, and add `execution` for your machines.\n"
+        "# The sweep of this dataset, every default written out (null: what docs/configuration.md says of the field).\n"
+        "# Paths are shortened to their last names: set them to where your weights and images lie, and add `execution`\n"
+        "# for your machines. What ships with robust201 is named by `bundled:`.\n"
     )
-    return head + yaml.safe_dump(plan.sweep_payload(), sort_keys=False)
+    return head + yaml.safe_dump(plan.sweep_payload(), sort_keys=False, default_flow_style=None, width=120)
 
 
 def versions_text(provenances: Iterable[Mapping[str, str]], shares: Iterable[ProtocolShare] = ()) -> str:
