@@ -138,5 +138,7 @@ def import_json(
         report = import_from(dataset, results, progress=progress)
     keys = console.show_count(report.n_groups, "key")
     typer.echo(f"Imported {console.show_count(report.n_evaluations, 'evaluation')} of {keys} into {results}.")
+    for line in report.remarks:
+        console.say(f"warning: {line}.")
     for name in report.lacking:
         console.say(f"{name} is there for some keys only; an export leaves it out.")

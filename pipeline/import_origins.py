@@ -1,16 +1,19 @@
-"""What a dataset's folder tells of how its results came about: licence, images and protocol, as far as it does."""
+"""What a dataset's folder tells of its results: licence, images, protocol, and whether the files are the export's."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from pipeline.analysis.result_files import SWEEP_FILE
+from pipeline.analysis.reader import RobustnessDataset
+from pipeline.analysis.result_files import META_FILE, PARQUET_FOLDER, SWEEP_FILE, row_of
 from pipeline.datasets import DATASETS
 from pipeline.errors import ResultsError
 from pipeline.export.card import CARD_FILE
+from pipeline.export.listing import explain_changes
+from pipeline.files import sha256_of
 from pipeline.records import IMPORTED, Protocol
 
 
@@ -85,6 +88,40 @@ def _only(values: list[Any]) -> Mapping[str, Any] | None:
     """The one value that all have; None where they differ, or one or all of them have none."""
     first = values[0] if values else None
     return first if isinstance(first, dict) and all(value == first for value in values) else None
+
+
+def find_json(dataset: RobustnessDataset, name: str, key: str, measure: str) -> Path | None:
+    """Find the JSON file of a measurement of a key; None where there is none, or Parquet alone."""
+    file = dataset.files.find(name, key, measure)
+    return None if file is None or PARQUET_FOLDER in file.parts else file
+
+
+def explain_gaps(
+    dataset: RobustnessDataset, digests: Mapping[Path, str], places: Collection[tuple[str, str]]
+) -> Iterator[str]:
+    """Say what of a dataset's files was changed or is gone since the export, as far as the folder tells.
+
+    Args:
+        dataset: what is imported.
+        digests: SHA-256 of each file of results that was read.
+        places: datasets and keys, in the paper's style, that were read.
+
+    Yields:
+        Lines for people.
+    """
+    told = [path for name in (META_FILE, SWEEP_FILE) if (path := dataset.path / name).is_file()]
+    read = {**digests, **{path: sha256_of(path) for path in told}}
+    yield from explain_changes(dataset.path, {path.relative_to(dataset.path).as_posix(): read[path] for path in read})
+    planned = {} if dataset.sweep is None else dataset.sweep["strengths"]
+    absent = [
+        f"{name} {spelling}"
+        for name, by_key in planned.items()
+        for spelling in by_key
+        if (name, row.key if (row := row_of(spelling)) else spelling) not in places
+        and spelling not in dataset.missing.get(name, {})
+    ]
+    if absent:
+        yield f"{dataset.path / SWEEP_FILE} lists {', '.join(absent)}, of which there is no JSON file"
 
 
 def read_licence(source: Path) -> str | None:

@@ -17,7 +17,6 @@ from pipeline.analysis.reader import RobustnessDataset
 from pipeline.analysis.result_files import (
     MEASURES,
     OPTIONAL_MEASURES,
-    PARQUET_FOLDER,
     RESULTS_FOLDER_FILE,
     Rows,
     spellings,
@@ -26,7 +25,7 @@ from pipeline.analysis.row_stream import read_pieces
 from pipeline.errors import EvaluationError, InputError, ResultsError
 from pipeline.export.compression import compression_of
 from pipeline.files import sha256_of, visible_entries
-from pipeline.import_origins import read_licence, read_origin
+from pipeline.import_origins import explain_gaps, find_json, read_licence, read_origin
 from pipeline.imported_plan import ImportedGroup, ImportedPlan, load_imported_plan
 from pipeline.lease import Lease
 from pipeline.measurements import COLUMNS, MEASUREMENTS
@@ -52,11 +51,13 @@ class JsonImportReport:
         n_groups: datasets and keys.
         n_evaluations: rows stored.
         lacking: measurements that some keys have and others lack; an export leaves them out.
+        remarks: what of the files was changed or is gone since they were exported, as far as their folder tells.
     """
 
     n_groups: int
     n_evaluations: int
     lacking: tuple[str, ...]
+    remarks: tuple[str, ...]
 
 
 def import_json(
@@ -88,7 +89,7 @@ def import_json(
         (name, key)
         for name in dataset.data
         for key in PERTURBATIONS
-        if any(_file(dataset, name, key, measure) is not None for measure in (*MEASURES, *OPTIONAL_MEASURES))
+        if any(find_json(dataset, name, key, measure) is not None for measure in (*MEASURES, *OPTIONAL_MEASURES))
     ]
     if not places:
         raise ResultsError(
@@ -104,11 +105,13 @@ def import_json(
     store = ShardStore.create(results)
     with Lease.acquire(results):
         _check_taking(results)  # a sweep may have been planned while the lease was waited for
-        n_evaluations = _import_groups(dataset, store, places, progress)
+        digests: dict[Path, str] = {}
+        n_evaluations = _import_groups(dataset, store, places, digests, progress)
         held = load_imported_plan(results)
     everywhere = set(held.measurements)
     some = {measurement for group in held.groups for measurement in group.measurements}
-    return JsonImportReport(len(places), n_evaluations, tuple(sorted(some - everywhere)))
+    remarks = tuple(explain_gaps(dataset, digests, places))
+    return JsonImportReport(len(places), n_evaluations, tuple(sorted(some - everywhere)), remarks)
 
 
 def _check_taking(results: Path) -> None:
@@ -120,15 +123,11 @@ def _check_taking(results: Path) -> None:
         )
 
 
-def _file(dataset: RobustnessDataset, name: str, key: str, measure: str) -> Path | None:
-    file = dataset.files.find(name, key, measure)
-    return None if file is None or PARQUET_FOLDER in file.parts else file
-
-
 def _import_groups(
     dataset: RobustnessDataset,
     store: ShardStore,
     places: Sequence[tuple[str, str]],
+    digests: dict[Path, str],
     progress: Callable[[int, int], None],
 ) -> int:
     results = store.root
@@ -143,6 +142,9 @@ def _import_groups(
             found = _open_files(dataset, name, key, Path(folder))
             earlier = _Earlier.of(before.get((name, key)), found, store, inventory)
             group = _import_group(dataset, store, name, key, found, earlier)
+            for measure in found:
+                if (file := find_json(dataset, name, key, measure)) is not None:
+                    digests[file] = group.payload["files"][measure]
             dataset.files.forget()
         held = held.updated([group])
         held.save(results)
@@ -156,7 +158,7 @@ def _open_files(dataset: RobustnessDataset, name: str, key: str, folder: Path) -
     """Open the files of a key; of a compressed one, a copy in a temporary folder that can be read row by row."""
     found: dict[str, Rows] = {}
     for measure in (*MEASURES, *OPTIONAL_MEASURES):
-        file = _file(dataset, name, key, measure)
+        file = find_json(dataset, name, key, measure)
         if file is None:
             continue
         if compression_of(file) is None:
@@ -237,7 +239,8 @@ def _import_group(
         for measure, rows in found.items()
         if measure in _ROUNDED
     }
-    files = {measure: sha256_of(file) for measure in found if (file := _file(dataset, name, key, measure)) is not None}
+    opened = {measure: find_json(dataset, name, key, measure) for measure in found}
+    files = {measure: sha256_of(file) for measure, file in opened.items() if file is not None}
     known = {} if earlier.group is None else earlier.group.payload
     measurements = (*found, *earlier.measurements)
     n_images = _count_images(found, ids[0], key, origin.n_images, earlier)

@@ -18,7 +18,7 @@ from pipeline.records import is_imported
 from pipeline.shards import ShardStore, imported
 from pipeline.verifying import verify_results
 from tests.conftest import read_tree
-from tests.fabricated import export, make_plan
+from tests.fabricated import FabricatedStore, export, make_plan
 from tests.shard_support import make_unit as make_sound_unit
 from tests.shard_support import make_values
 
@@ -302,6 +302,41 @@ def test_results_of_a_sweep_are_left_alone(tmp_path, write_sweep, robust201):
     assert robust201("verify", tmp_path / "imported").code == 0
     assert robust201("export", tmp_path / "imported", tmp_path / "out", "--processes", 1).code == 0
     assert published(tmp_path / "out") == published(source)
+
+
+def warnings_of(robust201, source: Path, results: Path) -> list[str]:
+    ended = robust201("import-json", source, results)
+    assert ended.code == 0, ended.err
+    return [line for line in ended.err.splitlines() if line.startswith("warning: ")]
+
+
+def test_an_import_warns_of_files_that_are_not_those_of_the_export(tmp_path, robust201):
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES), formats=("json", "parquet"))
+    assert import_json(source, tmp_path / "whole").remarks == ()
+    accuracies = part_of(source, tmp_path / "accuracies", "accuracy")
+    change(accuracies / "cifar10/pgd_accuracy.json", lambda rows: rows["2"].__setitem__(1, 0.123))
+    (accuracies / "cifar10/fog_accuracy.json").unlink()
+    changed, gone, absent = warnings_of(robust201, accuracies, tmp_path / "results")
+    assert f"1 of 5 files read from {accuracies} are not those of its SHA256SUMS" in changed  # with meta and sweep.json
+    assert "such as cifar10/pgd_accuracy.json: they were changed after the export" in changed
+    assert f"9 JSON files that {accuracies / 'SHA256SUMS'} lists are not there, such as cifar10/" in gone
+    assert absent.endswith("sweep.json lists cifar10 fog, of which there is no JSON file.")
+    (accuracies / "SHA256SUMS").write_text("\n")
+    assert "5 of 5 files" in warnings_of(robust201, accuracies, tmp_path / "empty")[0]
+    (accuracies / "SHA256SUMS").write_bytes(b"\xff")
+    assert "SHA256SUMS is no listing" in warnings_of(robust201, accuracies, tmp_path / "binary")[0]
+    (accuracies / "SHA256SUMS").unlink()
+    assert "has no SHA256SUMS" in warnings_of(robust201, accuracies, tmp_path / "none")[0]
+    (accuracies / "sweep.json").unlink()  # as the published dataset, of which nothing more is known
+    assert warnings_of(robust201, accuracies, tmp_path / "published") == []
+
+
+def test_keys_that_a_partial_export_lacks_are_no_gaps(tmp_path):
+    plan, lacking = make_plan(ARCHITECTURES, ["clean", "fog"]), {(index, "fog", 1.0) for index in ARCHITECTURES}
+    export(tmp_path / "source", plan, FabricatedStore(lacking=lacking), partial=True)
+    assert import_json(part_of(tmp_path / "source", tmp_path / "part", "accuracy"), tmp_path / "results").remarks == (
+        f"2 JSON files that {tmp_path / 'part/SHA256SUMS'} lists are not there, such as cifar10/clean_cm.json",
+    )
 
 
 def test_decimals_and_both_nestings():

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from pipeline.analysis.result_files import META_FILE, SWEEP_FILE
 from pipeline.errors import ResultsError
 from pipeline.files import sha256_of
 
@@ -82,6 +83,43 @@ def count_listed(out: Path) -> int:
         return len(read_listing(out).digests)
     except UnicodeDecodeError:
         return 0
+
+
+def explain_changes(out: Path, digests: Mapping[str, str]) -> Iterator[str]:
+    """Say in which way files that were read as JSON are not those that an export listed.
+
+    Args:
+        out: folder of the dataset.
+        digests: SHA-256 of files that were read, by name below the folder.
+
+    Yields:
+        Lines for people; none for a folder with neither a listing nor `sweep.json`, such as the published dataset.
+    """
+    path = out / CHECKSUM_FILE
+    if not os.path.lexists(path):
+        if (out / SWEEP_FILE).is_file():
+            yield f"{out} has no {CHECKSUM_FILE}, which an export writes last: it may not be whole"
+        return
+    try:
+        listed = read_listing(out).digests
+    except (OSError, ResultsError, UnicodeDecodeError):
+        yield f"{path} is no listing: nothing tells whether the files of {out} are those of the export"
+        return
+    other = [name for name, digest in sorted(digests.items()) if listed.get(name) != digest]
+    if other:
+        yield (
+            f"{len(other):,} of {len(digests):,} files read from {out} are not those of its {CHECKSUM_FILE}, such as "
+            f"{other[0]}: they were changed after the export, or come from elsewhere"
+        )
+    gone = [name for name in listed if _is_of_json(name) and not (out / name).is_file()]
+    if gone:
+        yield f"{len(gone):,} JSON files that {path} lists are not there, such as {gone[0]}"
+
+
+def _is_of_json(name: str) -> bool:
+    """Whether a listed file holds results as JSON, or says how to read them."""
+    path = PurePosixPath(name)
+    return name in (META_FILE, SWEEP_FILE) or (len(path.parts) == 2 and ".json" in path.suffixes)
 
 
 def is_below(name: str) -> bool:

@@ -193,8 +193,8 @@ def sweep_yaml_text(plan: SweepPlan) -> str:
     """Text of sweep.yaml: the sweep with every default written out, without what decides no number."""
     head = (
         "# The sweep of this dataset, every default written out (null: what docs/configuration.md says of the field).\n"
-        "# Paths are shortened to their last names: set them to where your weights and images lie, and add `execution`\n"
-        "# for your machines. What ships with robust201 is named by `bundled:`.\n"
+        "# Paths are shortened to their last names: set them to where your weights and images lie, and add\n"
+        "# `execution` for your machines. What ships with robust201 is named by `bundled:`.\n"
     )
     return head + yaml.safe_dump(plan.sweep_payload(), sort_keys=False, default_flow_style=None, width=120)
 
