@@ -1,7 +1,7 @@
 """Two result sets side by side: another seed, another engine or device, or the published dataset."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -12,8 +12,11 @@ from numpy.typing import NDArray
 
 from pipeline.adoption import read_inventory
 from pipeline.analysis.reader import RobustnessDataset
-from pipeline.analysis.result_files import RESULTS_FOLDER_FILE, row_of, values_by_strength
+from pipeline.analysis.result_files import META_FILE, RESULTS_FOLDER_FILE, SWEEP_FILE, row_of, values_by_strength
+from pipeline.analysis.sources import describe_source
 from pipeline.errors import ConfigError, InputError
+from pipeline.export.listing import explain_changes
+from pipeline.files import sha256_of
 from pipeline.imported_plan import load_any_plan
 from pipeline.json_import import count_decimals
 from pipeline.perturbations import PERTURBATIONS
@@ -70,6 +73,8 @@ class ComparisonReport:
         architectures: how many only the first has, both have, and only the second has, over all places in common.
         tolerance: largest difference that is let pass.
         decimals: how many decimals the accuracies of the first and the second set have; None where all are kept.
+        sources: what the first and the second set were read from, such as ``"shards"`` or ``"JSON"``.
+        remarks: what of a dataset's files was changed or is gone since they were exported, as far as its folder tells.
     """
 
     comparisons: tuple[Comparison, ...]
@@ -78,11 +83,27 @@ class ComparisonReport:
     architectures: tuple[int, int, int]
     tolerance: float
     decimals: tuple[int | None, int | None]
+    sources: tuple[str, str]
+    remarks: tuple[str, ...]
 
     @property
     def different(self) -> tuple[Comparison, ...]:
         """Comparisons with an architecture whose accuracies differ."""
         return tuple(comparison for comparison in self.comparisons if comparison.max_difference > 0)
+
+    @property
+    def names_only_first(self) -> tuple[str, ...]:
+        """What only the first set has: a key that the second has at other strengths with those that it lacks."""
+        return _name_places(self.only_first, (*self.only_second, *self._common))
+
+    @property
+    def names_only_second(self) -> tuple[str, ...]:
+        """What only the second set has (see `names_only_first`)."""
+        return _name_places(self.only_second, (*self.only_first, *self._common))
+
+    @property
+    def _common(self) -> tuple[Place, ...]:
+        return tuple((row.dataset, row.key, row.strength) for row in self.comparisons)
 
     @property
     def rounding(self) -> float:
@@ -108,6 +129,8 @@ class ComparisonReport:
             "tolerance": self.tolerance,
             "max_difference": self.max_difference,
             "decimals": list(self.decimals),
+            "sources": list(self.sources),
+            "remarks": list(self.remarks),
             "architectures": {"only_first": first, "both": both, "only_second": second},
             "only_first": [list(place) for place in self.only_first],
             "only_second": [list(place) for place in self.only_second],
@@ -155,6 +178,20 @@ def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> Com
         (len(left - right), len(left & right), len(right - left)),
         tolerance,
         (read_decimals(first, one), read_decimals(second, other)),
+        (read_source(first), read_source(second)),
+        tuple(dict.fromkeys(line for folder in (first, second) for line in _explain_changes(folder))),
+    )
+
+
+def _name_places(places: Iterable[Place], others: Iterable[Place]) -> tuple[str, ...]:
+    """Name keys, with their strengths where the other set has the key too."""
+    elsewhere = {(dataset, key) for dataset, key, _ in others}
+    named: dict[tuple[str, str], list[str]] = {}
+    for dataset, key, strength in places:
+        named.setdefault((dataset, key), []).append(f"{strength:g}")
+    return tuple(
+        f"{dataset} {key} at {', '.join(strengths)}" if (dataset, key) in elsewhere else f"{dataset} {key}"
+        for (dataset, key), strengths in named.items()
     )
 
 
@@ -200,6 +237,27 @@ def read_accuracies(folder: Path) -> Accuracies:
     if (folder / RESULTS_FOLDER_FILE).is_file():
         return _accuracies_of_shards(folder)
     return _accuracies_of_dataset(RobustnessDataset(folder))
+
+
+def read_source(folder: Path) -> str:
+    """Say what the accuracies of a folder are read from (see `read_accuracies`)."""
+    if (folder / RESULTS_FOLDER_FILE).is_file():
+        return "shards"
+    dataset = RobustnessDataset(folder)
+    return describe_source(dataset.files, dataset.data, dataset.keys_all)
+
+
+def _explain_changes(folder: Path) -> Iterator[str]:
+    if (folder / RESULTS_FOLDER_FILE).is_file():
+        return
+    dataset = RobustnessDataset(folder)
+    read = [dataset.files.find(name, key, "accuracy") for name in dataset.data for key in dataset.keys_all]
+    # Parquet files hold every measurement, and hashing them would take longer than the comparison.
+    json_files = [file for file in read if file is not None and file.suffix != ".parquet"]
+    told = [file for name in (META_FILE, SWEEP_FILE) if (file := folder / name).is_file()]
+    digests = {file.relative_to(folder).as_posix(): sha256_of(file) for file in (*json_files, *told)}
+    if digests:
+        yield from explain_changes(folder, digests)
 
 
 def read_decimals(folder: Path, accuracies: Accuracies) -> int | None:

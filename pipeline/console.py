@@ -315,6 +315,10 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
         f"{n_different:,} of {show_count(n_all, 'row')} {'differs' if n_different == 1 else 'differ'}, "
         f"{n_all - n_different:,} {'is' if n_all - n_different == 1 else 'are'} equal"
     )
+    one, other = report.sources
+    out.print(f"read of the first set: {one}; of the second: {other}", markup=False, highlight=False)
+    for line in report.remarks:
+        say(f"warning: {line}.")
     if not report.within and report.rounding > report.tolerance:
         counts = ["all decimals" if count is None else show_count(count, "decimal") for count in report.decimals]
         say(
@@ -323,9 +327,8 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
         )
     first, both, second = report.architectures
     out.print(f"architectures: {both} in both, {first} only in the first, {second} only in the second")
-    for what, places in (("first", report.only_first), ("second", report.only_second)):
-        if places:
-            names = dict.fromkeys(f"{dataset} {key}" for dataset, key, _ in places)
+    for what, names in (("first", report.names_only_first), ("second", report.names_only_second)):
+        if names:
             out.print(f"only in the {what}: {', '.join(names)}", markup=False, highlight=False)
     rows = [
         (

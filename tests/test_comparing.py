@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
+from pipeline.analysis.reader import RobustnessDataset
 from pipeline.comparing import compare_results, read_accuracies
 from pipeline.errors import InputError
 from tests.fabricated import FabricatedStore, export, make_plan
@@ -131,3 +132,39 @@ def test_sets_without_anything_in_common(tmp_path):
     with pytest.raises(InputError, match="got none"):
         compare_results(tmp_path / "one", tmp_path / "two")
     assert np.isfinite(compare_results(tmp_path / "one", tmp_path / "one").max_difference)
+
+
+def test_strengths_that_only_one_set_has_are_named(tmp_path, robust201):
+    keys = ["clean", "fgsm", "pgd"]
+    export(tmp_path / "one", make_plan(ARCHITECTURES, [*keys, "fog"], epsilons=(1.0, 8.0, 12.0)))
+    export(tmp_path / "two", make_plan(ARCHITECTURES, keys, epsilons=(0.1, 1.0, 8.0)))
+    lines = robust201("compare", tmp_path / "one", tmp_path / "two").out.splitlines()
+    assert "only in the first: cifar10 fgsm at 12, cifar10 pgd at 12, cifar10 fog" in lines
+    assert "only in the second: cifar10 fgsm at 0.1, cifar10 pgd at 0.1" in lines
+
+
+def test_what_a_set_was_read_from_is_told(tmp_path, robust201):
+    plan, both = make_plan(ARCHITECTURES), tmp_path / "both"
+    export(both, plan, formats=("json", "parquet"))
+    export(tmp_path / "parquet", plan, formats=("parquet",))
+    ended = robust201("compare", both, tmp_path / "parquet")
+    assert "read of the first set: JSON; of the second: Parquet" in ended.out.splitlines()
+    assert (ended.code, ended.err) == (0, "")
+    # JSON that is there is read, whatever the Parquet beside it says; a key without JSON is read from Parquet.
+    pgd = both / "cifar10/pgd_accuracy.json"
+    pgd.write_text(pgd.read_text().replace("0.", "0.0", 1))
+    (both / "cifar10/fog_accuracy.json").unlink()
+    ended = robust201("compare", both, tmp_path / "parquet")
+    assert ended.code == 3
+    told = "JSON, but Parquet of cifar10 fog, which has no JSON"
+    assert f"read of the first set: {told}; of the second: Parquet" in ended.out.splitlines()
+    changed, gone = ended.err.splitlines()
+    assert changed.startswith(
+        f"warning: 1 of 5 files read from {both} are not those of its SHA256SUMS, such as cifar10/pgd"
+    )
+    assert gone.endswith("lists are not there, such as cifar10/fog_accuracy.json.")
+    payload = json.loads(robust201("compare", both, tmp_path / "parquet", "--json").out)
+    assert payload["sources"] == [told, "Parquet"]
+    assert len(payload["remarks"]) == 2
+    assert f"; {told}>" in repr(RobustnessDataset(both))
+    assert repr(RobustnessDataset(tmp_path / "parquet")).endswith("4 keys, 5 architectures>")

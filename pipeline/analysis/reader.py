@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 from pipeline.analysis.arguments import as_folder, as_name, as_names, as_strength
 from pipeline.analysis.json_index import KeptByFile
 from pipeline.analysis.result_files import MEASURES, ResultFiles, in_table_order, kind_of, spellings, values_by_strength
+from pipeline.analysis.sources import describe_source
 from pipeline.errors import ArchitectureError
 from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS
 from pipeline.records import CLEAN_STRENGTH
@@ -97,7 +98,8 @@ class RobustnessDataset:
     def __repr__(self) -> str:
         count = self.files.count_architectures(self.data, self.keys_all)
         held = f"{', '.join(self.data)}; {len(self.keys_all)} keys, {count:,} architectures"
-        return f"<{type(self).__name__} {self.path}: {held}>"
+        source = describe_source(self.files, self.data, self.keys_all)
+        return f"<{type(self).__name__} {self.path}: {held}{f'; {source}' if ', but' in source else ''}>"
 
     def query(
         self,
