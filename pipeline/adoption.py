@@ -14,6 +14,7 @@ from pipeline.shards import Inventory, ShardStore
 from pipeline.shards.scan import OnDamage, Verify
 
 _SHOWN_CHARACTERS = 200
+_NAMED_KEYS = 4
 
 
 def read_inventory(
@@ -119,7 +120,7 @@ def explain_unused(plan: Plan | ImportedPlan, inventory: Inventory, results: Pat
         results: the results folder.
 
     Yields:
-        Lines for people.
+        Lines for people: one a reason, however many keys it holds for.
 
     Raises:
         InputError: `imported.json` is gone or damaged.
@@ -133,14 +134,42 @@ def explain_unused(plan: Plan | ImportedPlan, inventory: Inventory, results: Pat
             yield f"{left.total():,} imported evaluations are kept but not used: the sweep does not take them"
         return
     units = _by_place(plan.units)
+    unused: defaultdict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
     for group in imported.groups:
-        digest = group.protocol.digest
-        members = units.get((group.dataset, group.key), ())
+        place, digest = (group.dataset, group.key), group.protocol.digest
+        members = units.get(place, ())
         if digest in inventory.adopted_protocols:
             left[digest] -= sum(inventory.count_adopted(unit, plan.measurements) for unit in members)
-        if left[digest] > 0:
-            why = _find_obstacle(plan, units, group) or "other architectures or strengths, or computed here as well"
-            yield f"{left[digest]:,} imported evaluations of {group.dataset} {group.key} are kept but not used: {why}"
+        obstacle = _find_obstacle(plan, units, group)
+        reasons = _split_unused(group, members, left[digest]) if obstacle is None else {obstacle: left[digest]}
+        for why, count in reasons.items():
+            if count > 0:
+                unused[why][place] += count
+    for why, counts in unused.items():
+        yield f"{counts.total():,} imported evaluations of {_name_places(counts)} are kept but not used: {why}"
+
+
+def _split_unused(group: ImportedGroup, members: Sequence[Unit], n_unused: int) -> dict[str, int]:
+    """Count the unused results of an import that could stand for the sweep's, by why they do not."""
+    wanted = {unit.architecture for unit in members}
+    n_shared = sum(index in wanted for index in group.architectures)
+    n_others = len(group.architectures) - n_shared
+    n_strengths = len({*group.strengths} - {*members[0].strengths})
+    of_others = min(n_unused, n_others * len(group.strengths))
+    at_others = min(n_unused - of_others, n_shared * n_strengths)
+    return {
+        "architectures outside this sweep": of_others,
+        "strengths outside this sweep": at_others,
+        "computed here as well": n_unused - of_others - at_others,
+    }
+
+
+def _name_places(places: Collection[tuple[str, str]]) -> str:
+    """Name datasets and keys, of many the first two and how many others there are."""
+    names = [f"{dataset} {key}" for dataset, key in places]
+    if len(names) <= _NAMED_KEYS:
+        return ", ".join(names)
+    return f"{', '.join(names[:2])} and {len(names) - 2} other keys"
 
 
 def explain_mixing(plan: Plan | ImportedPlan, inventory: Inventory, results: Path) -> Iterator[str]:
@@ -152,7 +181,7 @@ def explain_mixing(plan: Plan | ImportedPlan, inventory: Inventory, results: Pat
         results: the results folder.
 
     Yields:
-        Lines for people.
+        Lines for people: how many of a key's evaluations these are, and each field as imported and as in this sweep.
 
     Raises:
         InputError: `imported.json` is gone or damaged.
@@ -162,14 +191,22 @@ def explain_mixing(plan: Plan | ImportedPlan, inventory: Inventory, results: Pat
     places: dict[tuple[str, str], Mapping[str, Any]] = {
         (payload["dataset"], payload["key"]): payload for payload in (one.payload for one in plan.protocols.values())
     }
+    units = _by_place(plan.units)
     for group in load_imported_plan(results).groups:
         computed_under = group.payload.get("computed_under")
         if group.protocol.digest not in inventory.adopted_protocols or computed_under is None:
             continue
         differences = "; ".join(describe_difference(computed_under, places[group.dataset, group.key]))
         if differences:
+            members = units[group.dataset, group.key]
+            n_all = sum(len(unit.strengths) for unit in members)
+            n_taken = sum(inventory.count_adopted(unit, plan.measurements) for unit in members)
             shown = differences if len(differences) <= _SHOWN_CHARACTERS else f"{differences[:_SHOWN_CHARACTERS]}…"
-            yield f"imported results of {group.dataset} {group.key} are used, which were computed otherwise: {shown}"
+            mixes = "mixes two protocols" if n_taken < n_all else "follows another protocol than this sweep's"
+            yield (
+                f"{group.dataset} {group.key} {mixes}: {n_taken:,} of its {n_all:,} evaluations are imported and were "
+                f"computed otherwise (imported → this sweep: {shown})"
+            )
 
 
 def merge_imported(sources: Sequence[Path], target: Path) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from pipeline.errors import InputError, ResultsError
 from pipeline.imported_plan import load_imported_plan
 from pipeline.inputs import check_taking
 from pipeline.json_import import import_json
+from pipeline.perturbations import PERTURBATIONS
 from pipeline.plan_file import load_plan
 from pipeline.records import IMPORTED_FILE
 from pipeline.sweep import Filters, prepare_sweep
@@ -34,6 +35,9 @@ from tests.completing import (
     status_of,
 )
 from tests.conftest import RunCommand, WriteSweep, read_tree
+from tests.fabricated import export as export_fabricated
+from tests.fabricated import make_plan
+from tests.test_json_import import SoundStore
 
 
 def test_computed_results_win_over_imported_ones(part: Path, sweep: MakeNamed) -> None:
@@ -43,7 +47,7 @@ def test_computed_results_win_over_imported_ones(part: Path, sweep: MakeNamed) -
     outlook = run(config)
     assert (outlook.done, outlook.imported) == (N_LEFT + 2, N_LEFT - 4)
     (line,) = outlook.stale
-    assert line.startswith("4 imported evaluations of digits pgd are kept but not used: other architectures or")
+    assert line.startswith("4 imported evaluations of digits pgd are kept but not used: computed here as well")
     assert status_of(config).stale == 4
 
 
@@ -66,7 +70,10 @@ def test_what_cannot_be_taken_is_computed_and_told(
     config = sweep("results", **changes)
     import_json(part, config.results)
     seen = [prepare_sweep(config)]
-    assert f"6 imported evaluations of digits fgsm are kept but not used: {why}" in seen[0].stale
+    told = "12 imported evaluations of digits clean, digits fgsm, digits pgd"
+    if "keys" in changes:
+        told = "10 imported evaluations of digits fgsm, digits pgd"
+    assert seen[0].stale == (f"{told} are kept but not used: {why}",)
     if "keys" not in changes:
         assert (seen[0].imported, seen[0].done) == (0, 0)
 
@@ -119,9 +126,15 @@ def test_a_known_difference_of_protocols_is_told(part: Path, sweep: MakeNamed, t
     import_json(part, config.results)
     outlook = run(config)
     assert outlook.mixing == (
-        "imported results of digits pgd are used, which were computed otherwise: parameters.steps: 2 → 3",
+        (
+            "digits pgd mixes two protocols: 4 of its 6 evaluations are imported and were computed otherwise (imported → "
+            "this sweep: parameters.steps: 2 → 3)"
+        ),
     )
-    assert "| otherwise: parameters.steps: 3 → 2 |" in (export(config, tmp_path / "B") / "README.md").read_text()
+    assert (
+        "| otherwise (imported → this sweep: parameters.steps: 2 → 3) |"
+        in (export(config, tmp_path / "B") / "README.md").read_text()
+    )
 
 
 def test_imported_results_are_taken_only_if_the_sweep_says_so(
@@ -156,7 +169,45 @@ def test_exports_tell_what_they_leave_out(
     assert "1 imported evaluations of digits clean are kept but not used" in robust201("run", sweep).err
     told = robust201("export", tmp_path / "results", tmp_path / "B", "--processes", 1)
     assert told.code == 0
-    assert "4 imported evaluations of digits pgd are kept but not used: a dataset or key outside this sweep" in told.err
+    assert "of digits fgsm, digits pgd are kept but not used: a dataset or key outside this sweep" in told.err
+
+
+def test_imported_results_that_a_sweep_leaves_are_told_by_reason(
+    whole: tuple[SweepConfig, Path], sweep: MakeNamed
+) -> None:
+    config = sweep("results", architectures=[0, 21], keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}}, **PLAIN)
+    run(config, filters=Filters(architectures=(21,)))
+    import_json(whole[1], config.results)
+    outlook = prepare_sweep(config)
+    assert set(outlook.stale) == {
+        (
+            "12 imported evaluations of digits pgd, digits brightness are kept but not used: a dataset or key outside this "
+            "sweep"
+        ),
+        "4 imported evaluations of digits clean, digits fgsm are kept but not used: architectures outside this sweep",
+        "2 imported evaluations of digits fgsm are kept but not used: strengths outside this sweep",
+        "3 imported evaluations of digits clean, digits fgsm are kept but not used: computed here as well",
+    }
+    assert outlook.mixing == ()
+
+
+def test_many_keys_outside_a_sweep_take_one_line(sweep: MakeNamed, tmp_path: Path) -> None:
+    export_fabricated(tmp_path / "many", make_plan(ARCHITECTURES, PERTURBATIONS, ["digits"]), SoundStore())
+    config = sweep("results", keys={"clean": {}}, measurements=["accuracy"])
+    import_json(tmp_path / "many", config.results)
+    *_, outside = prepare_sweep(config).stale
+    n_outside = len(ARCHITECTURES) * 3 * (len(PERTURBATIONS) - 1)
+    assert outside == (
+        f"{n_outside} imported evaluations of digits aa_apgd-ce, digits aa_square and 17 other keys are kept but not "
+        "used: a dataset or key outside this sweep"
+    )
+
+
+def test_a_key_that_is_wholly_imported_mixes_nothing(whole: tuple[SweepConfig, Path], sweep: MakeNamed) -> None:
+    config = sweep("results", keys={"pgd": {"epsilons_255": [1, 8], "steps": 3}})
+    import_json(whole[1], config.results)
+    (line,) = prepare_sweep(config).mixing
+    assert line.startswith("digits pgd follows another protocol than this sweep's: 6 of its 6 evaluations are imported")
 
 
 @pytest.mark.parametrize("content", [None, "{"])

@@ -283,9 +283,9 @@ def _describe_computing(imported: ProtocolShare, shares: Sequence[ProtocolShare]
         return "not known how"
     place = imported.payload["dataset"], imported.payload["key"]
     own = next(s.payload for s in shares if not s.imported and (s.payload["dataset"], s.payload["key"]) == place)
-    differences = describe_difference(own, computed_under)
+    differences = describe_difference(computed_under, own)
     told = " ".join("; ".join(differences).split()).replace("|", r"\|")  # it comes from somebody's file into a table
-    return f"otherwise: {told}" if differences else "as the others"
+    return f"otherwise (imported → this sweep: {told})" if differences else "as the others"
 
 
 def _layout(facts: CardFacts) -> str:
