@@ -127,8 +127,8 @@ def test_a_known_difference_of_protocols_is_told(part: Path, sweep: MakeNamed, t
     outlook = run(config)
     assert outlook.mixing == (
         (
-            "digits pgd mixes two protocols: 4 of its 6 evaluations are imported and were computed otherwise (imported → "
-            "this sweep: parameters.steps: 2 → 3)"
+            "digits pgd mixes two protocols: 4 of its 6 evaluations are imported and were computed otherwise "
+            "(imported → this sweep: parameters.steps: 2 → 3)"
         ),
     )
     assert (
@@ -181,8 +181,8 @@ def test_imported_results_that_a_sweep_leaves_are_told_by_reason(
     outlook = prepare_sweep(config)
     assert set(outlook.stale) == {
         (
-            "12 imported evaluations of digits pgd, digits brightness are kept but not used: a dataset or key outside this "
-            "sweep"
+            "12 imported evaluations of digits pgd, digits brightness are kept but not used: "
+            "a dataset or key outside this sweep"
         ),
         "4 imported evaluations of digits clean, digits fgsm are kept but not used: architectures outside this sweep",
         "2 imported evaluations of digits fgsm are kept but not used: strengths outside this sweep",

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 
+from pipeline.analysis.frames import COLUMNS as FRAME_COLUMNS
 from pipeline.cli import app
 from tests.conftest import REPOSITORY, RunCommand
 from tests.fabricated import export, make_plan
@@ -44,6 +45,22 @@ def test_python_examples_run(demo: Path) -> None:
     ended = subprocess.run([sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
     assert "<RobustnessDataset runs/demo/dataset: digits; " in ended.stdout
+
+
+def test_the_columns_of_a_frame_are_listed() -> None:
+    text = (REPOSITORY / "docs/dataset.md").read_text().partition("| column | type | meaning | in Parquet |")[2]
+    rows = re.findall(r"^\| (`[^|]*) \|", text.partition("\n\n")[0], re.M)
+    assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row)) == sorted(FRAME_COLUMNS)
+
+
+def test_duckdb_examples_are_shown_in_order(demo: Path) -> None:
+    block = next(block for block in examples("docs/dataset.md", "python") if block.startswith("import duckdb"))
+    command = [sys.executable, "-c", block]
+    first, again = (subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2))
+    assert first == again
+    keys = re.findall(r"^│ (\w+) +│ +[\d.]+ │", first, re.M)
+    assert keys == sorted(keys)
+    assert {"clean", "pgd"} <= {*keys}
 
 
 def commands_on_the_demo(page: str) -> list[list[str]]:

@@ -334,7 +334,8 @@ class RobustnessDataset:
         Returns:
             Columns `architecture` (int64), `isomorph` (int64, the architecture evaluated), `spec`, `dataset`, `key`
             (categories), `strength` (float64: epsilon in units of 1/255, where 0 is clean, or severity; 0 for
-            ``clean``) and `value`. Attacks begin with the clean value, as epsilon 0, where the folder has it.
+            ``clean``) and `value`. Attacks begin with the clean value, as epsilon 0, where the folder has it: a clean
+            evaluation so has a row under ``clean`` and one under every attack.
 
         Raises:
             ResultsError: a file that was asked for by name is missing or damaged.
