@@ -7,12 +7,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from pipeline.datasets import DATASETS
 from pipeline.errors import FormatVersionError, InputError
 from pipeline.files import load_json, write_text
 from pipeline.perturbations import PERTURBATIONS
 from pipeline.plan import Plan
 from pipeline.plan_file import PLAN_FILE, load_plan
-from pipeline.records import IMPORTED, IMPORTED_FILE, Protocol, Unit, unit_id
+from pipeline.records import IMPORTED, IMPORTED_FILE, Protocol, Unit, content_digest, unit_id
 from pipeline.spaces import nasbench201
 
 _FORMAT = 1
@@ -106,7 +107,9 @@ class ImportedPlan:
             }
             for group in self.groups
         ]
-        write_text(results / IMPORTED_FILE, json.dumps({"format": _FORMAT, "name": self.name, "groups": groups}))
+        content = {"name": self.name, "groups": groups}
+        told = {"format": _FORMAT, "digest": content_digest(content)}
+        write_text(results / IMPORTED_FILE, json.dumps(told | content))
 
 
 def load_imported_plan(results: Path) -> ImportedPlan:
@@ -124,6 +127,7 @@ def load_imported_plan(results: Path) -> ImportedPlan:
                 f"Reading the imported plan failed for {path}: expected format {_FORMAT}, got {payload['format']!r}. "
                 "Use the version of robust201 that wrote it."
             )
+        _check_content(payload)
         groups = tuple(
             ImportedGroup(
                 group["dataset"],
@@ -137,11 +141,25 @@ def load_imported_plan(results: Path) -> ImportedPlan:
             for group in payload["groups"]
         )
         return ImportedPlan(payload["name"], groups)
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
-            f"Reading the imported plan failed for {path}: expected a plan, got other content ({error!r}). "
+            f"Reading the imported plan failed for {path}: expected a plan as an import wrote it, got other content "
+            f"({error!r}). "
             "Delete it, and import every dataset of the folder again."
         ) from error
+
+
+def _check_content(payload: Mapping[str, Any]) -> None:
+    """Hold a plan to its digest, as which results count hangs on it alone, and its names to those that may be in paths.
+
+    Raises:
+        ValueError: it was changed, or names an unknown dataset or key.
+    """
+    if payload["digest"] != content_digest({name: payload[name] for name in ("name", "groups")}):
+        raise ValueError("another digest")
+    for group in payload["groups"]:
+        if group["dataset"] not in DATASETS or group["key"] not in PERTURBATIONS:
+            raise ValueError(f"unknown {group['dataset']!r} or {group['key']!r}")
 
 
 def load_any_plan(results: Path) -> Plan | ImportedPlan:

@@ -9,11 +9,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for
 from multiprocessing.context import ForkServerContext
 from typing import Any
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 def fork_server(modules: Sequence[str]) -> ForkServerContext:
@@ -27,6 +30,29 @@ def fork_server(modules: Sequence[str]) -> ForkServerContext:
     script = [name for name in ("pipeline.cli",) if name in sys.modules]
     context.set_forkserver_preload([*modules, *script])
     return context
+
+
+@contextmanager
+def holding_interrupts() -> Iterator[None]:
+    """Let Ctrl-C, SIGTERM and SIGUSR1 wait until the block has ended, as the start of a process must not stop halfway.
+
+    A process that is half started is waited for by nobody, and complains when it finds its parent gone. The fork server
+    that the block starts, and so its workers, never hear Ctrl-C, which a terminal sends to all of them.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals reach the main thread only
+        return
+    held: list[int] = []
+    previous = {number: signal.signal(number, lambda number, _frame: held.append(number)) for number in _ENDING}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        if held:
+            signal.raise_signal(held[0])
 
 
 def end_with_parent(stopped: Connection | None = None) -> None:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +12,13 @@ import yaml
 
 from pipeline.config import SweepConfig
 from pipeline.errors import InputError, ResultsError
+from pipeline.imported_plan import load_imported_plan
 from pipeline.inputs import check_taking
 from pipeline.json_import import import_json
 from pipeline.plan_file import load_plan
 from pipeline.records import IMPORTED_FILE
 from pipeline.sweep import Filters, prepare_sweep
+from pipeline.verifying import verify_results
 from tests.completing import (
     ARCHITECTURES,
     CLEAN,
@@ -171,6 +174,35 @@ def test_what_was_imported_must_be_known(part: Path, sweep: MakeNamed, content: 
     known.unlink(missing_ok=True)
     import_json(part, config.results)
     assert run(config).missing == ()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("n_images", 11),
+        ("strengths", [-1.0]),
+        ("architectures", [0, 309, 15_625]),
+        ("architectures", [0, [309]]),
+        ("dataset", "../elsewhere"),
+        ("payload", ["clean"]),
+    ],
+)
+def test_what_was_imported_is_not_changed_by_hand(part: Path, sweep: MakeNamed, field: str, value: Any) -> None:
+    config = sweep("results")
+    import_json(part, config.results)
+    run(config)
+    change_json(config.results / IMPORTED_FILE, lambda content: content["groups"][0].update({field: value}))
+    for use in (run, status_of, lambda config: verify_results(config.results)):
+        with pytest.raises(InputError, match=r"imported.json: .* import every dataset of the folder again"):
+            use(config)
+
+
+def test_names_of_what_was_imported_are_known_ones(part: Path, tmp_path: Path) -> None:
+    import_json(part, tmp_path / "results")
+    plan = load_imported_plan(tmp_path / "results")
+    replace(plan, groups=(replace(plan.groups[0], dataset="../elsewhere"),)).save(tmp_path / "results")
+    with pytest.raises(InputError, match=r"unknown '../elsewhere'"):
+        load_imported_plan(tmp_path / "results")
 
 
 def test_the_field_is_no_part_of_identity(sweep: MakeNamed) -> None:

@@ -15,7 +15,7 @@ from pipeline.imported_plan import load_any_plan
 from pipeline.json_import import count_decimals, import_json, split_by_strength
 from pipeline.lease import Lease
 from pipeline.records import is_imported
-from pipeline.shards import ShardStore
+from pipeline.shards import ShardStore, imported
 from pipeline.verifying import verify_results
 from tests.conftest import read_tree
 from tests.fabricated import export, make_plan
@@ -94,6 +94,23 @@ def test_a_round_trip_gives_the_same_bytes(tmp_path, monkeypatch, key_style, rou
     assert all(is_imported(unit.protocol) for unit in plan.units)
     decimals = plan.meta_payload()["protocols"][0]["decimals"]
     assert decimals["confidence"] == round_to
+
+
+@pytest.mark.parametrize(("bound", "groups"), [(1000, [200]), (7, [7] * 28 + [4])])
+def test_each_row_of_an_import_is_measured_once(monkeypatch, bound, groups):
+    class MeasuredTable:
+        measured = 0
+
+        @property
+        def nbytes(self):
+            MeasuredTable.measured += 1
+            return 1
+
+    monkeypatch.setattr(imported, "table_of", lambda _results: MeasuredTable())
+    monkeypatch.setattr(imported, "concat", len)
+    monkeypatch.setattr(imported, "ROW_GROUP_BYTES", bound)
+    assert list(imported._tables([], iter([[]] * 199))) == groups
+    assert MeasuredTable.measured == 200
 
 
 def test_a_dataset_with_accuracies_only(tmp_path):

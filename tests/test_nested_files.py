@@ -2,6 +2,12 @@
 
 import json
 import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +26,7 @@ from pipeline.analysis.reader import RobustnessDataset
 from pipeline.analysis.reading_pool import map_jobs
 from pipeline.analysis.result_files import ResultFiles
 from pipeline.errors import ResultsError, StorageError
+from pipeline.processes import holding_interrupts
 from tests.fabricated import export, make_plan
 
 KEYS = ("clean", "pgd", "fog")
@@ -107,6 +114,94 @@ def test_what_a_job_raises_and_its_death_are_told():
         map_jobs(halve, [4, 0, 8], 2)
     with pytest.raises(StorageError, match="expected it to read its file, got its death"):
         map_jobs(halve, [4, -1, 8], 2)
+
+
+def test_interrupts_wait_for_processes_to_be_started():
+    steps = []
+    with pytest.raises(KeyboardInterrupt), holding_interrupts():  # noqa: PT012
+        signal.raise_signal(signal.SIGINT)
+        steps.append("after")
+    assert steps == ["after"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    with holding_interrupts():
+        code = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+        assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"True\n"
+
+
+def change_column(path: Path, name: str, change: Callable[[list], None]) -> None:
+    table = pq.read_table(path, partitioning=None)
+    values = table[name].to_pylist()
+    change(values)
+    place = table.schema.names.index(name)
+    pq.write_table(
+        table.set_column(place, table.schema.field(name), pa.array(values, table.schema.field(name).type)), path
+    )
+
+
+CHANGED = {
+    "a negative count": ("cm", "cm", lambda rows: rows[1][0].__setitem__(0, -1), "counts"),
+    "a confidence above 1": (
+        "confidence",
+        "confidence_label",
+        lambda rows: rows[1][0].__setitem__(0, 7.5),
+        "confidences",
+    ),
+    "a mean below 0": ("confidence", "confidence_correct", lambda rows: rows.__setitem__(1, -0.5), "confidences"),
+    "an architecture twice": (
+        "cm",
+        "architecture",
+        lambda rows: rows.__setitem__(slice(None), [0] * len(rows)),
+        "once",
+    ),
+    "an unknown strength": ("cm", "strength", lambda rows: rows.__setitem__(1, 77.0), "the strengths of"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_numbers_that_cannot_be_are_refused_in_parquet(dataset, tmp_path, what):
+    measure, column, change, told = CHANGED[what]
+    shutil.copytree(dataset, tmp_path / "copy")
+    change_column(tmp_path / "copy/parquet/dataset=cifar10/key=pgd/part-0.parquet", column, change)
+    with pytest.raises(ResultsError, match=told):
+        summaries(tmp_path / "copy", measure)
+
+
+@pytest.mark.parametrize("least", [1, 1 << 20], ids=["streamed", "whole"])
+@pytest.mark.parametrize(
+    ("measure", "number"), [("cm", "-1"), ("cm", "0.5"), ("confidence", "7.5"), ("confidence", "-0.5")]
+)
+def test_numbers_that_cannot_be_are_refused_in_json(dataset, tmp_path, monkeypatch, measure, number, least):
+    shutil.copytree(dataset, tmp_path / "copy", ignore=shutil.ignore_patterns("parquet"))
+    path = tmp_path / f"copy/cifar10/pgd_{measure}.json"
+    path.write_text(re.sub(r"\[\[[\d.]+", f"[[{number}", path.read_text(), count=1))
+    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", least)
+    with pytest.raises(ResultsError, match=r"expected .* of (counts|fractions)"):
+        summaries(tmp_path / "copy", measure)
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_a_flipped_bit_of_a_parquet_page_is_noticed(dataset, tmp_path, measure):
+    shutil.copytree(dataset, tmp_path / "copy")
+    path = tmp_path / "copy/parquet/dataset=cifar10/key=pgd/part-0.parquet"
+    sound, expected = path.read_bytes(), summaries(dataset, measure)
+    with pq.ParquetFile(path) as file:
+        group = file.metadata.row_group(0)
+        chunks = [group.column(number) for number in range(group.num_columns)]
+    first = min(chunk.data_page_offset for chunk in chunks)
+    noticed = 0
+    for place in range(first, first + sum(chunk.total_compressed_size for chunk in chunks), 211):
+        content = bytearray(sound)
+        content[place] ^= 4
+        path.write_bytes(content)
+        try:
+            assert_same(summaries(tmp_path / "copy", measure), expected)
+        except ResultsError:
+            noticed += 1
+    assert noticed > 0
+    path.write_bytes(sound.replace(b"element", b"elemen\xf4"))
+    with pytest.raises(ResultsError, match="cannot be decoded"):
+        summaries(tmp_path / "copy", measure)
 
 
 def write_matrices(path: Path, values: list, kind: pa.DataType | None = None) -> Path:

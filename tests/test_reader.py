@@ -44,7 +44,8 @@ def published(tmp_path_factory) -> Path:
             n_strengths = len(row.parameters().strengths)
             for measure in ("accuracy", "confidence", "cm"):
                 matrix = [[len(data), len(row.key)], [n_strengths, 1]]
-                confidence = {"label": matrix, "argmax": matrix, "prediction": [0.5, None]}
+                shares = [[1 / count for count in line] for line in matrix]
+                confidence = {"label": shares, "argmax": shares, "prediction": [0.5, None]}
                 one = matrix if measure == "cm" else confidence
                 values = {i: one if row.kind == "clean" else [one] * n_strengths for i in ("0", "309")}
                 if measure == "accuracy":

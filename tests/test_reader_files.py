@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import shutil
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -63,7 +64,7 @@ def test_a_lookup_reads_one_value_and_the_index_follows_the_file(folder):
     path = folder / "cifar10/pgd_cm.json"
     assert data.value(309, "cifar10", "pgd@Linf", "cm") == rows_of(folder, "pgd", "cm")["309"]
     (index,) = (folder / "cifar10/.index").glob("pgd_cm*")
-    assert np.load(index).shape == (len(ARCHITECTURES), 3)
+    assert np.load(index).shape == (len(ARCHITECTURES) + 1, 3)
     # Another value in the same place is what a new reader sees; a file cut short is an error, not a wrong value.
     text = path.read_text()
     content = json.loads(text)
@@ -286,6 +287,63 @@ def test_a_reader_works_after_a_fork(folder, form):
     for child in children:
         child.join()
     assert answers == [expected, expected]
+
+
+@pytest.mark.usefixtures("small_index")
+def test_a_damaged_index_is_made_anew(folder):
+    asked = (ARCHITECTURES[1], "cifar10", "pgd", "cm")
+    expected = RobustnessDataset(folder).value(*asked)
+    (index,) = (folder / "cifar10/.index").glob("pgd_cm*")
+    sound = index.read_bytes()
+    table = np.load(index)
+    for changed in (table[:-1], table[[1, 0, *range(2, len(table))]], table[:0], table.astype(np.int32)):
+        np.save(index, changed)
+        assert RobustnessDataset(folder).value(*asked) == expected
+        assert index.read_bytes() == sound
+    for bit in range(0, 8 * len(sound), 101):
+        content = bytearray(sound)
+        content[bit // 8] ^= 1 << bit % 8
+        index.write_bytes(content)
+        assert RobustnessDataset(folder).value(*asked) == expected
+
+
+@pytest.mark.usefixtures("small_index")
+def test_a_user_needs_no_home(folder, monkeypatch):
+    def find_no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", find_no_home)
+    expected = json.loads((folder / "cifar10/pgd_cm.json").read_text())["cifar10"]["pgd"]["cm"]
+    for in_the_way in (False, True):
+        if in_the_way:
+            shutil.rmtree(folder / "cifar10/.index")
+            (folder / "cifar10/.index").write_text("in the way")
+        assert RobustnessDataset(folder).value(0, "cifar10", "pgd", "cm") == expected["0"]
+
+
+@pytest.mark.usefixtures("small_index")
+@pytest.mark.parametrize("more", ['"21": null', '"21": 0.5, "9": [[1]]', '"21"', "}"])
+def test_what_stands_behind_the_last_list_is_not_passed_over(folder, more):
+    path = folder / "cifar10/pgd_cm.json"
+    path.write_text(path.read_text().removesuffix("}}}}") + f", {more}" + "}}}}")
+    data = RobustnessDataset(folder)
+    with pytest.raises(ResultsError, match="expected"):
+        data.value(0, "cifar10", "pgd", "cm")
+    with pytest.raises(ResultsError, match="expected"):
+        list(data.files.iter_rows("cifar10", "pgd", "cm"))
+
+
+def test_a_lost_bracket_does_not_make_a_value_of_the_rest_of_a_file(folder, monkeypatch):
+    path = folder / "cifar10/pgd_cm.json"
+    path.write_text(path.read_text().replace("]", " ", 1))
+    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 1)
+    monkeypatch.setattr(json_index, "HEAD_BYTES", 60)
+    monkeypatch.setattr(row_stream, "HEAD_BYTES", 60)
+    monkeypatch.setattr(row_stream, "PIECE_BYTES", 64)
+    monkeypatch.setattr(row_stream, "MAX_VALUE_BYTES", 256)
+    with pytest.raises(ResultsError, match="without the end of a value"):
+        list(RobustnessDataset(folder).files.iter_rows("cifar10", "pgd", "cm"))
 
 
 def test_ranks(folder):

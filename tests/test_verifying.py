@@ -52,6 +52,17 @@ def wrong_classes(values):
 WRONG = {"invalid": wrong_accuracy, "unlike others": wrong_classes}
 
 
+def test_a_changed_protocol_is_found(finished, robust201):
+    for path in sorted((finished / "protocols").iterdir()):
+        sound = path.read_text()
+        changed = sound.replace("0", "1", 1)
+        assert changed != sound
+        path.write_text(changed)
+        assert f"for {path}: expected what its name is the digest of" in robust201("verify", finished).refusal(4)
+        path.write_text(sound)
+    assert robust201("verify", finished).code == 0
+
+
 @pytest.mark.parametrize("compacted", [False, True])
 @pytest.mark.parametrize("kind", WRONG)
 def test_only_what_is_wrong_counts_as_missing_after_requeueing(tmp_path, monkeypatch, kind, compacted):

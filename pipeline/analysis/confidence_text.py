@@ -11,7 +11,7 @@ import orjson
 from numpy.typing import NDArray
 
 from pipeline.analysis.json_index import find_brackets
-from pipeline.analysis.value_checks import make_array
+from pipeline.analysis.value_checks import are_fractions, make_array
 
 
 class TextConfidences(NamedTuple):
@@ -85,5 +85,7 @@ def _take(
     except ValueError:
         return None
     if true is None or prediction is None or true.shape != (n_classes,) or prediction.shape != (2,):
+        return None
+    if not (are_fractions(true) and are_fractions(prediction)):
         return None
     return true.astype(np.float64), prediction.astype(np.float64)

@@ -12,6 +12,7 @@ import json
 import os
 import re
 import secrets
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Generic, NamedTuple, TypeVar
@@ -39,6 +40,7 @@ _HEAD = re.compile(
     rb'\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*'
 )
 _ID = re.compile(rb'[\s,]*"(\d+)"\s*:\s*')
+_TAIL = re.compile(rb"\s*(?:\}\s*){4}")
 
 _STEP = np.zeros(256, dtype=np.int8)
 _STEP[[ord("{"), ord("[")]] = 1
@@ -49,6 +51,9 @@ _BRACKET_BITS, _BRACKETS = 0x26, 0x7F
 """With these bits set, all four brackets are this byte; of the few other characters `_STEP` says that they are none."""
 
 _BLOCK_BYTES = 1 << 18
+
+_NPY_START = 10
+"""Bytes of a ``.npy`` file in front of its header, of which the last two are the header's length (NEP 1)."""
 
 
 Read = TypeVar("Read")
@@ -187,6 +192,20 @@ def match_head(text: bytes, path: Path, dataset: str, keys: tuple[str, ...], mea
     return head.end()
 
 
+def check_tail(text: bytes, path: Path) -> None:
+    """Make sure that nothing but the closing braces stands behind the last value: another value would be left out.
+
+    Args:
+        text: all that stands there, or more of it than spaces may explain.
+        path: the file.
+
+    Raises:
+        ResultsError: something else does.
+    """
+    if _TAIL.fullmatch(text) is None:
+        raise malformed(path, f"{text[:40].decode(errors='replace')!r} behind the last list or object")
+
+
 def malformed(path: Path, got: str) -> ResultsError:
     """Make the error of a file of another form."""
     return ResultsError(
@@ -212,6 +231,8 @@ def _make_index(stream: BinaryIO, path: Path, start: int) -> NDArray[np.int64]:
                 raise malformed(path, got)
             rows.append((int(match[1]), first, place + 1))
             end_of_last = place + 1
+    stream.seek(end_of_last)
+    check_tail(stream.read(HEAD_BYTES), path)
     return np.array(rows, dtype=np.int64).reshape(-1, 3)
 
 
@@ -271,18 +292,30 @@ def find_brackets(text: NDArray[np.uint8]) -> NDArray[np.int64]:
 def _index_places(path: Path, state: FileState) -> list[Path]:
     """Where the index of a file may lie: beside it, or in the user's cache."""
     name = f"{path.name}.{'-'.join(map(str, state))}.npy"
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    folder = hashlib.sha256(str(path.parent.resolve()).encode()).hexdigest()[:16]
-    return [path.parent / INDEX_FOLDER / name, cache / "robust201" / folder / name]
+    places = [path.parent / INDEX_FOLDER / name]
+    with contextlib.suppress(RuntimeError):  # a user without a home, as in many containers
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+        folder = hashlib.sha256(os.fsencode(path.parent.resolve())).hexdigest()[:16]
+        places.append(cache / "robust201" / folder / name)
+    return places
 
 
 def _load_index(path: Path, state: FileState) -> NDArray[np.int64] | None:
     for place in _index_places(path, state):
-        with contextlib.suppress(OSError, ValueError, EOFError):
-            table: NDArray[np.int64] = np.load(place, allow_pickle=False)
-            if table.dtype == np.int64 and table.ndim == 2 and table.shape[1] == 3:
-                return table if (table[:, 0] < N_ARCHITECTURES).all() else None
+        with contextlib.suppress(OSError, ValueError):
+            content = place.read_bytes()
+            # Not by `np.load`, whose parser of headers raises whatever it likes where they are damaged.
+            start = _NPY_START + int.from_bytes(content[_NPY_START - 2 : _NPY_START], "little")
+            table = np.frombuffer(content, np.int64, offset=start).reshape(-1, 3)
+            # A wrong id would give one architecture the numbers of another.
+            if len(table) and np.array_equal(table[-1], _check_row_of(table[:-1])):
+                return table[:-1]
     return None
+
+
+def _check_row_of(table: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Make the last row of a kept index, by which a damaged one is known."""
+    return np.array([-1, zlib.crc32(table.tobytes()), len(table)], dtype=np.int64)
 
 
 def _save_index(path: Path, state: FileState, table: NDArray[np.int64]) -> None:
@@ -293,7 +326,7 @@ def _save_index(path: Path, state: FileState, table: NDArray[np.int64]) -> None:
             temporary = place.with_name(f".{secrets.token_hex(6)}.tmp")
             try:
                 with temporary.open("wb") as stream:
-                    np.save(stream, table, allow_pickle=False)
+                    np.save(stream, np.vstack([table, _check_row_of(table)]), allow_pickle=False)
                 temporary.replace(place)
             except BaseException:
                 temporary.unlink(missing_ok=True)

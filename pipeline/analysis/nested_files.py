@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pipeline.analysis.confidence_text import TextConfidences, find_confidences
 from pipeline.analysis.reading_pool import map_jobs
 from pipeline.analysis.result_files import ResultFiles, kind_of, values_by_strength
-from pipeline.analysis.value_checks import check_row, make_array
+from pipeline.analysis.value_checks import are_counts, are_fractions, check_row, make_array
 from pipeline.errors import ResultsError
 
 MIN_POOLED_BYTES = 1 << 28
@@ -103,16 +103,36 @@ class FileJob:
         column = "cm" if self.measure == "cm" else "confidence_label"
         others = [] if self.measure == "cm" else ["confidence_correct", "confidence_incorrect"]
         whose = f"{self.dataset} {self.key} {self.measure}"
-        for table, matrices in iter_matrices(file, column, ["strength", *others], missing_ok=self.measure != "cm"):
+        names = ["architecture", "strength", *others]
+        seen: set[tuple[float, float]] = set()
+        for (architectures, strengths, *numbers), matrices in iter_matrices(
+            file, column, names, missing_ok=self.measure != "cm"
+        ):
+            rows = set(zip(architectures.tolist(), strengths.tolist(), strict=True))
+            if len(rows) < len(matrices) or not rows.isdisjoint(seen):
+                raise _unfit(whose, file, "an architecture at a strength once", "one twice")
+            seen |= rows
+            self._check_parquet(whose, file, strengths, np.array(numbers), matrices)
             n_classes = matrices.shape[-1]
-            for strength in np.unique(table[0]):
-                own = table[0] == strength
+            for strength in np.unique(strengths):
+                own = strengths == strength
                 chosen = matrices[own]
                 if self.measure == "cm":
                     yield whose, float(strength), chosen.sum(axis=0), n_classes
                 else:
                     true = np.diagonal(chosen, axis1=1, axis2=2)
-                    yield whose, float(strength), _reduce_confidences(true, table[1:, own].T), n_classes
+                    yield whose, float(strength), _reduce_confidences(true, np.array(numbers).T[own]), n_classes
+
+    def _check_parquet(self, whose: str, file: Path, strengths: Array, numbers: Array, matrices: NDArray[Any]) -> None:
+        """Hold a row group to what `check_row` holds JSON to."""
+        planned = self.files.planned(self.dataset)
+        known = None if planned is None else {*self.files.strengths(self.dataset, self.key)}
+        if not np.isfinite(strengths).all() or (known is not None and not known.issuperset(strengths.tolist())):
+            raise _unfit(whose, file, "the strengths of the dataset", "others")
+        if self.measure == "cm" and not are_counts(matrices):
+            raise _unfit(whose, file, "counts", "other numbers")
+        if self.measure != "cm" and not (are_fractions(matrices) and are_fractions(numbers)):
+            raise _unfit(whose, file, "confidences in [0, 1]", "others")
 
 
 @dataclass(frozen=True)
@@ -181,10 +201,16 @@ def other_classes(what: str, file: Path, expected: int, got: int | None) -> Resu
     )
 
 
+def _unfit(whose: str, file: Path, expected: str, got: str) -> ResultsError:
+    return ResultsError(
+        f"Reading {whose} failed for {file}: expected {expected}, got {got}. Export or download it again."
+    )
+
+
 def _matrix_of(value: Any) -> tuple[Array, int] | None:
     """Make a matrix and its number of classes of a value of ``"cm"``; None where it is something else."""
     matrix = make_array(value, missing_ok=False)
-    if matrix is None or matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+    if matrix is None or matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not are_counts(matrix):
         return None
     return matrix.astype(np.float64), len(matrix)
 
@@ -196,7 +222,7 @@ def _confidences_of(value: Any) -> tuple[Array, int] | None:
     label, prediction = (make_array(value.get(name), missing_ok=True) for name in ("label", "prediction"))
     if label is None or label.ndim != 2 or label.shape[0] != label.shape[1]:
         return None
-    if prediction is None or prediction.shape != (2,):
+    if prediction is None or prediction.shape != (2,) or not (are_fractions(label) and are_fractions(prediction)):
         return None
     return _reduce_confidences(np.diag(label)[None], prediction[None].astype(np.float64)), len(label)
 

@@ -26,6 +26,11 @@ _ROWS_AT_ONCE = 16
 """As Python objects, rows are some ten times larger than in Arrow."""
 
 
+def _open(path: Path) -> pq.ParquetFile:
+    """Open a file whose pages are held to their checksums, where it has any: damaged ones mostly decode, to others."""
+    return pq.ParquetFile(path, page_checksum_verification=True)
+
+
 def holds(path: Path, measure: str) -> bool:
     """Whether a file has a measurement.
 
@@ -96,7 +101,7 @@ def _iter_parts(path: Path, measure: str, architecture: int | None) -> Iterator[
     held: str | None = None
     values: dict[float, Any] = {}
     clean = False
-    with _naming(path), pq.ParquetFile(path) as file:
+    with _naming(path), _open(path) as file:
         _check_columns(path, file.schema_arrow)
         for group in _groups_of(file.metadata, architecture):
             columns = ["architecture", "strength", "key", *_COLUMNS[measure]]
@@ -157,7 +162,7 @@ def iter_matrices(
         ResultsError: the file is damaged, or a value is not a square matrix of finite numbers as large as the others
             of its row group.
     """
-    with _naming(path), pq.ParquetFile(path) as file:
+    with _naming(path), _open(path) as file:
         for group in range(file.num_row_groups):
             table = file.read_row_group(group, [*numbers, column], use_threads=False)
             table = table.filter(table[column].is_valid()) if table[column].null_count else table
@@ -202,7 +207,7 @@ def read_strengths(path: Path) -> tuple[float, ...]:
 
 @lru_cache(maxsize=256)
 def _strengths(path: Path, _state: FileState) -> tuple[float, ...]:
-    with pq.ParquetFile(path) as file:
+    with _open(path) as file:
         _check_columns(path, file.schema_arrow)
         strengths = pc.unique(file.read(["strength"], use_threads=False)["strength"]).to_pylist()
     if None in strengths:
@@ -253,7 +258,7 @@ def _naming(path: Path) -> Iterator[None]:
         yield
     except ResultsError:
         raise
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last of names of columns
         # Arrow says of damage that it is an OSError, without the number that those of the system have.
         if isinstance(error, OSError) and error.errno is not None:
             raise

@@ -7,7 +7,7 @@ from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
 from pipeline.errors import StorageError
-from pipeline.processes import end_with_parent, fork_server
+from pipeline.processes import end_with_parent, fork_server, holding_interrupts
 
 Job = TypeVar("Job")
 Answer = TypeVar("Answer")
@@ -43,7 +43,9 @@ def map_jobs(work: Callable[[Job], Answer], jobs: Sequence[Job], processes: int)
     theirs, ours = context.Pipe(duplex=False)  # closing it ends the workers at once: a file takes a minute to read
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=end_with_parent, initargs=(theirs,))
     try:
-        answers = [future.result() for future in [pool.submit(work, job) for job in jobs]]
+        with holding_interrupts():
+            futures = [pool.submit(work, job) for job in jobs]
+        answers = [future.result() for future in futures]
         pool.shutdown()
     except BrokenProcessPool as error:
         raise StorageError(

@@ -14,7 +14,14 @@ from typing import Any, BinaryIO
 
 import orjson
 
-from pipeline.analysis.json_index import HEAD_BYTES, VALUE_DEPTH, find_edges, malformed, match_head
+from pipeline.analysis.json_index import (
+    HEAD_BYTES,
+    VALUE_DEPTH,
+    check_tail,
+    find_edges,
+    malformed,
+    match_head,
+)
 from pipeline.analysis.value_checks import damaged, parse_json
 
 Taker = Callable[[bytes], Any]
@@ -22,6 +29,10 @@ Taker = Callable[[bytes], Any]
 
 PIECE_BYTES = 1 << 22
 """Bytes that are read, decompressed, at once."""
+
+MAX_VALUE_BYTES = 1 << 26
+"""Ten times what the confidences of an architecture take; without a bound, a bracket that is lost makes a value of the
+rest of the file, which may be larger than the memory."""
 
 _ID = re.compile(rb'[\s,]*"(\d+)"\s*:\s*')
 
@@ -91,9 +102,12 @@ def stream_rows(
                 yield _parse(file, text[end:first], text[first:stop], take, seen)
                 end = stop
         text, first = text[end:], first - end
+        if len(text) > MAX_VALUE_BYTES:
+            raise malformed(file, f"more than {MAX_VALUE_BYTES >> 20} MiB without the end of a value")
         piece = next(pieces, b"")
     if depth:
         raise malformed(file, "its end too early")
+    check_tail(text, file)
 
 
 def _parse(file: Path, name: bytes, value: bytes, take: Taker | None, seen: set[bytes]) -> tuple[str, Any]:

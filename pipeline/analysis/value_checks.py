@@ -16,6 +16,8 @@ CLEAN = "clean"
 _CONFIDENCES = {"label": 2, "argmax": 2, "prediction": 1}
 """Axes of each part of a confidence."""
 
+_MEAN_TOLERANCE = 1e-6
+
 
 def damaged(file: Path, error: Exception) -> ResultsError:
     """Make the error of a file that cannot be decoded."""
@@ -59,7 +61,7 @@ def is_sound_meta(meta: Any) -> bool:
     try:
         ids, epsilons = meta["ids"], meta["epsilons"]
         sound = all({"nb201-string", "isomorph"} <= row.keys() for row in ids.values())
-        return sound and all(isinstance(values, list) for values in epsilons.values()) and all(map(is_id, ids))
+        return sound and all(map(_are_strengths, epsilons.values())) and all(map(is_id, ids))
     except (KeyError, TypeError, AttributeError):
         return False
 
@@ -70,7 +72,13 @@ def is_sound_sweep(sweep: Mapping[str, Any]) -> bool:
     if not isinstance(strengths, dict) or not isinstance(measurements, list):
         return False
     by_key = list(strengths.values())
-    return all(isinstance(keys, dict) and all(isinstance(row, list) for row in keys.values()) for keys in by_key)
+    return all(isinstance(keys, dict) and all(map(_are_strengths, keys.values())) for keys in by_key)
+
+
+def _are_strengths(row: Any) -> bool:
+    """Whether a value lists strengths: finite numbers, not negative, each once."""
+    numbers = isinstance(row, list) and all(type(strength) in (float, int) for strength in row)
+    return numbers and all(0 <= strength < float("inf") for strength in row) and len({*row}) == len(row)
 
 
 def check_ids(file: Path, key: str, measure: str, found: Iterable[str], known: Mapping[str, Any]) -> None:
@@ -113,9 +121,8 @@ def check_row(file: Path, key: str, measure: str, identifier: str, row: Any) -> 
         row: as in the file.
 
     Raises:
-        ResultsError: an accuracy is neither null nor in [0, 1]; a confusion matrix is not square or not of finite
-            numbers; a confidence lacks a part, or has one of another shape or with something else than finite numbers
-            and null.
+        ResultsError: an accuracy is neither null nor in [0, 1]; a confusion matrix is not square or not of counts; a
+            confidence lacks a part, or has one of another shape or with something else than numbers in [0, 1] and null.
     """
     form = _FORMS.get(measure)
     if form is None:
@@ -154,7 +161,9 @@ def _are_accuracies(row: Any, clean: bool) -> bool:
 
 def _are_matrices(row: Any, clean: bool) -> bool:
     array = make_array(row, missing_ok=False)
-    return array is not None and array.ndim == 3 - clean and array.shape[-1] == array.shape[-2] > 0
+    return (
+        array is not None and array.ndim == 3 - clean and array.shape[-1] == array.shape[-2] > 0 and are_counts(array)
+    )
 
 
 def _are_confidences(row: Any, clean: bool) -> bool:
@@ -165,12 +174,22 @@ def _are_confidences(row: Any, clean: bool) -> bool:
     shapes = []
     for name, n_axes in _CONFIDENCES.items():
         array = make_array(row[name], missing_ok=True)
-        if array is None or array.ndim != n_axes + (not clean):
+        if array is None or array.ndim != n_axes + (not clean) or not are_fractions(array):
             return False
         shapes.append(array.shape)
     label, argmax, prediction = shapes
     same = label == argmax and label[:-2] == prediction[:-1]
     return bool(same and label[-1] == label[-2] > 0 and prediction[-1] == 2)
+
+
+def are_counts(array: "np.ndarray[Any, np.dtype[Any]]") -> bool:
+    """Whether finite numbers are counts: whole, and not negative."""
+    return bool((array >= 0).all() and (array.dtype.kind != "f" or (array == np.rint(array)).all()))
+
+
+def are_fractions(array: "np.ndarray[Any, np.dtype[Any]]") -> bool:
+    """Whether numbers lie in [0, 1], as far as the arithmetic of means of float32 lets them; NaN passes."""
+    return not bool(((array < -_MEAN_TOLERANCE) | (array > 1 + _MEAN_TOLERANCE)).any())
 
 
 def make_array(nested: Any, *, missing_ok: bool) -> "np.ndarray[Any, np.dtype[Any]] | None":
@@ -202,7 +221,7 @@ def make_array(nested: Any, *, missing_ok: bool) -> "np.ndarray[Any, np.dtype[An
 
 _FORMS = {
     "accuracy": ("a fraction in [0, 1]", _are_accuracies),
-    "cm": ("a square matrix of numbers", _are_matrices),
-    "confidence": ("label and argmax, square matrices of numbers, and prediction, two numbers", _are_confidences),
+    "cm": ("a square matrix of counts", _are_matrices),
+    "confidence": ("label and argmax, square matrices of fractions, and prediction, two fractions", _are_confidences),
 }
 """What each measurement's values are, in words, and whether a row of them fits."""

@@ -129,7 +129,7 @@ def _check_groups(
 def _check_task(out: Path, task: FileTask | ParquetTask) -> Iterator[str]:
     try:
         difference = _text_differs(task) if isinstance(task, FileTask) else _table_differs(task)
-    except (OSError, EOFError, zlib.error, pa.ArrowException, ResultsError) as error:
+    except (OSError, EOFError, zlib.error, pa.ArrowException, ResultsError, UnicodeDecodeError) as error:
         difference = f"(reading it failed: {error.__cause__ or error})"
     if difference is not None:
         told = f"expected the values of the shards, got others {difference}"

@@ -27,7 +27,7 @@ from pipeline.measurements import MEASUREMENTS
 from pipeline.records import Unit
 from pipeline.spaces import nasbench201
 
-PARQUET_VERSION = 1
+PARQUET_VERSION = 2
 """Raised when the same rows would give other columns or bytes."""
 
 ROW_GROUP_BYTES = 16 << 20
@@ -143,6 +143,7 @@ class ParquetTask:
                 use_dictionary=[name for name, column in columns.items() if column.kind == _NAMES],
                 column_encoding=dict.fromkeys(_float_leaves(columns), "BYTE_STREAM_SPLIT"),
                 write_statistics=_STATISTICS,
+                write_page_checksum=True,
             ) as writer,
         ):
             for table in self.tables(on_row):

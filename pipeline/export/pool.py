@@ -10,7 +10,7 @@ from typing import Any
 from pipeline.errors import StorageError
 from pipeline.export.files import ExportStoppedError, ExportTask
 from pipeline.export.folder import WrittenFile
-from pipeline.processes import end_with_parent, fork_server
+from pipeline.processes import end_with_parent, fork_server, holding_interrupts
 
 MEMORY_BYTES = 1_500_000_000
 """Bound on what all processes hold together (proportional set sizes), by which their number is chosen."""
@@ -84,7 +84,8 @@ def _write_in_pool(
     from pipeline.shards.memory import give_back_freed_memory
 
     context = fork_server(["pipeline.export.files", "pipeline.shards"])
-    stopped, rows = context.Event(), context.Value("q", 0)
+    # This process takes no lock that a worker may hold when it is killed.
+    stopped, rows = context.RawValue("b", 0), context.Value("q", 0)
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=(stopped, rows))
     give_back_freed_memory()  # this process keeps what it holds now as long as the others work
     left = iter(tasks)
@@ -93,22 +94,24 @@ def _write_in_pool(
         while True:
             # One task waits beside those that run: making more would hold their rows in memory for nothing.
             while len(pending) <= processes and (task := next(left, None)) is not None:
-                pending.add(pool.submit(_write, task))
+                with holding_interrupts():
+                    pending.add(pool.submit(_write, task))
             if not pending:
                 break
             done, pending = wait(pending, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
-            on_rows(rows.value)
+            on_rows(rows.get_obj().value)
             for future in done:
                 yield future.result()
-        on_rows(rows.value)
+        on_rows(rows.get_obj().value)
     except BrokenProcessPool as error:
         raise StorageError(
             "Exporting failed for a worker process: expected it to finish its file, got its death (out of memory?). "
             "Run the same command again, with fewer --processes; files that are whole are kept."
         ) from error
     finally:
-        stopped.set()
-        pool.shutdown(cancel_futures=True)
+        with holding_interrupts():  # a second one would leave workers that nobody has told to stop
+            stopped.value = 1
+            pool.shutdown(cancel_futures=True)
 
 
 def _start(stopped: Any, rows: Any) -> None:
@@ -124,5 +127,5 @@ def _write(task: ExportTask) -> tuple[WrittenFile, bool]:
 def _count_row() -> None:
     with _rows.get_lock():
         _rows.value += 1
-    if _stopped.is_set():
+    if _stopped.value:
         raise ExportStoppedError("Exporting failed for a file: expected to finish it, got a stop. Export again.")

@@ -1,6 +1,7 @@
 """Results that were not computed here but read from the files of a dataset: rounded, and perhaps not all of them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -94,11 +95,14 @@ def write_imported(folder: ResultsFolder, dataset: str, units: Iterable[Sequence
 
 
 def _tables(first: Sequence[EvaluationResult], units: Iterator[Sequence[EvaluationResult]]) -> Iterator[Table]:
-    pending = [table_of(first)]
-    for results in units:
-        pending.append(table_of(results))
-        if sum(table.nbytes for table in pending) >= ROW_GROUP_BYTES:
+    pending: list[Table] = []
+    n_bytes = 0
+    for results in chain([first], units):
+        table = table_of(results)
+        pending.append(table)
+        n_bytes += table.nbytes
+        if n_bytes >= ROW_GROUP_BYTES:
             yield concat(pending)
-            pending = []
+            pending, n_bytes = [], 0
     if pending:
         yield concat(pending)

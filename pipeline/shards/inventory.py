@@ -20,7 +20,7 @@ from pipeline.errors import IncompleteError, StorageError
 from pipeline.files import load_json
 from pipeline.measurements import COLUMNS
 from pipeline.measurements import columns_of as measurements_columns
-from pipeline.records import Part, Unit, is_imported
+from pipeline.records import Part, Protocol, Unit, is_imported
 from pipeline.shards.covering import Slice, choose_slices, gaps
 from pipeline.shards.identity import UnitFacts
 
@@ -309,14 +309,15 @@ class Inventory:
             return {}
         try:
             payload = load_json(path)
+            sound = isinstance(payload, dict) and Protocol.of(payload).digest == digest
         except ValueError:
-            payload = None
-        if not isinstance(payload, dict):
+            sound = False
+        if not sound:
             raise StorageError(
-                f"Reading a protocol failed for {path}: expected a JSON object, got something else. Delete the file, "
-                "and run the sweep, or import the dataset, again: that writes it anew."
+                f"Reading a protocol failed for {path}: expected what its name is the digest of, got something else. "
+                "Delete the file, and run the sweep, or import the dataset, again: that writes it anew."
             )
-        return payload
+        return dict(payload)
 
     def place(self, row: int) -> tuple[str, int]:
         """Where a row of the inventory is: name of its shard, and position in it."""
