@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.analysis import figure_data
@@ -237,6 +237,8 @@ def test_ties_go_by_the_other_scores_and_then_by_index(tmp_path):
     assert shown[["architecture", "rank", "tied"]].to_numpy().tolist() == [list(row[:1] + row[2:]) for row in by_clean]
 
 
+@example([0.1, 0.7, 0.3, 0.6, 0.2])  # a sum that differs at the 16th decimal
+@settings(max_examples=10)
 @given(st.permutations([0.1, 0.2, 0.3, 0.6, 0.7]))
 def test_the_order_of_strengths_does_not_break_a_tie(tmp_path_factory, severities):
     values = {"fog": {"0": [0.7, 0.3, 0.1, 0.6, 0.2], "2": list(severities)}}
