@@ -129,7 +129,10 @@ def run(
         bool, typer.Option("--requeue", help="In a Slurm array: queue the task again if its time limit drained it.")
     ] = False,
 ) -> None:
-    """Evaluate what a sweep still misses, on Ray or in this process; run it again after any interruption."""
+    """Evaluate what a sweep still misses, on Ray or in this process; run it again after any interruption.
+
+    Ctrl-C lets the parts in progress end; once more stops at once. What is finished is kept.
+    """
     from pipeline.config import load_config, select_architectures
     from pipeline.executors import check_device, make_executor
     from pipeline.perturbations import perturbation

@@ -171,7 +171,7 @@ def run_sweep(
     *,
     filters: Filters = EVERYTHING,
     on_outlook: Callable[[Outlook], None] = lambda _outlook: None,
-    on_progress: Callable[[Progress, Event], None] = lambda _progress, _event: None,
+    on_progress: Callable[[Progress, Event | None], None] = lambda _progress, _event: None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> RunTally:
     """Compute what a sweep still misses.
@@ -181,7 +181,7 @@ def run_sweep(
         make_executor: starts the executor; called only if something is missing.
         filters: what to narrow this run to.
         on_outlook: told what is there and what is missing, before anything is computed.
-        on_progress: told after each event.
+        on_progress: told after each event, and without one now and then.
         say: told of steps that take long.
 
     Returns:
@@ -252,7 +252,7 @@ def compute(
     start_executor: Callable[[], Executor],
     *,
     folder: Path,
-    on_progress: Callable[[Progress, Event], None],
+    on_progress: Callable[[Progress, Event | None], None],
     check: Callable[[], None] = lambda: None,
     say: Callable[[str], None],
 ) -> RunTally:
@@ -263,7 +263,7 @@ def compute(
         bundles: the missing parts.
         start_executor: starts where they are computed; called only if there are any.
         folder: where progress.json and failures.jsonl go.
-        on_progress: told after each event.
+        on_progress: told after each event, and without one now and then.
         check: called now and then; raises where the run must stop.
         say: told of a signal.
     """
@@ -278,7 +278,12 @@ def compute(
     try:
         if bundles:
             execution = outlook.plan.config.execution
-            draining = draining_on_signals(say, execution.drain_seconds)
+
+            def tell_of_draining(line: str) -> None:
+                tracker.note_draining()
+                say(line)
+
+            draining = draining_on_signals(tell_of_draining, execution.drain_seconds)
             with draining as request, closing(start_executor()) as executor:
                 tracker.watch(metrics=executor.metrics, gpus_per_worker=executor.gpus_per_worker)
                 tracker.write(state="running")  # the first event may be a quarter of an hour away
@@ -286,6 +291,8 @@ def compute(
 
                 def should_drain() -> bool:
                     check()
+                    tracker.flush()
+                    on_progress(tracker.progress, None)
                     return request()
 
                 def find_committed(parts: Sequence[Part]) -> Sequence[Receipt]:

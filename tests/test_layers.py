@@ -54,6 +54,7 @@ LAYERS: dict[str, int] = {
             "sweep",
             "share_run",
             "progress",
+            "underway",
             "status",
             "logs",
             "watching",
