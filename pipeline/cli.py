@@ -85,7 +85,7 @@ def plan(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Count a sweep's units and evaluations, estimate bytes and GPU-hours, and check its inputs."""
+    """Count a sweep's units and evaluations, estimate bytes and hours, and check its inputs."""
     from pipeline.config import load_config
     from pipeline.inputs import Inputs, check_taking
     from pipeline.plan import assumed_facts, make_plan

@@ -160,9 +160,19 @@ def show_plan(summary: Mapping[str, Any]) -> None:
             ("evaluations", f"{summary['evaluations']:,}"),
             ("shards, estimated", show_bytes(summary["estimated_shard_bytes"])),
             ("JSON, estimated", show_bytes(summary["estimated_json_bytes"])),
-            (f"GPU-hours at {summary['assumed_gmacs_per_second']:g} GMAC/s", f"{summary['estimated_gpu_hours']:,.1f}"),
+            *_describe_hours(summary),
         ],
     )
+
+
+def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Worker time at the speed that is assumed; where the run chooses the device, also what it would be on CPUs."""
+    speed, cpu_speed = summary["assumed_gmacs_per_second"], summary["assumed_cpu_gmacs_per_second"]
+    hours = summary["estimated_worker_hours"]
+    unit = "worker-hours" if summary["device"] == "cpu" else "GPU-hours"
+    yield f"{unit} at {speed:g} GMAC/s", f"{hours:,.1f}"
+    if cpu_speed is not None:
+        yield f"without GPUs: worker-hours at {cpu_speed:g} GMAC/s", f"{hours * speed / cpu_speed:,.1f}"
 
 
 def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int:

@@ -24,6 +24,7 @@ from pipeline.records import Bundle, Part, Receipt, is_imported
 from pipeline.scheduler import RunTally, Scheduler
 from pipeline.shards import Inventory, MergeReport, ShardStore
 from pipeline.shares import warn_of_shares
+from pipeline.speed import cpu_gmacs, may_turn_out_slow
 from pipeline.work_log import WorkLog
 
 
@@ -246,6 +247,24 @@ def _prepared(
         yield look_ahead(plan, full, inventory), facts, lease
 
 
+def cut_for_cpus(plan: Plan, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
+    """Cut long parts again where a sweep that was planned for GPUs turns out to be computed on CPUs.
+
+    Args:
+        plan: the units.
+        bundles: of parts of them.
+
+    Returns:
+        The same work in parts that CPUs end in time; unchanged where the sweep says how fast workers are.
+    """
+    execution = plan.config.execution
+    if not may_turn_out_slow(execution):
+        return bundles
+    slower = execution.model_copy(update={"gmacs_per_second": cpu_gmacs(execution)})
+    config = plan.config.model_copy(update={"execution": slower})
+    return Plan(config, plan.units, plan.protocols).bundles(part for bundle in bundles for part in bundle.parts)
+
+
 def compute(
     outlook: Outlook,
     bundles: Sequence[Bundle],
@@ -287,6 +306,8 @@ def compute(
             with draining as request, closing(start_executor()) as executor:
                 tracker.watch(metrics=executor.metrics, gpus_per_worker=executor.gpus_per_worker)
                 tracker.write(state="running")  # the first event may be a quarter of an hour away
+                if not executor.gpus_per_worker:
+                    bundles = cut_for_cpus(outlook.plan, bundles)
                 log.write("run_started", f"{len(bundles)} bundles, {len(outlook.missing)} parts")
 
                 def should_drain() -> bool:

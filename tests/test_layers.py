@@ -33,6 +33,7 @@ LAYERS: dict[str, int] = {
         (
             "sweep_yaml",
             "config",
+            "speed",
             "plan",
             "evaluate",
             "shards",
