@@ -165,14 +165,18 @@ def show_plan(summary: Mapping[str, Any]) -> None:
     )
 
 
+def _show_hours(hours: float) -> str:
+    return f"{hours:,.1f}" if hours >= 1 else f"{hours:.2g}"
+
+
 def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Worker time at the speed that is assumed; where the run chooses the device, also what it would be on CPUs."""
     speed, cpu_speed = summary["assumed_gmacs_per_second"], summary["assumed_cpu_gmacs_per_second"]
     hours = summary["estimated_worker_hours"]
-    unit = "worker-hours" if summary["device"] == "cpu" else "GPU-hours"
-    yield f"{unit} at {speed:g} GMAC/s", f"{hours:,.1f}"
+    unit = "GPU-hours" if summary["device"] == "cuda" or cpu_speed is not None else "worker-hours"
+    yield f"{unit} at {speed:g} GMAC/s", _show_hours(hours)
     if cpu_speed is not None:
-        yield f"without GPUs: worker-hours at {cpu_speed:g} GMAC/s", f"{hours * speed / cpu_speed:,.1f}"
+        yield f"without GPUs: worker-hours at {cpu_speed:g} GMAC/s", _show_hours(hours * speed / cpu_speed)
 
 
 def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int:
@@ -254,9 +258,9 @@ def download_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
 
 def show_finding(finding: Finding) -> None:
     """Show something that doctor found, with its fix."""
-    mark = "[green]ok  [/green]" if finding.ok else "[red]fix [/red]"
+    mark = "[red]fix [/red]" if not finding.ok else "[yellow]warn[/yellow]" if finding.warns else "[green]ok  [/green]"
     out.print(mark, f"{finding.what}: {escape(finding.detail)}", highlight=False)
-    if not finding.ok:
+    if not finding.ok or finding.warns:
         out.print(f"     {finding.fix}", markup=False, highlight=False)
 
 

@@ -93,7 +93,8 @@ def test_elsewhere_than_on_a_terminal_a_reading_is_one_line() -> None:
         display.update(IDLE, 30.0)
     first, second = out.getvalue().splitlines()
     assert first == (
-        "1970-01-01T00:00:00Z 1,009/1,010 evaluations (99.9 %); 2.50 evaluations/s, 1:00:00 left by estimated work; 4.00 GPU-hours in finished parts; "
+        "1970-01-01T00:00:00Z 1,009/1,010 evaluations (99.9 %); 2.50 evaluations/s, "
+        "1:00:00 left by estimated work; 4.00 GPU-hours in finished parts; "
         "2 parts failed (1 killed, 1 application); 3 workers died, 5 preempted; "
         "running: driver on node7, process 12, since 2026-11-21T08:00:00+00:00 and 1 share at work; "
         "last sign of life 0:00:03 ago"
