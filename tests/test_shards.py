@@ -130,11 +130,12 @@ def test_results_of_another_checkpoint_are_foreign(store):
     unit, other = make_unit(), make_unit(checkpoint="d" * 64)
     store.commit(make_results(unit))
     store.commit(make_results(other))
-    store.save_protocol(Protocol({"key": "pgd"}, unit.protocol))
+    protocol = Protocol.of({"key": "pgd"})
+    store.save_protocol(protocol)
     inventory = store.inventory()
     assert inventory.foreign({unit.id}) == {other.protocol: 2}
     assert inventory.foreign({unit.id, other.id}) == {}
-    assert inventory.protocol(unit.protocol) == {"key": "pgd"}
+    assert inventory.protocol(protocol.digest) == {"key": "pgd"}
     assert inventory.protocol("unknown") == {}
 
 
@@ -276,7 +277,8 @@ def test_merge_joins_folders(tmp_path):
     a, b = (ShardStore.create(tmp_path / name) for name in "ab")
     units = [make_unit(architecture) for architecture in range(3)]
     a.commit(make_results(units[0]))
-    a.save_protocol(Protocol({"key": "pgd"}, units[0].protocol))
+    protocol = Protocol.of({"key": "pgd"})
+    a.save_protocol(protocol)
     for unit in units[:2]:
         b.commit(make_results(unit))
     b.commit(make_results(units[2], stop=10))
@@ -288,7 +290,7 @@ def test_merge_joins_folders(tmp_path):
     inventory = joined.inventory(verify="all")
     assert all(inventory.missing(unit, DEFAULT) == () for unit in units)
     assert_equal_values(joined.values(units[2], 4.0, inventory, DEFAULT), make_values(units[2], 4.0, 0, 30))
-    assert inventory.protocol(units[0].protocol) == {"key": "pgd"}
+    assert inventory.protocol(protocol.digest) == {"key": "pgd"}
     again = merge([a.root, b.root], tmp_path / "all")
     assert (again.added, again.present) == (0, 5)
 

@@ -62,6 +62,8 @@ def _hold(trial: Trial) -> None:
 
 def _linger(trial: Trial) -> None:
     subprocess.run(["sh", "-c", "sleep 60 >/dev/null 2>&1 &"], env=trial.environment(), check=True)
+    # Until it has become `sleep`, the child goes by the name of the shell.
+    wait_until(lambda: ["sleep", "60"] in [process.cmdline() for process in trial.family()], 60, "the child sleeps")
 
 
 def _neglect(trial: Trial) -> None:
