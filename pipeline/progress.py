@@ -25,7 +25,7 @@ WORKING_STATES = frozenset({"running", "draining"})
 """States of a run that has not ended."""
 
 RATE_SECONDS = 15.0
-"""Age of a run from which its rate is told."""
+"""Time from the first part's begin to the end of the last one from which a run's rate is told."""
 
 
 @dataclass
@@ -68,8 +68,8 @@ class Progress:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the run is old enough for its rate to mean something: the first parts to end are the cheapest."""
-        return self.evaluations_of_this_run > 0 and time.monotonic() - self.started >= RATE_SECONDS
+        """Whether rates are taken over long enough to mean something: the first parts to end are the cheapest."""
+        return self.evaluations_of_this_run > 0 and self.measured_seconds >= RATE_SECONDS
 
     @property
     def seconds_left(self) -> float | None:

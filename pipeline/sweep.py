@@ -160,7 +160,7 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
             what = "; ".join(describe_difference(payload, current[0])) if current else "a key outside this sweep"
         found.append((order.index(key) if key in order else len(order), key, what, count))
     for _, key, what, count in sorted(found):
-        yield f"{count} evaluations of {key} are kept but not used: {what}"
+        yield f"{count:,} evaluations of {key} are kept but not used: {what}"
 
 
 MakeExecutor = Callable[[Plan, Facts], Executor]

@@ -22,7 +22,7 @@ from pipeline.host import HostId
 from pipeline.lease import LEASE_NAME, Holder
 from pipeline.plan import Plan
 from pipeline.plan_file import load_plan
-from pipeline.progress import PROGRESS_FILE, Progress, read_progress
+from pipeline.progress import PROGRESS_FILE, RATE_SECONDS, Progress, read_progress
 from pipeline.shards import ShardStore
 from pipeline.status import StatusReader, SweepStatus
 from pipeline.sweep import Filters, run_sweep
@@ -207,3 +207,10 @@ def test_a_run_in_which_nothing_ends_says_for_how_long(monkeypatch: pytest.Monke
         "9/20 evaluations; 0.05 evaluations/s, 0:01:40 left by estimated work; nothing finished for 0:01:40",
         "9/20 evaluations; 0.05 evaluations/s; nothing finished for 0:01:40",
     ]
+
+
+def test_a_few_cheap_parts_at_the_start_give_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.progress.time.monotonic", lambda: 1500.0)
+    progress = Progress(10, 20, evaluations_of_this_run=5.0, done_macs=1.0, started=1000.0, measured=1000.5)
+    assert not progress.is_settled  # however long the next part takes
+    assert replace(progress, measured=1000.0 + RATE_SECONDS).is_settled
