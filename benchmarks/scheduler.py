@@ -111,7 +111,7 @@ class Observer:
     spans: dict[str, tuple[float, float, int]] = field(default_factory=dict)
     n_received: int = 0
 
-    def observe(self, progress: Progress, event: Event) -> None:
+    def observe(self, progress: Progress, event: Event | None) -> None:
         """Take a receipt into account."""
         del progress
         if not isinstance(event, Receipt):

@@ -27,6 +27,7 @@ from pipeline.config import SweepConfig, load_config
 from pipeline.plan import Plan, assumed_facts, make_plan
 from pipeline.records import Bundle, Part
 from pipeline.scheduler import RunTally, Scheduler
+from pipeline.speed import assumed_gmacs
 
 SWEEP = Path(__file__).parent.parent / "jobs" / "paper.yaml"
 
@@ -123,7 +124,7 @@ class Sweep:
     def __init__(self, config: SweepConfig, seed: int) -> None:
         self._seed = seed
         self._plan = make_plan(config, assumed_facts(config))
-        self.costs = UnitCosts(config, config.execution.gmacs_per_second * 1e9, seed)
+        self.costs = UnitCosts(config, assumed_gmacs(config.execution) * 1e9, seed)
 
     def bundles(self, *, bundle_minutes: float, slice_minutes: float, order: str) -> Sequence[Bundle]:
         """Cut, bundle and order the sweep.

@@ -85,7 +85,7 @@ def plan(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Count a sweep's units and evaluations, estimate bytes and GPU-hours, and check its inputs."""
+    """Count a sweep's units and evaluations, estimate bytes and hours, and check its inputs."""
     from pipeline.config import load_config
     from pipeline.inputs import Inputs, check_taking
     from pipeline.plan import assumed_facts, make_plan
@@ -129,7 +129,10 @@ def run(
         bool, typer.Option("--requeue", help="In a Slurm array: queue the task again if its time limit drained it.")
     ] = False,
 ) -> None:
-    """Evaluate what a sweep still misses, on Ray or in this process; run it again after any interruption."""
+    """Evaluate what a sweep still misses, on Ray or in this process; run it again after any interruption.
+
+    Ctrl-C lets the parts in progress end; once more stops at once. What is finished is kept.
+    """
     from pipeline.config import load_config, select_architectures
     from pipeline.executors import check_device, make_executor
     from pipeline.perturbations import perturbation

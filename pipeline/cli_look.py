@@ -1,5 +1,6 @@
 """The verbs that look and change nothing: `robust201 status`, `logs` and `doctor`."""
 
+import itertools
 import json
 import time
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from pipeline import console, console_status
-from pipeline.errors import ConfigError, EvaluationError
+from pipeline.errors import ConfigError, EvaluationError, RobustError
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
@@ -116,20 +117,23 @@ def doctor(
 ) -> None:
     """Examine the installation and what a sweep needs, with a fix beside each finding."""
     from pipeline.doctor import examine
+    from pipeline.doctor_machines import Finding
 
-    config = None
+    config, unreadable = None, []
     try:
         if sweep:
             from pipeline.config import load_config
 
             config = load_config(sweep)
+    except RobustError as error:  # what is wrong with this machine may be the very reason, such as a variable not set
+        unreadable.append(Finding("sweep", ok=False, detail=f"{sweep}: not readable, so not looked at", fix=str(error)))
     except ImportError as error:
         raise ConfigError(
             f"Reading the sweep failed for {sweep}: expected the packages that this needs, got none ({error}). "
             "See what is missing: robust201 doctor, without a sweep."
         ) from error
     findings = []
-    for finding in examine(config, address=address):
+    for finding in itertools.chain(examine(config, address=address), unreadable):
         findings.append(finding)
         if not as_json:
             console.show_finding(finding)

@@ -116,7 +116,7 @@ class ExecutionSection(Section):
     max_attempts: Annotated[int, Field(ge=1)] = 3
     drain_seconds: Annotated[float, Field(gt=0)] | None = None
     part_minutes: Annotated[float, Field(gt=0)] = 15.0
-    gmacs_per_second: Annotated[float, Field(gt=0)] = 2000.0
+    gmacs_per_second: Annotated[float, Field(gt=0)] | None = None
 
 
 def _fill_empty(value: object) -> object:

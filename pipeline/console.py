@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # each verb imports what it runs; the others need not wait fo
     from pipeline.verifying import Verdict
 
 _LOG_SECONDS = 10.0
+_QUIET_SECONDS = 60.0
 _UNKNOWN_PACE = "rate and time left not yet known"
 
 # NO_COLOR asks for plain text, bold and italics included. Emoji codes would change paths such as a:b:c.
@@ -72,14 +73,14 @@ def show_count(count: float, noun: str) -> str:
 def show_pace(evaluations_per_second: float | None, seconds_left: float | None) -> str:
     """Render rate and time left, as far as they are known; empty where neither is."""
     pace = [] if evaluations_per_second is None else [f"{evaluations_per_second:.2f} evaluations/s"]
-    pace += [] if seconds_left is None else [f"{show_duration(seconds_left)} left"]
+    pace += [] if seconds_left is None else [f"{show_duration(seconds_left)} left by estimated work"]
     return ", ".join(pace)
 
 
 def show_outlook(outlook: Outlook) -> None:
     """Say what is done, what is missing and what cannot be used, before a run begins."""
     total = outlook.plan.n_evaluations
-    imported = f" ({outlook.imported} of them imported)" if outlook.plan.config.take_imported else ""
+    imported = f" ({outlook.imported:,} of them imported)" if outlook.plan.config.take_imported else ""
     say(
         f"Planned {show_count(total, 'evaluation')} in {show_count(len(outlook.plan.units), 'unit')}: "
         f"{outlook.done:,} done{imported}, {total - outlook.done:,} missing."
@@ -112,8 +113,8 @@ class RunDisplay:
         with self._live:
             yield self
 
-    def update(self, progress: SweepProgress, event: Event) -> None:
-        """Show an event; a new failure and a worker's death get a line of their own."""
+    def update(self, progress: SweepProgress, event: Event | None) -> None:
+        """Show an event; a new failure and a worker's death get a line of their own, and so does a long silence."""
         from pipeline.executors.base import BundleLost, WorkerLost
         from pipeline.records import UnitFailure
 
@@ -124,12 +125,14 @@ class RunDisplay:
             say(f"worker {'preempted' if event.preempted else 'lost'}: {event.reason}; retrying")
         known = progress.is_settled
         pace = show_pace(progress.evaluations_per_second, progress.seconds_left) if known else _UNKNOWN_PACE
+        if progress.quiet_seconds >= _QUIET_SECONDS:
+            pace += f"; nothing finished for {show_duration(progress.quiet_seconds)}"
         done, total = progress.done_evaluations, progress.total_evaluations
         if not self._live.disable:
             if self._task is None:
                 self._task = self._live.add_task("Evaluating", total=total, pace=pace)
             self._live.update(self._task, completed=done, pace=pace)
-        elif time.monotonic() - self._last_log >= _LOG_SECONDS:
+        elif time.monotonic() - self._last_log >= (_LOG_SECONDS if event else _QUIET_SECONDS):
             self._last_log = time.monotonic()
             say(f"{done:,}/{total:,} evaluations; {pace}")
 
@@ -157,9 +160,23 @@ def show_plan(summary: Mapping[str, Any]) -> None:
             ("evaluations", f"{summary['evaluations']:,}"),
             ("shards, estimated", show_bytes(summary["estimated_shard_bytes"])),
             ("JSON, estimated", show_bytes(summary["estimated_json_bytes"])),
-            (f"GPU-hours at {summary['assumed_gmacs_per_second']:g} GMAC/s", f"{summary['estimated_gpu_hours']:,.1f}"),
+            *_describe_hours(summary),
         ],
     )
+
+
+def _show_hours(hours: float) -> str:
+    return f"{hours:,.1f}" if hours >= 1 else f"{hours:.2g}"
+
+
+def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Worker time at the speed that is assumed; where the run chooses the device, also what it would be on CPUs."""
+    speed, cpu_speed = summary["assumed_gmacs_per_second"], summary["assumed_cpu_gmacs_per_second"]
+    hours = summary["estimated_worker_hours"]
+    unit = "GPU-hours" if summary["device"] == "cuda" or cpu_speed is not None else "worker-hours"
+    yield f"{unit} at {speed:g} GMAC/s", _show_hours(hours)
+    if cpu_speed is not None:
+        yield f"without GPUs: worker-hours at {cpu_speed:g} GMAC/s", _show_hours(hours * speed / cpu_speed)
 
 
 def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int:
@@ -241,9 +258,9 @@ def download_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
 
 def show_finding(finding: Finding) -> None:
     """Show something that doctor found, with its fix."""
-    mark = "[green]ok  [/green]" if finding.ok else "[red]fix [/red]"
+    mark = "[red]fix [/red]" if not finding.ok else "[yellow]warn[/yellow]" if finding.warns else "[green]ok  [/green]"
     out.print(mark, f"{finding.what}: {escape(finding.detail)}", highlight=False)
-    if not finding.ok:
+    if not finding.ok or finding.warns:
         out.print(f"     {finding.fix}", markup=False, highlight=False)
 
 

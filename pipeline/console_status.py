@@ -22,6 +22,11 @@ _SHOWN_FAILURES = 3
 _ALL = "all"
 _FRAME_LINES = 7
 """Lines of a live table beside those of the keys, and one for the cursor."""
+_SILENT = "the last driver fell silent: it died, or its machine is out of reach"
+_ENDINGS = {
+    "died": "the last driver died: its process is gone, and what it finished is kept",
+    **dict.fromkeys(("running", "draining"), _SILENT),
+}
 _LEVEL_STYLES = {"warning": "yellow", "error": "red", "critical": "red"}
 _FIRST_FIELDS = ("time", "level", "worker", "host", "pid", "event", "message", "unit", "label", "traceback")
 
@@ -43,18 +48,23 @@ def _show_workers(state: SweepStatus) -> str:
     who = [f"driver on {state.driver}"] if state.driver else []
     if state.shares:
         who.append(f"{console.show_count(len(state.shares), 'share')} at work")
-    ended = f" (the last driver: {state.state})" if state.state not in {None, "running"} else ""
+    ended = "" if state.state is None else f" ({_ENDINGS.get(state.state, f'the last driver: {state.state}')})"
     sign = ""
     if state.last_sign_of_life is not None:
         sign = f"; last sign of life {console.show_duration(state.last_sign_of_life)} ago"
-    return ("running: " + " and ".join(who) if who else f"nobody at work{ended}") + sign
+    parts = ""
+    if who and state.parts_underway:
+        n_parts = console.show_count(len(state.parts_underway), "part")
+        parts = f"; {n_parts} in progress, the longest for {console.show_duration(max(state.parts_underway))}"
+    how = "draining" if state.driver and state.state == "draining" else "running"
+    return (f"{how}: {' and '.join(who)}" if who else f"nobody at work{ended}") + sign + parts
 
 
 def _show_pace(state: SweepStatus) -> str:
     """Rate and time left, which only somebody at work has, as far as they are known; and the cost."""
     is_moving = state.running and not state.complete
     pace = console.show_pace(state.evaluations_per_second, state.seconds_left) if is_moving else ""
-    cost = f"{state.cost.hours:,.2f} {state.cost.unit} so far"
+    cost = f"{state.cost.hours:,.2f} {state.cost.unit} in finished parts"
     return f"{pace}; {cost}" if pace else cost
 
 
@@ -62,14 +72,15 @@ def show_status(state: SweepStatus) -> None:
     """Show done and total by dataset and key, who is at work, rate, time left, cost and failures."""
     out = console.out
     rows = [
-        (f"{key.dataset} {key.key}", str(key.done), str(key.total), _percent(key.done, key.total)) for key in state.keys
+        (f"{key.dataset} {key.key}", f"{key.done:,}", f"{key.total:,}", _percent(key.done, key.total))
+        for key in state.keys
     ]
-    rows.append(("all", str(state.done), str(state.total), _percent(state.done, state.total)))
+    rows.append(("all", f"{state.done:,}", f"{state.total:,}", _percent(state.done, state.total)))
     console.show_table(f"Sweep {state.name}", ("", "done", "of", ""), rows)
     for line in (_show_workers(state), _show_pace(state), _count_failures(state)):
         out.print(line, markup=False, highlight=False)
     if state.imported:
-        out.print(f"{state.imported} of the evaluations done were imported, not computed")
+        out.print(f"{state.imported:,} of the evaluations done were imported, not computed")
     if state.stale:
         stale = console.show_count(state.stale, "evaluation")
         belong, are = ("belongs", "is") if state.stale == 1 else ("belong", "are")
@@ -126,7 +137,7 @@ def status_line(state: SweepStatus, now: float) -> str:
     """
     from pipeline.status import show_time
 
-    done = f"{state.done}/{state.total} evaluations ({_percent(state.done, state.total)})"
+    done = f"{state.done:,}/{state.total:,} evaluations ({_percent(state.done, state.total)})"
     return f"{show_time(now)} {done}; {_show_pace(state)}; {_count_failures(state)}; {_show_workers(state)}"
 
 

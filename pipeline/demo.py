@@ -51,7 +51,7 @@ def run_demo(
     out: Path,
     *,
     on_outlook: Callable[[Outlook], None],
-    on_progress: Callable[[Progress, Event], None],
+    on_progress: Callable[[Progress, Event | None], None],
     say: Callable[[str], None],
 ) -> DemoOutcome:
     """Run the demo's sweep, or what is left of it, then export and draw it.
@@ -59,7 +59,7 @@ def run_demo(
     Args:
         out: folder for everything.
         on_outlook: told what is done and what is missing.
-        on_progress: told after each event.
+        on_progress: told after each event, and without one now and then.
         say: told of steps.
 
     Returns:

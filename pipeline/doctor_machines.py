@@ -40,12 +40,14 @@ class Finding:
         ok: whether it is as it should be.
         detail: what was found.
         fix: what to do where it is not.
+        warns: whether it is well to follow `fix` all the same; `doctor` still ends well.
     """
 
     what: str
     ok: bool
     detail: str
     fix: str = _WITHOUT_FIX
+    warns: bool = False
 
 
 def examine_gpus() -> Finding:
@@ -176,8 +178,7 @@ def _examine_token(token: str | None, *, is_needed: bool) -> Finding:
         return Finding("token", ok=True, detail=f"{path}, mode {mode:04o}")
     fix = f"Let nobody else read it: chmod 600 {path}"
     # Without a cluster the token opens nothing, so that the line warns and doctor still ends well.
-    detail = f"{path}, mode {mode:04o}" + ("" if is_needed else f"; others can read it: chmod 600 {path}")
-    return Finding("token", not is_needed, detail, fix)
+    return Finding("token", not is_needed, f"{path}, mode {mode:04o}: others can read it", fix, warns=not is_needed)
 
 
 def _examine_head(access: Access) -> Iterator[Finding]:

@@ -66,4 +66,5 @@ def _describe(error: Exception) -> tuple[str, int]:
     usage: Any = error  # what click says of a command line
     command = usage.ctx.command_path if usage.ctx else "robust201"
     what = usage.format_message().rstrip(".")
-    return f"Reading the command line failed for {command}: {what}. See: {command} --help", InputError.exit_code
+    stop = "" if what.endswith("?") else "."  # a question of click's is a sentence already
+    return f"Reading the command line failed for {command}: {what}{stop} See: {command} --help", InputError.exit_code

@@ -151,14 +151,16 @@ class Inputs:
         )
 
     def _progress_of(self, what: str) -> Callable[[int, int], None]:
-        """Tell of a step when it begins to count, and now and then after that."""
+        """Tell of a step when it begins to count, now and then after that, and when it has ended."""
         told = -_TELL_SECONDS
 
         def tell(done: int, total: int) -> None:
             nonlocal told
-            if time.monotonic() - told >= _TELL_SECONDS:
+            if done >= total:
+                self._say(f"{what}: all {total:,} done")
+            elif time.monotonic() - told >= _TELL_SECONDS:
                 told = time.monotonic()
-                self._say(f"{what}: {done} of {total}")
+                self._say(f"{what}: {done:,} of {total:,} so far")
 
         return tell
 

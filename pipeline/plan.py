@@ -15,6 +15,7 @@ from pipeline.files import bundled_name
 from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS, Parameters
 from pipeline.records import Bundle, Part, Protocol, Unit, unit_id
 from pipeline.spaces import nasbench201
+from pipeline.speed import assumed_gmacs, cpu_gmacs, may_turn_out_slow
 
 # Sizes of the trial in docs/cifar10-trial.md (10 classes, uncompacted): a confusion count takes .8 bytes of Parquet and
 # 3.3 of JSON, a mean confidence 6.1 and 21.7, the rest of a row with its share of the footer 670. At 100 classes it is
@@ -211,8 +212,8 @@ class Plan:
         }
 
     def seconds(self, part: Part) -> float:
-        """Estimate a part's time on one worker from `execution.gmacs_per_second`."""
-        return self.macs(part) / (self.config.execution.gmacs_per_second * 1e9)
+        """Estimate a part's time on one worker (see `pipeline.speed.assumed_gmacs`)."""
+        return self.macs(part) / (assumed_gmacs(self.config.execution) * 1e9)
 
     def split(self, part: Part) -> tuple[Part, ...]:
         """Cut a part that would take longer than `execution.part_minutes`: first by strength, then by image range.
@@ -273,6 +274,7 @@ class Plan:
                 _SHARD_BYTES_PER_ROW + counts * _SHARD_BYTES_PER_COUNT + means * _SHARD_BYTES_PER_MEAN
             )
             json_bytes += n_rows * (counts * _JSON_BYTES_PER_COUNT + means * _JSON_BYTES_PER_MEAN)
+        execution = self.config.execution
         seconds = sum(self.seconds(Part(unit, unit.strengths, 0, unit.n_images)) for unit in self.units)
         return {
             "name": self.config.name,
@@ -282,8 +284,10 @@ class Plan:
             "evaluated_images": sum(len(unit.strengths) * unit.n_images for unit in self.units),
             "estimated_shard_bytes": shard_bytes,
             "estimated_json_bytes": json_bytes,
-            "estimated_gpu_hours": seconds / 3600,
-            "assumed_gmacs_per_second": self.config.execution.gmacs_per_second,
+            "device": execution.device,
+            "estimated_worker_hours": seconds / 3600,
+            "assumed_gmacs_per_second": assumed_gmacs(execution),
+            "assumed_cpu_gmacs_per_second": cpu_gmacs(execution) if may_turn_out_slow(execution) else None,
             "units_by_dataset_and_key": {
                 dataset: {key: rows[dataset, key] for key in self.keys(dataset) if (dataset, key) in rows}
                 for dataset in self.datasets

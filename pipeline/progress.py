@@ -1,6 +1,7 @@
 """How far a run is: from its events to a rate, an estimate of the time left, files for people, metrics and logs."""
 
 import json
+import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection
@@ -20,8 +21,11 @@ PROGRESS_FILE = "progress.json"
 FAILURES_FILE = "failures.jsonl"
 _PROGRESS_SECONDS = 2.0
 
+WORKING_STATES = frozenset({"running", "draining"})
+"""States of a run that has not ended."""
+
 RATE_SECONDS = 15.0
-"""Age of a run from which its rate is told."""
+"""Time from the first part's begin to the end of the last one from which a run's rate is told."""
 
 
 @dataclass
@@ -37,6 +41,8 @@ class Progress:
         done_macs: estimated work done since the run began.
         evaluations_of_this_run: evaluations computed since then, slices counted by their share of the images.
         started: monotonic seconds when the first part began.
+        measured: monotonic seconds when something was last finished, which is when rates are taken; None for now.
+        began: seconds since 1970 when the run began.
     """
 
     total_units: int
@@ -47,18 +53,33 @@ class Progress:
     done_macs: float = 0.0
     evaluations_of_this_run: float = 0.0
     started: float = field(default_factory=time.monotonic)
+    measured: float | None = None
+    began: float = field(default_factory=time.time)
+
+    @property
+    def quiet_seconds(self) -> float:
+        """Seconds since something was last finished."""
+        return 0.0 if self.measured is None else max(0.0, time.monotonic() - self.measured)
+
+    @property
+    def measured_seconds(self) -> float:
+        """Time that rates are taken over, in seconds: from the first part's begin to the last that was finished."""
+        return max((time.monotonic() if self.measured is None else self.measured) - self.started, 1e-9)
 
     @property
     def is_settled(self) -> bool:
-        """Whether the run is old enough for its rate to mean something: the first parts to end are the cheapest."""
-        return self.evaluations_of_this_run > 0 and time.monotonic() - self.started >= RATE_SECONDS
+        """Whether rates are taken over long enough to mean something: the first parts to end are the cheapest."""
+        return self.evaluations_of_this_run > 0 and self.measured_seconds >= RATE_SECONDS
 
     @property
     def seconds_left(self) -> float | None:
-        """Estimated seconds to the end at the rate so far; None before anything is done."""
+        """Estimated seconds to the end, by work at the rate so far; None before anything is done, or past that time."""
+        if not self.remaining_macs:
+            return 0.0
         if not self.done_macs:
-            return None if self.remaining_macs else 0.0
-        return self.remaining_macs * (time.monotonic() - self.started) / self.done_macs
+            return None
+        left = self.remaining_macs * self.measured_seconds / self.done_macs - self.quiet_seconds
+        return left if left > 0 else None
 
     @property
     def done_evaluations(self) -> int:
@@ -67,13 +88,13 @@ class Progress:
 
     @property
     def evaluations_per_second(self) -> float:
-        """Evaluations computed a second since the run began."""
-        return self.evaluations_of_this_run / max(time.monotonic() - self.started, 1e-9)
+        """Evaluations computed a second, up to the last one."""
+        return self.evaluations_of_this_run / self.measured_seconds
 
     @property
     def macs_per_second(self) -> float:
-        """Multiply-accumulates a second since the run began."""
-        return self.done_macs / max(time.monotonic() - self.started, 1e-9)
+        """Multiply-accumulates a second, up to the last part that was finished."""
+        return self.done_macs / self.measured_seconds
 
 
 def read_progress(folder: Path) -> dict[str, Any]:
@@ -112,6 +133,9 @@ class Tracker:
             self._open[part.unit.id] += len(part.strengths) * (part.stop - part.start)
         self._folder = folder
         self._last_write = 0.0
+        self._is_stale = False
+        self._state = "running"
+        self._writing = threading.RLock()
         self.progress = Progress(len(plan.units), plan.n_evaluations)
         self.progress.done_units = len(plan.units) - len(self._units)
         self.progress.evaluations_before = done
@@ -140,8 +164,19 @@ class Tracker:
                 self._lose(event.preempted, event.reason, list(units.values()))
             case WorkerLost():
                 self._lose(event.preempted, event.reason, [])
-        if time.monotonic() - self._last_write >= _PROGRESS_SECONDS:
-            self.write(state="running")
+        self._is_stale = True
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what the file does not say yet, unless it was written a moment ago; called again and again."""
+        if self._is_stale and time.monotonic() - self._last_write >= _PROGRESS_SECONDS:
+            self.write()
+
+    def note_draining(self) -> None:
+        """Let the file say that the run drains; may be called by another thread."""
+        with self._writing:
+            if self._state == "running":
+                self.write(state="draining")
 
     def _receive(self, receipt: Receipt) -> None:
         unit = self._units.get(receipt.unit_id)
@@ -149,6 +184,7 @@ class Tracker:
             return
         if not self.progress.done_macs:
             self.progress.started = time.monotonic() - receipt.seconds  # starting workers is not part of the rate
+        self.progress.measured = time.monotonic()
         macs = self._plan.macs(Part(unit, receipt.strengths, receipt.start, receipt.stop))
         self.progress.done_macs += macs
         self.progress.remaining_macs = max(0.0, self.progress.remaining_macs - macs)
@@ -188,18 +224,31 @@ class Tracker:
         with (self._folder / FAILURES_FILE).open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line) + "\n")
 
-    def write(self, *, state: str) -> None:
-        """Write progress.json: ``running``, ``stopped``, ``drained`` or ``finished``."""
-        self._last_write = time.monotonic()
+    def write(self, *, state: str | None = None) -> None:
+        """Write progress.json.
+
+        Args:
+            state: ``running``, ``draining``, ``stopped``, ``drained`` or ``finished``; the last one where None.
+        """
+        with self._writing:
+            self._state = state or self._state
+            self._last_write, self._is_stale = time.monotonic(), False
+            write_text(self._folder / PROGRESS_FILE, json.dumps(self._payload(self._state)))
+
+    def _payload(self, state: str) -> dict[str, Any]:
         progress = self.progress
-        known = progress.is_settled or state != "running"
+        known = progress.is_settled or state not in WORKING_STATES
         for (dataset, key), n_missing in self._missing.items():
             self._metrics.record("robust201_missing_evaluations", max(0.0, n_missing), dataset=dataset, key=key)
         if known and progress.seconds_left is not None:
             self._metrics.record("robust201_seconds_left", progress.seconds_left)
-        payload = {
+        now = time.time()
+        return {
             "state": state,
-            "updated": time.time(),
+            "updated": now,
+            "began": progress.began,
+            "measured": now - progress.quiet_seconds,
+            "measured_seconds": progress.measured_seconds,
             "done_units": progress.done_units,
             "total_units": progress.total_units,
             "done_evaluations": progress.done_evaluations,
@@ -211,4 +260,3 @@ class Tracker:
             "deaths": self._tally.deaths,
             "preemptions": self._tally.preemptions,
         }
-        write_text(self._folder / PROGRESS_FILE, json.dumps(payload))

@@ -37,7 +37,7 @@ def run_share(
     *,
     filters: Filters = EVERYTHING,
     on_outlook: Callable[[Outlook], None] = lambda _outlook: None,
-    on_progress: Callable[[Progress, Event], None] = lambda _progress, _event: None,
+    on_progress: Callable[[Progress, Event | None], None] = lambda _progress, _event: None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> RunTally:
     """Compute what is missing of one share of a sweep.
@@ -52,7 +52,7 @@ def run_share(
         make_executor: starts the executor; called only if something is missing.
         filters: what to narrow the sweep to before it is divided.
         on_outlook: told what is there and what is missing of the share, before anything is computed.
-        on_progress: told after each event.
+        on_progress: told after each event, and without one now and then.
         say: told of what else there is to know.
 
     Returns:

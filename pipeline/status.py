@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.adoption import read_inventory
+from pipeline.host import HostId
 from pipeline.lease import LEASE_NAME, Holder
 from pipeline.plan import Plan
-from pipeline.progress import FAILURES_FILE, PROGRESS_FILE, read_progress
+from pipeline.progress import FAILURES_FILE, PROGRESS_FILE, WORKING_STATES, read_progress
 from pipeline.records import Unit
 from pipeline.shards import Inventory, ShardStore
 from pipeline.shares import is_at_work, share_folders
+from pipeline.underway import estimate_pace, find_underway
 
 _STALE_SECONDS = 30.0
 _FAILURE_FIELDS = {"unit", "label", "strengths", "kind", "message"}
@@ -55,17 +57,20 @@ class SweepStatus:
         damaged: shards that cannot be read.
         stale: evaluations in the folder that the plan does not use.
         driver: host, process and start of the driver that holds the lease and gave a sign of life within the last half
-            minute, or None.
+            minute, or None. One whose process has ended on this machine is none at once.
         shares: shares that gave one, such as ``3-of-64``.
-        state: how the last driver ended, or ``running``; None before the first.
+        state: how the last driver ended, or ``running``, or ``draining`` after a signal; ``died`` where it left its
+            lease and its process is gone; None before the first.
         last_sign_of_life: seconds since a driver or share gave the last one, or None.
         deaths: workers that died under a bundle, in the last run and the last of every share.
         preemptions: workers whose machine was taken away, likewise.
-        evaluations_per_second: rate of those at work, or of the last run; None before it is known.
-        seconds_left: estimate of the time left at the rate of those at work, or None.
+        evaluations_per_second: rate of those at work, or of the last run; None before it is known. It falls while
+            nothing is finished.
+        seconds_left: time left by estimated work (see `pipeline.underway.estimate_pace`), or None.
         worker_seconds: time spent on the evaluations that are there.
         cost: the same as people pay for it.
         imported: evaluations among those done that were imported, not computed.
+        parts_underway: for how many seconds each part in progress has been computed, the longest first, as logs say.
     """
 
     name: str
@@ -84,6 +89,7 @@ class SweepStatus:
     worker_seconds: float
     cost: Cost
     imported: int = 0
+    parts_underway: tuple[float, ...] = ()
 
     @property
     def done(self) -> int:
@@ -125,6 +131,8 @@ class SweepStatus:
             "seconds_since_last_sign_of_life": self.last_sign_of_life,
             "evaluations_per_second": self.evaluations_per_second,
             "seconds_left": self.seconds_left,
+            "parts_in_progress": len(self.parts_underway),
+            "seconds_of_longest_part": max(self.parts_underway, default=None),
             "worker_seconds": self.worker_seconds,
             "cost": {"hours": self.cost.hours, "unit": self.cost.unit},
             "stale_evaluations": self.stale,
@@ -162,11 +170,13 @@ class StatusReader:
     Args:
         plan: the sweep's plan (see `pipeline.plan_file.load_plan`).
         clock: seconds since 1970, as the file server has them.
+        host_id: where this process runs; found out where None.
     """
 
-    def __init__(self, plan: Plan, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, plan: Plan, *, clock: Callable[[], float] = time.time, host_id: HostId | None = None) -> None:
         self._plan = plan
         self._clock = clock
+        self._host_id = host_id or HostId.of_this_process()
         self._units = {unit.id: unit for unit in plan.units}
         self._total: Counter[tuple[str, str]] = Counter()
         for unit in plan.units:
@@ -190,10 +200,17 @@ class StatusReader:
         # beats all the while.
         # A clock that was set back leaves times in the future, which are no sign of life either.
         now, signs = self._clock(), (driver.get("updated", 0.0), _modified(results / LEASE_NAME))
-        is_driving = driver.get("state") == "running" and min(abs(now - sign) for sign in signs) < _STALE_SECONDS
+        holder = _read_holder(results)
+        has_died = holder is not None and holder.is_dead_for(self._host_id) is True
+        has_sign = min(abs(now - sign) for sign in signs) < _STALE_SECONDS
+        is_driving = driver.get("state") in WORKING_STATES and has_sign and not has_died
         working = [driver] * is_driving + [all_shares[folder] for folder in at_work]
         latest = max([*signs, *(_last_sign(folder) for folder in folders)])
         runs = [driver, *all_shares.values()]
+        began = min((run.get("began", now) for run in working), default=now)
+        underway = find_underway(results, self._units, since=began) if working else ()
+        work_underway = sum(plan.macs(one.part) for one in underway)
+        pace = estimate_pace(working, now, work_left=count.macs_left, work_underway=work_underway)
         return SweepStatus(
             name=plan.config.name,
             keys=tuple(
@@ -204,17 +221,18 @@ class StatusReader:
             failures=tuple(self._open_failures(inventory)),
             damaged=tuple(inventory.damaged),
             stale=count.stale,
-            driver=_describe_driver(results) if is_driving else None,
+            driver=_describe_driver(holder) if is_driving else None,
             shares=tuple(folder.name for folder in at_work),
-            state=driver.get("state"),
+            state="died" if has_died else driver.get("state"),
             last_sign_of_life=max(0.0, now - latest) if latest else None,
             deaths=sum(run.get("deaths", 0) for run in runs),
             preemptions=sum(run.get("preemptions", 0) for run in runs),
-            evaluations_per_second=_sum_rates(working or [driver], "evaluations_per_second"),
-            seconds_left=_estimate(count.macs_left, _sum_rates(working, "macs_per_second")),
+            evaluations_per_second=pace.evaluations_per_second if working else driver.get("evaluations_per_second"),
+            seconds_left=pace.seconds_left,
             worker_seconds=inventory.seconds,
             cost=self._cost(inventory.seconds, runs),
             imported=count.imported,
+            parts_underway=tuple(sorted((max(0.0, now - one.since) for one in underway), reverse=True)),
         )
 
     def _count_evaluations(self, inventory: Inventory, before: _Count | None) -> _Count:
@@ -307,11 +325,14 @@ def watch_status(plan: Plan, store: ShardStore) -> Callable[[], SweepStatus]:
     return read
 
 
-def _describe_driver(results: Path) -> str:
+def _read_holder(results: Path) -> Holder | None:
     try:
-        holder = Holder.read(results / LEASE_NAME)
+        return Holder.read(results / LEASE_NAME)
     except FileNotFoundError:
-        holder = None
+        return None
+
+
+def _describe_driver(holder: Holder | None) -> str:
     return "unknown" if holder is None else f"{holder.host_id.host}, process {holder.pid}, since {holder.since}"
 
 
@@ -324,18 +345,6 @@ def _modified(path: Path) -> float:
 
 def _last_sign(share: Path) -> float:
     return max(_modified(share / "alive"), _modified(share / PROGRESS_FILE))
-
-
-def _sum_rates(runs: list[dict[str, Any]], name: str) -> float | None:
-    """Sum of a rate over the runs that know it; None where none does."""
-    known = [run[name] for run in runs if run.get(name) is not None]
-    return float(sum(known)) if known else None
-
-
-def _estimate(work: float, rate: float | None) -> float | None:
-    if not work:
-        return 0.0
-    return work / rate if rate else None
 
 
 def show_time(seconds: float) -> str:

@@ -24,6 +24,7 @@ from pipeline.records import Bundle, Part, Receipt, is_imported
 from pipeline.scheduler import RunTally, Scheduler
 from pipeline.shards import Inventory, MergeReport, ShardStore
 from pipeline.shares import warn_of_shares
+from pipeline.speed import cpu_gmacs, may_turn_out_slow
 from pipeline.work_log import WorkLog
 
 
@@ -159,7 +160,7 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
             what = "; ".join(describe_difference(payload, current[0])) if current else "a key outside this sweep"
         found.append((order.index(key) if key in order else len(order), key, what, count))
     for _, key, what, count in sorted(found):
-        yield f"{count} evaluations of {key} are kept but not used: {what}"
+        yield f"{count:,} evaluations of {key} are kept but not used: {what}"
 
 
 MakeExecutor = Callable[[Plan, Facts], Executor]
@@ -171,7 +172,7 @@ def run_sweep(
     *,
     filters: Filters = EVERYTHING,
     on_outlook: Callable[[Outlook], None] = lambda _outlook: None,
-    on_progress: Callable[[Progress, Event], None] = lambda _progress, _event: None,
+    on_progress: Callable[[Progress, Event | None], None] = lambda _progress, _event: None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> RunTally:
     """Compute what a sweep still misses.
@@ -181,7 +182,7 @@ def run_sweep(
         make_executor: starts the executor; called only if something is missing.
         filters: what to narrow this run to.
         on_outlook: told what is there and what is missing, before anything is computed.
-        on_progress: told after each event.
+        on_progress: told after each event, and without one now and then.
         say: told of steps that take long.
 
     Returns:
@@ -246,13 +247,31 @@ def _prepared(
         yield look_ahead(plan, full, inventory), facts, lease
 
 
+def cut_for_cpus(plan: Plan, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
+    """Cut long parts again where a sweep that was planned for GPUs turns out to be computed on CPUs.
+
+    Args:
+        plan: the units.
+        bundles: of parts of them.
+
+    Returns:
+        The same work in parts that CPUs end in time; unchanged where the sweep says how fast workers are.
+    """
+    execution = plan.config.execution
+    if not may_turn_out_slow(execution):
+        return bundles
+    slower = execution.model_copy(update={"gmacs_per_second": cpu_gmacs(execution)})
+    config = plan.config.model_copy(update={"execution": slower})
+    return Plan(config, plan.units, plan.protocols).bundles(part for bundle in bundles for part in bundle.parts)
+
+
 def compute(
     outlook: Outlook,
     bundles: Sequence[Bundle],
     start_executor: Callable[[], Executor],
     *,
     folder: Path,
-    on_progress: Callable[[Progress, Event], None],
+    on_progress: Callable[[Progress, Event | None], None],
     check: Callable[[], None] = lambda: None,
     say: Callable[[str], None],
 ) -> RunTally:
@@ -263,7 +282,7 @@ def compute(
         bundles: the missing parts.
         start_executor: starts where they are computed; called only if there are any.
         folder: where progress.json and failures.jsonl go.
-        on_progress: told after each event.
+        on_progress: told after each event, and without one now and then.
         check: called now and then; raises where the run must stop.
         say: told of a signal.
     """
@@ -278,14 +297,23 @@ def compute(
     try:
         if bundles:
             execution = outlook.plan.config.execution
-            draining = draining_on_signals(say, execution.drain_seconds)
+
+            def tell_of_draining(line: str) -> None:
+                tracker.note_draining()
+                say(line)
+
+            draining = draining_on_signals(tell_of_draining, execution.drain_seconds)
             with draining as request, closing(start_executor()) as executor:
                 tracker.watch(metrics=executor.metrics, gpus_per_worker=executor.gpus_per_worker)
                 tracker.write(state="running")  # the first event may be a quarter of an hour away
+                if not executor.gpus_per_worker:
+                    bundles = cut_for_cpus(outlook.plan, bundles)
                 log.write("run_started", f"{len(bundles)} bundles, {len(outlook.missing)} parts")
 
                 def should_drain() -> bool:
                     check()
+                    tracker.flush()
+                    on_progress(tracker.progress, None)
                     return request()
 
                 def find_committed(parts: Sequence[Part]) -> Sequence[Receipt]:

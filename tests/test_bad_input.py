@@ -115,8 +115,10 @@ def test_a_file_that_is_no_sweep(robust201: RunCommand, tmp_path: Path, content:
         path.mkdir()
     else:
         path.write_bytes(content)
-    for verb in ("run", "plan", "doctor"):
+    for verb in ("run", "plan"):
         assert hint in robust201(verb, path).refusal(2)
+    examined = robust201("doctor", path)  # which looks at the rest all the same
+    assert (examined.code, hint in examined.out) == (2, True)
 
 
 @pytest.mark.parametrize(

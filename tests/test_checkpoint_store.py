@@ -94,8 +94,19 @@ def test_find_prefers_200_epochs_and_seed_777(tmp_path: Path) -> None:
         choose(3, epochs=90, seed=1)
     with pytest.raises(CheckpointError, match=r"#3 cifar100 .*got only weights on cifar10"):
         CheckpointStore(tmp_path).find(3, "cifar100")
-    with pytest.raises(CheckpointError, match=r"#4 cifar10 .*expected a checkpoint, got weights of 2 other networks"):
+    with pytest.raises(
+        CheckpointError, match=r"#4 cifar10 .*got weights of 2 other networks \(#3, #21\)\. Name networks"
+    ):
         choose(4)
+    with pytest.raises(CheckpointError, match=r"#4 cifar100 .*got none on this dataset\. Import them"):
+        CheckpointStore(tmp_path).find(4, "cifar100")
+
+
+@pytest.mark.parametrize(("count", "end"), [(1, "1 other network (#7)"), (20, "#26)"), (21, "#26, …)")])
+def test_up_to_twenty_networks_that_are_there_instead_are_named(count: int, end: str) -> None:
+    from pipeline.checkpoints.store import _describe_networks
+
+    assert _describe_networks(range(7, 7 + count)).endswith(end)
 
 
 def test_missing_store_and_file_are_named(tmp_path: Path) -> None:

@@ -94,7 +94,8 @@ def test_version(robust201: RunCommand) -> None:
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (["rnu"], "Did you mean 'run'"),
+        (["rnu"], "Did you mean 'run'? See: robust201"),
+        (["plto"], "'plot'? See: robust201"),
         (["run"], "Missing argument"),
         (["run", "a.yaml", "b.yaml"], "b.yaml"),
         (["run", "a.yaml", "--key", "pgd"], "--key"),

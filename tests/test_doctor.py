@@ -15,6 +15,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from pipeline import console
 from pipeline.doctor import examine
 from pipeline.doctor_machines import Finding, examine_clock, examine_cluster, examine_device, examine_gpus
 from pipeline.errors import StorageError
@@ -134,9 +135,32 @@ def test_a_token_that_others_may_read_is_told(head: SimpleNamespace) -> None:
     head.token_file.chmod(0o644)
     assert "chmod 600" in wrong_with(head)["token"].fix
     alone = next(iter(examine_cluster(None, None)))  # without a cluster it opens nothing: told, and all is well
-    assert (alone.ok, "others can read it: chmod 600" in alone.detail) == (True, True)
+    assert (alone.ok, alone.warns, "others can read it" in alone.detail, "chmod 600" in alone.fix) == (True,) * 4
     head.token_file.chmod(0o600)
-    assert "others can" not in next(iter(examine_cluster(None, None))).detail
+    safe = next(iter(examine_cluster(None, None)))
+    assert (safe.ok, safe.warns, "others can" in safe.detail) == (True, False, False)
+
+
+def test_a_warning_has_a_mark_of_its_own_and_its_fix(capsys: pytest.CaptureFixture[str]) -> None:
+    console.show_finding(Finding("token", ok=True, detail="mode 0644", fix="chmod 600", warns=True))
+    console.show_finding(Finding("clock", ok=True, detail="0 s", fix="Let both synchronise."))
+    assert capsys.readouterr().out == "warn token: mode 0644\n     chmod 600\nok   clock: 0 s\n"
+
+
+@pytest.mark.parametrize("content", [None, "name: a\nresults: ${UNSET_IN_THIS_TEST}/runs\n"])
+def test_a_sweep_that_cannot_be_read_hides_nothing_else(
+    robust201: RunCommand, tmp_path: Path, content: str | None
+) -> None:
+    sweep = tmp_path / "sweep.yaml"
+    if content is not None:
+        sweep.write_text(content)
+    ended = robust201("doctor", sweep, "--json")
+    assert (ended.code, ended.err) == (2, "")
+    found = {finding["what"]: finding for finding in json.loads(ended.out)}
+    assert {"python", "torch", "gpus", "token"} <= set(found)
+    assert list(found)[-1] == "sweep"
+    assert not found["sweep"]["ok"]
+    assert ("UNSET_IN_THIS_TEST" if content else str(sweep)) in found["sweep"]["fix"]
 
 
 def test_a_missing_token_is_told_with_where_to_put_it(

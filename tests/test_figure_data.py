@@ -4,11 +4,12 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipeline.analysis import figure_data
 from pipeline.analysis.cells import edit_distance, kernel_parameters, neighbours
+from pipeline.analysis.ranking import best_architecture, rank_architectures
 from pipeline.errors import ResultsError
 from pipeline.spaces import nasbench201
 from tests.small_results import results_of, write_results
@@ -203,11 +204,57 @@ def test_best_cells_and_their_distances(tmp_path):
         "pgd": {"0": [0.1, 0.1], "1462": [0.2, 0.2], "3456": [0.3, 0]},
     }
     best = figure_data.best_cells(results_of(write_results(tmp_path, values)))
-    # Of 0 and 3456, equally accurate, the lower index; by the mean of both epsilons, 1462.
-    assert best["architecture"].to_dict() == {"clean": 0, "mean adversarial": 1462, "mean pgd": 1462}
+    # Of 0 and 3456, equally accurate, the one with the higher mean of both epsilons; by that mean, 1462.
+    assert best["architecture"].to_dict() == {"clean": 3456, "mean adversarial": 1462, "mean pgd": 1462}
     assert best["accuracy"].tolist() == pytest.approx([0.9, 0.2, 0.2])
-    distance = edit_distance(nasbench201.specs()[0], nasbench201.specs()[1462])
+    assert best["tied"].tolist() == [2, 1, 1]
+    distance = edit_distance(nasbench201.specs()[3456], nasbench201.specs()[1462])
     assert best.loc["clean", ["clean", "mean adversarial"]].tolist() == [0, distance]
+
+
+def test_ties_go_by_the_other_scores_and_then_by_index(tmp_path):
+    values = {
+        "clean": {"0": 0.5, "2": 0.9, "4": 0.9, "9": 0.9, "21": 0.9, "41": 0.7},
+        "pgd": {"0": [0.9, 0.9], "2": [0.1, 0.1], "4": [0.2, 0.1], "9": [0.1, 0.2], "41": [0.1, 0.1]},
+        "fog": {"4": [0.3] * 5, "9": [0.3] * 5, "2": [0.9] * 5, "0": [0.1] * 5},
+    }
+    results = results_of(write_results(tmp_path, values))
+    by_clean = rank_architectures(results, results.scores["clean"])
+    # 4 and 9 are equal by all scores; 21 was not attacked.
+    assert [(row.architecture, row.rank, row.tied) for row in by_clean] == [
+        (4, 1, 4),
+        (9, 1, 4),
+        (2, 1, 4),
+        (21, 1, 4),
+        (41, 5, 1),
+        (0, 6, 1),
+    ]
+    by_attack = rank_architectures(results, results.scores["adversarial"])
+    assert [row.architecture for row in by_attack] == [0, 4, 9, 2, 41]
+    assert best_architecture(results) == 0
+    top = figure_data.top_cells(results)
+    shown = top[(top["score"] == "clean") & (top["among"] == figure_data.ALL_CELLS)].drop_duplicates("architecture")
+    assert shown[["architecture", "rank", "tied"]].to_numpy().tolist() == [list(row[:1] + row[2:]) for row in by_clean]
+
+
+@example([0.1, 0.7, 0.3, 0.6, 0.2])  # a sum that differs at the 16th decimal
+@settings(max_examples=10)
+@given(st.permutations([0.1, 0.2, 0.3, 0.6, 0.7]))
+def test_the_order_of_strengths_does_not_break_a_tie(tmp_path_factory, severities):
+    values = {"fog": {"0": [0.7, 0.3, 0.1, 0.6, 0.2], "2": list(severities)}}
+    results = results_of(write_results(tmp_path_factory.mktemp("results"), values))
+    assert [row.tied for row in rank_architectures(results, results.scores["corruption"])] == [2, 2]
+    assert results.reader.rank("cifar10", "fog").tolist() == [1, 1]
+
+
+def test_cells_that_are_as_accurate_as_the_last_shown_are_counted(tmp_path):
+    members = nasbench201.evaluated_indices()[:30]
+    clean = {str(index): 0.9 if place < 5 else 0.8 for place, index in enumerate(members)}
+    top = figure_data.top_cells(results_of(write_results(tmp_path, {"clean": clean})))
+    everyone = top[top["among"] == figure_data.ALL_CELLS]
+    assert everyone["architecture"].nunique() == 20
+    assert figure_data.n_unseen_ties(everyone) == 10
+    assert figure_data.n_unseen_ties(everyone[everyone["rank"] == 1]) == 0
 
 
 def test_neighbours_of_the_best_cell_gain_and_lose(tmp_path):

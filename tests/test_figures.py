@@ -10,12 +10,14 @@ import pytest
 from pipeline.analysis import figure_files
 from pipeline.analysis.dataset_results import DatasetResults, read_results
 from pipeline.analysis.figures import FIGURES
-from pipeline.analysis.palette import CORRUPTION_GROUPS
+from pipeline.analysis.palette import CORRUPTION_GROUPS, change_texts
 from pipeline.analysis.plots import save_plot, save_plots
 from pipeline.analysis.reader import RobustnessDataset
 from pipeline.errors import ResultsError
 from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS
+from pipeline.spaces import nasbench201
 from tests.fabricated import FabricatedStore, export, make_plan
+from tests.small_results import results_of, write_results
 
 ARCHITECTURES = (0, 1, 2, 3, 4, 9, 21, 309, 1462, 3456, 9930)
 
@@ -112,6 +114,73 @@ def test_heat_maps_show_the_frame_and_leave_open_what_is_not_there(frames, resul
     texts = [text.get_text() for text in figure_files.draw_rank_correlation(frame, results).axes[0].texts]
     assert texts.count("–") == 2
     assert texts.count("1.00") >= 20
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory) -> DatasetResults:
+    """1462 and 3456 share the best clean accuracy; 9930 is a neighbour of 3456."""
+    values = {
+        "clean": {"1462": 0.9, "3456": 0.9, "9930": 0.883, "0": 0.5},
+        "pgd": {"1462": [0.5, 0.2], "3456": [0.5, 0.3], "9930": [0.4, 0.1], "0": [0.1, 0.1]},
+    }
+    return results_of(write_results(tmp_path_factory.mktemp("tied"), values))
+
+
+def texts_of(axes) -> list[str]:
+    return [text.get_text() for text in axes.texts]
+
+
+def test_figures_say_how_many_share_the_best_accuracy(tied):
+    frame = FIGURES["best-cells"].compute(tied)
+    titles = [axes.get_title() for axes in figure_files.draw_best_cells(frame, tied).axes]
+    assert titles[:2] == ["clean, 90.0%\n#3456, one of 2", "mean adversarial, 40.0%\n#3456"]
+    frame = FIGURES["neighbours"].compute(tied)
+    titles = [axes.get_title() for axes in figure_files.draw_neighbours(frame, tied).axes]
+    assert titles[0] == "#3456, best by clean accuracy, one of 2:\nchange of clean accuracy"
+    views = FIGURES["neighbours"].draw_page(frame, tied)
+    assert views[0].label == "best by clean (#3456, one of 2): change of clean"
+    frame = FIGURES["top-cells"].compute(tied)
+    first = figure_files.draw_top_cells(frame, tied).axes[0]
+    assert texts_of(first) == ["rank", "=1", "=1", "3", "4"]
+    trace = FIGURES["top-cells"].draw_page(frame, tied)[0].figure
+    assert [note["text"] for note in trace["layout"]["annotations"]] == ["=1", "=1", "3", "4"]
+    assert trace["data"][0]["text"][0][0].startswith("#3456, 90.00%, rank =1<br>")
+
+
+def test_cells_that_a_figure_has_no_room_for_are_counted(tmp_path):
+    members = nasbench201.evaluated_indices()[:25]
+    held = results_of(write_results(tmp_path, {"clean": {str(index): 0.9 for index in members}}))
+    frame = FIGURES["top-cells"].compute(held)
+    title = figure_files.draw_top_cells(frame, held).axes[0].get_title()
+    assert title == "clean accuracy, all evaluated cells; 5 more are as accurate as the last"
+    layout = FIGURES["top-cells"].draw_page(frame, held)[0].figure["layout"]
+    assert layout["xaxis"]["title"] == {"text": "5 more are as accurate as the last"}
+
+
+def test_panels_of_changes_share_one_scale_that_a_bar_tells(tied):
+    frame = FIGURES["neighbours"].compute(tied)
+    figure = figure_files.draw_neighbours(frame, tied)
+    limits = [axes.collections[0].get_clim() for axes in figure.axes if axes.get_title()]
+    furthest = 100 * frame["change"].abs().max()
+    assert limits == [pytest.approx((-furthest, furthest))] * 4
+    bar = figure.axes[-1]
+    assert bar.get_ylabel() == "change in percentage points"
+    assert bar.get_ylim() == pytest.approx((-furthest, furthest))
+
+
+def test_no_change_has_no_sign():
+    changes = np.array([[0.0, 0.004, -0.004, 1.5, -1.5, np.nan, 0.0]])
+    assert change_texts(changes, [6], 2) == [["0.00", "0.00", "0.00", "+1.50", "-1.50", "", "•"]]
+
+
+@pytest.mark.parametrize(("keys", "noted"), [(("clean", "pgd"), False), (("clean", "pgd", "aa_apgd-ce"), True)])
+def test_confidences_say_what_autoattacks_images_are(tmp_path, keys, noted):
+    export(tmp_path / "dataset", make_plan([0, 2], keys, ["digits"]), FabricatedStore(n_classes=10))
+    (held,) = read_results(RobustnessDataset(tmp_path / "dataset"))
+    figure = figure_files.draw_confidence(FIGURES["confidence"].compute(held), held)
+    title = figure.legends[0].get_title().get_text()
+    assert ("aa_: where right, these are the clean images that resist" in title) == noted
+    assert "where wrong, an architecture may have but a few images" in title
 
 
 @pytest.mark.parametrize(

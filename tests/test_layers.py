@@ -33,6 +33,7 @@ LAYERS: dict[str, int] = {
         (
             "sweep_yaml",
             "config",
+            "speed",
             "plan",
             "evaluate",
             "shards",
@@ -54,6 +55,7 @@ LAYERS: dict[str, int] = {
             "sweep",
             "share_run",
             "progress",
+            "underway",
             "status",
             "logs",
             "watching",

@@ -12,6 +12,8 @@ from pipeline.errors import ConfigError
 from pipeline.perturbations import ENGINES
 from pipeline.plan import DatasetFacts, Facts, Plan, describe_difference, make_plan
 from pipeline.records import Part
+from pipeline.speed import CPU_GMACS, GPU_GMACS
+from pipeline.sweep import cut_for_cpus
 
 CORRUPTIONS = {"brightness": {"source": "generated", "sha256": "b"}, "fog": {"source": "generated", "sha256": "f"}}
 KEYS = {
@@ -92,6 +94,43 @@ def test_exactly_what_decides_a_number_changes_identity(
     new = ids(make_plan(make_config(engine=engine, **config), make_facts(**facts)))
     expected = changed[engine] if isinstance(changed, dict) else changed
     assert {key for (index, key), identifier in new.items() if identifier != BASES[engine][index, key]} == expected
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda"])
+@pytest.mark.parametrize("speed", [None, 1.0, 2000.0])
+def test_how_fast_workers_are_is_no_part_of_identity(engine: str, device: str, speed: float | None) -> None:
+    execution = {"device": device, "threads": 3} | ({} if speed is None else {"gmacs_per_second": speed})
+    assert ids(make_plan(make_config(engine=engine, execution=execution), make_facts())) == BASES[engine]
+
+
+def test_where_nothing_is_said_cpus_are_assumed_to_be_slower() -> None:
+    def assumed(**execution: object) -> tuple[float, float | None]:
+        summary = make_plan(make_config(execution=execution), make_facts()).summary()
+        return summary["assumed_gmacs_per_second"], summary["assumed_cpu_gmacs_per_second"]
+
+    assert assumed(device="cpu", threads=4) == (4 * CPU_GMACS, None)
+    assert assumed(device="cuda") == (GPU_GMACS, None)
+    assert assumed(threads=2) == (GPU_GMACS, 2 * CPU_GMACS)
+    assert assumed(device="cpu", gmacs_per_second=7) == assumed(gmacs_per_second=7) == (7.0, None)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_was_planned_for_gpus_is_cut_for_cpus(engine: str) -> None:
+    """The same images and strengths, in parts whose estimate on a CPU is within the limit or a single batch."""
+    minutes = 1e-5
+    plan = make_plan(make_config(engine=engine, execution={"part_minutes": minutes}), make_facts())
+    bundles = plan.bundles(Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units)
+    cut = [part for bundle in cut_for_cpus(plan, bundles) for part in bundle.parts]
+    assert len(cut) > sum(len(bundle.parts) for bundle in bundles)
+    assert work_of(cut) == work_of([part for bundle in bundles for part in bundle.parts])
+    on_cpu = make_plan(make_config(engine=engine, execution={"part_minutes": minutes, "device": "cpu"}), make_facts())
+    assert all(on_cpu.split(part) == (part,) for part in cut)
+    assert cut_for_cpus(on_cpu, bundles) == bundles
+
+
+def work_of(parts: list[Part]) -> list[tuple[str, float, int]]:
+    return sorted((p.unit.id, strength, i) for p in parts for strength in p.strengths for i in range(p.start, p.stop))
 
 
 def test_parts_of_the_fused_engine_keep_their_strengths_together() -> None:

@@ -107,6 +107,12 @@ def test_packed_results_are_those_of_the_dataset(dataset):
     assert np.frombuffer(base64.b64decode(packed["architectures"]), "<u2").tolist() == list(ARCHITECTURES)
 
 
+def test_the_explorer_opens_at_the_best_by_mean_adversarial_accuracy(tmp_path):
+    values = {"clean": {"0": 0.9, "2": 0.9, "4": 0.95}, "pgd": {"0": [0.1, 0.2], "2": [0.2, 0.2], "4": [0.1, 0.3]}}
+    # 2 and 4 have the same mean, and 4 is better on clean images.
+    assert pack_results(read_results(RobustnessDataset(write_results(tmp_path, values)))[0])["best"] == 4
+
+
 def test_missing_accuracies_are_packed_as_missing(tmp_path):
     write_results(tmp_path, {"clean": {"0": 0.5}, "pgd": {"0": [1.0, None], "2": [0.25, 0.0]}})
     packed = pack_results(read_results(RobustnessDataset(tmp_path))[0])

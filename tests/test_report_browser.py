@@ -136,6 +136,39 @@ def test_a_figure_shows_the_numbers_of_its_own_dataset(tmp_path):
     assert (told["waiting"], told["drawn"]) == (0, "true")
 
 
+def test_ties_are_told_and_no_change_has_no_sign(tmp_path):
+    # 3456 and 9930 are neighbours; 3456 resists attacks best.
+    values = {
+        "clean": {"1462": 0.9, "3456": 0.9, "9930": 0.9, "0": 0.8},
+        "pgd": {"1462": [0.5, 0.2], "3456": [0.5, 0.3], "9930": [0.5, 0.2], "0": [0.1, 0.1]},
+    }
+    page = write_report(RobustnessDataset(write_results(tmp_path, values)), tmp_path / "report.html")
+    told = open_driven(
+        page,
+        tmp_path,
+        """
+        tell("cell", $("cell-id").textContent);
+        tell("scores", [...document.querySelectorAll(".scores > div")].map((item) => item.textContent));
+        tell("ranks", [...document.querySelectorAll("#cell-numbers td small")].map((place) => place.textContent));
+        tell("changes", $("neighbour-chart").data[0].text.flat().filter((text) => text && text !== "•"));
+        tell("hover", $("neighbour-chart").data[0].hovertext.flat().filter((_, place) =>
+          $("neighbour-chart").data[0].z.flat()[place] !== null));
+        tell("cards", [...document.querySelectorAll(".card p")].map((card) => card.textContent));
+        tell("terms", $("terms").textContent);
+        """,
+    )
+    assert told["cell"] == "#3456"
+    assert told["scores"][0] == "clean accuracy90.00%rank 1 of 4, shared by 3"
+    assert told["scores"][1] == "mean adversarial accuracy40.00%rank 1 of 4"
+    assert told["ranks"] == ["=1", "1"]
+    assert set(told["changes"]) == {"0.00"}
+    assert set(told["hover"]) == {"0.00 percentage points", "the cell's own operation"}
+    assert told["cards"][0] == "clean: 90.00%#3456, one of 3"
+    assert told["cards"][1] == "mean adversarial: 40.00%#3456"
+    assert "Tie" in told["terms"]
+    assert "gives back the clean image where it fails" in " ".join(told["terms"].split())
+
+
 def test_menus_clicks_and_printing(dataset, page, tmp_path):
     told = open_driven(
         page,
@@ -212,9 +245,10 @@ def test_figures_are_drawn_and_the_explorer_shows_the_cell_of_the_address(datase
             assert f"{100 * value:.2f}" in numbers
     clean = [dataset.accuracy(index, "cifar10", "clean") for index in dataset.to_frame()["architecture"].unique()]
     own = dataset.accuracy(21, "cifar10", "clean")
-    assert f"{100 * own:.2f} %" in numbers
+    assert f"{100 * own:.2f}%" in numbers
     rank = 1 + sum(value > own for value in clean)
-    assert f"rank {rank} of {len(clean)}" in numbers
+    shared = clean.count(own)
+    assert f"rank {rank} of {len(clean)}{f', shared by {shared}' if shared > 1 else ''}" in numbers
     # Of the operations on every edge, one is shown.
     drawing = document[document.index('<div id="cell">') : document.index("cell-id")]
     shown = [tag for tag in re.findall(r"<g [^>]*data-edge[^>]*>", drawing) if "display: none" not in tag]

@@ -93,7 +93,8 @@ def test_elsewhere_than_on_a_terminal_a_reading_is_one_line() -> None:
         display.update(IDLE, 30.0)
     first, second = out.getvalue().splitlines()
     assert first == (
-        "1970-01-01T00:00:00Z 1009/1010 evaluations (99.9 %); 2.50 evaluations/s, 1:00:00 left; 4.00 GPU-hours so far; "
+        "1970-01-01T00:00:00Z 1,009/1,010 evaluations (99.9 %); 2.50 evaluations/s, "
+        "1:00:00 left by estimated work; 4.00 GPU-hours in finished parts; "
         "2 parts failed (1 killed, 1 application); 3 workers died, 5 preempted; "
         "running: driver on node7, process 12, since 2026-11-21T08:00:00+00:00 and 1 share at work; "
         "last sign of life 0:00:03 ago"
@@ -104,12 +105,12 @@ def test_elsewhere_than_on_a_terminal_a_reading_is_one_line() -> None:
 @pytest.mark.parametrize(
     ("state", "pace"),
     [
-        (HALF, "2.50 evaluations/s, 1:00:00 left; 4.00 GPU-hours so far"),
-        (replace(HALF, seconds_left=None), "2.50 evaluations/s; 4.00 GPU-hours so far"),
-        (replace(HALF, evaluations_per_second=None, seconds_left=None), "4.00 GPU-hours so far"),
-        (IDLE, "4.00 GPU-hours so far"),
-        (WHOLE, "4.00 GPU-hours so far"),
-        (replace(HALF, keys=WHOLE.keys), "4.00 GPU-hours so far"),
+        (HALF, "2.50 evaluations/s, 1:00:00 left by estimated work; 4.00 GPU-hours in finished parts"),
+        (replace(HALF, seconds_left=None), "2.50 evaluations/s; 4.00 GPU-hours in finished parts"),
+        (replace(HALF, evaluations_per_second=None, seconds_left=None), "4.00 GPU-hours in finished parts"),
+        (IDLE, "4.00 GPU-hours in finished parts"),
+        (WHOLE, "4.00 GPU-hours in finished parts"),
+        (replace(HALF, keys=WHOLE.keys), "4.00 GPU-hours in finished parts"),
     ],
 )
 def test_only_unfinished_work_in_progress_has_a_rate_and_a_time_left(state: SweepStatus, pace: str) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pipeline.analysis.frames import MEAN_DECIMALS
 from pipeline.analysis.nested_files import summarise_files
 from pipeline.analysis.reader import RobustnessDataset
 from pipeline.analysis.result_files import in_table_order, kind_of, row_of
@@ -120,12 +121,13 @@ class DatasetResults:
         for score, kind in ((ADVERSARIAL, "attack"), (CORRUPTION, "corruption")):
             means = [self.key_mean(key) for key in self.keys(kind)]
             if means:
-                columns[score] = pd.concat(means, axis=1).mean(axis=1, skipna=False)
+                columns[score] = pd.concat(means, axis=1).mean(axis=1, skipna=False).round(MEAN_DECIMALS)
         return pd.DataFrame(columns, index=self.accuracies.index)
 
     def key_mean(self, key: str) -> pd.Series:
         """Average a key's accuracies over its strengths, by architecture; NaN where one is missing."""
-        return self.accuracies[[(key, strength) for strength in self.strengths(key)]].mean(axis=1, skipna=False)
+        columns = [(key, strength) for strength in self.strengths(key)]
+        return self.accuracies[columns].mean(axis=1, skipna=False).round(MEAN_DECIMALS)
 
     def summaries(self, measure: str) -> dict[tuple[str, float], NDArray[np.float64]]:
         """Read what figures show of a large measurement.

@@ -20,6 +20,7 @@ from pipeline.analysis.dataset_results import (
     quartiles,
     strength_label,
 )
+from pipeline.analysis.ranking import rank_architectures
 from pipeline.analysis.result_files import kind_of
 from pipeline.records import CLEAN_STRENGTH
 from pipeline.spaces.nasbench201 import EDGES, OPERATIONS, parse
@@ -233,7 +234,8 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
 
     Returns:
         Six rows an architecture: `score` (of `SCORES`), `among` (`ALL_CELLS`, or those of
-        `REFERENCE_KERNEL_PARAMETERS`), `rank` from 1, `architecture`, `accuracy`, `edge` and `operation`.
+        `REFERENCE_KERNEL_PARAMETERS`), `rank` among these, which equally accurate ones share, `tied`, how many do (see
+        `rank_architectures`), `architecture`, `accuracy`, `edge` and `operation`.
     """
     fixed = [
         index
@@ -242,31 +244,34 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
     ]
     rows = []
     for score in results.scores:
-        ranked = _ranked(results.scores[score])
+        values = results.scores[score]
         for among, members in (
-            (ALL_CELLS, ranked),
-            (f"cells with {REFERENCE_KERNEL_PARAMETERS} kernel parameters", ranked[ranked.index.isin(fixed)]),
+            (ALL_CELLS, values),
+            (f"cells with {REFERENCE_KERNEL_PARAMETERS} kernel parameters", values[values.index.isin(fixed)]),
         ):
-            best = members.head(TOP_CELLS)
-            for rank, (architecture, accuracy) in enumerate(zip(best.index, best, strict=True), start=1):
-                for edge, operation in enumerate(parse(results.spec(architecture))):
-                    rows.append((score, among, rank, architecture, accuracy, edge, operation))
-    return pd.DataFrame(rows, columns=["score", "among", "rank", "architecture", "accuracy", "edge", "operation"])
+            for top in rank_architectures(results, members)[:TOP_CELLS]:
+                head = (score, among, top.rank, top.tied, top.architecture, top.accuracy)
+                rows += [(*head, *edge) for edge in enumerate(parse(results.spec(top.architecture)))]
+    names = ["score", "among", "rank", "tied", "architecture", "accuracy", "edge", "operation"]
+    return pd.DataFrame(rows, columns=names)
 
 
 def best_cells(results: DatasetResults) -> pd.DataFrame:
     """Find the best architecture by clean accuracy, each attack's mean and the means of attacks and corruptions.
 
     Returns:
-        One row a criterion (the index): `architecture`, `spec`, `accuracy`, and one column a criterion with the edit
-        distance to its best architecture. Of equally accurate ones it is the one of the lowest index.
+        One row a criterion (the index): `architecture`, the first by `rank_architectures`, `spec`, `accuracy`, `tied`,
+        how many are as accurate, and one column a criterion with the edit distance to its best architecture.
     """
     criteria = {label: results.scores[score] for score, label in SCORES.items() if score in results.scores}
     criteria |= {f"mean {key}": results.key_mean(key) for key in results.keys("attack")}
-    best = {label: ranked for label, values in criteria.items() if len(ranked := _ranked(values).head(1))}
-    rows = {label: (int(top.index[0]), results.spec(top.index[0]), float(top.iloc[0])) for label, top in best.items()}
-    frame = pd.DataFrame.from_dict(rows, orient="index", columns=["architecture", "spec", "accuracy"])
-    for label, (_, spec, _) in rows.items():
+    rows = {
+        label: (top.architecture, results.spec(top.architecture), top.accuracy, top.tied)
+        for label, values in criteria.items()
+        for top in rank_architectures(results, values)[:1]
+    }
+    frame = pd.DataFrame.from_dict(rows, orient="index", columns=["architecture", "spec", "accuracy", "tied"])
+    for label, (_, spec, *_) in rows.items():
         frame[label] = [edit_distance(spec, other) for other in frame["spec"]]
     return frame
 
@@ -275,22 +280,22 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
     """Tell what changing one edge of the best architectures gains or loses.
 
     Returns:
-        One row a neighbour that was evaluated and a score: `best` (the score that the architecture is best by),
-        `architecture`, `edge`, `operation`, `neighbour` (the evaluated one of its class), `score` and `change`, the
-        neighbour's accuracy minus the architecture's.
+        One row a neighbour that was evaluated and a score: `best` (the score that the architecture is best by), `tied`,
+        how many are as accurate by it (see `rank_architectures`), `architecture`, `edge`, `operation`, `neighbour` (the
+        evaluated one of its class), `score` and `change`, the neighbour's accuracy minus the architecture's.
     """
     rows = []
     scores = results.scores
     evaluated = set(results.architectures)
     for best in scores:
-        for architecture in _ranked(scores[best]).head(1).index:
-            for edge, operation, spec in neighbours(results.spec(architecture)):
+        for top in rank_architectures(results, scores[best])[:1]:
+            for edge, operation, spec in neighbours(results.spec(top.architecture)):
                 other = int(results.reader.get_uid(spec))
                 if other in evaluated:
-                    change = scores.loc[other] - scores.loc[architecture]
-                    head = (best, int(architecture), edge, operation, other)
-                    rows += [(*head, score, float(value)) for score, value in change.dropna().items()]
-    names = ["best", "architecture", "edge", "operation", "neighbour", "score", "change"]
+                    head = (best, top.tied, top.architecture, edge, operation, other)
+                    changes = {score: values[other] - values[top.architecture] for score, values in scores.items()}
+                    rows += [(*head, score, float(change)) for score, change in changes.items() if not np.isnan(change)]
+    names = ["best", "tied", "architecture", "edge", "operation", "neighbour", "score", "change"]
     return pd.DataFrame(rows, columns=names)
 
 
@@ -306,15 +311,16 @@ def operation_codes(rows: pd.DataFrame) -> pd.DataFrame:
     return wide[list(dict.fromkeys(rows["architecture"]))]
 
 
+def n_unseen_ties(rows: pd.DataFrame) -> int:
+    """Count the architectures beyond those of some rows of `top_cells` that are as accurate as the last of them."""
+    last = rows[["rank", "tied"]].to_numpy(np.int64)[-1]
+    return int(last.sum()) - 1 - rows["architecture"].nunique()
+
+
 def change_matrix(rows: pd.DataFrame) -> pd.DataFrame:
     """Arrange the changes of one architecture and score in percentage points: a row an edge, a column an operation."""
     wide = rows.set_index(["edge", "operation"])["change"].unstack()
     return 100 * wide.reindex(index=range(len(EDGES)), columns=list(OPERATIONS))
-
-
-def _ranked(values: pd.Series) -> pd.Series:
-    """Sort accuracies, the best first, equal ones by index."""
-    return values.dropna().sort_values(ascending=False, kind="stable")
 
 
 def _outliers(values: NDArray[np.float64], low: float, high: float) -> tuple[float, ...]:

@@ -20,6 +20,7 @@ from pipeline.analysis.figure_data import (
     TOP_CELLS,
     change_matrix,
     confusion_shares,
+    n_unseen_ties,
     operation_codes,
     reference_columns,
     reference_strength,
@@ -50,13 +51,22 @@ from pipeline.analysis.palette import (
     grouped,
     key_colour,
     key_title,
+    rank_texts,
     share_texts,
     strength_word,
     tick,
+    tie_words,
+    unseen_words,
 )
 from pipeline.analysis.result_files import kind_of
 from pipeline.records import CLEAN_STRENGTH
 from pipeline.spaces.nasbench201 import OPERATIONS, parse
+
+AUTOATTACK_KEYS = "aa_"
+AUTOATTACK_NOTE = "aa_: where right, these are the clean images that resist"
+"""What AutoAttack's panels of confidences show (see `docs/protocol.md`, "What is measured where an attack fails?")."""
+
+FEW_NOTE = "where wrong, an architecture may have but a few images"
 
 RASTER_POINTS = 500
 """Scatter plots of at least so many points are drawn as pictures inside an SVG."""
@@ -148,7 +158,9 @@ def draw_confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     handles, labels = panels[0].get_legend_handles_labels()
     n_columns = 1 if few else len(CONFIDENCES)
     legend = figure.legend(handles, labels, loc="outside lower center", ncols=n_columns, frameon=False, labelcolor=INK)
-    legend.set_title("confidence in the")
+    notes = [AUTOATTACK_NOTE] if any(key.startswith(AUTOATTACK_KEYS) for key in keys) else []
+    legend.set_title("\n".join((*notes, FEW_NOTE, "", "confidence in the")))
+    legend.get_title().set(multialignment="center", fontsize=9)
     legend.get_title().set_color(INK)
     return figure
 
@@ -229,7 +241,12 @@ def draw_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         axes.tick_params(labelsize=8.5)
         axes.set_xlim(0, TOP_CELLS)
         axes.invert_yaxis()
-        axes.set_title(f"{SCORES[score]} accuracy, {among}", color=INK, fontsize=10)
+        ranks = rank_texts(rows.drop_duplicates("architecture"))
+        for x, text in [(-0.1, "rank"), *zip(np.arange(len(ranks)) + 0.5, ranks, strict=True)]:
+            axes.text(x, -0.12, text, ha="center" if x > 0 else "right", va="bottom", fontsize=8, color=INK)
+        unseen = n_unseen_ties(rows)
+        title = f"{SCORES[score]} accuracy, {among}{f'; {unseen_words(unseen)}' if unseen else ''}"
+        axes.set_title(title, color=INK, fontsize=10, pad=18)
         style(axes)
         axes.tick_params(length=0)
     patches = [Patch(color=OPERATION_COLOURS[name], label=OPERATION_LABELS[name]) for name in OPERATIONS]
@@ -247,7 +264,8 @@ def draw_best_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     left, right = parts[0]
     grid = list(left.subplots(n_rows, n_columns, squeeze=False).flat)
     for axes, row in zip(grid, frame.itertuples(), strict=False):
-        draw_cell(axes, str(row.spec), f"{row.Index}\n#{row.architecture}, {row.accuracy:.1%}", font_size=7)
+        title = f"{row.Index}, {row.accuracy:.1%}\n#{row.architecture}{tie_words(int(str(row.tied)))}"
+        draw_cell(axes, str(row.spec), title, font_size=7)
     for axes in grid[len(frame) :]:
         axes.set_visible(False)
     distances = frame[list(frame.index)]
@@ -262,6 +280,8 @@ def draw_neighbours(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     bests, scores = list(frame["best"].unique()), list(frame["score"].unique())
     figure = Figure(figsize=(4.6 * len(scores) + 0.4, 3.0 * len(bests) + 0.4), layout="constrained")
     grid = figure.subplots(len(bests), len(scores), squeeze=False)
+    # One scale for all panels, so that equal colours are equal changes.
+    reach = max(1.0, 100 * float(np.nanmax(np.abs(frame["change"].to_numpy()), initial=0)))
     for i, best in enumerate(bests):
         for axes, score in zip(grid[i], scores, strict=True):
             rows = frame[(frame["best"] == best) & (frame["score"] == score)]
@@ -269,16 +289,18 @@ def draw_neighbours(frame: pd.DataFrame, results: DatasetResults) -> Figure:
             if rows.empty:
                 continue
             changes = change_matrix(rows).set_axis(EDGE_LABELS).rename(columns=OPERATION_LABELS)
-            reach = max(1.0, float(np.nanmax(np.abs(changes.to_numpy()), initial=0)))
             index = int(rows["architecture"].iloc[0])
             own = [OPERATIONS.index(operation) for operation in parse(results.spec(index))]
             texts = change_texts(changes.to_numpy(), own, 1)
+            tied = tie_words(int(rows["tied"].iloc[0]))
             draw_heat_map(axes, changes, texts, (-reach, reach), colours=CHANGE, font_size=8.5, squares=False)
             axes.set_title(
-                f"#{index}, best by {SCORES[best]} accuracy:\nchange of {SCORES[score]} accuracy",
+                f"#{index}, best by {SCORES[best]} accuracy{tied}:\nchange of {SCORES[score]} accuracy",
                 color=INK,
                 fontsize=10,
             )
-    note = "change in percentage points; •: the cell's own operation; empty: its class was not evaluated"
+    colours = ScalarMappable(Normalize(-reach, reach), CHANGE)
+    draw_colour_bar(figure, colours, list(grid.flat), "change in percentage points")
+    note = "•: the cell's own operation; empty: its class was not evaluated"
     figure.supxlabel(note, fontsize=10, color=INK)
     return figure

@@ -4,7 +4,7 @@ Every function draws the frame of `pipeline.analysis.figure_data` that the table
 plain dicts because plotly's objects take a tenth of a second each to build; tests hold every one to plotly's schema.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from pipeline.analysis.figure_data import (
     change_matrix,
     confusion_columns,
     confusion_shares,
+    n_unseen_ties,
     operation_codes,
     reference_columns,
     reference_strength,
@@ -40,15 +41,19 @@ from pipeline.analysis.palette import (
     INK,
     OPERATION_COLOURS,
     OPERATION_LABELS,
+    OWN_OPERATION,
     SIZE_COLOURS,
     change_texts,
     correlation_texts,
     grouped,
     key_colour,
     key_title,
+    rank_texts,
     share_texts,
     strength_word,
     tick,
+    tie_words,
+    unseen_words,
 )
 from pipeline.analysis.result_files import kind_of
 from pipeline.records import CLEAN_STRENGTH
@@ -209,10 +214,15 @@ def draw_top_cells(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     views = []
     for (among, score), rows in frame.groupby(["among", "score"], sort=False):
         codes = operation_codes(rows)
-        accuracies = rows.drop_duplicates("architecture").set_index("architecture")["accuracy"]
+        cells = rows.drop_duplicates("architecture")
         ids = [int(index) for index in codes.columns]
+        ranks = rank_texts(cells)
+        heads = [
+            f"#{i}, {accuracy:.2%}, rank {rank}"
+            for i, accuracy, rank in zip(ids, cells["accuracy"], ranks, strict=True)
+        ]
         hovers = [
-            [f"#{i}, {accuracies[i]:.2%}<br>{OPERATION_LABELS[OPERATIONS[c]]}" for i, c in zip(ids, line, strict=True)]
+            [f"{head}<br>{OPERATION_LABELS[OPERATIONS[code]]}" for head, code in zip(heads, line, strict=True)]
             for line in codes.to_numpy()
         ]
         named = codes.set_axis(EDGE_LABELS).rename(columns="#{}".format)
@@ -221,6 +231,9 @@ def draw_top_cells(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
         figure["data"][0] |= {"text": hovers, "hovertemplate": "%{text}<extra></extra>"}
         figure["data"][0]["colorbar"] |= ticks
         del figure["layout"]["yaxis"]["scaleanchor"]
+        figure["layout"]["annotations"] = _above_columns(figure["data"][0]["x"], ranks)
+        if unseen := n_unseen_ties(rows):
+            figure["layout"]["xaxis"]["title"] = {"text": unseen_words(unseen)}
         figure["layout"] |= {"height": 320, "meta": {"width": 260 + 36 * len(codes.columns), "cells": True}}
         views.append(View(f"{SCORES[str(score)]}, {among}", figure))
     return views
@@ -248,7 +261,8 @@ def draw_neighbours(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
         for edge, operation in enumerate(own):
             # A text is read on a coloured field only.
             changes.iloc[edge, operation] = 0.0
-        label = f"best by {SCORES[str(best)]} (#{architecture}): change of {SCORES[str(score)]}"
+        named = f"#{architecture}{tie_words(int(rows['tied'].iloc[0]))}"
+        label = f"best by {SCORES[str(best)]} ({named}): change of {SCORES[str(score)]}"
         views.append(View(label, _change_map(changes, texts)))
     return views
 
@@ -263,11 +277,21 @@ def _change_map(changes: pd.DataFrame, texts: list[list[str]]) -> Figure:
     named = changes.set_axis(EDGE_LABELS).set_axis([OPERATION_LABELS[name] for name in OPERATIONS], axis=1)
     reach = max(1.0, float(np.nanmax(np.abs(changes.to_numpy()), initial=0)))
     figure = make_heat_map(named, texts, limits=(-reach, reach), colours=DIVERGING, unit="percentage points", digits=3)
-    figure["data"][0]["hovertemplate"] = "edge %{y}: %{x}<br>%{z:+.2f} percentage points<extra></extra>"
+    named_texts = [
+        ["the cell's own operation" if text == OWN_OPERATION else f"{text} percentage points" for text in row]
+        for row in texts
+    ]
+    figure["data"][0] |= {"hovertext": named_texts, "hovertemplate": "edge %{y}: %{x}<br>%{hovertext}<extra></extra>"}
     figure["layout"]["xaxis"]["tickangle"] = 0
     del figure["layout"]["yaxis"]["scaleanchor"]
     figure["layout"] |= {"height": 320, "meta": {"width": 640}}
     return figure
+
+
+def _above_columns(columns: Sequence[str], texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Write a text above each column of a heat map."""
+    place = {"y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False, "font": {"size": 10}}
+    return [{"x": column, "text": text} | place for column, text in zip(columns, texts, strict=True)]
 
 
 def _box_trace(rows: pd.DataFrame, colour: str) -> dict[str, Any]:
@@ -310,7 +334,8 @@ def _band_traces(curve: pd.DataFrame, name: str, colour: str, named: Mapping[str
             "name": name,
             "mode": "lines+markers",
             "line": {"color": colour, "width": 2},
-            "hovertemplate": f"{name}: %{{y:.2%}}<extra></extra>",
+            "customdata": [f"{n:,} architecture{'' if n == 1 else 's'}" for n in curve["n"]],
+            "hovertemplate": f"{name}: %{{y:.2%}}, median of %{{customdata}}<extra></extra>",
             **named,
         },
     ]

@@ -114,7 +114,10 @@ FIGURES: dict[str, FigureRow] = {
             "confidence",
             "Confidence",
             "Mean confidence (softmax probability) of an architecture in its prediction, where that is right and where "
-            "it is wrong, and in the true class: the median over architectures and the span of the quartiles.",
+            "it is wrong, and in the true class: the median over architectures and the span of the quartiles. "
+            "AutoAttack (aa_) gives back the clean image where it fails: its “where right” is of the clean images that "
+            "resist, fewer and surer ones at larger ε, while under fgsm and pgd all images are perturbed. Where few "
+            "images are classified wrongly, “where wrong” rests on those few.",
             "Figs. 13 to 15",
             "the measurement `confidence`",
             figure_data.confidence_curves,
@@ -124,7 +127,7 @@ FIGURES: dict[str, FigureRow] = {
             "confusion",
             "Confusion matrices",
             "Confusion matrices added up over the evaluated architectures. A row holds the images of a true class and "
-            "adds up to 100 %; fields of less than half a percent have no number.",
+            "adds up to 100%; fields of less than half a percent have no number.",
             "Fig. 16",
             "the measurement `cm`",
             figure_data.confusion_sums,
@@ -153,8 +156,9 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "top-cells",
             "The best cells, edge by edge",
-            "The operations of the twenty most accurate cells: a column a cell, the best at the left, a row an edge; "
-            "of all evaluated cells, and of those with 18 kernel parameters.",
+            "The operations of the most accurate cells, twenty at most: a column a cell, the best at the left with its "
+            "rank above it (= where others share it), a row an edge; of all evaluated cells, and of those with 18 "
+            "kernel parameters.",
             "Figs. 7 and 29",
             "an accuracy",
             figure_data.top_cells,
@@ -163,7 +167,8 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "best-cells",
             "The best cell by each criterion",
-            "On how many of the six edges the best cells differ. A mean counts every attack or corruption once.",
+            "On how many of the six edges the best cells differ. A mean counts every attack or corruption once. Of "
+            "equally accurate cells (“one of 9”) it is the one that is better by the other means (see Terms, Tie).",
             "Fig. 26",
             "an accuracy",
             figure_data.best_cells,

@@ -12,6 +12,10 @@ from pipeline.records import CLEAN_STRENGTH
 COLUMNS = ("architecture", "isomorph", "spec", "dataset", "key", "strength", "value")
 """Columns of the tidy form."""
 
+MEAN_DECIMALS = 12
+"""Means of accuracies are rounded to this many decimals: sums of the same numbers in another order differ at the 16th,
+and would hide ties."""
+
 
 class Table(NamedTuple):
     """Values of one key on one dataset.
@@ -97,7 +101,7 @@ def make_frame(
 
 def rank_by_accuracy(frame: pd.DataFrame, strengths: Sequence[float]) -> "pd.Series[int]":
     """Rank architectures by the mean of the values they have at some strengths (see `RobustnessDataset.rank`)."""
-    accuracies = frame[frame["strength"].isin(strengths)].groupby("architecture")["value"].mean()
+    accuracies = frame[frame["strength"].isin(strengths)].groupby("architecture")["value"].mean().round(MEAN_DECIMALS)
     # One that lacks the clean value, which attacks begin with, has no rank by it.
     ranks = accuracies.dropna().rank(ascending=False, method="min").astype("int64")
     return ranks.sort_values(kind="stable").rename("rank")

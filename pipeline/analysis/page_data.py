@@ -9,6 +9,7 @@ import pandas as pd
 from pipeline.analysis.cells import EDGE_LABELS, kernel_parameters
 from pipeline.analysis.dataset_results import SCORES, DatasetResults, strength_label
 from pipeline.analysis.palette import OPERATION_LABELS
+from pipeline.analysis.ranking import best_architecture
 from pipeline.analysis.result_files import kind_of
 from pipeline.spaces import nasbench201
 
@@ -49,8 +50,8 @@ def pack_results(results: DatasetResults) -> dict[str, Any]:
     Returns:
         `name`; `architectures` (N) uint16 and their `kernelParameters` (N) uint8; `columns`, each with `key`,
         `strength`, `kind` and `label`; `accuracies` (K, N) uint16 in units of 1/`RESOLUTION`, `MISSING` where there is
-        none; `scores`, each with `label` and `values` (N) float32, NaN where there is none. Arrays are base64 of
-        little-endian bytes.
+        none; `scores`, each with `label` and `values` (N) float32, NaN where there is none; `best`, the architecture
+        that the explorer opens at. Arrays are base64 of little-endian bytes.
     """
     sizes = [kernel_parameters(results.spec(index)) for index in results.architectures]
     return {
@@ -67,6 +68,7 @@ def pack_results(results: DatasetResults) -> dict[str, Any]:
             for score, label in SCORES.items()
             if score in results.scores
         ],
+        "best": best_architecture(results),
     }
 
 

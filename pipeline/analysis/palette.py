@@ -6,6 +6,7 @@ All colours but `INK` and `GRID` are read on light and dark alike.
 import math
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from pipeline.analysis.result_files import kind_of
@@ -60,6 +61,9 @@ SIZE_COLOURS = ("#4a6fd8", "#1b9aaa", "#7fa83a", "#d99a1c", "#e0503f")
 SEQUENTIAL = "viridis"
 
 
+OWN_OPERATION = "•"
+"""What stands in a figure of changes where a cell's own operation is."""
+
 WRITTEN_CLASSES = 12
 """Confusion matrices of more classes have no numbers in their fields."""
 
@@ -104,17 +108,35 @@ def correlation_texts(tau: NDArray[np.float64]) -> list[list[str]]:
 
 
 def change_texts(changes: NDArray[np.float64], own: list[int], digits: int) -> list[list[str]]:
-    """Write changes with their sign, and a dot where a row has a cell's own operation.
+    """Write changes with their sign, none as zero without one, and a dot where a row has a cell's own operation.
 
     Args:
         changes: (6, 5) in percentage points, a row an edge, a column an operation; NaN where there is none.
         own: the cell's operation on each edge, as a column.
         digits: decimals.
     """
-    texts = [["" if np.isnan(value) else f"{value:+.{digits}f}" for value in row] for row in changes]
+    # Python's option z makes -0.00 to 0.00; a plus sign belongs to gains only.
+    zero = f"{0:+.{digits}f}"
+    signed = [["" if np.isnan(value) else f"{value:+z.{digits}f}" for value in row] for row in changes]
+    texts = [[text.removeprefix("+") if text == zero else text for text in row] for row in signed]
     for row, column in zip(texts, own, strict=True):
-        row[column] = "•"
+        row[column] = OWN_OPERATION
     return texts
+
+
+def tie_words(tied: int) -> str:
+    """Say after an architecture's number that others are as accurate, such as ``, one of 9``; nothing of one alone."""
+    return "" if tied == 1 else f", one of {tied:,}"
+
+
+def rank_texts(cells: pd.DataFrame) -> list[str]:
+    """Write the ranks of cells (columns `rank` and `tied`), with ``=`` in front of those that others share."""
+    return [f"{'' if tied == 1 else '='}{rank}" for rank, tied in zip(cells["rank"], cells["tied"], strict=True)]
+
+
+def unseen_words(unseen: int) -> str:
+    """Say how many cells that a figure has no room for are as accurate as the last it shows."""
+    return f"{unseen:,} more {'is' if unseen == 1 else 'are'} as accurate as the last"
 
 
 def short(value: float) -> str:

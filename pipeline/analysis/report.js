@@ -21,6 +21,7 @@ const datasets = page.datasets.map((packed) => {
   const all = unpack(packed.accuracies, Uint16Array);
   return {
     name: packed.name,
+    best: packed.best,
     ids,
     rowById: new Map(Array.from(ids, (id, row) => [id, row])),
     kernelParameters: unpack(packed.kernelParameters, Uint8Array),
@@ -43,17 +44,24 @@ function fractions(column) {
 }
 
 function rank(values, row, missing) {
-  let better = 0, held = 0;
+  let better = 0, tied = 0, held = 0;
   for (const value of values) {
     if (value === missing || Number.isNaN(value)) continue;
     held += 1;
     if (value > values[row]) better += 1;
+    if (value === values[row]) tied += 1;
   }
-  return { rank: better + 1, of: held };
+  return { rank: better + 1, tied, of: held };
 }
 
-const percent = (value) => `${(100 * value).toFixed(2)} %`;
+const percent = (value) => `${(100 * value).toFixed(2)}%`;
 const count = (value) => value.toLocaleString("en");
+
+// As `change_texts` of the figures: gains with a plus sign, none as zero without a sign.
+function signed(value) {
+  const text = value.toFixed(2);
+  return Number(text) === 0 ? "0.00" : value > 0 ? `+${text}` : text;
+}
 
 // ---- light and dark ------------------------------------------------------------------------------------------------
 
@@ -249,7 +257,8 @@ function scoreList(row) {
     const item = element("div"), value = score.values[row];
     const place = rank(score.values, row);
     item.append(element("dt", `${score.label} accuracy`), element("dd", Number.isNaN(value) ? "–" : percent(value)));
-    if (!Number.isNaN(value)) item.append(element("dd", `rank ${count(place.rank)} of ${count(place.of)}`));
+    const shared = place.tied > 1 ? `, shared by ${count(place.tied)}` : "";
+    if (!Number.isNaN(value)) item.append(element("dd", `rank ${count(place.rank)} of ${count(place.of)}${shared}`));
     list.append(item);
   }
   list.append(kernel);
@@ -263,7 +272,7 @@ function table(kind, row) {
   const keys = [...new Set(columns.map((column) => column.key))];
   const made = element("table", "", { class: "numbers" }), body = element("tbody"), head = element("tr");
   const caption = kind === "corruption" ? "severity" : "ε in 1/255";
-  made.append(element("caption", `Accuracy in %, and below it the rank, by ${caption}`));
+  made.append(element("caption", `Accuracy in %, and below it the rank (= where others share it), by ${caption}`));
   head.append(element("th", ""), ...strengths.map((strength) => element("th", String(strength), { scope: "col" })));
   for (const key of keys) {
     const line = element("tr");
@@ -273,7 +282,8 @@ function table(kind, row) {
       const box = element("td");
       if (column && column.values[row] !== page.missing) {
         box.append((100 * column.values[row] / page.resolution).toFixed(2));
-        box.append(element("small", count(rank(column.values, row, page.missing).rank)));
+        const place = rank(column.values, row, page.missing);
+        box.append(element("small", `${place.tied > 1 ? "=" : ""}${count(place.rank)}`));
       }
       line.append(box);
     }
@@ -291,10 +301,10 @@ function showNeighbours() {
   const score = dataset.scores[$("neighbour-score").selectedIndex];
   const own = operationsOf(cell), row = dataset.rowById.get(isomorphById[cell]);
   const { data, layout } = JSON.parse(themed(JSON.stringify(page.neighbours)));
-  const z = [], text = [];
+  const z = [], text = [], hovertext = [];
   let reach = 1;
   own.forEach((kept, edge) => {
-    z.push([]); text.push([]);
+    z.push([]); text.push([]); hovertext.push([]);
     for (let operation = 0; operation < 5; operation += 1) {
       const id = isomorphById[idOf(own.map((other, place) => (place === edge ? operation : other)))];
       const other = dataset.rowById.get(id);
@@ -303,10 +313,12 @@ function showNeighbours() {
       const held = !Number.isNaN(change);
       if (held) reach = Math.max(reach, Math.abs(change));
       z[edge].push(held ? change : null);
-      text[edge].push(operation === kept ? "•" : held ? `${change > 0 ? "+" : ""}${change.toFixed(2)}` : "");
+      const written = held ? signed(change) : "";
+      text[edge].push(operation === kept ? "•" : written);
+      hovertext[edge].push(operation === kept ? "the cell's own operation" : `${written} percentage points`);
     }
   });
-  Object.assign(data[0], { z, text, zmin: -reach, zmax: reach });
+  Object.assign(data[0], { z, text, hovertext, zmin: -reach, zmax: reach });
   show($("neighbour-chart"), data, layout);
 }
 
@@ -325,14 +337,6 @@ function chooseDataset(name) {
   menu.replaceChildren(...dataset.scores.map((score) => element("option", score.label)));
   if (dataset.scores.some((score) => score.label === kept)) menu.value = kept;
   showCell();
-}
-
-function best() {
-  const score = dataset.scores.find((other) => other.name === "adversarial") || dataset.scores[0];
-  if (score === undefined) return dataset.ids[0];
-  let row = 0;
-  score.values.forEach((value, other) => { if (!(value <= score.values[row])) row = other; });
-  return dataset.ids[row];
 }
 
 function followAddress({ scroll = true } = {}) {
@@ -376,7 +380,7 @@ function start() {
   addEventListener("beforeprint", prepareForPaper);
   addEventListener("afterprint", () => setTheme($("theme").value));
   chooseDataset(datasets[0].name);
-  cell = best();
+  cell = dataset.best;
   operationsOf(cell).forEach((operation, edge) => { menus[edge].selectedIndex = operation; });
   showCell();
   $("explorer").dataset.ready = "true";

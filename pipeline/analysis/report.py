@@ -243,10 +243,13 @@ def _figure_block(row: "FigureRow", frame: "pd.DataFrame", results: "DatasetResu
 
 
 def _cards(frame: "pd.DataFrame") -> str:
+    from pipeline.analysis.palette import tie_words
+
     cards = []
     for row in frame.itertuples():
         link = f'<a href="#cell={row.architecture}" data-cell="{row.architecture}">#{row.architecture}</a>'
         text = f"{html.escape(str(row.Index))}: {row.accuracy:.2%}"
+        link += tie_words(int(str(row.tied)))
         cards.append(f'<li class="card"><div data-draw="{row.architecture}"></div><p>{text}<br>{link}</p></li>')
     return f'<ul class="cards">{"".join(cards)}</ul>'
 

@@ -8,7 +8,7 @@ Layout::
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from os import SEEK_END
 from pathlib import Path, PurePosixPath
 from types import TracebackType
@@ -28,6 +28,9 @@ __all__ = ["DEFAULT_EPOCHS", "CheckpointRecord", "CheckpointStore"]
 
 DEFAULT_EPOCHS = 200
 """Training length that `CheckpointStore.find` prefers: the one whose accuracies the paper prints (its figure 11)."""
+
+
+_SHOWN_NETWORKS = 20
 
 
 class CheckpointStore:
@@ -241,18 +244,30 @@ class CheckpointStore:
 
     def _nothing_fits(self, index: int, dataset: str, epochs: int | None, seed: int | None) -> CheckpointError:
         networks = self._index()
-        there = ", ".join(
+        got = ", ".join(
             f"{length} epochs seed {number}" for length, number in sorted(networks.get((dataset, index), {}))
         )
-        if not there:
-            others = sorted({name for name, number in networks if number == index})
-            count = sum(name == dataset for name, _ in networks)
-            there = f"only weights on {', '.join(others)}" if others else f"weights of {count} other networks"
+        advice = "Import them with import-weights."
+        if not got:
+            elsewhere = sorted({name for name, number in networks if number == index})
+            others = sorted(number for name, number in networks if name == dataset)
+            got = f"only weights on {', '.join(elsewhere)}" if elsewhere else _describe_networks(others)
+            if others:
+                advice = "Name networks that are there by `architectures`, or import it with import-weights."
         wanted = [f"{epochs} epochs"] * (epochs is not None) + [f"seed {seed}"] * (seed is not None)
         return CheckpointError(
             f"Finding weights failed for #{index} {dataset} in {self.root}: expected "
-            f"{' and '.join(wanted) or 'a checkpoint'}, got {there}. Import them with import-weights."
+            f"{' and '.join(wanted) or 'a checkpoint'}, got {got}. {advice}"
         )
+
+
+def _describe_networks(indices: Sequence[int]) -> str:
+    """Name the networks whose weights there are instead; where they are many, some."""
+    if not indices:
+        return "none on this dataset"
+    more = ", …" if len(indices) > _SHOWN_NETWORKS else ""
+    shown = ", ".join(f"#{index}" for index in indices[:_SHOWN_NETWORKS])
+    return f"weights of {len(indices):,} other {'network' if len(indices) == 1 else 'networks'} ({shown}{more})"
 
 
 def _encode(state_dict: StateDict, name: str) -> bytes:
