@@ -311,13 +311,13 @@ def bundled(name: str) -> Path:
     )
 
 
-def bundled_name(path: Path) -> str | None:
-    """Give the name by which `bundled` finds a path, such as ``"benchmark_data/demo"``; None for any other path."""
+def portable_name(path: Path) -> str:
+    """Shorten a path to ``bundled:`` and the name by which `bundled` finds it, any other path to its last name."""
     for root in _bundled_roots():
         for folder in BUNDLED_FOLDERS:
             if path.is_relative_to(root / folder):
-                return path.relative_to(root).as_posix()
-    return None
+                return f"bundled:{path.relative_to(root).as_posix()}"
+    return path.name
 
 
 def _bundled_roots() -> tuple[Path, Path]:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from pipeline.config import CORRUPTION_GROUP, SweepConfig
 from pipeline.datasets import DATASETS
 from pipeline.errors import ConfigError, closest
-from pipeline.files import bundled_name
+from pipeline.files import portable_name
 from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS, Parameters
 from pipeline.records import Bundle, Part, Protocol, Unit, unit_id
 from pipeline.spaces import nasbench201
@@ -138,10 +138,7 @@ class Plan:
         }
 
     def sweep_payload(self) -> dict[str, Any]:
-        """Fields of a sweep YAML that computes the same numbers, every default written out.
-
-        What is of machines is left out, and paths are shortened to their last names, but for those of bundled files.
-        """
+        """Fields of a sweep YAML that computes the same numbers, every default written out; nothing is of machines."""
         fields = self.config.model_dump(mode="json", exclude={"execution", "shards"})
         fields["results"] = "results"
         fields["keys"] = _write_out(self.parameters)
@@ -149,7 +146,7 @@ class Plan:
             for part in (section, section.get("corruptions") or {}):
                 for name in ("path", "frost_path"):
                     if part.get(name) is not None:
-                        part[name] = _shorten(Path(part[name]))
+                        part[name] = portable_name(Path(part[name]))
         return fields
 
     def narrow(
@@ -307,11 +304,6 @@ def _write_out(parameters: Mapping[str, Parameters]) -> dict[str, Any]:
     if first is None or any(other != first for other in others):
         return keys
     return {key: given for key, given in keys.items() if key not in CORRUPTIONS} | {CORRUPTION_GROUP: first}
-
-
-def _shorten(path: Path) -> str:
-    name = bundled_name(path)
-    return path.name if name is None else f"bundled:{name}"
 
 
 def make_plan(config: SweepConfig, facts: Facts) -> Plan:
