@@ -31,17 +31,17 @@ from numpy.typing import NDArray
 from scipy.stats import binomtest
 
 from benchmarks.trained import load_trained
-from pipeline.classifier import Classifier
-from pipeline.datasets import load_images, select
-from pipeline.evaluate import configure_torch
-from pipeline.noise import derived_seed
-from pipeline.perturbations import PERTURBATIONS, Parameters
-from pipeline.perturbations.base import Context, Perturbed
-from pipeline.perturbations.fused.job import Job
-from pipeline.perturbations.fused.model import Batching
-from pipeline.perturbations.fused.replay import ReplayedDraws
-from pipeline.records import ImageSet
-from pipeline.spaces.inference import InferenceNetwork, compile_network
+from robust201.core.noise import derived_seed
+from robust201.core.records import ImageSet
+from robust201.engine.classifier import Classifier
+from robust201.images import load_images, select
+from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_network
+from robust201.tasks import PERTURBATIONS, Parameters
+from robust201.tasks.evaluate import configure_torch
+from robust201.tasks.perturbations.contract import Context, Perturbed
+from robust201.tasks.perturbations.fused.job import Job
+from robust201.tasks.perturbations.fused.model import Batching
+from robust201.tasks.perturbations.fused.replay import ReplayedDraws
 
 KEYS = ("clean", "fgsm", "pgd", "aa_apgd-ce", "aa_square")
 RUNS = ("reference", "replayed", "fused")
@@ -79,7 +79,7 @@ def perturbed_images(case: Case, key: str, run: str, parameters: Parameters) -> 
             indices=case.images.indices,
             epsilons=tuple(strength / 255 for strength in parameters.strengths),
         )
-        yield from import_module(f"pipeline.perturbations.fused.{row.module}").attack(job, parameters)
+        yield from import_module(f"robust201.tasks.perturbations.fused.{row.module}").attack(job, parameters)
         return
     engine = "reference" if run == "reference" else "fused"
     model = None if engine == "reference" else case.compiled

@@ -12,13 +12,13 @@ from pathlib import Path
 import torch
 
 from benchmarks.trained import load_trained
-from pipeline.classifier import Classifier
-from pipeline.datasets import load_images, select
-from pipeline.evaluate import configure_torch
-from pipeline.perturbations.base import to_float
-from pipeline.perturbations.fused.model import ClassifierModel
-from pipeline.records import ImageSet
-from pipeline.spaces.inference import compile_network
+from robust201.core.records import ImageSet
+from robust201.engine.classifier import Classifier
+from robust201.images import load_images, select
+from robust201.spaces.nasbench201.compiled import compile_network
+from robust201.tasks.evaluate import configure_torch
+from robust201.tasks.perturbations.contract import to_float
+from robust201.tasks.perturbations.fused.model import ClassifierModel
 
 SEED = 0
 

@@ -8,16 +8,16 @@ from functools import partial
 import torch
 from torch.nn import functional
 
-from pipeline.classifier import Classifier, Model
-from pipeline.perturbations import PERTURBATIONS, Parameters
-from pipeline.perturbations.base import Context, to_float
-from pipeline.perturbations.fused import apgd, fgsm, pgd, square
-from pipeline.records import Normalisation
-from pipeline.spaces.inference import compile_network
-from pipeline.spaces.inference.kernels import Convolution
-from pipeline.spaces.inference.program import plan_cell
-from pipeline.spaces.nasbench201 import architecture, evaluated_indices, multiply_accumulates, parse
-from pipeline.spaces.network import build_network
+from robust201.core.records import Normalisation
+from robust201.engine.classifier import Classifier, Model
+from robust201.spaces.nasbench201.cells import architecture, evaluated_indices, multiply_accumulates, parse
+from robust201.spaces.nasbench201.compiled import compile_network
+from robust201.spaces.nasbench201.compiled.kernels import Convolution
+from robust201.spaces.nasbench201.compiled.program import plan_cell
+from robust201.spaces.nasbench201.network import build_network
+from robust201.tasks import PERTURBATIONS, Parameters
+from robust201.tasks.perturbations.contract import Context, to_float
+from robust201.tasks.perturbations.fused import apgd, fgsm, pgd, square
 
 NORMALISATION = Normalisation((0.4914, 0.4824, 0.4467), (0.2471, 0.2435, 0.2616))
 N_CLASSES = 10

@@ -45,14 +45,14 @@ from benchmarks.engine_case import (
     stratified_sample,
     suite_seconds,
 )
-from pipeline.perturbations import CORRUPTIONS, SEVERITIES
-from pipeline.perturbations.base import to_float
-from pipeline.perturbations.fused.job import IMAGES_HELD
-from pipeline.spaces.inference.buckets import Bucketed
-from pipeline.spaces.inference.capacity import Capacity, choose_capacity
-from pipeline.spaces.inference.graphs import GraphCapture
-from pipeline.spaces.inference.kernels import Convolution
-from pipeline.spaces.nasbench201 import architecture, evaluated_indices, multiply_accumulates
+from robust201.engine.buckets import Bucketed
+from robust201.engine.capacity import Capacity, choose_capacity
+from robust201.engine.graphs import GraphCapture
+from robust201.spaces.nasbench201.cells import architecture, evaluated_indices, multiply_accumulates
+from robust201.spaces.nasbench201.compiled.kernels import Convolution
+from robust201.tasks import CORRUPTIONS, SEVERITIES
+from robust201.tasks.perturbations.contract import to_float
+from robust201.tasks.perturbations.fused.job import IMAGES_HELD
 
 USUAL_BATCH = 250
 REFERENCE_BATCHES = (USUAL_BATCH, 500, 1000, 2000, 5000)

@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 import psutil
 
-from pipeline.export import export_dataset
-from pipeline.export.files import FileTask
-from pipeline.measurements import COLUMNS, FRACTION_BITS, columns_of, to_json
-from pipeline.records import EvaluationResult, Part, Unit, unit_id
-from pipeline.shards import ShardStore
+from robust201.core.records import EvaluationResult, Part, Unit, unit_id
+from robust201.dataset import export_dataset
+from robust201.dataset.json_files import FileTask
+from robust201.shards import ShardStore
+from robust201.tasks.measurements import COLUMNS, FRACTION_BITS, columns_of, to_json
 
 N_CLASSES = 100
 N_IMAGES = 10_000

@@ -28,9 +28,9 @@ import psutil
 
 from benchmarks.export import make_bank, make_values
 from benchmarks.store import CLASSES, age, make_results_folder, write_compacted_shards, zero_tables
-from pipeline.plan import Plan
-from pipeline.records import EvaluationResult, Part, Unit
-from pipeline.shards.parquet import ROW_GROUP_BYTES, concat, table_of
+from robust201.core.records import EvaluationResult, Part, Unit
+from robust201.planning.plan import Plan
+from robust201.shards.parquet import ROW_GROUP_BYTES, concat, table_of
 
 MEASUREMENTS = ("accuracy", "confidence", "cm")
 SAMPLE_SECONDS = 0.1
@@ -168,7 +168,7 @@ def main() -> None:
 def export(folder: Path, processes: int, *formats: str) -> None:
     """Export all files with some processes, print what that took, and delete them."""
     out = folder / "out"
-    command = [sys.executable, "-m", "pipeline", "export", str(folder / "results"), str(out), *formats]
+    command = [sys.executable, "-m", "robust201", "export", str(folder / "results"), str(out), *formats]
     memory, before, seconds = watch([*command, "--processes", str(processes)])
     n_bytes = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     workers = sorted(memory.below.values(), reverse=True)

@@ -20,13 +20,13 @@ import torch
 from torch import nn
 
 from benchmarks.trained import load_trained
-from pipeline.classifier import Classifier
-from pipeline.datasets import load_images, select
-from pipeline.evaluate import configure_torch
-from pipeline.perturbations import PERTURBATIONS
-from pipeline.perturbations.base import to_float
-from pipeline.records import ImageSet
-from tests.library_parity import Difference, compare
+from robust201.core.records import ImageSet
+from robust201.engine.classifier import Classifier
+from robust201.images import load_images, select
+from robust201.tasks import PERTURBATIONS
+from robust201.tasks.evaluate import configure_torch
+from robust201.tasks.perturbations.contract import to_float
+from tests.support.library_parity import Difference, compare
 
 NETWORKS = ("0", "9", "21", "309", "309/100", "991", "13714")
 ATTACKS = ("fgsm", "pgd", "aa_apgd-ce", "aa_square")

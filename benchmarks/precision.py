@@ -21,14 +21,14 @@ from numpy.typing import NDArray
 
 from benchmarks.agreement import SEED
 from benchmarks.trained import load_trained
-from pipeline.classifier import Classifier
-from pipeline.datasets import load_images, select
-from pipeline.evaluate import configure_torch
-from pipeline.perturbations import PERTURBATIONS, Parameters
-from pipeline.perturbations.base import Context, to_float
-from pipeline.precision import Precision
-from pipeline.records import ImageSet
-from pipeline.spaces.inference import InferenceNetwork, compile_network
+from robust201.core.precision import Precision
+from robust201.core.records import ImageSet
+from robust201.engine.classifier import Classifier
+from robust201.images import load_images, select
+from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_network
+from robust201.tasks import PERTURBATIONS, Parameters
+from robust201.tasks.evaluate import configure_torch
+from robust201.tasks.perturbations.contract import Context, to_float
 
 PARAMETERS: dict[str, dict[str, Any]] = {
     "clean": {},

@@ -19,10 +19,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.export import STRENGTHS, SyntheticPlan, make_bank, make_values
-from pipeline.analysis.reader import RobustnessDataset
-from pipeline.export import export_dataset
-from pipeline.records import Unit, unit_id
-from pipeline.spaces import nasbench201
+from robust201.core.records import Unit, unit_id
+from robust201.dataset import export_dataset
+from robust201.reader.dataset import RobustnessDataset
+from robust201.spaces.nasbench201 import cells as nasbench201
 
 KEYS = ("fog", "frost", "snow")
 

@@ -25,15 +25,15 @@ import orjson
 
 from benchmarks.export import N_IMAGES, STRENGTHS, SyntheticPlan, fill, sampling_memory
 from benchmarks.headless import dump_page, find_chromium
-from pipeline.analysis.cells import kernel_parameters
-from pipeline.analysis.reader import DATASETS
-from pipeline.analysis.reading_pool import default_readers
-from pipeline.datasets import DATASETS as SPECS
-from pipeline.export import export_dataset
-from pipeline.perturbations import CORRUPTIONS, PERTURBATIONS
-from pipeline.records import Unit, unit_id
-from pipeline.shards import ShardStore
-from pipeline.spaces import nasbench201
+from robust201.core.records import Unit, unit_id
+from robust201.dataset import export_dataset
+from robust201.images import DATASETS as SPECS
+from robust201.reader.dataset import DATASETS
+from robust201.reader.reading_pool import default_readers
+from robust201.shards import ShardStore
+from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.spaces.nasbench201.neighbourhood import kernel_parameters
+from robust201.tasks import CORRUPTIONS, PERTURBATIONS
 
 NESTED_KEYS = ("clean", "pgd")
 LARGE = "cifar100"
@@ -168,8 +168,8 @@ def _write_nested(folder: Path, name: str, key: str, indices: np.ndarray, counts
 
 def write_and_tell(dataset: Path, out: Path) -> None:
     """Write a report and print its seconds, the peak memory of all its processes, and the size of its file."""
-    from pipeline.analysis.reader import RobustnessDataset
-    from pipeline.analysis.report import write_report
+    from robust201.figures.report import write_report
+    from robust201.reader.dataset import RobustnessDataset
 
     with sampling_memory() as peak:
         start = time.perf_counter()

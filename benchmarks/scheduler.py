@@ -9,7 +9,7 @@ process, by saying what to measure:
 
     python -m benchmarks.scheduler --units 200000 --workers 2 --unit-seconds 0
 
-The driver is the product's: `pipeline.sweep.compute` with its scheduler, its progress and its Ray executor, on bundles
+The driver is the product's: `runtime.sweep.compute` with its scheduler, its progress and its Ray executor, on bundles
 of `jobs/paper.yaml` (a unit of every key of an architecture and dataset). Only the worker is simulated: an actor in a
 process of its own that sleeps for each unit. Neither the driver nor a worker may import torch.
 
@@ -33,15 +33,15 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from pipeline.config import SweepConfig, load_config
-from pipeline.datasets import DATASETS
-from pipeline.executors.base import Event
-from pipeline.executors.ray import RayExecutor
-from pipeline.plan import Plan, assumed_facts, make_plan
-from pipeline.progress import Progress
-from pipeline.records import Bundle, EvaluationResult, Part, Receipt, UnitFailure
-from pipeline.shards import ShardStore
-from pipeline.sweep import Outlook, compute
+from robust201.core.records import Bundle, EvaluationResult, Part, Receipt, UnitFailure
+from robust201.images import DATASETS
+from robust201.planning.config import SweepConfig, load_config
+from robust201.planning.plan import Plan, assumed_facts, make_plan
+from robust201.runtime.executors.base import Event
+from robust201.runtime.executors.ray import RayExecutor
+from robust201.runtime.progress import Progress
+from robust201.runtime.sweep import Outlook, compute
+from robust201.shards import ShardStore
 
 SWEEP = Path(__file__).parent.parent / "jobs" / "paper.yaml"
 UNITS_PER_ARCHITECTURE = 45

@@ -3,7 +3,7 @@
     python -m benchmarks.simulate
 
 prints every table of docs/simulation.md; that page says what is simulated and what is assumed. The plan, its parts and
-bundles, their order, retries and preemptions are the product's (`pipeline.plan`, `pipeline.scheduler`); machines, time
+bundles, their order, retries and preemptions are the product's (`planning.plan`, `runtime.scheduler`); machines, time
 and the cost of a part are simulated (`virtual_cluster.py`, `unit_costs.py`). Equal arguments give equal results.
 
     python -m benchmarks.simulate --architectures 100 --gpus 20
@@ -23,11 +23,11 @@ from pathlib import Path
 
 from benchmarks.unit_costs import UnitCosts
 from benchmarks.virtual_cluster import Cause, Machines, VirtualCluster
-from pipeline.config import SweepConfig, load_config
-from pipeline.plan import Plan, assumed_facts, make_plan
-from pipeline.records import Bundle, Part
-from pipeline.scheduler import RunTally, Scheduler
-from pipeline.speed import assumed_gmacs
+from robust201.core.records import Bundle, Part
+from robust201.planning.config import SweepConfig, load_config
+from robust201.planning.cost import assumed_gmacs
+from robust201.planning.plan import Plan, assumed_facts, make_plan
+from robust201.runtime.scheduler import RunTally, Scheduler
 
 SWEEP = Path(__file__).parent.parent / "jobs" / "paper.yaml"
 

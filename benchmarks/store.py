@@ -30,12 +30,12 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.config import SweepConfig, load_config
-from pipeline.files import bundled, make_folder, sha256_of
-from pipeline.plan import Plan, assumed_facts, make_plan
-from pipeline.plan_file import load_plan, save_plan
-from pipeline.records import EvaluationResult, Part, Unit
-from pipeline.shards import ShardStore
+from robust201.core.files import bundled, make_folder, sha256_of
+from robust201.core.records import EvaluationResult, Part, Unit
+from robust201.planning.config import SweepConfig, load_config
+from robust201.planning.plan import Plan, assumed_facts, make_plan
+from robust201.planning.plan_file import load_plan, save_plan
+from robust201.shards import ShardStore
 
 ROWS_PER_SHARD = 2_440
 """Rows of a compacted shard: 133 GB over 1,610,034 rows are 82 kB a row, and 192 MiB a shard."""
@@ -97,8 +97,8 @@ def invented(unit: Unit, strength: float, draws: np.random.Generator, *, confide
 
 def write_small_shards(store: ShardStore, units: Sequence[Unit], *, confidences: bool) -> int:
     """Write a shard a unit, without waiting for the disk each time; return their bytes."""
-    from pipeline.shards.folder import stem_of
-    from pipeline.shards.parquet import encode
+    from robust201.shards.folder import stem_of
+    from robust201.shards.parquet import encode
 
     draws, n_bytes = np.random.default_rng(0), 0
     for unit in units:
@@ -113,8 +113,8 @@ def write_small_shards(store: ShardStore, units: Sequence[Unit], *, confidences:
 
 def write_compacted_shards(store: ShardStore, plan: Plan, tables: "MakeTables | None" = None) -> int:
     """Write all evaluations of a plan in compacted shards, as an export reads them; return the number of rows."""
-    from pipeline.measurements import columns_of
-    from pipeline.shards.parquet import Footer, write_tables
+    from robust201.shards.parquet import Footer, write_tables
+    from robust201.tasks.measurements import columns_of
 
     columns, n_rows = columns_of(plan.measurements), 0
     for dataset in plan.datasets:
@@ -132,8 +132,8 @@ def zero_tables(rows: Sequence[tuple[Unit, float]], columns: Sequence[str]) -> I
     """Row groups of evaluations whose values are all zero."""
     import pyarrow as pa
 
-    from pipeline.measurements import COLUMNS
-    from pipeline.shards.parquet import schema_of
+    from robust201.shards.parquet import schema_of
+    from robust201.tasks.measurements import COLUMNS
 
     schema = schema_of(columns)
     for first in range(0, len(rows), ROWS_PER_GROUP):
@@ -175,7 +175,7 @@ def plan_step(folder: Path) -> str:
 
 def resume_step(folder: Path) -> str:
     """Find out what a results folder lacks, as `run` does."""
-    from pipeline.sweep import look_ahead
+    from robust201.runtime.sweep import look_ahead
 
     plan, store = load_plan(folder), ShardStore.open(folder)
     check_hash, hashed = store.folder.check_hash, set()
@@ -196,7 +196,7 @@ def resume_step(folder: Path) -> str:
 
 def status_step(folder: Path) -> str:
     """Count what is done, as `status` does."""
-    from pipeline.status import read_status
+    from robust201.monitoring.status import read_status
 
     state = read_status(load_plan(folder), ShardStore.open(folder).inventory(on_damage="report"))
     return f"{state.done:,} of {state.total:,} evaluations"
@@ -210,7 +210,7 @@ def scan_step(folder: Path) -> str:
 
 def compare_step(folder: Path) -> str:
     """Hold all accuracies against themselves, as `compare` does."""
-    from pipeline.comparing import compare_results
+    from robust201.dataset.compare import compare_results
 
     report = compare_results(folder, folder)
     return f"{sum(comparison.n_architectures for comparison in report.comparisons):,} accuracies of either"
@@ -271,7 +271,7 @@ def describe_outputs(folder: Path) -> None:
     """Print the sizes that compaction gave its shards and row groups."""
     import pyarrow.parquet as pq
 
-    from pipeline.shards.folder import is_compacted
+    from robust201.shards.folder import is_compacted
 
     store = ShardStore.open(folder)
     for entry in filter(lambda entry: is_compacted(entry.name), store.folder.place.entries()):

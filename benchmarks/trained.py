@@ -4,9 +4,9 @@ from pathlib import Path
 
 from torch import nn
 
-from pipeline.checkpoints.formats import iter_weights
-from pipeline.spaces.nasbench201 import architecture
-from pipeline.spaces.network import build_network
+from robust201.spaces.nasbench201.cells import architecture
+from robust201.spaces.nasbench201.network import build_network
+from robust201.weights.published.formats import iter_weights
 
 ARCHIVE = Path("checkpoints") / "NATS-tss-v1_0-3ffb9-full"
 """Where a data folder keeps trained networks, in the layout of the official archive."""

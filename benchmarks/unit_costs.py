@@ -18,11 +18,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from pipeline.config import SweepConfig
-from pipeline.datasets import DATASETS
-from pipeline.perturbations import PERTURBATIONS, SquareParameters
-from pipeline.records import Part
-from pipeline.spaces.nasbench201 import architecture, multiply_accumulates
+from robust201.core.records import Part
+from robust201.images import DATASETS
+from robust201.planning.config import SweepConfig
+from robust201.spaces.nasbench201.cells import architecture, multiply_accumulates
+from robust201.tasks import PERTURBATIONS, SquareParameters
 
 MEASURED_FILE = Path(__file__).with_name("measured_forward.json")
 RESISTING = {"cifar10": 0.42, "cifar100": 0.21, "ImageNet16-120": 0.06}

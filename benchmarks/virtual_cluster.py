@@ -1,4 +1,4 @@
-"""An executor of simulated machines under a virtual clock: what `pipeline.scheduler` drives in the simulation.
+"""An executor of simulated machines under a virtual clock: what `runtime.scheduler` drives in the simulation.
 
 It behaves as the Ray executor does. A worker has a window of bundles; bundles for which no started worker has room wait
 in common; a worker keeps the network of its last part; parts that ended before a machine went keep their receipts, the
@@ -15,9 +15,9 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from pipeline.executors.base import BundleDone, BundleLost, Event
-from pipeline.metrics import Metrics, SilentMetrics
-from pipeline.records import Bundle, Part, Receipt
+from robust201.core.records import Bundle, Part, Receipt
+from robust201.runtime.executors.base import BundleDone, BundleLost, Event
+from robust201.runtime.metrics import Metrics, SilentMetrics
 
 Activity = Literal["absent", "starting", "idle", "loading", "computing"]
 Cause = Literal["absent", "starting", "idle", "loading", "computing", "lost"]

@@ -24,16 +24,16 @@ from typing import TypeVar
 import torch
 
 from benchmarks.trained import load_trained
-from pipeline.classifier import Model
-from pipeline.datasets import load_images, select
-from pipeline.evaluate import configure_torch
-from pipeline.perturbations import PAPER_EPSILONS_255, SquareParameters
-from pipeline.perturbations.fused.draws import CounterDraws
-from pipeline.perturbations.fused.job import CPU_SAMPLES, Job
-from pipeline.perturbations.fused.model import Batching
-from pipeline.perturbations.fused.square import attack
-from pipeline.spaces.inference import InferenceNetwork, compile_network
-from pipeline.spaces.inference.local import LocalPass
+from robust201.engine.classifier import Model
+from robust201.images import load_images, select
+from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_network
+from robust201.spaces.nasbench201.compiled.local import LocalPass
+from robust201.tasks import PAPER_EPSILONS_255, SquareParameters
+from robust201.tasks.evaluate import configure_torch
+from robust201.tasks.perturbations.fused.draws import CounterDraws
+from robust201.tasks.perturbations.fused.job import CPU_SAMPLES, Job
+from robust201.tasks.perturbations.fused.model import Batching
+from robust201.tasks.perturbations.fused.square import attack
 
 SEED = 0
 

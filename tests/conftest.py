@@ -13,15 +13,15 @@ import hypothesis
 import pytest
 import yaml
 
-from pipeline.config import SweepConfig, parse_config
-from tests.completing import corruptions, part, sweep, whole  # noqa: F401 - fixtures
-from tests.download_server import corrupted, publish, server  # noqa: F401 - fixtures
-from tests.object_stores import s3, s3_environment, s3_url  # noqa: F401 - fixtures
+from robust201.planning.config import SweepConfig, parse_config
+from tests.support.completing import corruptions, part, sweep, whole  # noqa: F401 - fixtures
+from tests.support.download_server import corrupted, publish, server  # noqa: F401 - fixtures
+from tests.support.object_stores import s3, s3_environment, s3_url  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
     import torch
 
-    from pipeline.checkpoints.store import CheckpointStore
+    from robust201.weights.store import CheckpointStore
 
 # Machines that are busy are slow: no example has a deadline. One commit tests the same examples everywhere, so that
 # a failure is the change's; `pytest --hypothesis-profile explore` looks for new ones.
@@ -56,7 +56,7 @@ def shared_data() -> Path:
 
 def add_network(store: "CheckpointStore", index: int, state_dict: "Mapping[str, torch.Tensor]", **changes: Any) -> None:
     """Put the weights of a tiny network (C=4, N=1, ten classes) into a store, as those of the digits."""
-    from pipeline.spaces import nasbench201
+    from robust201.spaces.nasbench201 import cells as nasbench201
 
     fields: dict[str, Any] = {
         "dataset": "digits",
@@ -77,9 +77,9 @@ def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint store with random networks (C=4, N=1) for the digits."""
     import torch
 
-    from pipeline.checkpoints.store import CheckpointStore
-    from pipeline.spaces import nasbench201
-    from pipeline.spaces.network import build_network
+    from robust201.spaces.nasbench201 import cells as nasbench201
+    from robust201.spaces.nasbench201.network import build_network
+    from robust201.weights.store import CheckpointStore
 
     folder = tmp_path_factory.mktemp("weights")
     with CheckpointStore(folder) as store:
@@ -94,8 +94,8 @@ def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def failing_fgsm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every evaluation of FGSM in this process fail."""
-    from pipeline import worker
-    from pipeline.evaluate import evaluate
+    from robust201.runtime import worker
+    from robust201.tasks.evaluate import evaluate
 
     def fail_on_fgsm(context: Any, row: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
         if row.key == "fgsm":
@@ -180,7 +180,7 @@ RunCommand = Callable[..., Ended]
 @pytest.fixture
 def robust201(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunCommand:
     """Run the command line in this process."""
-    from pipeline.cli import main
+    from robust201.cli.app import main
 
     def run(*arguments: object) -> Ended:
         monkeypatch.setattr(sys, "argv", ["robust201", *map(str, arguments)])

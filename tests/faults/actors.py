@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from pipeline.executors import ray as ray_executor
+from robust201.runtime.executors import ray as ray_executor
 from tests.faults.injections import Injections
 
 _Original = ray_executor._WorkerActor

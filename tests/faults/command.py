@@ -17,7 +17,7 @@ def main() -> None:
         from tests.faults import actors
 
         actors.install()
-    from pipeline import cli
+    from robust201.cli import app as cli
 
     cli.main()
 

@@ -1,7 +1,7 @@
 """Flip random bits anywhere in shards, footers included; verification must name the shard of every one.
 
 Long form:  python -m tests.faults.flip_bits --flips 1000
-The test suite runs the short form (tests/test_verifying.py).
+The test suite runs the short form (tests/dataset/test_verifying.py).
 """
 
 import argparse
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pipeline.shards import ShardStore
-from tests.shard_support import make_results, make_unit
+from robust201.shards import ShardStore
+from tests.support.shard_support import make_results, make_unit
 
 
 def make_store(root: Path) -> ShardStore:

@@ -54,8 +54,8 @@ class Injections:
         return True
 
     def _wrap_evaluate(self) -> None:
-        from pipeline import worker
-        from pipeline.evaluate import evaluate
+        from robust201.runtime import worker
+        from robust201.tasks.evaluate import evaluate
 
         def evaluate_with_faults(
             context: Any, row: Any, parameters: Any, part: Any, *rest: Any, **named: Any
@@ -74,8 +74,8 @@ class Injections:
         mock.patch.object(worker, "evaluate", evaluate_with_faults).start()
 
     def _die_while_writing(self) -> None:
-        from pipeline import worker
-        from pipeline.shards import ShardStore
+        from robust201.runtime import worker
+        from robust201.shards import ShardStore
 
         def die(step: str) -> None:
             if step in self._orders["die_at_steps"] and self._claim(f"died-{step}"):
@@ -91,7 +91,7 @@ class Injections:
     def _run_out_of_memory(self) -> None:
         import torch
 
-        from pipeline.spaces.inference import InferenceNetwork
+        from robust201.spaces.nasbench201.compiled import InferenceNetwork
 
         forward = InferenceNetwork._forward
 

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import psutil
 
-from pipeline.console import show_count
-from pipeline.files import WRITE_STEPS
+from robust201.cli.console import show_count
+from robust201.core.files import WRITE_STEPS
 from tests.faults.processes import is_ray, is_raylet, kill
 from tests.faults.trial import N_UNITS, Command, Trial
 

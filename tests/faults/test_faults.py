@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from pipeline.files import sha256_of
+from robust201.core.files import sha256_of
 from tests.faults import verdict
 from tests.faults.processes import wait_until, zombies
 from tests.faults.table import FAULTS, Fault, run_fault, run_undisturbed

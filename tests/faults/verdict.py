@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from pipeline.export import export_dataset
-from pipeline.plan_file import load_plan
-from pipeline.shards import Inventory, ShardStore
+from robust201.dataset import export_dataset
+from robust201.planning.plan_file import load_plan
+from robust201.shards import Inventory, ShardStore
 from tests.conftest import read_tree
 from tests.faults.processes import remaining
 from tests.faults.trial import Trial, stray_files

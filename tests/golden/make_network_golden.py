@@ -7,7 +7,7 @@ The reference is PyPI's xautodl 1.0.0, which robust201 neither needs nor ships. 
     python tests/golden/make_network_golden.py
 
 The test imports the recipe (`fill_state`, `make_pixels`, `state_signature`) and fills robust201's network with it.
-Nothing here imports `pipeline`: the file comes from the published source alone.
+Nothing here imports `robust201`: the file comes from the published source alone.
 """
 
 import hashlib

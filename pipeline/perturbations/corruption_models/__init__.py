@@ -1,1 +1,0 @@
-"""The work behind `pipeline.perturbations.corruptions`: one module a family of corruptions."""

@@ -1,0 +1,1 @@
+"""The command line: verbs by group, what they print, and exit codes."""

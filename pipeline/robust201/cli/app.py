@@ -1,0 +1,344 @@
+"""The command line: one thin function a verb. Exit codes: 0 complete, 2 bad input, 3 incomplete, 4 storage."""
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from shlex import quote
+from typing import Annotated
+
+import typer
+
+from robust201 import __version__
+from robust201.cli import console
+from robust201.cli.dataset import compare, export, import_json, verify
+from robust201.cli.exits import run_to_exit_code
+from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, RUN, Results, Sweep, add_verbs
+from robust201.cli.look import AsJson, doctor, logs, print_json, status
+from robust201.cli.plot import plot
+from robust201.cli.submit import submit_app
+from robust201.cli.train import train
+from robust201.core.errors import ConfigError
+
+app = typer.Typer(
+    name="robust201",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help=ABOUT,
+    epilog=ENDING,
+)
+Architectures = Annotated[
+    str | None, typer.Option(help="Indices, ranges and cell strings, separated by commas, such as 0-99,309.")
+]
+Datasets = Annotated[str | None, typer.Option(help="Names separated by commas, such as cifar10,cifar100.")]
+Keys = Annotated[str | None, typer.Option(help="Keys separated by commas, such as clean,pgd,fog.")]
+
+
+def main() -> None:
+    """Run the command line (see `cli.exits`)."""
+    sys.exit(run_to_exit_code(app))
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    if text is None:
+        return None
+    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    if not names:
+        raise ConfigError(
+            f"Reading the command line failed for {text!r}: expected names separated by commas, got none. "
+            "Name some, or leave the option out."
+        )
+    return names
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"robust201 {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    del version
+
+
+def meta(
+    key_style: Annotated[str, typer.Option(help="paper (pgd) or published (pgd@Linf).")] = "paper",
+) -> None:
+    """Print meta.json: all 15,625 architectures, their isomorphs, and the paper's epsilons."""
+    from robust201.dataset import meta_text, parse_key_style
+    from robust201.tasks import PERTURBATIONS
+
+    typer.echo(
+        meta_text({key: row.parameters() for key, row in PERTURBATIONS.items()}, parse_key_style(key_style)), nl=False
+    )
+
+
+def plan(
+    sweep: Sweep,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan without reading images or weights.")] = False,
+    save: Annotated[
+        bool, typer.Option("--save", help="Keep the plan and the images in the results folder, for `run --share`.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Count a sweep's units and evaluations, estimate bytes and hours, and check its inputs."""
+    from robust201.planning.config import load_config
+    from robust201.planning.inputs import Inputs, check_taking
+    from robust201.planning.plan import assumed_facts, make_plan
+    from robust201.runtime.sweep import prepare_sweep
+
+    config = load_config(sweep)
+    if save and dry_run:
+        raise ConfigError(
+            "Planning failed for --save: expected it alone, got --dry-run too, which reads nothing to save. Choose one."
+        )
+    if save:
+        prepare_sweep(config, say=console.say)
+    elif not dry_run:
+        check_taking(config)
+        Inputs(config, console.say).check()
+    summary = make_plan(config, assumed_facts(config)).summary()
+    if as_json:
+        print_json(summary)
+    else:
+        console.show_plan(summary)
+    if save:
+        console.say(
+            f"Kept the plan and the images in {config.results}. Next, on each machine: "
+            f"robust201 run {quote(str(sweep))} --share I/N"
+        )
+
+
+def run(
+    sweep: Sweep,
+    architectures: Architectures = None,
+    datasets: Datasets = None,
+    keys: Keys = None,
+    executor: Annotated[str | None, typer.Option(help="inline or ray, in place of the sweep's.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Workers, in place of the sweep's.")] = None,
+    results: Annotated[str | None, typer.Option(help="Results folder, in place of the sweep's.")] = None,
+    share: Annotated[
+        str | None,
+        typer.Option(metavar="I/N", help="The I-th of N shares, from 1, of what `plan --save` kept."),
+    ] = None,
+    requeue: Annotated[
+        bool, typer.Option("--requeue", help="In a Slurm array: queue the task again if its time limit drained it.")
+    ] = False,
+) -> None:
+    """Evaluate what a sweep still misses, on Ray or in this process; run it again after any interruption.
+
+    Ctrl-C lets the parts in progress end; once more stops at once. What is finished is kept.
+    """
+    from robust201.planning.config import load_config, select_architectures
+    from robust201.planning.shares import Share
+    from robust201.runtime.executors import check_device, make_executor
+    from robust201.runtime.share_run import run_share
+    from robust201.runtime.sweep import Filters, run_sweep
+    from robust201.submission.slurm import ArrayTask
+    from robust201.tasks import perturbation
+
+    config = load_config(sweep, results=results, execution={"executor": executor, "workers": workers})
+    filters = Filters(
+        select_architectures(architectures) if architectures is not None else None,
+        _names(datasets),
+        tuple(perturbation(key).key for key in names) if (names := _names(keys)) is not None else None,
+    )
+    check_device(config)
+    task = ArrayTask.of(os.environ) if requeue else None
+    evaluate = run_sweep if share is None else partial(run_share, share=Share.parse(share))
+    display = console.RunDisplay()
+    with display.showing():
+        tally = evaluate(
+            config,
+            make_executor=make_executor,
+            filters=filters,
+            on_outlook=console.show_outlook,
+            on_progress=display.update,
+            say=console.say,
+        )
+    code = console.show_tally(tally, config.results, narrowed=filters != Filters() or share is not None)
+    if task is not None:
+        task.requeue_if_unfinished(tally, console.say)
+    raise typer.Exit(code)
+
+
+def compact(
+    results: Results,
+    grace_hours: Annotated[float, typer.Option(min=0, help="Hours before merged inputs are deleted.")] = 24.0,
+) -> None:
+    """Merge small shards into large ones; safe while a run goes on."""
+    from robust201.shards import ShardStore
+
+    report = ShardStore.open(results).compact(grace_seconds=3600 * grace_hours)
+    merged = console.show_count(report.inputs, "shard")
+    typer.echo(f"Merged {merged} into {report.outputs:,}; deleted {report.deleted:,} merged before.")
+    for shard in report.damaged:
+        console.say(f"damaged: {shard}")
+    if report.damaged:
+        console.say("Damaged shards were left as they are; robust201 run sets them aside and computes them anew.")
+        raise typer.Exit(4)
+
+
+def merge(
+    sources: Annotated[list[Path], typer.Argument(metavar="RESULTS", help="Results folders to join.")],
+    into: Annotated[Path, typer.Option("--into", help="The folder that receives them; made if absent.")],
+) -> None:
+    """Join results folders of several clusters; status and export then see one sweep."""
+    from robust201.runtime.sweep import merge_results
+
+    report, other_plans = merge_results(sources, into, say=console.say)
+    were = "was" if report.present == 1 else "were"
+    typer.echo(f"Joined {console.show_count(report.added, 'shard')}, {report.present:,} {were} there already.")
+    for source in other_plans:
+        console.say(f"{source} was planned otherwise; its evaluations are kept, the plan of {sources[0]} decides.")
+    for conflict in report.conflicts:
+        console.say(f"conflict: {conflict.message}")
+    raise typer.Exit(4 if report.conflicts else 0)
+
+
+def report(
+    dataset: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DATASET", help="A folder that export wrote, its parquet folder, or the published dataset."
+        ),
+    ],
+    out: Annotated[Path | None, typer.Option("--out", help="The HTML file; DATASET-report.html if absent.")] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Large files read at once, one a process; the CPUs, up to 8, if absent.")
+    ] = None,
+) -> None:
+    """Write one HTML file with figures, tables and a cell explorer of an exported dataset; needs no network."""
+    from robust201.figures.report import write_report
+    from robust201.reader.dataset import RobustnessDataset
+    from robust201.reader.reading_pool import default_readers
+
+    named = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # such as `.`
+    page = out or named.parent / f"{named.name}-report.html"
+    typer.echo(write_report(RobustnessDataset(dataset), page, processes=processes or default_readers()))
+
+
+def fetch(
+    name: Annotated[str, typer.Argument(metavar="NAME", help=DOWNLOADS)],
+    to: Annotated[
+        Path, typer.Option("--to", envvar="ROBUST201_DATA", help="Data folder; the dataset gets a folder in it.")
+    ] = Path("data"),
+) -> None:
+    """Download a dataset, or say where to get it; resumed after an interruption, verified before it is visible."""
+    from robust201.images.downloads.fetch import fetch as fetch_dataset
+
+    with console.download_progress(name) as progress:
+        folder = fetch_dataset(name, to, progress=progress)
+    typer.echo(folder)
+
+
+def import_weights(
+    source: Annotated[
+        Path, typer.Argument(metavar="SOURCE", help="An archive, its split parts, or a folder of state_dicts.")
+    ],
+    to: Annotated[Path, typer.Option("--to", help="The checkpoint store to fill; made if absent.")],
+    architectures: Architectures = None,
+    datasets: Datasets = None,
+    epochs: Annotated[int, typer.Option(help="Training length to take: 200 or 12.")] = 200,
+    seed: Annotated[int, typer.Option(help="Training seed to prefer; else the lowest there is.")] = 777,
+    source_format: Annotated[
+        str | None, typer.Option("--format", help="Format; found out from the path if absent.")
+    ] = None,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Report what is refused at the end, and go on.")
+    ] = False,
+) -> None:
+    """Import published weights into safetensors with a manifest; the only step that reads a pickle."""
+    from robust201.planning.config import select_architectures
+    from robust201.weights.importing import import_weights as import_from
+    from robust201.weights.store import CheckpointStore
+
+    indices = None if architectures is None else select_architectures(architectures)
+    with CheckpointStore(to) as store, console.counting("Importing networks") as progress:
+        report = import_from(
+            source,
+            store,
+            indices=indices,
+            datasets=_names(datasets),
+            epochs=epochs,
+            seed=seed,
+            format=source_format,
+            keep_going=keep_going,
+            progress=progress,
+        )
+    raise typer.Exit(console.show_import(report, to))
+
+
+def corrupt(
+    out: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="Folder for the .npy files, in the layout of CIFAR-10-C.")
+    ],
+    dataset: Annotated[str, typer.Option(help="Dataset whose test images are corrupted.")] = "digits",
+    path: Annotated[Path | None, typer.Option(help="Where its images lie.")] = None,
+    form: Annotated[str | None, typer.Option(help="Form of the files; found out if absent.")] = None,
+    keys: Keys = None,
+    count: Annotated[int | None, typer.Option(help="A class-stratified subset of this many images.")] = None,
+    image_seed: Annotated[int, typer.Option(help="Seed of that subset.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the corruptions.")] = 0,
+    frost: Annotated[Path | None, typer.Option(help="Folder of the six frost images; else synthetic.")] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
+    check_published: Annotated[
+        bool, typer.Option("--check-published", help="Compare the deterministic ones with the published MD5s instead.")
+    ] = False,
+) -> None:
+    """Generate corrupted images with the constants of CIFAR-C, deterministic in their seed."""
+    from robust201.tasks.corruptions.folder import corrupt_dataset
+
+    with console.counting("Corrupting") as progress:
+        lines, sound = corrupt_dataset(
+            out,
+            dataset=dataset,
+            path=path,
+            form=form,
+            keys=_names(keys),
+            count=count,
+            image_seed=image_seed,
+            seed=seed,
+            frost_folder=frost,
+            workers=workers,
+            check_published=check_published,
+            progress=progress,
+        )
+    typer.echo("\n".join(lines))
+    raise typer.Exit(0 if sound else 3)
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", help="Folder for results, dataset and figures.")] = Path("runs/demo"),
+) -> None:
+    """Run the whole job in small on digits and networks that ship with robust201 (about a minute)."""
+    from robust201.cli.demo import run_demo
+    from robust201.figures.report import summary_table
+    from robust201.reader.dataset import RobustnessDataset
+
+    display = console.RunDisplay()
+    with display.showing():
+        outcome = run_demo(out, on_outlook=console.show_outlook, on_progress=display.update, say=console.say)
+    console.show_summary(summary_table(RobustnessDataset(outcome.dataset)))
+    for what, place in (
+        ("results", outcome.results),
+        ("JSON dataset", outcome.dataset),
+        ("report", outcome.report),
+        ("plots", outcome.plots[0].parent),
+    ):
+        typer.echo(f"{what}: {place}")
+
+
+add_verbs(
+    app,
+    *(demo, doctor, fetch, import_weights, train, corrupt),
+    *(plan, run, status, logs, compact, merge),
+    *(verify, export, compare, import_json, meta),
+    *(report, plot),
+)
+app.add_typer(submit_app, rich_help_panel=RUN)

@@ -1,0 +1,384 @@
+"""What the command line shows: progress on terminals and in log files, tables, one line an error."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeRemainingColumn,
+    TransferSpeedColumn,
+)
+from rich.table import Table
+
+from robust201.core.files import show_bytes
+
+if TYPE_CHECKING:  # each verb imports what it runs; the others need not wait for it
+    from robust201.dataset import ExportReport
+    from robust201.dataset.compare import ComparisonReport
+    from robust201.dataset.verify import Verdict
+    from robust201.figures.report import SummaryRow
+    from robust201.monitoring.doctor_machines import Finding
+    from robust201.runtime.executors.base import Event
+    from robust201.runtime.progress import Progress as SweepProgress
+    from robust201.runtime.scheduler import RunTally
+    from robust201.runtime.sweep import Outlook
+    from robust201.weights.importing import ImportReport
+
+_LOG_SECONDS = 10.0
+_QUIET_SECONDS = 60.0
+_UNKNOWN_PACE = "rate and time left not yet known"
+
+# NO_COLOR asks for plain text, bold and italics included. Emoji codes would change paths such as a:b:c.
+_STYLE: dict[str, Any] = {
+    "soft_wrap": True,
+    "emoji": False,
+    "color_system": None if os.environ.get("NO_COLOR") else "auto",
+}
+out = Console(**_STYLE)
+err = Console(stderr=True, **_STYLE)
+
+
+def say(line: str) -> None:
+    """Tell of a step, on stderr so that stdout stays clean for scripts."""
+    err.print(line, markup=False, highlight=False)
+
+
+def show_duration(seconds: float) -> str:
+    """Render seconds as ``1:02:03``."""
+    return str(timedelta(seconds=round(seconds)))
+
+
+def show_count(count: float, noun: str) -> str:
+    """Render a number of things as ``1 shard``, ``1,728 evaluations`` or ``0.5 evaluations``."""
+    number = f"{count:,.1f}".removesuffix(".0")
+    return f"{number} {noun}" if number == "1" else f"{number} {noun}s"
+
+
+def show_pace(evaluations_per_second: float | None, seconds_left: float | None) -> str:
+    """Render rate and time left, as far as they are known; empty where neither is."""
+    pace = [] if evaluations_per_second is None else [f"{evaluations_per_second:.2f} evaluations/s"]
+    pace += [] if seconds_left is None else [f"{show_duration(seconds_left)} left by estimated work"]
+    return ", ".join(pace)
+
+
+def show_outlook(outlook: Outlook) -> None:
+    """Say what is done, what is missing and what cannot be used, before a run begins."""
+    total = outlook.plan.n_evaluations
+    imported = f" ({outlook.imported:,} of them imported)" if outlook.plan.config.take_imported else ""
+    say(
+        f"Planned {show_count(total, 'evaluation')} in {show_count(len(outlook.plan.units), 'unit')}: "
+        f"{outlook.done:,} done{imported}, {total - outlook.done:,} missing."
+    )
+    for shard in outlook.damaged:
+        say(f"Damaged shard set aside, its evaluations are computed again: {shard}")
+    for line in (*outlook.mixing, *outlook.stale):
+        say(line)
+
+
+class RunDisplay:
+    """Done and total evaluations, rate and time left: a live line on a terminal, a line now and then elsewhere."""
+
+    def __init__(self) -> None:
+        self._live = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("evaluations; {task.fields[pace]}"),
+            console=err,
+            disable=not err.is_terminal,
+        )
+        self._task: TaskID | None = None
+        self._last_log = time.monotonic()
+        self._told: set[str] = set()
+
+    @contextmanager
+    def showing(self) -> Iterator[RunDisplay]:
+        """Keep the live line up for the length of a block."""
+        with self._live:
+            yield self
+
+    def update(self, progress: SweepProgress, event: Event | None) -> None:
+        """Show an event; a new failure and a worker's death get a line of their own, and so does a long silence."""
+        from robust201.core.records import UnitFailure
+        from robust201.runtime.executors.base import BundleLost, WorkerLost
+
+        if isinstance(event, UnitFailure) and event.message not in self._told:
+            self._told.add(event.message)
+            say(f"failed: {event.part.label}: {event.message}")
+        elif isinstance(event, WorkerLost) or (isinstance(event, BundleLost) and event.started):
+            say(f"worker {'preempted' if event.preempted else 'lost'}: {event.reason}; retrying")
+        known = progress.is_settled
+        pace = show_pace(progress.evaluations_per_second, progress.seconds_left) if known else _UNKNOWN_PACE
+        if progress.quiet_seconds >= _QUIET_SECONDS:
+            pace += f"; nothing finished for {show_duration(progress.quiet_seconds)}"
+        done, total = progress.done_evaluations, progress.total_evaluations
+        if not self._live.disable:
+            if self._task is None:
+                self._task = self._live.add_task("Evaluating", total=total, pace=pace)
+            self._live.update(self._task, completed=done, pace=pace)
+        elif time.monotonic() - self._last_log >= (_LOG_SECONDS if event else _QUIET_SECONDS):
+            self._last_log = time.monotonic()
+            say(f"{done:,}/{total:,} evaluations; {pace}")
+
+
+def show_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print a table whose first column is text and the others are numbers."""
+    table = Table(title=title, title_justify="left")
+    for position, column in enumerate(columns):
+        table.add_column(column, justify="left" if position == 0 else "right", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    # A table that does not fit a log file's assumed 80 columns would be cut; there is room in a file.
+    console = out if out.is_terminal else Console(file=out.file, width=200, **_STYLE)
+    console.print(table)
+
+
+def show_plan(summary: Mapping[str, Any]) -> None:
+    """Show a plan's counts and estimates (see `planning.plan.Plan.summary`)."""
+    show_table(
+        f"Sweep {summary['name']}",
+        ("", "value"),
+        [
+            ("architectures", f"{summary['architectures']:,}"),
+            ("units", f"{summary['units']:,}"),
+            ("evaluations", f"{summary['evaluations']:,}"),
+            ("shards, estimated", show_bytes(summary["estimated_shard_bytes"])),
+            ("JSON, estimated", show_bytes(summary["estimated_json_bytes"])),
+            *_describe_hours(summary),
+        ],
+    )
+
+
+def _show_hours(hours: float) -> str:
+    return f"{hours:,.1f}" if hours >= 1 else f"{hours:.2g}"
+
+
+def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Worker time at the speed that is assumed; where the run chooses the device, also what it would be on CPUs."""
+    speed, cpu_speed = summary["assumed_gmacs_per_second"], summary["assumed_cpu_gmacs_per_second"]
+    hours = summary["estimated_worker_hours"]
+    unit = "GPU-hours" if summary["device"] == "cuda" or cpu_speed is not None else "worker-hours"
+    yield f"{unit} at {speed:g} GMAC/s", _show_hours(hours)
+    if cpu_speed is not None:
+        yield f"without GPUs: worker-hours at {cpu_speed:g} GMAC/s", _show_hours(hours * speed / cpu_speed)
+
+
+def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int:
+    """Say how a run ended.
+
+    Args:
+        tally: what the run did.
+        results: its results folder.
+        narrowed: whether the run was narrowed to a part of its sweep.
+
+    Returns:
+        The exit code: 0 complete, 3 incomplete.
+    """
+    say(
+        f"Computed {show_count(tally.computed, 'evaluation')} in {show_duration(tally.seconds)} of worker time; "
+        f"{show_count(len(tally.failures), 'part')} failed, {show_count(tally.deaths, 'worker')} died, "
+        f"{tally.preemptions:,} {'was' if tally.preemptions == 1 else 'were'} preempted."
+    )
+    # One damaged checkpoint fails every part of its network in the same words.
+    alike = Counter(failure.message for failure in tally.failures)
+    for message, count in alike.most_common(10):
+        say(f"failed: {show_count(count, 'part')}: {message}")
+    if alike:
+        say(f"All failures by unit: robust201 status {quote(str(results))}")
+    if tally.complete and narrowed:
+        say(f"Complete for this selection; how far the whole sweep is: robust201 status {quote(str(results))}")
+        return 0
+    if tally.complete:
+        say(f"Complete. Export it with: robust201 export {quote(str(results))} DATASET")
+        return 0
+    if tally.abandoned:
+        bundles = show_count(tally.abandoned, "bundle")
+        say(f"The deadline for stopping passed: abandoned the parts in progress of {bundles}.")
+    say("Stopped as asked." if tally.drained else "Incomplete.")
+    say("Finished work is kept; run the same command again to go on.")
+    return 3
+
+
+def show_import(report: ImportReport, store: Path) -> int:
+    """Say what was imported and what was refused, and give the exit code."""
+    out.print(f"Imported {show_count(len(report.imported), 'network')} into {store}.", markup=False, highlight=False)
+    for refusal in report.refused:
+        say(f"refused: {refusal}")
+    return 0 if not report.refused else 3
+
+
+@contextmanager
+def counting(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a count of done and total steps while a block runs.
+
+    Yields:
+        A function of (done, total).
+    """
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=err, disable=not err.is_terminal
+    ) as live:
+        task = live.add_task(what, total=None)
+        yield lambda done, total: live.update(task, completed=done, total=total)
+
+
+@contextmanager
+def download_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
+    """Show bytes, rate and time left while a block downloads.
+
+    Yields:
+        A function of (bytes so far, bytes in all or None).
+    """
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=err, disable=not err.is_terminal) as live:
+        task = live.add_task(f"Downloading {name}", total=None)
+        yield lambda done, total: live.update(task, completed=done, total=total)
+
+
+def show_finding(finding: Finding) -> None:
+    """Show something that doctor found, with its fix."""
+    mark = "[red]fix [/red]" if not finding.ok else "[yellow]warn[/yellow]" if finding.warns else "[green]ok  [/green]"
+    out.print(mark, f"{finding.what}: {escape(finding.detail)}", highlight=False)
+    if not finding.ok or finding.warns:
+        out.print(f"     {finding.fix}", markup=False, highlight=False)
+
+
+def show_export(report: ExportReport) -> int:
+    """Say what an export wrote and what it lacks, and give the exit code."""
+    counts = show_count(len(report.files), "file"), show_count(report.n_evaluations, "evaluation")
+    size = f"{counts[0]}, {report.n_bytes / 1e6:,.1f} MB, {counts[1]}"
+    out.print(f"Wrote {report.out}: {size}.", markup=False, highlight=False)
+    if report.removed:
+        files = show_count(len(report.removed), "file")
+        say(f"Removed {files} of an earlier export that this one does not have, such as {report.removed[0]}.")
+    for (dataset, key), count in report.missing.items():
+        say(f"missing: {show_count(count, 'evaluation')} of {dataset} {key}")
+    return 0 if report.complete else 3
+
+
+def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> int:
+    """Say what verification found, and give the exit code: 4 damaged, 3 unfinished or to be computed again."""
+    if as_json:
+        out.print_json(data=verdict.to_payload())
+    problems = [*(f"{found.kind}: {found.message}" for found in verdict.findings), *verdict.export]
+    for line in problems:
+        say(line)
+    for line in verdict.gaps:
+        say(f"unfinished: {line}")
+    for shard in verdict.requeued:
+        say(f"Moved to damaged/: {shard}")
+    if not as_json:
+        what = f"{show_count(len(problems), 'problem')} found" if problems else _describe_checked(verdict)
+        out.print(what, markup=False, highlight=False)
+    if verdict.requeued:
+        from robust201.core.records import IMPORTED_FILE
+        from robust201.planning.plan_file import PLAN_FILE
+
+        imported, planned = ((results / name).is_file() for name in (IMPORTED_FILE, PLAN_FILE))
+        ways = [f"compute it again with: robust201 run SWEEP.yaml ({results})"] if planned or not imported else []
+        ways += [f"import it again with: robust201 import-json DATASET {quote(str(results))}"] if imported else []
+        say(f"What was in them counts as missing; {', or what was imported: '.join(ways)}")
+    if verdict.sound:
+        return 3 if verdict.n_missing else 0
+    return 3 if verdict.requeued and not verdict.export else 4
+
+
+def _describe_checked(verdict: Verdict) -> str:
+    """Say what was checked and found sound, and how much of the plan that is."""
+    counts = [f"{show_count(verdict.n_shards, 'shard')}, {show_count(verdict.n_evaluations, 'evaluation')} sound"]
+    if verdict.n_planned is None:
+        counts.append("no plan says how many there should be")
+    else:
+        gaps = f", {show_count(len(verdict.gaps), 'unit')} with gaps" if verdict.gaps else ""
+        counts.append(f"{verdict.n_missing:,} of {verdict.n_planned:,} missing{gaps}")
+    if verdict.n_exported is not None:
+        agree = "agrees" if verdict.n_exported == 1 else "agree"
+        counts.append(f"the export's {show_count(verdict.n_exported, 'file')} {agree}")
+    return f"{'; '.join(counts)}."
+
+
+def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None:
+    """Show two result sets side by side: the verdict, then a line each dataset, key and strength that differs.
+
+    Args:
+        report: what was compared.
+        all_rows: show the lines of equal accuracies too.
+    """
+    verdict = "within" if report.within else "beyond"
+    n_all, n_different = len(report.comparisons), len(report.different)
+    out.print(
+        f"largest difference {report.max_difference:g}, {verdict} the tolerance of {report.tolerance:g}; "
+        f"{n_different:,} of {show_count(n_all, 'row')} {'differs' if n_different == 1 else 'differ'}, "
+        f"{n_all - n_different:,} {'is' if n_all - n_different == 1 else 'are'} equal"
+    )
+    one, other = report.sources
+    out.print(f"read of the first set: {one}; of the second: {other}", markup=False, highlight=False)
+    for line in report.remarks:
+        say(f"warning: {line}.")
+    if not report.within and report.rounding > report.tolerance:
+        counts = ["all decimals" if count is None else show_count(count, "decimal") for count in report.decimals]
+        say(
+            f"Accuracies have {counts[0]} in the first set and {counts[1]} in the second. Rounding alone "
+            f"makes differences of up to {report.rounding:g}; let them pass with: --tolerance {report.rounding:g}"
+        )
+    first, both, second = report.architectures
+    out.print(f"architectures: {both} in both, {first} only in the first, {second} only in the second")
+    for what, names in (("first", report.names_only_first), ("second", report.names_only_second)):
+        if names:
+            out.print(f"only in the {what}: {', '.join(names)}", markup=False, highlight=False)
+    rows = [
+        (
+            f"{row.dataset} {row.key} {row.strength:g}",
+            str(row.n_architectures),
+            f"{row.max_difference:.4f}",
+            f"{row.mean_absolute_difference:.5f}",
+            f"{row.mean_difference:+.5f}",
+            "-" if row.kendall_tau is None else f"{row.kendall_tau:.4f}",
+            "  ".join(f"#{i} {before:.4f}→{after:.4f}" for i, before, after in row.moved_most[:2]),
+        )
+        for row in (report.comparisons if all_rows else report.different)
+    ]
+    columns = ("", "networks", "max |difference|", "mean |difference|", "mean difference", "Kendall tau", "moved most")
+    if rows:
+        show_table("Accuracy of the second set against the first", columns, rows)
+
+
+def show_summary(rows: Sequence[SummaryRow]) -> None:
+    """Show the median accuracy over the architectures: a line each dataset and key, a column each strength."""
+    from robust201.reader.result_files import kind_of
+
+    for title, chosen in (
+        ("epsilon in 1/255, 0 is clean", [row for row in rows if kind_of(row.key) != "corruption"]),
+        ("severity", [row for row in rows if kind_of(row.key) == "corruption"]),
+    ):
+        strengths = sorted({row.strength for row in chosen})
+        medians: dict[str, dict[float, str]] = {}
+        for row in chosen:
+            medians.setdefault(f"{row.dataset} {row.key}", {})[row.strength] = f"{row.median:.2f}"
+        if medians:
+            show_table(
+                f"Median accuracy of {show_count(max(row.n_architectures for row in chosen), 'network')} by {title}",
+                ("", *(f"{strength:g}" for strength in strengths)),
+                [(name, *(values.get(strength, "") for strength in strengths)) for name, values in medians.items()],
+            )

@@ -1,0 +1,212 @@
+"""What the command line shows of a sweep: its status once, or live, and the lines of its logs."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from robust201.cli import console
+
+if TYPE_CHECKING:
+    from robust201.monitoring.status import SweepStatus
+
+_SHOWN_FAILURES = 3
+_ALL = "all"
+_FRAME_LINES = 7
+"""Lines of a live table beside those of the keys, and one for the cursor."""
+_SILENT = "the last driver fell silent: it died, or its machine is out of reach"
+_ENDINGS = {
+    "died": "the last driver died: its process is gone, and what it finished is kept",
+    **dict.fromkeys(("running", "draining"), _SILENT),
+}
+_LEVEL_STYLES = {"warning": "yellow", "error": "red", "critical": "red"}
+_FIRST_FIELDS = ("time", "level", "worker", "host", "pid", "event", "message", "unit", "label", "traceback")
+
+
+def _percent(done: int, total: int) -> str:
+    """Percent, which reaches 100 only where nothing is missing."""
+    return "100 %" if done == total else f"{min(99.9, 100 * done / max(total, 1)):.1f} %"
+
+
+def _count_failures(state: SweepStatus) -> str:
+    """Failures by kind in words; preemptions and deaths stand apart, as nothing is lost by them."""
+    kinds = ", ".join(f"{count} {kind}" for kind, count in state.failures_by_kind.items())
+    failed = f"{console.show_count(len(state.failures), 'part')} failed" + (f" ({kinds})" if kinds else "")
+    return f"{failed}; {console.show_count(state.deaths, 'worker')} died, {state.preemptions:,} preempted"
+
+
+def _show_workers(state: SweepStatus) -> str:
+    """Who is at work, or for how long nobody has been."""
+    who = [f"driver on {state.driver}"] if state.driver else []
+    if state.shares:
+        who.append(f"{console.show_count(len(state.shares), 'share')} at work")
+    ended = "" if state.state is None else f" ({_ENDINGS.get(state.state, f'the last driver: {state.state}')})"
+    sign = ""
+    if state.last_sign_of_life is not None:
+        sign = f"; last sign of life {console.show_duration(state.last_sign_of_life)} ago"
+    parts = ""
+    if who and state.parts_underway:
+        n_parts = console.show_count(len(state.parts_underway), "part")
+        parts = f"; {n_parts} in progress, the longest for {console.show_duration(max(state.parts_underway))}"
+    how = "draining" if state.driver and state.state == "draining" else "running"
+    return (f"{how}: {' and '.join(who)}" if who else f"nobody at work{ended}") + sign + parts
+
+
+def _show_pace(state: SweepStatus) -> str:
+    """Rate and time left, which only somebody at work has, as far as they are known; and the cost."""
+    is_moving = state.running and not state.complete
+    pace = console.show_pace(state.evaluations_per_second, state.seconds_left) if is_moving else ""
+    cost = f"{state.cost.hours:,.2f} {state.cost.unit} in finished parts"
+    return f"{pace}; {cost}" if pace else cost
+
+
+def show_status(state: SweepStatus) -> None:
+    """Show done and total by dataset and key, who is at work, rate, time left, cost and failures."""
+    out = console.out
+    rows = [
+        (f"{key.dataset} {key.key}", f"{key.done:,}", f"{key.total:,}", _percent(key.done, key.total))
+        for key in state.keys
+    ]
+    rows.append(("all", f"{state.done:,}", f"{state.total:,}", _percent(state.done, state.total)))
+    console.show_table(f"Sweep {state.name}", ("", "done", "of", ""), rows)
+    for line in (_show_workers(state), _show_pace(state), _count_failures(state)):
+        out.print(line, markup=False, highlight=False)
+    if state.imported:
+        out.print(f"{state.imported:,} of the evaluations done were imported, not computed")
+    if state.stale:
+        stale = console.show_count(state.stale, "evaluation")
+        belong, are = ("belongs", "is") if state.stale == 1 else ("belong", "are")
+        out.print(f"{stale} in the folder {belong} to another protocol or sweep and {are} not used", highlight=False)
+    for shard in state.damaged:
+        out.print(f"damaged: {shard}", markup=False)
+    for failure in state.failures:
+        out.print(f"failed ({failure['kind']}): {failure['label']}: {failure['message']}", markup=False)
+    if state.failures:
+        out.print(f"more about one: robust201 logs {state.failures[0]['unit'][:12]} RESULTS", markup=False)
+
+
+def live_table(state: SweepStatus, *, max_keys: int) -> Table:
+    """Lay out done, total and percent: a line a key, a column a dataset.
+
+    Args:
+        state: the status.
+        max_keys: lines there are for keys; if they are too few, all corruptions share one.
+    """
+    from robust201.reader.result_files import kind_of
+
+    names = list(dict.fromkeys(key.key for key in state.keys))
+    shown = {name: name for name in names}
+    corruptions = [name for name in names if kind_of(name) == "corruption"]
+    if len(names) > max_keys:
+        shown |= dict.fromkeys(corruptions, console.show_count(len(corruptions), "corruption"))
+    datasets = list(dict.fromkeys(key.dataset for key in state.keys))
+    done: Counter[tuple[str, str]] = Counter()
+    total: Counter[tuple[str, str]] = Counter()
+    for key in state.keys:
+        for line in (shown[key.key], _ALL):
+            done[key.dataset, line] += key.done
+            total[key.dataset, line] += key.total
+
+    def cell(dataset: str, line: str) -> str:
+        place = dataset, line
+        return f"{done[place]:,}/{total[place]:,}  {_percent(done[place], total[place]):>6}" if place in total else ""
+
+    table = Table(title=f"Sweep {state.name}", title_justify="left", show_footer=True)
+    table.add_column("", _ALL, no_wrap=True)
+    for dataset in datasets:
+        table.add_column(dataset, cell(dataset, _ALL), justify="right", no_wrap=True)
+    for line in dict.fromkeys(shown.values()):
+        table.add_row(line, *(cell(dataset, line) for dataset in datasets))
+    return table
+
+
+def status_line(state: SweepStatus, now: float) -> str:
+    """One line for log files and pipes.
+
+    Args:
+        state: the status.
+        now: seconds since 1970.
+    """
+    from robust201.monitoring.status import show_time
+
+    done = f"{state.done:,}/{state.total:,} evaluations ({_percent(state.done, state.total)})"
+    return f"{show_time(now)} {done}; {_show_pace(state)}; {_count_failures(state)}; {_show_workers(state)}"
+
+
+class WatchDisplay:
+    """A sweep's status, live: a table on a terminal, one line a reading elsewhere.
+
+    Args:
+        console_: where it is shown.
+        clock: seconds since 1970.
+
+    Attributes:
+        is_complete: whether the sweep was complete when it was last shown.
+    """
+
+    def __init__(self, console_: Console | None = None, clock: Callable[[], float] = time.time) -> None:
+        self._console = console_ or console.out
+        self._clock = clock
+        self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
+        self.is_complete = False
+
+    @contextmanager
+    def showing(self) -> Iterator[WatchDisplay]:
+        """Keep the table up for the length of a block; its last state stays on the terminal."""
+        if not self._console.is_terminal:
+            yield self
+            return
+        with self._live:
+            yield self
+
+    def update(self, state: SweepStatus, quiet_seconds: float) -> None:
+        """Show a reading.
+
+        Args:
+            state: the status.
+            quiet_seconds: for how long nobody has been at work.
+        """
+        self.is_complete = state.complete
+        if self._console.is_terminal:
+            self._live.update(self._render(state, quiet_seconds), refresh=True)
+        else:
+            self._console.print(status_line(state, self._clock()), markup=False, highlight=False)
+
+    def _render(self, state: SweepStatus, quiet_seconds: float) -> RenderableType:
+        lines = [_show_workers(state), _show_pace(state), _count_failures(state)]
+        lines += [f"failed: {one['label']}: {one['message']}" for one in state.failures[-_SHOWN_FAILURES:]]
+        if state.damaged:
+            lines.append(console.show_count(len(state.damaged), "damaged shard"))
+        if quiet_seconds and not state.complete:
+            lines.append(f"waiting for somebody to work for {console.show_duration(quiet_seconds)}")
+        max_keys = self._console.size.height - len(lines) - _FRAME_LINES
+        return Group(
+            live_table(state, max_keys=max_keys), *(Text(line, overflow="ellipsis", no_wrap=True) for line in lines)
+        )
+
+
+def show_log_line(line: Mapping[str, Any]) -> None:
+    """Show a line of a log (see `runtime.work_log`): who, when, what, and a traceback below it."""
+    rest = "  ".join(f"{name}={_plain(value)}" for name, value in line.items() if name not in _FIRST_FIELDS)
+    where = f"{line.get('host', '-')}:{line.get('pid', '-')}"
+    words = [str(line["time"]), where, str(line["event"]), str(line["message"]), rest]
+    style = _LEVEL_STYLES.get(str(line["level"]), "")
+    console.out.print("  ".join(word for word in words if word), style=style, markup=False, highlight=False)
+    for text in str(line.get("traceback", "")).splitlines():
+        console.out.print(f"    {text}", markup=False, highlight=False)
+
+
+def _plain(value: Any) -> str:
+    return (
+        ",".join(f"{item:g}" if isinstance(item, float) else str(item) for item in value)
+        if isinstance(value, list)
+        else str(value)
+    )

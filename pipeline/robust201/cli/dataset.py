@@ -1,0 +1,144 @@
+"""The verbs about finished results: export, verify, compare, import-json."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from robust201.cli import console
+from robust201.cli.help_texts import Results
+from robust201.cli.look import AsJson, print_json
+from robust201.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from robust201.dataset.export import Format
+
+
+def export(
+    results: Results,
+    out: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder to write; made if absent.")],
+    key_style: Annotated[str, typer.Option(help="paper (pgd) or published (pgd@Linf).")] = "paper",
+    round_to: Annotated[
+        int | None, typer.Option("--round", min=1, max=17, help="Decimals in JSON; 3 as published, all if absent.")
+    ] = None,
+    compress: Annotated[str | None, typer.Option(help="gz or zst: .json.gz or .json.zst files.")] = None,
+    parquet: Annotated[
+        bool, typer.Option("--parquet/--no-parquet", help="Analysis-ready Parquet files, in parquet/.")
+    ] = False,
+    json_files: Annotated[bool, typer.Option("--json/--no-json", help="JSON in the published layout.")] = True,
+    licence: Annotated[
+        str | None,
+        typer.Option(
+            help="SPDX identifier for the dataset card; mit, or what an imported dataset's card says, if absent."
+        ),
+    ] = None,
+    partial: Annotated[bool, typer.Option("--partial", help="Write what there is, and say what is missing.")] = False,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Files written at once; the CPUs, as far as 1.5 GB go, if absent.")
+    ] = None,
+) -> None:
+    """Write the dataset of a complete sweep: JSON in the published layout, Parquet if asked for, card and checksums."""
+    from robust201.dataset import export_dataset, parse_key_style
+    from robust201.dataset.compression import parse_compression
+    from robust201.dataset.pool import default_processes, most_processes
+    from robust201.planning.adoption import explain_mixing, explain_unused, read_inventory
+    from robust201.planning.imported_plan import load_any_plan
+    from robust201.shards import ShardStore
+
+    style, compression = parse_key_style(key_style), parse_compression(compress)
+    formats = _choose_formats(json_files, parquet)
+    planned, store = load_any_plan(results), ShardStore.open(results)
+    inventory = read_inventory(planned, store, verify="all")
+    if processes is not None and processes > (most := most_processes(parquet=parquet)):
+        console.say(f"{processes} processes may hold more than 1.5 GB together; up to {most} do not.")
+    with console.counting("Exporting rows") as progress:
+        report = export_dataset(
+            planned,
+            store,
+            inventory,
+            out,
+            key_style=style,
+            round_to=round_to,
+            compression=compression,
+            formats=formats,
+            licence=licence,
+            partial=partial,
+            processes=processes or default_processes(parquet=parquet),
+            progress=progress,
+        )
+    code = console.show_export(report)
+    for line in (*explain_mixing(planned, inventory, results), *explain_unused(planned, inventory, results)):
+        console.say(line)
+    raise typer.Exit(code)
+
+
+def _choose_formats(json_files: bool, parquet: bool) -> "tuple[Format, ...]":
+    asked: dict[Format, bool] = {"json": json_files, "parquet": parquet}
+    if not any(asked.values()):
+        raise ConfigError(
+            "Exporting failed for --no-json: expected --parquet with it, got neither. Ask for one of them."
+        )
+    return tuple(name for name, wanted in asked.items() if wanted)
+
+
+def verify(
+    results: Results,
+    exported: Annotated[
+        Path | None, typer.Option("--export", help="An export of these results, to be compared file by file.")
+    ] = None,
+    requeue: Annotated[
+        bool, typer.Option("--requeue", help="Move what is wrong away, so that the next run computes it again.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check every shard's hash, every row, what is missing, and an export; ends with 3 if sound but unfinished."""
+    from robust201.dataset.verify import verify_results
+
+    with console.counting("Verifying shards") as progress:
+        verdict = verify_results(results, export=exported, requeue=requeue, on_progress=progress)
+    raise typer.Exit(console.show_verdict(verdict, results, as_json=as_json))
+
+
+def compare(
+    first: Annotated[
+        Path, typer.Argument(metavar="A", help="A results folder, an exported dataset or the published one.")
+    ],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another.")],
+    tolerance: Annotated[float, typer.Option(help="Largest difference of accuracy that is let pass.")] = 0.0,
+    all_rows: Annotated[bool, typer.Option("--all", help="Show the rows of equal accuracies too.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the accuracies that two result sets both have; ends with 3 beyond the tolerance."""
+    from robust201.dataset.compare import compare_results
+
+    report = compare_results(first, second, tolerance=tolerance)
+    if as_json:
+        print_json(report.to_payload())
+    else:
+        console.show_comparison(report, all_rows=all_rows)
+    raise typer.Exit(0 if report.within else 3)
+
+
+def import_json(
+    dataset: Annotated[
+        Path, typer.Argument(metavar="DATASET", help="A published or exported dataset's folder, keys in either style.")
+    ],
+    results: Annotated[
+        Path,
+        typer.Argument(
+            metavar="RESULTS",
+            help="Results folder; made if absent, or holding an import, or a sweep with take_imported.",
+        ),
+    ],
+) -> None:
+    """Read a published or exported JSON dataset in as shards, to verify, compare and export it again."""
+    from robust201.dataset.json_import import import_json as import_from
+
+    with console.counting("Importing keys") as progress:
+        report = import_from(dataset, results, progress=progress)
+    keys = console.show_count(report.n_groups, "key")
+    typer.echo(f"Imported {console.show_count(report.n_evaluations, 'evaluation')} of {keys} into {results}.")
+    for line in report.remarks:
+        console.say(f"warning: {line}.")
+    for name in report.lacking:
+        console.say(f"{name} is there for some keys only; an export leaves it out.")

@@ -1,0 +1,142 @@
+"""The verbs that look and change nothing: `robust201 status`, `logs` and `doctor`."""
+
+import itertools
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from robust201.cli import console, console_status
+from robust201.core.errors import ConfigError, EvaluationError, RobustError
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
+
+
+def print_json(payload: Any) -> None:
+    """Print a JSON value for scripts."""
+    typer.echo(json.dumps(payload, indent=2))
+
+
+def _results_of(place: Path) -> Path:
+    """The results folder itself, or the one that a sweep YAML names."""
+    from robust201.planning.config import load_config
+
+    return load_config(place).results if place.is_file() else place
+
+
+def status(
+    place: Annotated[
+        Path, typer.Argument(metavar="RESULTS|SWEEP.yaml", help="Results folder, or the sweep YAML that names it.")
+    ],
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show it again and again, until the sweep is complete; Ctrl-C leaves.")
+    ] = False,
+    every: Annotated[float, typer.Option(min=0.5, help="With --watch: seconds between two looks.")] = 10.0,
+    patience: Annotated[
+        float, typer.Option(min=0, help="With --watch: minutes without anybody at work after which it ends, with 3.")
+    ] = 15.0,
+    as_json: AsJson = False,
+) -> None:
+    """Show how far a sweep is, by dataset and key, who works on it, and the time left; also after a crash."""
+    from robust201.monitoring.status import watch_status
+    from robust201.planning.plan_file import load_plan
+    from robust201.shards import ShardStore
+
+    if watch and as_json:
+        raise ConfigError(
+            "Reading the command line failed for robust201 status: expected --watch or --json, got both. "
+            "Scripts call `robust201 status --json` as often as they like."
+        )
+    results = _results_of(place)
+    read = watch_status(load_plan(results), ShardStore.open(results))
+    if watch:
+        raise typer.Exit(_watch(read, every=every, patience=60 * patience))
+    state = read()
+    if as_json:
+        print_json(state.to_payload())
+    else:
+        console_status.show_status(state)
+
+
+def _watch(read: Any, *, every: float, patience: float) -> int:
+    """Watch until the sweep ends or the user leaves; give the exit code: 0 complete, 3 not."""
+    from robust201.monitoring.watch import watch
+
+    display = console_status.WatchDisplay()
+    try:
+        with display.showing():
+            ending = watch(read, display.update, every=every, patience=patience, clock=time.monotonic, sleep=time.sleep)
+    except KeyboardInterrupt:
+        return 0 if display.is_complete else EvaluationError.exit_code
+    if ending == "complete":
+        return 0
+    console.say(
+        f"Nobody has been at work for {patience / 60:g} minutes. Run or submit the sweep again: it computes what is "
+        "missing."
+    )
+    return EvaluationError.exit_code
+
+
+def logs(
+    unit: Annotated[
+        str, typer.Argument(metavar="UNIT", help="ARCHITECTURE/DATASET/KEY, or a unit's id or the beginning of one.")
+    ],
+    place: Annotated[
+        Path, typer.Argument(metavar="RESULTS|SWEEP.yaml", help="Results folder or sweep YAML; else this folder.")
+    ] = Path(),
+    follow: Annotated[bool, typer.Option("--follow", help="Go on with lines that are added; Ctrl-C leaves.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the lines as they are, one JSON object each.")] = False,
+) -> None:
+    """Show what all workers logged about one unit, in the order of time."""
+    from robust201.monitoring.logs import find_unit, follow_logs, log_files, read_logs
+    from robust201.planning.plan_file import load_plan
+
+    results = _results_of(place)
+    unit_id, label = find_unit(unit, load_plan(results).units, results)
+    lines = follow_logs(results, unit_id, sleep=time.sleep) if follow else iter(read_logs(results, unit_id))
+    count = 0
+    try:
+        for count, line in enumerate(lines, start=1):  # noqa: B007 - the number of lines is told at the end
+            typer.echo(json.dumps(line)) if as_json else console_status.show_log_line(line)
+    except KeyboardInterrupt:
+        return
+    if not count:
+        console.say(f"No line about {unit_id} ({label}) in {len(log_files(results))} log files: nobody has begun it.")
+
+
+def doctor(
+    sweep: Annotated[
+        Path | None, typer.Argument(metavar="SWEEP", help="A sweep YAML whose needs are looked at too.")
+    ] = None,
+    address: Annotated[
+        str | None, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="A Ray head's dashboard, http://HOST:PORT.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Examine the installation and what a sweep needs, with a fix beside each finding."""
+    from robust201.monitoring.doctor import examine
+    from robust201.monitoring.doctor_machines import Finding
+
+    config, unreadable = None, []
+    try:
+        if sweep:
+            from robust201.planning.config import load_config
+
+            config = load_config(sweep)
+    except RobustError as error:  # what is wrong with this machine may be the very reason, such as a variable not set
+        unreadable.append(Finding("sweep", ok=False, detail=f"{sweep}: not readable, so not looked at", fix=str(error)))
+    except ImportError as error:
+        raise ConfigError(
+            f"Reading the sweep failed for {sweep}: expected the packages that this needs, got none ({error}). "
+            "See what is missing: robust201 doctor, without a sweep."
+        ) from error
+    findings = []
+    for finding in itertools.chain(examine(config, address=address), unreadable):
+        findings.append(finding)
+        if not as_json:
+            console.show_finding(finding)
+    if as_json:
+        print_json([vars(finding) for finding in findings])
+    raise typer.Exit(0 if all(finding.ok for finding in findings) else 2)

@@ -1,0 +1,57 @@
+"""`robust201 plot`: figures of an exported dataset as files."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from robust201.core.errors import ConfigError
+
+ALL = "all"
+
+
+def plot(
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A figure of --list, or all.")] = None,
+    dataset: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="DATASET", help="A folder that export wrote, its parquet folder, or the published dataset."
+        ),
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The .png or .svg file; for all figures a folder.")] = None,
+    data: Annotated[
+        str | None, typer.Option("--dataset", help="Which of its datasets, where DATASET has several.")
+    ] = None,
+    file_format: Annotated[str, typer.Option("--format", help="png or svg, for all figures.")] = "png",
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="Large files read at once, one a process; the CPUs, up to 8, if absent.")
+    ] = None,
+    show_list: Annotated[bool, typer.Option("--list", help="List the figures and what each needs.")] = False,
+) -> None:
+    """Draw one figure of an exported dataset, or all of them, as PNG or SVG."""
+    from robust201.figures.table import FIGURES, figure_row
+
+    if show_list:
+        for row in FIGURES.values():
+            source = f" ({row.source} of the paper)" if row.source else ""
+            typer.echo(f"{row.name:<30}{row.title}{source}; needs {row.needs}")
+        return
+    if name is None or dataset is None or out is None:
+        raise ConfigError(
+            "Drawing failed for the command line: expected NAME DATASET --out FILE, got less. "
+            "`robust201 plot --list` names the figures."
+        )
+    if name != ALL:
+        figure_row(name)
+    from robust201.figures.plots import save_plot, save_plots
+    from robust201.reader.dataset import RobustnessDataset
+    from robust201.reader.reading_pool import default_readers
+
+    n_processes = processes or default_readers()
+    reader = RobustnessDataset(dataset)
+    if name == ALL:
+        paths = save_plots(reader, out, file_format=file_format, data=data, processes=n_processes)
+    else:
+        paths = [save_plot(reader, name, out, data=data, processes=n_processes)]
+    for path in paths:
+        typer.echo(path)

@@ -1,0 +1,75 @@
+"""`robust201 submit slurm`: a sweep as a job array."""
+
+from pathlib import Path
+from shlex import quote
+from typing import Annotated
+
+import typer
+
+from robust201.cli import console
+
+
+def slurm(
+    sweep: Annotated[
+        Path, typer.Argument(metavar="SWEEP", help="The sweep YAML; tasks read it again when they start.")
+    ],
+    results: Annotated[str | None, typer.Option(help="Results folder, in place of the sweep's.")] = None,
+    tasks: Annotated[
+        int | None, typer.Option(help="Shares of the sweep, one a task; its bundles, up to 256, if absent.")
+    ] = None,
+    max_parallel: Annotated[int | None, typer.Option(help="Tasks that may run at once.")] = None,
+    time: Annotated[str | None, typer.Option(help="Time limit of a task, as sbatch reads it: 24:00:00.")] = None,
+    gpus_per_task: Annotated[str | None, typer.Option(help="NUMBER or TYPE:NUMBER; 1, or 0 with device: cpu.")] = None,
+    cpus_per_task: Annotated[int | None, typer.Option(help="CPUs of a task; what its workers need if absent.")] = None,
+    mem: Annotated[str | None, typer.Option(help="Memory of a task, such as 16G.")] = None,
+    partition: Annotated[str | None, typer.Option(help="Partition or partitions.")] = None,
+    account: Annotated[str | None, typer.Option(help="Account that pays.")] = None,
+    extra: Annotated[
+        list[str] | None, typer.Option(help="An option of sbatch to add as it is, --constraint=a100; repeatable.")
+    ] = None,
+    setup: Annotated[
+        list[str] | None, typer.Option(help="A shell line to run first, such as 'module load cuda'; repeatable.")
+    ] = None,
+    drain_seconds: Annotated[
+        int | None,
+        typer.Option(help="Seconds before its limit when a task drains; 600, or a quarter of the limit."),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the batch file; read and submit nothing.")] = False,
+) -> None:
+    """Submit a sweep as a Slurm job array of independent workers on single machines; submit again to resume."""
+    from robust201.submission import slurm as slurm_jobs
+    from robust201.submission.sbatch_file import ArrayOptions
+
+    options = ArrayOptions(
+        tasks=tasks,
+        max_parallel=max_parallel,
+        time=time,
+        gpus_per_task=gpus_per_task,
+        cpus_per_task=cpus_per_task,
+        mem=mem,
+        partition=partition,
+        account=account,
+        extra=tuple(extra or ()),
+        setup=tuple(setup or ()),
+        drain_seconds=drain_seconds,
+    )
+    from robust201.planning.config import load_config
+
+    config = load_config(sweep, results=results)
+    if dry_run:
+        typer.echo(slurm_jobs.render_dry(config, sweep, options, say=console.say), nl=False)
+        return
+    folder = quote(str(config.results))
+    submitted = slurm_jobs.submit(config, sweep, options, say=console.say)
+    if submitted is None:
+        console.say(f"Nothing is missing. Export it with: robust201 export {folder} DATASET")
+        return
+    typer.echo(submitted.job)
+    what = f"{submitted.n_tasks} of {console.show_count(submitted.n_shares, 'share')}, one a task"
+    for line in (
+        f"Submitted {console.show_count(submitted.n_missing, 'evaluation')} as array {submitted.job}: {what}.",
+        f"Watch it:  squeue --job {submitted.job}; robust201 status {folder}; logs: {submitted.logs}",
+        f"Cancel it: scancel {submitted.job}",
+        "Submit again to resume; what is finished is kept.",
+    ):
+        console.say(line)

@@ -1,0 +1,326 @@
+"""Files on disk that are either whole or absent: atomic writes, content hashes, bundled resources."""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from robust201.core.errors import InputError, StorageError, StorageFullError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+def show_bytes(count: float) -> str:
+    """Render a number of bytes as ``1.23 GB``, below 1 GB as ``12.3 MB``."""
+    return f"{count / 1e9:,.2f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"
+
+
+def sha256_of(path: Path) -> str:
+    """Hash a file's bytes.
+
+    Args:
+        path: the file.
+
+    Returns:
+        64 lower-case hex digits.
+    """
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def fsync_folder(folder: Path) -> None:
+    """Make the entries of a folder durable, so that a rename in it survives a power cut."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, with those above it, unless it is there.
+
+    Raises:
+        InputError: a file has its name, or it cannot be made there.
+        StorageFullError: no space is left on the device.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        if error.errno in _FULL:
+            raise _full(path, error) from error
+        got = "a file" if path.is_file() else error.strerror
+        raise InputError(
+            f"Making a folder failed for {path}: expected a folder, got {got}. Choose another path, or correct the "
+            "permissions."
+        ) from error
+
+
+def load_json(path: Path) -> Any:
+    """Read a JSON file of our own.
+
+    Raises:
+        FileNotFoundError: there is none.
+        ValueError: it is no JSON, or no file: the far end of a pipe is not waited for.
+    """
+    if path.exists() and not path.is_file():
+        raise ValueError("no file")
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("brackets nested too deeply") from error
+
+
+def visible_entries(folder: Path) -> list[str]:
+    """Names in a folder, sorted, without those that begin with a dot; none where there is no folder."""
+    return sorted(entry.name for entry in folder.iterdir() if entry.name[0] != ".") if folder.is_dir() else []
+
+
+def check_output_file(path: Path) -> None:
+    """Make sure that a file may be written under a name that a user gave, before anything is computed for it.
+
+    Raises:
+        InputError: the name is that of a folder, of something else that is no file, or lies below a file.
+    """
+    above = next((folder for folder in path.parents if folder.exists()), path.parent)
+    if path.is_dir():
+        got = "a folder"
+    elif path.exists() and not path.is_file():
+        got = "something that is neither a file nor a folder"
+    elif not above.is_dir():
+        got = f"a name below {above}, which is no folder"
+    else:
+        return
+    raise InputError(f"Writing failed for {path}: expected the name of a file, got {got}. Choose another name.")
+
+
+def _full(path: Path, error: OSError) -> StorageFullError:
+    return StorageFullError(
+        f"Writing failed for {path}: expected free space on the device, got none ({error.strerror}). "
+        "Free some space and run the same command again; finished work is kept."
+    )
+
+
+def _failed_to_write(place: Path | str, error: OSError) -> StorageError:
+    if error.errno in _FULL:
+        return _full(Path(place), error)
+    return StorageError(
+        f"Writing failed for {place}: expected to read and write there, got {error.strerror}. "
+        "Check the path and its permissions, and run the same command again."
+    )
+
+
+LEFTOVER_SECONDS = 24 * 3600.0
+"""Age from which a temporary file counts as left behind by a process that was killed: no write takes that long."""
+
+
+def remove_leftovers(root: Path, *, clock: Callable[[], float] = time.time) -> int:
+    """Delete what processes that were killed left below a folder: old temporary files and claims to a lease.
+
+    Should a clock that jumped make a file in the making look old, its writer fails with a `StorageError` and nothing
+    is lost.
+
+    Args:
+        root: the folder.
+        clock: wall clock in seconds since the epoch, to compare with the times of files.
+
+    Returns:
+        Number of files deleted.
+    """
+    removed = 0
+    for folder, _, names in os.walk(root):
+        for name in names:
+            if name.startswith(".") and name.endswith((".tmp", ".successor")):
+                path = Path(folder, name)
+                with contextlib.suppress(FileNotFoundError):  # its writer has just finished
+                    if clock() - path.stat().st_mtime >= LEFTOVER_SECONDS:
+                        path.unlink()
+                        removed += 1
+    return removed
+
+
+WRITE_STEPS = ("opened", "written", "flushed", "renamed")
+"""Moments of an atomic write, in order, at which `on_step` is called: crash tests kill the process at each of them."""
+
+
+def _go_on(_step: str) -> None:
+    """Do nothing at a step of an atomic write."""
+
+
+@dataclass
+class NewFile:
+    """A file in the making (see `new_file`).
+
+    Attributes:
+        stream: where the bytes go.
+        name: the final name; it may be set late, for files that are named by their content.
+    """
+
+    stream: BinaryIO
+    name: str
+
+
+@contextmanager
+def new_file(folder: Path, name: str = "", *, on_step: Callable[[str], None] = _go_on) -> Iterator[NewFile]:
+    """Open a file for writing that appears under its name only when the block ends without an error.
+
+    The bytes go to a temporary file in the same folder (hidden, ending in ``.tmp``), which is flushed to the disk,
+    renamed, and the folder flushed: readers see the old file or the new one, never a part. Missing folders are made.
+
+    Args:
+        folder: where the file will lie.
+        name: the final name; an existing file is replaced. Left empty, the block sets `NewFile.name`.
+        on_step: called with each of `WRITE_STEPS`.
+
+    Yields:
+        The stream, and the name to set.
+
+    Raises:
+        StorageFullError: no space is left on the device; the temporary file is removed.
+        StorageError: the folder cannot be written to; likewise.
+    """
+    temporary = folder / f".{name}.{secrets.token_hex(6)}.tmp"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with temporary.open("wb") as stream:
+            on_step("opened")
+            new = NewFile(stream, name)
+            yield new
+            stream.flush()
+            on_step("written")
+            os.fsync(stream.fileno())
+        on_step("flushed")
+        temporary.replace(folder / new.name)
+        on_step("renamed")
+        fsync_folder(folder)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        # The block may have failed on another file, one that it copies from.
+        is_own = error.errno in _FULL or error.filename in {None, str(temporary)}
+        raise _failed_to_write(folder / name if is_own else error.filename, error) from error
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+@contextmanager
+def atomic_write(path: Path, *, on_step: Callable[[str], None] = _go_on) -> Iterator[BinaryIO]:
+    """Open a file for writing under a name that is known beforehand (see `new_file`).
+
+    Args:
+        path: the final name; an existing file is replaced.
+        on_step: called with each of `WRITE_STEPS`.
+
+    Yields:
+        A binary stream.
+
+    Raises:
+        StorageFullError: no space is left on the device; the temporary file is removed.
+    """
+    with new_file(path.parent, path.name, on_step=on_step) as new:
+        yield new.stream
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a UTF-8 text file atomically (see `atomic_write`)."""
+    with atomic_write(path) as stream:
+        stream.write(text.encode())
+
+
+LOCK_FILE = ".lock"
+
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
+"""What the system says of a file system that has no locks."""
+
+
+@contextmanager
+def sole_writer(folder: Path, doing: str) -> Iterator[None]:
+    """Keep other processes of this machine from filling the same folder for the length of a block.
+
+    The lock is that of `fcntl.flock` on a file in the folder: it dies with its process, and the file goes with the
+    block. On a file system without such locks nobody is kept out.
+
+    Args:
+        folder: made if absent.
+        doing: what the block does, for the error, such as ``"Exporting"``.
+
+    Raises:
+        StorageError: another process is at it, or the folder cannot be written to.
+        StorageFullError: no space is left on the device.
+        InputError: the folder cannot be made.
+    """
+    make_folder(folder)
+    path = folder / LOCK_FILE
+    with contextlib.ExitStack() as stack:
+        while True:
+            try:
+                lock = stack.enter_context(path.open("wb"))
+            except OSError as error:
+                raise _failed_to_write(path, error) from error
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise StorageError(
+                    f"{doing} failed for {folder}: expected to be the only one that writes there, got another process "
+                    "that does. Wait until it ends, or choose another folder."
+                ) from error
+            except OSError as error:
+                if error.errno not in _NO_LOCKS:
+                    raise
+            # Whoever held the lock may have removed the file after it was opened here: then this is a lock on nothing.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(lock.fileno()), path.stat()):
+                    break
+        stack.callback(path.unlink, missing_ok=True)
+        yield
+
+
+BUNDLED_FOLDERS = ("jobs", "benchmark_data")
+"""What ships with robust201 beside its code; in a checkout, other folders lie beside the package too."""
+
+
+def bundled(name: str) -> Path:
+    """Find a file of `jobs/` or `benchmark_data/`, in a checkout and in an installed wheel alike.
+
+    Args:
+        name: path from the top of the project, such as ``"jobs/demo.yaml"``.
+
+    Returns:
+        An existing path.
+
+    Raises:
+        InputError: the installation lacks it.
+    """
+    for root in _bundled_roots():
+        candidate = root / name
+        if candidate.exists():
+            return candidate
+    raise InputError(
+        f"Looking up a bundled file failed for {name}: expected it beside the package, found none. "
+        "Install robust201 again."
+    )
+
+
+def portable_name(path: Path) -> str:
+    """Shorten a path to ``bundled:`` and the name by which `bundled` finds it, any other path to its last name."""
+    for root in _bundled_roots():
+        for folder in BUNDLED_FOLDERS:
+            if path.is_relative_to(root / folder):
+                return f"bundled:{path.relative_to(root).as_posix()}"
+    return path.name
+
+
+def _bundled_roots() -> tuple[Path, ...]:
+    """Give the folders that bundled files lie in: of a wheel, of a job's archive, of a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    return package / "_bundled", package.parent, package.parent.parent

@@ -1,0 +1,257 @@
+"""The plain records that every layer speaks in: no torch, no Ray, no disk.
+
+Words (architecture, key, strength, evaluation, unit, part, bundle, protocol, shard) are those of ARCHITECTURE.md.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+CLEAN_STRENGTH = 0.0
+
+
+def canonical_json(value: Any) -> str:
+    """Text of a JSON value that is the same for equal values: sorted keys, no spaces, shortest floats, no NaN."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def content_digest(value: Any) -> str:
+    """32 hex digits (128 bits of SHA-256) that name a JSON value by its content."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """One cell of a space.
+
+    Attributes:
+        space: name of the space, ``"nasbench201"``.
+        index: position in the published order, 0 to 15,624.
+        spec: the cell string, such as ``|nor_conv_3x3~0|+|…|``.
+        isomorph: lowest index of the architecture's isomorphism class; equals `index` where it is evaluated.
+    """
+
+    space: str
+    index: int
+    spec: str
+    isomorph: int
+
+
+@dataclass(frozen=True, slots=True)
+class Normalisation:
+    """Per-channel mean and standard deviation of pixels in [0, 1], applied inside the classifier."""
+
+    mean: tuple[float, float, float]
+    std: tuple[float, float, float]
+
+
+@dataclass(frozen=True, eq=False)
+class ImageSet:
+    """Images of one dataset's test split, or a selection of them.
+
+    Attributes:
+        dataset: name of the dataset, such as ``"cifar10"``.
+        images: (N, 3, H, W) uint8.
+        labels: (N,) int64 in [0, n_classes).
+        indices: (N,) int64, each image's row in the dataset's full test split, ascending.
+        n_classes: number of classes.
+        normalisation: what the networks of this dataset were trained with.
+        sha256: 64 hex digits of `images`, `labels` and `indices` together (see `image_hash`).
+    """
+
+    dataset: str
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+    indices: NDArray[np.int64]
+    n_classes: int
+    normalisation: Normalisation
+    sha256: str
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def image_hash(images: NDArray[np.uint8], labels: NDArray[np.int64], indices: NDArray[np.int64]) -> str:
+    """Hash what a network is shown: shape, pixels, labels and indices, in that order.
+
+    Args:
+        images: (N, 3, H, W) uint8.
+        labels: (N,) int64.
+        indices: (N,) int64.
+
+    Returns:
+        64 hex digits of SHA-256.
+    """
+    digest = hashlib.sha256(canonical_json(list(images.shape)).encode())
+    for array in (images, labels.astype("<i8"), indices.astype("<i8")):
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """Everything but architecture, checkpoint and strength that decides a number.
+
+    Attributes:
+        payload: JSON value: dataset and its hash, image selection, key, attack parameters without their strengths,
+            semantics version, engine, precision, seed, draw batch.
+        digest: `content_digest` of the payload, after ``imported-`` where its results were imported.
+    """
+
+    payload: Mapping[str, Any]
+    digest: str
+
+    @classmethod
+    def of(cls, payload: Mapping[str, Any]) -> "Protocol":
+        """Make a protocol and name it by its content, one of imported results so that the name tells."""
+        digest = content_digest(payload)
+        return cls(payload, f"{IMPORTED}-{digest}" if payload.get("protocol") == IMPORTED else digest)
+
+
+IMPORTED = "imported"
+"""What the protocol digest of results begins with that were not computed here but read from a dataset's files."""
+
+IMPORTED_FILE = "imported.json"
+"""What lies in a results folder where results were imported, in place of a plan or beside it."""
+
+
+def is_imported(protocol_digest: str) -> bool:
+    """Whether results of a protocol were read from a dataset's files: rounded, and perhaps without confusion matrix."""
+    return protocol_digest.startswith(f"{IMPORTED}-")
+
+
+def unit_id(space: str, index: int, checkpoint_sha256: str, protocol_digest: str) -> str:
+    """Name a unit by its content: 32 hex digits.
+
+    Strengths are no part of it: an evaluation is named by (unit id, strength), so that one more epsilon is one more
+    evaluation of the same unit.
+    """
+    text = f"{space}\n{index}\n{checkpoint_sha256}\n{protocol_digest}"
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """The evaluations of one (architecture, dataset, key): one row of JSON.
+
+    Attributes:
+        id: 32 hex digits, see `unit_id`.
+        architecture: index of the architecture.
+        dataset: name of the dataset.
+        key: what is done to the images.
+        strengths: ascending; epsilons in units of 1/255, severities 1 to 5, or `(CLEAN_STRENGTH,)`.
+        n_images: images per strength.
+        protocol: digest of the unit's protocol.
+        checkpoint_sha256: hash of the weights' file.
+    """
+
+    id: str
+    architecture: int
+    dataset: str
+    key: str
+    strengths: tuple[float, ...]
+    n_images: int
+    protocol: str
+    checkpoint_sha256: str
+
+    @property
+    def label(self) -> str:
+        """Readable name for messages and logs, such as ``#21 cifar10 pgd``."""
+        return f"#{self.architecture} {self.dataset} {self.key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A slice of a unit: some of its strengths on the image positions [start, stop). A whole unit is one part."""
+
+    unit: Unit
+    strengths: tuple[float, ...]
+    start: int
+    stop: int
+
+    @property
+    def n_evaluations(self) -> int:
+        """How many (strength, slice) pairs this part computes."""
+        return len(self.strengths)
+
+    @property
+    def label(self) -> str:
+        """Readable name for messages and logs."""
+        if (self.start, self.stop) == (0, self.unit.n_images):
+            return self.unit.label
+        return f"{self.unit.label} images {self.start}:{self.stop}"
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """Parts of one (architecture, dataset) that one worker computes with the weights loaded once."""
+
+    architecture: int
+    dataset: str
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationResult:
+    """One strength of a part, measured: one row of a shard.
+
+    Attributes:
+        part: what was asked for.
+        strength: the one strength of it that this is.
+        values: measurement columns (see `tasks.measurements`): `accuracy` () float64, `cm` (C, C) int32, and,
+            where asked for, `confidence_label` (C, C), `confidence_argmax` (C, C), `confidence_prediction` (2,) float64
+            and `predictions` (n,) uint8.
+        seconds: wall time of the evaluation; where the fused engine attacks several strengths at once, that of all of
+            them lies with the strength that is complete first, and only their sum means something.
+        provenance: versions, host and device that made it; never part of identity.
+    """
+
+    part: Part
+    strength: float
+    values: Mapping[str, NDArray[Any]]
+    seconds: float
+    provenance: Mapping[str, str] = field(default_factory=dict)
+
+
+class Receipt(NamedTuple):
+    """What a worker tells the driver of one committed shard: a few hundred bytes.
+
+    Attributes:
+        unit_id: the unit that the shard's evaluations belong to.
+        strengths: strengths in the shard.
+        start: first image position.
+        stop: one past the last image position.
+        shard: file name of the shard.
+        seconds: wall time of the work in it.
+    """
+
+    unit_id: str
+    strengths: tuple[float, ...]
+    start: int
+    stop: int
+    shard: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class UnitFailure:
+    """A part that could not be evaluated.
+
+    Attributes:
+        part: what was asked for.
+        kind: ``"application"`` (an error in the evaluation), ``"killed"`` (its worker died each time), ``"memory"``.
+        message: one line.
+        traceback: the worker's traceback, or ``""``.
+        attempt: which attempt failed, from 1.
+    """
+
+    part: Part
+    kind: str
+    message: str
+    traceback: str
+    attempt: int

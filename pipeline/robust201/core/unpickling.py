@@ -1,0 +1,309 @@
+"""Pickles of other people's files, read through a list of allowed globals: no code of theirs ever runs.
+
+A pickle is a program; every global that it names is an import. `load_pickle` looks each name up in a table of our own
+constructors and refuses all others, so nothing is imported on a file's behalf. The constructors check what they are
+given, because even harmless types can be asked for absurd sizes.
+
+Formats: NATS-Bench records (`NATS-tss-v1_0-3ffb9-full/{index:06d}.pickle.pbz2`), whose tensors carry whole `torch.save`
+files inside them, and the python-2 pickles of CIFAR and ImageNet16. `load_torch` reads files of `torch.save` likewise.
+"""
+
+import io
+import math
+import pickle
+import re
+import struct
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from operator import attrgetter
+from types import MappingProxyType
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.errors import CheckpointError, InputError
+
+# Pickles name the class, our constructors receive this instead: an immutable stand-in that cannot be called.
+_NDARRAY = "numpy.ndarray"
+_ARRAY_KINDS = "biuf"
+
+# A function's __call__ is an immutable object, while a pickle's BUILD opcode could change the attributes of a function.
+_sealed: Callable[[Callable[..., Any]], Any] = attrgetter("__call__")
+
+# What a damaged or hostile file makes the pickle machine, numpy and torch raise.
+_DAMAGE = (
+    pickle.UnpicklingError,
+    EOFError,
+    OSError,
+    ValueError,
+    TypeError,
+    LookupError,
+    AttributeError,
+    ArithmeticError,
+    MemoryError,
+    RecursionError,
+    RuntimeError,
+    ImportError,
+    AssertionError,
+    struct.error,
+)
+
+
+class _ForbiddenGlobalError(Exception):
+    """A pickle names a global that is not in the table."""
+
+
+class _TooLargeError(Exception):
+    """A pickle holds more bytes than the caller expects of it."""
+
+
+class _Dtype:
+    """A numeric dtype under construction; real dtypes accept layouts that point outside their arrays."""
+
+    __slots__ = ("_dtype",)
+
+    def __init__(self, spec: str | bytes) -> None:
+        dtype = np.dtype(spec.decode("ascii") if isinstance(spec, bytes) else spec)
+        if dtype.kind not in _ARRAY_KINDS:
+            raise ValueError(f"arrays of dtype {dtype} are not read")
+        self._dtype = dtype
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        order, *layout = state[1:5]
+        if any(part is not None for part in layout):
+            raise ValueError("structured dtypes are not read")
+        if order in {">", b">"}:
+            self._dtype = self._dtype.newbyteorder(">")
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self._dtype
+
+
+def _dtype_of(value: object) -> np.dtype[Any]:
+    if not isinstance(value, _Dtype):
+        raise TypeError("an array without a numeric dtype")
+    return value.dtype
+
+
+class _Array(np.ndarray[Any, np.dtype[Any]]):
+    """An array under construction, which takes its state with a `_Dtype`."""
+
+    def __setstate__(self, state: Any, /) -> None:
+        shape, dtype, fortran, raw = state[-4:]
+        raw = raw.encode("latin1") if isinstance(raw, str) else raw
+        super().__setstate__((1, shape, _dtype_of(dtype), int(fortran), raw))  # type: ignore[arg-type]
+
+
+def _reconstruct_array(kind: object, shape: object, _typecode: object) -> _Array:
+    if kind != _NDARRAY or shape != (0,):
+        raise ValueError(f"an array of kind {kind} and initial shape {shape}")
+    return _Array((0,), dtype=np.uint8)
+
+
+def _array_from_buffer(raw: bytes | bytearray, dtype: object, shape: tuple[int, ...], order: str) -> NDArray[Any]:
+    return np.frombuffer(bytearray(raw), _dtype_of(dtype)).reshape(shape, order="F" if order == "F" else "C")
+
+
+def _numpy_dtype(spec: str | bytes, _align: object = False, _copy: object = True) -> _Dtype:
+    return _Dtype(spec)
+
+
+def _numpy_scalar(dtype: object, raw: bytes | str) -> Any:
+    return np.frombuffer(raw.encode("latin1") if isinstance(raw, str) else raw, _dtype_of(dtype), count=1)[0]
+
+
+def _encode_latin1(text: str, encoding: str) -> bytes:
+    if encoding not in {"latin1", "latin-1"}:
+        raise ValueError(f"bytes in the encoding {encoding}")
+    return text.encode("latin1")
+
+
+def _load_storage(raw: bytes) -> Any:
+    # The published records hold a whole torch.save file here, which PyTorch itself would unpickle without any limit.
+    import torch
+
+    try:
+        return torch.load(io.BytesIO(raw), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        forbidden = _forbidden_torch_global(error)
+        if forbidden is None:
+            raise ValueError("a tensor's bytes cannot be read") from error
+        raise _ForbiddenGlobalError(forbidden) from error
+
+
+def _rebuild_tensor(storage: Any, offset: int, size: Any, stride: Any, *_ignored: object) -> Any:
+    import torch
+
+    if not isinstance(storage, torch.storage.TypedStorage):
+        raise TypeError("a tensor without a storage")
+    held = storage._size()  # type: ignore[no-untyped-call]  # the public len() warns
+    if offset < 0 or offset + math.prod(size) > held:
+        raise ValueError(f"a tensor of shape {tuple(size)} in a storage of {held} values")
+    return torch._utils._rebuild_tensor_v2(storage, offset, size, stride, False, OrderedDict())  # type: ignore[no-untyped-call]
+
+
+def _forbidden_torch_global(error: BaseException) -> str | None:
+    """Find the global that made `torch.load(…, weights_only=True)` refuse a file; None where there was none."""
+    match = re.search(r"GLOBAL ([\w.]+)", str(error))
+    return None if match is None else match.group(1).rstrip(".")
+
+
+def _both_numpy_homes(module: str, name: str, constructor: Any) -> dict[tuple[str, str], Any]:
+    # numpy 2 renamed numpy.core to numpy._core; files carry the name of the numpy that wrote them.
+    return {(f"numpy.{home}.{module}", name): constructor for home in ("core", "_core")}
+
+
+NUMPY_GLOBALS: Mapping[tuple[str, str], Any] = MappingProxyType(
+    {
+        ("numpy", "ndarray"): _NDARRAY,
+        ("numpy", "dtype"): _sealed(_numpy_dtype),
+        ("_codecs", "encode"): _sealed(_encode_latin1),
+        **_both_numpy_homes("multiarray", "_reconstruct", _sealed(_reconstruct_array)),
+        **_both_numpy_homes("multiarray", "scalar", _sealed(_numpy_scalar)),
+        **_both_numpy_homes("numeric", "_frombuffer", _sealed(_array_from_buffer)),
+    }
+)
+"""Arrays and scalars of numbers: CIFAR's python version and ImageNet16 (with ``encoding="latin1"``)."""
+
+NATS_GLOBALS: Mapping[tuple[str, str], Any] = MappingProxyType(
+    {
+        ("collections", "OrderedDict"): OrderedDict,
+        ("numpy", "dtype"): _sealed(_numpy_dtype),
+        **_both_numpy_homes("multiarray", "scalar", _sealed(_numpy_scalar)),
+        ("torch._utils", "_rebuild_tensor_v2"): _sealed(_rebuild_tensor),
+        ("torch.storage", "_load_from_bytes"): _sealed(_load_storage),
+    }
+)
+"""What NATS-Bench records name: ordered dictionaries, numpy scalars and CPU tensors."""
+
+
+class _AllowListUnpickler(pickle._Unpickler):
+    """Python's own implementation of the unpickler: that in C fills 64 GB for the memo of a file of nine bytes."""
+
+    def __init__(self, stream: BinaryIO, allowed: Mapping[tuple[str, str], Any], encoding: str) -> None:
+        super().__init__(stream, encoding=encoding)
+        self._allowed = allowed
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return self._allowed[module, name]
+        except KeyError:
+            raise _ForbiddenGlobalError(f"{module}.{name}") from None
+
+
+class _BoundedStream(io.RawIOBase):
+    """Counts what is read and stops at a limit, so that a few compressed kilobytes cannot fill the memory."""
+
+    def __init__(self, stream: BinaryIO, limit: int) -> None:
+        super().__init__()
+        self._read: Callable[[int], bytes] = stream.read
+        self._left = limit
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        chunk = self._read(len(buffer))
+        self._left -= len(chunk)
+        if self._left < 0:
+            raise _TooLargeError
+        buffer[: len(chunk)] = chunk
+        return len(chunk)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, _Array):
+        return value.view(np.ndarray)
+    if type(value) is dict:
+        return {key: _plain(item) for key, item in value.items()}
+    return value
+
+
+def load_pickle(
+    stream: BinaryIO,
+    *,
+    name: str,
+    allowed: Mapping[tuple[str, str], Any] = NATS_GLOBALS,
+    error: type[InputError] = CheckpointError,
+    encoding: str = "ASCII",
+    max_bytes: int = 1 << 33,
+) -> Any:
+    """Read one pickle without running any code that it names.
+
+    Args:
+        stream: the pickle, already decompressed on the fly where it is compressed (``bz2.open(path, "rb")``).
+        name: file (and member) for messages.
+        allowed: ``(module, name)`` to the object that the pickle receives for it; `NATS_GLOBALS` or `NUMPY_GLOBALS`.
+        error: exception to raise, `CheckpointError` or `DatasetError`.
+        encoding: how python-2 strings are decoded: ``"latin1"`` for CIFAR and ImageNet16.
+        max_bytes: most bytes that the pickle may have after decompression.
+
+    Returns:
+        The unpickled value; arrays of numbers are plain `numpy.ndarray` at the top and in nested dictionaries.
+
+    Raises:
+        InputError: of the type `error`: a global outside the list, also inside the nested torch bytes of a tensor; a
+            truncated or damaged pickle; one larger than `max_bytes`.
+    """
+    bounded = io.BufferedReader(_BoundedStream(stream, max_bytes), buffer_size=1 << 16)
+    try:
+        return _plain(_AllowListUnpickler(bounded, allowed, encoding).load())
+    except _ForbiddenGlobalError as forbidden:
+        known = ", ".join(sorted({".".join(key) for key in allowed}))
+        raise error(
+            f"Unpickling failed for {name}: expected no globals but {known}, got {forbidden}. "
+            "The file could run foreign code where it is loaded without a list; get it again from its publisher."
+        ) from None
+    except _TooLargeError:
+        raise error(
+            f"Unpickling failed for {name}: expected at most {max_bytes:,} bytes after decompression, got more. "
+            "Get the file again from its publisher."
+        ) from None
+    except _DAMAGE as damage:
+        reason = (str(damage).splitlines() or [""])[0] or type(damage).__name__
+        raise error(
+            f"Unpickling failed for {name}: expected a whole pickle, got a truncated or damaged one ({reason}). "
+            "Get the file again."
+        ) from damage
+
+
+def load_torch(stream: BinaryIO, name: str) -> Any:
+    """Read a `torch.save` file: containers, CPU tensors and numpy float64 scalars, nothing else.
+
+    The scalars are in NAS-Bench-201's records (`params`); numpy renamed their constructor's module in version 2, and
+    the published files carry the old name.
+
+    Args:
+        stream: the file; it has to be seekable.
+        name: file for messages.
+
+    Returns:
+        What was saved, with tensors on the CPU.
+
+    Raises:
+        CheckpointError: the file names another global, or is truncated or damaged.
+    """
+    import torch
+
+    scalar = np.float64(0).__reduce__()[0]
+    numpy_names: list[Any] = [
+        (scalar, "numpy.core.multiarray.scalar"),
+        (scalar, "numpy._core.multiarray.scalar"),
+        np.dtype,
+        np.dtypes.Float64DType,
+    ]
+    try:
+        with torch.serialization.safe_globals(numpy_names), warnings.catch_warnings():
+            # torch warns of pickle protocols newer than its own; what it cannot read it refuses.
+            warnings.simplefilter("ignore", UserWarning)
+            return torch.load(stream, map_location="cpu", weights_only=True)
+    except _DAMAGE as error:
+        forbidden = _forbidden_torch_global(error)
+        got = "a truncated, damaged or foreign one" if forbidden is None else f"one that names {forbidden}"
+        raise CheckpointError(
+            f"Reading weights failed for {name}: expected a torch.save file of containers and tensors, got {got}. "
+            "Get the file again from its publisher; never open it without weights_only."
+        ) from error

@@ -1,0 +1,396 @@
+"""The dataset card and the machine-readable metadata of an export.
+
+README.md is a card as Hugging Face's hub reads it (YAML front matter with a configuration a dataset), croissant.json
+follows the Croissant format 1.0 (http://mlcommons.org/croissant/1.0). Neither holds a date or a place: equal results
+give equal bytes.
+"""
+
+import json
+import re
+import reprlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from robust201 import __version__
+from robust201.core.errors import ConfigError
+from robust201.dataset.folder import WrittenFile
+from robust201.dataset.listing import CHECKSUM_FILE
+from robust201.dataset.side_files import Group, ProtocolShare
+from robust201.planning.plan import describe_difference
+from robust201.reader.result_files import PARQUET_FOLDER, parquet_name
+from robust201.tasks import PERTURBATIONS
+
+CARD_FILE = "README.md"
+CROISSANT_FILE = "croissant.json"
+
+DEFAULT_LICENCE = "mit"
+
+PROJECT_URL = "https://robustness.vision"
+PAPER = (
+    "Steffen Jung, Jovita Lukasik, Margret Keuper: Neural Architecture Design and Robustness: A Dataset. "
+    "International Conference on Learning Representations (ICLR), 2023."
+)
+BIBTEX = """@inproceedings{jung2023neural,
+  title     = {Neural Architecture Design and Robustness: A Dataset},
+  author    = {Jung, Steffen and Lukasik, Jovita and Keuper, Margret},
+  booktitle = {International Conference on Learning Representations (ICLR)},
+  year      = {2023}
+}"""
+
+_EXAMPLE = """  ```python
+  pandas.read_parquet("parquet", columns=["architecture", "key", "strength", "accuracy"])
+  duckdb.sql("select key, avg(accuracy) from 'parquet/**/*.parquet' group by key")
+  datasets.load_dataset("parquet", data_dir="parquet", split="train")
+  ```"""
+
+_MAIN_TYPES = {"int": "sc:Integer", "float": "sc:Float", "text": "sc:Text"}
+_TERMS = (
+    *("citeAs", "column", "equivalentProperty", "extract", "field", "fileProperty", "fileObject", "fileSet", "format"),
+    *("includes", "isLiveDataset", "jsonPath", "key", "md5", "parentField", "path", "recordSet", "references", "regex"),
+    *("repeated", "replace", "samplingRate", "separator", "source", "subField", "transform"),
+)
+_CONTEXT: dict[str, Any] = {
+    "@language": "en",
+    "@vocab": "https://schema.org/",
+    "conformsTo": "dct:conformsTo",
+    "cr": "http://mlcommons.org/croissant/",
+    "data": {"@id": "cr:data", "@type": "@json"},
+    "dataType": {"@id": "cr:dataType", "@type": "@vocab"},
+    "dct": "http://purl.org/dc/terms/",
+    "examples": {"@id": "cr:examples", "@type": "@json"},
+    "rai": "http://mlcommons.org/croissant/RAI/",
+    "sc": "https://schema.org/",
+} | {term: f"cr:{term}" for term in _TERMS}
+"""The context that Croissant 1.0 prescribes, whole."""
+
+
+@dataclass(frozen=True)
+class CardColumn:
+    """A column of the Parquet files, for people and for Croissant.
+
+    Attributes:
+        name: of the column.
+        kind: as Arrow writes its type.
+        meaning: one sentence.
+        base: ``"int"``, ``"float"`` or ``"text"``.
+        repeated: whether a cell holds a list.
+    """
+
+    name: str
+    kind: str
+    meaning: str
+    base: str
+    repeated: bool
+
+
+@dataclass(frozen=True)
+class CardFacts:
+    """What a card tells of.
+
+    Attributes:
+        name: of the sweep.
+        licence: SPDX identifier, lower case, as the hub spells it.
+        groups: what was exported.
+        measurements: names of the measurements.
+        shares: protocols, and what came of each.
+        files: every file that is there already, side files too.
+        columns: of the Parquet files; empty where there are none.
+    """
+
+    name: str
+    licence: str
+    groups: Sequence[Group]
+    measurements: Sequence[str]
+    shares: Sequence[ProtocolShare]
+    files: Sequence[WrittenFile]
+    columns: Sequence[CardColumn]
+
+    @property
+    def title(self) -> str:
+        """Name of the dataset, for people."""
+        return f"NAS-Bench-201 robustness: {self.name}"
+
+    @property
+    def datasets(self) -> tuple[str, ...]:
+        """Names of the datasets, in order."""
+        return tuple(dict.fromkeys(group.dataset for group in self.groups))
+
+    @property
+    def n_architectures(self) -> int:
+        """How many architectures have results."""
+        return len({unit.architecture for group in self.groups for unit in group.complete_units})
+
+    @property
+    def n_evaluations(self) -> int:
+        """How many rows the Parquet files have."""
+        return sum(len(group.complete_units) * len(group.strengths) for group in self.groups)
+
+    @property
+    def description(self) -> str:
+        """One sentence."""
+        return (
+            f"Robustness of {self.n_architectures:,} NAS-Bench-201 architectures on {', '.join(self.datasets)}: "
+            f"{', '.join(self.measurements)} of {self.n_evaluations:,} evaluations, clean, under attacks and under "
+            "common corruptions."
+        )
+
+
+def are_imported(shares: Sequence[ProtocolShare]) -> bool:
+    """Whether no sweep stands behind results: every protocol is of results that were read from a dataset's files."""
+    return bool(shares) and all(share.imported for share in shares)
+
+
+def choose_licence(given: str | None, shares: Sequence[ProtocolShare], out: Path) -> str:
+    """Find the licence of a dataset: what was asked for, else that of imported results, else this project's.
+
+    Args:
+        given: SPDX identifier; None where nothing was asked for.
+        shares: protocols, and what came of each.
+        out: folder of the export, for the message.
+
+    Raises:
+        ConfigError: imported results name no licence, or several; this project cannot license them. Or the licence
+            has no form of one.
+    """
+    if given is not None:
+        return _check_licence(given, out, "Name it by its SPDX identifier, such as --licence CC-BY-4.0.")
+    named = {share.payload.get("licence") for share in shares if share.imported}
+    if not named:
+        return DEFAULT_LICENCE
+    if len(named) == 1 and isinstance(licence := next(iter(named)), str):
+        return _check_licence(licence, out, "The card of the imported results said so: name another with --licence.")
+    told = ", ".join(sorted(str(name) for name in named if name)) or "none"
+    raise ConfigError(
+        f"Exporting failed for {out}: expected the licence of the imported results, got {told} from their files. "
+        "Name it with --licence."
+    )
+
+
+def _check_licence(licence: str, out: Path, advice: str) -> str:
+    """Make sure that a licence is spelled as SPDX expressions are, which YAML and JSON hold as they are."""
+    if not re.fullmatch(r"(?=.{1,200}\Z)[A-Za-z0-9(][A-Za-z0-9.+()-]*( [A-Za-z0-9.+()-]+)*", licence):
+        raise ConfigError(
+            f"Exporting failed for {out}: expected a licence of letters, digits, single spaces and . + - ( ), at most "
+            f"200 of them, got {reprlib.repr(licence)}. {advice}"
+        )
+    return licence
+
+
+def card_text(facts: CardFacts) -> str:
+    """Text of README.md."""
+    sections = [
+        _front_matter(facts),
+        f"# {facts.title}\n",
+        f"{facts.description} Written by robust201 {__version__}.\n",
+        _contents(facts),
+        _protocol(facts),
+        _layout(facts),
+        _columns(facts),
+        f"## Licence\n\n`{facts.licence}`. The images that the networks classified are no part of the dataset.\n",
+        f"## Citation\n\nThe dataset follows the design of:\n\n```bibtex\n{BIBTEX}\n```\n",
+        _checksums(facts),
+    ]
+    return "\n".join(section for section in sections if section)
+
+
+def _front_matter(facts: CardFacts) -> str:
+    front: dict[str, Any] = {
+        "pretty_name": facts.title,
+        "license": facts.licence,
+        "tags": ["neural-architecture-search", "robustness", "nas-bench-201"],
+        "size_categories": [_size_category(facts.n_evaluations)],
+    }
+    if facts.columns:
+        front["configs"] = [
+            {"config_name": name, "data_files": f"{PARQUET_FOLDER}/dataset={name}/**/*.parquet"}
+            for name in facts.datasets
+        ]
+    return f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n"
+
+
+def _size_category(count: int) -> str:
+    bounds = ((1_000, "n<1K"), (10_000, "1K<n<10K"), (100_000, "10K<n<100K"), (1_000_000, "100K<n<1M"))
+    return next((name for bound, name in bounds if count < bound), "1M<n<10M")
+
+
+def _contents(facts: CardFacts) -> str:
+    lines = ["## What it holds", "", "| dataset | key | kind | strengths | architectures |", "|---|---|---|---|---|"]
+    for group in facts.groups:
+        strengths = ", ".join(f"{strength:g}" for strength in group.strengths)
+        kind = PERTURBATIONS[group.key].kind
+        lines.append(f"| {group.dataset} | `{group.key}` | {kind} | {strengths} | {len(group.complete_units):,} |")
+    told = "Strengths of attacks are Linf radii in units of 1/255 of the pixel range, those of corruptions severities."
+    return "\n".join([*lines, "", told, ""])
+
+
+def _protocol(facts: CardFacts) -> str:
+    imported = [share for share in facts.shares if share.imported]
+    sources = ", ".join(f"`{name}`" for name in sorted({str(share.payload["source"]) for share in imported}))
+    if are_imported(facts.shares):
+        return (
+            "## Protocol\n\n"
+            f"These numbers were not computed by robust201: they were read from the files of {sources}. `sweep.json` "
+            "holds, for each dataset and key, the SHA-256 of the files read, their decimals and the number of images; "
+            "how the numbers were computed is not known. `versions.json` names the software that wrote these files.\n"
+        )
+    payloads = [share.payload for share in facts.shares if not share.imported]
+    engines = sorted({str(payload.get("engine", "unknown")) for payload in payloads})
+    precisions = sorted({str(payload.get("precision", "unknown")) for payload in payloads})
+    told = (
+        "## Protocol\n\n"
+        f"Engine {', '.join(engines) or 'unknown'}, precision {', '.join(precisions) or 'unknown'}. `sweep.json` holds "
+        "everything that decided a number (attack parameters, image selection, hashes, seed), `sweep.yaml` the sweep "
+        "to run again, `weights.json` the SHA-256 of each network's file of weights, `versions.json` the software that "
+        "computed and wrote it.\n"
+    )
+    if not imported:
+        return told
+    n_imported = sum(share.n_evaluations for share in imported)
+    return (
+        f"{told}\n"
+        f"That holds for {facts.n_evaluations - n_imported:,} of the {facts.n_evaluations:,} evaluations. The other "
+        f"{n_imported:,} were not computed by robust201's sweep but read from the files of {sources}:\n\n"
+        "| dataset | key | imported evaluations | of | decimals of accuracies | computed |\n|---|---|---|---|---|---|\n"
+        f"{_imported_rows(facts, imported)}\n"
+        "`imported.json` names them by architecture and strength. `sweep.json` has their protocols beside the computed "
+        "ones: the SHA-256 of the files read, their decimals, and how they were computed where that is known; under "
+        "`evaluations` it counts what came of each protocol. In the Parquet files `protocol` begins with `imported-` "
+        "in their rows, and `checkpoint_sha256` is `imported`. The sweep computes the others when its results folder "
+        "holds the same import.\n"
+    )
+
+
+def _imported_rows(facts: CardFacts, imported: Sequence[ProtocolShare]) -> str:
+    n_of = {(group.dataset, group.key): len(group.complete_units) * len(group.strengths) for group in facts.groups}
+    lines = ""
+    for share in imported:
+        dataset, key = share.payload["dataset"], share.payload["key"]
+        decimals = share.payload["decimals"].get("accuracy")
+        told = "all" if decimals is None else decimals
+        how = _describe_computing(share, facts.shares)
+        lines += f"| {dataset} | `{key}` | {share.n_evaluations:,} | {n_of[dataset, key]:,} | {told} | {how} |\n"
+    return lines
+
+
+def _describe_computing(imported: ProtocolShare, shares: Sequence[ProtocolShare]) -> str:
+    """Say how imported results were computed, compared with the sweep's of the same key."""
+    computed_under = imported.payload.get("computed_under")
+    if computed_under is None:
+        return "not known how"
+    place = imported.payload["dataset"], imported.payload["key"]
+    own = next(s.payload for s in shares if not s.imported and (s.payload["dataset"], s.payload["key"]) == place)
+    differences = describe_difference(computed_under, own)
+    told = " ".join("; ".join(differences).split()).replace("|", r"\|")  # it comes from somebody's file into a table
+    return f"otherwise (imported → this sweep: {told})" if differences else "as the others"
+
+
+def _layout(facts: CardFacts) -> str:
+    json_files = [file for file in facts.files if _is_json(file)]
+    parts = ["## Files\n"]
+    if json_files:
+        size = sum(file.n_bytes for file in json_files) / 1e6
+        parts.append(
+            f"- `<dataset>/<key>_<measurement>.json`, {len(json_files)} files, {size:,.1f} MB: "
+            "`{dataset: {key: {measurement: {id: value}}}}`, a value for `clean`, else a list by strength. `meta.json` "
+            "names the 15,625 architectures, their isomorphs and the epsilons."
+        )
+    if facts.columns:
+        held = [file for file in facts.files if file.name.startswith(f"{PARQUET_FOLDER}/")]
+        size = sum(file.n_bytes for file in held) / 1e6
+        parts.append(
+            f"- `{parquet_name('<dataset>', '<key>')}`, {len(held)} files, {size:,.1f} MB: one row an evaluation, "
+            f"read by pandas, Polars, DuckDB, Spark and Hugging Face `datasets`:\n\n{_EXAMPLE}"
+        )
+    return "\n".join([*parts, ""])
+
+
+def _is_json(file: WrittenFile) -> bool:
+    return "/" in file.name and not file.name.startswith(f"{PARQUET_FOLDER}/")
+
+
+def _columns(facts: CardFacts) -> str:
+    if not facts.columns:
+        return ""
+    lines = ["## Columns", "", "| column | type | meaning |", "|---|---|---|"]
+    lines += [f"| `{column.name}` | `{column.kind}` | {column.meaning} |" for column in facts.columns]
+    return "\n".join([*lines, ""])
+
+
+def _checksums(facts: CardFacts) -> str:
+    lines = ["## Checksums", "", f"`sha256sum -c {CHECKSUM_FILE}` checks every file.", ""]
+    lines += ["| file | bytes | SHA-256 |", "|---|---|---|"]
+    lines += [f"| `{file.name}` | {file.n_bytes} | `{file.sha256}` |" for file in facts.files]
+    return "\n".join([*lines, ""])
+
+
+def croissant_text(facts: CardFacts) -> str:
+    """Text of croissant.json."""
+    payload: dict[str, Any] = {
+        "@context": _CONTEXT,
+        "@type": "sc:Dataset",
+        "conformsTo": "http://mlcommons.org/croissant/1.0",
+        "name": f"nas-bench-201-robustness-{facts.name}",
+        "description": facts.description,
+        "license": facts.licence,
+        "url": PROJECT_URL,
+        "version": __version__,
+        "citeAs": BIBTEX,
+        "distribution": [_file_object(file) for file in facts.files],
+    }
+    if facts.columns:
+        files = {
+            "@type": "cr:FileSet",
+            "@id": "parquet-files",
+            "name": "parquet-files",
+            "encodingFormat": "application/x-parquet",
+            "includes": f"{PARQUET_FOLDER}/**/*.parquet",
+        }
+        payload["distribution"].append(files)
+        payload["recordSet"] = [
+            {
+                "@type": "cr:RecordSet",
+                "@id": "evaluations",
+                "name": "evaluations",
+                "description": "One row an evaluation: an architecture on a dataset under a key at a strength.",
+                "field": [_field(column) for column in facts.columns],
+            }
+        ]
+    return json.dumps(payload, indent=1) + "\n"
+
+
+def _file_object(file: WrittenFile) -> dict[str, Any]:
+    encodings = {
+        ".parquet": "application/x-parquet",
+        ".json": "application/json",
+        ".gz": "application/gzip",
+        ".zst": "application/zstd",
+        ".yaml": "application/yaml",
+        ".md": "text/markdown",
+    }
+    return {
+        "@type": "cr:FileObject",
+        "@id": file.name,
+        "name": file.name,
+        "contentUrl": file.name,
+        "contentSize": f"{file.n_bytes} B",
+        "encodingFormat": next(kind for suffix, kind in encodings.items() if file.name.endswith(suffix)),
+        "sha256": file.sha256,
+    }
+
+
+def _field(column: CardColumn) -> dict[str, Any]:
+    field: dict[str, Any] = {
+        "@type": "cr:Field",
+        "@id": f"evaluations/{column.name}",
+        "name": column.name,
+        "description": column.meaning,
+        "dataType": _MAIN_TYPES[column.base],
+        "source": {"fileSet": {"@id": "parquet-files"}, "extract": {"column": column.name}},
+    }
+    if column.repeated:
+        field["repeated"] = True
+    return field

@@ -1,0 +1,319 @@
+"""Two result sets side by side: another seed, another engine or device, or the published dataset."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.errors import ConfigError, InputError
+from robust201.core.files import sha256_of
+from robust201.core.records import IMPORTED
+from robust201.dataset.json_import import count_decimals
+from robust201.dataset.listing import explain_changes
+from robust201.planning.adoption import read_inventory
+from robust201.planning.imported_plan import load_any_plan
+from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.result_files import META_FILE, RESULTS_FOLDER_FILE, SWEEP_FILE, row_of, values_by_strength
+from robust201.reader.sources import describe_source
+from robust201.shards import ShardStore
+from robust201.tasks import PERTURBATIONS
+
+MOVED_MOST = 5
+"""Architectures named of each key and strength."""
+
+_SAMPLED = 20
+
+Place = tuple[str, str, float]
+"""Dataset, key in the paper's style, strength."""
+
+Accuracies = Mapping[Place, Mapping[int, float]]
+"""Accuracy by architecture of each place."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One key at one strength, in both sets.
+
+    Attributes:
+        dataset: name of the dataset.
+        key: in the paper's style.
+        strength: epsilon in units of 1/255, severity, or 0.
+        n_architectures: architectures that both have.
+        max_difference: largest absolute difference of accuracy.
+        mean_absolute_difference: mean of the absolute differences.
+        mean_difference: mean of the second set's accuracies less the first's.
+        kendall_tau: rank correlation (tau-b) of the accuracies; None where one set has no two different ones.
+        moved_most: architectures that differ most: index, accuracy in the first set and in the second.
+    """
+
+    dataset: str
+    key: str
+    strength: float
+    n_architectures: int
+    max_difference: float
+    mean_absolute_difference: float
+    mean_difference: float
+    kendall_tau: float | None
+    moved_most: tuple[tuple[int, float, float], ...]
+
+
+@dataclass(frozen=True)
+class ComparisonReport:
+    """Two result sets, compared.
+
+    Attributes:
+        comparisons: by dataset, key and strength.
+        only_first: places that only the first set has.
+        only_second: places that only the second set has.
+        architectures: how many only the first has, both have, and only the second has, over all places in common.
+        tolerance: largest difference that is let pass.
+        decimals: how many decimals the accuracies of the first and the second set have; None where all are kept.
+        sources: what the first and the second set were read from, such as ``"shards"`` or ``"JSON"``.
+        remarks: what of a dataset's files was changed or is gone since they were exported, as far as its folder tells.
+    """
+
+    comparisons: tuple[Comparison, ...]
+    only_first: tuple[Place, ...]
+    only_second: tuple[Place, ...]
+    architectures: tuple[int, int, int]
+    tolerance: float
+    decimals: tuple[int | None, int | None]
+    sources: tuple[str, str]
+    remarks: tuple[str, ...]
+
+    @property
+    def different(self) -> tuple[Comparison, ...]:
+        """Comparisons with an architecture whose accuracies differ."""
+        return tuple(comparison for comparison in self.comparisons if comparison.max_difference > 0)
+
+    @property
+    def names_only_first(self) -> tuple[str, ...]:
+        """What only the first set has: a key that the second has at other strengths with those that it lacks."""
+        return _name_places(self.only_first, (*self.only_second, *self._common))
+
+    @property
+    def names_only_second(self) -> tuple[str, ...]:
+        """What only the second set has (see `names_only_first`)."""
+        return _name_places(self.only_second, (*self.only_first, *self._common))
+
+    @property
+    def _common(self) -> tuple[Place, ...]:
+        return tuple((row.dataset, row.key, row.strength) for row in self.comparisons)
+
+    @property
+    def rounding(self) -> float:
+        """Largest difference that the sets' decimals make of equal accuracies."""
+        first, second = self.decimals
+        return 0.0 if first == second else sum(0.5 * 10.0**-count for count in self.decimals if count is not None)
+
+    @property
+    def max_difference(self) -> float:
+        """Largest absolute difference of accuracy of all."""
+        return max(comparison.max_difference for comparison in self.comparisons)
+
+    @property
+    def within(self) -> bool:
+        """Whether no accuracy differs by more than the tolerance."""
+        return self.max_difference <= self.tolerance
+
+    def to_payload(self) -> dict[str, Any]:
+        """JSON value of the report."""
+        first, both, second = self.architectures
+        return {
+            "within": self.within,
+            "tolerance": self.tolerance,
+            "max_difference": self.max_difference,
+            "decimals": list(self.decimals),
+            "sources": list(self.sources),
+            "remarks": list(self.remarks),
+            "architectures": {"only_first": first, "both": both, "only_second": second},
+            "only_first": [list(place) for place in self.only_first],
+            "only_second": [list(place) for place in self.only_second],
+            "comparisons": [asdict(comparison) for comparison in self.comparisons],
+        }
+
+
+def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> ComparisonReport:
+    """Compare the accuracies of two result sets, as far as both have them.
+
+    What only one of the two has makes no difference to `ComparisonReport.within`: a part of a sweep can be held against
+    the whole. The report names it.
+
+    Args:
+        first: a results folder, an exported dataset, or the published one.
+        second: likewise.
+        tolerance: largest absolute difference of accuracy that is let pass.
+
+    Returns:
+        What differs where.
+
+    Raises:
+        ConfigError: the tolerance is no number of 0 or more.
+        InputError: a folder is neither, or the two have nothing in common.
+        ResultsError: a row has more or fewer values than strengths.
+    """
+    if not (math.isfinite(tolerance) and tolerance >= 0):
+        raise ConfigError(
+            f"Comparing failed for the tolerance of {tolerance}: expected a finite number, 0 or more, got another. "
+            "Name the largest difference of accuracy to let pass, such as 0.001."
+        )
+    one, other = read_accuracies(first), read_accuracies(second)
+    common = [place for place in one if place in other and one[place].keys() & other[place].keys()]
+    if not common:
+        raise InputError(
+            f"Comparing failed for {first} and {second}: expected a dataset, key, strength and architecture in both, "
+            "got none. Name two sets of results of the same datasets."
+        )
+    left: set[int] = set().union(*(one[place] for place in common))
+    right: set[int] = set().union(*(other[place] for place in common))
+    return ComparisonReport(
+        tuple(_compare(place, one[place], other[place]) for place in sorted(common, key=_table_order)),
+        tuple(sorted(one.keys() - other.keys(), key=_table_order)),
+        tuple(sorted(other.keys() - one.keys(), key=_table_order)),
+        (len(left - right), len(left & right), len(right - left)),
+        tolerance,
+        (read_decimals(first, one), read_decimals(second, other)),
+        (read_source(first), read_source(second)),
+        tuple(dict.fromkeys(line for folder in (first, second) for line in _explain_changes(folder))),
+    )
+
+
+def _name_places(places: Iterable[Place], others: Iterable[Place]) -> tuple[str, ...]:
+    """Name keys, with their strengths where the other set has the key too."""
+    elsewhere = {(dataset, key) for dataset, key, _ in others}
+    named: dict[tuple[str, str], list[str]] = {}
+    for dataset, key, strength in places:
+        named.setdefault((dataset, key), []).append(f"{strength:g}")
+    return tuple(
+        f"{dataset} {key} at {', '.join(strengths)}" if (dataset, key) in elsewhere else f"{dataset} {key}"
+        for (dataset, key), strengths in named.items()
+    )
+
+
+def _table_order(place: Place) -> tuple[str, int, str, float]:
+    dataset, key, strength = place
+    order = list(PERTURBATIONS)
+    return dataset, order.index(key) if key in order else len(order), key, strength
+
+
+def _compare(place: Place, one: Mapping[int, float], other: Mapping[int, float]) -> Comparison:
+    architectures = sorted(one.keys() & other.keys())
+    before, after = (np.array([values[i] for i in architectures]) for values in (one, other))
+    differences = after - before
+    # Differences of decimals are no decimals: what two files agree on to the last digit must not differ by 1e-17.
+    absolute = np.round(np.abs(differences), 12)
+    most = np.argsort(-absolute, kind="stable")[:MOVED_MOST]
+    moved = [(architectures[i], float(before[i]), float(after[i])) for i in most.tolist() if absolute[i] > 0]
+    return Comparison(
+        *place,
+        len(architectures),
+        float(absolute.max()),
+        float(absolute.mean()),
+        float(differences.mean()),
+        _kendall_tau(before, after),
+        tuple(moved),
+    )
+
+
+def _kendall_tau(before: NDArray[np.float64], after: NDArray[np.float64]) -> float | None:
+    from scipy.stats import kendalltau
+
+    if len(np.unique(before)) < 2 or len(np.unique(after)) < 2:
+        return None
+    return float(kendalltau(before, after).statistic)
+
+
+def read_accuracies(folder: Path) -> Accuracies:
+    """Read the accuracies of a results folder, of an exported dataset or of the published one.
+
+    Raises:
+        InputError: the folder is none of them.
+    """
+    if (folder / RESULTS_FOLDER_FILE).is_file():
+        return _accuracies_of_shards(folder)
+    return _accuracies_of_dataset(RobustnessDataset(folder))
+
+
+def read_source(folder: Path) -> str:
+    """Say what the accuracies of a folder are read from (see `read_accuracies`)."""
+    if (folder / RESULTS_FOLDER_FILE).is_file():
+        return "shards"
+    dataset = RobustnessDataset(folder)
+    return describe_source(dataset.files, dataset.data, dataset.keys_all)
+
+
+def _explain_changes(folder: Path) -> Iterator[str]:
+    if (folder / RESULTS_FOLDER_FILE).is_file():
+        return
+    dataset = RobustnessDataset(folder)
+    read = [dataset.files.find(name, key, "accuracy") for name in dataset.data for key in dataset.keys_all]
+    # Parquet files hold every measurement, and hashing them would take longer than the comparison.
+    json_files = [file for file in read if file is not None and file.suffix != ".parquet"]
+    told = [file for name in (META_FILE, SWEEP_FILE) if (file := folder / name).is_file()]
+    digests = {file.relative_to(folder).as_posix(): sha256_of(file) for file in (*json_files, *told)}
+    if digests:
+        yield from explain_changes(folder, digests)
+
+
+def read_decimals(folder: Path, accuracies: Accuracies) -> int | None:
+    """Tell how many decimals the accuracies of a folder have (see `read_accuracies`).
+
+    Args:
+        folder: of results or of a dataset.
+        accuracies: what was read of it; counted in a dataset that does not tell.
+
+    Returns:
+        The fewest decimals of any key; None where all are kept.
+    """
+    told: dict[str, Any]
+    if (folder / RESULTS_FOLDER_FILE).is_file():
+        plan = load_any_plan(folder)
+        inventory = read_inventory(plan, ShardStore.open(folder))
+        told = plan.meta_payload()
+        told["protocols"] = [*told["protocols"], *map(inventory.protocol, inventory.adopted_protocols)]
+    else:
+        sweep = RobustnessDataset(folder).sweep
+        if sweep is None:
+            values = [value for by_index in accuracies.values() for value in islice(by_index.values(), _SAMPLED)]
+            return count_decimals({"": values}, [""])
+        told = {"round_to": sweep.get("round_to"), **sweep.get("sweep", {})}
+    protocols = [protocol for protocol in told.get("protocols", ()) if protocol.get("protocol") == IMPORTED]
+    counts = [told.get("round_to"), *(protocol["decimals"].get("accuracy") for protocol in protocols)]
+    return min((count for count in counts if count is not None), default=None)
+
+
+def _accuracies_of_shards(folder: Path) -> Accuracies:
+    plan, store = load_any_plan(folder), ShardStore.open(folder)
+    inventory = read_inventory(plan, store)
+    held = [
+        replace(unit, strengths=strengths)
+        for unit in plan.units
+        if (strengths := tuple(s for s in unit.strengths if inventory.is_complete(unit, s, ("accuracy",))))
+    ]
+    found: dict[Place, dict[int, float]] = {}
+    for unit, values in store.select(held, inventory, ("accuracy",)).iter_values("accuracy"):
+        for strength, columns in values.items():
+            found.setdefault((unit.dataset, unit.key, strength), {})[unit.architecture] = float(columns["accuracy"])
+    return found
+
+
+def _accuracies_of_dataset(dataset: RobustnessDataset) -> Accuracies:
+    found: dict[Place, dict[int, float]] = {}
+    for name, by_key in dataset.query(measure="accuracy", missing_ok=True).items():
+        for key, by_measure in by_key.items():
+            row = row_of(key)
+            strengths = dataset.strengths(name, key)
+            for architecture, value in by_measure.get("accuracy", {}).items():
+                what = f"#{architecture} {name} {key} accuracy"
+                accuracies = values_by_strength(value, strengths, what)
+                for strength, accuracy in zip(strengths, accuracies, strict=True):
+                    if accuracy is None:
+                        continue
+                    place = name, key if row is None else row.key, strength
+                    found.setdefault(place, {})[int(architecture)] = accuracy
+    return found

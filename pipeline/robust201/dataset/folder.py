@@ -1,0 +1,290 @@
+"""The folder that an export writes: whole files, a listing with hashes, nothing left over from an earlier export."""
+
+import contextlib
+import glob
+import hashlib
+import json
+import os
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from robust201.core.errors import InputError
+from robust201.core.files import atomic_write, load_json, sha256_of, sole_writer, visible_entries, write_text
+from robust201.core.records import IMPORTED, canonical_json
+from robust201.dataset.compression import Compression, compressing
+from robust201.dataset.listing import CHECKSUM_FILE, is_below
+from robust201.dataset.side_files import WEIGHTS_FILE
+from robust201.reader.json_index import INDEX_FOLDER
+from robust201.reader.result_files import SWEEP_FILE
+
+JOURNAL_FILE = ".export-journal.json"
+"""Names of the files that an export in progress owns, and a line for each that is finished; there only until the
+listing is."""
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A whole file of an export.
+
+    Attributes:
+        name: relative to the folder.
+        sha256: hash of its bytes.
+        n_bytes: its size.
+        recipe: digest of everything that its bytes follow from; ``""`` for a file that is written anew each time.
+    """
+
+    name: str
+    sha256: str
+    n_bytes: int
+    recipe: str = ""
+
+    def is_at(self, path: Path) -> bool:
+        """Whether the file lies there, byte for byte."""
+        return path.is_file() and path.stat().st_size == self.n_bytes and sha256_of(path) == self.sha256
+
+
+class _HashedStream:
+    """A write-only stream that counts and hashes what goes into a file."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.digest = hashlib.sha256()
+        self.n_bytes = 0
+        self.closed = False
+
+    def write(self, data: bytes) -> int:
+        self.digest.update(data)
+        self.n_bytes += len(data)
+        return self._stream.write(data)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Leave the file open: whoever opened it flushes and renames it."""
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
+
+
+@contextmanager
+def hashed_file(path: Path, compression: Compression | None = None) -> Iterator[tuple[BinaryIO, "_HashedStream"]]:
+    """Write a file that appears whole, under its name, when the block ends without an error.
+
+    Args:
+        path: the file.
+        compression: of what is written.
+
+    Yields:
+        The stream to write to, and what counts and hashes the file's bytes, complete after the block.
+    """
+    with atomic_write(path) as stream:
+        hashed = _HashedStream(stream)
+        with compressing(cast(BinaryIO, hashed), compression) as text:
+            yield text, hashed
+
+
+@contextmanager
+def open_folder(
+    path: Path, planned: Collection[str], told: Mapping[str, Any], weights: Mapping[str, Mapping[str, str]]
+) -> Iterator["ExportFolder"]:
+    """Make a folder ready for an export, and keep other exports of this machine out of it for the length of a block.
+
+    Args:
+        path: the folder; made if absent.
+        planned: names of the files to come, relative to it.
+        told: how the numbers to be exported came about: ``name`` and ``protocols``, as sweep.json tells.
+        weights: of which networks, as weights.json tells (see `dataset.side_files.weights_of`).
+
+    Raises:
+        InputError: `path` is a file, lies in a results folder, or holds something that no export listed, or an export
+            of another sweep.
+        StorageError: another export writes there, or the folder cannot be written to.
+    """
+    results = next((one for one in (path, *path.resolve().parents) if (one / "format.json").exists()), None)
+    if results is not None:
+        raise InputError(
+            f"Exporting failed for {path}: expected a new folder or an earlier export, got the results folder "
+            f"{results} or one inside it. Choose another folder."
+        )
+    with sole_writer(path, "Exporting"):
+        _refuse_other_sweeps(path, told, weights)
+        yield ExportFolder(path, planned)
+
+
+def _refuse_other_sweeps(path: Path, told: Mapping[str, Any], weights: Mapping[str, Mapping[str, str]]) -> None:
+    """Make sure that a folder holds no export of another sweep, which an export would replace.
+
+    Another sweep has another name, or one of the two is of imported results, or they have no protocol in common, or of
+    the networks that both have none with the same weights: a sweep with one more strength, architecture, dataset or key
+    has the others'.
+    """
+    try:
+        earlier = load_json(path / SWEEP_FILE)["sweep"]
+        held, wanted = _describe_sweep(earlier), _describe_sweep(told)
+        marks = _protocol_marks(earlier), _protocol_marks(told)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return  # none is there, or a damaged one, which tells nothing and is written anew
+    if held != wanted:
+        got = held
+    elif all(marks) and marks[0].isdisjoint(marks[1]):
+        got = "the same name but of other protocols"
+    elif (same := _same_weights(path, weights)) and not any(same):
+        got = "the same name and protocols but of other weights"
+    else:
+        return
+    raise InputError(
+        f"Exporting failed for {path}: expected a new folder or an earlier export of {wanted}, got an export of "
+        f"{got}, whose files would be removed. Choose another folder, or delete this one first."
+    )
+
+
+def _same_weights(path: Path, weights: Mapping[str, Mapping[str, str]]) -> list[bool]:
+    """Say of each network that an earlier export has too whether its weights are the same; empty if that tells none."""
+    try:
+        earlier = load_json(path / WEIGHTS_FILE)
+        return [
+            earlier[dataset][identifier] == sha256
+            for dataset, of_network in weights.items()
+            for identifier, sha256 in of_network.items()
+            if identifier in earlier.get(dataset, {})
+        ]
+    except (OSError, ValueError, TypeError, AttributeError):
+        return []
+
+
+def _describe_sweep(told: Mapping[str, Any]) -> str:
+    protocols = told["protocols"]
+    # A sweep that took imported results lists its own protocols too.
+    imported = bool(protocols) and all(protocol.get("protocol") == IMPORTED for protocol in protocols)
+    return f"the {'imported results' if imported else 'sweep'} {told['name']!r}"
+
+
+def _protocol_marks(told: Mapping[str, Any]) -> set[str]:
+    """What tells protocols apart; of imported results the hashes of the files read, whoever read them."""
+    marks: set[str] = set()
+    for protocol in told["protocols"]:
+        imported = protocol.get("protocol") == IMPORTED
+        marks |= set(map(str, protocol["files"].values())) if imported else {canonical_json(protocol)}
+    return marks
+
+
+class ExportFolder:
+    """A folder being filled by an export, new, empty or holding an earlier export, which is replaced.
+
+    Attributes:
+        path: the folder.
+        written: the files written or kept so far, by name.
+    """
+
+    def __init__(self, path: Path, planned: Collection[str]) -> None:
+        """Make the folder ready (see `open_folder`)."""
+        self.path = path
+        self.written: dict[str, WrittenFile] = {}
+        self._earlier, journaled = _listed_files(path)
+        owned = self._earlier | {CHECKSUM_FILE} if self._earlier else set()
+        foreign = sorted(name for name in {*planned, CHECKSUM_FILE} if (path / name).exists() and name not in owned)
+        if not self._earlier:
+            foreign += [name for name in visible_entries(path) if name not in foreign]
+        if foreign:
+            raise InputError(
+                f"Exporting failed for {path}: expected a new folder or an earlier export, got {len(foreign)} files "
+                f"that no export listed, such as {foreign[0]}. Choose another folder."
+            )
+        # After a kill the journal still tells the next export which files are an export's own, and which are whole.
+        self._finished = {file.name: file for file in journaled if file.name in planned}
+        lines = [json.dumps(sorted({*self._earlier, *planned})), *map(_journal_line, self._finished.values())]
+        write_text(path / JOURNAL_FILE, "".join(f"{line}\n" for line in lines))
+        (path / CHECKSUM_FILE).unlink(missing_ok=True)
+        for name in self._earlier:
+            file = path / name
+            for leftover in file.parent.glob(f".{glob.escape(file.name)}.*.tmp"):
+                leftover.unlink(missing_ok=True)
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the files written or kept so far."""
+        return sum(file.n_bytes for file in self.written.values())
+
+    def finished(self, name: str, recipe: str) -> WrittenFile | None:
+        """What an interrupted export noted of a file, if by the same recipe; its bytes are still to be checked."""
+        file = self._finished.get(name)
+        return file if file is not None and file.recipe == recipe else None
+
+    def record(self, file: WrittenFile) -> None:
+        """Note that a file is whole, so that a repeated export can keep it."""
+        self.written[file.name] = file
+        with (self.path / JOURNAL_FILE).open("a", encoding="utf-8") as journal:
+            journal.write(_journal_line(file) + "\n")
+            journal.flush()
+            os.fsync(journal.fileno())
+
+    def write(self, name: str, text: str) -> None:
+        """Write a whole file."""
+        with hashed_file(self.path / name) as (stream, hashed):
+            stream.write(text.encode())
+        self.record(WrittenFile(name, hashed.digest.hexdigest(), hashed.n_bytes))
+
+    def close(self) -> tuple[str, ...]:
+        """Remove what earlier exports left, indexes that readers made of them too, then list the files written.
+
+        Returns:
+            Names of the files removed, sorted.
+        """
+        stale = sorted(name for name in self._earlier - {*self.written} if (self.path / name).is_file())
+        for parent in {(self.path / name).parent for name in {*self._earlier, *self.written}}:
+            for index in (parent / INDEX_FOLDER).glob("*.npy"):
+                index.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # there is none, or it holds something else, which stays
+                (parent / INDEX_FOLDER).rmdir()
+        for name in stale:
+            file = self.path / name
+            file.unlink()
+            for folder in file.relative_to(self.path).parents:
+                place = self.path / folder
+                if place != self.path and not any(place.iterdir()):
+                    place.rmdir()
+        lines = [f"{file.sha256}  {name}\n" for name, file in sorted(self.written.items())]
+        write_text(self.path / CHECKSUM_FILE, "".join(lines))
+        (self.path / JOURNAL_FILE).unlink()
+        return tuple(stale)
+
+
+def _journal_line(file: WrittenFile) -> str:
+    return json.dumps(asdict(file))
+
+
+def _listed_files(path: Path) -> tuple[set[str], list[WrittenFile]]:
+    """Names of files that earlier exports, finished or killed, wrote or were about to write; and those known whole."""
+    names: list[str] = []
+    finished: list[WrittenFile] = []
+    journal, checksums = path / JOURNAL_FILE, path / CHECKSUM_FILE
+    if journal.is_file():
+        for line in journal.read_text(encoding="utf-8", errors="replace").splitlines():
+            content = _parse_line(line)
+            if isinstance(content, list):
+                names += [name for name in content if isinstance(name, str)]
+            elif isinstance(content, dict) and content.keys() == WrittenFile.__annotations__.keys():
+                finished.append(WrittenFile(**content))
+    if checksums.is_file():
+        lines = checksums.read_text(encoding="utf-8", errors="replace").splitlines()
+        names += [line.partition("  ")[2] for line in lines]
+    # The listing may have been edited: only files below the folder are ever removed.
+    inside = {name for name in names if is_below(name)}
+    return inside, [file for file in finished if file.name in inside and file.recipe]
+
+
+def _parse_line(line: str) -> Any:
+    try:
+        return json.loads(line)
+    except (ValueError, RecursionError):
+        return None  # a kill left half of the last line

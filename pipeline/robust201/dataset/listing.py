@@ -1,0 +1,183 @@
+"""SHA256SUMS, the listing of an export's files in the form of GNU ``sha256sum``, and what may lie beside them."""
+
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from robust201.core.errors import ResultsError
+from robust201.core.files import sha256_of
+from robust201.reader.result_files import META_FILE, SWEEP_FILE
+
+CHECKSUM_FILE = "SHA256SUMS"
+"""Listing that ``sha256sum -c`` reads; it is written last, so a folder that has it holds a whole export."""
+
+AGAIN = "Export it again."
+
+_LINE = re.compile(r"([0-9a-f]{64})  ([^\r]+)")
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What an export listed.
+
+    Attributes:
+        digests: SHA-256 by name of a file below the folder.
+        wrong: what is wrong with the other lines, one sentence each.
+    """
+
+    digests: Mapping[str, str]
+    wrong: tuple[str, ...]
+
+
+def read_listing(out: Path) -> Listing:
+    """Read the listing of an export.
+
+    Args:
+        out: folder of the export.
+
+    Raises:
+        ResultsError: there is no listing, or something else than a file has its name.
+        UnicodeDecodeError: it is no text.
+    """
+    path = out / CHECKSUM_FILE
+    if path.is_symlink() or not path.is_file():
+        got = _describe(path) if os.path.lexists(path) else "none"
+        raise ResultsError(
+            f"Verifying failed for {out}: expected a whole export with the file {CHECKSUM_FILE}, got {got}. {AGAIN}"
+        )
+    digests: dict[str, str] = {}
+    wrong: list[str] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"), start=1):
+        match = _LINE.fullmatch(line)
+        got = ""
+        if match is None:
+            got = repr(line if len(line) <= 100 else f"{line[:100]}…")
+        elif not is_below(match[2]):
+            got = f"{match[2]!r}, which is no path below the folder"
+        elif match[2] in digests:
+            got = f"{match[2]!r} a second time"
+        else:
+            digests[match[2]] = match[1]
+        if got and line:
+            wrong.append(
+                f"Verifying failed for {path}, line {number}: expected 64 hexadecimal digits, two spaces and the name "
+                f"of a file below the folder, each name once, got {got}. {AGAIN}"
+            )
+    if len(wrong) > _SHOWN:
+        told = f"Verifying failed for {path}: expected lines of this form, got {len(wrong) - _SHOWN} more of another."
+        wrong[_SHOWN:] = [f"{told} {AGAIN}"]
+    return Listing(digests, tuple(wrong))
+
+
+def count_listed(out: Path) -> int:
+    """Count the files that an export listed; 0 where the listing is no text.
+
+    Raises:
+        ResultsError: there is no listing.
+    """
+    try:
+        return len(read_listing(out).digests)
+    except UnicodeDecodeError:
+        return 0
+
+
+def explain_changes(out: Path, digests: Mapping[str, str]) -> Iterator[str]:
+    """Say in which way files that were read as JSON are not those that an export listed.
+
+    Args:
+        out: folder of the dataset.
+        digests: SHA-256 of files that were read, by name below the folder.
+
+    Yields:
+        Lines for people; none for a folder with neither a listing nor `sweep.json`, such as the published dataset.
+    """
+    path = out / CHECKSUM_FILE
+    if not os.path.lexists(path):
+        if (out / SWEEP_FILE).is_file():
+            yield f"{out} has no {CHECKSUM_FILE}, which an export writes last: it may not be whole"
+        return
+    try:
+        listed = read_listing(out).digests
+    except (OSError, ResultsError, UnicodeDecodeError):
+        yield f"{path} is no listing: nothing tells whether the files of {out} are those of the export"
+        return
+    other = [name for name, digest in sorted(digests.items()) if listed.get(name) != digest]
+    if other:
+        yield (
+            f"{len(other):,} of {len(digests):,} files read from {out} are not those of its {CHECKSUM_FILE}, such as "
+            f"{other[0]}: they were changed after the export, or come from elsewhere"
+        )
+    gone = [name for name in listed if _is_of_json(name) and not (out / name).is_file()]
+    if gone:
+        yield f"{len(gone):,} JSON files that {path} lists are not there, such as {gone[0]}"
+
+
+def _is_of_json(name: str) -> bool:
+    """Whether a listed file holds results as JSON, or says how to read them."""
+    path = PurePosixPath(name)
+    return name in (META_FILE, SWEEP_FILE) or (len(path.parts) == 2 and ".json" in path.suffixes)
+
+
+def is_below(name: str) -> bool:
+    """Whether a name is that of a file below the folder that it is relative to, spelled in the one usual way."""
+    path = PurePosixPath(name)
+    return not path.is_absolute() and ".." not in path.parts and str(path) == name and name != "."
+
+
+def check_listing(out: Path, listing: Listing) -> Iterator[str]:
+    """Compare the files below an export's folder with its listing.
+
+    Args:
+        out: folder of the export.
+        listing: what it listed.
+
+    Yields:
+        What is wrong: which file, and what to do. Only files are opened, so nothing waits for the far end of a pipe.
+    """
+    yield from listing.wrong
+    for name, digest in listing.digests.items():
+        path = out / name
+        try:
+            if not path.is_file():
+                yield f"Verifying failed for {path}: expected a file, got {_describe(path)}. {AGAIN}"
+            elif sha256_of(path) != digest:
+                yield f"Verifying failed for {path}: expected the SHA-256 of {CHECKSUM_FILE}, got another. {AGAIN}"
+        except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
+            yield f"Verifying failed for {path}: expected a file that can be read, got {error}. {AGAIN}"
+    for path in _entries(out):
+        name = path.relative_to(out).as_posix()
+        mode = path.lstat().st_mode
+        if stat.S_ISLNK(mode) or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            if name not in listing.digests or path.is_file():
+                told = f"expected files and folders, as export writes them, got {_describe(path)}"
+                yield f"Verifying failed for {path}: {told}. Remove it, and export again if it was listed."
+        elif stat.S_ISREG(mode) and name not in {*listing.digests, CHECKSUM_FILE}:
+            told = f"expected no file that {CHECKSUM_FILE} does not list, got one"
+            yield f"Verifying failed for {path}: {told}. Remove it, or export into a new folder."
+
+
+def _entries(out: Path) -> Iterator[Path]:
+    """Go through what lies below a folder, links not followed.
+
+    What begins with a dot is no part of the dataset: indexes of readers, the folders of version control.
+    """
+    for folder, folders, files in os.walk(out):
+        folders[:] = sorted(name for name in folders if name[0] != ".")
+        yield from (Path(folder, name) for name in folders)
+        yield from (Path(folder, name) for name in sorted(files) if name[0] != ".")
+
+
+def _describe(path: Path) -> str:
+    """Say what has a name: none, a folder, a link and where it leads, or what else is no file."""
+    try:
+        mode = path.lstat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return "none"
+    if stat.S_ISLNK(mode):
+        return f"a symbolic link to {str(path.readlink())!r}"
+    kinds = {stat.S_IFDIR: "a folder", stat.S_IFREG: "a file", stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket"}
+    return kinds.get(stat.S_IFMT(mode), "a device")

@@ -1,0 +1,1 @@
+"""What attacks run on: a network as a model of logits and gradients, in batches that fit its device."""

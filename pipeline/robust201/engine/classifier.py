@@ -1,0 +1,154 @@
+"""The network as attacks and measurements see it, pixels in [0, 1] to logits; and what its other forms must offer."""
+
+import copy
+from typing import Protocol, TypeVar
+
+import torch
+from torch import nn
+from torch.utils.checkpoint import checkpoint
+
+from robust201.core.precision import Precision, check_precision, map_dtype
+from robust201.core.records import Normalisation
+
+_Network = TypeVar("_Network", bound=nn.Module)
+
+
+class Model(Protocol):
+    """A frozen network that answers pixels with logits, and with the gradient of its loss.
+
+    Both methods must work inside and outside of `torch.inference_mode`, and change no state of torch.
+    """
+
+    def logits(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Classify.
+
+        Args:
+            pixels: (B, 3, H, W) float32 in [0, 1].
+
+        Returns:
+            (B, C) float32.
+        """
+        ...
+
+    def loss_and_gradient(
+        self, pixels: torch.Tensor, labels: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Classify, and differentiate the sum of the cross-entropies with respect to the pixels.
+
+        Args:
+            pixels: (B, 3, H, W) float32 in [0, 1].
+            labels: (B,) int64.
+
+        Returns:
+            Logits (B, C), each image's cross-entropy (B,) and the gradient (B, 3, H, W), all float32.
+        """
+        ...
+
+
+def cast_convolutions(network: _Network, dtype: torch.dtype) -> _Network:
+    """Copy a network with the weights of its convolutions in another type; all others stay as they are.
+
+    This, and not autocast, is the reference engine's ``bf16``: autocast also runs the classifier's matrix product in
+    bfloat16, its lists of operations differ between CPU and CUDA and between versions of PyTorch, and it holds for a
+    thread while it is entered, whereas here the arithmetic follows from the tensors.
+
+    Args:
+        network: a network with float32 weights.
+        dtype: type of the convolutions' weights; a weight is rounded once.
+
+    Returns:
+        The copy. BatchNorm answers in the type it is shown, from float32 statistics.
+    """
+    copied = copy.deepcopy(network)
+    for module in copied.modules():
+        if isinstance(module, nn.Conv2d):
+            module.to(dtype)
+    return copied
+
+
+class Classifier(nn.Module):
+    """A network with its normalisation inside, frozen and in evaluation mode.
+
+    Args:
+        network: takes normalised (B, 3, H, W) float32 and returns logits (B, C), or (features, logits) as the published
+            NAS-Bench-201 modules do.
+        normalisation: per-channel mean and standard deviation.
+        n_classes: number of classes C.
+        device: where to compute.
+        micro_batch: at most this many images go through the network at once; None for no bound. It saves memory and is
+            no part of the protocol: batches of draws stay as they are.
+        precision: the arithmetic of the network (`core.precision.PRECISIONS`). With ``bf16`` a copy of the network
+            is used and the one given stays as it is; it is shown bfloat16 images, and it must let its feature maps keep
+            their type up to its float32 head, as `spaces.nasbench201.network.Network` does. With ``tf32`` the switches
+            must be set by `tasks.evaluate.configure_torch`.
+
+    Attributes:
+        shown: images that the last call sent through the network at once.
+
+    Raises:
+        ConfigError: unknown precision, or one that the device does not have.
+    """
+
+    mean: torch.Tensor
+    std: torch.Tensor
+
+    def __init__(
+        self,
+        network: nn.Module,
+        normalisation: Normalisation,
+        n_classes: int,
+        *,
+        device: torch.device | str = "cpu",
+        micro_batch: int | None = None,
+        precision: Precision = "fp32",
+    ) -> None:
+        super().__init__()
+        check_precision(precision, torch.device(device))
+        self._map_dtype = map_dtype(precision)
+        self.network = network if self._map_dtype is torch.float32 else cast_convolutions(network, self._map_dtype)
+        self.n_classes = n_classes
+        self.micro_batch = micro_batch
+        self.shown = 0
+        self.register_buffer("mean", torch.tensor(normalisation.mean).view(1, 3, 1, 1))
+        self.register_buffer("std", torch.tensor(normalisation.std).view(1, 3, 1, 1))
+        self.requires_grad_(requires_grad=False)
+        self.eval()
+        self.to(device)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters lie."""
+        return self.mean.device
+
+    def _logits(self, pixels: torch.Tensor) -> torch.Tensor:
+        normalised = (pixels - self.mean) / self.std
+        if self._map_dtype is not torch.float32:
+            normalised = normalised.to(self._map_dtype)
+        output = self.network(normalised)
+        logits: torch.Tensor = output[1] if isinstance(output, tuple) else output
+        if torch.is_grad_enabled() and pixels.requires_grad and not logits.requires_grad:
+            # A network without a path from input to output may leave the graph; attacks then ask for a gradient that
+            # is zero, not for an error. Pixels are finite, so this adds exactly 0.
+            logits = logits + 0.0 * pixels.flatten(1).sum(dim=1, keepdim=True)
+        return logits
+
+    def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Classify.
+
+        Args:
+            pixels: (B, 3, H, W) float32 in [0, 1].
+
+        Returns:
+            Logits (B, C) float32, differentiable with respect to the pixels.
+        """
+        self.shown = min(len(pixels), self.micro_batch or len(pixels))
+        if self.micro_batch is None or len(pixels) <= self.micro_batch:
+            return self._logits(pixels)
+        pieces = torch.split(pixels, self.micro_batch)
+        if torch.is_grad_enabled() and pixels.requires_grad:
+            # Checkpointing recomputes each piece in the backward pass, so only one piece's activations live at a time.
+            # A network in evaluation mode draws nothing, so there is no random state to keep for that.
+            return torch.cat(
+                [checkpoint(self._logits, piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces]
+            )
+        return torch.cat([self._logits(piece) for piece in pieces])

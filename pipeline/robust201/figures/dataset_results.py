@@ -1,0 +1,203 @@
+"""What the figures are computed from: the results of one dataset, one row an architecture."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from robust201.core.records import CLEAN_STRENGTH
+from robust201.figures.nested_files import summarise_files
+from robust201.images import DATASETS
+from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.frames import MEAN_DECIMALS
+from robust201.reader.result_files import in_table_order, kind_of, row_of
+
+CLEAN = "clean"
+ADVERSARIAL = "adversarial"
+CORRUPTION = "corruption"
+
+SCORES = {CLEAN: "clean", ADVERSARIAL: "mean adversarial", CORRUPTION: "mean corruption"}
+"""What architectures are ranked by, with the words for it."""
+
+
+@dataclass(frozen=True, eq=False)
+class DatasetResults:
+    """The results of one dataset.
+
+    Attributes:
+        name: the dataset.
+        reader: the folder they come from.
+        accuracies: fractions by architecture (index, ascending) and (key, strength), keys in the paper's style and in
+            the order of the table of perturbations, clean as ``("clean", 0.0)``; NaN where an evaluation is missing.
+        processes: how many read large files of other measurements at once (see `reader.reading_pool`).
+    """
+
+    name: str
+    reader: RobustnessDataset
+    accuracies: pd.DataFrame
+    processes: int = 1
+
+    @classmethod
+    def of(cls, reader: RobustnessDataset, frame: pd.DataFrame, name: str, *, processes: int = 1) -> "DatasetResults":
+        """Take a dataset out of a tidy frame.
+
+        Args:
+            reader: where the frame is from.
+            frame: accuracies (see `RobustnessDataset.to_frame`).
+            name: the dataset.
+            processes: see the attribute.
+        """
+        own = frame[(frame["dataset"] == name) & ((frame["strength"] > CLEAN_STRENGTH) | (frame["key"] == CLEAN))]
+        keys = in_table_order({str(key) for key in own["key"].unique()})
+        order = {key: place for place, key in enumerate(keys)}
+        wide = own.set_index(["architecture", "key", "strength"])["value"].unstack(["key", "strength"]).sort_index()
+        found: list[tuple[str, float]] = list(wide.columns)  # type: ignore[arg-type]
+        found.sort(key=lambda column: (order[column[0]], column[1]))
+        named = [(paper_key(key), float(strength)) for key, strength in found]
+        wide = wide[found].set_axis(pd.MultiIndex.from_tuples(named, names=["key", "strength"]), axis=1)
+        return cls(name, reader, wide, processes)
+
+    @property
+    def n_classes(self) -> int | None:
+        """Number of classes, where the dataset is known."""
+        return DATASETS[self.name].n_classes if self.name in DATASETS else None
+
+    @property
+    def chance(self) -> float | None:
+        """Accuracy of guessing, where the number of classes is known."""
+        return None if self.n_classes is None else 1 / self.n_classes
+
+    def class_names(self, n_classes: int) -> list[str]:
+        """Name the classes of the dataset, by their numbers where the names are unknown."""
+        known = DATASETS[self.name].class_names if self.name in DATASETS else ()
+        return list(known) if len(known) == n_classes else [str(label) for label in range(n_classes)]
+
+    @property
+    def extent(self) -> str:
+        """How many of the architectures that stand for a class there are, such as ``16 of 6,466 architectures``."""
+        return f"{len(self.accuracies):,} of {len(self.reader.non_isomorph_ids):,} architectures"
+
+    @property
+    def architectures(self) -> list[int]:
+        """Evaluated architectures, ascending."""
+        return [int(index) for index in self.accuracies.index]
+
+    @property
+    def columns(self) -> list[tuple[str, float]]:
+        """Keys and strengths that there are accuracies of, in order."""
+        columns: list[tuple[str, float]] = list(self.accuracies.columns)  # type: ignore[arg-type]
+        return columns
+
+    def keys(self, kind: str) -> list[str]:
+        """List the keys of a kind (see `reader.result_files.kind_of`) in the order of the table."""
+        return [key for key in dict.fromkeys(key for key, _ in self.columns) if kind_of(key) == kind]
+
+    def strengths(self, key: str) -> list[float]:
+        """List the strengths that a key has accuracies at, ascending."""
+        return [strength for name, strength in self.columns if name == key]
+
+    def column(self, key: str, strength: float = CLEAN_STRENGTH) -> pd.Series:
+        """Give the accuracies of a key at a strength, by architecture."""
+        return self.accuracies[key, strength]
+
+    def spec(self, architecture: int) -> str:
+        """Give the cell string of an architecture."""
+        return self.reader.id_to_string(architecture)
+
+    @cached_property
+    def scores(self) -> pd.DataFrame:
+        """Accuracies to rank by: those of `SCORES` that the results are enough for, by architecture.
+
+        A mean counts every key once, whatever its number of strengths, and takes its strengths' mean; it is NaN where
+        an architecture lacks one of them.
+        """
+        columns: dict[str, Any] = {}
+        if (CLEAN, CLEAN_STRENGTH) in self.columns:
+            columns[CLEAN] = self.column(CLEAN)
+        for score, kind in ((ADVERSARIAL, "attack"), (CORRUPTION, "corruption")):
+            means = [self.key_mean(key) for key in self.keys(kind)]
+            if means:
+                columns[score] = pd.concat(means, axis=1).mean(axis=1, skipna=False).round(MEAN_DECIMALS)
+        return pd.DataFrame(columns, index=self.accuracies.index)
+
+    def key_mean(self, key: str) -> pd.Series:
+        """Average a key's accuracies over its strengths, by architecture; NaN where one is missing."""
+        columns = [(key, strength) for strength in self.strengths(key)]
+        return self.accuracies[columns].mean(axis=1, skipna=False).round(MEAN_DECIMALS)
+
+    def summaries(self, measure: str) -> dict[tuple[str, float], NDArray[np.float64]]:
+        """Read what figures show of a large measurement.
+
+        Args:
+            measure: ``"confidence"`` or ``"cm"``.
+
+        Returns:
+            By key in the paper's style and strength, in the order of the table, the arrays of
+            `figures.nested_files.FileSummary`; keys without such a file are left out.
+
+        Raises:
+            ResultsError: a file is damaged, lacks a strength, or has values of other numbers of classes.
+        """
+        keys = in_table_order(self.reader.keys_all)
+        found = summarise_files(self.reader.files, self.name, keys, measure, processes=self.processes)
+        return {
+            (paper_key(summary.key), strength): array
+            for summary in found
+            for strength, array in summary.by_strength.items()
+        }
+
+
+def paper_key(key: str) -> str:
+    """Spell a key in the paper's style; unknown ones stay as they are."""
+    row = row_of(key)
+    return key if row is None else row.key
+
+
+def strength_label(key: str, strength: float) -> str:
+    """Write a strength with its unit, such as ``ε = 8/255`` or ``severity 3``; empty for clean images."""
+    if strength == CLEAN_STRENGTH:
+        return ""
+    return f"severity {strength:g}" if kind_of(key) == "corruption" else f"ε = {strength:g}/255"
+
+
+def column_label(key: str, strength: float) -> str:
+    """Name a key and strength, such as ``pgd, ε = 8/255``."""
+    return ", ".join(filter(None, (key, strength_label(key, strength))))
+
+
+def nearest(strengths: Sequence[float], wanted: float) -> float:
+    """Choose the strength nearest to a wanted one, the lower of two."""
+    return min(strengths, key=lambda strength: (abs(strength - wanted), strength))
+
+
+def read_results(reader: RobustnessDataset, *, processes: int = 1) -> list[DatasetResults]:
+    """Read the accuracies of every dataset that a folder holds.
+
+    Args:
+        reader: the folder.
+        processes: how many read the large files that figures ask for later.
+
+    Returns:
+        Datasets with at least one accuracy, in the folder's order.
+
+    Raises:
+        ResultsError: a file is damaged.
+    """
+    return datasets_of(reader, reader.to_frame(), processes=processes)
+
+
+def datasets_of(reader: RobustnessDataset, frame: pd.DataFrame, *, processes: int = 1) -> list[DatasetResults]:
+    """Divide a tidy frame of accuracies by dataset (see `read_results`)."""
+    held = set(frame["dataset"][frame["value"].notna()])
+    names = [str(name) for name in frame["dataset"].cat.categories if name in held]
+    return [DatasetResults.of(reader, frame, name, processes=processes) for name in names]
+
+
+def quartiles(values: NDArray[np.float64]) -> tuple[float, float, float]:
+    """Compute the three quartiles of numbers, by linear interpolation."""
+    first, second, third = np.quantile(values, (0.25, 0.5, 0.75))
+    return float(first), float(second), float(third)

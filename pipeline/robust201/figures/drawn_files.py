@@ -1,0 +1,303 @@
+"""Figures as matplotlib Figures of their own: nothing here touches pyplot or its global state.
+
+Every function draws the frame of `figures.numbers` that the table of figures pairs it with.
+"""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, ListedColormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import PercentFormatter
+
+from robust201.core.records import CLEAN_STRENGTH
+from robust201.figures.dataset_results import CLEAN, SCORES, DatasetResults, column_label
+from robust201.figures.mpl_axes import (
+    draw_chance,
+    draw_colour_bar,
+    draw_group_legend,
+    draw_heat_map,
+    make_panels,
+    style,
+)
+from robust201.figures.numbers import (
+    CONFIDENCES,
+    TOP_CELLS,
+    change_matrix,
+    confusion_shares,
+    n_unseen_ties,
+    operation_codes,
+    reference_columns,
+    reference_strength,
+    square,
+)
+from robust201.figures.palette import (
+    CHANGE,
+    CLEAN_COLOUR,
+    CONFIDENCE_COLOURS,
+    CORRELATION,
+    GRID,
+    SEQUENTIAL,
+    SIZE_COLOURS,
+    WRITTEN_CLASSES,
+    change_texts,
+    correlation_texts,
+    grouped,
+    key_colour,
+    key_title,
+    rank_texts,
+    share_texts,
+    strength_word,
+    tick,
+    tie_words,
+    unseen_words,
+)
+from robust201.reader.result_files import kind_of
+from robust201.spaces.nasbench201.cells import OPERATIONS, parse
+from robust201.spaces.nasbench201.drawing import INK, OPERATION_COLOURS, OPERATION_LABELS, draw_cell
+from robust201.spaces.nasbench201.neighbourhood import EDGE_LABELS
+
+AUTOATTACK_KEYS = "aa_"
+AUTOATTACK_NOTE = "aa_: where right, these are the clean images that resist"
+"""What AutoAttack's panels of confidences show (see `docs/protocol.md`, "What is measured where an attack fails?")."""
+
+FEW_NOTE = "where wrong, an architecture may have but a few images"
+
+RASTER_POINTS = 500
+"""Scatter plots of at least so many points are drawn as pictures inside an SVG."""
+
+
+def draw_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+    """Draw box plots of accuracy: a panel a key, a box a strength, and the chance line (see `accuracy_boxes`)."""
+    keys = grouped(list(frame["key"].unique()))
+    corrupted = kind_of(keys[0]) == "corruption"
+    figure, panels = make_panels(len(keys), 5, 2.6, 2.4) if corrupted else make_panels(len(keys), 2, 5.6, 3.3)
+    for axes, key in zip(panels, keys, strict=False):
+        boxes = frame[frame["key"] == key]
+        drawn = axes.bxp(
+            [
+                {
+                    "label": tick(strength),
+                    "q1": box.q1,
+                    "med": box.median,
+                    "q3": box.q3,
+                    "whislo": box.low,
+                    "whishi": box.high,
+                    "fliers": box.outliers,
+                }
+                for strength, box in zip(boxes["strength"], boxes.itertuples(), strict=True)
+            ],
+            widths=0.62,
+            patch_artist=True,
+            medianprops={"color": INK, "linewidth": 1.4},
+            whiskerprops={"color": INK, "linewidth": 0.9},
+            capprops={"color": INK, "linewidth": 0.9},
+            flierprops={"marker": ".", "markersize": 5, "markerfacecolor": INK, "markeredgecolor": "none"},
+        )
+        for strength, box in zip(boxes["strength"], drawn["boxes"], strict=True):
+            colour = CLEAN_COLOUR if strength == CLEAN_STRENGTH else key_colour(key)
+            box.set(facecolor=colour, edgecolor=INK, linewidth=0.9, alpha=0.85)
+        axes.tick_params(axis="x", labelsize=9)
+        axes.set_title(key_title(key), color=INK, fontsize=10)
+        draw_chance(axes, results.chance)
+    figure.supxlabel(strength_word(keys[0]), fontsize=10, color=INK)
+    if corrupted:
+        draw_group_legend(figure, keys)
+    return figure
+
+
+def draw_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+    """Draw Kendall's tau between every two columns as heat maps, one a view (see `key_correlations`)."""
+    del results
+    views = list(frame.index.get_level_values("view").unique())
+    n = max(len(frame.loc[view]) for view in views)
+    n_columns = min(3, len(views))
+    n_rows = -(-len(views) // n_columns)
+    side = 2.6 + 0.44 * n
+    figure = Figure(figsize=((side + 0.4) * n_columns + 0.5, (side - 0.4) * n_rows), layout="constrained")
+    grid = list(figure.subplots(n_rows, n_columns, squeeze=False).flat)
+    for axes in grid[len(views) :]:
+        axes.set_visible(False)
+    for axes, view in zip(grid, views, strict=False):
+        tau = square(frame, view)
+        draw_heat_map(
+            axes, tau, correlation_texts(tau.to_numpy()), (-1, 1), colours=CORRELATION, font_size=7.5 if n <= 20 else 6
+        )
+        axes.set_title(view, color=INK, fontsize=11)
+    colours = ScalarMappable(Normalize(-1, 1), CORRELATION)
+    draw_colour_bar(figure, colours, grid[: len(views)], "Kendall's tau-b")
+    return figure
+
+
+def draw_confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+    """Draw median confidences with their quartiles, a panel a key (see `confidence_curves`)."""
+    del results
+    keys = [key for key in frame["key"].unique() if key != CLEAN]
+    clean = frame[frame["key"] == CLEAN]
+    few = len(keys) <= 2
+    figure, panels = make_panels(max(1, len(keys)), 5, 2.6, 3.4 if few else 2.4, label="confidence")
+    for axes, key in zip(panels, keys or [CLEAN], strict=False):
+        rows = pd.concat([clean, frame[frame["key"] == key]]) if keys else clean
+        strengths = sorted(rows["strength"].unique())
+        places = {strength: place for place, strength in enumerate(strengths)}
+        for name, colour in zip(CONFIDENCES, CONFIDENCE_COLOURS, strict=True):
+            curve = rows[rows["confidence"] == name].sort_values("strength")
+            x = [places[strength] for strength in curve["strength"]]
+            axes.plot(x, curve["median"], color=colour, linewidth=1.6, marker="o", markersize=3, label=name)
+            axes.fill_between(x, curve["q1"], curve["q3"], color=colour, alpha=0.2, linewidth=0)
+        axes.set_xticks(range(len(strengths)), [tick(strength) for strength in strengths], fontsize=8)
+        if len(strengths) > 10:
+            axes.tick_params(axis="x", rotation=90)
+        axes.set_title(key_title(key), color=INK, fontsize=10)
+        axes.set_xlabel(strength_word(key), color=INK, fontsize=9)
+    handles, labels = panels[0].get_legend_handles_labels()
+    n_columns = 1 if few else len(CONFIDENCES)
+    legend = figure.legend(handles, labels, loc="outside lower center", ncols=n_columns, frameon=False, labelcolor=INK)
+    notes = [AUTOATTACK_NOTE] if any(key.startswith(AUTOATTACK_KEYS) for key in keys) else []
+    legend.set_title("\n".join((*notes, FEW_NOTE, "", "confidence in the")))
+    legend.get_title().set(multialignment="center", fontsize=9)
+    legend.get_title().set_color(INK)
+    return figure
+
+
+def draw_confusion(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+    """Draw summed confusion matrices at ε = 1/255 and severity 3, rows as shares (see `confusion_sums`)."""
+    shown = reference_columns(frame)
+    n_columns = min(5, len(shown))
+    n_rows = -(-len(shown) // n_columns)
+    figure = Figure(figsize=(max(5.6, 3.0 * n_columns + 0.4), 3.1 * n_rows + 0.3), layout="constrained")
+    panels: list[Axes] = list(figure.subplots(n_rows, n_columns, squeeze=False).flat)
+    for axes in panels[len(shown) :]:
+        axes.set_visible(False)
+    for axes, (key, strength) in zip(panels, shown, strict=False):
+        shares = confusion_shares(frame, key, strength)
+        draw_heat_map(axes, shares, share_texts(shares.to_numpy()), (0, 1), colours=SEQUENTIAL, font_size=6.5)
+        axes.set_title(column_label(key, strength), color=INK, fontsize=10)
+        if len(shares) > WRITTEN_CLASSES:
+            axes.set(xticks=[], yticks=[])
+        axes.tick_params(axis="x", rotation=0)
+        axes.set_xlabel("predicted class", color=INK, fontsize=9)
+        axes.set_ylabel("true class", color=INK, fontsize=9)
+    colours = ScalarMappable(Normalize(0, 100), SEQUENTIAL)
+    label = "% of the images of the true class"
+    draw_colour_bar(figure, colours, panels[: len(shown)], label)
+    del results
+    return figure
+
+
+def draw_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+    """Draw accuracy under each key against clean accuracy, coloured by kernel parameters (see `clean_against`)."""
+    keys = grouped(list(frame["key"].unique()))
+    corrupted = kind_of(keys[0]) == "corruption"
+    figure, panels = make_panels(len(keys), 5 if corrupted else 4, 2.6 if corrupted else 3.3, 2.6 if corrupted else 3.4)
+    low, high = frame["clean"].min(), frame["clean"].max()
+    margin = max(0.02, 0.06 * (high - low))
+    for axes, key in zip(panels, keys, strict=False):
+        rows = frame[frame["key"] == key]
+        strength = reference_strength(key, list(rows["strength"].unique()))
+        rows = rows[rows["strength"] == strength]
+        many = len(rows) >= RASTER_POINTS
+        points = axes.scatter(
+            rows["clean"],
+            rows["accuracy"],
+            c=rows["kernel_parameters"],
+            cmap=LinearSegmentedColormap.from_list("sizes", SIZE_COLOURS),
+            vmin=0,
+            vmax=54,
+            s=5 if many else 22,
+            linewidths=0,
+            rasterized=many,
+        )
+        axes.axline((0, 0), slope=1, color=INK, linewidth=0.8, linestyle=":")
+        draw_chance(axes, results.chance, right=True)
+        axes.set_title(column_label(key, strength).replace("_", " " if corrupted else "_"), color=INK)
+        axes.title.set_fontsize(9.5)
+        axes.set_xlim(max(0.0, low - margin), min(1.0, high + margin))
+        axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.grid(axis="x", color=GRID, linewidth=0.6)
+    figure.supxlabel("clean accuracy", fontsize=10, color=INK)
+    draw_colour_bar(figure, points, panels, "kernel parameters of the cell")
+    return figure
+
+
+def draw_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+    """Draw the operations of the best cells, a column a cell, a row an edge (see `top_cells`)."""
+    del results
+    groups = list(dict.fromkeys(zip(frame["among"], frame["score"], strict=True)))
+    figure = Figure(figsize=(11, 2.5 * len(groups) + 0.6), layout="constrained")
+    colours = ListedColormap([OPERATION_COLOURS[operation] for operation in OPERATIONS])
+    for axes, (among, score) in zip(figure.subplots(len(groups), 1, squeeze=False).flat, groups, strict=True):
+        rows = frame[(frame["among"] == among) & (frame["score"] == score)]
+        codes = operation_codes(rows)
+        axes.pcolormesh(codes.to_numpy(), cmap=colours, vmin=-0.5, vmax=4.5, edgecolors="white", linewidth=2)
+        labels = [f"#{index}" for index in codes.columns]
+        axes.set_xticks(np.arange(len(labels)) + 0.5, labels, rotation=45, ha="right", rotation_mode="anchor")
+        axes.set_yticks(np.arange(len(codes)) + 0.5, EDGE_LABELS)
+        axes.tick_params(labelsize=8.5)
+        axes.set_xlim(0, TOP_CELLS)
+        axes.invert_yaxis()
+        ranks = rank_texts(rows.drop_duplicates("architecture"))
+        for x, text in [(-0.1, "rank"), *zip(np.arange(len(ranks)) + 0.5, ranks, strict=True)]:
+            axes.text(x, -0.12, text, ha="center" if x > 0 else "right", va="bottom", fontsize=8, color=INK)
+        unseen = n_unseen_ties(rows)
+        title = f"{SCORES[score]} accuracy, {among}{f'; {unseen_words(unseen)}' if unseen else ''}"
+        axes.set_title(title, color=INK, fontsize=10, pad=18)
+        style(axes)
+        axes.tick_params(length=0)
+    patches = [Patch(color=OPERATION_COLOURS[name], label=OPERATION_LABELS[name]) for name in OPERATIONS]
+    figure.legend(handles=patches, loc="outside lower center", ncols=5, frameon=False, labelcolor=INK)
+    return figure
+
+
+def draw_best_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+    """Draw the best cell by each criterion, and the edit distances between them (see `best_cells`)."""
+    del results
+    n_columns = 4
+    n_rows = -(-len(frame) // n_columns)
+    figure = Figure(figsize=(15.5, 2.5 * n_rows + 0.3), layout="constrained")
+    parts = figure.subfigures(1, 2, width_ratios=(3.2, 1), squeeze=False)
+    left, right = parts[0]
+    grid = list(left.subplots(n_rows, n_columns, squeeze=False).flat)
+    for axes, row in zip(grid, frame.itertuples(), strict=False):
+        title = f"{row.Index}, {row.accuracy:.1%}\n#{row.architecture}{tie_words(int(str(row.tied)))}"
+        draw_cell(axes, str(row.spec), title, font_size=7)
+    for axes in grid[len(frame) :]:
+        axes.set_visible(False)
+    distances = frame[list(frame.index)]
+    axes = right.subplots()
+    draw_heat_map(axes, distances, distances.to_numpy().astype(str).tolist(), (0, 6), colours="Blues", font_size=9)
+    axes.set_title("edit distance", color=INK, fontsize=10)
+    return figure
+
+
+def draw_neighbours(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+    """Draw what one changed edge of the best cells gains or loses, in percentage points (see `neighbour_changes`)."""
+    bests, scores = list(frame["best"].unique()), list(frame["score"].unique())
+    figure = Figure(figsize=(4.6 * len(scores) + 0.4, 3.0 * len(bests) + 0.4), layout="constrained")
+    grid = figure.subplots(len(bests), len(scores), squeeze=False)
+    # One scale for all panels, so that equal colours are equal changes.
+    reach = max(1.0, 100 * float(np.nanmax(np.abs(frame["change"].to_numpy()), initial=0)))
+    for i, best in enumerate(bests):
+        for axes, score in zip(grid[i], scores, strict=True):
+            rows = frame[(frame["best"] == best) & (frame["score"] == score)]
+            axes.set_visible(len(rows) > 0)
+            if rows.empty:
+                continue
+            changes = change_matrix(rows).set_axis(EDGE_LABELS).rename(columns=OPERATION_LABELS)
+            index = int(rows["architecture"].iloc[0])
+            own = [OPERATIONS.index(operation) for operation in parse(results.spec(index))]
+            texts = change_texts(changes.to_numpy(), own, 1)
+            tied = tie_words(int(rows["tied"].iloc[0]))
+            draw_heat_map(axes, changes, texts, (-reach, reach), colours=CHANGE, font_size=8.5, squares=False)
+            axes.set_title(
+                f"#{index}, best by {SCORES[best]} accuracy{tied}:\nchange of {SCORES[score]} accuracy",
+                color=INK,
+                fontsize=10,
+            )
+    colours = ScalarMappable(Normalize(-reach, reach), CHANGE)
+    draw_colour_bar(figure, colours, list(grid.flat), "change in percentage points")
+    note = "•: the cell's own operation; empty: its class was not evaluated"
+    figure.supxlabel(note, fontsize=10, color=INK)
+    return figure

@@ -1,0 +1,339 @@
+"""Figures of the page, as plotly's JSON: the page gives them the colours of light and dark.
+
+Every function draws the frame of `figures.numbers` that the table of figures pairs it with. Figures are
+plain dicts because plotly's objects take a tenth of a second each to build; tests hold every one to plotly's schema.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from robust201.core.records import CLEAN_STRENGTH
+from robust201.figures.dataset_results import CLEAN, SCORES, DatasetResults, column_label, strength_label
+from robust201.figures.numbers import (
+    CONFIDENCES,
+    REFERENCE_SEVERITY,
+    change_matrix,
+    confusion_columns,
+    confusion_shares,
+    n_unseen_ties,
+    operation_codes,
+    reference_columns,
+    reference_strength,
+    square,
+)
+from robust201.figures.page_parts import (
+    BLUES,
+    DIVERGING,
+    Figure,
+    chance_parts,
+    fraction_axis,
+    make_heat_map,
+    make_panels,
+    rounded,
+    strength_axes,
+)
+from robust201.figures.palette import (
+    CLEAN_COLOUR,
+    CONFIDENCE_COLOURS,
+    OWN_OPERATION,
+    SIZE_COLOURS,
+    change_texts,
+    correlation_texts,
+    grouped,
+    key_colour,
+    key_title,
+    rank_texts,
+    share_texts,
+    strength_word,
+    tick,
+    tie_words,
+    unseen_words,
+)
+from robust201.reader.result_files import kind_of
+from robust201.spaces.nasbench201.cells import OPERATIONS, parse
+from robust201.spaces.nasbench201.drawing import INK, OPERATION_COLOURS, OPERATION_LABELS
+from robust201.spaces.nasbench201.neighbourhood import EDGE_LABELS
+
+SEQUENTIAL = "Viridis"
+
+ALL_STRENGTHS_UP_TO_CLASSES = 50
+"""Confusion matrices of more classes are on the page at one strength a key only, for its size."""
+
+_MANY_POINTS = 500
+
+
+class View(NamedTuple):
+    """What a figure shows when its menu stands at one entry.
+
+    Attributes:
+        label: the entry; empty where there is but one.
+        figure: `data` and `layout` of plotly; views may share one.
+        column: (key, strength) of the accuracies that the page puts on the vertical axis, from the numbers it holds
+            for the explorer anyway; None where the figure holds its own.
+        first: whether the menu stands at it when the page opens; else at the first.
+    """
+
+    label: str
+    figure: Figure
+    column: tuple[str, float] | None = None
+    first: bool = False
+
+
+def draw_boxes(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
+    """Draw box plots of accuracy: a panel a key, a box a strength, and the chance line (see `accuracy_boxes`)."""
+    keys = grouped(list(frame["key"].unique()))
+    corrupted = kind_of(keys[0]) == "corruption"
+    figure, axes = make_panels([key_title(key) for key in keys], 5 if corrupted else 2, 170 if corrupted else 230)
+    for key, on in zip(keys, axes, strict=True):
+        boxes = frame[frame["key"] == key]
+        clean = boxes["strength"] == CLEAN_STRENGTH
+        figure["data"] += [
+            _box_trace(boxes[clean], CLEAN_COLOUR) | on,
+            _box_trace(boxes[~clean], key_colour(key)) | on,
+            _outlier_trace(boxes) | on,
+        ]
+    strength_axes(figure, [frame[frame["key"] == key]["strength"] for key in keys], strength_word(keys[0]))
+    fraction_axis(figure, "accuracy")
+    chance_parts(figure, results.chance, [axis["yaxis"] for axis in axes])
+    return [View("", figure)]
+
+
+def draw_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
+    """Draw Kendall's tau between every two columns as heat maps, one a view (see `key_correlations`)."""
+    del results
+    views = []
+    for view in frame.index.get_level_values("view").unique():
+        tau = square(frame, view)
+        texts = correlation_texts(tau.to_numpy())
+        figure = make_heat_map(tau, texts, limits=(-1, 1), colours=DIVERGING, unit="Kendall's τ", digits=3)
+        figure["data"][0] |= {"reversescale": True, "hovertemplate": "%{y}<br>%{x}<br>τ = %{z:.3f}<extra></extra>"}
+        figure["layout"] |= {"height": 220 + 26 * len(tau), "meta": {"width": 330 + 30 * len(tau)}}
+        views.append(View(str(view), figure, first=view == strength_label("fog", REFERENCE_SEVERITY)))
+    return views
+
+
+def draw_confidence(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
+    """Draw median confidences with their quartiles, a panel a key (see `confidence_curves`)."""
+    del results
+    clean = frame[frame["key"] == CLEAN]
+    views: list[View] = []
+    for kind, label, n_columns in (("attack", "attacks", 2), ("corruption", "corruptions", 5), ("clean", "clean", 1)):
+        keys = grouped([key for key in frame["key"].unique() if kind_of(key) == kind])
+        if not keys or (kind == "clean" and views):
+            continue
+        figure, axes = make_panels([key_title(key) for key in keys], n_columns, 170 if n_columns == 5 else 230)
+        for key, on in zip(keys, axes, strict=True):
+            own = frame[frame["key"] == key]
+            rows = own if kind == "clean" else pd.concat([clean, own])
+            for name, colour in zip(CONFIDENCES, CONFIDENCE_COLOURS, strict=True):
+                curve = rows[rows["confidence"] == name].sort_values("strength")
+                named = {"legendgroup": name, "showlegend": on is axes[0]}
+                figure["data"] += [trace | on for trace in _band_traces(curve, name, colour, named)]
+        strengths = [[*clean["strength"], *frame[frame["key"] == key]["strength"]] for key in keys]
+        strength_axes(figure, strengths, strength_word(keys[0]))
+        fraction_axis(figure, "confidence")
+        legend = {"orientation": "h", "x": 0, "y": 1, "yref": "container", "yanchor": "top"}
+        margin = figure["layout"]["margin"]
+        figure["layout"] |= {"showlegend": True, "legend": legend, "margin": margin | {"t": margin["t"] + 30}}
+        views.append(View(label, figure))
+    return views
+
+
+def draw_confusion(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
+    """Draw summed confusion matrices, rows as shares, one a view (see `confusion_sums`)."""
+    n_classes = frame.shape[1]
+    columns = confusion_columns(frame) if n_classes <= ALL_STRENGTHS_UP_TO_CLASSES else reference_columns(frame)
+    names = results.class_names(n_classes)
+    views = []
+    for key, strength in columns:
+        shares = confusion_shares(frame, key, strength).set_axis(names, axis=0).set_axis(names, axis=1)
+        figure = make_heat_map(
+            shares,
+            share_texts(shares.to_numpy()),
+            limits=(0, 1),
+            colours=SEQUENTIAL,
+            unit="share of the true class",
+            digits=4,
+        )
+        figure["data"][0]["hovertemplate"] = "true %{y}<br>predicted %{x}<br>%{z:.2%}<extra></extra>"
+        figure["data"][0]["colorbar"]["tickformat"] = ".0%"
+        figure["layout"]["xaxis"]["title"] = {"text": "predicted class"}
+        figure["layout"]["yaxis"]["title"] = {"text": "true class"}
+        figure["layout"] |= {"height": 600, "meta": {"width": 720}}
+        views.append(View(column_label(key, strength), figure))
+    return views
+
+
+def draw_clean_against(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
+    """Draw accuracy under a key against clean accuracy, coloured by kernel parameters, a view a key and strength.
+
+    The points are the page's (see `View.column`); of the frame (see `clean_against`) only keys and ranges are used.
+    """
+    bar = {"title": {"text": "kernel parameters", "side": "right"}, "thickness": 14, "outlinewidth": 0, "x": 1.09}
+    size = 5 if len(results.accuracies) > _MANY_POINTS else 9
+    scale = [[place / (len(SIZE_COLOURS) - 1), colour] for place, colour in enumerate(SIZE_COLOURS)]
+    points = {
+        "type": "scattergl",
+        "mode": "markers",
+        "marker": {"size": size, "cmin": 0, "cmax": 54, "colorscale": scale, "colorbar": bar},
+        "hovertemplate": "#%{customdata}<br>clean %{x:.2%}<br>%{y:.2%}<br>"
+        "kernel parameters %{marker.color}<extra></extra>",
+    }
+    low, high = max(0.0, float(frame["clean"].min()) - 0.02), min(1.0, float(frame["clean"].max()) + 0.02)
+    line = {"color": INK, "width": 1, "dash": "dot"}
+    layout = {
+        "showlegend": False,
+        "height": 500,
+        "meta": {"width": 680, "cells": True},
+        "xaxis": {"title": {"text": "clean accuracy"}, "tickformat": ".0%", "range": [low, high]},
+        "yaxis": {"tickformat": ".0%", "rangemode": "tozero"},
+        "shapes": [{"type": "line", "x0": 0, "y0": 0, "x1": 1, "y1": 1, "line": line, "layer": "below"}],
+        "annotations": [],
+    }
+    figure = {"data": [points], "layout": layout}
+    # Outside the panel, where no point and not the diagonal is.
+    chance_parts(figure, results.chance, ["y"], outside=True)
+    columns = dict.fromkeys(zip(frame["key"], frame["strength"], strict=True))
+    reference = {key: reference_strength(key, results.strengths(key)) for key, _ in columns}
+    shown = next(iter(reference.items()))
+    return [View(column_label(*column), figure, column, first=column == shown) for column in columns]
+
+
+def draw_top_cells(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
+    """Draw the operations of the best cells, a column a cell, a row an edge (see `top_cells`)."""
+    del results
+    steps = np.linspace(0, 1, len(OPERATIONS) + 1)
+    colours = [OPERATION_COLOURS[operation] for operation in OPERATIONS]
+    scale = [pair for i, colour in enumerate(colours) for pair in ((steps[i], colour), (steps[i + 1], colour))]
+    ticks = {"tickvals": list(range(5)), "ticktext": [OPERATION_LABELS[operation] for operation in OPERATIONS]}
+    views = []
+    for (among, score), rows in frame.groupby(["among", "score"], sort=False):
+        codes = operation_codes(rows)
+        cells = rows.drop_duplicates("architecture")
+        ids = [int(index) for index in codes.columns]
+        ranks = rank_texts(cells)
+        heads = [
+            f"#{i}, {accuracy:.2%}, rank {rank}"
+            for i, accuracy, rank in zip(ids, cells["accuracy"], ranks, strict=True)
+        ]
+        hovers = [
+            [f"{head}<br>{OPERATION_LABELS[OPERATIONS[code]]}" for head, code in zip(heads, line, strict=True)]
+            for line in codes.to_numpy()
+        ]
+        named = codes.set_axis(EDGE_LABELS).rename(columns="#{}".format)
+        figure = make_heat_map(named, None, limits=(-0.5, 4.5), colours=scale, unit="", digits=0)
+        figure["data"][0] |= {"xgap": 3, "ygap": 3, "customdata": [ids] * len(codes)}
+        figure["data"][0] |= {"text": hovers, "hovertemplate": "%{text}<extra></extra>"}
+        figure["data"][0]["colorbar"] |= ticks
+        del figure["layout"]["yaxis"]["scaleanchor"]
+        figure["layout"]["annotations"] = _above_columns(figure["data"][0]["x"], ranks)
+        if unseen := n_unseen_ties(rows):
+            figure["layout"]["xaxis"]["title"] = {"text": unseen_words(unseen)}
+        figure["layout"] |= {"height": 320, "meta": {"width": 260 + 36 * len(codes.columns), "cells": True}}
+        views.append(View(f"{SCORES[str(score)]}, {among}", figure))
+    return views
+
+
+def draw_best_cells(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
+    """Draw the edit distances between the best cells; the page draws the cells below (see `best_cells`)."""
+    del results
+    distances = frame[list(frame.index)]
+    texts = distances.to_numpy().astype(str).tolist()
+    figure = make_heat_map(distances, texts, limits=(0, 6), colours=BLUES, unit="edges", digits=0)
+    figure["data"][0] |= {"hovertemplate": "%{y}<br>%{x}<br>%{z} edges differ<extra></extra>"}
+    figure["layout"] |= {"height": 220 + 32 * len(frame), "meta": {"width": 360 + 40 * len(frame)}}
+    return [View("", figure)]
+
+
+def draw_neighbours(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
+    """Draw what one changed edge of the best cells gains or loses, in percentage points (see `neighbour_changes`)."""
+    views = []
+    for (best, score), rows in frame.groupby(["best", "score"], sort=False):
+        changes = change_matrix(rows)
+        architecture = int(rows["architecture"].iloc[0])
+        own = [OPERATIONS.index(operation) for operation in parse(results.spec(architecture))]
+        texts = change_texts(changes.to_numpy(), own, 2)
+        for edge, operation in enumerate(own):
+            # A text is read on a coloured field only.
+            changes.iloc[edge, operation] = 0.0
+        named = f"#{architecture}{tie_words(int(rows['tied'].iloc[0]))}"
+        label = f"best by {SCORES[str(best)]} ({named}): change of {SCORES[str(score)]}"
+        views.append(View(label, _change_map(changes, texts)))
+    return views
+
+
+def draw_empty_changes() -> Figure:
+    """Draw the heat map of changes that the page's explorer fills."""
+    blank = pd.DataFrame(np.zeros((len(EDGE_LABELS), len(OPERATIONS))))
+    return _change_map(blank, [[""] * len(OPERATIONS) for _ in EDGE_LABELS])
+
+
+def _change_map(changes: pd.DataFrame, texts: list[list[str]]) -> Figure:
+    named = changes.set_axis(EDGE_LABELS).set_axis([OPERATION_LABELS[name] for name in OPERATIONS], axis=1)
+    reach = max(1.0, float(np.nanmax(np.abs(changes.to_numpy()), initial=0)))
+    figure = make_heat_map(named, texts, limits=(-reach, reach), colours=DIVERGING, unit="percentage points", digits=3)
+    named_texts = [
+        ["the cell's own operation" if text == OWN_OPERATION else f"{text} percentage points" for text in row]
+        for row in texts
+    ]
+    figure["data"][0] |= {"hovertext": named_texts, "hovertemplate": "edge %{y}: %{x}<br>%{hovertext}<extra></extra>"}
+    figure["layout"]["xaxis"]["tickangle"] = 0
+    del figure["layout"]["yaxis"]["scaleanchor"]
+    figure["layout"] |= {"height": 320, "meta": {"width": 640}}
+    return figure
+
+
+def _above_columns(columns: Sequence[str], texts: Sequence[str]) -> list[dict[str, Any]]:
+    """Write a text above each column of a heat map."""
+    place = {"y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False, "font": {"size": 10}}
+    return [{"x": column, "text": text} | place for column, text in zip(columns, texts, strict=True)]
+
+
+def _box_trace(rows: pd.DataFrame, colour: str) -> dict[str, Any]:
+    numbers = {"lowerfence": "low", "q1": "q1", "median": "median", "q3": "q3", "upperfence": "high"}
+    return {
+        "type": "box",
+        "x": [tick(strength) for strength in rows["strength"]],
+        **{name: rounded(rows[column], 5) for name, column in numbers.items()},
+        "fillcolor": colour,
+        "line": {"color": INK, "width": 1},
+        "hoverinfo": "y",
+        "yhoverformat": ".2%",
+    }
+
+
+def _outlier_trace(boxes: pd.DataFrame) -> dict[str, Any]:
+    dots = boxes[["strength", "outliers"]].explode("outliers").dropna()
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [tick(strength) for strength in dots["strength"]],
+        "y": rounded(dots["outliers"], 5),
+        "marker": {"color": INK, "size": 4},
+        "hovertemplate": "%{y:.2%}<extra></extra>",
+    }
+
+
+def _band_traces(curve: pd.DataFrame, name: str, colour: str, named: Mapping[str, Any]) -> list[dict[str, Any]]:
+    x = [tick(strength) for strength in curve["strength"]]
+    red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
+    edge = {"type": "scatter", "x": x, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
+    edge |= dict(named) | {"showlegend": False}
+    return [
+        edge | {"y": rounded(curve["q1"], 5)},
+        edge | {"y": rounded(curve["q3"], 5), "fill": "tonexty", "fillcolor": f"rgba({red},{green},{blue},0.2)"},
+        {
+            "type": "scatter",
+            "x": x,
+            "y": rounded(curve["median"], 5),
+            "name": name,
+            "mode": "lines+markers",
+            "line": {"color": colour, "width": 2},
+            "customdata": [f"{n:,} architecture{'' if n == 1 else 's'}" for n in curve["n"]],
+            "hovertemplate": f"{name}: %{{y:.2%}}, median of %{{customdata}}<extra></extra>",
+            **named,
+        },
+    ]

@@ -1,0 +1,151 @@
+"""The plain parts that figures in files are made of: panels, heat maps, the chance line."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Colormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import PercentFormatter
+
+from robust201.figures.palette import CHANCE_COLOUR, CORRUPTION_GROUPS, GRID, key_colour
+from robust201.spaces.nasbench201.drawing import INK
+
+
+def make_panels(
+    n: int, n_columns: int, width: float, height: float, *, label: str = "accuracy"
+) -> tuple[Figure, list[Axes]]:
+    """Make a grid of panels that share the axis of a fraction; panels that are left over are hidden.
+
+    Args:
+        n: panels to show.
+        n_columns: panels side by side, at most.
+        width: of a panel, in inches; a single one is wider.
+        height: of a panel, in inches.
+        label: of the shared axis.
+
+    Returns:
+        The figure, and its panels row by row, hidden ones last.
+    """
+    n_columns = min(n, n_columns)
+    n_rows = -(-n // n_columns)
+    size = (width * n_columns + (0.6 if n > 1 else 2.4), height * n_rows + 0.6)
+    figure = Figure(figsize=size, layout="constrained")
+    grid: list[Axes] = list(figure.subplots(n_rows, n_columns, sharey=True, squeeze=False).flat)
+    for position, axes in enumerate(grid):
+        style(axes)
+        axes.set_ylim(0, 1)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        axes.grid(axis="y", color=GRID, linewidth=0.6)
+        axes.tick_params(axis="y", length=0)
+        axes.set_visible(position < n)
+        if position % n_columns == 0:
+            axes.set_ylabel(label, color=INK)
+    return figure, grid
+
+
+def draw_heat_map(
+    axes: Axes,
+    matrix: pd.DataFrame,
+    texts: Sequence[Sequence[str]] | None,
+    limits: tuple[float, float],
+    *,
+    colours: str | Colormap,
+    font_size: float = 8,
+    squares: bool = True,
+) -> None:
+    """Draw a frame as coloured squares, its first row on top.
+
+    Args:
+        axes: where to draw.
+        matrix: numbers; NaN stays empty.
+        texts: what is written into the squares; None writes nothing.
+        limits: numbers that the first and last colour stand for.
+        colours: a colour map, or its name.
+        font_size: of the texts, in points.
+        squares: whether fields are square; else they fill the axes.
+    """
+    numbers = matrix.to_numpy(np.float64)
+    mesh = axes.pcolormesh(
+        np.ma.masked_invalid(numbers),
+        cmap=colours,
+        vmin=limits[0],
+        vmax=limits[1],
+        edgecolors="white" if texts is not None else "none",
+        linewidth=0.5,
+    )
+    for (i, j), value in np.ndenumerate(numbers if texts is not None else np.empty((0, 0))):
+        red, green, blue, _ = mesh.cmap(mesh.norm(value))
+        # Rec. 601 luma tells whether black or white is read on the square.
+        light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
+        colour = INK if np.isnan(value) else "#1c2128" if light else "#fefefe"
+        axes.text(
+            j + 0.5, i + 0.5, texts[i][j] if texts else "", ha="center", va="center", fontsize=font_size, color=colour
+        )
+    style(axes)
+    axes.set_xticks(np.arange(matrix.shape[1]) + 0.5, [str(name) for name in matrix.columns])
+    axes.set_yticks(np.arange(matrix.shape[0]) + 0.5, [str(name) for name in matrix.index])
+    # A turned label would be aligned by its middle.
+    if squares and max((len(str(name)) for name in matrix.columns), default=0) > 3:
+        for label in axes.get_xticklabels():
+            label.set(rotation=45, ha="right", rotation_mode="anchor")
+    axes.tick_params(length=0, labelsize=max(font_size, 7))
+    axes.invert_yaxis()
+    axes.set_aspect("equal" if squares else "auto")
+
+
+def draw_chance(axes: Axes, chance: float | None, *, right: bool = False) -> None:
+    """Draw the accuracy of guessing, where the number of classes is known.
+
+    Args:
+        axes: where to draw.
+        chance: the accuracy; None draws nothing.
+        right: whether the word stands at the right, where a diagonal is high above it; else at the left, where the box
+            of clean accuracies is.
+    """
+    if chance is None:
+        return
+    axes.axhline(chance, color=CHANCE_COLOUR, linewidth=1.0, linestyle="--", zorder=1)
+    axes.annotate(
+        "chance",
+        (1 if right else 0, chance),
+        xycoords=("axes fraction", "data"),
+        xytext=(-2 if right else 2, 2),
+        ha="right" if right else "left",
+        textcoords="offset points",
+        fontsize=7.5,
+        color=CHANCE_COLOUR,
+    )
+
+
+def draw_group_legend(figure: Figure, keys: Sequence[str]) -> None:
+    """Tell the colours of the groups of corruptions."""
+    shown = {key_colour(key) for key in keys}
+    patches = [Patch(color=colour, label=group) for group, (colour, _) in CORRUPTION_GROUPS.items() if colour in shown]
+    figure.legend(handles=patches, loc="outside right upper", frameon=False, labelcolor=INK)
+
+
+def draw_colour_bar(figure: Figure, colours: ScalarMappable, panels: Sequence[Axes], label: str) -> None:
+    """Draw what the colours of some panels stand for, to their right.
+
+    Args:
+        figure: where to draw.
+        colours: what maps numbers to colours.
+        panels: what the bar stands beside.
+        label: what the numbers are, with their unit.
+    """
+    bar = figure.colorbar(colours, ax=panels, shrink=0.7, pad=0.01, aspect=25)
+    bar.set_label(label, color=INK)
+    bar.ax.tick_params(colors=INK)
+    bar.outline.set_visible(False)
+
+
+def style(axes: Axes) -> None:
+    """Give axes the colours of the text, and no frame."""
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=INK, labelcolor=INK)
+    for spine in axes.spines.values():
+        spine.set_visible(False)

@@ -1,0 +1,349 @@
+"""The numbers behind the figures, as DataFrames; whatever draws them computes nothing.
+
+Each function takes the results of one dataset and gives an empty frame where these are not enough.
+"""
+
+import itertools
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.stats import kendalltau
+
+from robust201.core.records import CLEAN_STRENGTH
+from robust201.figures.dataset_results import (
+    CLEAN,
+    SCORES,
+    DatasetResults,
+    nearest,
+    quartiles,
+    strength_label,
+)
+from robust201.figures.ranking import rank_architectures
+from robust201.reader.result_files import kind_of
+from robust201.spaces.nasbench201.cells import EDGES, OPERATIONS, parse
+from robust201.spaces.nasbench201.neighbourhood import edit_distance, kernel_parameters, neighbours
+
+REFERENCE_EPSILON_255 = 1.0
+REFERENCE_SEVERITY = 3.0
+
+FENCE = 1.5
+"""Whiskers end at the furthest accuracy within this many times the distance of the quartiles (Tukey)."""
+
+SHOWN_OUTLIERS = 15
+"""Outliers shown at either end of a box."""
+
+TOP_CELLS = 20
+REFERENCE_KERNEL_PARAMETERS = 18
+"""The paper compares cells of this size: there are 408 of them (section 5.3)."""
+
+ALL_CELLS = "all evaluated cells"
+
+CONFIDENCES = ("predicted class, where right", "predicted class, where wrong", "true class")
+"""What confidence curves show."""
+
+Column = tuple[str, float]
+
+
+def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
+    """Summarise accuracies for box plots.
+
+    Args:
+        results: the results of a dataset.
+        kind: ``"attack"`` or ``"corruption"``.
+
+    Returns:
+        One row a box: `key`, `strength` (0 is clean, in front of every key where there is a clean accuracy), `low` and
+        `high` (ends of the whiskers, see `FENCE`), `q1`, `median`, `q3`, `outliers` (a tuple of different accuracies
+        beyond the whiskers, the `SHOWN_OUTLIERS` lowest and highest), `n`.
+    """
+    rows = []
+    clean: list[Column] = [(CLEAN, CLEAN_STRENGTH)] if results.keys("clean") else []
+    for key in results.keys(kind):
+        for name, strength in clean + [(key, strength) for strength in results.strengths(key)]:
+            values = results.column(name, strength).dropna().to_numpy(np.float64)
+            if len(values):
+                q1, median, q3 = quartiles(values)
+                reach = FENCE * (q3 - q1)
+                inside = values[(values >= q1 - reach) & (values <= q3 + reach)]
+                low, high = min(q1, inside.min()), max(q3, inside.max())
+                rows.append((key, strength, low, q1, median, q3, high, _outliers(values, low, high), len(values)))
+    names = ["key", "strength", "low", "q1", "median", "q3", "high", "outliers", "n"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def attack_boxes(results: DatasetResults) -> pd.DataFrame:
+    """Summarise accuracies by attack and epsilon (see `accuracy_boxes`)."""
+    return accuracy_boxes(results, "attack")
+
+
+def corruption_boxes(results: DatasetResults) -> pd.DataFrame:
+    """Summarise accuracies by corruption and severity (see `accuracy_boxes`)."""
+    return accuracy_boxes(results, "corruption")
+
+
+def rank_correlations(accuracies: pd.DataFrame) -> pd.DataFrame:
+    """Compute Kendall's tau-b between every two columns.
+
+    Args:
+        accuracies: numbers by architecture and column; a pair is compared on the architectures that have both.
+
+    Returns:
+        (K, K) float64 in [-1, 1], NaN where a side has the same accuracy for all architectures.
+    """
+    names = accuracies.columns
+    tau = np.full((len(names), len(names)), np.nan)
+    columns = accuracies.to_numpy(np.float64)
+    for i, j in itertools.combinations_with_replacement(range(len(names)), 2):
+        both = columns[:, [i, j]]
+        both = both[~np.isnan(both).any(axis=1)]
+        # Without two different accuracies on each side there is no rank.
+        if len(both) and (both.min(axis=0) < both.max(axis=0)).all():
+            tau[i, j] = tau[j, i] = kendalltau(both[:, 0], both[:, 1]).statistic if i < j else 1.0
+    return pd.DataFrame(tau, index=names, columns=names)
+
+
+def key_correlations(results: DatasetResults) -> pd.DataFrame:
+    """Correlate the ranks under all keys, each at one strength: that nearest to 1/255, or to severity 3.
+
+    Returns:
+        Square frame (see `rank_correlations`), rows and columns named by key and strength; `view` in the index is one
+        empty text.
+    """
+    return _correlate(results, [("", _reference_columns(results))])
+
+
+def attack_correlations(results: DatasetResults) -> pd.DataFrame:
+    """Correlate the ranks on clean images and under every attack at every epsilon (see `key_correlations`)."""
+    columns = [column for column in results.columns if kind_of(column[0]) in ("clean", "attack")]
+    return _correlate(results, [("", columns)] if results.keys("attack") else [])
+
+
+def corruption_correlations(results: DatasetResults) -> pd.DataFrame:
+    """Correlate the ranks on clean images and under all corruptions, one severity at a time.
+
+    Returns:
+        As `key_correlations` does; `view` in the index names the severity.
+    """
+    keys = results.keys("corruption")
+    severities = sorted({strength for key in keys for strength in results.strengths(key)})
+    clean: list[Column] = [(CLEAN, CLEAN_STRENGTH)] if results.keys("clean") else []
+    groups = [
+        (strength_label(keys[0], severity), clean + [(k, severity) for k in keys if severity in results.strengths(k)])
+        for severity in severities
+    ]
+    return _correlate(results, groups)
+
+
+def square(correlations: pd.DataFrame, view: str) -> pd.DataFrame:
+    """Take one heat map out of a frame of several (see `corruption_correlations`)."""
+    rows = correlations[correlations.index.get_level_values("view") == view].droplevel("view")
+    return rows[[column for column in correlations.columns if column in rows.index]]
+
+
+def confidence_curves(results: DatasetResults) -> pd.DataFrame:
+    """Summarise confidences over the architectures.
+
+    Returns:
+        One row a point of a curve: `key`, `strength`, `confidence` (of `CONFIDENCES`; the true class's is the mean over
+        classes of the confidence that images of a class get in it), `q1`, `median`, `q3`, `n` (architectures with
+        such images).
+    """
+    rows = []
+    for (key, strength), numbers in results.summaries("confidence").items():
+        for name, column in zip(CONFIDENCES, numbers.T, strict=True):
+            held = column[~np.isnan(column)]
+            if len(held):
+                rows.append((key, strength, name, *quartiles(held), len(held)))
+    return pd.DataFrame(rows, columns=["key", "strength", "confidence", "q1", "median", "q3", "n"])
+
+
+def confusion_sums(results: DatasetResults) -> pd.DataFrame:
+    """Add up the confusion matrices of all architectures.
+
+    Returns:
+        Counts by (key, strength, true class) and predicted class.
+    """
+    sums = results.summaries("cm")
+    if not sums:
+        return pd.DataFrame()
+    stacked = {column: pd.DataFrame(matrix) for column, matrix in sums.items()}
+    return pd.concat(stacked, names=["key", "strength", "true class"])
+
+
+def confusion_columns(sums: pd.DataFrame) -> list[Column]:
+    """List the keys and strengths that a frame of summed matrices holds."""
+    return list(dict.fromkeys((str(key), float(strength)) for key, strength, _ in sums.index))
+
+
+def reference_columns(sums: pd.DataFrame) -> list[Column]:
+    """Choose one strength a key of summed matrices: that nearest to ε = 1/255, or to severity 3."""
+    columns = confusion_columns(sums)
+    keys = dict.fromkeys(key for key, _ in columns)
+    return [(key, reference_strength(key, [held for name, held in columns if name == key])) for key in keys]
+
+
+def confusion_shares(sums: pd.DataFrame, key: str, strength: float) -> pd.DataFrame:
+    """Take one summed matrix and divide each row by its sum; rows without a count become 0."""
+    chosen = (sums.index.get_level_values("key") == key) & (sums.index.get_level_values("strength") == strength)
+    matrix = sums[chosen].droplevel(["key", "strength"])
+    totals = matrix.sum(axis=1)
+    return matrix.div(totals.where(totals > 0, 1.0), axis=0)
+
+
+def clean_against(results: DatasetResults, kind: str) -> pd.DataFrame:
+    """Pair clean accuracies with those under every key of a kind.
+
+    Args:
+        results: the results of a dataset.
+        kind: ``"attack"`` or ``"corruption"``.
+
+    Returns:
+        One row an architecture, key and strength: `architecture`, `kernel_parameters` (see `cells`), `clean`, `key`,
+        `strength`, `accuracy`; those that lack a number are left out.
+    """
+    names = ["architecture", "kernel_parameters", "clean", "key", "strength", "accuracy"]
+    parts = []
+    if results.keys("clean"):
+        sizes = [kernel_parameters(results.spec(index)) for index in results.architectures]
+        clean = results.column(CLEAN)
+        base = {"architecture": results.architectures, "kernel_parameters": sizes, "clean": clean.to_numpy()}
+        parts = [
+            pd.DataFrame(
+                base | {"key": key, "strength": strength, "accuracy": results.column(key, strength).to_numpy()}
+            )
+            for key in results.keys(kind)
+            for strength in results.strengths(key)
+        ]
+    return pd.concat(parts, ignore_index=True).dropna() if parts else pd.DataFrame(columns=names)
+
+
+def clean_against_attacks(results: DatasetResults) -> pd.DataFrame:
+    """Pair clean accuracies with those under attack (see `clean_against`)."""
+    return clean_against(results, "attack")
+
+
+def clean_against_corruptions(results: DatasetResults) -> pd.DataFrame:
+    """Pair clean accuracies with those under corruption (see `clean_against`)."""
+    return clean_against(results, "corruption")
+
+
+def top_cells(results: DatasetResults) -> pd.DataFrame:
+    """List the operations of the best architectures.
+
+    Returns:
+        Six rows an architecture: `score` (of `SCORES`), `among` (`ALL_CELLS`, or those of
+        `REFERENCE_KERNEL_PARAMETERS`), `rank` among these, which equally accurate ones share, `tied`, how many do (see
+        `rank_architectures`), `architecture`, `accuracy`, `edge` and `operation`.
+    """
+    fixed = [
+        index
+        for index in results.architectures
+        if kernel_parameters(results.spec(index)) == REFERENCE_KERNEL_PARAMETERS
+    ]
+    rows = []
+    for score in results.scores:
+        values = results.scores[score]
+        for among, members in (
+            (ALL_CELLS, values),
+            (f"cells with {REFERENCE_KERNEL_PARAMETERS} kernel parameters", values[values.index.isin(fixed)]),
+        ):
+            for top in rank_architectures(results, members)[:TOP_CELLS]:
+                head = (score, among, top.rank, top.tied, top.architecture, top.accuracy)
+                rows += [(*head, *edge) for edge in enumerate(parse(results.spec(top.architecture)))]
+    names = ["score", "among", "rank", "tied", "architecture", "accuracy", "edge", "operation"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def best_cells(results: DatasetResults) -> pd.DataFrame:
+    """Find the best architecture by clean accuracy, each attack's mean and the means of attacks and corruptions.
+
+    Returns:
+        One row a criterion (the index): `architecture`, the first by `rank_architectures`, `spec`, `accuracy`, `tied`,
+        how many are as accurate, and one column a criterion with the edit distance to its best architecture.
+    """
+    criteria = {label: results.scores[score] for score, label in SCORES.items() if score in results.scores}
+    criteria |= {f"mean {key}": results.key_mean(key) for key in results.keys("attack")}
+    rows = {
+        label: (top.architecture, results.spec(top.architecture), top.accuracy, top.tied)
+        for label, values in criteria.items()
+        for top in rank_architectures(results, values)[:1]
+    }
+    frame = pd.DataFrame.from_dict(rows, orient="index", columns=["architecture", "spec", "accuracy", "tied"])
+    for label, (_, spec, *_) in rows.items():
+        frame[label] = [edit_distance(spec, other) for other in frame["spec"]]
+    return frame
+
+
+def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
+    """Tell what changing one edge of the best architectures gains or loses.
+
+    Returns:
+        One row a neighbour that was evaluated and a score: `best` (the score that the architecture is best by), `tied`,
+        how many are as accurate by it (see `rank_architectures`), `architecture`, `edge`, `operation`, `neighbour` (the
+        evaluated one of its class), `score` and `change`, the neighbour's accuracy minus the architecture's.
+    """
+    rows = []
+    scores = results.scores
+    evaluated = set(results.architectures)
+    for best in scores:
+        for top in rank_architectures(results, scores[best])[:1]:
+            for edge, operation, spec in neighbours(results.spec(top.architecture)):
+                other = int(results.reader.get_uid(spec))
+                if other in evaluated:
+                    head = (best, top.tied, top.architecture, edge, operation, other)
+                    changes = {score: values[other] - values[top.architecture] for score, values in scores.items()}
+                    rows += [(*head, score, float(change)) for score, change in changes.items() if not np.isnan(change)]
+    names = ["best", "tied", "architecture", "edge", "operation", "neighbour", "score", "change"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def reference_strength(key: str, strengths: Sequence[float]) -> float:
+    """Choose the strength nearest to ε = 1/255, or to severity 3."""
+    return nearest(strengths, REFERENCE_SEVERITY if kind_of(key) == "corruption" else REFERENCE_EPSILON_255)
+
+
+def operation_codes(rows: pd.DataFrame) -> pd.DataFrame:
+    """Arrange rows of `top_cells` as positions in `OPERATIONS`: a row an edge, a column an architecture, best first."""
+    codes = rows.assign(code=[OPERATIONS.index(operation) for operation in rows["operation"]])
+    wide = codes.set_index(["edge", "architecture"])["code"].unstack()
+    return wide[list(dict.fromkeys(rows["architecture"]))]
+
+
+def n_unseen_ties(rows: pd.DataFrame) -> int:
+    """Count the architectures beyond those of some rows of `top_cells` that are as accurate as the last of them."""
+    last = rows[["rank", "tied"]].to_numpy(np.int64)[-1]
+    return int(last.sum()) - 1 - rows["architecture"].nunique()
+
+
+def change_matrix(rows: pd.DataFrame) -> pd.DataFrame:
+    """Arrange the changes of one architecture and score in percentage points: a row an edge, a column an operation."""
+    wide = rows.set_index(["edge", "operation"])["change"].unstack()
+    return 100 * wide.reindex(index=range(len(EDGES)), columns=list(OPERATIONS))
+
+
+def _outliers(values: NDArray[np.float64], low: float, high: float) -> tuple[float, ...]:
+    below, above = np.unique(values[values < low]), np.unique(values[values > high])
+    return (*below[:SHOWN_OUTLIERS].tolist(), *above[-SHOWN_OUTLIERS:].tolist())
+
+
+def _reference_columns(results: DatasetResults) -> list[Column]:
+    keys = dict.fromkeys(key for key, _ in results.columns)
+    return [(key, reference_strength(key, results.strengths(key))) for key in keys]
+
+
+def _correlate(results: DatasetResults, groups: Iterable[tuple[str, Sequence[Column]]]) -> pd.DataFrame:
+    parts = {}
+    for view, columns in groups:
+        if len(columns) > 1 and len(results.accuracies) > 1:
+            chosen = results.accuracies[list(columns)]
+            chosen.columns = [_column_name(*column, named=view == "") for column in columns]
+            parts[view] = rank_correlations(chosen)
+    return pd.concat(parts, names=["view", "key"]) if parts else pd.DataFrame()
+
+
+def _column_name(key: str, strength: float, *, named: bool) -> str:
+    """Name a row of a heat map; the severity goes without saying where all have the same."""
+    label = strength_label(key, strength)
+    return f"{key}, {label}" if label and named else key

@@ -1,0 +1,125 @@
+"""Colours and short labels of the figures, in files and on the page.
+
+All colours but `spaces.nasbench201.drawing.INK` and `GRID` are read on light and dark alike.
+"""
+
+import math
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from robust201.core.records import CLEAN_STRENGTH
+from robust201.reader.result_files import kind_of
+
+GRID = "#d6dbe1"
+"""Grid lines; the page replaces it likewise."""
+
+CLEAN_COLOUR = "#8b949e"
+CHANCE_COLOUR = "#e0403f"
+OTHER_COLOUR = "#6e7781"
+ATTACK_COLOURS = {"aa_apgd-ce": "#d55e00", "aa_square": "#b9770e", "fgsm": "#1f83c4", "pgd": "#009e73"}
+CORRUPTION_GROUPS = {
+    "noise": ("#1f83c4", ("gaussian_noise", "impulse_noise", "shot_noise")),
+    "blur": ("#009e73", ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur")),
+    "weather": ("#b9770e", ("brightness", "fog", "frost", "snow")),
+    "digital": ("#c2679b", ("contrast", "elastic_transform", "jpeg_compression", "pixelate")),
+}
+"""Groups of Hendrycks and Dietterich, ICLR 2019, with the colour of each."""
+
+CONFIDENCE_COLOURS = ("#009e73", "#d55e00", "#1f83c4")
+"""In the order of `figures.numbers.CONFIDENCES`."""
+
+CORRELATION = "RdBu_r"
+"""Red above zero, blue below."""
+
+CHANGE = "RdBu"
+"""Gains blue, losses red."""
+
+SIZE_COLOURS = ("#4a6fd8", "#1b9aaa", "#7fa83a", "#d99a1c", "#e0503f")
+"""Small cells to large ones: no colour so dark or light that a point is lost on either page."""
+
+SEQUENTIAL = "viridis"
+
+
+OWN_OPERATION = "•"
+"""What stands in a figure of changes where a cell's own operation is."""
+
+WRITTEN_CLASSES = 12
+"""Confusion matrices of more classes have no numbers in their fields."""
+
+
+def key_colour(key: str) -> str:
+    """Give the colour of an attack, or of a corruption's group."""
+    groups = {member: colour for colour, members in CORRUPTION_GROUPS.values() for member in members}
+    return ATTACK_COLOURS.get(key, groups.get(key, OTHER_COLOUR))
+
+
+def key_title(key: str) -> str:
+    """Write a key above a panel: corruptions as words, attacks as they are."""
+    return key.replace("_", " ") if any(key in members for _, members in CORRUPTION_GROUPS.values()) else key
+
+
+def grouped(keys: list[str]) -> list[str]:
+    """Sort keys so that the corruptions of a group stand together; others keep their order, in front."""
+    order = [key for _, members in CORRUPTION_GROUPS.values() for key in members]
+    return sorted(keys, key=lambda key: order.index(key) if key in order else -1)
+
+
+def tick(strength: float) -> str:
+    """Write a strength below a box."""
+    return "clean" if strength == CLEAN_STRENGTH else f"{strength:g}"
+
+
+def strength_word(key: str) -> str:
+    """Name the axis of a key's strengths, with the unit; empty for clean images."""
+    return {"attack": "ε in 1/255", "corruption": "severity"}.get(kind_of(key), "")
+
+
+def share_texts(shares: NDArray[np.float64]) -> list[list[str]] | None:
+    """Write the shares of a confusion matrix in %, those of less than half a percent not; None of many classes."""
+    if len(shares) > WRITTEN_CLASSES:
+        return None
+    return [[f"{100 * share:.0f}" if share >= 0.005 else "" for share in row] for row in shares]
+
+
+def correlation_texts(tau: NDArray[np.float64]) -> list[list[str]]:
+    """Write the correlations of a heat map (see `short`)."""
+    return [[short(value) for value in row] for row in tau]
+
+
+def change_texts(changes: NDArray[np.float64], own: list[int], digits: int) -> list[list[str]]:
+    """Write changes with their sign, none as zero without one, and a dot where a row has a cell's own operation.
+
+    Args:
+        changes: (6, 5) in percentage points, a row an edge, a column an operation; NaN where there is none.
+        own: the cell's operation on each edge, as a column.
+        digits: decimals.
+    """
+    # Python's option z makes -0.00 to 0.00; a plus sign belongs to gains only.
+    zero = f"{0:+.{digits}f}"
+    signed = [["" if np.isnan(value) else f"{value:+z.{digits}f}" for value in row] for row in changes]
+    texts = [[text.removeprefix("+") if text == zero else text for text in row] for row in signed]
+    for row, column in zip(texts, own, strict=True):
+        row[column] = OWN_OPERATION
+    return texts
+
+
+def tie_words(tied: int) -> str:
+    """Say after an architecture's number that others are as accurate, such as ``, one of 9``; nothing of one alone."""
+    return "" if tied == 1 else f", one of {tied:,}"
+
+
+def rank_texts(cells: pd.DataFrame) -> list[str]:
+    """Write the ranks of cells (columns `rank` and `tied`), with ``=`` in front of those that others share."""
+    return [f"{'' if tied == 1 else '='}{rank}" for rank, tied in zip(cells["rank"], cells["tied"], strict=True)]
+
+
+def unseen_words(unseen: int) -> str:
+    """Say how many cells that a figure has no room for are as accurate as the last it shows."""
+    return f"{unseen:,} more {'is' if unseen == 1 else 'are'} as accurate as the last"
+
+
+def short(value: float) -> str:
+    """Write a correlation in four characters: ``.87``, ``-.03``, ``1.00``, and ``–`` where there is none."""
+    return "–" if math.isnan(value) else f"{value:.2f}".replace("0.", ".", 1)

@@ -1,0 +1,317 @@
+"""The report: one self-contained HTML page with the numbers, figures and a cell explorer of a dataset."""
+
+import html
+import io
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from robust201.core.errors import ResultsError
+from robust201.core.files import check_output_file, write_text
+from robust201.core.records import CLEAN_STRENGTH
+from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.result_files import kind_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from robust201.figures.dataset_results import DatasetResults
+    from robust201.figures.table import FigureRow
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryRow:
+    """Accuracies of all architectures under one key at one strength.
+
+    Attributes:
+        dataset: name of the dataset.
+        key: the key, as the folder spells it.
+        strength: epsilon in units of 1/255, severity, or 0 for ``clean``.
+        strength_label: the strength with its unit, such as ``ε = 8/255``; empty for ``clean``.
+        minimum: lowest accuracy, a fraction.
+        median: median accuracy.
+        maximum: highest accuracy.
+        n_architectures: how many architectures there are.
+    """
+
+    dataset: str
+    key: str
+    strength: float
+    strength_label: str
+    minimum: float
+    median: float
+    maximum: float
+    n_architectures: int
+
+
+def summary_table(dataset: RobustnessDataset) -> list[SummaryRow]:
+    """Summarise accuracies by dataset, key and strength.
+
+    Args:
+        dataset: the results.
+
+    Returns:
+        Rows in the order of the folder's datasets and keys, strengths ascending.
+
+    Raises:
+        ResultsError: a file is damaged.
+    """
+    return _summarise(dataset.to_frame())
+
+
+def write_report(dataset: RobustnessDataset, out: Path, *, processes: int = 1) -> Path:
+    """Write one HTML page with the figures of every dataset and an explorer; it needs no other file and no network.
+
+    Args:
+        dataset: the results.
+        out: the file; an existing one is replaced.
+        processes: large files of confidences and confusion matrices that are read at once, each by a process of its
+            own; with more than 1, a script that calls this must guard its main part by ``if __name__ == "__main__"``.
+
+    Returns:
+        The file.
+
+    Raises:
+        InputError: `out` names no file that could be written.
+        ResultsError: a file is damaged, or there is no accuracy.
+    """
+    check_output_file(out)
+    # plotly has no type information.
+    from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
+
+    from robust201.figures.dataset_results import datasets_of
+
+    frame = dataset.to_frame()
+    held = datasets_of(dataset, frame, processes=processes)
+    if not held:
+        raise ResultsError(
+            f"Writing a report failed for {dataset.path}: expected accuracies, got none. Export some, or download them."
+        )
+    rows = _summarise(frame)
+    title = f"Robustness of NAS-Bench-201: {', '.join(results.name for results in held)}"
+    sections = [_section(results, [row for row in rows if row.dataset == results.name]) for results in held]
+    write_text(
+        out,
+        _fill(
+            _resource("report_page.html"),
+            title=html.escape(title),
+            style=_resource("report.css"),
+            dataset_options="".join(f"<option>{html.escape(results.name)}</option>" for results in held),
+            overview=_overview(dataset, frame),
+            edge_menus=_edge_menus(),
+            sections="\n".join(sections),
+            protocol=_protocol(dataset),
+            cell_drawing=_cell_drawing(),
+            page_data=_embedded_json(_page_data(held)),
+            plotly=get_plotlyjs(),
+            script=_resource("report.js"),
+        ),
+    )
+    return out
+
+
+def _resource(name: str) -> str:
+    return (resources.files("robust201.figures") / name).read_text(encoding="utf-8")
+
+
+def _fill(template: str, **parts: str) -> str:
+    """Put parts in the place of their names in braces, once: braces inside a part stay."""
+    return re.sub("{(" + "|".join(parts) + ")}", lambda match: parts[match[1]], template)
+
+
+def _embedded_json(value: Any) -> str:
+    """Write a JSON value that no text in it can end the script element of."""
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+
+
+def _page_data(held: "Sequence[DatasetResults]") -> dict[str, Any]:
+    from robust201.figures.drawn_page import draw_empty_changes
+    from robust201.figures.page_data import MISSING, RESOLUTION, pack_results, pack_space
+    from robust201.figures.page_parts import TEMPLATE
+    from robust201.figures.palette import GRID
+    from robust201.spaces.nasbench201.drawing import INK
+
+    return {
+        "space": pack_space(),
+        "datasets": [pack_results(results) for results in held],
+        "missing": MISSING,
+        "resolution": RESOLUTION,
+        "ink": INK,
+        "grid": GRID,
+        "template": TEMPLATE,
+        "neighbours": draw_empty_changes(),
+    }
+
+
+def _summarise(frame: "pd.DataFrame") -> list[SummaryRow]:
+    rows = []
+    groups: Any = frame.groupby(["dataset", "key", "strength"], observed=True)["value"]
+    for (dataset, key, strength), values in groups:
+        kind = kind_of(key)
+        # The clean accuracy in front of an attack is in the table under its own key.
+        if kind != "clean" and strength == CLEAN_STRENGTH:
+            continue
+        label = {"clean": "", "corruption": f"severity {strength:g}"}.get(kind, f"ε = {strength:g}/255")
+        low, middle, high = float(values.min()), float(values.median()), float(values.max())
+        rows.append(SummaryRow(dataset, key, float(strength), label, low, middle, high, int(values.count())))
+    return rows
+
+
+def _overview(dataset: RobustnessDataset, frame: "pd.DataFrame") -> str:
+    """Facts in a line, and what a partial export lacks."""
+    n_datasets = len(frame["dataset"].cat.categories)
+    facts = [
+        f"{frame['architecture'].nunique():,} of {len(dataset.non_isomorph_ids):,} non-isomorphic architectures",
+        f"{frame['key'].nunique()} keys",
+        f"{n_datasets} dataset{'' if n_datasets == 1 else 's'}",
+    ]
+    if dataset.sweep is not None:
+        images: dict[str, Any] | None = dataset.sweep["sweep"].get("images")  # an import has none
+        if images is not None:
+            count = images.get("count")
+            facts.append("all test images" if count is None else f"{count:,} test images (seed {images.get('seed')})")
+        facts.append(f"robust201 {dataset.sweep['robust201']}")
+    text = f"<p>{html.escape('; '.join(facts))}. Accuracy is the share of images classified correctly.</p>"
+    if dataset.missing:
+        lacking = sum(
+            len(strengths) for keys in dataset.missing.values() for ids in keys.values() for strengths in ids.values()
+        )
+        text += (
+            f'<p class="warning">A partial export: {lacking:,} evaluations are missing (missing.json names them).</p>'
+        )
+    return text
+
+
+def _section(results: "DatasetResults", rows: Sequence[SummaryRow]) -> str:
+    """Everything that the page shows of one dataset only."""
+    from robust201.figures.table import FIGURES
+
+    blocks, links, lacking = [], [], []
+    for row in FIGURES.values():
+        frame = row.compute(results)
+        if frame.empty:
+            lacking.append(f"{row.title} (needs {row.needs.replace('`', '')})")
+        else:
+            identifier = html.escape(f"{results.name}-{row.name}")
+            blocks.append(_figure_block(row, frame, results, identifier))
+            links.append(f'<a href="#{identifier}">{html.escape(row.title)}</a>')
+    name = html.escape(results.name)
+    count = f"<p>{results.extent}.</p>"
+    left_out = html.escape(f"Left out, because the results are not enough: {'; '.join(lacking)}.") if lacking else ""
+    return (
+        f'<section data-dataset="{name}"><h2>{name}</h2>{count}'
+        f'<nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
+        f'{"".join(blocks)}<p class="muted">{left_out}</p>{_table(rows)}</section>'
+    )
+
+
+def _figure_block(row: "FigureRow", frame: "pd.DataFrame", results: "DatasetResults", identifier: str) -> str:
+    views = row.draw_page(frame, results)
+    figures = list({id(view.figure): view.figure for view in views}.values())
+    columns = results.columns
+    content = {
+        "figures": figures,
+        "views": [
+            {
+                "label": view.label,
+                "figure": next(place for place, figure in enumerate(figures) if figure is view.figure),
+                "column": None if view.column is None else columns.index(view.column),
+            }
+            for view in views
+        ],
+    }
+    title = html.escape(row.title)
+    options = "".join(
+        f"<option{' selected' if view.first else ''}>{html.escape(view.label)}</option>" for view in views
+    )
+    menu = f'<label class="view">Show <select aria-label="{title}: what to show">{options}</select></label>'
+    height = views[0].figure["layout"]["height"]
+    after = f" After {html.escape(row.source)} of Jung et al., ICLR 2023." if row.source else ""
+    return (
+        f'<figure id="{identifier}" data-figure="{html.escape(row.name)}"><h3>{title}</h3>'
+        f'<figcaption id="{identifier}-caption">{html.escape(row.caption)}{after}</figcaption>'
+        f"{menu if len(views) > 1 else ''}"
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{title}">'
+        f'<div class="chart" role="img" aria-label="{title}" aria-describedby="{identifier}-caption" '
+        f'style="height:{height}px"></div></div>'
+        f"{_cards(frame) if row.shows_cells else ''}"
+        f'<script type="application/json">{_embedded_json(content)}</script></figure>'
+    )
+
+
+def _cards(frame: "pd.DataFrame") -> str:
+    from robust201.figures.palette import tie_words
+
+    cards = []
+    for row in frame.itertuples():
+        link = f'<a href="#cell={row.architecture}" data-cell="{row.architecture}">#{row.architecture}</a>'
+        text = f"{html.escape(str(row.Index))}: {row.accuracy:.2%}"
+        link += tie_words(int(str(row.tied)))
+        cards.append(f'<li class="card"><div data-draw="{row.architecture}"></div><p>{text}<br>{link}</p></li>')
+    return f'<ul class="cards">{"".join(cards)}</ul>'
+
+
+def _edge_menus() -> str:
+    from robust201.spaces.nasbench201.cells import OPERATIONS
+    from robust201.spaces.nasbench201.drawing import OPERATION_LABELS
+    from robust201.spaces.nasbench201.neighbourhood import EDGE_LABELS
+
+    options = "".join(f"<option>{OPERATION_LABELS[operation]}</option>" for operation in OPERATIONS)
+    return "".join(
+        f'<label>{label}<select id="edge-{edge}">{options}</select></label>' for edge, label in enumerate(EDGE_LABELS)
+    )
+
+
+def _cell_drawing() -> str:
+    """Draw a cell with all operations on every edge, as an SVG element in the colours of the page around it."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    from robust201.spaces.nasbench201.drawing import INK, PAPER, draw_every_edge
+
+    figure = Figure(figsize=(4.2, 2.7))
+    draw_every_edge(figure.add_axes((0, 0, 1, 1)), font_size=9)
+    stream = io.StringIO()
+    with rc_context({"svg.hashsalt": "cell", "svg.fonttype": "none"}):
+        figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    text = stream.getvalue()
+    text = text[text.index("<svg") :]
+    # The style would hold for the whole page, as an attribute it holds for the drawing.
+    text = re.sub("<metadata>.*?</metadata>|<defs>\\s*<style.*?</style>\\s*</defs>", "", text, flags=re.DOTALL)
+    head = 'role="img" style="stroke-linejoin: round; stroke-linecap: butt"'
+    text = re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1)
+    text = re.sub(r'(<svg[^>]*?) width="[^"]*"', rf"\1 {head}", text, count=1)
+    text = re.sub(r'id="edge-(\d)-(\w+)"', r'data-edge="\1" data-operation="\2"', text)
+    # A page has many cells, and an id must be there once.
+    text = re.sub(r' id="[^"]*"', "", text)
+    text = re.sub(r"font: ([\d.]+)px [^;\"]*", r"font: \1px system-ui, sans-serif", text)
+    return text.replace(INK, "currentColor").replace(PAPER, "var(--card)")
+
+
+def _protocol(dataset: RobustnessDataset) -> str:
+    if dataset.sweep is None:
+        return ""
+    text = html.escape(json.dumps(dataset.sweep, indent=2, ensure_ascii=False))
+    return f"<h2>Protocol</h2><details><summary>sweep.json</summary><pre>{text}</pre></details>"
+
+
+def _table(rows: Iterable[SummaryRow]) -> str:
+    lines = []
+    previous = ""
+    for row in rows:
+        key = row.key if row.key != previous else ""
+        previous = row.key
+        numbers: Sequence[str] = [f"{value:.1%}" for value in (row.minimum, row.median, row.maximum)]
+        cells = "".join(f"<td>{cell}</td>" for cell in (*numbers, f"{row.n_architectures:,}"))
+        start = ' class="start"' if key else ""
+        lines.append(f"<tr{start}><th>{html.escape(key)}</th><th>{html.escape(row.strength_label)}</th>{cells}</tr>")
+    head = "<th>key</th><th>strength</th><th>lowest</th><th>median</th><th>highest</th><th>architectures</th>"
+    return (
+        "<details><summary>Accuracy by key and strength</summary>"
+        '<div class="scroll" tabindex="0" role="region" aria-label="Accuracy by key and strength">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></details>"
+    )

@@ -1,0 +1,211 @@
+"""The table of figures: what each shows, what it needs, and how its numbers and its drawings are made.
+
+To add a figure: a function in `figure_data` that gives its numbers as a DataFrame, one in `figure_files` and one in
+`figure_page` that draw them, and a row here. The command line, the report and the table-wide tests then have it.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple
+
+import pandas as pd
+
+from robust201.core.errors import ConfigError, closest
+from robust201.figures import numbers as figure_data
+from robust201.figures.dataset_results import DatasetResults
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from robust201.figures.drawn_page import View
+
+
+class FigureRow(NamedTuple):
+    """One row of the table.
+
+    Attributes:
+        name: for the command line, file names and addresses in the page.
+        title: short.
+        caption: what is shown, in a sentence or two.
+        source: the figures of Jung, Lukasik and Keuper (ICLR 2023) that show the same, or ``""``.
+        needs: what results must hold for it.
+        compute: its numbers; an empty frame where the results are not enough.
+        drawing: name of the function in `figure_files` and in `figure_page` that draws the frame.
+        shows_cells: whether the page draws the cells of the frame's `architecture` column below the figure.
+    """
+
+    name: str
+    title: str
+    caption: str
+    source: str
+    needs: str
+    compute: Callable[[DatasetResults], pd.DataFrame]
+    drawing: str
+    shows_cells: bool = False
+
+    def draw_file(self, frame: pd.DataFrame, results: DatasetResults) -> "Figure":
+        """Draw a frame for a file, by matplotlib."""
+        from robust201.figures import drawn_files as figure_files
+
+        figure: Figure = getattr(figure_files, self.drawing)(frame, results)
+        return figure
+
+    def draw_page(self, frame: pd.DataFrame, results: DatasetResults) -> "list[View]":
+        """Draw a frame for the page, by plotly."""
+        from robust201.figures import drawn_page as figure_page
+
+        views: list[View] = getattr(figure_page, self.drawing)(frame, results)
+        return views
+
+
+FIGURES: dict[str, FigureRow] = {
+    row.name: row
+    for row in (
+        FigureRow(
+            "attacks",
+            "Accuracy under attack",
+            "Accuracies of the evaluated architectures by attack and epsilon. Boxes span the quartiles, whiskers end "
+            "at the furthest accuracy within 1.5 times their distance, dots lie beyond (of many, the furthest); the "
+            "dashed line is the accuracy of guessing (chance).",
+            "Fig. 2",
+            "an attack",
+            figure_data.attack_boxes,
+            "draw_boxes",
+        ),
+        FigureRow(
+            "corruptions",
+            "Accuracy under corruption",
+            "Accuracies of the evaluated architectures by corruption and severity, beside the clean accuracy; boxes as "
+            "above.",
+            "Fig. 4",
+            "a corruption",
+            figure_data.corruption_boxes,
+            "draw_boxes",
+        ),
+        FigureRow(
+            "rank-correlation",
+            "Rank correlation between keys",
+            "Kendall's tau-b between the accuracies of the evaluated architectures under every two keys, attacks at "
+            "the epsilon nearest to 1/255, corruptions at the severity nearest to 3; “–” where all accuracies of a "
+            "side are equal.",
+            "",
+            "two keys and two architectures",
+            figure_data.key_correlations,
+            "draw_rank_correlation",
+        ),
+        FigureRow(
+            "rank-correlation-attacks",
+            "Rank correlation between attacks",
+            "Kendall's tau-b between clean accuracies and those under every attack at every epsilon.",
+            "Figs. 3 and 17",
+            "an attack at two epsilons or with a clean accuracy, and two architectures",
+            figure_data.attack_correlations,
+            "draw_rank_correlation",
+        ),
+        FigureRow(
+            "rank-correlation-corruptions",
+            "Rank correlation between corruptions",
+            "Kendall's tau-b between clean accuracies and those under every corruption, at one severity.",
+            "Fig. 5",
+            "two corruptions, or one and a clean accuracy, and two architectures",
+            figure_data.corruption_correlations,
+            "draw_rank_correlation",
+        ),
+        FigureRow(
+            "confidence",
+            "Confidence",
+            "Mean confidence (softmax probability) of an architecture in its prediction, where that is right and where "
+            "it is wrong, and in the true class: the median over architectures and the span of the quartiles. "
+            "AutoAttack (aa_) gives back the clean image where it fails: its “where right” is of the clean images that "
+            "resist, fewer and surer ones at larger ε, while under fgsm and pgd all images are perturbed. Where few "
+            "images are classified wrongly, “where wrong” rests on those few.",
+            "Figs. 13 to 15",
+            "the measurement `confidence`",
+            figure_data.confidence_curves,
+            "draw_confidence",
+        ),
+        FigureRow(
+            "confusion",
+            "Confusion matrices",
+            "Confusion matrices added up over the evaluated architectures. A row holds the images of a true class and "
+            "adds up to 100%; fields of less than half a percent have no number.",
+            "Fig. 16",
+            "the measurement `cm`",
+            figure_data.confusion_sums,
+            "draw_confusion",
+        ),
+        FigureRow(
+            "clean-vs-robust",
+            "Clean against robust accuracy",
+            "One point an architecture, coloured by the kernel parameters of its cell: 9 for a 3×3 and 1 for a 1×1 "
+            "convolution that reaches the output. On the dotted line an attack would change nothing, the "
+            "dashed one is the accuracy of guessing (chance).",
+            "Fig. 27",
+            "clean accuracies and an attack",
+            figure_data.clean_against_attacks,
+            "draw_clean_against",
+        ),
+        FigureRow(
+            "clean-vs-corrupted",
+            "Clean against corrupted accuracy",
+            "One point an architecture, coloured by the kernel parameters of its cell, as above.",
+            "Fig. 28",
+            "clean accuracies and a corruption",
+            figure_data.clean_against_corruptions,
+            "draw_clean_against",
+        ),
+        FigureRow(
+            "top-cells",
+            "The best cells, edge by edge",
+            "The operations of the most accurate cells, twenty at most: a column a cell, the best at the left with its "
+            "rank above it (= where others share it), a row an edge; of all evaluated cells, and of those with 18 "
+            "kernel parameters.",
+            "Figs. 7 and 29",
+            "an accuracy",
+            figure_data.top_cells,
+            "draw_top_cells",
+        ),
+        FigureRow(
+            "best-cells",
+            "The best cell by each criterion",
+            "On how many of the six edges the best cells differ. A mean counts every attack or corruption once. Of "
+            "equally accurate cells (“one of 9”) it is the one that is better by the other means (see Terms, Tie).",
+            "Fig. 26",
+            "an accuracy",
+            figure_data.best_cells,
+            "draw_best_cells",
+            shows_cells=True,
+        ),
+        FigureRow(
+            "neighbours",
+            "What one changed edge gains or loses",
+            "The best cells with one edge changed: by how many percentage points the accuracy of the neighbour (of its "
+            "isomorphism class) differs. A dot marks the cell's own operation; the class of an empty square was not "
+            "evaluated.",
+            "Fig. 30",
+            "the best cell and one of its neighbours",
+            figure_data.neighbour_changes,
+            "draw_neighbours",
+        ),
+    )
+}
+"""Name to figure, in the order of the page."""
+
+
+def figure_row(name: str) -> FigureRow:
+    """Look up a figure.
+
+    Args:
+        name: such as ``"attacks"``.
+
+    Returns:
+        Its row.
+
+    Raises:
+        ConfigError: there is no such figure; the closest is named.
+    """
+    if name not in FIGURES:
+        raise ConfigError(
+            f"Looking up a figure failed for {name!r}: expected a name of `robust201 plot --list`, got another."
+            f"{closest(name, FIGURES)}"
+        )
+    return FIGURES[name]

@@ -1,0 +1,178 @@
+"""Images of every dataset: one table of datasets, one table of the forms they are read in, and selections of them.
+
+To add a dataset: a row in `images.specs`, and where its files have a form of their own, one module with a
+`find` and a `load` function and a row of `FORMS`. The table-wide tests then cover it.
+
+Nothing here imports torch; pyarrow, Pillow and scikit-learn are imported by the loader that needs them.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.errors import ConfigError, DatasetError, closest
+from robust201.core.noise import generator
+from robust201.core.records import ImageSet, image_hash
+from robust201.images.checks import LabelledImages, Split
+from robust201.images.cifar import binary_folder, find_binary, find_python, load_binary, load_python, python_folder
+from robust201.images.digits import find_digits, load_digits
+from robust201.images.downloads.registry import DATA_VARIABLE, data_folder, downloads
+from robust201.images.image_parquet import find_parquet, load_parquet
+from robust201.images.imagenet16 import find_imagenet16, load_imagenet16
+from robust201.images.specs import DATASETS, DatasetSpec, dataset
+
+__all__ = ["DATASETS", "FORMS", "DatasetSpec", "Form", "Split", "data_folder", "dataset", "load_images", "select"]
+
+
+class Loader(Protocol):
+    """Signature of a form's loader."""
+
+    def __call__(self, spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
+        """Read a split from what the form's `find` returned."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One row of the table of forms.
+
+    Attributes:
+        name: what the YAML and the command line call it.
+        looks_like: takes a row of the table of datasets; returns what to look for in a folder, for messages.
+        find: takes a row of the table of datasets, a file or folder and the split; returns what `load` reads, or None.
+        load: reads a split.
+    """
+
+    name: str
+    looks_like: Callable[[DatasetSpec], str]
+    find: Callable[[DatasetSpec, Path, Split], Path | None]
+    load: Loader
+
+
+FORMS: dict[str, Form] = {
+    row.name: row
+    for row in (
+        Form("binary", binary_folder, find_binary, load_binary),
+        Form("python", python_folder, find_python, load_python),
+        Form("imagenet16", lambda _spec: "ImageNet16 with val_data", find_imagenet16, load_imagenet16),
+        Form("digits", lambda _spec: "the digits that scikit-learn ships", find_digits, load_digits),
+        Form("parquet", lambda _spec: "test.parquet or train.parquet", find_parquet, load_parquet),
+    )
+}
+"""Name to row."""
+
+
+def load_images(
+    name: str, *, form: str | None = None, path: Path | None = None, split: Split = "test", verify: bool = True
+) -> ImageSet:
+    """Load a full split of a dataset.
+
+    Args:
+        name: a dataset of `DATASETS`.
+        form: a form of `FORMS`; None takes the first of the dataset's forms that is found.
+        path: a file, the folder that holds the images, or a folder above it (directly, or in a folder named as the
+            dataset); None searches the data folder (`ROBUST201_DATA`).
+        split: which split.
+        verify: compare published checksums, sizes and image counts where the form has them.
+
+    Returns:
+        Images (N, 3, H, W) uint8, C-contiguous; indices are rows of the full split, 0 to N - 1.
+
+    Raises:
+        ConfigError: no such dataset or form, or the dataset has no such form.
+        DatasetError: images are missing, damaged, of the wrong form, or have a label out of range.
+    """
+    spec = dataset(name)
+    chosen = _forms(spec, form)
+    for candidate in chosen:
+        for root in _roots(name, path):
+            found = candidate.find(spec, root, split)
+            if found is not None:
+                return _image_set(spec, candidate.load(spec, found, split, verify=verify))
+    raise _nothing_found(spec, chosen, path, split)
+
+
+def _forms(spec: DatasetSpec, form: str | None) -> list[Form]:
+    if form is None:
+        return [FORMS[row] for row in spec.forms]
+    if form not in spec.forms:
+        raise ConfigError(
+            f"Looking up a form failed for {spec.name}: expected one of {', '.join(spec.forms)}, got {form!r}."
+            f"{closest(form, spec.forms)}"
+        )
+    return [FORMS[form]]
+
+
+def _roots(name: str, path: Path | None) -> tuple[Path, ...]:
+    root = data_folder() if path is None else path
+    return (root, root / name)
+
+
+def _nothing_found(spec: DatasetSpec, forms: list[Form], path: Path | None, split: Split) -> DatasetError:
+    root = data_folder() if path is None else path
+    looked_for = "; or ".join(f"{row.looks_like(spec)} ({row.name})" for row in forms)
+    got = "nothing of that" if root.exists() else "no such file or folder"
+    fetching = f"Run `robust201 fetch {spec.name}`, or " if spec.name in downloads() else ""
+    advice = f"{fetching}{f'set {DATA_VARIABLE}' if path is None else 'correct the path'} to where they lie."
+    return DatasetError(
+        f"Loading the {split} images of {spec.name} failed for {root}: expected {looked_for}, got {got}. "
+        f"{advice[0].upper()}{advice[1:]}"
+    )
+
+
+def _image_set(spec: DatasetSpec, read: LabelledImages) -> ImageSet:
+    images = np.ascontiguousarray(read.images)
+    indices = np.arange(len(read.labels), dtype=np.int64)
+    return ImageSet(
+        dataset=spec.name,
+        images=images,
+        labels=read.labels,
+        indices=indices,
+        n_classes=spec.n_classes,
+        normalisation=spec.normalisation,
+        sha256=image_hash(images, read.labels, indices),
+    )
+
+
+def select(images: ImageSet, *, count: int, seed: int) -> ImageSet:
+    """Choose a class-stratified subset, the same for equal arguments on every platform.
+
+    Class counts differ by at most one, except where a class has no more images to give. A larger count with the same
+    seed contains the smaller one's images.
+
+    Args:
+        images: what to choose from.
+        count: number of images, 1 to `len(images)`.
+        seed: decides the images of each class and which classes give one image more.
+
+    Returns:
+        The chosen images with their indices ascending.
+
+    Raises:
+        DatasetError: `count` is below 1 or above the number of images.
+    """
+    if not 1 <= count <= len(images):
+        raise DatasetError(
+            f"Selecting images failed for {images.dataset}: expected a count from 1 to {len(images):,}, got {count:,}. "
+            "Correct `images.count`."
+        )
+    class_order = _shuffled(seed, images.n_classes, "image selection", "classes")
+    # An image's turn is its place in its own class, then its class's place: the first `count` turns are stratified.
+    rank = np.empty(len(images), np.int64)
+    for place, label in enumerate(class_order):
+        members = np.flatnonzero(images.labels == label)
+        members = members[_shuffled(seed, len(members), "image selection", int(label))]
+        rank[members] = np.arange(len(members)) * images.n_classes + place
+    chosen = np.sort(np.argsort(rank, kind="stable")[:count])
+    parts = (images.images[chosen], images.labels[chosen], images.indices[chosen])
+    return replace(images, images=parts[0], labels=parts[1], indices=parts[2], sha256=image_hash(*parts))
+
+
+def _shuffled(seed: int, count: int, *names: str | int) -> NDArray[np.int64]:
+    # Raw draws, not `permutation`: NumPy promises the stream of a bit generator, not that of a distribution.
+    draws = generator(seed, *names).bit_generator.random_raw(count)
+    return np.argsort(draws, kind="stable")

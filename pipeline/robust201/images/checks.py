@@ -1,0 +1,100 @@
+"""What every loader returns, and the checks that loaders share."""
+
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.errors import DatasetError
+from robust201.images.downloads.registry import SUMS_FILE, Checksum
+from robust201.images.specs import DatasetSpec
+
+Split = Literal["test", "train"]
+
+
+class LabelledImages(NamedTuple):
+    """What a loader reads: images (N, 3, H, W) uint8 and labels (N,) int64, in the order of the files."""
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+
+
+def split_size(spec: DatasetSpec, split: Split) -> int:
+    """Count the images of a full split."""
+    return spec.n_test if split == "test" else spec.n_train
+
+
+def read_verified(path: Path, checksum: Checksum | None) -> bytes:
+    """Read a whole file and compare it with its published checksum.
+
+    Where no digest of the single file is published (CIFAR's binary version), the one that was recorded when its
+    verified archive was unpacked stands in.
+
+    Args:
+        path: the file.
+        checksum: what it must be, or None for no comparison.
+
+    Returns:
+        Its bytes.
+
+    Raises:
+        DatasetError: the file is missing, cannot be read, or is another.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DatasetError(
+            f"Reading images failed for {path}: expected a readable file, got {error.strerror}. "
+            "Check the path, or fetch the dataset again."
+        ) from error
+    if checksum is not None:
+        if checksum.digest is None:
+            checksum = Checksum("sha256", _recorded_sha256(path), checksum.size)
+        hasher = checksum.hasher()
+        hasher.update(content)
+        checksum.require(path, len(content), hasher.hexdigest())
+    return content
+
+
+def _recorded_sha256(path: Path) -> str | None:
+    sums = path.parent / SUMS_FILE
+    if not sums.is_file():
+        return None
+    lines = (line.split(maxsplit=1) for line in sums.read_text(encoding="utf-8").splitlines())
+    return {fields[1]: fields[0] for fields in lines if len(fields) == 2}.get(path.name)
+
+
+def check_count(path: Path, count: int, spec: DatasetSpec, split: Split) -> None:
+    """Compare the number of images with that of the full split.
+
+    Raises:
+        DatasetError: there are more or fewer.
+    """
+    expected = split_size(spec, split)
+    if count != expected:
+        raise DatasetError(
+            f"Verifying failed for {path}: expected the {expected:,} {split} images of {spec.name}, got {count:,}. "
+            "The files are incomplete or another dataset's; fetch them again."
+        )
+
+
+def check_labels(path: Path, labels: NDArray[np.integer], n_classes: int, *, first: int = 0) -> None:
+    """Check that every label names a class.
+
+    Args:
+        path: file the labels come from.
+        labels: (N,) integers as the file holds them.
+        n_classes: number of classes.
+        first: the lowest label.
+
+    Raises:
+        DatasetError: a label is out of range; the first such row is named.
+    """
+    wrong = np.flatnonzero((labels < first) | (labels >= first + n_classes))
+    if len(wrong):
+        raise DatasetError(
+            f"Reading labels failed for {path}: expected labels {first} to {first + n_classes - 1}, got "
+            f"{int(labels[wrong[0]])} in row {wrong[0]} ({len(wrong):,} such rows). "
+            "The file is damaged or another dataset's; check the dataset's name."
+        )

@@ -1,0 +1,334 @@
+"""Corrupted images on disk, published or generated: `<folder>/<corruption>.npy`, opened and verified.
+
+Layout (CIFAR-10-C and CIFAR-100-C, Hendrycks and Dietterich, 2019): each file is (5 N, H, W, 3) uint8 with the N images
+at severity 1, then at severity 2, …; `labels.npy` (5 N,) uint8 repeats the test labels five times. A generated folder
+(`images.generated_folder`) bears a manifest, and neither kind is ever opened as the other.
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.errors import DatasetError
+from robust201.core.files import sha256_of
+from robust201.core.records import ImageSet, canonical_json
+from robust201.images.downloads.registry import download
+from robust201.images.generated_folder import (
+    BASE,
+    INDICES,
+    LABELS,
+    SEVERITIES,
+    Frost,
+    Manifest,
+    Recipe,
+    check_recipe,
+    image_digests,
+    is_generated,
+    read_manifest,
+)
+from robust201.images.specs import dataset
+
+_BLOCK_ROWS = 512
+
+
+class CorruptedStore:
+    """Corrupted versions of a selection of test images, read from disk as they are asked for.
+
+    Args:
+        folder: holds the `.npy` files.
+        source: who made them.
+        images: the selection; its rows are the only ones given out.
+        rows: (n,) int64, where in each severity's block the selected images lie.
+        n_rows: images in each severity's block.
+        manifest: how they were generated; None for published ones.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        source: Literal["published", "generated"],
+        images: ImageSet,
+        *,
+        rows: NDArray[np.int64],
+        n_rows: int,
+        manifest: Manifest | None = None,
+    ) -> None:
+        self.folder = folder
+        self.source = source
+        self.dataset = images.dataset
+        self.indices = images.indices
+        self._image_size = images.images.shape[2:]
+        self._rows = rows
+        self._n_rows = n_rows
+        self._manifest = manifest
+        self._files: dict[str, NDArray[np.uint8]] = {}
+        self._digests: dict[str, str] = {}
+
+    def __call__(self, key: str, severity: int, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Read corrupted images (see `images`)."""
+        return self.images(key, severity, indices)
+
+    def images(self, key: str, severity: int, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Read corrupted images.
+
+        Args:
+            key: the corruption.
+            severity: 1 to 5.
+            indices: (n,) int64, rows of the full test split, all of them in the selection.
+
+        Returns:
+            (n, 3, H, W) uint8, C-contiguous.
+
+        Raises:
+            DatasetError: no such file, a file of another shape, a severity out of range or a row not selected.
+        """
+        if severity not in range(1, SEVERITIES + 1):
+            raise DatasetError(
+                f"Reading corrupted images failed for {self._path(key)}: expected a severity from 1 to {SEVERITIES}, "
+                f"got {severity}. Correct the severities of the sweep."
+            )
+        places = np.searchsorted(self.indices, indices)
+        found = np.minimum(places, len(self.indices) - 1)
+        missing = np.flatnonzero(self.indices[found] != indices)
+        if len(missing):
+            raise DatasetError(
+                f"Reading corrupted images failed for {self._path(key)}: expected rows of the selection of "
+                f"{len(self.indices):,} images, got row {int(indices[missing[0]])}. Open the store with these images."
+            )
+        chosen = self._open(key)[int(severity) - 1, self._rows[found]]
+        return np.ascontiguousarray(chosen.transpose(0, 3, 1, 2))
+
+    def digest(self, key: str) -> str:
+        """Hash the selected images of a corruption at all five severities; read once a process.
+
+        Returns:
+            64 hex digits of SHA-256 over the shape, the selected rows of the test split and the pixels.
+
+        Raises:
+            DatasetError: no such file, a file of another shape, or a generated file that has changed since it was made.
+        """
+        if key not in self._digests:
+            array = self._open(key)
+            if self._manifest is not None:
+                self._check_unchanged(key, self._manifest)
+            shape = [SEVERITIES, len(self._rows), *array.shape[2:]]
+            digest = hashlib.sha256(canonical_json(shape).encode())
+            digest.update(self.indices.astype("<i8").tobytes())
+            for block in array:
+                for start in range(0, len(self._rows), _BLOCK_ROWS):
+                    digest.update(block[self._rows[start : start + _BLOCK_ROWS]].tobytes())
+            self._digests[key] = digest.hexdigest()
+        return self._digests[key]
+
+    def identity(self, key: str) -> dict[str, Any]:
+        """Say what decides the pixels of a corruption: the part of a protocol that names them.
+
+        Returns:
+            A JSON value: `source` and `sha256` (see `digest`); generated ones also `generator_version` and `seed`, and
+            `frost` (name and hash) where the corruption is frost.
+        """
+        identity: dict[str, Any] = {"source": self.source, "sha256": self.digest(key)}
+        if self._manifest is not None:
+            recipe = self._manifest.recipe
+            identity |= {"generator_version": recipe.generator_version, "seed": recipe.seed}
+            if key == "frost":
+                identity["frost"] = dict(recipe.frost)
+        return identity
+
+    def verify(self, key: str, *, expected: Mapping[str, Any]) -> None:
+        """Compare a corruption's images with those that were planned; the pixels are read once a process.
+
+        Args:
+            key: the corruption.
+            expected: its `identity` at the time of planning.
+
+        Raises:
+            DatasetError: they are others, or damaged.
+        """
+        got = self.identity(key)
+        if canonical_json(got) == canonical_json(dict(expected)):
+            return
+        name = next(name for name in sorted({*got, *expected}) if got.get(name) != expected.get(name))
+        raise DatasetError(
+            f"Verifying corrupted images failed for {self._path(key)}: expected {name} {expected.get(name)}, got "
+            f"{got.get(name)}. The file has changed or is damaged since planning, or differs between machines; "
+            "restore it and run the same command again."
+        )
+
+    def check(self, key: str) -> None:
+        """Look whether a corruption's file is there and of the right shape, without reading its pixels.
+
+        Raises:
+            DatasetError: it is not.
+        """
+        self._open(key)
+
+    def _check_unchanged(self, key: str, manifest: Manifest) -> None:
+        path = self._path(key)
+        expected = manifest.files.get(path.name, {}).get("sha256", "a finished file")
+        got = sha256_of(path)
+        if got != expected:
+            raise DatasetError(
+                f"Verifying corrupted images failed for {path}: expected sha256 {expected}, got {got}. The file is "
+                "damaged or not whole; delete it, and the next run or `robust201 corrupt` makes it again."
+            )
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}.npy"
+
+    def _open(self, key: str) -> NDArray[np.uint8]:
+        """Map a file: (5, N, H, W, 3) uint8."""
+        if key not in self._files:
+            array = _map_npy(self._path(key), (SEVERITIES * self._n_rows, *self._image_size, 3), self.source)
+            self._files[key] = array.reshape(SEVERITIES, self._n_rows, *array.shape[1:])
+        return self._files[key]
+
+
+def open_published(
+    folder: Path,
+    images: ImageSet,
+    *,
+    n_images: int,
+    verify: Literal["shape", "full"] = "shape",
+    keys: Sequence[str] | None = None,
+) -> CorruptedStore:
+    """Open published corrupted images.
+
+    Args:
+        folder: holds the `.npy` files, or the folder of the published archive that does.
+        images: the selected test images, clean.
+        n_images: images in the full test split.
+        verify: ``"full"`` also compares each file's MD5 with the published one.
+        keys: corruptions to look at now; None for all that lie there.
+
+    Returns:
+        A store of the selection.
+
+    Raises:
+        DatasetError: the dataset has no published corruptions, the folder holds generated ones, or a file is missing,
+            of another shape, of other labels, or has another MD5.
+    """
+    archive = dataset(images.dataset).corruptions
+    if archive is None:
+        raise DatasetError(
+            f"Opening published corruptions failed for {images.dataset}: expected a dataset that has them, got none "
+            "published for this one. Set `source: generated`."
+        )
+    entry = download(archive)
+    if not (folder / LABELS).exists() and (folder / entry.folder / LABELS).exists():
+        folder = folder / entry.folder
+    if is_generated(folder):
+        raise DatasetError(
+            f"Opening published corruptions failed for {folder}: expected the files of {archive}, got images that "
+            "robust201 generated. Set `source: generated`, or name the folder of the published files."
+        )
+    _check_labels(folder, images, images.indices, n_images, "published")
+    store = CorruptedStore(folder, "published", images, rows=images.indices, n_rows=n_images)
+    names = [f"{key}.npy" for key in keys] if keys is not None else [n for n in entry.members if (folder / n).exists()]
+    for name in names:
+        if name != LABELS:
+            store.check(name.removesuffix(".npy"))
+        if verify == "full":
+            _check_md5(folder / name, entry.members[name].digest or "")
+    return store
+
+
+def open_generated(
+    folder: Path, images: ImageSet, *, seed: int, frost: Frost, generator_version: int | None = None
+) -> CorruptedStore:
+    """Open generated corrupted images, made from these images or from a set that they are part of.
+
+    Args:
+        folder: holds the `.npy` files and their manifest.
+        images: the selected test images, clean.
+        seed: what they must have been generated with.
+        frost: likewise.
+        generator_version: likewise; None takes any.
+
+    Returns:
+        A store of the selection.
+
+    Raises:
+        DatasetError: there is no manifest, or the images were made from other images or with other settings.
+        FormatVersionError: another version wrote the folder.
+    """
+    manifest = read_manifest(folder)
+    version = manifest.recipe.generator_version if generator_version is None else generator_version
+    check_recipe(folder, manifest, Recipe.of(version, seed, frost))
+    if manifest.dataset != images.dataset:
+        raise DatasetError(
+            f"Opening generated corruptions failed for {folder}: expected images of {images.dataset}, got images of "
+            f"{manifest.dataset}. Name another folder."
+        )
+    rows = _find_rows(folder, images, manifest.n_images)
+    _check_labels(folder, images, rows, manifest.n_images, "generated")
+    return CorruptedStore(folder, "generated", images, rows=rows, n_rows=manifest.n_images, manifest=manifest)
+
+
+def _find_rows(folder: Path, images: ImageSet, n_images: int) -> NDArray[np.int64]:
+    """Find the selected images among those that were corrupted, by index and by content."""
+    held: NDArray[np.int64] = _load_npy(folder / INDICES, (n_images,), "int64", "generated")
+    base = _load_npy(folder / BASE, (n_images, 32), "uint8", "generated")
+    rows = np.minimum(np.searchsorted(held, images.indices), n_images - 1)
+    same = (held[rows] == images.indices) & (base[rows] == image_digests(images.images)).all(axis=1)
+    if not same.all():
+        raise DatasetError(
+            f"Opening generated corruptions failed for {folder}: expected corruptions of all {len(images):,} selected "
+            f"images of {images.dataset}, got none of row {int(images.indices[~same][0])} as it is now "
+            f"({int((~same).sum()):,} such rows). They were made from other images; generate in another folder, or "
+            "delete this one."
+        )
+    return rows
+
+
+def _check_labels(folder: Path, images: ImageSet, rows: NDArray[np.int64], n_rows: int, source: str) -> None:
+    path = folder / LABELS
+    labels = _load_npy(path, (SEVERITIES * n_rows,), "uint8", source).reshape(SEVERITIES, n_rows)[:, rows]
+    wrong = np.argwhere(labels != images.labels)
+    if len(wrong):
+        severity, position = wrong[0]
+        raise DatasetError(
+            f"Opening {source} corruptions failed for {path}: expected the test labels five times over, got label "
+            f"{labels[severity, position]} instead of {images.labels[position]} for row {images.indices[position]} at "
+            f"severity {severity + 1}. The files belong to other images, or to the same images in another order."
+        )
+
+
+def _load_npy(path: Path, shape: tuple[int, ...], dtype: str, source: str) -> NDArray[Any]:
+    return np.array(_map_npy(path, shape, source, dtype))
+
+
+def _map_npy(path: Path, shape: tuple[int, ...], source: str, dtype: str = "uint8") -> NDArray[Any]:
+    remedy = "Fetch the files again" if source == "published" else "Generate the images anew in another folder"
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except FileNotFoundError as error:
+        raise DatasetError(
+            f"Opening {source} corruptions failed for {path}: expected an array of shape {shape}, got no such file. "
+            f"{remedy}, or leave the key out."
+        ) from error
+    except (OSError, ValueError, EOFError) as error:
+        raise DatasetError(
+            f"Opening {source} corruptions failed for {path}: expected an array of shape {shape}, got a file that is "
+            f"no whole .npy array ({error}). {remedy}."
+        ) from error
+    if array.shape != shape or array.dtype != np.dtype(dtype):
+        raise DatasetError(
+            f"Opening {source} corruptions failed for {path}: expected {dtype} {shape}, got {array.dtype} "
+            f"{array.shape}. {remedy}, or check the dataset's name."
+        )
+    return array
+
+
+def _check_md5(path: Path, expected: str) -> None:
+    with path.open("rb") as stream:
+        got = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
+    if got != expected:
+        raise DatasetError(
+            f"Verifying published corruptions failed for {path}: expected md5 {expected}, got {got}. "
+            "The file is damaged or another; fetch it again."
+        )

@@ -1,0 +1,102 @@
+"""Handwritten digits that scikit-learn ships: real images without a download, for the demo and the tests.
+
+`sklearn.datasets.load_digits` holds 1,797 images of 8x8 pixels in 0 to 16 (the test part of Alpaydin and Kaynak, 1998).
+They are upscaled to 3x32x32 and split once and for all into 1,347 training and 450 test images.
+"""
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.errors import DatasetError
+from robust201.core.noise import generator
+from robust201.images.checks import LabelledImages, Split
+from robust201.images.specs import DatasetSpec
+
+_SOURCE_SHA256 = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
+"""Pixels (1797, 8, 8) uint8 and then labels (1797,) uint8 of scikit-learn's copy."""
+
+_SPLIT_SEED = 201
+
+
+def find_digits(spec: DatasetSpec, root: Path, split: Split) -> Path:
+    """Find the digits: they come with scikit-learn, so whatever the folder holds, they are there."""
+    return root
+
+
+def upscale(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Upscale digits fourfold, bilinearly, in whole numbers: the same bytes on every machine.
+
+    Args:
+        images: (N, 8, 8) uint8 in 0 to 16.
+
+    Returns:
+        (N, 3, 32, 32) uint8 in 0 to 255: pixel centres aligned, edges repeated, rounded half up, three equal channels.
+    """
+    # Target centre t lies at (t + 1/2) / 4 - 1/2 source pixels: an odd number of eighths between two neighbours.
+    eighths = 2 * np.arange(32) + 1 - 4
+    left, share = np.divmod(eighths, 8)
+    weights = np.zeros((32, 8), np.int64)
+    np.add.at(weights, (np.arange(32), np.clip(left, 0, 7)), 8 - share)
+    np.add.at(weights, (np.arange(32), np.clip(left + 1, 0, 7)), share)
+    sums = weights @ images.astype(np.int64) @ weights.T  # 0 to 16 * 64
+    pixels = ((sums * 255 + 512) // 1024).astype(np.uint8)
+    return np.ascontiguousarray(np.repeat(pixels[:, None], 3, axis=1))
+
+
+def choose_test_rows(labels: NDArray[np.int64], n_test: int) -> NDArray[np.int64]:
+    """Choose the fixed test split: stratified, a quarter of each class, by a seed that never changes.
+
+    Args:
+        labels: (N,) int64 of all images.
+        n_test: size of the test split.
+
+    Returns:
+        (n_test,) int64, ascending rows of the source.
+    """
+    classes, counts = np.unique(labels, return_counts=True)
+    quotas = counts * n_test / len(labels)
+    chosen = np.floor(quotas).astype(np.int64)
+    # Largest remainders get the images that rounding down left over; ties go to the lower class.
+    order = np.argsort(chosen - quotas, kind="stable")
+    chosen[order[: n_test - chosen.sum()]] += 1
+    rows = []
+    for label, count in zip(classes, chosen, strict=True):
+        members = np.flatnonzero(labels == label)
+        draws = generator(_SPLIT_SEED, "digits", "split", int(label)).bit_generator.random_raw(len(members))
+        rows.append(members[np.argsort(draws, kind="stable")[:count]])
+    return np.sort(np.concatenate(rows))
+
+
+def load_digits(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
+    """Load a split of the digits.
+
+    Args:
+        spec: row of the table of datasets.
+        path: not used; the images are part of scikit-learn.
+        split: which of the two fixed splits.
+        verify: compare the source with the hash of the copy this was written for.
+
+    Returns:
+        Images (N, 3, 32, 32) uint8 and labels (N,) int64, in the order of the source.
+
+    Raises:
+        DatasetError: the installed scikit-learn ships other digits.
+    """
+    from sklearn import datasets as sklearn_datasets
+
+    source = sklearn_datasets.load_digits()
+    pixels = source.images.astype(np.uint8)
+    labels = source.target.astype(np.int64)
+    digest = hashlib.sha256(pixels.tobytes() + labels.astype(np.uint8).tobytes()).hexdigest()
+    if verify and digest != _SOURCE_SHA256:
+        raise DatasetError(
+            f"Verifying failed for the digits of scikit-learn: expected SHA-256 {_SOURCE_SHA256}, got {digest}. "
+            "Install scikit-learn again."
+        )
+    in_test = np.zeros(len(labels), np.bool_)
+    in_test[choose_test_rows(labels, spec.n_test)] = True
+    chosen = in_test if split == "test" else ~in_test
+    return LabelledImages(upscale(pixels[chosen]), labels[chosen])

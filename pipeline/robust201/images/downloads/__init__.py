@@ -1,0 +1,1 @@
+"""Files of data from elsewhere: a registry of names and checksums, resumed downloads, unpacking."""

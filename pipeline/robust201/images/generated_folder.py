@@ -1,0 +1,255 @@
+"""The form of a folder of generated corrupted images: what its manifest says and how its files are written.
+
+The `.npy` files are laid out as the published ones are. Beside them lie `manifest.json` (made from what, how, and each
+file's hash), `indices.npy` ((N,) int64, the rows of the test split that were corrupted) and `base.npy` ((N, 32) uint8,
+SHA-256 of each clean image), which a published folder never has.
+"""
+
+import hashlib
+import json
+import platform
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from io import BytesIO
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import PIL
+import scipy
+from numpy.typing import NDArray
+from PIL import features
+
+from robust201.core.errors import DatasetError, FormatVersionError
+from robust201.core.files import atomic_write, write_text
+from robust201.core.records import ImageSet
+
+MANIFEST = "manifest.json"
+INDICES = "indices.npy"
+BASE = "base.npy"
+LABELS = "labels.npy"
+FORMAT = 1
+SEVERITIES = 5
+
+_MARKS = (MANIFEST, INDICES, BASE)
+
+
+class Frost(Protocol):
+    """What a manifest says of frost textures (`tasks.corruptions.generator.FrostTextures`)."""
+
+    @property
+    def name(self) -> str:
+        """``"imagecorruptions"`` or ``"synthetic"``."""
+        ...
+
+    @property
+    def sha256(self) -> str:
+        """Hash of the textures' pixels."""
+        ...
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything beside the clean images that decides generated pixels.
+
+    Attributes:
+        generator_version: version of the generator's semantics.
+        seed: of the draws.
+        frost: name and hash of the frost textures.
+    """
+
+    generator_version: int
+    seed: int
+    frost: Mapping[str, str]
+
+    @classmethod
+    def of(cls, generator_version: int, seed: int, frost: Frost) -> "Recipe":
+        """Describe the frost by name and hash."""
+        return cls(generator_version, seed, {"name": frost.name, "sha256": frost.sha256})
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Contents of `manifest.json`.
+
+    Attributes:
+        dataset: name of the dataset.
+        n_images: images a severity.
+        images_sha256: `ImageSet.sha256` of the clean images.
+        recipe: what else decided the pixels.
+        files: file name to its `sha256` and, for corrupted images, the `libraries` that made it.
+    """
+
+    dataset: str
+    n_images: int
+    images_sha256: str
+    recipe: Recipe
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        """Write the manifest, atomically."""
+        payload = {"format": FORMAT, "source": "generated", **asdict(self)}
+        write_text(folder / MANIFEST, json.dumps(payload, indent=1, sort_keys=True) + "\n")
+
+    def with_file(self, name: str, sha256: str, **facts: Any) -> "Manifest":
+        """Add a file, or replace what is said of it."""
+        return replace(self, files={**self.files, name: {"sha256": sha256, **facts}})
+
+
+def is_generated(folder: Path) -> bool:
+    """Tell whether a folder bears any mark of generated images, a damaged one included."""
+    return any((folder / name).exists() for name in _MARKS)
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read what a folder of generated images says of itself.
+
+    Raises:
+        DatasetError: there is no manifest, or it is damaged.
+        FormatVersionError: another version wrote it.
+    """
+    path = folder / MANIFEST
+    try:
+        payload = json.loads(path.read_text(encoding="utf-8"))
+        version = payload.pop("format")
+        if version != FORMAT:
+            raise FormatVersionError(
+                f"Opening generated corruptions failed for {path}: expected format {FORMAT}, got {version}. "
+                "Open the folder with the version of robust201 that wrote it, or generate anew in another folder."
+            )
+        payload.pop("source")
+        return Manifest(**{**payload, "recipe": Recipe(**payload["recipe"])})
+    except FileNotFoundError as error:
+        raise DatasetError(
+            f"Opening generated corruptions failed for {path}: expected the manifest of generated images, got no such "
+            "file. Run `robust201 corrupt`; if these are published files, set `source: published`."
+        ) from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DatasetError(
+            f"Opening generated corruptions failed for {path}: expected a manifest, got {error}. "
+            "The file is damaged; generate anew in another folder."
+        ) from error
+
+
+def image_digests(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Hash each image by itself, so that a selection can be found again in a larger set.
+
+    Args:
+        images: (N, 3, H, W) uint8.
+
+    Returns:
+        (N, 32) uint8, SHA-256 of each image's pixels.
+    """
+    digests = [hashlib.sha256(image.tobytes()).digest() for image in images]
+    return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
+
+
+def refuse_published(folder: Path) -> None:
+    """Keep generated images out of a folder of published ones.
+
+    Raises:
+        DatasetError: there are arrays in the folder, and no mark of generated ones.
+    """
+    if not is_generated(folder) and any(folder.glob("*.npy")):
+        raise DatasetError(
+            f"Generating corruptions failed for {folder}: expected an empty folder, got .npy files without a manifest, "
+            "as published ones are. Choose another folder."
+        )
+
+
+def begin_folder(folder: Path, images: ImageSet, recipe: Recipe) -> Manifest:
+    """Write what generated images are made from, before any of them; an equal folder is taken up as it is.
+
+    Returns:
+        The manifest so far.
+
+    Raises:
+        DatasetError: the folder holds images of another selection or recipe.
+    """
+    if (folder / MANIFEST).exists():
+        manifest = read_manifest(folder)
+        check_recipe(folder, manifest, recipe)
+        if (manifest.dataset, manifest.images_sha256) != (images.dataset, images.sha256):
+            raise DatasetError(
+                f"Generating corruptions failed for {folder}: expected an empty folder or the same images, "
+                f"got one of {manifest.n_images:,} images of {manifest.dataset} ({manifest.images_sha256[:16]}, not "
+                f"{images.sha256[:16]}). Choose another folder, or delete this one."
+            )
+        return manifest
+    manifest = Manifest(images.dataset, len(images), images.sha256, recipe)
+    labels = np.tile(images.labels.astype(np.uint8), SEVERITIES)
+    for name, array in ((LABELS, labels), (INDICES, images.indices), (BASE, image_digests(images.images))):
+        content = npy_bytes(array)
+        with atomic_write(folder / name) as stream:
+            stream.write(content)
+        manifest = manifest.with_file(name, hashlib.sha256(content).hexdigest())
+    manifest.write(folder)
+    return manifest
+
+
+def check_recipe(folder: Path, manifest: Manifest, recipe: Recipe) -> None:
+    """Compare what made a folder with what was asked for.
+
+    Raises:
+        DatasetError: they differ; the first difference is named.
+    """
+    found, wanted = asdict(manifest.recipe), asdict(recipe)
+    for name, value in wanted.items():
+        if found[name] != value:
+            raise DatasetError(
+                f"Opening generated corruptions failed for {folder}: expected {name} {_show(value)}, got "
+                f"{_show(found[name])}. Choose another folder, or delete this one to generate anew."
+            )
+
+
+def _show(value: object) -> str:
+    return f"{value['name']!r} ({value['sha256'][:16]})" if isinstance(value, Mapping) else str(value)
+
+
+def write_corruption(folder: Path, name: str, shape: tuple[int, int, int, int], blocks: Iterable[Any]) -> str:
+    """Write the images of one corruption, block by block; the file appears when it is whole.
+
+    Args:
+        folder: where it goes.
+        name: file name, such as ``"fog.npy"``.
+        shape: (5 N, H, W, 3).
+        blocks: consecutive rows, (n, H, W, 3) uint8 each.
+
+    Returns:
+        SHA-256 of the file.
+    """
+    digest = hashlib.sha256()
+    for left_over in folder.glob(f".{name}.*.tmp"):
+        left_over.unlink(missing_ok=True)
+    with atomic_write(folder / name) as stream:
+        for content in npy_stream(shape, blocks):
+            digest.update(content)
+            stream.write(content)
+    return digest.hexdigest()
+
+
+def npy_bytes(array: NDArray[Any]) -> bytes:
+    """The bytes that `numpy.save` writes for an array."""
+    stream = BytesIO()
+    np.save(stream, array, allow_pickle=False)
+    return stream.getvalue()
+
+
+def npy_stream(shape: tuple[int, ...], blocks: Iterable[NDArray[np.uint8]]) -> Iterator[bytes]:
+    """The bytes that `numpy.save` writes for a uint8 array, from consecutive blocks of its rows."""
+    stream = BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"descr": "|u1", "fortran_order": False, "shape": shape})
+    yield stream.getvalue()
+    for block in blocks:
+        yield block.tobytes()
+
+
+def library_versions() -> dict[str, str]:
+    """Versions of the libraries that generated pixels may depend on."""
+    return {
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "pillow": PIL.__version__,
+        "libjpeg": features.version("jpg") or "",
+    }

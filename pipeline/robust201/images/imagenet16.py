@@ -1,0 +1,66 @@
+"""ImageNet16-120: the first 120 classes of ImageNet at 16x16 pixels (Chrabaszcz et al., 2017; NAS-Bench-201).
+
+The published pickles hold {data: (N, 768) uint8, channel first; labels: list of 1 to 1000}. NAS-Bench-201 keeps labels
+1 to 120 in the order of the files and counts classes from 0 (AutoDL-Projects, DownsampledImageNet.py): 151,700 training
+images from ten batches, 6,000 test images from `val_data`.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from robust201.core.errors import DatasetError
+from robust201.images.checks import LabelledImages, Split, check_count, check_labels
+from robust201.images.downloads import registry
+from robust201.images.pickled import read_batch
+from robust201.images.specs import DatasetSpec
+
+_N_FILE_CLASSES = 1000
+
+_FILES: dict[Split, tuple[str, ...]] = {
+    "test": ("val_data",),
+    "train": tuple(f"train_data_batch_{number}" for number in range(1, 11)),
+}
+
+
+def find_imagenet16(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
+    """Find the folder of the pickles: `root` itself or `ImageNet16` below it."""
+    for folder in (root / registry.download(spec.name).folder, root):
+        if (folder / _FILES[split][0]).is_file():
+            return folder
+    return None
+
+
+def load_imagenet16(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
+    """Load a split of ImageNet16 and keep its first 120 classes.
+
+    Args:
+        spec: row of the table of datasets.
+        path: folder of the pickles.
+        split: ``"test"`` reads `val_data`, ``"train"`` the ten batches.
+        verify: compare the published MD5 of every file and the number of images.
+
+    Returns:
+        Images (N, 3, 16, 16) uint8 and labels (N,) int64 in 0 to 119, in the order of the files.
+
+    Raises:
+        DatasetError: a file is missing, damaged, another, or holds a label outside 1 to 1000.
+    """
+    members = registry.download(spec.name).members
+    images, labels = [], []
+    for name in _FILES[split]:
+        file = path / name
+        batch = read_batch(file, members[name] if verify else None, "labels", spec.image_size)
+        check_labels(file, batch.labels, _N_FILE_CLASSES, first=1)
+        kept = batch.labels <= spec.n_classes
+        images.append(batch.images[kept])
+        labels.append(batch.labels[kept] - 1)
+    joined = LabelledImages(np.concatenate(images), np.concatenate(labels))
+    if verify:
+        check_count(path, len(joined.labels), spec, split)
+    if not len(joined.labels):
+        raise DatasetError(
+            f"Reading images failed for {path}: expected images with labels 1 to {spec.n_classes}, got none. "
+            "Fetch the files again."
+        )
+    return joined

@@ -1,0 +1,58 @@
+"""The selected images of a sweep as plain arrays: what workers read, whatever form the driver found the dataset in.
+
+So a worker opens no pickle and decodes no JPEG, and every machine sees the same bytes.
+"""
+
+from pathlib import Path
+
+import numpy as np
+
+from robust201.core.errors import DatasetError
+from robust201.core.files import atomic_write
+from robust201.core.records import ImageSet, image_hash
+from robust201.images.specs import dataset as dataset_spec
+
+_ARRAYS = ("images", "labels", "indices")
+
+
+def write_snapshot(folder: Path, images: ImageSet) -> None:
+    """Keep images as `.npy` files, in place of any that are there.
+
+    Args:
+        folder: one for each content, such as ``digits-<hash>``; made if absent.
+        images: what to keep.
+
+    Raises:
+        StorageFullError: no space is left on the device.
+    """
+    for name in _ARRAYS:
+        with atomic_write(folder / f"{name}.npy") as stream:
+            np.save(stream, getattr(images, name), allow_pickle=False)
+
+
+def read_snapshot(folder: Path, dataset: str, sha256: str) -> ImageSet:
+    """Read kept images, and compare them with what was planned.
+
+    Args:
+        folder: where `write_snapshot` put them.
+        dataset: name of the dataset.
+        sha256: hash that they must have.
+
+    Raises:
+        DatasetError: a file is missing or damaged.
+    """
+    try:
+        images, labels, indices = (np.load(folder / f"{name}.npy", allow_pickle=False) for name in _ARRAYS)
+    except (OSError, ValueError, EOFError) as error:
+        raise DatasetError(
+            f"Reading the images of {dataset} failed for {folder}: expected three .npy files, got {error}. "
+            "Is the results folder the same on every machine? Run the same command again, which replaces it."
+        ) from error
+    got = image_hash(images, labels, indices)
+    if got != sha256:
+        raise DatasetError(
+            f"Reading the images of {dataset} failed for {folder}: expected the planned selection {sha256[:16]}, got "
+            f"{got[:16]}. Run the same command again, which replaces it."
+        )
+    spec = dataset_spec(dataset)
+    return ImageSet(dataset, images, labels, indices, spec.n_classes, spec.normalisation, got)

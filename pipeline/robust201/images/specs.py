@@ -1,0 +1,153 @@
+"""The table of datasets: what a network trained on one needs to know, and in which forms its images are read."""
+
+from dataclasses import dataclass
+
+from robust201.core.errors import ConfigError, closest
+from robust201.core.records import Normalisation
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetSpec:
+    """One row of the table of datasets.
+
+    Attributes:
+        name: the name in sweeps and exported files, such as ``"ImageNet16-120"``.
+        n_classes: number of classes.
+        image_size: height and width in pixels.
+        n_train: images in the full training split.
+        n_test: images in the full test split.
+        class_names: one name a class, in the order of the labels.
+        normalisation: per-channel mean and standard deviation of pixels in [0, 1].
+        crop_padding: pixels of zero padding before the random crop of training.
+        horizontal_flip: whether training mirrors images at random.
+        licence: terms under which the images may be used.
+        citation: where they come from.
+        forms: names of the forms (see `images.FORMS`) they are read in, tried in this order.
+        corruptions: name of the published corrupted test split in the registry of downloads, or None.
+    """
+
+    name: str
+    n_classes: int
+    image_size: int
+    n_train: int
+    n_test: int
+    class_names: tuple[str, ...]
+    normalisation: Normalisation
+    crop_padding: int
+    horizontal_flip: bool
+    licence: str
+    citation: str
+    forms: tuple[str, ...]
+    corruptions: str | None = None
+
+
+def _pixels(mean: tuple[float, float, float], std: tuple[float, float, float]) -> Normalisation:
+    """Turn a normalisation in units of 1/255 into one in units of the pixel range [0, 1]."""
+    return Normalisation(
+        (mean[0] / 255, mean[1] / 255, mean[2] / 255),
+        (std[0] / 255, std[1] / 255, std[2] / 255),
+    )
+
+
+_CIFAR10_CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+_CIFAR100_CLASSES = """
+    apple aquarium_fish baby bear beaver bed bee beetle bicycle bottle bowl boy bridge bus butterfly camel can castle
+    caterpillar cattle chair chimpanzee clock cloud cockroach couch crab crocodile cup dinosaur dolphin elephant
+    flatfish forest fox girl hamster house kangaroo keyboard lamp lawn_mower leopard lion lizard lobster man maple_tree
+    motorcycle mountain mouse mushroom oak_tree orange orchid otter palm_tree pear pickup_truck pine_tree plain plate
+    poppy porcupine possum rabbit raccoon ray road rocket rose sea seal shark shrew skunk skyscraper snail snake spider
+    squirrel streetcar sunflower sweet_pepper table tank telephone television tiger tractor train trout tulip turtle
+    wardrobe whale willow_tree wolf woman worm
+"""  # the fine labels, alphabetical as in `fine_label_names.txt` of the official archive
+
+_CIFAR_CITATION = "A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
+_CIFAR_LICENCE = "none stated; the authors ask to be cited"
+
+_ROWS = (
+    # Normalisations (in units of 1/255) and crops of the first three: the training code of NAS-Bench-201
+    # (AutoDL-Projects, get_dataset_with_transform.py).
+    DatasetSpec(
+        name="cifar10",
+        n_classes=10,
+        image_size=32,
+        n_train=50_000,
+        n_test=10_000,
+        class_names=_CIFAR10_CLASSES,
+        normalisation=_pixels((125.3, 123.0, 113.9), (63.0, 62.1, 66.7)),
+        crop_padding=4,
+        horizontal_flip=True,
+        licence=_CIFAR_LICENCE,
+        citation=_CIFAR_CITATION,
+        forms=("binary", "python", "parquet"),
+        corruptions="CIFAR-10-C",
+    ),
+    DatasetSpec(
+        name="cifar100",
+        n_classes=100,
+        image_size=32,
+        n_train=50_000,
+        n_test=10_000,
+        class_names=tuple(_CIFAR100_CLASSES.split()),
+        normalisation=_pixels((129.3, 124.1, 112.4), (68.2, 65.4, 70.4)),
+        crop_padding=4,
+        horizontal_flip=True,
+        licence=_CIFAR_LICENCE,
+        citation=_CIFAR_CITATION,
+        forms=("binary", "python", "parquet"),
+        corruptions="CIFAR-100-C",
+    ),
+    DatasetSpec(
+        name="ImageNet16-120",
+        n_classes=120,
+        image_size=16,
+        n_train=151_700,
+        n_test=6_000,
+        # Chrabaszcz et al. number the classes their own way, not by WordNet id, and publish no names with the files.
+        class_names=tuple(f"ImageNet16 label {label}" for label in range(1, 121)),
+        normalisation=_pixels((122.68, 116.66, 104.01), (63.22, 61.26, 65.09)),
+        crop_padding=2,
+        horizontal_flip=True,
+        licence="ImageNet terms of access: non-commercial research and education",
+        citation="P. Chrabaszcz, I. Loshchilov, F. Hutter, A Downsampled Variant of ImageNet, 2017; "
+        "first 120 classes: X. Dong, Y. Yang, NAS-Bench-201, ICLR 2020",
+        forms=("imagenet16", "parquet"),
+    ),
+    DatasetSpec(
+        name="digits",
+        n_classes=10,
+        image_size=32,
+        n_train=1_347,
+        n_test=450,
+        class_names=tuple("0123456789"),
+        # Mean and standard deviation of the 1,347 upscaled training images.
+        normalisation=Normalisation((0.3059, 0.3059, 0.3059), (0.3241, 0.3241, 0.3241)),
+        crop_padding=2,
+        horizontal_flip=False,
+        licence="CC BY 4.0",
+        citation="E. Alpaydin, C. Kaynak, Optical Recognition of Handwritten Digits, UCI Machine Learning Repository, "
+        "1998; the 1,797 images that scikit-learn ships",
+        forms=("digits", "parquet"),
+    ),
+)
+
+DATASETS: dict[str, DatasetSpec] = {row.name: row for row in _ROWS}
+"""Name to row, in the order in which results are listed."""
+
+
+def dataset(name: str) -> DatasetSpec:
+    """Look up a dataset.
+
+    Args:
+        name: its name, such as ``"cifar10"``.
+
+    Returns:
+        Its row of `DATASETS`.
+
+    Raises:
+        ConfigError: no such dataset; the closest is named.
+    """
+    row = DATASETS.get(name)
+    if row is None:
+        raise ConfigError(f"Looking up a dataset failed for {name!r}: no such dataset.{closest(name, DATASETS)}")
+    return row

@@ -1,0 +1,1 @@
+"""How far a sweep is, who works on it, what happened, and what a machine lacks for it."""

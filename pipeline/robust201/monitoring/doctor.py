@@ -1,0 +1,213 @@
+"""What `robust201 doctor` looks at: the installation and what a sweep needs, with a fix beside each finding.
+
+Whatever a package that may be missing is needed for is imported by the function that needs it.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import re
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from robust201.core.errors import RobustError
+from robust201.core.files import show_bytes
+from robust201.monitoring.doctor_machines import Finding, examine_clock, examine_cluster, examine_device, examine_gpus
+
+if TYPE_CHECKING:
+    from robust201.planning.config import SweepConfig
+
+PACKAGES = {
+    **{name: name for name in ("torch", "numpy", "foolbox", "pyautoattack", "ray", "pyarrow", "orjson", "pandas")},
+    **{name: name for name in ("scipy", "pydantic", "safetensors", "matplotlib", "plotly", "psutil", "fsspec")},
+    "scikit-learn": "sklearn",
+    "pillow": "PIL",
+    "pyyaml": "yaml",
+}
+"""The packages that robust201 needs beside those of the command line, each with the module that it brings."""
+
+_REINSTALL = "Install robust201 again with -c constraints.txt."
+
+
+def examine(config: SweepConfig | None, *, address: str | None = None) -> Iterator[Finding]:
+    """Look at this machine, and at what a sweep needs where one is given.
+
+    Args:
+        config: the sweep, or None for the installation alone.
+        address: of a Ray head's dashboard, ``http://HOST:PORT``, or None to look at no cluster.
+
+    Yields:
+        Findings, as they are made.
+    """
+    yield _examine_python()
+    for package, module in PACKAGES.items():
+        yield _examine_package(package, module)
+    yield from _attempt("gpus", lambda: [examine_gpus()])
+    yield from _attempt("cluster", lambda: examine_cluster(config, address))
+    if config is not None:
+        yield from _examine_sweep(config)
+
+
+def _examine_sweep(config: SweepConfig) -> Iterator[Finding]:
+    yield from _attempt("device", lambda: [examine_device(config)])
+    yield from _attempt("results", lambda: [_examine_results(config.results)])
+    yield from _attempt("imported results", lambda: _examine_imported(config))
+    if url := config.shards:
+        yield from _attempt("shards", lambda: [_examine_shards(url)])
+    yield from _attempt("disk", lambda: [_examine_space(config)])
+    yield from _attempt("clock", lambda: [examine_clock(_nearest_folder(config.results))])
+    yield from _attempt("checkpoints", lambda: [_examine_checkpoints(config)])
+    for dataset in config.datasets:
+        yield from _attempt(dataset, partial(_examine_dataset, config, dataset))
+        yield from _attempt(f"{dataset} corruptions", partial(_examine_corruptions, config, dataset))
+
+
+def _attempt(what: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+    """Look at one thing; an error on the way is a finding: what is broken is what doctor is there for."""
+    try:
+        yield from look()
+    except RobustError as error:
+        yield Finding(what, ok=False, detail="not readable", fix=str(error))
+    except ImportError as error:
+        yield Finding(what, ok=False, detail=f"not looked at: {error}", fix=_REINSTALL)
+    except OSError as error:
+        fix = f"Check the path and its permissions; where it is a file of a package: {_REINSTALL}"
+        yield Finding(what, ok=False, detail=f"not looked at: {error}", fix=fix)
+    except Exception as error:  # noqa: BLE001 - packages that do not fit together raise anything
+        yield Finding(what, ok=False, detail=f"not looked at: {type(error).__name__}: {error}", fix=_REINSTALL)
+
+
+def _examine_python() -> Finding:
+    found = ".".join(map(str, sys.version_info[:3]))
+    return Finding("python", sys.version_info >= (3, 11), found, "Install Python 3.11 or later.")
+
+
+def _examine_package(name: str, module: str) -> Finding:
+    try:
+        found = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return Finding(name, ok=False, detail="not installed", fix=_REINSTALL)
+    if importlib.util.find_spec(module) is None:
+        return Finding(name, ok=False, detail=f"{found}, whose module {module} is gone", fix=_REINSTALL)
+    wanted = _minimum_of(name)
+    if _numbers(found) < _numbers(wanted):
+        return Finding(name, ok=False, detail=f"{found}, older than {wanted}", fix=_REINSTALL)
+    return Finding(name, ok=True, detail=found)
+
+
+def _minimum_of(name: str) -> str:
+    """The oldest version of a package that robust201 takes by its own metadata; ``"0"`` where they say nothing."""
+    try:
+        asked = importlib.metadata.requires("robust201") or []
+    except importlib.metadata.PackageNotFoundError:  # a checkout that was never installed
+        asked = []
+    found = (re.match(rf"{name}(?:\[\w+\])?[^;]*?>=([\d.]+)", line) for line in asked)
+    return next((match[1] for match in found if match), "0")
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    match = re.match(r"\d+(?:\.\d+)*", version)
+    return tuple(map(int, match[0].split("."))) if match else ()
+
+
+def _nearest_folder(path: Path) -> Path:
+    """The folder itself or the nearest one above it that exists."""
+    return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.is_dir())
+
+
+def _examine_results(results: Path) -> Finding:
+    folder = _nearest_folder(results)
+    try:
+        with tempfile.NamedTemporaryFile(dir=folder):
+            return Finding("results", ok=True, detail=f"{results} is writable")
+    except OSError as error:
+        return Finding(
+            "results", ok=False, detail=f"{folder}: {error.strerror}", fix="Name another folder by `results`."
+        )
+
+
+def _examine_imported(config: SweepConfig) -> Iterator[Finding]:
+    """Say nothing where there are no imported results."""
+    from robust201.core.records import IMPORTED_FILE
+    from robust201.planning.inputs import check_taking
+
+    check_taking(config)
+    if (config.results / IMPORTED_FILE).is_file():
+        yield Finding("imported results", ok=True, detail="the sweep takes them")
+
+
+def _examine_shards(url: str) -> Finding:
+    """Write an object where the shards shall lie, and delete it again."""
+    from robust201.shards.object_store import ObjectPlace, folder_of  # pyarrow comes with it, and may be missing
+
+    folder = folder_of(url)
+    if folder is not None:
+        return replace(_examine_results(folder), what="shards")
+    place, probe = ObjectPlace(url, lambda _step: None), f"doctor/{secrets.token_hex(8)}.probe"
+    try:
+        place.publish(probe, b"robust201 doctor")
+        place.delete([probe])
+    except RobustError as error:
+        return Finding("shards", ok=False, detail=f"{url}: not writable", fix=str(error))
+    return Finding("shards", ok=True, detail=f"{url} takes and deletes objects")
+
+
+def _examine_space(config: SweepConfig) -> Finding:
+    from robust201.planning.plan import assumed_facts, make_plan
+    from robust201.shards.object_store import folder_of
+
+    place = folder_of(config.shards or "") or config.results
+    needed = int(make_plan(config, assumed_facts(config)).summary()["estimated_shard_bytes"])
+    if config.shards and folder_of(config.shards) is None:
+        needed = 0  # a bucket has no end; the folder holds the plan, the images and logs
+    free = shutil.disk_usage(_nearest_folder(place)).free
+    detail = f"{show_bytes(free)} free, about {show_bytes(needed)} needed"
+    return Finding("disk", free > needed, detail, "Free some space or name another folder by `results`.")
+
+
+def _examine_checkpoints(config: SweepConfig) -> Finding:
+    from robust201.planning.inputs import Inputs
+
+    inputs = Inputs(config)
+    pairs = [(dataset, index) for dataset in config.datasets for index in config.architecture_indices]
+    missing: list[str] = []
+    for dataset, index in pairs:
+        try:
+            inputs.checkpoints.check(inputs.checkpoint(dataset, index))
+        except RobustError as error:
+            missing.append(str(error))
+    detail = f"{len(pairs) - len(missing)} of {len(pairs)} networks in {config.checkpoints.path}"
+    return Finding("checkpoints", not missing, detail, missing[0] if missing else "")
+
+
+def _examine_dataset(config: SweepConfig, name: str) -> Iterator[Finding]:
+    from robust201.images import DATASETS
+    from robust201.planning.inputs import Inputs
+
+    images = Inputs(config).images(name)
+    yield Finding(name, ok=True, detail=f"{len(images)} of {DATASETS[name].n_test} test images")
+
+
+def _examine_corruptions(config: SweepConfig, name: str) -> Iterator[Finding]:
+    """Look at published corruptions; generated ones are made by the run."""
+    from robust201.images import DATASETS
+    from robust201.planning.inputs import Inputs
+
+    section = config.datasets[name].corruptions
+    if section is None or section.source != "published" or section.path is None:
+        return
+    what, published = f"{name} corruptions", DATASETS[name].corruptions
+    if published and not section.path.is_dir():  # said also where the clean images, which opening needs, are missing
+        fix = f"Put the published files there: robust201 fetch {published}"
+        yield Finding(what, ok=False, detail=f"no folder {section.path}", fix=fix)
+        return
+    Inputs(config).open_corruptions(name)
+    yield Finding(what, ok=True, detail=f"published files in {section.path}")

@@ -1,0 +1,175 @@
+"""What the logs of all workers say about one unit, in the order of time (see `runtime.work_log`)."""
+
+import json
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from robust201.core.errors import InputError, closest
+from robust201.core.records import Unit
+from robust201.runtime.work_log import LOGS_FOLDER, label_of
+from robust201.spaces.nasbench201 import cells as nasbench201
+
+_SHOWN_CANDIDATES = 5
+_LABEL = re.compile(r"#?(?P<architecture>[^/\s]+)[/\s]+(?P<dataset>[^/\s]+)[/\s]+(?P<key>[^/\s]+)")
+_UNIT = re.compile(rb'"unit": "([0-9a-f]{32})"')
+
+Line = Mapping[str, Any]
+
+
+def find_unit(name: str, units: Sequence[Unit], results: Path) -> tuple[str, str]:
+    """Find the unit that a user means.
+
+    Args:
+        name: its id or the beginning of it, or its label, such as ``21/cifar10/pgd`` (``#21 cifar10 pgd`` likewise; any
+            index or cell string of the architecture's isomorphism class will do).
+        units: of the plan.
+        results: the results folder, whose logs may name units of earlier plans.
+
+    Returns:
+        Its id and its label.
+
+    Raises:
+        InputError: no unit is meant, or several are; the closest or the candidates are named.
+    """
+    label = _LABEL.fullmatch(name.strip())
+    if label is not None:
+        return _find_by_label(label["architecture"], label["dataset"], label["key"], units)
+    labels = {unit.id: label_of(unit) for unit in units}
+    if re.fullmatch(r"[0-9a-f]{1,32}", name):
+        found = sorted(unit_id for unit_id in labels if unit_id.startswith(name))
+        if not found:
+            labels = dict.fromkeys(_logged_ids(results), "of another plan") | labels
+            found = sorted(unit_id for unit_id in labels if unit_id.startswith(name))
+        if len(found) == 1:
+            return found[0], labels[found[0]]
+        if found:
+            shown = ", ".join(f"{unit_id} ({labels[unit_id]})" for unit_id in found[:_SHOWN_CANDIDATES])
+            more = ", …" if len(found) > _SHOWN_CANDIDATES else ""
+            raise InputError(
+                f"Looking up a unit failed for {name}: expected the beginning of one id, got that of {len(found)}: "
+                f"{shown}{more}. Add some digits."
+            )
+    near = _closest_id(name, labels)
+    raise InputError(
+        f"Looking up a unit failed for {name}: expected the beginning of a unit's id, or ARCHITECTURE/DATASET/KEY such "
+        f"as 21/cifar10/pgd, got another text.{near} Ids are in `robust201 status --json` and in the logs."
+    )
+
+
+def _find_by_label(architecture: str, dataset: str, key: str, units: Sequence[Unit]) -> tuple[str, str]:
+    index = nasbench201.resolve(architecture).isomorph
+    datasets = dict.fromkeys(unit.dataset for unit in units)
+    keys = dict.fromkeys(unit.key for unit in units if unit.dataset == dataset)
+    for unit in units:
+        if (unit.architecture, unit.dataset, unit.key) == (index, dataset, key):
+            return unit.id, label_of(unit)
+    if dataset not in datasets:
+        what, near = f"dataset {dataset!r}", closest(dataset, datasets)
+    elif key not in keys:
+        what, near = f"key {key!r}", closest(key, keys)
+    else:
+        there = sorted({unit.architecture for unit in units})
+        place = min(bisect_left(there, index), len(there) - 1)
+        what, near = f"architecture {index}", f" The closest one is {there[place]}."
+    raise InputError(
+        f"Looking up a unit failed for {architecture}/{dataset}/{key}: expected a unit of this sweep, got {what}, "
+        f"which it does not have.{near}"
+    )
+
+
+def _closest_id(name: str, ids: Iterable[str]) -> str:
+    """Name the id that shares the longest beginning; comparing 290,970 of them in any other way takes a minute."""
+    ordered = sorted(ids)
+    place = bisect_left(ordered, name)
+    around = ordered[max(0, place - 1) : place + 1]
+    shared, best = max(((_count_shared(unit_id, name), unit_id) for unit_id in around), default=(0, ""))
+    return f" Did you mean {best!r}?" if shared else ""
+
+
+def _count_shared(one: str, other: str) -> int:
+    """Length of the longest beginning that two texts share."""
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+
+
+def _logged_ids(results: Path) -> set[str]:
+    found: set[str] = set()
+    for stream in _open_all(results):
+        found.update(match[1].decode() for line in stream if (match := _UNIT.search(line)))
+    return found
+
+
+def log_files(results: Path) -> list[Path]:
+    """All log files of a results folder, in the order in which their workers began."""
+    return sorted((results / LOGS_FOLDER).glob("*.jsonl"))
+
+
+def _open_all(results: Path) -> Iterator[BinaryIO]:
+    """Open one log file after the other; what went since it was listed is left out, for logs may go at any time."""
+    for path in log_files(results):
+        try:
+            stream = path.open("rb")
+        except FileNotFoundError:
+            continue
+        with stream:
+            yield stream
+
+
+def read_logs(results: Path, unit_id: str) -> list[Line]:
+    """Read every line about a unit.
+
+    Args:
+        results: the results folder.
+        unit_id: 32 hex digits.
+
+    Returns:
+        Lines of all workers, by their time; the clocks of hosts may differ.
+    """
+    wanted = f'"unit": "{unit_id}"'.encode()
+    found: list[Line] = []
+    for stream in _open_all(results):
+        found.extend(_parse(line for line in stream if wanted in line))
+    return sorted(found, key=_time_of)
+
+
+def _time_of(line: Line) -> str:
+    return str(line["time"])
+
+
+def _parse(lines: Iterable[bytes]) -> Iterator[Line]:
+    for line in lines:
+        try:
+            parsed = json.loads(line)
+        except ValueError:
+            continue  # a process that was killed, or a disk that was full, in the middle of a line
+        if isinstance(parsed, dict) and {"time", "level", "event", "message"} <= parsed.keys():
+            yield parsed
+
+
+def follow_logs(results: Path, unit_id: str, *, sleep: Callable[[float], object], every: float = 1.0) -> Iterator[Line]:
+    """Read every line about a unit, then those that are added, until the caller stops.
+
+    Args:
+        results: the results folder.
+        unit_id: 32 hex digits.
+        sleep: waits for some seconds.
+        every: seconds between two looks.
+
+    Yields:
+        Lines, each look's by their time.
+    """
+    wanted = f'"unit": "{unit_id}"'.encode()
+    offsets: dict[bytes, int] = {}
+    while True:
+        found: list[Line] = []
+        for stream in _open_all(results):
+            first = stream.readline()  # tells files apart, whatever a rotation calls them
+            stream.seek(offsets.get(first, 0))
+            whole = stream.read().rpartition(b"\n")[0]
+            if whole:
+                offsets[first] = offsets.get(first, 0) + len(whole) + 1
+            found.extend(_parse(line for line in whole.splitlines() if wanted in line))
+        yield from sorted(found, key=_time_of)
+        sleep(every)

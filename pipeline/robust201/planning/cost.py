@@ -1,0 +1,32 @@
+"""How fast a worker is assumed to be, for estimates and for cutting long units; no part of any result's identity."""
+
+from robust201.planning.config import ExecutionSection
+
+GPU_GMACS = 2000.0
+"""Billion multiply-accumulates a second that one GPU is assumed to sustain."""
+
+CPU_GMACS = 10.0
+"""The same of a worker with one thread on a CPU: at the low end, where cells mostly pool, so that parts end in time."""
+
+
+def assumed_gmacs(execution: ExecutionSection) -> float:
+    """Speed of one worker in billion multiply-accumulates a second.
+
+    It follows from the sweep alone, never from the machine that plans: shares divide a sweep by it on any machine.
+
+    Args:
+        execution: says it, or on what device workers compute; a device that is chosen later counts as a GPU.
+    """
+    if execution.gmacs_per_second is not None:
+        return execution.gmacs_per_second
+    return cpu_gmacs(execution) if execution.device == "cpu" else GPU_GMACS
+
+
+def cpu_gmacs(execution: ExecutionSection) -> float:
+    """Speed of one worker on a CPU, as far as the sweep does not say it, in the same unit."""
+    return CPU_GMACS * execution.threads
+
+
+def may_turn_out_slow(execution: ExecutionSection) -> bool:
+    """Whether a GPU's speed is assumed of workers that may find none."""
+    return execution.gmacs_per_second is None and execution.device == "auto"

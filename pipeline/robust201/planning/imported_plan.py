@@ -1,0 +1,173 @@
+"""What was imported into a results folder: the plan of results that no sweep computed here."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from robust201.core.errors import FormatVersionError, InputError
+from robust201.core.files import load_json, write_text
+from robust201.core.records import IMPORTED, IMPORTED_FILE, Protocol, Unit, content_digest, unit_id
+from robust201.images import DATASETS
+from robust201.planning.plan import Plan
+from robust201.planning.plan_file import PLAN_FILE, load_plan
+from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.tasks import PERTURBATIONS
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True)
+class ImportedGroup:
+    """What was imported of one key on one dataset.
+
+    Attributes:
+        dataset: name of the dataset.
+        key: in the paper's style.
+        strengths: ascending.
+        n_images: images of each evaluation.
+        architectures: indices, in the order of the files.
+        measurements: names of the measurements.
+        payload: of the protocol: where the results come from, and with how many decimals.
+    """
+
+    dataset: str
+    key: str
+    strengths: tuple[float, ...]
+    n_images: int
+    architectures: tuple[int, ...]
+    measurements: tuple[str, ...]
+    payload: Mapping[str, Any]
+
+    @cached_property
+    def protocol(self) -> Protocol:
+        """The protocol; its digest tells that the results were imported."""
+        return Protocol.of(self.payload)
+
+    def unit(self, architecture: int) -> Unit:
+        """The unit of one architecture."""
+        digest = self.protocol.digest
+        identifier = unit_id(nasbench201.SPACE, architecture, IMPORTED, digest)
+        fields = (identifier, architecture, self.dataset, self.key, self.strengths, self.n_images, digest, IMPORTED)
+        return Unit(*fields)
+
+
+@dataclass(frozen=True)
+class ImportedPlan:
+    """What was imported into a results folder, as export, verify and compare ask it of a plan.
+
+    Attributes:
+        name: of the dataset.
+        groups: sorted by dataset and by the table of perturbations.
+    """
+
+    name: str
+    groups: tuple[ImportedGroup, ...]
+
+    @property
+    def units(self) -> tuple[Unit, ...]:
+        """Units sorted by dataset, key and architecture."""
+        return tuple(group.unit(index) for group in self.groups for index in sorted(group.architectures))
+
+    @property
+    def measurements(self) -> tuple[str, ...]:
+        """Measurements that every key has."""
+        first, *others = (group.measurements for group in self.groups)
+        return tuple(name for name in first if all(name in other for other in others))
+
+    def meta_payload(self) -> dict[str, Any]:
+        """How the numbers came about."""
+        return {"name": self.name, "protocols": [dict(group.payload) for group in self.groups]}
+
+    def sweep_payload(self) -> dict[str, Any]:
+        """No sweep computed these results here: where they come from."""
+        return {"name": self.name, IMPORTED: [dict(group.payload) for group in self.groups]}
+
+    def updated(self, groups: Sequence[ImportedGroup]) -> "ImportedPlan":
+        """Add groups, in place of those of the same dataset and key."""
+        held = {(group.dataset, group.key): group for group in (*self.groups, *groups)}
+        order = list(PERTURBATIONS)
+        datasets = list(dict.fromkeys(dataset for dataset, _ in held))
+        places = sorted(held, key=lambda place: (datasets.index(place[0]), order.index(place[1])))
+        return ImportedPlan(self.name, tuple(held[place] for place in places))
+
+    def save(self, results: Path) -> None:
+        """Keep the plan with the results."""
+        groups = [
+            {
+                "dataset": group.dataset,
+                "key": group.key,
+                "strengths": list(group.strengths),
+                "n_images": group.n_images,
+                "architectures": list(group.architectures),
+                "measurements": list(group.measurements),
+                "payload": dict(group.payload),
+            }
+            for group in self.groups
+        ]
+        content = {"name": self.name, "groups": groups}
+        told = {"format": _FORMAT, "digest": content_digest(content)}
+        write_text(results / IMPORTED_FILE, json.dumps(told | content))
+
+
+def load_imported_plan(results: Path) -> ImportedPlan:
+    """Read what was imported into a results folder.
+
+    Raises:
+        InputError: nothing was, or the file is damaged.
+        FormatVersionError: another version wrote it.
+    """
+    path = results / IMPORTED_FILE
+    try:
+        payload = load_json(path)
+        if payload["format"] != _FORMAT:
+            raise FormatVersionError(
+                f"Reading the imported plan failed for {path}: expected format {_FORMAT}, got {payload['format']!r}. "
+                "Use the version of robust201 that wrote it."
+            )
+        _check_content(payload)
+        groups = tuple(
+            ImportedGroup(
+                group["dataset"],
+                group["key"],
+                tuple(group["strengths"]),
+                group["n_images"],
+                tuple(group["architectures"]),
+                tuple(group["measurements"]),
+                group["payload"],
+            )
+            for group in payload["groups"]
+        )
+        return ImportedPlan(payload["name"], groups)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"Reading the imported plan failed for {path}: expected a plan as an import wrote it, got other content "
+            f"({error!r}). "
+            "Delete it, and import every dataset of the folder again."
+        ) from error
+
+
+def _check_content(payload: Mapping[str, Any]) -> None:
+    """Hold a plan to its digest, as which results count hangs on it alone, and its names to those that may be in paths.
+
+    Raises:
+        ValueError: it was changed, or names an unknown dataset or key.
+    """
+    if payload["digest"] != content_digest({name: payload[name] for name in ("name", "groups")}):
+        raise ValueError("another digest")
+    for group in payload["groups"]:
+        if group["dataset"] not in DATASETS or group["key"] not in PERTURBATIONS:
+            raise ValueError(f"unknown {group['dataset']!r} or {group['key']!r}")
+
+
+def load_any_plan(results: Path) -> Plan | ImportedPlan:
+    """Read the plan of a results folder: that of its sweep, or that of what was imported into it.
+
+    Raises:
+        InputError: it has neither.
+    """
+    if (results / IMPORTED_FILE).is_file() and not (results / PLAN_FILE).is_file():
+        return load_imported_plan(results)
+    return load_plan(results)

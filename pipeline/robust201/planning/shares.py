@@ -1,0 +1,169 @@
+"""Shares of a sweep: what each of several workers without a driver computes, on any machines that see one folder.
+
+Share i of n is every n-th bundle of the plan, from the i-th on. That follows from (plan, i, n) alone, so shares need no
+lease and never talk to each other; what is done already is subtracted after the division and moves no bundle to another
+share. Bundles are sorted longest first, so the estimated work of two shares differs by one bundle at most.
+
+A share keeps what it tells of itself in a folder of its own, ``shares/<i>-of-<n>/`` in the results folder, with the
+files that a driver keeps at the top; ``alive`` is there, and touched every few seconds, as long as it runs. These files
+are for people only: what is done is said by the shards.
+"""
+
+import re
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from robust201.core.errors import ConfigError
+from robust201.core.files import make_folder
+from robust201.core.records import Bundle, Part
+from robust201.planning.plan import Plan
+
+BEAT_SECONDS = 5.0
+"""Time between two touches of a share's `alive`."""
+
+SILENT_SECONDS = 30.0
+"""Age of `alive` from which its share counts as dead."""
+
+_FOLDER = "shares"
+_ALIVE = "alive"
+_NAME = re.compile(r"(\d+)-of-(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One of several equal shares of a sweep.
+
+    Attributes:
+        index: which one, from 1 to `count`.
+        count: how many there are.
+    """
+
+    index: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> "Share":
+        """Read a share such as ``3/64``: the third of 64, counted from 1.
+
+        Raises:
+            ConfigError: it is none.
+        """
+        match = re.fullmatch(r"\s*([0-9]{1,9})\s*/\s*([0-9]{1,9})\s*", text)
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
+            raise ConfigError(
+                f"Choosing a share failed for {text!r}: expected I/N with I from 1 to N, such as 3/64, got another "
+                "text. Number the workers from 1."
+            )
+        return cls(int(match[1]), int(match[2]))
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+    def folder(self, results: Path) -> Path:
+        """Where the share keeps what it tells of itself."""
+        return results / _FOLDER / f"{self.index}-of-{self.count}"
+
+    def bundles(self, divided: tuple[Bundle, ...]) -> tuple[Bundle, ...]:
+        """The bundles of this share.
+
+        Args:
+            divided: all bundles of the plan (see `all_bundles`).
+        """
+        return divided[self.index - 1 :: self.count]
+
+
+def all_bundles(plan: Plan) -> tuple[Bundle, ...]:
+    """Every bundle of a plan, whatever is done of it: what shares divide."""
+    return plan.bundles(Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units)
+
+
+def missing_bundles(bundles: Iterable[Bundle], missing: Iterable[Part]) -> tuple[Bundle, ...]:
+    """Keep what is missing of some bundles of a plan.
+
+    Args:
+        bundles: of one share, or of all.
+        missing: what is left to do of their units (and of others).
+
+    Returns:
+        The bundles with something left, in their order, with what is left of their parts.
+    """
+    missing_of: defaultdict[str, list[Part]] = defaultdict(list)
+    for part in missing:
+        missing_of[part.unit.id].append(part)
+    left = (
+        (bundle, tuple(rest for part in bundle.parts for rest in _intersect(part, missing_of[part.unit.id])))
+        for bundle in bundles
+    )
+    return tuple(Bundle(bundle.architecture, bundle.dataset, parts) for bundle, parts in left if parts)
+
+
+def _intersect(part: Part, missing: Iterable[Part]) -> Iterator[Part]:
+    """What is missing of one part."""
+    for gap in missing:
+        strengths = tuple(strength for strength in part.strengths if strength in gap.strengths)
+        start, stop = max(part.start, gap.start), min(part.stop, gap.stop)
+        if strengths and start < stop:
+            yield Part(part.unit, strengths, start, stop)
+
+
+def share_folders(results: Path) -> tuple[Path, ...]:
+    """Folders of all shares that ever ran in a results folder, by number of shares and index."""
+    found = [
+        (int(match[2]), int(match[1]), path)
+        for path in (results / _FOLDER).glob("*-of-*")
+        if (match := _NAME.fullmatch(path.name))
+    ]
+    return tuple(path for _, _, path in sorted(found))
+
+
+def is_at_work(folder: Path) -> bool:
+    """Whether the share of a folder gave a sign of life within the last `SILENT_SECONDS`."""
+    try:
+        return abs(time.time() - (folder / _ALIVE).stat().st_mtime) < SILENT_SECONDS
+    except FileNotFoundError:
+        return False
+
+
+def warn_of_shares(results: Path, say: Callable[[str], None]) -> None:
+    """Say so if shares are at work in a results folder that something else is about to work on."""
+    count = sum(map(is_at_work, share_folders(results)))
+    if count:
+        say(
+            f"{count} {'share is' if count == 1 else 'shares are'} at work in {results}: what two workers both compute "
+            "is stored twice and counted once."
+        )
+
+
+@contextmanager
+def staying_alive(folder: Path) -> Iterator[None]:
+    """Show that a share runs, for the length of a block.
+
+    Args:
+        folder: of the share; made if absent.
+    """
+    make_folder(folder)
+    alive = folder / _ALIVE
+    ended = threading.Event()
+
+    def touch() -> None:
+        while True:
+            with suppress(OSError):  # only a sign for people; whether results can be written shows when they are
+                alive.touch()
+            if ended.wait(BEAT_SECONDS):
+                return
+
+    alive.touch()
+    thread = threading.Thread(target=touch, name="share heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+        with suppress(OSError):
+            alive.unlink(missing_ok=True)

@@ -1,0 +1,132 @@
+"""The text of a sweep YAML to plain values: nothing but names, numbers, lists and mappings, no name given twice.
+
+Values may refer to environment variables, as ``${NAME}`` or ``${NAME:-default}``.
+"""
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from robust201.core.errors import ConfigError
+
+_VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """A safe loader that refuses a field given twice, where YAML would silently keep the last."""
+
+    _MERGE = "tag:yaml.org,2002:merge"
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "a field without a name", key_node.start_mark)
+            if key_node.value in seen:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"field {key_node.value!r} is given twice", key_node.start_mark
+                )
+            if key_node.tag != self._MERGE:
+                seen.add(key_node.value)
+        return super().construct_mapping(node, deep=deep)
+
+
+def read_fields(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping.
+
+    Args:
+        path: the file.
+
+    Returns:
+        Its fields, unchecked.
+
+    Raises:
+        ConfigError: the file cannot be read, is no YAML, or holds something else.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        # _StrictLoader is a SafeLoader: it builds plain values only
+        payload = yaml.load(text, Loader=_StrictLoader)  # noqa: S506
+    except OSError as error:
+        raise ConfigError(
+            f"Reading the sweep failed for {path}: expected a YAML file, got {error.strerror}. See jobs/ for examples."
+        ) from error
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        summary = " ".join(str(error).split())
+        raise ConfigError(
+            f"Reading the sweep failed for {path}: expected YAML, got an error: {summary}. Correct the file."
+        ) from error
+    if not isinstance(payload, dict):
+        raise ConfigError(
+            f"Reading the sweep failed for {path}: expected fields such as `name: …`, got "
+            f"{'an empty file' if payload is None else type(payload).__name__}. See jobs/ for examples."
+        )
+    return payload
+
+
+def find_line(path: Path, steps: Sequence[str]) -> int | None:
+    """Find the line of a field in a YAML file.
+
+    Args:
+        path: the file.
+        steps: names of the field and of those around it, the outermost first; positions in lists.
+
+    Returns:
+        The line, from 1, of the innermost of them that is there; None where there is none.
+    """
+    try:
+        node: Any = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+    except (OSError, ValueError, yaml.YAMLError, RecursionError):
+        return None
+    line = None
+    for step in steps:
+        inside = {}
+        if isinstance(node, yaml.MappingNode):
+            inside = {name.value: (name, value) for name, value in node.value}
+        elif isinstance(node, yaml.SequenceNode):
+            inside = {str(place): (value, value) for place, value in enumerate(node.value)}
+        if step not in inside:
+            break
+        mark, node = inside[step]
+        line = mark.start_mark.line + 1
+    return line
+
+
+def substitute_variables(value: str) -> str:
+    """Replace ``${NAME}`` and ``${NAME:-default}`` by the values of environment variables.
+
+    Raises:
+        ValueError: a variable is not set, and has no default.
+    """
+
+    def substitute(match: re.Match[str]) -> str:
+        name, default = match.groups()
+        text = os.environ.get(name, default)
+        if text is None:
+            raise ValueError(
+                f"expected the environment variable {name} to be set, got none. Set it with: export "
+                f"{name}=FOLDER, or write the path out."
+            )
+        return text
+
+    return _VARIABLE.sub(substitute, value)
+
+
+def referenced_variables(value: object) -> frozenset[str]:
+    """Names of the environment variables that plain values of a sweep YAML refer to, as in ``${NAME}``.
+
+    Args:
+        value: what the YAML holds: text, numbers, lists and mappings.
+
+    Returns:
+        The names, whether they are set or not.
+    """
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list):
+        return frozenset[str]().union(*map(referenced_variables, value))
+    return frozenset(match[1] for match in _VARIABLE.finditer(value)) if isinstance(value, str) else frozenset()

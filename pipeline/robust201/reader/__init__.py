@@ -1,0 +1,1 @@
+"""Reading an exported or published dataset: `RobustnessDataset` and the forms of its files."""

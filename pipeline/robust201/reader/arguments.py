@@ -1,0 +1,92 @@
+"""What a reader is asked with: arguments of another type than expected are refused in words, not deep inside."""
+
+import math
+import numbers
+import os
+import reprlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from robust201.core.errors import ConfigError
+
+
+def as_folder(path: object) -> Path:
+    """Take a folder's name.
+
+    Raises:
+        ConfigError: it is neither text nor a path, or nothing can have it for its name.
+    """
+    named = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(named, str):
+        raise ConfigError(
+            f"Opening a dataset failed for {path!r}: expected the name of a folder, got {_kind(path)}. Name the folder "
+            "that holds meta.json, as text or as a pathlib.Path."
+        )
+    folder = Path(named)
+    try:
+        folder.is_dir()
+    except OSError as error:
+        raise ConfigError(
+            f"Opening a dataset failed for {reprlib.repr(named)}: expected a folder that can be read, got "
+            f"{error.strerror}. Check the path and its permissions."
+        ) from error
+    return folder
+
+
+def as_name(name: object, what: str) -> str:
+    """Take one name.
+
+    Args:
+        name: what the caller gave.
+        what: what it names, such as ``key``.
+
+    Raises:
+        ConfigError: it is no text.
+    """
+    if not isinstance(name, str):
+        raise ConfigError(f"Reading failed for {what} {name!r}: expected text, got {_kind(name)}. Give one name.")
+    return name
+
+
+def as_names(names: object, what: str) -> list[str]:
+    """Take one name or several.
+
+    Raises:
+        ConfigError: something else than text is among them.
+    """
+    if isinstance(names, str):
+        return [names]
+    if not isinstance(names, Iterable) or isinstance(names, bytes):
+        raise ConfigError(
+            f"Reading failed for {what} {names!r}: expected a name or a list of names, got {_kind(names)}. Give such a "
+            "list, or leave it out."
+        )
+    return [as_name(name, what) for name in names]
+
+
+def as_strength(strength: object, known: Sequence[float], where: str) -> float:
+    """Take a strength, which may be one of NumPy's numbers.
+
+    Args:
+        strength: epsilon in units of 1/255, severity, or 0 for clean.
+        known: strengths that there are results at; 0 may be asked for besides.
+        where: what is done, and of which dataset and key, for the error.
+
+    Raises:
+        ConfigError: it is no number, or no such strength.
+    """
+    is_number = isinstance(strength, numbers.Real) and not isinstance(strength, bool)
+    value = float(strength) if is_number else None  # type: ignore[arg-type]
+    if value is None or (value not in known and value != 0):
+        shown = f"{value:g}" if value is not None else repr(strength)
+        told = ", ".join(f"{one:g}" for one in known)
+        nearest = ""
+        if value is not None and math.isfinite(value) and known:
+            nearest = f" The closest is {min(known, key=lambda one: abs(one - value)):g}."
+        raise ConfigError(f"{where}: expected a strength of {told}, got {shown}.{nearest} Ask for one of them.")
+    return value
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"a value of type {type(value).__name__}"

@@ -1,0 +1,399 @@
+"""The files of an exported or published dataset: where they are, how their keys are spelled, what is in them."""
+
+import errno
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from robust201.core.errors import FormatVersionError, ResultsError, closest
+from robust201.core.records import CLEAN_STRENGTH
+from robust201.reader import json_index
+from robust201.reader.json_files import read_json, read_meta, read_object
+from robust201.reader.json_index import JsonRows, KeptByFile, has_indexable_rows
+from robust201.reader.row_stream import Taker, stream_rows
+from robust201.reader.value_checks import check_ids, check_row, check_rows, is_sound_meta, is_sound_sweep
+from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.tasks import PERTURBATIONS, SEVERITIES, Perturbation
+
+EXPORT_FORMAT = 1
+"""Version of sweep.json and of the layout around it."""
+
+META_FILE = "meta.json"
+SWEEP_FILE = "sweep.json"
+MISSING_FILE = "missing.json"
+
+RESULTS_FOLDER_FILE = "format.json"
+"""What a sweep's results folder has, and no exported dataset."""
+
+PARQUET_FOLDER = "parquet"
+"""Folder of the analysis-ready Parquet files of an export."""
+
+MEASURES = ("accuracy", "confidence", "cm")
+"""Measurements of the published dataset."""
+
+OPTIONAL_MEASURES = ("predictions",)
+"""Measurements that only an export may have."""
+
+Rows = JsonRows | dict[str, Any]
+"""Values by id."""
+
+
+def row_of(key: str) -> Perturbation | None:
+    """Find the row of the table of perturbations of a key in either spelling; None for an unknown key."""
+    return next((row for row in PERTURBATIONS.values() if key in (row.key, row.published_key)), None)
+
+
+def spellings(key: str) -> tuple[str, ...]:
+    """List the spellings of a key, the one asked for first."""
+    row = row_of(key)
+    return (key,) if row is None else tuple(dict.fromkeys((key, row.key, row.published_key)))
+
+
+def kind_of(key: str) -> str:
+    """Say whether a key is ``"clean"``, an ``"attack"``, a ``"corruption"`` or ``"unknown"``."""
+    row = row_of(key)
+    return "unknown" if row is None else row.kind
+
+
+def one_spelling_each(by_key: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
+    """Make sure that no key stands twice in a file, once in either spelling; give what stands there.
+
+    Raises:
+        ResultsError: one does.
+    """
+    for key in by_key:
+        if len(twice := [spelling for spelling in spellings(key) if spelling in by_key]) > 1:
+            raise ResultsError(
+                f"Reading failed for {file}: expected each key in one spelling, got {' and '.join(twice)}. Export or "
+                "download it again."
+            )
+    return by_key
+
+
+def _is_file(path: Path) -> bool:
+    """Whether there is a file, also of a name that is too long for one."""
+    try:
+        return path.is_file()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            return False
+        raise
+
+
+def _the_one(files_by_spelling: Iterable[Sequence[Path]]) -> Path | None:
+    """Find the first file that is there of the one spelling that has files."""
+    found = [file for files in files_by_spelling if (file := next(filter(_is_file, files), None)) is not None]
+    if len(found) > 1:
+        raise ResultsError(
+            f"Reading failed for {found[0]}: expected one spelling of its key, got {found[1]} too. Remove the one that "
+            "does not belong to this dataset."
+        )
+    return found[0] if found else None
+
+
+def in_table_order(keys: Iterable[str]) -> list[str]:
+    """Sort keys as the table of perturbations lists them, unknown ones last."""
+    order = list(PERTURBATIONS)
+    return sorted(keys, key=lambda key: (order.index(row.key) if (row := row_of(key)) else len(order), key))
+
+
+def values_by_strength(row: Any, strengths: Sequence[float], what: str) -> list[Any]:
+    """Take a row's values apart, one a strength.
+
+    How the published confidences nest strengths is not written down: a list of objects and an object of lists are read.
+
+    Args:
+        row: as in the file: a list, an object of lists, or a number; not a matrix of clean images, a list too.
+        strengths: what the values stand for.
+        what: architecture, dataset, key and measurement, for the error.
+
+    Returns:
+        S values, in the order of the strengths.
+
+    Raises:
+        ResultsError: there are more or fewer values than strengths.
+    """
+    if isinstance(row, dict):
+        n_values = min((len(values) for values in row.values()), default=0)
+        row = [{name: values[place] for name, values in row.items()} for place in range(n_values)]
+    elif not isinstance(row, list):
+        row = [row]
+    if len(row) != len(strengths):
+        raise ResultsError(
+            f"Reading failed for {what}: expected {len(strengths)} values, one a strength, got {len(row)}. "
+            "Export or download the file again."
+        )
+    return list(row)
+
+
+def parquet_name(dataset: str, key: str) -> str:
+    """Name of the Parquet file of a dataset and key, relative to the dataset's folder."""
+    return f"{PARQUET_FOLDER}/dataset={dataset}/key={key}/part-0.parquet"
+
+
+class ResultFiles:
+    """The files of one dataset folder.
+
+    Attributes:
+        path: the folder.
+        meta: content of meta.json.
+        sweep: content of sweep.json, or None where there is none.
+        missing: content of missing.json, or an empty dict.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Open a folder.
+
+        Raises:
+            ResultsError: there is no such folder, or no sound meta.json in it.
+            FormatVersionError: sweep.json is of a format that this version does not know.
+        """
+        self.path = path
+        self.parquet = path if any(path.glob("dataset=*")) else path / PARQUET_FOLDER
+        self._rows: KeptByFile[Rows] = KeptByFile()
+        if not (path / META_FILE).is_file() and not self.parquet.is_dir():
+            got, fix = "none", "Name what `robust201 export` wrote, its parquet folder, or the published dataset"
+            if (path / RESULTS_FOLDER_FILE).is_file():
+                got, fix = "the shards of a sweep", f"Run `robust201 export {path} DATASET` (unfinished: --partial)"
+            raise ResultsError(
+                f"Opening a dataset failed for {path}: expected a folder with meta.json, got {got}. {fix}."
+            )
+        told = (path / META_FILE).is_file()
+        self.meta: dict[str, Any] = read_meta(path / META_FILE) if told else self._meta_of_parquet()
+        self.sweep: dict[str, Any] | None = read_object(path / SWEEP_FILE)
+        self.missing: dict[str, dict[str, dict[str, list[float]]]] = read_object(path / MISSING_FILE) or {}
+        if not is_sound_meta(self.meta):
+            raise ResultsError(
+                f"Opening a dataset failed for {path / META_FILE}: expected ids with nb201-string and isomorph, and "
+                "lists of epsilons, got something else. Export or download the dataset again."
+            )
+        version = EXPORT_FORMAT if self.sweep is None else self.sweep.get("format")
+        if version != EXPORT_FORMAT:
+            raise FormatVersionError(
+                f"Opening a dataset failed for {path / SWEEP_FILE}: expected format {EXPORT_FORMAT}, got {version}. "
+                "Read it with the version of robust201 that wrote it, or export it again."
+            )
+        if self.sweep is not None and not is_sound_sweep(self.sweep):
+            raise ResultsError(
+                f"Opening a dataset failed for {path / SWEEP_FILE}: expected strengths by dataset and key, and a list "
+                "of measurements, got something else. Export or download the dataset again."
+            )
+        one_spelling_each(self.meta["epsilons"], path / META_FILE)
+        for by_key in () if self.sweep is None else self.sweep["strengths"].values():
+            one_spelling_each(by_key, path / SWEEP_FILE)
+
+    def planned(self, dataset: str) -> Mapping[str, Sequence[float]] | None:
+        """Give strengths by key of the sweep on a dataset; None in a folder without sweep.json."""
+        if self.sweep is None:
+            return None
+        by_key: Mapping[str, Sequence[float]] = self.sweep["strengths"].get(dataset, {})
+        return by_key
+
+    def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
+        """Give the strengths that a key's values stand for (see `RobustnessDataset.strengths`)."""
+        told: Mapping[str, Sequence[float]] = self.meta["epsilons"]
+        for by_key in (self.planned(dataset) or {}, told):
+            for spelling in spellings(key):
+                if spelling in by_key:
+                    return tuple(float(strength) for strength in by_key[spelling])
+        file = self._find_parquet(dataset, key, "accuracy") if self.sweep is None else None
+        if file is not None:
+            from robust201.reader.parquet_results import read_strengths
+
+            return read_strengths(file)
+        known = {"clean": (CLEAN_STRENGTH,), "corruption": SEVERITIES}.get(kind_of(key))
+        if known is None:
+            raise ResultsError(
+                f"Looking up strengths failed for {key!r}: expected a key of {self.path}, got another."
+                f"{closest(key, [*told, *PERTURBATIONS])}"
+            )
+        return known
+
+    def find(self, dataset: str, key: str, measure: str, *, parquet_first: bool = False) -> Path | None:
+        """Find the file of a measurement, whichever spelling of the key it has: JSON, or else or first Parquet.
+
+        Raises:
+            ResultsError: there are files under both spellings.
+        """
+        if parquet_first and (file := self._find_parquet(dataset, key, measure)) is not None:
+            return file
+        folder = self.path / dataset
+        found = _the_one(
+            [folder / f"{spelling}_{measure}.json{suffix}" for suffix in ("", ".gz", ".zst")]
+            for spelling in spellings(key)
+        )
+        return found or self._find_parquet(dataset, key, measure)
+
+    def _find_parquet(self, dataset: str, key: str, measure: str) -> Path | None:
+        if not self.parquet.is_dir():
+            return None
+        names = (PurePosixPath(parquet_name(dataset, spelling)) for spelling in spellings(key))
+        file = _the_one([self.parquet / name.relative_to(PARQUET_FOLDER)] for name in names)
+        if file is not None:
+            from robust201.reader.parquet_results import holds
+
+            return file if holds(file, measure) else None
+        return None
+
+    def keys_of_parquet(self) -> dict[str, list[str]]:
+        """List the keys of each dataset that has Parquet files."""
+        found: dict[str, list[str]] = {}
+        for file in sorted(self.parquet.glob("dataset=*/key=*/*.parquet")):
+            dataset, key = (part.partition("=")[2] for part in file.parts[-3:-1])
+            found.setdefault(dataset, []).append(key)
+        return found
+
+    def _meta_of_parquet(self) -> dict[str, Any]:
+        """Make up for a missing meta.json: ids are the space's, epsilons those of the files."""
+        from robust201.reader.parquet_results import read_strengths
+
+        epsilons: dict[str, Sequence[float]] = {}
+        for dataset, keys in self.keys_of_parquet().items():
+            for key in keys:
+                file = self._find_parquet(dataset, key, "accuracy")
+                if kind_of(key) == "attack" and file is not None:
+                    epsilons.setdefault(key, list(read_strengths(file)))
+        return nasbench201.meta(epsilons)
+
+    def value(self, dataset: str, key: str, measure: str, identifier: str) -> Any:
+        """Read the value of one architecture, and of others no more than a file makes necessary.
+
+        Raises:
+            KeyError: the architecture has none.
+            ResultsError: there is no file, or it is not nested as it must be.
+        """
+        file = self.find(dataset, key, measure)
+        if file is None:
+            raise self.absence(dataset, key, measure)
+        if file.suffix == ".parquet":
+            from robust201.reader.parquet_results import read_rows
+
+            row = read_rows(file, measure, self.strengths(dataset, key), int(identifier))[identifier]
+            check_row(file, key, measure, identifier, row)
+            return row
+        return self.rows(dataset, key, measure)[identifier]
+
+    def rows(self, dataset: str, key: str, measure: str) -> Rows:
+        """Open a file of results to read values one by one; a small or compressed one is read whole.
+
+        What was opened is kept as long as the file stays the same: one that was replaced is opened anew.
+
+        Raises:
+            ResultsError: there is no file, or it is not nested as it must be.
+        """
+        file = self.find(dataset, key, measure)
+        if file is None:
+            raise self.absence(dataset, key, measure)
+        return self._rows.get(file, lambda: self._open_rows(file, dataset, key, measure))
+
+    def _open_rows(self, file: Path, dataset: str, key: str, measure: str) -> Rows:
+        if has_indexable_rows(file):
+            return JsonRows(file, dataset, spellings(key), measure)
+        return self.read(dataset, key, measure)
+
+    def forget(self) -> None:
+        """Drop what `rows` keeps of the files read so far: whoever reads many once need not hold them all."""
+        self._rows.clear()
+
+    def iter_rows(
+        self, dataset: str, key: str, measure: str, *, checked: bool = True, take: Taker | None = None
+    ) -> Iterator[tuple[str, Any]]:
+        """Go through a measurement whose values are lists or objects, with one architecture's in memory at a time.
+
+        JSON is read from its beginning to its end, compressed or not. Parquet is read whole, as is a file below
+        `reader.json_index.MIN_INDEXED_BYTES`.
+
+        Args:
+            dataset: name of the dataset.
+            key: in either spelling.
+            measure: name of the measurement.
+            checked: whether to check values (see `check_row`); one who makes arrays of them sees more cheaply.
+            take: of JSON that is not read whole, what to take of a value's text (see `stream_rows`).
+
+        Yields:
+            Id, and value or what was taken of it, in the order of the file.
+
+        Raises:
+            ResultsError: there is no file, or it is damaged or not nested as it must be.
+        """
+        file = self.find(dataset, key, measure)
+        if file is None:
+            raise self.absence(dataset, key, measure)
+        if file.suffix == ".parquet":
+            yield from self.read(dataset, key, measure).items()
+            return
+        if file.stat().st_size < json_index.MIN_INDEXED_BYTES:
+            rows = iter(self._read_rows(file, dataset, key, measure).items())
+        else:
+            rows = stream_rows(file, dataset, spellings(key), measure, take)
+        for identifier, row in rows:
+            check_ids(file, key, measure, (identifier,), self.meta["ids"])
+            if checked:
+                check_row(file, key, measure, identifier, row)
+            yield identifier, row
+
+    def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
+        """Read a measurement: value by id.
+
+        Raises:
+            ResultsError: there is no file, or it is not nested as it must be.
+        """
+        file = self.find(dataset, key, measure)
+        if file is None:
+            raise self.absence(dataset, key, measure)
+        if file.suffix == ".parquet":
+            from robust201.reader.parquet_results import read_rows
+
+            return self._checked(file, key, measure, read_rows(file, measure, self.strengths(dataset, key)))
+        return self._checked(file, key, measure, self._read_rows(file, dataset, key, measure))
+
+    def _read_rows(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:
+        payload = read_json(file)
+        by_key = payload.get(dataset) if isinstance(payload, dict) else None
+        held = one_spelling_each(by_key, file) if isinstance(by_key, dict) else {}
+        for spelling in spellings(key):
+            by_measure = held.get(spelling)
+            rows = by_measure.get(measure) if isinstance(by_measure, dict) else None
+            if isinstance(rows, dict):
+                return rows
+        raise ResultsError(
+            f"Reading failed for {file}: expected {{{dataset}: {{{key}: {{{measure}: {{id: value}}}}}}}}, "
+            "got something else. Export or download it again."
+        )
+
+    def _checked(self, file: Path, key: str, measure: str, rows: dict[str, Any]) -> dict[str, Any]:
+        check_ids(file, key, measure, rows, self.meta["ids"])
+        check_rows(file, key, measure, rows)
+        return rows
+
+    def count_architectures(self, datasets: Iterable[str], keys: Sequence[str]) -> int:
+        """Count the architectures in the first file of accuracies; 0 where there is none, or none that is sound."""
+        for dataset, key in itertools.product(datasets, keys):
+            if self.find(dataset, key, "accuracy") is not None:
+                try:
+                    return len(self.read(dataset, key, "accuracy"))
+                except (OSError, ResultsError):
+                    continue
+        return 0
+
+    def absence(self, dataset: str, key: str, measure: str) -> ResultsError:
+        """Make the error of a missing file, which names the closest name where one is unknown."""
+        held = {path.name for path in self.path.iterdir() if path.is_dir()} - {PARQUET_FOLDER}
+        folders = sorted(
+            {name for name in held if not name.startswith((".", "dataset="))} | self.keys_of_parquet().keys()
+        )
+        measures = (*MEASURES, *OPTIONAL_MEASURES)
+        if dataset not in folders:
+            what = f"a dataset of {self.path}, got {dataset!r}.{closest(dataset, folders)}"
+        elif row_of(key) is None:
+            known = [*PERTURBATIONS, *(row.published_key for row in PERTURBATIONS.values())]
+            what = f"a known key, got {key!r}.{closest(key, known)}"
+        elif measure not in measures:
+            measured = [name for name in measures if self.find(dataset, key, name) is not None]
+            what = f"a measurement of {self.path / dataset}, got {measure!r}.{closest(measure, measured or measures)}"
+        else:
+            lacking = any(spelling in self.missing.get(dataset, {}) for spelling in spellings(key))
+            why = "this is a partial export, see missing.json" if lacking else "it was not evaluated, or not downloaded"
+            what = f"a file in {self.path / dataset}, got none: {why}. Export or download it, or ask without it."
+        return ResultsError(f"Reading failed for {dataset} {key} {measure}: expected {what}")

@@ -1,0 +1,227 @@
+"""What the files of a dataset may hold: sound JSON, what is told of it, ids, values of a measurement's form."""
+
+import json
+from collections.abc import Iterable, Mapping
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robust201.core.errors import ResultsError
+from robust201.spaces.nasbench201.cells import N_ARCHITECTURES
+
+CLEAN = "clean"
+
+_CONFIDENCES = {"label": 2, "argmax": 2, "prediction": 1}
+"""Axes of each part of a confidence."""
+
+_MEAN_TOLERANCE = 1e-6
+
+
+def damaged(file: Path, error: Exception) -> ResultsError:
+    """Make the error of a file that cannot be decoded."""
+    return ResultsError(
+        f"Reading failed for {file}: expected a sound file, got one that cannot be decoded ({error}). "
+        "Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file again."
+    )
+
+
+def parse_json(text: bytes) -> Any:
+    """Parse JSON in which no object has a name twice; Python's own parser would keep the last value without a word.
+
+    Args:
+        text: in any encoding of Unicode.
+
+    Raises:
+        ValueError: it is no JSON, is nested too deeply, or has a name twice.
+    """
+    try:
+        return json.loads(text, object_pairs_hook=_object_of)
+    except RecursionError as error:
+        raise ValueError("brackets nested too deeply") from error
+
+
+def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        seen: set[str] = set()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))  # type: ignore[func-returns-value]
+        raise ValueError(f"the name {twice!r} twice in one object")
+    return made
+
+
+def is_id(text: str) -> bool:
+    """Whether a text is the id of an architecture, spelled as the published files do: ``"0"`` to ``"15624"``."""
+    return text.isascii() and text.isdecimal() and str(int(text[:9])) == text and int(text) < N_ARCHITECTURES
+
+
+def is_sound_meta(meta: Any) -> bool:
+    """Whether a content of meta.json has the published form: facts of architectures by id, and epsilons by attack."""
+    try:
+        ids, epsilons = meta["ids"], meta["epsilons"]
+        sound = all({"nb201-string", "isomorph"} <= row.keys() for row in ids.values())
+        return sound and all(map(_are_strengths, epsilons.values())) and all(map(is_id, ids))
+    except (KeyError, TypeError, AttributeError):
+        return False
+
+
+def is_sound_sweep(sweep: Mapping[str, Any]) -> bool:
+    """Whether a content of sweep.json has strengths by dataset and key, and a list of measurements."""
+    strengths, measurements = sweep.get("strengths"), sweep.get("measurements")
+    if not isinstance(strengths, dict) or not isinstance(measurements, list):
+        return False
+    by_key = list(strengths.values())
+    return all(isinstance(keys, dict) and all(map(_are_strengths, keys.values())) for keys in by_key)
+
+
+def _are_strengths(row: Any) -> bool:
+    """Whether a value lists strengths: finite numbers, not negative, each once."""
+    numbers = isinstance(row, list) and all(type(strength) in (float, int) for strength in row)
+    return numbers and all(0 <= strength < float("inf") for strength in row) and len({*row}) == len(row)
+
+
+def check_ids(file: Path, key: str, measure: str, found: Iterable[str], known: Mapping[str, Any]) -> None:
+    """Check that the ids of a file are architectures.
+
+    Args:
+        file: for the error, as are the next two.
+        key: in any spelling.
+        measure: name of the measurement.
+        found: ids in the file.
+        known: ids of meta.json.
+
+    Raises:
+        ResultsError: one is not known.
+    """
+    for identifier in found:
+        if identifier not in known:
+            raise ResultsError(
+                f"Reading {key} {measure} failed for {file}: expected ids of architectures, 0 to "
+                f"{N_ARCHITECTURES - 1}, got {identifier!r}. Export or download it again."
+            )
+
+
+def check_rows(file: Path, key: str, measure: str, rows: Mapping[str, Any]) -> None:
+    """Check the values of many architectures (see `check_row`)."""
+    if measure == "accuracy" and _are_all_fractions(rows, clean=key == CLEAN):
+        return
+    for identifier, row in rows.items():
+        check_row(file, key, measure, identifier, row)
+
+
+def check_row(file: Path, key: str, measure: str, identifier: str, row: Any) -> None:
+    """Check the value of one architecture; how many strengths it has is left to `values_by_strength`.
+
+    Args:
+        file: for the error, as is `identifier`.
+        key: in any spelling; of ``clean``, a value has no strengths.
+        measure: name of the measurement; those without a rule here pass.
+        identifier: id of the architecture.
+        row: as in the file.
+
+    Raises:
+        ResultsError: an accuracy is neither null nor in [0, 1]; a confusion matrix is not square or not of counts; a
+            confidence lacks a part, or has one of another shape or with something else than numbers in [0, 1] and null.
+    """
+    form = _FORMS.get(measure)
+    if form is None:
+        return
+    described, fits = form
+    if not fits(row, key == CLEAN):
+        text = repr(row)
+        shown = text if len(text) <= 60 else f"{text[:57]}..."
+        per = "" if key == CLEAN else ", one a strength"
+        raise ResultsError(
+            f"Reading #{identifier} {key} {measure} failed for {file}: expected {described}{per}, got {shown}. "
+            "Export or download it again."
+        )
+
+
+def _are_all_fractions(rows: Mapping[str, Any], *, clean: bool) -> bool:
+    """Whether all accuracies fit, in one go; where this says no, one by one may still say yes."""
+    values = rows.values()
+    if not clean and not all(type(row) is list for row in values):
+        return False
+    flat = list(values if clean else chain.from_iterable(values))
+    if not {type(value) for value in flat} <= {float, int}:
+        return False
+    try:
+        numbers = np.array(flat, dtype=np.float64)
+    except OverflowError:  # a whole number of hundreds of digits
+        return False
+    return bool(((numbers >= 0) & (numbers <= 1)).all())
+
+
+def _are_accuracies(row: Any, clean: bool) -> bool:
+    values = row if isinstance(row, list) and not clean else [row]
+    # NaN fails the comparison, and True is an int; null is a number that is missing.
+    return all(value is None or (type(value) in (float, int) and 0 <= value <= 1) for value in values)
+
+
+def _are_matrices(row: Any, clean: bool) -> bool:
+    array = make_array(row, missing_ok=False)
+    return (
+        array is not None and array.ndim == 3 - clean and array.shape[-1] == array.shape[-2] > 0 and are_counts(array)
+    )
+
+
+def _are_confidences(row: Any, clean: bool) -> bool:
+    if isinstance(row, list) and not clean:
+        return all(_are_confidences(value, True) for value in row)
+    if not isinstance(row, dict) or not _CONFIDENCES.keys() <= row.keys():
+        return False
+    shapes = []
+    for name, n_axes in _CONFIDENCES.items():
+        array = make_array(row[name], missing_ok=True)
+        if array is None or array.ndim != n_axes + (not clean) or not are_fractions(array):
+            return False
+        shapes.append(array.shape)
+    label, argmax, prediction = shapes
+    same = label == argmax and label[:-2] == prediction[:-1]
+    return bool(same and label[-1] == label[-2] > 0 and prediction[-1] == 2)
+
+
+def are_counts(array: "np.ndarray[Any, np.dtype[Any]]") -> bool:
+    """Whether finite numbers are counts: whole, and not negative."""
+    return bool((array >= 0).all() and (array.dtype.kind != "f" or (array == np.rint(array)).all()))
+
+
+def are_fractions(array: "np.ndarray[Any, np.dtype[Any]]") -> bool:
+    """Whether numbers lie in [0, 1], as far as the arithmetic of means of float32 lets them; NaN passes."""
+    return not bool(((array < -_MEAN_TOLERANCE) | (array > 1 + _MEAN_TOLERANCE)).any())
+
+
+def make_array(nested: Any, *, missing_ok: bool) -> "np.ndarray[Any, np.dtype[Any]] | None":
+    """Make an array of nested lists of numbers.
+
+    Args:
+        nested: the lists.
+        missing_ok: whether null may stand among the numbers; it becomes NaN.
+
+    Returns:
+        Integers or float64; None where the lists are ragged or hold something else than finite numbers.
+    """
+    try:
+        array = np.array(nested)
+    except (ValueError, OverflowError):
+        return None
+    if array.dtype.kind == "O" and missing_ok:
+        if not {type(value) for value in array.flat} <= {float, int, type(None)}:
+            return None
+        try:
+            array = array.astype(np.float64)
+        except OverflowError:
+            return None
+    if array.dtype.kind not in "iuf":
+        return None
+    bad = np.isinf(array) if missing_ok else ~np.isfinite(array)
+    return None if bad.any() else array
+
+
+_FORMS = {
+    "accuracy": ("a fraction in [0, 1]", _are_accuracies),
+    "cm": ("a square matrix of counts", _are_matrices),
+    "confidence": ("label and argmax, square matrices of fractions, and prediction, two fractions", _are_confidences),
+}
+"""What each measurement's values are, in words, and whether a row of them fits."""

@@ -1,0 +1,61 @@
+"""Where bundles are computed: in this process, or on Ray actors. To add one, add a branch to `make_executor`."""
+
+from collections.abc import Mapping
+from functools import partial
+
+from robust201.planning.config import SweepConfig
+from robust201.planning.plan import DatasetFacts, Facts, Plan
+from robust201.runtime.executors.base import BundleWorker, Executor
+from robust201.runtime.metrics import Metrics, SilentMetrics
+
+
+def check_device(config: SweepConfig) -> None:
+    """Refuse a sweep that this process could not compute, before anything is written; a cluster's workers check later.
+
+    Raises:
+        ConfigError: the sweep computes here and asks for a GPU, or for a precision, that is not here.
+    """
+    execution = config.execution
+    is_here = execution.executor == "inline" or not execution.ray_address
+    if is_here and (execution.device == "cuda" or config.precision == "tf32"):
+        from robust201.runtime.worker import choose_device
+
+        choose_device(execution.device, config.precision)
+
+
+def make_executor(plan: Plan, facts: Facts) -> Executor:
+    """Start the executor that the sweep names.
+
+    Args:
+        plan: the sweep's plan.
+        facts: hashes of its inputs, which every worker checks.
+
+    Returns:
+        A started executor; close it.
+    """
+    start = partial(start_worker, plan.config, facts.datasets)
+    if plan.config.execution.executor == "inline":
+        from robust201.runtime.executors.inline import InlineExecutor
+        from robust201.runtime.worker import choose_device
+
+        worker = start(SilentMetrics())
+        execution = plan.config.execution
+        on_gpu = choose_device(execution.device, plan.config.precision).type == "cuda"
+        gpus = execution.gpus_per_worker if on_gpu else 0.0
+        return InlineExecutor(worker.run, gpus_per_worker=gpus)
+    from robust201.runtime.executors.ray import RayExecutor
+
+    return RayExecutor(plan.config, start)
+
+
+def start_worker(config: SweepConfig, datasets: Mapping[str, DatasetFacts], metrics: Metrics) -> BundleWorker:
+    """Make the worker that evaluates; torch is imported here, so the driver of workers elsewhere goes without it.
+
+    Args:
+        config: the sweep.
+        datasets: hashes that the images and corruptions must have, by dataset.
+        metrics: where its numbers for monitoring go.
+    """
+    from robust201.runtime.worker import Worker, WorkerSettings
+
+    return Worker(WorkerSettings(config, datasets), metrics)

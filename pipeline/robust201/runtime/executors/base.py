@@ -1,0 +1,119 @@
+"""What every executor promises the scheduler.
+
+An executor computes bundles and reports events. It decides nothing: retries, isolation and failures are the scheduler's
+(`runtime.scheduler`), what is done is the shards'.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from robust201.core.records import Bundle, Receipt, UnitFailure
+from robust201.runtime.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class BundleDone:
+    """A worker went through a whole bundle; its receipts and failures came before."""
+
+    bundle: Bundle
+
+
+@dataclass(frozen=True, slots=True)
+class BundleLost:
+    """A bundle's worker died or was taken away before the bundle was done.
+
+    Attributes:
+        bundle: the bundle as it was submitted; receipts that came before still hold.
+        started: whether the worker had begun it. A bundle that only waited behind another is not to blame.
+        preempted: whether the machine was taken away, rather than the worker killed.
+        reason: one line.
+    """
+
+    bundle: Bundle
+    started: bool
+    preempted: bool
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLost:
+    """A worker died or was taken away before it was given a bundle.
+
+    Attributes:
+        preempted: whether the machine was taken away, rather than the worker killed or unable to start.
+        reason: one line.
+    """
+
+    preempted: bool
+    reason: str
+
+
+Event = Receipt | UnitFailure | BundleDone | BundleLost | WorkerLost
+
+
+class BundleWorker(Protocol):
+    """Computes bundles in the process that made it, as `runtime.worker.Worker` does."""
+
+    def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
+        """Compute a bundle part by part.
+
+        Yields:
+            A receipt for each committed shard, a failure for each part that could not be computed.
+
+        Raises:
+            StorageError: results cannot be written; the run must stop.
+            WorkerBrokenError: this process can compute nothing any more.
+        """
+        ...
+
+    def drain(self) -> None:
+        """Stop after the part in progress; called from another thread."""
+        ...
+
+
+StartWorker = Callable[[Metrics], BundleWorker]
+"""Makes a worker where it is called, with a place for its numbers for monitoring. It travels there as a pickle, so it
+says no more than how."""
+
+
+class Executor(Protocol):
+    """Computes bundles somewhere.
+
+    Attributes:
+        metrics: where numbers for monitoring go.
+        gpus_per_worker: GPUs that a worker occupies; 0 where it computes on a CPU.
+    """
+
+    metrics: Metrics
+    gpus_per_worker: float
+
+    def free_slots(self) -> int:
+        """How many more bundles it would take now."""
+        ...
+
+    def submit(self, bundle: Bundle) -> None:
+        """Take a bundle; never blocks on its computation."""
+        ...
+
+    def poll(self, timeout: float) -> list[Event]:
+        """Wait for events.
+
+        Args:
+            timeout: seconds to wait at most; an executor that computes in `poll` may take longer.
+
+        Returns:
+            What happened, in order; empty if nothing did.
+
+        Raises:
+            StorageError: a worker could not write; the run must stop.
+        """
+        ...
+
+    def drain(self) -> None:
+        """Ask the workers to stop after the part in progress; bundles not begun come back as done at once."""
+        ...
+
+    def close(self) -> None:
+        """Release every worker; safe to call twice."""
+        ...

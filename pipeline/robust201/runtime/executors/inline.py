@@ -1,0 +1,59 @@
+"""The executor that computes in this process: for tests, debugging and machines without Ray."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+
+from robust201.core.records import Bundle, Receipt, UnitFailure
+from robust201.runtime.executors.base import BundleDone, Event
+from robust201.runtime.metrics import Metrics, SilentMetrics
+
+RunBundle = Callable[[Bundle], Iterator[Receipt | UnitFailure]]
+
+
+class InlineExecutor:
+    """Computes one bundle at a time inside `poll`, one event a call.
+
+    Args:
+        run_bundle: a worker's `run`.
+        gpus_per_worker: see `runtime.executors.base.Executor`.
+    """
+
+    def __init__(self, run_bundle: RunBundle, *, gpus_per_worker: float = 0.0) -> None:
+        self.metrics: Metrics = SilentMetrics()
+        self.gpus_per_worker = gpus_per_worker
+        self._run_bundle = run_bundle
+        self._waiting: deque[Bundle] = deque()
+        self._current: tuple[Bundle, Iterator[Receipt | UnitFailure]] | None = None
+        self._draining = False
+
+    def free_slots(self) -> int:
+        """One bundle computes, one waits."""
+        return 0 if self._draining else max(0, 2 - len(self._waiting) - (self._current is not None))
+
+    def submit(self, bundle: Bundle) -> None:
+        """Queue a bundle."""
+        self._waiting.append(bundle)
+
+    def poll(self, timeout: float) -> list[Event]:
+        """Compute up to the next event (the timeout does not interrupt a computation)."""
+        del timeout
+        if self._current is None:
+            if not self._waiting:
+                return []
+            bundle = self._waiting.popleft()
+            self._current = bundle, self._run_bundle(bundle)
+        bundle, outcomes = self._current
+        if not self._draining:
+            for outcome in outcomes:
+                return [outcome]
+        self._current = None
+        return [BundleDone(bundle)]
+
+    def drain(self) -> None:
+        """Begin nothing more; the part in progress ends inside its `poll`."""
+        self._draining = True
+
+    def close(self) -> None:
+        """Forget what waits."""
+        self._waiting.clear()
+        self._current = None

@@ -1,0 +1,399 @@
+"""The executor on Ray actors: one actor a worker, on this machine or a cluster."""
+
+import logging
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import ray
+from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorError, RayError, RayTaskError
+
+from robust201.core.errors import ConfigError, EvaluationError, StorageError, WorkerBrokenError
+from robust201.core.records import Bundle, Receipt, UnitFailure
+from robust201.planning.config import SweepConfig
+from robust201.runtime.executors.base import BundleDone, BundleLost, Event, StartWorker, WorkerLost
+from robust201.runtime.executors.ray_environment import check_import_path, worker_environment
+from robust201.runtime.executors.ray_metrics import RayMetrics
+from robust201.runtime.executors.ray_token import own_token
+from robust201.runtime.executors.watch import Watch, answers, parse_address
+from robust201.runtime.metrics import Metrics
+
+# Only receipts of a few hundred bytes pass through Ray, so its object store can be the smallest it takes.
+_OBJECT_STORE_BYTES = 128 << 20
+
+_MAX_COLLECTED = 256
+"""Outcomes of one call: more than come while the driver handles the last ones, few enough to travel in one message."""
+
+_Outcome = Receipt | UnitFailure | None
+"""What a worker tells of a bundle; None where the bundle ends."""
+
+_LOCAL_HEAD_SECONDS = 30
+"""After this long without an answer from a head on this machine, Ray ends its own processes, and the driver's."""
+
+_NODE_DIED = "its node has died"
+"""How Ray's ActorDiedError says that a machine is gone with its actors. Only machines that announced their end to Ray's
+autoscaler are marked as preempted; those that vanish, as spot machines mostly do, are found missing by the head."""
+
+_ASK_SECONDS = 0.2
+
+_LOCAL_PATIENCE_SECONDS = 3.0
+_CLUSTER_PATIENCE_SECONDS = 45.0
+"""How long Ray may be silent before the run ends. Ray itself would end the driver's process with an exit code of its
+own, here after `_LOCAL_HEAD_SECONDS`, on a cluster, whose head may come back, after 60 s."""
+
+
+class _OwnProcessGroup:
+    """Puts processes that are started meanwhile into groups of their own.
+
+    A signal to the driver's group (Ctrl-C, a batch system's SIGTERM) would otherwise end Ray on this machine while the
+    driver drains, and the driver with it. Python runs this hook in the child because Ray passes a `preexec_fn`. The
+    children still end with the driver: Ray binds them to its life.
+    """
+
+    def __init__(self) -> None:
+        self._wanted = False
+        os.register_at_fork(after_in_child=self._in_child)
+
+    def _in_child(self) -> None:
+        if self._wanted:
+            os.setpgid(0, 0)
+
+    @contextmanager
+    def __call__(self) -> Iterator[None]:
+        self._wanted = True
+        try:
+            yield
+        finally:
+            self._wanted = False
+
+
+_own_process_group = _OwnProcessGroup()
+
+
+class _WorkerActor:
+    """A worker in a process of its own, whose outcomes wait here until the driver collects them.
+
+    `run` ends with its bundle; `collect` and `drain` have concurrency groups of their own, so that they get through
+    meanwhile.
+    """
+
+    def __init__(self, start_worker: StartWorker, folder: str) -> None:
+        with suppress(OSError):  # where it is absent, relative paths fail with a message of their own
+            os.chdir(folder)
+        self._worker = start_worker(RayMetrics())
+        self._outcomes: SimpleQueue[_Outcome | Exception] = SimpleQueue()
+        self._error: Exception | None = None
+
+    def run(self, bundle: Bundle) -> None:
+        try:
+            for outcome in self._worker.run(bundle):
+                self._outcomes.put(outcome)
+        except Exception as error:  # noqa: BLE001 - raised again by `collect`, after what came before it
+            self._outcomes.put(error)
+        else:
+            self._outcomes.put(None)
+
+    def collect(self) -> list[_Outcome]:
+        """Wait for an outcome; return it with all that came meanwhile, or raise the error that stands first."""
+        collected: list[_Outcome] = []
+        while self._error is None and len(collected) < _MAX_COLLECTED and not (collected and self._outcomes.empty()):
+            outcome = self._outcomes.get()
+            if isinstance(outcome, Exception):
+                self._error = outcome
+            else:
+                collected.append(outcome)
+        if self._error is not None and not collected:
+            raise self._error
+        return collected
+
+    def drain(self) -> None:
+        self._worker.drain()
+
+
+@dataclass
+class _Slot:
+    """An actor, the bundles it was given, first the one it computes, and the call to wait for.
+
+    That call is answered when the actor has started, and after that with its outcomes.
+    """
+
+    actor: Any
+    call: Any
+    is_started: bool = False
+    queue: deque[tuple[Bundle, Any]] = field(default_factory=deque)
+
+    def run(self, bundle: Bundle) -> None:
+        self.queue.append((bundle, self.actor.run.remote(bundle)))
+
+    def collect(self) -> None:
+        self.call = self.actor.collect.options(concurrency_group="outcomes").remote()
+
+
+class RayExecutor:
+    """Computes bundles on Ray actors, each with a small window of bundles so that it never waits for the driver.
+
+    Bundles are given to actors that have started only. Others wait here for whichever actor has room first, since a
+    machine that was lost may be replaced late or never.
+
+    Args:
+        config: the sweep; its execution says how many workers, and what each of them needs.
+        start_worker: makes a worker, in the worker's own process.
+
+    Raises:
+        ConfigError: the Ray cluster cannot be reached, or offers no worker the resources it needs.
+    """
+
+    def __init__(self, config: SweepConfig, start_worker: StartWorker) -> None:
+        self.metrics: Metrics = RayMetrics()
+        self._precision = config.precision
+        self._execution = config.execution
+        self._start_worker = start_worker
+        self._draining = False
+        self._owns_ray = not ray.is_initialized()
+        self._slots: list[_Slot] = []
+        self._watch: Watch | None = None
+        self._held: deque[Bundle] = deque()
+        self._token = ExitStack()
+        try:
+            if self._owns_ray:
+                self._start_ray()
+                self._watch = self._start_watch()
+            self.gpus_per_worker = self._execution.gpus_per_worker if self._uses_gpus() else 0
+            for _ in range(self._count_workers()):
+                self._slots.append(self._start_slot())
+        except BaseException:
+            self.close()
+            raise
+
+    def _start_ray(self) -> None:
+        check_import_path(Path.cwd())
+        address = self._execution.ray_address
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # reports go to a server outside
+        if not address:
+            # A head on this machine that stops answering is dead; on a cluster it may come back, so Ray's wait holds.
+            os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(_LOCAL_HEAD_SECONDS))
+            self._token.enter_context(own_token())
+        local: dict[str, Any] = (
+            {} if address else {"num_cpus": self._local_cpus(), "object_store_memory": _OBJECT_STORE_BYTES}
+        )
+        on_sigterm = signal.getsignal(signal.SIGTERM)
+        try:
+            with _own_process_group():
+                ray.init(
+                    address=address or "local",
+                    include_dashboard=False,
+                    log_to_driver=False,
+                    logging_level=logging.ERROR,
+                    **local,
+                )
+        except (ConnectionError, ValueError) as error:
+            raise ConfigError(
+                f"Connecting to Ray failed for {address}: expected a running cluster, got {error}. "
+                "Check execution.ray_address, or leave it out to start Ray on this machine."
+            ) from error
+        except SystemExit as error:
+            raise KeyboardInterrupt from error  # what its handler of SIGTERM makes of it
+        finally:
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, on_sigterm)  # ray.init puts its own there, which ends the process
+
+    def _start_watch(self) -> Watch:
+        """Watch the head and this machine's raylet, without which nothing gets done and most calls to Ray block."""
+        context = ray.get_runtime_context()
+        addresses = {"head": parse_address(context.gcs_address)}
+        here = context.get_node_id()
+        for node in ray.nodes():
+            if node["NodeID"] == here:
+                addresses["raylet on this machine"] = node["NodeManagerAddress"], node["NodeManagerPort"]
+        is_local = not self._execution.ray_address
+        # Through a tunnel or a proxy they may not be reached from here by these addresses; then nobody can watch them.
+        addresses = {name: address for name, address in addresses.items() if answers(address)}
+        return Watch(addresses, _LOCAL_PATIENCE_SECONDS if is_local else _CLUSTER_PATIENCE_SECONDS)
+
+    def _local_cpus(self) -> int:
+        wanted = (self._execution.workers or 0) * self._execution.cpus_per_worker
+        return max(len(os.sched_getaffinity(0)), int(-(-wanted // 1)))
+
+    @property
+    def _may_grow(self) -> bool:
+        """Whether machines may join later: a cluster of others, and the sweep says for how many workers."""
+        return bool(self._execution.ray_address) and self._execution.workers is not None
+
+    def _uses_gpus(self) -> bool:
+        if self._execution.device == "cpu":
+            return False
+        gpus = ray.cluster_resources().get("GPU", 0)
+        needs_gpus = self._execution.device == "cuda" or self._precision == "tf32"  # which no CPU has
+        if needs_gpus and not gpus and not self._may_grow:
+            what = "execution.device cuda" if self._execution.device == "cuda" else f"precision {self._precision}"
+            raise ConfigError(
+                f"Starting workers failed for {what}: expected a GPU in Ray, got none. "
+                "Choose another device or precision, or start Ray on machines with a GPU."
+            )
+        return needs_gpus or gpus > 0
+
+    def _count_workers(self) -> int:
+        resources = ray.cluster_resources()
+        by_cpu = resources.get("CPU", 0) / self._execution.cpus_per_worker
+        by_gpu = resources.get("GPU", 0) / self.gpus_per_worker if self.gpus_per_worker else by_cpu
+        room = int(min(by_cpu, by_gpu) + 1e-9)  # three times a third of a GPU is one
+        wanted = self._execution.workers or max(room, 1)
+        if wanted > room and not self._may_grow:
+            # Ray would let the others wait for ever, and with them the bundles that they were given.
+            raise ConfigError(
+                f"Starting workers failed for {wanted} of them: expected {self._execution.cpus_per_worker:g} CPUs "
+                f"and {self.gpus_per_worker:g} GPUs each, got {resources.get('CPU', 0):g} CPUs and "
+                f"{resources.get('GPU', 0):g} GPUs in all. "
+                "Lower execution.workers, execution.cpus_per_worker or execution.gpus_per_worker."
+            )
+        return wanted
+
+    def _start_slot(self) -> _Slot:
+        actor_class = ray.remote(
+            num_cpus=self._execution.cpus_per_worker,
+            num_gpus=self.gpus_per_worker,
+            max_restarts=0,
+            concurrency_groups={"control": 1, "outcomes": 1},
+            runtime_env=worker_environment(self._execution),
+        )(_WorkerActor)
+        # Relative paths of the sweep start where the driver stands, on every machine.
+        actor = actor_class.remote(self._start_worker, str(Path.cwd()))
+        return _Slot(actor, actor.__ray_ready__.remote())
+
+    def free_slots(self) -> int:
+        """Places left in the windows of the actors, those that are starting among them."""
+        if self._draining:
+            return 0
+        in_flight = len(self._held) + sum(len(slot.queue) for slot in self._slots)
+        return max(0, self._execution.window * len(self._slots) - in_flight)
+
+    def submit(self, bundle: Bundle) -> None:
+        """Give a bundle to the actor with the shortest queue, as soon as one has room."""
+        self._held.append(bundle)
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        started = [slot for slot in self._slots if slot.is_started]
+        while self._held and started:
+            slot = min(started, key=lambda candidate: len(candidate.queue))
+            if len(slot.queue) >= self._execution.window:
+                return
+            slot.run(self._held.popleft())
+
+    def poll(self, timeout: float) -> list[Event]:
+        """Wait for outcomes, and take all that are there.
+
+        Raises:
+            EvaluationError: Ray itself is gone.
+            StorageError: a worker could not write.
+        """
+        self._raise_if_gone()
+        try:
+            return self._wait_for_events(timeout)
+        except SystemError as error:
+            # What a signal's handler raised in the middle of Ray's compiled code comes out as the cause of this.
+            raise error.__cause__ or error from None
+
+    def _raise_if_gone(self) -> None:
+        silent = None if self._watch is None else self._watch.silent()
+        if silent is not None:
+            raise EvaluationError(
+                f"Running workers failed for Ray at {self._execution.ray_address or 'this machine'}: expected the "
+                f"{silent} to answer, got silence. Finished work is kept; run the same command again to go on."
+            )
+
+    def _wait_for_ray(self) -> None:
+        """Return once Ray answers: what is about to be called would wait for it where no signal gets through."""
+        while self._watch is not None and self._watch.unanswered() is not None:
+            self._raise_if_gone()
+            time.sleep(_ASK_SECONDS)
+
+    def _wait_for_events(self, timeout: float) -> list[Event]:
+        if self._draining and self._held:
+            not_begun: list[Event] = [BundleDone(bundle) for bundle in self._held]
+            self._held.clear()
+            return not_begun
+        # The idle are waited for, too: the next part must not be given to one that is dead, and blamed for it.
+        slots = {slot.call: slot for slot in self._slots if slot.is_started or self._held}
+        if not slots:
+            return []
+        ready, waiting = ray.wait(list(slots), num_returns=1, timeout=timeout)
+        if not ready:
+            self._raise_lost_errors()
+        elif waiting:
+            ready += ray.wait(waiting, num_returns=len(waiting), timeout=0)[0]
+        events: list[Event] = []
+        for call in ready:
+            events.extend(self._receive(slots[call]))
+        self._hand_out()
+        return events
+
+    def _raise_lost_errors(self) -> None:
+        """Raise the error of a bundle that failed before its worker saw it: such a worker has nothing to tell."""
+        begun = [slot.queue[0][1] for slot in self._slots if slot.queue]
+        ended = ray.wait(begun, num_returns=len(begun), timeout=0)[0] if begun else []
+        for call in ended:
+            with suppress(RayActorError, OutOfMemoryError):  # its outcomes say so, too
+                ray.get(call)
+
+    def _receive(self, slot: _Slot) -> list[Event]:
+        try:
+            answer = ray.get(slot.call)
+        except RayTaskError as error:
+            if isinstance(error.cause, WorkerBrokenError):
+                return self._replace(slot, error)
+            # The worker's own error: Ray's rendering of it is a whole traceback.
+            raise error.cause if isinstance(error.cause, StorageError) else error from error
+        except (RayActorError, OutOfMemoryError) as error:  # Ray's memory monitor does not call its kills actor errors
+            return self._replace(slot, error)
+        # At once, before anybody handles these: what a worker still holds when it dies is computed again.
+        slot.collect()
+        outcomes: list[_Outcome] = answer if slot.is_started else []
+        slot.is_started = True
+        return [BundleDone(slot.queue.popleft()[0]) if outcome is None else outcome for outcome in outcomes]
+
+    def _replace(self, slot: _Slot, error: RayError) -> list[Event]:
+        of_machine = [line.strip() for line in str(error).splitlines() if _NODE_DIED in line]
+        # Out of reach on one machine is dying; between machines it is most often a machine that is dying, or a cable.
+        out_of_reach = isinstance(error, ActorUnavailableError) and self._execution.ray_address is not None
+        preempted = bool(getattr(error, "preempted", False) or of_machine or out_of_reach)
+        cause = getattr(error, "cause", None)
+        lines = of_machine or str(cause or error).strip().splitlines() or ["the worker died"]
+        # An error while a worker starts stands in the last line, below its traceback.
+        reason = lines[-1 if getattr(error, "actor_init_failed", False) else 0]
+        self._wait_for_ray()
+        ray.kill(slot.actor)  # one that is out of reach may live, hold its GPU and go on
+        lost: list[Event] = [
+            BundleLost(bundle, started=position == 0, preempted=preempted, reason=reason)
+            for position, (bundle, _) in enumerate(slot.queue)
+        ]
+        place = self._slots.index(slot)
+        self._slots[place : place + 1] = [] if self._draining else [self._start_slot()]
+        return lost or [WorkerLost(preempted, reason)]
+
+    def drain(self) -> None:
+        """Tell every actor to stop after its part."""
+        self._draining = True
+        for slot in self._slots:
+            slot.actor.drain.options(concurrency_group="control").remote()
+
+    def close(self) -> None:
+        """End the actors, and Ray where this executor started it."""
+        is_gone = self._watch is not None and (self._watch.silent() or self._watch.unanswered()) is not None
+        if self._watch is not None:
+            self._watch.stop()
+        if not is_gone:  # a Ray that is gone would let each of these calls wait
+            for slot in self._slots:
+                ray.kill(slot.actor)
+        self._slots = []
+        if self._owns_ray and ray.is_initialized():
+            ray.shutdown()
+        self._token.close()

@@ -1,0 +1,262 @@
+"""How far a run is: from its events to a rate, an estimate of the time left, files for people, metrics and logs."""
+
+import json
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from robust201.core.files import load_json, write_text
+from robust201.core.records import Part, Receipt, Unit, UnitFailure
+from robust201.planning.plan import Plan
+from robust201.runtime.executors.base import BundleLost, Event, WorkerLost
+from robust201.runtime.metrics import Metrics, SilentMetrics
+from robust201.runtime.scheduler import RunTally
+from robust201.runtime.work_log import WorkLog
+
+PROGRESS_FILE = "progress.json"
+FAILURES_FILE = "failures.jsonl"
+_PROGRESS_SECONDS = 2.0
+
+WORKING_STATES = frozenset({"running", "draining"})
+"""States of a run that has not ended."""
+
+RATE_SECONDS = 15.0
+"""Time from the first part's begin to the end of the last one from which a run's rate is told."""
+
+
+@dataclass
+class Progress:
+    """How far a run is, in evaluations, units and work (multiply-accumulates), with its rate.
+
+    Attributes:
+        total_units: units of the run.
+        done_units: units complete.
+        evaluations_before: evaluations that were there when the run began.
+        total_evaluations: evaluations of the run.
+        remaining_macs: estimated work left.
+        done_macs: estimated work done since the run began.
+        evaluations_of_this_run: evaluations computed since then, slices counted by their share of the images.
+        started: monotonic seconds when the first part began.
+        measured: monotonic seconds when something was last finished, which is when rates are taken; None for now.
+        began: seconds since 1970 when the run began.
+    """
+
+    total_units: int
+    total_evaluations: int
+    done_units: int = 0
+    evaluations_before: int = 0
+    remaining_macs: float = 0.0
+    done_macs: float = 0.0
+    evaluations_of_this_run: float = 0.0
+    started: float = field(default_factory=time.monotonic)
+    measured: float | None = None
+    began: float = field(default_factory=time.time)
+
+    @property
+    def quiet_seconds(self) -> float:
+        """Seconds since something was last finished."""
+        return 0.0 if self.measured is None else max(0.0, time.monotonic() - self.measured)
+
+    @property
+    def measured_seconds(self) -> float:
+        """Time that rates are taken over, in seconds: from the first part's begin to the last that was finished."""
+        return max((time.monotonic() if self.measured is None else self.measured) - self.started, 1e-9)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether rates are taken over long enough to mean something: the first parts to end are the cheapest."""
+        return self.evaluations_of_this_run > 0 and self.measured_seconds >= RATE_SECONDS
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Estimated seconds to the end, by work at the rate so far; None before anything is done, or past that time."""
+        if not self.remaining_macs:
+            return 0.0
+        if not self.done_macs:
+            return None
+        left = self.remaining_macs * self.measured_seconds / self.done_macs - self.quiet_seconds
+        return left if left > 0 else None
+
+    @property
+    def done_evaluations(self) -> int:
+        """Evaluations done by this run or before it."""
+        return self.evaluations_before + int(self.evaluations_of_this_run + 1e-6)
+
+    @property
+    def evaluations_per_second(self) -> float:
+        """Evaluations computed a second, up to the last one."""
+        return self.evaluations_of_this_run / self.measured_seconds
+
+    @property
+    def macs_per_second(self) -> float:
+        """Multiply-accumulates a second, up to the last part that was finished."""
+        return self.done_macs / self.measured_seconds
+
+
+def read_progress(folder: Path) -> dict[str, Any]:
+    """Read what the last driver or share wrote into its progress.json; empty where there is none, or no sound one."""
+    try:
+        payload = load_json(folder / PROGRESS_FILE)
+    except (FileNotFoundError, ValueError):  # nothing depends on it: what is done is counted from the shards
+        return {}
+    return payload if isinstance(payload, dict) else {}
+
+
+class Tracker:
+    """Turns receipts into progress, and keeps progress.json and failures.jsonl.
+
+    Args:
+        plan: the units of a run.
+        missing: parts of them to compute.
+        folder: where the two files go.
+        done: evaluations of the plan that are there already.
+        log: told of what the driver alone sees.
+    """
+
+    def __init__(self, plan: Plan, missing: Collection[Part], folder: Path, done: int, log: WorkLog) -> None:
+        self._plan = plan
+        self._log = log
+        self._metrics: Metrics = SilentMetrics()
+        self._gpus_per_worker = read_progress(folder).get("gpus_per_worker")  # of the last run, until one is known
+        self._tally = RunTally()
+        self._missing: defaultdict[tuple[str, str], float] = defaultdict(float)
+        for part in missing:
+            share = (part.stop - part.start) / part.unit.n_images
+            self._missing[part.unit.dataset, part.unit.key] += len(part.strengths) * share
+        self._units = {part.unit.id: part.unit for part in missing}
+        self._open: Counter[str] = Counter()
+        for part in missing:
+            self._open[part.unit.id] += len(part.strengths) * (part.stop - part.start)
+        self._folder = folder
+        self._last_write = 0.0
+        self._is_stale = False
+        self._state = "running"
+        self._writing = threading.RLock()
+        self.progress = Progress(len(plan.units), plan.n_evaluations)
+        self.progress.done_units = len(plan.units) - len(self._units)
+        self.progress.evaluations_before = done
+        self.progress.remaining_macs = sum(plan.macs(part) for part in missing)
+        (folder / FAILURES_FILE).unlink(missing_ok=True)
+
+    def watch(self, *, metrics: Metrics, gpus_per_worker: float) -> None:
+        """Take over from a started executor where metrics go and what a worker occupies."""
+        self._metrics, self._gpus_per_worker = metrics, gpus_per_worker
+
+    def count(self, event: Event, tally: RunTally) -> None:
+        """Take an event into account; the files follow within seconds.
+
+        Args:
+            event: what happened.
+            tally: what the run did so far, the event included.
+        """
+        self._tally = tally
+        match event:
+            case Receipt():
+                self._receive(event)
+            case UnitFailure():
+                self._record(event)
+            case BundleLost(started=True):
+                units = {part.unit.id: part.unit for part in event.bundle.parts if self._open[part.unit.id] > 0}
+                self._lose(event.preempted, event.reason, list(units.values()))
+            case WorkerLost():
+                self._lose(event.preempted, event.reason, [])
+        self._is_stale = True
+        self.flush()
+
+    def flush(self) -> None:
+        """Write what the file does not say yet, unless it was written a moment ago; called again and again."""
+        if self._is_stale and time.monotonic() - self._last_write >= _PROGRESS_SECONDS:
+            self.write()
+
+    def note_draining(self) -> None:
+        """Let the file say that the run drains; may be called by another thread."""
+        with self._writing:
+            if self._state == "running":
+                self.write(state="draining")
+
+    def _receive(self, receipt: Receipt) -> None:
+        unit = self._units.get(receipt.unit_id)
+        if unit is None:
+            return
+        if not self.progress.done_macs:
+            self.progress.started = time.monotonic() - receipt.seconds  # starting workers is not part of the rate
+        self.progress.measured = time.monotonic()
+        macs = self._plan.macs(Part(unit, receipt.strengths, receipt.start, receipt.stop))
+        self.progress.done_macs += macs
+        self.progress.remaining_macs = max(0.0, self.progress.remaining_macs - macs)
+        share = (receipt.stop - receipt.start) / unit.n_images
+        n_evaluations = len(receipt.strengths) * share
+        self.progress.evaluations_of_this_run += n_evaluations
+        self._missing[unit.dataset, unit.key] -= n_evaluations
+        tags = {"dataset": unit.dataset, "key": unit.key}
+        self._metrics.record("robust201_evaluations_total", n_evaluations, **tags)
+        self._metrics.record("robust201_images_total", n_evaluations * unit.n_images, **tags)
+        self._metrics.record("robust201_part_seconds", receipt.seconds, **tags)
+        self._open[unit.id] -= len(receipt.strengths) * (receipt.stop - receipt.start)
+        if self._open[unit.id] == 0:
+            self.progress.done_units += 1
+
+    def _lose(self, preempted: bool, reason: str, units: Collection[Unit]) -> None:
+        self._metrics.record(f"robust201_{'preemptions' if preempted else 'worker_deaths'}_total")
+        concerned: Collection[Unit | None] = units or [None]
+        for unit in concerned:
+            self._log.write("worker_preempted" if preempted else "worker_died", reason, level="warning", unit=unit)
+
+    def _record(self, failure: UnitFailure) -> None:
+        unit = failure.part.unit
+        self._metrics.record("robust201_failures_total", dataset=unit.dataset, key=unit.key, kind=failure.kind)
+        if failure.kind == "killed":  # what workers live to see is in their own logs
+            strengths = list(failure.part.strengths)
+            self._log.write("part_given_up", failure.message, level="error", unit=unit, strengths=strengths)
+        line = {
+            "unit": failure.part.unit.id,
+            "label": failure.part.label,
+            "strengths": failure.part.strengths,
+            "kind": failure.kind,
+            "attempt": failure.attempt,
+            "message": failure.message,
+            "traceback": failure.traceback,
+        }
+        with (self._folder / FAILURES_FILE).open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(line) + "\n")
+
+    def write(self, *, state: str | None = None) -> None:
+        """Write progress.json.
+
+        Args:
+            state: ``running``, ``draining``, ``stopped``, ``drained`` or ``finished``; the last one where None.
+        """
+        with self._writing:
+            self._state = state or self._state
+            self._last_write, self._is_stale = time.monotonic(), False
+            write_text(self._folder / PROGRESS_FILE, json.dumps(self._payload(self._state)))
+
+    def _payload(self, state: str) -> dict[str, Any]:
+        progress = self.progress
+        known = progress.is_settled or state not in WORKING_STATES
+        for (dataset, key), n_missing in self._missing.items():
+            self._metrics.record("robust201_missing_evaluations", max(0.0, n_missing), dataset=dataset, key=key)
+        if known and progress.seconds_left is not None:
+            self._metrics.record("robust201_seconds_left", progress.seconds_left)
+        now = time.time()
+        return {
+            "state": state,
+            "updated": now,
+            "began": progress.began,
+            "measured": now - progress.quiet_seconds,
+            "measured_seconds": progress.measured_seconds,
+            "done_units": progress.done_units,
+            "total_units": progress.total_units,
+            "done_evaluations": progress.done_evaluations,
+            "total_evaluations": progress.total_evaluations,
+            "evaluations_per_second": progress.evaluations_per_second if known else None,
+            "macs_per_second": progress.macs_per_second if known else None,
+            "seconds_left": progress.seconds_left if known else None,
+            "gpus_per_worker": self._gpus_per_worker,
+            "deaths": self._tally.deaths,
+            "preemptions": self._tally.preemptions,
+        }

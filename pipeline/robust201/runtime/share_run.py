@@ -1,0 +1,196 @@
+"""What one worker of a job array does: compute its share of a prepared sweep, with no driver and no lease."""
+
+import os
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from robust201.core.errors import ConfigError, InputError
+from robust201.core.records import Bundle, Unit
+from robust201.planning.adoption import count_taken, read_inventory
+from robust201.planning.config import SweepConfig
+from robust201.planning.inputs import Inputs, check_taking
+from robust201.planning.plan import Facts, Plan, describe_difference
+from robust201.planning.plan_file import PLAN_FILE, load_plan_and_facts
+from robust201.planning.shares import Share, all_bundles, missing_bundles, staying_alive
+from robust201.runtime.executors.base import Event
+from robust201.runtime.lease import LEASE_NAME
+from robust201.runtime.progress import Progress
+from robust201.runtime.scheduler import RunTally
+from robust201.runtime.sweep import EVERYTHING, Filters, MakeExecutor, Outlook, compute
+from robust201.shards import ShardStore
+from robust201.tasks import PERTURBATIONS
+
+DRAIN_VARIABLE = "ROBUST201_DRAIN_SECONDS"
+"""Environment variable: how long a batch file lets its tasks drain; the shorter of it and `execution.drain_seconds`."""
+
+_SHOWN_CHARACTERS = 200
+
+
+def run_share(
+    config: SweepConfig,
+    share: Share,
+    make_executor: MakeExecutor,
+    *,
+    filters: Filters = EVERYTHING,
+    on_outlook: Callable[[Outlook], None] = lambda _outlook: None,
+    on_progress: Callable[[Progress, Event | None], None] = lambda _progress, _event: None,
+    say: Callable[[str], None] = lambda _line: None,
+) -> RunTally:
+    """Compute what is missing of one share of a sweep.
+
+    The division is that of the plan in the results folder, so that shares agree whatever machine they run on. Inputs
+    are not hashed again: workers compare what they load with the hashes of the plan. Any number of shares, even a share
+    twice or a driver beside them, may write into one folder; what two of them compute is stored twice and counted once.
+
+    Args:
+        config: the sweep, prepared by `runtime.sweep.prepare_sweep`. How the work is done may differ from the plan's.
+        share: which share of it.
+        make_executor: starts the executor; called only if something is missing.
+        filters: what to narrow the sweep to before it is divided.
+        on_outlook: told what is there and what is missing of the share, before anything is computed.
+        on_progress: told after each event, and without one now and then.
+        say: told of what else there is to know.
+
+    Returns:
+        What was done; failures are in it.
+
+    Raises:
+        InputError: the sweep is not prepared, or otherwise than `config` says, or an input of the share is missing.
+        ConfigError: `DRAIN_VARIABLE` is set, and not to a time.
+        StorageError: results cannot be written.
+    """
+    filters.check(config)
+    check_taking(config)
+    kept, facts = _load_prepared(config)
+    narrowed = kept.narrow(architectures=filters.architectures, datasets=filters.datasets, keys=filters.keys)
+    mine = share.bundles(all_bundles(narrowed))
+    folder = share.folder(config.results)
+    config = _of_one_machine(config)
+    with staying_alive(folder):
+        plan = Plan(config, _units_of(mine), kept.protocols)
+        missing, n_imported = _find_missing(plan, mine, say)
+        _check_inputs(config, facts, missing)
+        if (config.results / LEASE_NAME).exists():
+            say("A driver works here too: what it and this share both compute is stored twice and counted once.")
+        parts = tuple(part for bundle in missing for part in bundle.parts)
+        n_missing = len({(part.unit.id, strength) for part in parts for strength in part.strengths})
+        outlook = Outlook(plan, parts, plan.n_evaluations - n_missing, (), (), n_imported)
+        on_outlook(outlook)
+        make = partial(make_executor, plan, facts)
+        return compute(outlook, missing, make, folder=folder, on_progress=on_progress, say=say)
+
+
+def _of_one_machine(config: SweepConfig) -> SweepConfig:
+    """A sweep's config as a share carries it out: it never joins a cluster, and its batch file may hurry its end."""
+    execution = config.execution
+    limits = [seconds for seconds in (execution.drain_seconds, read_drain_seconds(os.environ)) if seconds is not None]
+    changes = {"ray_address": None, "drain_seconds": min(limits, default=None)}
+    return config.model_copy(update={"execution": execution.model_copy(update=changes)})
+
+
+def read_drain_seconds(environment: Mapping[str, str]) -> float | None:
+    """Read how long draining may take from what a batch file puts into the environment.
+
+    Returns:
+        Seconds, above 0; None where it says nothing.
+
+    Raises:
+        ConfigError: it says something else.
+    """
+    text = environment.get(DRAIN_VARIABLE)
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < threading.TIMEOUT_MAX:
+        raise ConfigError(
+            f"Reading the environment failed for {DRAIN_VARIABLE}: expected seconds above 0, got {text!r}. "
+            "Correct it, or unset it."
+        )
+    return seconds
+
+
+def _find_missing(plan: Plan, mine: Sequence[Bundle], say: Callable[[str], None]) -> tuple[tuple[Bundle, ...], int]:
+    """Find out which parts of a share lack results, and how many evaluations were imported.
+
+    Damaged shards count as missing, and are named.
+    """
+    units = {part.unit.id: part.unit for bundle in mine for part in bundle.parts}
+    # Each share hashes what it wrote itself: else a thousand of them would read everything a thousand times.
+    inventory = read_inventory(
+        plan,
+        ShardStore.open(plan.config.results),
+        verify="unverified",
+        on_damage="report",
+        networks={(unit.dataset, unit.architecture) for unit in units.values()},
+    )
+    for shard in inventory.damaged:
+        say(f"Damaged shard, whose evaluations are computed again; submit or run sets it aside: {shard}")
+    parts = (part for unit in units.values() for part in inventory.missing(unit, plan.measurements))
+    return missing_bundles(mine, parts), count_taken(plan, inventory)
+
+
+def _load_prepared(config: SweepConfig) -> tuple[Plan, Facts]:
+    """Read the plan that the sweep was prepared with, and make sure that it is still the same sweep."""
+    if not (config.results / PLAN_FILE).exists():
+        raise InputError(
+            f"Running a share failed for {config.results}: expected the plan of a prepared sweep, got no {PLAN_FILE}. "
+            "Prepare it on one machine first: robust201 plan --save SWEEP.yaml"
+        )
+    ShardStore.open(config.results, shards=config.shards or "")
+    kept, facts = load_plan_and_facts(config.results)
+    differences = describe_difference(_evaluated(kept.config), _evaluated(config))
+    if differences:
+        shown = "; ".join(differences)
+        shown = shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}…"
+        raise ConfigError(
+            f"Running a share failed for {config.results}: expected the sweep that was prepared, got another ({shown})."
+            " Prepare this one with: robust201 plan --save SWEEP.yaml"
+        )
+    return kept, facts
+
+
+def _evaluated(config: SweepConfig) -> dict[str, Any]:
+    """What a sweep evaluates: all of it but where files lie and how the work is done."""
+    return {
+        **config.model_dump(
+            mode="json",
+            exclude={"name", "results", "shards", "execution", "batch_size", "checkpoints", "datasets", "keys"},
+        ),
+        # Workers draw by it, and no bit depends on it elsewhere.
+        "batch_size": config.batch_size if config.engine == "reference" else None,
+        "checkpoints": {"epochs": config.checkpoints.epochs, "seed": config.checkpoints.seed},
+        "datasets": {dataset: list(config.keys_of(dataset)) for dataset in config.datasets},
+        "keys": {key: parameters.model_dump(mode="json") for key, parameters in config.parameters.items()},
+    }
+
+
+def _units_of(bundles: Iterable[Bundle]) -> tuple[Unit, ...]:
+    """Units of a share, for counting: of one that was cut, with the strengths that the share computes."""
+    strengths: defaultdict[Unit, set[float]] = defaultdict(set)
+    for bundle in bundles:
+        for part in bundle.parts:
+            strengths[part.unit].update(part.strengths)
+    return tuple(replace(unit, strengths=tuple(sorted(chosen))) for unit, chosen in strengths.items())
+
+
+def _check_inputs(config: SweepConfig, facts: Facts, bundles: Sequence[Bundle]) -> None:
+    """Find out before anything is computed whether this machine sees what the share reads.
+
+    Raises:
+        InputError: weights, kept images or corrupted images are missing or damaged.
+    """
+    inputs = Inputs(config)
+    for dataset in sorted({bundle.dataset for bundle in bundles}):
+        inputs.kept_images(dataset, facts.datasets[dataset].images_sha256)
+        keys = {part.unit.key for bundle in bundles if bundle.dataset == dataset for part in bundle.parts}
+        if any(PERTURBATIONS[key].kind == "corruption" for key in keys):
+            inputs.open_corruptions(dataset)
+    for dataset, index in sorted({(bundle.dataset, bundle.architecture) for bundle in bundles}):
+        inputs.checkpoints.check(inputs.checkpoint(dataset, index))

@@ -1,0 +1,340 @@
+"""The driver: hashes the inputs, plans, subtracts what is done, runs the rest, and records how it went."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from robust201.core.errors import ConfigError, StorageError, closest
+from robust201.core.files import write_text
+from robust201.core.interrupts import draining_on_signals
+from robust201.core.records import Bundle, Part, Receipt, is_imported
+from robust201.planning.adoption import count_taken, explain_mixing, explain_unused, merge_imported, read_inventory
+from robust201.planning.config import SweepConfig
+from robust201.planning.cost import cpu_gmacs, may_turn_out_slow
+from robust201.planning.inputs import Inputs, check_taking
+from robust201.planning.plan import Facts, Plan, describe_difference, make_plan
+from robust201.planning.plan_file import PLAN_FILE, load_plan, save_plan
+from robust201.planning.shares import warn_of_shares
+from robust201.runtime.executors.base import Event, Executor
+from robust201.runtime.lease import Lease
+from robust201.runtime.progress import Progress, Tracker
+from robust201.runtime.scheduler import RunTally, Scheduler
+from robust201.runtime.work_log import WorkLog
+from robust201.shards import Inventory, MergeReport, ShardStore
+from robust201.tasks import PERTURBATIONS
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What a run is narrowed to; None keeps everything."""
+
+    architectures: tuple[int, ...] | None = None
+    datasets: tuple[str, ...] | None = None
+    keys: tuple[str, ...] | None = None
+
+    def check(self, config: SweepConfig) -> None:
+        """Make sure that something is left of a sweep.
+
+        Raises:
+            ConfigError: a dataset or key is not in the sweep (the closest is named), or nothing is left.
+        """
+        datasets = self.datasets or tuple(config.datasets)
+        for given, known, what in (
+            (datasets, list(config.datasets), "dataset"),
+            (self.keys or (), list(config.parameters), "key"),
+        ):
+            for name in given:
+                if name not in known:
+                    raise ConfigError(
+                        f"Narrowing the sweep failed for {what} {name!r}: expected one of {config.name}'s, got another."
+                        f"{closest(name, known)}"
+                    )
+        keys: set[str | int] = {key for dataset in datasets for key in config.keys_of(dataset)}
+        for names, left, what in (
+            (self.keys, keys, f"keys on {', '.join(datasets)}"),
+            (self.architectures, config.architecture_indices, "architectures"),
+        ):
+            if names is not None and not {*names} & {*left}:
+                raise ConfigError(
+                    f"Narrowing the sweep failed for {', '.join(map(str, names[:5]))}: expected some of "
+                    f"{config.name}'s {what}, got none of them. Correct the option, or add them to the sweep."
+                )
+
+
+EVERYTHING = Filters()
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a run is about to do.
+
+    Attributes:
+        plan: the units of this run, narrowed.
+        missing: parts to compute.
+        done: evaluations of it that are already there.
+        damaged: shards that were set aside.
+        stale: lines that say which results in the folder this plan cannot use, and why.
+        imported: how many of `done` were imported.
+        mixing: lines that say which of these are known to have been computed otherwise.
+    """
+
+    plan: Plan
+    missing: tuple[Part, ...]
+    done: int
+    damaged: tuple[str, ...]
+    stale: tuple[str, ...]
+    imported: int = 0
+    mixing: tuple[str, ...] = ()
+
+
+def merge_results(
+    sources: Sequence[Path], target: Path, *, say: Callable[[str], None] = lambda _line: None
+) -> tuple[MergeReport, tuple[Path, ...]]:
+    """Join the results folders of several clusters that worked on one sweep.
+
+    Args:
+        sources: results folders; they stay as they are.
+        target: receives their shards, and the first one's plan unless it has one.
+        say: told of imported results that are not used, since another folder has others of the same key.
+
+    Returns:
+        What was joined, and the sources that were planned otherwise than the target.
+
+    Raises:
+        InputError: a source is no results folder.
+        LeaseHeldError: a driver works in the target.
+    """
+    plans = {source: load_plan(source) for source in sources}
+    with Lease.acquire(ShardStore.create(target).root):
+        report = ShardStore.merge(sources, target)
+        if not (target / PLAN_FILE).exists():
+            write_text(target / PLAN_FILE, (sources[0] / PLAN_FILE).read_text(encoding="utf-8"))
+        for line in merge_imported(sources, target):
+            say(line)
+    wanted = {unit.id for unit in load_plan(target).units}
+    return report, tuple(source for source, plan in plans.items() if {unit.id for unit in plan.units} != wanted)
+
+
+def look_ahead(plan: Plan, full: Plan, inventory: Inventory) -> Outlook:
+    """Subtract what is done from what is planned.
+
+    Args:
+        plan: the narrowed plan of this run.
+        full: the whole plan, whose results are not stale.
+        inventory: what the results folder holds, imported results adopted.
+    """
+    missing = tuple(part for unit in plan.units for part in inventory.missing(unit, plan.measurements))
+    open_strengths = {(part.unit.id, strength) for part in missing for strength in part.strengths}
+    return Outlook(
+        plan,
+        missing,
+        plan.n_evaluations - len(open_strengths),
+        tuple(inventory.damaged),
+        (*explain_stale(full, inventory), *explain_unused(full, inventory, full.config.results)),
+        count_taken(plan, inventory),
+        tuple(explain_mixing(full, inventory, full.config.results)),
+    )
+
+
+def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
+    """Say which results in a folder belong to another protocol or checkpoint, and what differs; by key and field."""
+    by_key: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
+    for protocol in plan.protocols.values():
+        by_key[protocol.payload["dataset"], protocol.payload["key"]].append(protocol.payload)
+    found: list[tuple[int, str, str, int]] = []
+    order = list(PERTURBATIONS)
+    for digest, count in inventory.foreign({unit.id for unit in plan.units}).items():
+        if is_imported(digest):
+            continue  # see `planning.adoption.explain_unused`
+        if digest in plan.protocols:
+            what = "another checkpoint, or architectures outside this sweep"
+            key = plan.protocols[digest].payload["key"]
+        else:
+            payload = inventory.protocol(digest)
+            key = payload.get("key", "?")
+            current = by_key.get((payload.get("dataset", "?"), key))
+            what = "; ".join(describe_difference(payload, current[0])) if current else "a key outside this sweep"
+        found.append((order.index(key) if key in order else len(order), key, what, count))
+    for _, key, what, count in sorted(found):
+        yield f"{count:,} evaluations of {key} are kept but not used: {what}"
+
+
+MakeExecutor = Callable[[Plan, Facts], Executor]
+
+
+def run_sweep(
+    config: SweepConfig,
+    make_executor: MakeExecutor,
+    *,
+    filters: Filters = EVERYTHING,
+    on_outlook: Callable[[Outlook], None] = lambda _outlook: None,
+    on_progress: Callable[[Progress, Event | None], None] = lambda _progress, _event: None,
+    say: Callable[[str], None] = lambda _line: None,
+) -> RunTally:
+    """Compute what a sweep still misses.
+
+    Args:
+        config: the sweep.
+        make_executor: starts the executor; called only if something is missing.
+        filters: what to narrow this run to.
+        on_outlook: told what is there and what is missing, before anything is computed.
+        on_progress: told after each event, and without one now and then.
+        say: told of steps that take long.
+
+    Returns:
+        What was done; failures are in it.
+
+    Raises:
+        InputError: bad input; nothing was started.
+        StorageError: the results folder is held by another driver, or cannot be written.
+    """
+    with _prepared(config, filters, say) as (outlook, facts, lease):
+        on_outlook(outlook)
+        return compute(
+            outlook,
+            outlook.plan.bundles(outlook.missing),
+            partial(make_executor, outlook.plan, facts),
+            folder=config.results,
+            on_progress=on_progress,
+            check=lease.check,  # also while no event comes: another driver may have taken over
+            say=say,
+        )
+
+
+def prepare_sweep(config: SweepConfig, *, say: Callable[[str], None] = lambda _line: None) -> Outlook:
+    """Write down the plan and keep what workers read, so that shares can run; compute nothing.
+
+    Args:
+        config: the sweep.
+        say: told of steps that take long.
+
+    Returns:
+        What is there and what is missing.
+
+    Raises:
+        InputError: bad input; nothing was written.
+        StorageError: the results folder is held by a driver, or cannot be written.
+    """
+    with _prepared(config, EVERYTHING, say) as (outlook, _, _):
+        return outlook
+
+
+@contextmanager
+def _prepared(
+    config: SweepConfig, filters: Filters, say: Callable[[str], None]
+) -> Iterator[tuple[Outlook, Facts, Lease]]:
+    """Check and hash the inputs, take the lease, and write down everything that workers, status and export read."""
+    filters.check(config)
+    check_taking(config)
+    inputs = Inputs(config, say)
+    inputs.check()
+    store = ShardStore.create(config.results, shards=config.shards or "")
+    with Lease.acquire(config.results, on_wait=say) as lease:
+        check_taking(config)  # an import may have ended while the lease was waited for
+        facts = inputs.gather()
+        full = make_plan(config, facts)
+        plan = full.narrow(architectures=filters.architectures, datasets=filters.datasets, keys=filters.keys)
+        save_plan(full, facts, store)
+        inputs.keep_images()
+        warn_of_shares(config.results, say)
+        store.folder.remove_leftovers()
+        say("Checking finished shards")
+        inventory = read_inventory(full, store, verify="unverified", on_damage="set_aside")
+        yield look_ahead(plan, full, inventory), facts, lease
+
+
+def cut_for_cpus(plan: Plan, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
+    """Cut long parts again where a sweep that was planned for GPUs turns out to be computed on CPUs.
+
+    Args:
+        plan: the units.
+        bundles: of parts of them.
+
+    Returns:
+        The same work in parts that CPUs end in time; unchanged where the sweep says how fast workers are.
+    """
+    execution = plan.config.execution
+    if not may_turn_out_slow(execution):
+        return bundles
+    slower = execution.model_copy(update={"gmacs_per_second": cpu_gmacs(execution)})
+    config = plan.config.model_copy(update={"execution": slower})
+    return Plan(config, plan.units, plan.protocols).bundles(part for bundle in bundles for part in bundle.parts)
+
+
+def compute(
+    outlook: Outlook,
+    bundles: Sequence[Bundle],
+    start_executor: Callable[[], Executor],
+    *,
+    folder: Path,
+    on_progress: Callable[[Progress, Event | None], None],
+    check: Callable[[], None] = lambda: None,
+    say: Callable[[str], None],
+) -> RunTally:
+    """Compute what is missing until it is done or a signal asks to drain, and keep progress and failures in files.
+
+    Args:
+        outlook: what is missing of what.
+        bundles: the missing parts.
+        start_executor: starts where they are computed; called only if there are any.
+        folder: where progress.json and failures.jsonl go.
+        on_progress: told after each event, and without one now and then.
+        check: called now and then; raises where the run must stop.
+        say: told of a signal.
+    """
+    log = WorkLog(outlook.plan.config.results, "driver")
+    tracker = Tracker(outlook.plan, outlook.missing, folder, outlook.done, log)
+
+    def observe(event: Event, tally: RunTally) -> None:
+        tracker.count(event, tally)
+        on_progress(tracker.progress, event)
+
+    tally = RunTally()
+    try:
+        if bundles:
+            execution = outlook.plan.config.execution
+
+            def tell_of_draining(line: str) -> None:
+                tracker.note_draining()
+                say(line)
+
+            draining = draining_on_signals(tell_of_draining, execution.drain_seconds)
+            with draining as request, closing(start_executor()) as executor:
+                tracker.watch(metrics=executor.metrics, gpus_per_worker=executor.gpus_per_worker)
+                tracker.write(state="running")  # the first event may be a quarter of an hour away
+                if not executor.gpus_per_worker:
+                    bundles = cut_for_cpus(outlook.plan, bundles)
+                log.write("run_started", f"{len(bundles)} bundles, {len(outlook.missing)} parts")
+
+                def should_drain() -> bool:
+                    check()
+                    tracker.flush()
+                    on_progress(tracker.progress, None)
+                    return request()
+
+                def find_committed(parts: Sequence[Part]) -> Sequence[Receipt]:
+                    return ShardStore.open(outlook.plan.config.results).find_receipts(parts, outlook.plan.measurements)
+
+                scheduler = Scheduler(
+                    executor,
+                    max_attempts=execution.max_attempts,
+                    should_drain=should_drain,
+                    interruptible=request.interruptible,
+                    on_event=observe,
+                    find_committed=find_committed,
+                )
+                tally = scheduler.run(bundles)
+                tally.time_limit = tally.drained and request.is_time_limit
+            log.write("run_ended", "drained" if tally.drained else "finished", failures=len(tally.failures))
+    except BaseException as error:
+        with suppress(StorageError):  # perhaps the very reason to stop
+            tracker.write(state="stopped")
+        log.write("run_ended", f"stopped by {type(error).__name__}: {error}", level="error")
+        raise
+    tally.computed = tracker.progress.evaluations_of_this_run
+    tracker.write(state="drained" if tally.drained else "finished")
+    return tally

@@ -1,0 +1,236 @@
+"""The logs of a run: one file of JSON lines a worker, ``<results>/logs/<start>-<host>-<pid>-<nonce>.jsonl``.
+
+A line is a JSON object with ``time`` (UTC, ISO 8601), ``level``, ``worker`` (the file's name without its ending),
+``host``, ``pid``, ``event`` and ``message``; where it concerns a unit, ``unit`` (its id) and ``label``
+(architecture/dataset/key); and what else the event has to tell. The driver keeps a file of the same form,
+``…-driver.jsonl``, for what only it sees: workers that were lost, parts that were given up.
+
+Logs are for people and decide nothing. A line is one write to a file that nobody else writes to, opened and closed for
+it, so that other hosts see the line at once where files are shared by NFS. It is not flushed to the disk: it survives
+the death of a process, but not always that of a machine. Writing never fails a run: where it fails, as on a full disk,
+lines are dropped and counted, and the count is told once writing works again. A full disk stops a run anyway, by its
+shards. A file is at most `MAX_BYTES` long; then it becomes ``….1.jsonl`` in place of an older one, so a worker has two.
+Beyond `MAX_FILES` files, those that began first go, unless somebody has written to them within a day.
+"""
+
+import contextlib
+import errno
+import json
+import logging
+import os
+import re
+import secrets
+import socket
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, TextIO
+
+from robust201.core.records import Part, Receipt, Unit, UnitFailure
+
+LOGS_FOLDER = "logs"
+
+MAX_BYTES = 32 << 20
+"""Length of a log file; a worker keeps two of them."""
+
+MAX_FILES = 4000
+"""Number of log files in a results folder beyond which old ones go."""
+
+_QUIET_SECONDS = 24 * 3600.0
+_RETRY_SECONDS = 60.0
+_TEXT_CHARACTERS = 20_000
+
+
+def label_of(unit: Unit) -> str:
+    """Name of a unit in logs and on the command line, such as ``21/cifar10/pgd``."""
+    return f"{unit.architecture}/{unit.dataset}/{unit.key}"
+
+
+class WorkLog:
+    """The log of one process of a run.
+
+    Args:
+        results: the results folder.
+        role: ends the file's name; ``""`` for a worker.
+        max_bytes: length at which a new file begins.
+        clock: seconds since 1970, for the lines.
+    """
+
+    def __init__(
+        self,
+        results: Path,
+        role: str = "",
+        *,
+        max_bytes: int = MAX_BYTES,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._folder = results / LOGS_FOLDER
+        self._max_bytes = max_bytes
+        self._clock = clock
+        self._host, self._pid = socket.gethostname(), os.getpid()
+        host = re.sub(r"[^\w.-]", "_", self._host)[:64]
+        begun = datetime.fromtimestamp(clock(), UTC).strftime("%Y%m%dT%H%M%SZ")
+        name = f"{begun}-{host}-{self._pid}-{secrets.token_hex(3)}"
+        self.worker = f"{name}-{role}" if role else name
+        self._n_bytes = 0
+        self._n_dropped = 0
+        self._retry_at = 0.0
+        self._is_torn = False
+        self._unit: Unit | None = None
+        self._lock = threading.RLock()
+
+    @property
+    def path(self) -> Path:
+        """The file, which the first line makes."""
+        return self._folder / f"{self.worker}.jsonl"
+
+    def write(
+        self, event: str, message: str = "", *, level: str = "info", unit: Unit | None = None, **fields: Any
+    ) -> None:
+        """Write a line; where that fails, the line is lost and nothing else.
+
+        Args:
+            event: what happened, such as ``"part_failed"``.
+            message: for people; the end is kept where it is very long.
+            level: ``info``, ``warning`` or ``error``.
+            unit: what it is about; the unit of `about` where that is not given.
+            **fields: what else there is to tell, as JSON values.
+        """
+        with self._lock:
+            concerned = unit or self._unit
+            now = datetime.fromtimestamp(self._clock(), UTC)
+            line = {
+                "time": now.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+                "level": level,
+                "worker": self.worker,
+                "host": self._host,
+                "pid": self._pid,
+                "event": event,
+                "message": message[-_TEXT_CHARACTERS:],
+            }
+            if concerned is not None:
+                line |= {"unit": concerned.id, "label": label_of(concerned)}
+            line |= {name: _shorten(value) for name, value in fields.items() if value is not None}
+            self._append(line)
+
+    def write_outcome(self, outcome: Receipt | UnitFailure) -> None:
+        """Write what came of a part: a shard, or a failure with its traceback."""
+        if isinstance(outcome, Receipt):
+            seconds = round(outcome.seconds, 3)
+            self.write("shard_written", strengths=outcome.strengths, seconds=seconds, shard=outcome.shard)
+        else:
+            self.write(
+                "part_failed",
+                outcome.message,
+                level="error",
+                unit=outcome.part.unit,
+                kind=outcome.kind,
+                attempt=outcome.attempt,
+                strengths=outcome.part.strengths,
+                traceback=outcome.traceback,
+            )
+
+    @contextlib.contextmanager
+    def about(self, part: Part) -> Iterator[None]:
+        """Let lines be about a part's unit for the length of a block, and log what libraries warn of meanwhile."""
+        handler = _LibraryLines(self)
+        show_before = warnings.showwarning
+
+        def show(
+            message: Warning | str,
+            category: type[Warning],
+            filename: str,
+            lineno: int,
+            file: TextIO | None = None,
+            line: str | None = None,
+        ) -> None:
+            self.write("library_warning", f"{category.__name__}: {message}", level="warning", source=filename)
+            show_before(message, category, filename, lineno, file, line)
+
+        before, self._unit = self._unit, part.unit
+        warnings.showwarning = show
+        logging.getLogger().addHandler(handler)
+        try:
+            yield
+        finally:
+            logging.getLogger().removeHandler(handler)
+            if warnings.showwarning is show:
+                warnings.showwarning = show_before
+            self._unit = before
+
+    def _append(self, line: dict[str, Any]) -> None:
+        if self._n_dropped and time.monotonic() < self._retry_at:
+            self._n_dropped += 1
+            return
+        try:
+            if self._n_dropped:
+                self._put(line | {"event": "lines_lost", "level": "warning", "message": str(self._n_dropped)})
+                self._n_dropped = 0
+            self._put(line)
+        except OSError:
+            self._n_dropped += 1
+            self._retry_at = time.monotonic() + _RETRY_SECONDS
+
+    def _put(self, line: dict[str, Any]) -> None:
+        data = b"\n" * self._is_torn + (json.dumps(line, default=str) + "\n").encode()
+        if self._n_bytes and self._n_bytes + len(data) > self._max_bytes:
+            with contextlib.suppress(FileNotFoundError):  # logs may be deleted at any time
+                self.path.replace(self._folder / f"{self.worker}.1.jsonl")
+            self._n_bytes = 0
+        self._folder.mkdir(exist_ok=True)
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        try:
+            written = os.write(descriptor, data)
+        finally:
+            os.close(descriptor)
+        if not self._n_bytes:
+            remove_old_logs(self._folder)
+        self._n_bytes += written
+        self._is_torn = written < len(data)
+        if self._is_torn:  # the disk is full
+            raise OSError(errno.ENOSPC, "short write", str(self.path))
+
+
+class _LibraryLines(logging.Handler):
+    """Hands what libraries log as warnings and errors to a log."""
+
+    def __init__(self, log: WorkLog) -> None:
+        super().__init__(logging.WARNING)
+        self._log = log
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            text = self.format(record)
+        except Exception:  # noqa: BLE001 - a library's malformed message must not fail the evaluation that it is about
+            text = str(record.msg)
+        self._log.write("library_log", text, level=record.levelname.lower(), source=record.name)
+
+
+def _shorten(value: Any) -> Any:
+    return value[-_TEXT_CHARACTERS:] if isinstance(value, str) else value
+
+
+def remove_old_logs(folder: Path, *, max_files: int = MAX_FILES, quiet_seconds: float = _QUIET_SECONDS) -> int:
+    """Remove the oldest log files beyond a number, but none that somebody may still be writing.
+
+    Args:
+        folder: the folder of logs.
+        max_files: how many may stay.
+        quiet_seconds: how long nobody has written to what goes.
+
+    Returns:
+        How many went.
+    """
+    with os.scandir(folder) as entries:
+        names = sorted(entry.name for entry in entries if entry.name.endswith(".jsonl"))  # each begins with its start
+    n_removed = 0
+    for name in names[: max(0, len(names) - max_files)]:
+        with contextlib.suppress(OSError):  # another worker may be faster
+            path = folder / name
+            if time.time() - path.stat().st_mtime > quiet_seconds:
+                path.unlink()
+                n_removed += 1
+    return n_removed

@@ -1,0 +1,347 @@
+"""Where shards lie: in a folder of a POSIX file system, or below a URL of an object store.
+
+A place knows names and bytes, nothing of what is in a shard. Its shards are named by their content and never change, so
+publishing one twice is harmless; a place only has to see to it that a shard appears whole or not at all.
+"""
+
+import errno
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import BinaryIO, Protocol, TypeVar
+
+from robust201.core.errors import ShardDamagedError, StorageError
+from robust201.core.files import NewFile, atomic_write, fsync_folder, new_file, remove_leftovers, sha256_of
+
+SHARD_NAME = re.compile(r"(?:(?P<architecture>\d{6})-(?P<key>.+)|(?P<compact>compact))-(?P<sha>[0-9a-f]{16})\.parquet")
+"""What the last component of a shard's name looks like."""
+
+SHA_DIGITS = 16
+
+SETTLING_SECONDS = 5.0
+"""Age from which a file's time of change tells all later changes apart from the last one: file systems count in ticks
+of up to two seconds (FAT), and within a tick a second change leaves no trace."""
+
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+
+def unreadable(label: str, error: OSError) -> StorageError:
+    """Make the error of a shard that cannot be read now, for want of rights, of open files, of a server's answer."""
+    return StorageError(
+        f"Reading failed for shard {label}: expected to read it, got {error.strerror or error}. Check its permissions "
+        "and the file server, and run the same command again; finished work is kept."
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A shard as a listing shows it.
+
+    Attributes:
+        name: of the shard, such as ``cifar10/000021-pgd-0123456789abcdef.parquet``.
+        n_bytes: size.
+        mark: a text that changes when the bytes do (time of the last change, or an object's ETag); ``""`` where the
+            place has none.
+        modified: when it was written, in seconds since the epoch; infinity where the place does not say.
+    """
+
+    name: str
+    n_bytes: int
+    mark: str
+    modified: float
+
+
+class ShardPlace(Protocol):
+    """What the store asks of the place where shards lie.
+
+    Attributes:
+        threads: how many reads at once make it faster.
+    """
+
+    threads: int
+
+    def label(self, shard: str) -> str:
+        """Path or URL of a shard, for messages."""
+
+    def check(self) -> None:
+        """Make sure that the place can be reached.
+
+        Raises:
+            StorageError: it cannot.
+        """
+
+    def entries(self) -> list[Entry]:
+        """List all shards as they are now, sorted by name; what else lies there is left out."""
+
+    def settled(self, entries: Iterable[Entry]) -> set[str]:
+        """Find the shards whose mark is certain to change whenever their bytes do from now on.
+
+        Args:
+            entries: a listing, just made.
+
+        Returns:
+            Their names; none where the place cannot tell.
+        """
+
+    def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Read bytes [start, stop) of a shard, or as many of them as there are.
+
+        Raises:
+            FileNotFoundError: there is no such shard.
+            ShardDamagedError: the disk has lost it.
+            StorageError: it cannot be read now, whatever its bytes are.
+        """
+
+    def source(self, shard: str) -> Path | BinaryIO:
+        """Open a shard for a Parquet reader.
+
+        Raises:
+            FileNotFoundError: there is no such shard.
+        """
+
+    def sha256(self, shard: str) -> str:
+        """Hash a shard's bytes: 64 hex digits.
+
+        Raises:
+            FileNotFoundError: there is no such shard.
+            ShardDamagedError: the disk has lost it.
+            StorageError: it cannot be read now, whatever its bytes are.
+        """
+
+    def publish(self, shard: str, content: bytes) -> None:
+        """Let a shard appear, whole and durably; one of that name may be there already.
+
+        Raises:
+            StorageError: it cannot be written; nothing of it is visible.
+        """
+
+    def writing(self, dataset: str) -> AbstractContextManager[NewFile]:
+        """Open a shard for writing whose name is set in the block; it appears when that ends without an error.
+
+        Raises:
+            StorageError: it cannot be written; nothing of it is visible.
+        """
+
+    def set_aside(self, shard: str) -> str:
+        """Move a shard out of the way, into ``damaged/``, and say where it lies now."""
+
+    def delete(self, shards: Iterable[str]) -> None:
+        """Delete shards; those that are gone already do no harm."""
+
+    def remove_temporaries(self, clock: Callable[[], float]) -> int:
+        """Remove what killed writers left behind (see `core.files.remove_leftovers`).
+
+        Args:
+            clock: wall clock in seconds since the epoch, to compare with the times of files.
+
+        Returns:
+            Number of files removed.
+        """
+
+
+class LocalPlace:
+    """Shards in a folder, local or shared: a temporary file, flushed, renamed, and the folder flushed.
+
+    Args:
+        root: holds a folder a dataset.
+        damaged: where shards are set aside; on the same file system.
+        on_step: called at each step of writing (`core.files.WRITE_STEPS`), for crash tests.
+    """
+
+    threads = 4  # a shared folder answers each open over the network; a local one loses nothing
+
+    def __init__(self, root: Path, damaged: Path, on_step: Callable[[str], None]) -> None:
+        self.root = root
+        self.damaged = damaged
+        self._on_step = on_step
+
+    def path(self, shard: str) -> Path:
+        """Path of a shard."""
+        return self.root / shard
+
+    def label(self, shard: str) -> str:
+        """Path of a shard, for messages."""
+        return str(self.path(shard))
+
+    def check(self) -> None:
+        """Nothing to check: the folder is made when it is needed."""
+
+    def entries(self) -> list[Entry]:
+        """List all shards as they are now (see `ShardPlace.entries`)."""
+        if not self.root.is_dir():
+            return []
+        entries = []
+        for folder in sorted(self.root.iterdir()):
+            if folder.is_dir():
+                with os.scandir(folder) as found:
+                    shards = sorted((item for item in found if SHARD_NAME.fullmatch(item.name)), key=_name)
+                for item in shards:
+                    try:
+                        state = item.stat()
+                    except FileNotFoundError:
+                        continue  # a compaction deleted it, or it was set aside, since the folder was listed
+                    name, mark = f"{folder.name}/{item.name}", str(state.st_mtime_ns)
+                    entries.append(Entry(name, state.st_size, mark, state.st_mtime))
+        return entries
+
+    def settled(self, entries: Iterable[Entry]) -> set[str]:
+        """Find the shards that were last changed some seconds ago, by the clock that stamps them (see `ShardPlace`)."""
+        try:
+            with tempfile.TemporaryFile(dir=self.root) as probe:  # a file server has a clock of its own
+                now = os.fstat(probe.fileno()).st_mtime
+        except OSError:
+            return set()
+        return {entry.name for entry in entries if entry.modified <= now - SETTLING_SECONDS}
+
+    def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Read bytes of a shard (see `ShardPlace.read`)."""
+
+        def read() -> bytes:
+            with self.path(shard).open("rb", buffering=0) as stream:
+                stream.seek(start)
+                return stream.read() if stop is None else stream.read(max(0, stop - start))
+
+        return self._try_reading(shard, read)
+
+    def source(self, shard: str) -> Path:
+        """Path of a shard, which Parquet readers open best themselves."""
+        return self.path(shard)
+
+    def sha256(self, shard: str) -> str:
+        """Hash a shard's bytes (see `ShardPlace.sha256`)."""
+        return self._try_reading(shard, lambda: sha256_of(self.path(shard)))
+
+    def _try_reading(self, shard: str, read: Callable[[], _Out], *, is_second: bool = False) -> _Out:
+        """Read, once more after an input/output error: of all errors that one alone may tell of lost bytes."""
+        try:
+            return read()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise unreadable(self.label(shard), error) from error
+            if is_second:
+                raise ShardDamagedError(
+                    f"Reading failed for shard {self.label(shard)}: expected its bytes, got {error.strerror}, twice. "
+                    "Run the sweep again: it sets the shard aside and computes its evaluations anew."
+                ) from error
+        return self._try_reading(shard, read, is_second=True)
+
+    def publish(self, shard: str, content: bytes) -> None:
+        """Let a shard appear (see `ShardPlace.publish`).
+
+        Raises:
+            StorageFullError: no space is left; nothing is left behind.
+        """
+        with atomic_write(self.path(shard), on_step=self._on_step) as stream:
+            stream.write(content)
+
+    def writing(self, dataset: str) -> AbstractContextManager[NewFile]:
+        """Open a shard for writing (see `ShardPlace.writing`).
+
+        Raises:
+            StorageFullError: no space is left; nothing is left behind.
+        """
+        return new_file(self.root / dataset, on_step=self._on_step)
+
+    def set_aside(self, shard: str) -> str:
+        """Move a shard into the folder of damaged ones."""
+        source, target = self.path(shard), self.damaged / shard
+        target.parent.mkdir(parents=True, exist_ok=True)
+        source.replace(target)
+        fsync_folder(target.parent)
+        fsync_folder(source.parent)
+        return str(target)
+
+    def delete(self, shards: Iterable[str]) -> None:
+        """Delete shards (see `ShardPlace.delete`)."""
+        paths = [self.path(shard) for shard in shards]
+        for path in paths:
+            path.unlink(missing_ok=True)
+        for folder in {path.parent for path in paths}:
+            fsync_folder(folder)
+
+    def remove_temporaries(self, clock: Callable[[], float]) -> int:
+        """Remove what killed writers left behind (see `ShardPlace.remove_temporaries`)."""
+        return remove_leftovers(self.root, clock=clock)
+
+
+def _name(item: "os.DirEntry[str]") -> str:
+    return item.name
+
+
+class HashingStream:
+    """A write-only binary stream that hashes what goes through it.
+
+    Args:
+        stream: where the bytes go.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self.digest = hashlib.sha256()
+        self.closed = False
+
+    def write(self, data: bytes) -> int:
+        """Pass bytes on."""
+        self.digest.update(data)
+        return self._stream.write(data)
+
+    def tell(self) -> int:
+        """Position in the stream."""
+        return self._stream.tell()
+
+    def flush(self) -> None:
+        """Flush the stream."""
+        self._stream.flush()
+
+    def writable(self) -> bool:
+        """Yes."""
+        return True
+
+    def readable(self) -> bool:
+        """No."""
+        return False
+
+    def seekable(self) -> bool:
+        """No: bytes that went through are hashed."""
+        return False
+
+    def close(self) -> None:
+        """Leave the file open: whoever opened it flushes and names it."""
+
+
+def map_ahead(function: Callable[[_In], _Out], items: Iterable[_In], threads: int) -> Iterator[_Out]:
+    """Apply a function that waits for a disk or a network to items, a few at once.
+
+    Args:
+        function: called in other threads.
+        items: its arguments.
+        threads: how many calls may be under way; up to four times as many results wait to be taken.
+
+    Yields:
+        Results in the order of the items; an exception is raised where its result would have been.
+    """
+    if threads <= 1:
+        yield from map(function, items)
+        return
+    remaining = iter(items)
+    with ThreadPoolExecutor(threads) as pool:
+        pending = [pool.submit(function, item) for item in islice(remaining, 4 * threads)]
+        try:
+            while pending:
+                result = pending.pop(0).result()
+                pending += [pool.submit(function, item) for item in islice(remaining, 1)]
+                yield result
+        finally:
+            for future in pending:
+                future.cancel()

@@ -1,0 +1,266 @@
+"""The results folder: where its files lie, how a shard gets its name, and how one is set aside.
+
+format.json                                     what this folder is, the version of its form, and where its shards lie
+protocols/<digest>.json                         payload of every protocol that rows name
+shards/<dataset>/<index>-<key>-<sha16>.parquet  one part of one unit; or below the URL that format.json names
+shards/<dataset>/compact-<sha16>.parquet        many of them, merged
+damaged/<dataset>/                              shards set aside; those of a URL below it
+index/                                          what is in the shards, to scan faster (see `shards.index`)
+lease.json                                      the driver at work (see `runtime.lease`)
+shares/<i>-of-<n>/                              what each share tells of itself (see `planning.shares`)
+slurm/                                          batch file and logs of job arrays
+logs/                                           what workers did, one file each (see `runtime.work_log`)
+"""
+
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from robust201.core.errors import ConfigError, FormatVersionError, InputError, ShardDamagedError, StorageError
+from robust201.core.files import load_json, make_folder, remove_leftovers, write_text
+from robust201.core.records import canonical_json
+from robust201.shards.backends import SHA_DIGITS, SHARD_NAME, HashingStream, LocalPlace, ShardPlace
+from robust201.shards.object_store import ObjectPlace, folder_of
+
+FORMAT_NAME = "robust201-results"
+FORMAT_VERSION = 1
+"""Version of the folder's form; a shard has its own (see `shards.parquet`)."""
+
+_NAMES = {
+    *("shards", "damaged", "protocols", "plan.json", "progress.json", "failures.jsonl", "lease.json"),
+    *("meta.json", "SHA256SUMS", "manifest.json", "manifest.jsonl"),
+}
+"""What a folder without format.json must not hold to become a results folder: our names, and those that tell an
+exported dataset, corrupted images and a checkpoint store."""
+
+
+def _go_on(_step: str) -> None:
+    """Do nothing at a step of a write."""
+
+
+class ResultsFolder:
+    """Paths and names in one results folder.
+
+    A shard is named by its path below ``shards/``, such as ``cifar10/000021-pgd-0123456789abcdef.parquet``.
+
+    Args:
+        root: the folder.
+        on_step: called at each step of writing a shard (`core.files.WRITE_STEPS`), for crash tests.
+    """
+
+    def __init__(self, root: Path, on_step: Callable[[str], None] = _go_on) -> None:
+        self.root = root
+        self.shards = root / "shards"
+        self.damaged = root / "damaged"
+        self.protocols = root / "protocols"
+        self.index = root / "index"
+        self.on_step = on_step
+
+    @cached_property
+    def place(self) -> ShardPlace:
+        """Where the shards lie, as format.json says; in the folder itself where there is none yet."""
+        url = self.shards_url
+        folder = folder_of(url)
+        if folder is not None:
+            return LocalPlace(folder, folder / "damaged", self.on_step)
+        return ObjectPlace(url, self.on_step) if url else LocalPlace(self.shards, self.damaged, self.on_step)
+
+    @property
+    def shards_url(self) -> str:
+        """URL below which the shards lie; empty for the folder itself."""
+        try:
+            payload = load_json(self.root / "format.json")
+            return str(payload.get("shards", ""))
+        except (FileNotFoundError, NotADirectoryError):
+            return ""
+
+    def create(self, shards: str | None = None) -> None:
+        """Make an empty results folder, unless it is one already.
+
+        Args:
+            shards: URL below which its shards shall lie, ``""`` for the folder itself; None takes what an existing
+                folder says, and the folder itself for a new one.
+
+        Raises:
+            InputError: the path is a file, or a folder that holds something else, or its shards lie elsewhere.
+            FormatVersionError: another version made it.
+            StorageFullError: no space is left.
+            StorageError: the URL cannot be reached.
+        """
+        form = self.root / "format.json"
+        make_folder(self.root)
+        if not form.exists():
+            foreign = sorted(_NAMES & {entry.name for entry in self.root.iterdir()})
+            if foreign:
+                raise InputError(
+                    f"Creating a results folder failed for {self.root}: expected a new folder, got one with "
+                    f"{foreign[0]} but without {form.name}. Name another folder."
+                )
+            payload: dict[str, Any] = {"format": FORMAT_NAME, "version": FORMAT_VERSION}
+            if shards:
+                if folder_of(shards) is None:
+                    ObjectPlace(shards, self.on_step).check()  # a wrong URL must not be remembered
+                payload["shards"] = shards
+            write_text(form, canonical_json(payload) + "\n")
+            self.__dict__.pop("place", None)
+        self.check_format(shards)
+
+    def check_format(self, shards: str | None = None) -> None:
+        """Make sure that this is a results folder of a version that we know.
+
+        Args:
+            shards: where its shards are expected (see `create`); None for anywhere.
+
+        Raises:
+            InputError: it is none, or its shards lie elsewhere.
+            FormatVersionError: another version made it.
+        """
+        form = self.root / "format.json"
+        try:
+            payload = load_json(form)
+            name, version = payload["format"], payload["version"]
+        except (FileNotFoundError, NotADirectoryError) as error:
+            inside = next(iter(sorted(self.root.glob("*/format.json"))), None)
+            hint = f" Did you mean {inside.parent}?" if inside else ""
+            raise InputError(
+                f"Opening results failed for {self.root}: expected a results folder with a format.json, got none."
+                f"{hint} Check the path, or start a sweep there with: robust201 run SWEEP.yaml"
+            ) from error
+        except (ValueError, KeyError, TypeError) as error:
+            raise InputError(
+                f"Opening results failed for {form}: expected the format and version of a results folder, got other "
+                f"content ({error}). Check the path; a folder that lost this file can be joined into a new one by hand."
+            ) from error
+        if (name, version) != (FORMAT_NAME, FORMAT_VERSION):
+            raise FormatVersionError(
+                f"Opening results failed for {self.root}: expected format {FORMAT_NAME} version {FORMAT_VERSION}, "
+                f"got {name} version {version}. Use the version of robust201 that made the folder."
+            )
+        if shards is not None and shards != self.shards_url:
+            raise ConfigError(
+                f"Opening results failed for {self.root}: expected its shards where it was made for, "
+                f"{self.shards_url or self.shards}, got `shards: {shards or 'none'}` in the sweep YAML. Correct that, "
+                f"or name another results folder. If the shards were moved, correct {form}."
+            )
+
+    def path(self, shard: str) -> Path:
+        """Path of a shard that lies in a folder.
+
+        Raises:
+            StorageError: the shards lie below a URL, where nothing has a path.
+        """
+        if isinstance(self.place, LocalPlace):
+            return self.place.path(shard)
+        raise StorageError(
+            f"Looking up a path failed for {self.place.label(shard)}: expected shards in a folder, got a URL. "
+            "Read it through the store."
+        )
+
+    def remove_leftovers(self) -> int:
+        """Delete what killed processes left in this folder and where its shards lie (see `files.remove_leftovers`)."""
+        removed = remove_leftovers(self.root)
+        return removed + self.place.remove_temporaries(time.time) if self.shards_url else removed
+
+    def verify_hash(self, shard: str) -> None:
+        """Compare a shard's bytes with its name.
+
+        Raises:
+            ShardDamagedError: they differ, or the disk has lost them.
+            StorageError: it cannot be read now, whatever its bytes are.
+            FileNotFoundError: there is no such shard.
+        """
+        self.check_hash(shard, self.place.sha256(shard))
+
+    def read_verified(self, shard: str) -> bytes:
+        """Read a whole shard and compare its bytes with its name.
+
+        Raises:
+            ShardDamagedError: they differ, or the disk has lost them.
+            StorageError: it cannot be read now, whatever its bytes are.
+            FileNotFoundError: there is no such shard.
+        """
+        content = self.place.read(shard)
+        self.check_hash(shard, hashlib.sha256(content).hexdigest())
+        return content
+
+    def check_hash(self, shard: str, sha256: str) -> None:
+        """Compare the hash of a shard's bytes with its name.
+
+        Raises:
+            ShardDamagedError: they differ.
+        """
+        if sha256[:SHA_DIGITS] != sha_of_name(shard):
+            raise self._mismatch(shard, sha256[:SHA_DIGITS])
+
+    def _mismatch(self, shard: str, got: str) -> ShardDamagedError:
+        return ShardDamagedError(
+            f"Verifying failed for shard {self.place.label(shard)}: expected SHA-256 {sha_of_name(shard)}…, got {got}. "
+            "Run the sweep again: it sets the shard aside and computes its evaluations anew."
+        )
+
+    def publish(self, dataset: str, stem: str, content: bytes) -> str:
+        """Write a shard durably under the name that its content gives it.
+
+        Args:
+            dataset: name of the dataset.
+            stem: what the name begins with.
+            content: the whole file.
+
+        Returns:
+            The shard's name.
+
+        Raises:
+            StorageFullError: no space is left; nothing is left behind.
+            StorageError: it cannot be written; nothing of it is visible.
+        """
+        shard = f"{dataset}/{stem}-{hashlib.sha256(content).hexdigest()[:SHA_DIGITS]}.parquet"
+        self.place.publish(shard, content)
+        return shard
+
+    @contextmanager
+    def publishing_compacted(self, dataset: str) -> Iterator[HashingStream]:
+        """Open a compacted shard for writing; it appears, named by its content, when the block ends without an error.
+
+        Yields:
+            A write-only stream.
+
+        Raises:
+            StorageFullError: no space is left; nothing is left behind.
+            StorageError: it cannot be written; nothing of it is visible.
+        """
+        with self.place.writing(dataset) as new:
+            stream = HashingStream(new.stream)
+            yield stream
+            new.name = f"compact-{stream.digest.hexdigest()[:SHA_DIGITS]}.parquet"
+
+
+def sha_of_name(shard: str) -> str:
+    """First hex digits of the SHA-256 that a shard's name gives it."""
+    return shard.removesuffix(".parquet")[-SHA_DIGITS:]
+
+
+def is_compacted(shard: str) -> bool:
+    """Whether a shard is a compacted one, by its name."""
+    return shard.rpartition("/")[2].startswith("compact-")
+
+
+def network_of(shard: str) -> tuple[str, int] | None:
+    """Dataset and architecture of a shard's rows, by its name; None for a compacted one, which has many."""
+    dataset, _, name = shard.partition("/")
+    match = SHARD_NAME.fullmatch(name)
+    return (dataset, int(match["architecture"])) if match is not None and match["architecture"] else None
+
+
+def stem_of(architecture: int, key: str) -> str:
+    """What the name of a unit's shard begins with."""
+    return f"{architecture:06d}-{key}"
+
+
+def has_stem(shard: str, stem: str) -> bool:
+    """Whether a shard's name begins with what its rows say."""
+    match = SHARD_NAME.fullmatch(shard.rpartition("/")[2])
+    return match is not None and f"{match['architecture']}-{match['key']}" == stem

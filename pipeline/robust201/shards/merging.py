@@ -1,0 +1,111 @@
+"""Result folders of several clusters into one."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from robust201.core.files import atomic_write, fsync_folder
+from robust201.shards.backends import HashingStream, LocalPlace
+from robust201.shards.folder import ResultsFolder
+from robust201.shards.reading import RowReader
+from robust201.shards.scan import scan
+from robust201.shards.verification import Finding, find_unequal_duplicates
+
+_COPY_BYTES = 32 << 20
+
+
+@dataclass(frozen=True)
+class MergeReport:
+    """What joining results folders did.
+
+    Attributes:
+        added: shards that the target received.
+        present: shards that it had already.
+        protocols: protocol payloads that it received.
+        conflicts: damaged shards of the sources, which were left there, and unequal duplicates in the target.
+    """
+
+    added: int
+    present: int
+    protocols: int
+    conflicts: tuple[Finding, ...]
+
+
+def merge(sources: Sequence[Path], target: Path) -> MergeReport:
+    """Join results folders; the sources stay as they are, and may overlap.
+
+    Names of shards are hashes of their content, so equal names are equal shards; each is verified before it is linked
+    (within a file system) or copied; the folders may have their shards at different places.
+
+    Args:
+        sources: results folders.
+        target: the folder that receives them; made if absent.
+
+    Returns:
+        What was done and found.
+
+    Raises:
+        InputError: a source is no results folder.
+        FormatVersionError: another version made a folder or a shard.
+        StorageFullError: no space is left; every shard that came over is whole.
+    """
+    folders = [ResultsFolder(source) for source in sources]
+    for folder in folders:
+        folder.check_format()
+    receiver = ResultsFolder(target)
+    receiver.create()
+    added = present = protocols = 0
+    conflicts: list[Finding] = []
+    for folder in folders:
+        if folder.root.resolve() == receiver.root.resolve():
+            continue
+        inventory = scan(folder, verify="all", on_damage="report")
+        conflicts += [Finding(shard, "", "damaged", message) for shard, message in inventory.damage.items()]
+        protocols += _receive_protocols(folder, receiver)
+        held = {entry.name for entry in receiver.place.entries()}
+        for shard in inventory.shards:
+            if shard in held:
+                present += 1
+            else:
+                _receive_shard(folder, receiver, shard)
+                added += 1
+        if isinstance(receiver.place, LocalPlace):
+            for dataset in {shard.partition("/")[0] for shard in inventory.shards}:
+                fsync_folder(receiver.place.path(dataset))  # links are durable only now
+    inventory = scan(receiver, verify="none", on_damage="report")
+    conflicts += [Finding(shard, "", "damaged", message) for shard, message in inventory.damage.items()]
+    conflicts += find_unequal_duplicates(RowReader(receiver), inventory)
+    return MergeReport(added, present, protocols, tuple(conflicts))
+
+
+def _receive_shard(source: ResultsFolder, target: ResultsFolder, shard: str) -> None:
+    if isinstance(source.place, LocalPlace) and isinstance(target.place, LocalPlace):
+        path = target.place.path(shard)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.link(source.place.path(shard), path)
+        except FileExistsError:
+            return
+        except OSError:
+            pass  # another file system, or one without hard links: copied below
+        else:
+            return
+    dataset, _, name = shard.partition("/")
+    with target.place.writing(dataset) as new:
+        stream, start = HashingStream(new.stream), 0
+        while piece := source.place.read(shard, start, start + _COPY_BYTES):
+            stream.write(piece)
+            start += len(piece)
+        source.check_hash(shard, stream.digest.hexdigest())
+        new.name = name
+
+
+def _receive_protocols(source: ResultsFolder, target: ResultsFolder) -> int:
+    received = 0
+    for path in sorted(source.protocols.glob("*.json")):
+        if not (target.protocols / path.name).exists():
+            with atomic_write(target.protocols / path.name) as stream:
+                stream.write(path.read_bytes())
+            received += 1
+    return received

@@ -1,0 +1,371 @@
+"""Shards below a URL that fsspec understands, such as ``s3://bucket/prefix``; the only `import fsspec`.
+
+A shard appears by one conditional PUT (``If-None-Match: *``), a large one by a multipart upload whose completion has
+the same condition: the object is there whole or not at all, and the first of equal writers wins. Where a store does not
+know the condition an overwrite does no harm either, since names carry the content's hash.
+
+Credentials are found by the library of the scheme, in the environment or in its own files; none are taken from URLs.
+"""
+
+import errno
+import hashlib
+import io
+import math
+import os
+import re
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar, cast
+
+import fsspec
+from fsspec.core import url_to_fs
+
+from robust201.core.errors import StorageError, StorageLibraryError, closest
+from robust201.core.files import NewFile
+from robust201.shards.backends import SHA_DIGITS, SHARD_NAME, Entry
+
+PUT_STEPS = ("ready", "put")
+"""Moments of publishing, in order, at which `on_step` is called: before the request is sent, after it was answered."""
+
+_SETTLED_MARKS = ("ETag", "etag", "md5Hash", "generation")
+"""What a store changes with every change of an object; times are too coarse for that."""
+_MARKS = (*_SETTLED_MARKS, "mtime", "LastModified", "last_modified", "created")
+_TIMES = ("LastModified", "last_modified", "mtime", "updated", "created")
+_RANGE_BYTES = 32 << 20
+_CONFLICT_ATTEMPTS = 6
+_EXTRAS = {"s3": "robust201[s3]", "s3a": "robust201[s3]"}
+_WITHOUT_FOLDERS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oci", "oss"}
+"""Schemes whose libraries would take making a folder for making a bucket."""
+_NO_CACHES = {"use_listings_cache": False}
+_T = TypeVar("_T")
+
+
+def check_url(url: str) -> str:
+    """Make sure that shards may lie below a URL.
+
+    Args:
+        url: such as ``s3://bucket/prefix``.
+
+    Returns:
+        The URL in the form in which two of them are compared.
+
+    Raises:
+        ValueError: it is no such URL; the message says what was expected, and repeats no password.
+    """
+    scheme, separator, rest = url.partition("://")
+    if "::" in url:
+        raise ValueError(
+            "expected a plain URL such as s3://bucket/prefix, got one of several joined by '::'. A cache in between "
+            "would hide the shards of other writers; name the store itself."
+        )
+    authority = rest.partition("/")[0]
+    if re.search(":.*@", rest or url) or (
+        scheme in _WITHOUT_FOLDERS and re.search("[:@]", authority) and not _is_azure(url)
+    ):
+        raise ValueError(
+            "expected a URL without a user or password, got one with. Let the library find them in the environment or "
+            "in its own files, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
+        )
+    if re.search("[?#]", url) or not url.isprintable():
+        raise ValueError(
+            "expected a URL of printable characters such as s3://bucket/prefix, got one with a query, a fragment or "
+            "such a character. Leave out what begins with '?' or '#': options are set in the library's own files."
+        )
+    if not separator or not rest.strip("/"):
+        raise ValueError(f"expected a URL such as s3://bucket/prefix, got {url!r}. A folder is file:///FOLDER.")
+    if scheme == "memory":
+        raise ValueError(
+            "expected a store that every process reaches, got memory://, which each process has for itself: what "
+            "workers write there is lost. Name a store such as s3://bucket/prefix, or leave `shards` out to use the "
+            "results folder."
+        )
+    if scheme not in fsspec.available_protocols():
+        raise ValueError(f"expected a scheme that fsspec knows, got {scheme!r}.{closest(scheme, _usual_schemes())}")
+    if scheme in {"file", "local"} and not rest.startswith("/"):
+        raise ValueError(f"expected an absolute path after file://, got {rest!r}. Write file:///FOLDER.")
+    return f"{scheme}://{rest.rstrip('/')}"
+
+
+def _is_azure(url: str) -> bool:
+    """Whether a URL has the form of Azure's, in which ``@`` stands between container and account."""
+    return re.match(r"(abfss?|az)://[\w-]+@[\w.-]+(/|\Z)", url) is not None
+
+
+def _usual_schemes() -> list[str]:
+    return ["s3", "gs", "abfs", "file", "hdfs", "sftp"]
+
+
+def folder_of(url: str) -> Path | None:
+    """Folder that a ``file://`` URL names; None for every other URL."""
+    scheme, _, rest = url.partition("://")
+    return Path(rest) if scheme in {"file", "local"} else None
+
+
+class ObjectPlace:
+    """Shards below a URL of an object store, or of anything else that fsspec reaches.
+
+    Args:
+        url: as `check_url` returned it.
+        on_step: called at each of `PUT_STEPS`, for crash tests.
+    """
+
+    threads = 16  # each read is a round trip
+
+    def __init__(self, url: str, on_step: Callable[[str], None]) -> None:
+        self.url = url
+        self._on_step = on_step
+        self._opened: tuple[int, Any, str] | None = None
+        self._opening = threading.Lock()
+
+    def _filesystem(self) -> tuple[Any, str]:
+        """The file system, opened anew in a forked process, and the path of the URL in it."""
+        with self._opening:
+            if self._opened is None or self._opened[0] != os.getpid():
+                try:
+                    filesystem, root = url_to_fs(self.url, **_NO_CACHES)
+                except ImportError as error:
+                    scheme = self.url.partition("://")[0]
+                    extra = _EXTRAS.get(scheme)
+                    advice = f"it with pip install '{extra}'." if extra else f"what fsspec names: {error}"
+                    raise StorageLibraryError(
+                        f"Opening the shards failed for {self.url}: expected the library for {scheme}://, got none "
+                        f"installed. Install {advice}"
+                    ) from error
+                except Exception as error:
+                    raise self._failed("Opening the shards", self.url, error) from error
+                self._opened = os.getpid(), filesystem, root.rstrip("/")
+            return self._opened[1], self._opened[2]
+
+    def _call(self, doing: str, shard: str, function: Callable[[Any, str], _T]) -> _T:
+        """Call a function with the file system and the path of a shard; what fails becomes our own error.
+
+        Transient errors were retried by the library before they come here.
+        """
+        filesystem, root = self._filesystem()
+        try:
+            return function(filesystem, f"{root}/{shard}" if shard else root)
+        except FileNotFoundError as error:
+            if _code(error) == "NoSuchBucket":
+                raise self._failed(doing, self.label(shard), error) from error
+            raise
+        except (FileExistsError, StorageError):
+            raise
+        except Exception as error:
+            raise self._failed(doing, self.label(shard), error) from error
+
+    @staticmethod
+    def _failed(doing: str, place: str, error: Exception) -> StorageError:
+        text = " ".join(str(error).split()).rstrip(".")
+        return StorageError(
+            f"{doing} failed for {place}: expected the store to answer, got {type(error).__name__}"
+            f"{': ' + text if text else ''}. {_advice(error)} Then run the same command again; finished work is kept."
+        )
+
+    def label(self, shard: str) -> str:
+        """URL of a shard, for messages."""
+        return f"{self.url}/{shard}" if shard else self.url
+
+    def check(self) -> None:
+        """Make sure that the store can be listed (see `ShardPlace.check`)."""
+        self.entries()
+
+    def entries(self) -> list[Entry]:
+        """List all shards as they are now (see `ShardPlace.entries`)."""
+
+        def find(filesystem: Any, root: str) -> dict[str, dict[str, Any]]:
+            filesystem.invalidate_cache()
+            found: dict[str, dict[str, Any]] = filesystem.find(root, detail=True)
+            return found
+
+        try:
+            found = self._call("Listing the shards", "", find)
+        except FileNotFoundError:
+            return []  # a folder that nothing was written to yet
+        _, root = self._filesystem()
+        entries = []
+        for path, info in found.items():
+            dataset, _, name = path.removeprefix(f"{root}/").rpartition("/")
+            if "/" not in dataset and dataset and SHARD_NAME.fullmatch(name):
+                mark = next((f"{field} {info[field]}" for field in _MARKS if info.get(field)), "")
+                entries.append(Entry(f"{dataset}/{name}", int(info["size"]), mark, _modified(info)))
+        return sorted(entries, key=lambda entry: entry.name)
+
+    def settled(self, entries: Iterable[Entry]) -> set[str]:
+        """Find the shards that have an ETag or the like (see `ShardPlace.settled`)."""
+        return {entry.name for entry in entries if entry.mark.partition(" ")[0] in _SETTLED_MARKS}
+
+    def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
+        """Read bytes of a shard (see `ShardPlace.read`)."""
+        if stop is not None:
+            return self._read_range(shard, start, stop)
+        pieces = list(self._pieces(shard, start))
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _read_range(self, shard: str, start: int, stop: int) -> bytes:
+        def cat(filesystem: Any, path: str) -> bytes:
+            try:
+                return bytes(filesystem.cat_file(path, start=start, end=stop))
+            except OSError as error:
+                if _code(error) == "InvalidRange":
+                    return b""
+                raise
+
+        return self._call("Reading", shard, cat) if stop > start else b""
+
+    def _pieces(self, shard: str, start: int = 0) -> Iterator[bytes]:
+        """Read a shard from a position to its end, by ranges: the size need not be asked for."""
+        while True:
+            piece = self._read_range(shard, start, start + _RANGE_BYTES)
+            yield piece
+            start += len(piece)
+            if len(piece) < _RANGE_BYTES:
+                return
+
+    def source(self, shard: str) -> BinaryIO:
+        """Open a shard for a Parquet reader: a small one at once, of a compacted one what is asked for."""
+        if not shard.rpartition("/")[2].startswith("compact-"):
+            return io.BytesIO(self.read(shard))
+        return cast(
+            BinaryIO,
+            self._call("Reading", shard, lambda filesystem, path: filesystem.open(path, "rb", cache_type="none")),
+        )
+
+    def sha256(self, shard: str) -> str:
+        """Hash a shard's bytes (see `ShardPlace.sha256`)."""
+        digest = hashlib.sha256()
+        for piece in self._pieces(shard):
+            digest.update(piece)
+        return digest.hexdigest()
+
+    def publish(self, shard: str, content: bytes) -> None:
+        """Let a shard appear by one conditional PUT (see `ShardPlace.publish`)."""
+
+        def put(filesystem: Any, path: str, mode: str) -> None:
+            filesystem.pipe_file(path, content, mode=mode)
+
+        self._put(shard, put)
+
+    @contextmanager
+    def writing(self, dataset: str) -> Iterator[NewFile]:
+        """Open a shard for writing (see `ShardPlace.writing`).
+
+        Its name is the hash of what is yet to be written, so the bytes wait in a temporary file of this machine.
+        """
+        with tempfile.NamedTemporaryFile(prefix="robust201-", suffix=".parquet") as stream:
+            new = NewFile(cast(BinaryIO, stream), "")
+            yield new
+            stream.flush()
+
+            def put(filesystem: Any, path: str, mode: str) -> None:
+                filesystem.put_file(stream.name, path, mode=mode)
+
+            self._put(f"{dataset}/{new.name}", put)
+
+    def _put(self, shard: str, put: Callable[[Any, str, str], None]) -> None:
+        self._on_step("ready")
+        self._call("Writing", shard, _make_parents)
+        try:
+            self._call("Writing", shard, lambda filesystem, path: _put_if_absent(filesystem, path, put))
+        except FileExistsError:
+            # An equal writer was first, or the answer to our own first attempt was lost: either way the bytes are
+            # there, unless they were damaged since.
+            if self.sha256(shard)[:SHA_DIGITS] != shard.removesuffix(".parquet")[-SHA_DIGITS:]:
+                self._call("Writing", shard, lambda filesystem, path: put(filesystem, path, "overwrite"))
+        self._on_step("put")
+
+    def set_aside(self, shard: str) -> str:
+        """Copy a shard below ``damaged/`` and delete it."""
+        target = f"damaged/{shard}"
+        _, root = self._filesystem()
+
+        def move(filesystem: Any, path: str) -> None:
+            _make_parents(filesystem, f"{root}/{target}")
+            filesystem.cp_file(path, f"{root}/{target}")
+            filesystem.rm_file(path)
+
+        self._call("Setting aside", shard, move)
+        return self.label(target)
+
+    def delete(self, shards: Iterable[str]) -> None:
+        """Delete shards (see `ShardPlace.delete`)."""
+        for shard in shards:
+            try:
+                self._call("Deleting", shard, lambda filesystem, path: filesystem.rm_file(path))
+            except FileNotFoundError:
+                continue
+
+    def remove_temporaries(self, clock: Callable[[], float]) -> int:
+        """Nothing to remove: an unfinished upload is no object."""
+        del clock
+        return 0
+
+
+def _make_parents(filesystem: Any, path: str) -> None:
+    """Make the folders above a path, where the file system has folders; object stores have none to make."""
+    schemes = {filesystem.protocol} if isinstance(filesystem.protocol, str) else set(filesystem.protocol)
+    if not schemes & _WITHOUT_FOLDERS:
+        filesystem.makedirs(path.rpartition("/")[0], exist_ok=True)
+
+
+def _put_if_absent(filesystem: Any, path: str, put: Callable[[Any, str, str], None]) -> None:
+    """Write an object unless it is there.
+
+    Raises:
+        FileExistsError: it is.
+    """
+    for attempt in range(_CONFLICT_ATTEMPTS):
+        try:
+            put(filesystem, path, "create")
+        except FileExistsError:
+            raise
+        except NotImplementedError:
+            put(filesystem, path, "overwrite")
+        except OSError as error:
+            code = _code(error)
+            if code == "PreconditionFailed":
+                raise FileExistsError(path) from error
+            if code == "ConditionalRequestConflict" and attempt + 1 < _CONFLICT_ATTEMPTS:
+                time.sleep(0.1 * 2**attempt)  # another upload of this name was under way
+                continue
+            if error.errno == errno.ENOSYS:
+                put(filesystem, path, "overwrite")
+                return
+            raise
+        return
+
+
+def _code(error: BaseException) -> str:
+    """What an S3 server calls an error; empty for errors of other origin."""
+    response = getattr(error.__cause__, "response", None) or getattr(error, "response", None)
+    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
+
+
+def _modified(info: dict[str, Any]) -> float:
+    for field in _TIMES:
+        value = info.get(field)
+        if isinstance(value, datetime):
+            return value.timestamp()
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        if isinstance(value, str):
+            try:
+                return datetime.fromisoformat(value).timestamp()
+            except ValueError:
+                continue
+    return math.inf
+
+
+def _advice(error: Exception) -> str:
+    if isinstance(error, PermissionError) or "redential" in f"{type(error).__name__} {error}":
+        return (
+            "Give the environment credentials that may list, read, write and delete there (for S3: AWS_ACCESS_KEY_ID "
+            "and AWS_SECRET_ACCESS_KEY, or a profile)."
+        )
+    if isinstance(error, FileNotFoundError):
+        return "Make the bucket, or correct `shards` in the sweep YAML."
+    return "Check the network, the endpoint (for S3: AWS_ENDPOINT_URL) and the region."

@@ -1,0 +1,340 @@
+"""The form of a shard, columns and footer: how it is written, and how its values are read.
+
+A shard is a Parquet file (https://parquet.apache.org/docs/file-format/) with one row an evaluation or slice of one. Its
+columns are those of `IDENTITY_TYPES` and `MEASUREMENT_TYPES`. The footer's key `robust201` holds a JSON value: format
+version, kind (``shard`` or ``compacted``), measurement columns, for a shard its identity once more (`unit` and `rows`),
+for a compacted one the names of the shards that it replaces. The copy of the identity in the footer is what makes
+scanning cheap: one read of a few kilobytes a file.
+
+Measured on trained-looking rows: byte-stream-split takes 10 % off the confidences under zstd, a dictionary adds 20 %;
+columns without statistics and Arrow schema halve the footer, which is a tenth of a small shard.
+"""
+
+import errno
+import io
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from robust201.core.errors import FormatVersionError, ShardDamagedError, StorageError
+from robust201.core.records import EvaluationResult, canonical_json
+from robust201.shards.backends import ShardPlace, unreadable
+from robust201.tasks.measurements import COLUMNS
+
+Table = pa.Table
+
+FORMAT_VERSION = 1
+"""Version of a shard's columns and footer; what is in a protocol never changes it."""
+
+ROW_GROUP_BYTES = 16 << 20
+"""Bound on the row groups of compacted shards, in memory and before compression; a larger row makes its own."""
+
+FOOTER_KEY = "robust201"
+
+IDENTITY_TYPES: dict[str, pa.DataType] = {
+    "unit_id": pa.string(),
+    "architecture": pa.int32(),
+    "dataset": pa.string(),
+    "key": pa.string(),
+    "strength": pa.float64(),
+    "protocol": pa.string(),
+    "checkpoint_sha256": pa.string(),
+    "start": pa.int32(),
+    "stop": pa.int32(),
+    "n_images": pa.int32(),
+    "n_classes": pa.int16(),
+    "seconds": pa.float32(),
+    "provenance": pa.string(),
+}
+"""Columns that say what a row is; `n_images` is the whole unit's, `start` and `stop` are the row's image positions."""
+
+MEASUREMENT_TYPES: dict[str, pa.DataType] = {
+    name: kind if column.shape(2, 2) == () else pa.list_(pa.field("element", kind))
+    for name, column in COLUMNS.items()
+    for kind in (pa.from_numpy_dtype(column.dtype),)
+}
+"""Measurement columns as they are stored: those of `tasks.measurements.COLUMNS`, matrices flattened by row."""
+
+LOCATING_COLUMNS = ("n_classes", "start", "stop")
+"""Identity columns that the shapes of a row's measurements follow from."""
+
+_STRING_COLUMNS = [name for name, kind in IDENTITY_TYPES.items() if kind == pa.string()]
+_float_list = pa.list_(pa.field("element", pa.float64()))
+_FLOAT_LISTS = [f"{name}.list.element" for name, kind in MEASUREMENT_TYPES.items() if kind == _float_list]
+
+
+@dataclass(frozen=True)
+class Footer:
+    """What a shard's footer says of it.
+
+    Attributes:
+        kind: ``"shard"`` or ``"compacted"``.
+        columns: measurement columns in it.
+        inputs: names of the shards that a compacted shard replaces.
+        identity: `unit` and `rows` of a shard as JSON values; empty for a compacted one.
+    """
+
+    kind: str
+    columns: tuple[str, ...]
+    inputs: tuple[str, ...] = ()
+    identity: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """Text for the file."""
+        return canonical_json(
+            {
+                "format_version": FORMAT_VERSION,
+                "kind": self.kind,
+                "columns": list(self.columns),
+                "inputs": list(self.inputs),
+                "identity": dict(self.identity),
+            }
+        )
+
+    @classmethod
+    def from_json(cls, text: bytes, label: str) -> "Footer":
+        """Read what `to_json` wrote.
+
+        Raises:
+            FormatVersionError: another format version wrote it.
+            ValueError, KeyError, TypeError: it says something else.
+        """
+        payload = json.loads(text)
+        if payload["format_version"] != FORMAT_VERSION:
+            raise FormatVersionError(
+                f"Reading failed for shard {label}: expected format version {FORMAT_VERSION}, "
+                f"got {payload['format_version']!r}. Use the version of robust201 that wrote it."
+            )
+        names = [payload["kind"], *payload["columns"], *payload["inputs"]]
+        "".join(names).encode()  # texts, and such as can be stored
+        return cls(payload["kind"], tuple(payload["columns"]), tuple(payload["inputs"]), payload["identity"])
+
+
+def encode(results: Sequence[EvaluationResult]) -> bytes:
+    """Write the results of one part as the bytes of a shard.
+
+    Args:
+        results: one a strength, all of one unit and image range, with the same measurement columns.
+
+    Returns:
+        A Parquet file.
+    """
+    part, unit = results[0].part, results[0].part.unit
+    table = table_of(results)
+    columns = tuple(name for name in MEASUREMENT_TYPES if name in results[0].values)
+    identity = {
+        "unit": [unit.id, unit.architecture, unit.dataset, unit.key, unit.protocol, unit.n_images],
+        "rows": [
+            [result.strength for result in results],
+            part.start,
+            part.stop,
+            [float(np.float32(result.seconds)) for result in results],
+        ],
+    }
+    sink = pa.BufferOutputStream()
+    write_tables(sink, [table], Footer("shard", columns, identity=identity))
+    return bytes(sink.getvalue())
+
+
+def table_of(results: Sequence[EvaluationResult]) -> pa.Table:
+    """Make a table of the results of one part (see `encode`)."""
+    part, unit = results[0].part, results[0].part.unit
+    columns = tuple(name for name in MEASUREMENT_TYPES if name in results[0].values)
+    shared = {
+        "unit_id": unit.id,
+        "architecture": unit.architecture,
+        "dataset": unit.dataset,
+        "key": unit.key,
+        "protocol": unit.protocol,
+        "checkpoint_sha256": unit.checkpoint_sha256,
+        "start": part.start,
+        "stop": part.stop,
+        "n_images": unit.n_images,
+        "n_classes": _count_classes(results[0].values),
+    }
+    arrays: dict[str, Any] = {name: [value] * len(results) for name, value in shared.items()}
+    arrays["strength"] = [result.strength for result in results]
+    arrays["seconds"] = [result.seconds for result in results]
+    arrays["provenance"] = [canonical_json(dict(result.provenance)) for result in results]
+    for name in columns:
+        values = [np.asarray(result.values[name]) for result in results]
+        arrays[name] = _flat_lists(values, MEASUREMENT_TYPES[name]) if values[0].ndim else np.stack(values)
+    return pa.table(arrays, schema=schema_of(columns))
+
+
+def _count_classes(values: Mapping[str, NDArray[Any]]) -> int:
+    """Classes of a result; 0 where it has no matrix, so that nothing has their number."""
+    return next((len(array) for array in values.values() if array.ndim == 2), 0)
+
+
+def schema_of(columns: Sequence[str]) -> pa.Schema:
+    """Schema of a shard with the given measurement columns."""
+    return pa.schema(IDENTITY_TYPES | {name: MEASUREMENT_TYPES[name] for name in columns})
+
+
+def write_tables(sink: Any, tables: Any, footer: Footer) -> int:
+    """Write tables as the row groups of one shard.
+
+    Args:
+        sink: a binary stream.
+        tables: an iterable of tables in the schema of the footer's columns.
+        footer: what the shard says of itself.
+
+    Returns:
+        Number of rows.
+    """
+    n_rows = 0
+    writer = pq.ParquetWriter(
+        sink,
+        schema_of(footer.columns),
+        compression="zstd",
+        use_dictionary=_STRING_COLUMNS,
+        column_encoding=dict.fromkeys(_FLOAT_LISTS, "BYTE_STREAM_SPLIT"),
+        write_statistics=False,
+        store_schema=False,
+    )
+    with writer:
+        for table in tables:
+            writer.write_table(table, row_group_size=len(table))
+            n_rows += len(table)
+        writer.add_key_value_metadata({FOOTER_KEY: footer.to_json()})
+    return n_rows
+
+
+def _flat_lists(values: Sequence[NDArray[Any]], kind: pa.DataType) -> pa.Array:
+    flat = [value.ravel() for value in values]
+    offsets = np.cumsum([0, *(len(value) for value in flat)], dtype=np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.concatenate(flat)), type=kind)
+
+
+def damaged(label: str, what: object) -> ShardDamagedError:
+    """Make the error of a shard that cannot be read."""
+    return ShardDamagedError(
+        f"Reading failed for shard {label}: expected a whole Parquet file of this project, got {what}. "
+        "Run the sweep again: it sets the shard aside and computes its evaluations anew."
+    )
+
+
+def failed_to_read(label: str, error: Exception) -> StorageError:
+    """Make the error of a reader of Parquet that failed: wrong bytes are damage, what the system refuses is not."""
+    # Readers of wrong bytes give no number, or that of a seek to where nothing can be.
+    if isinstance(error, OSError) and error.errno not in {None, errno.EINVAL}:
+        return unreadable(label, error)
+    return damaged(label, repr(error))
+
+
+class ShardFile:
+    """An open shard, read by row group.
+
+    Args:
+        place: where the shard lies.
+        shard: its name.
+        content: its bytes, where they were read already.
+
+    Raises:
+        ShardDamagedError: the file is no whole shard.
+        StorageError: it cannot be read now.
+        FileNotFoundError: there is no such file.
+    """
+
+    def __init__(self, place: ShardPlace, shard: str, content: bytes | None = None) -> None:
+        self.label = place.label(shard)
+        try:
+            self._source = place.source(shard) if content is None else io.BytesIO(content)
+            self._file = pq.ParquetFile(self._source, pre_buffer=not isinstance(self._source, Path))
+            metadata = self._file.metadata
+            groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+            counts = [group.num_rows for group in groups]
+            self._columns_of_groups = [_encoded_sizes(group) for group in groups]
+        except FileNotFoundError:
+            raise
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise failed_to_read(self.label, error) from error
+        self.columns = tuple(name for name in MEASUREMENT_TYPES if name in self._file.schema_arrow.names)
+        self.first_rows = np.cumsum([0, *counts])
+        """(G + 1,) int64: the first row of each row group, then the number of rows."""
+
+    def read(self, row_group: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """Read one row group.
+
+        Args:
+            row_group: its position.
+            columns: names of columns; None for all.
+
+        Raises:
+            ShardDamagedError: its pages are not whole.
+            StorageError: they cannot be read now.
+        """
+        try:
+            table = self._file.read_row_group(row_group, columns=columns, use_threads=False)
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise failed_to_read(self.label, error) from error
+        return table
+
+    def encoded_bytes(self, row_group: int, columns: Collection[str] | None = None) -> int:
+        """Size of a row group, or of some of its columns, before compression."""
+        sizes = self._columns_of_groups[row_group]
+        return sum(size for name, size in sizes.items() if columns is None or name in columns)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        if not isinstance(self._source, Path):
+            self._source.close()
+
+
+def _encoded_sizes(group: Any) -> dict[str, int]:
+    chunks = [group.column(i) for i in range(group.num_columns)]
+    return {chunk.path_in_schema.partition(".")[0]: chunk.total_uncompressed_size for chunk in chunks}
+
+
+def row_values(table: pa.Table, row: int, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """Copy one row's measurements out of a table.
+
+    Args:
+        table: rows of a shard, with the columns asked for and `LOCATING_COLUMNS`.
+        row: position in the table.
+        columns: measurement columns.
+
+    Returns:
+        Arrays by column, in the shapes and types that were committed.
+    """
+    n_classes, start, stop = (table[name][row].as_py() for name in LOCATING_COLUMNS)
+    values: dict[str, NDArray[Any]] = {}
+    for name in columns:
+        cell, column = table[name][row], COLUMNS[name]
+        flat = cell.values.to_numpy(zero_copy_only=False) if pa.types.is_list(cell.type) else cell.as_py()
+        values[name] = np.array(flat, dtype=column.dtype).reshape(column.shape(n_classes, stop - start))
+    return values
+
+
+def gather(pieces: Sequence[tuple[pa.Table, NDArray[np.int64], NDArray[np.int64]]]) -> pa.Table:
+    """Put rows of several tables into one new order.
+
+    Args:
+        pieces: tables, each with the positions of the rows wanted from it and, as long, their places in the result.
+
+    Returns:
+        One table with one chunk a column.
+    """
+    n_rows = sum(len(places) for _, _, places in pieces)
+    order = np.empty(n_rows, dtype=np.int64)
+    slices, offset = [], 0
+    for table, positions, places in pieces:
+        low = int(positions.min())
+        slices.append(table.slice(low, int(positions.max()) + 1 - low))
+        order[places] = positions - low + offset
+        offset += len(slices[-1])
+    return pa.concat_tables(slices).combine_chunks().take(pa.array(order))
+
+
+def concat(tables: Sequence[pa.Table]) -> pa.Table:
+    """Put tables below each other, with one chunk a column."""
+    return pa.concat_tables(tables).combine_chunks()

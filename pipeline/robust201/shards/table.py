@@ -1,0 +1,226 @@
+"""What shards say of their rows, one row of a table a shard: what a scan gathers and the index keeps."""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from robust201.shards.backends import Entry
+from robust201.shards.facts import UnitColumns
+from robust201.shards.identity import Rows, UnitFacts
+from robust201.shards.inventory import Contents
+from robust201.shards.parquet import Footer
+
+Catalogue: TypeAlias = pa.Table
+
+_UNIT_TYPES: dict[str, pa.DataType] = {
+    "unit_id": pa.string(),
+    "architecture": pa.int32(),
+    "dataset": pa.string(),
+    "key": pa.string(),
+    "protocol": pa.string(),
+    "n_images": pa.int32(),
+}
+_ROW_TYPES: dict[str, pa.DataType] = {
+    "unit": pa.int32(),
+    "strength": pa.float64(),
+    "start": pa.int32(),
+    "stop": pa.int32(),
+    "seconds": pa.float32(),
+}
+SCHEMA = pa.schema(
+    {"name": pa.string(), "n_bytes": pa.int64(), "mark": pa.string(), "verified": pa.bool_()}
+    | {"columns": pa.string()}
+    | {"inputs": pa.list_(pa.string())}
+    | {name: pa.list_(kind) for name, kind in (_UNIT_TYPES | _ROW_TYPES).items()}
+)
+"""Columns: a shard's place (see `shards.backends.Entry`); whether its bytes were hashed and found right, and any
+later change of them changes its mark; its footer, facts of its units, and its rows, whose `unit` is a position among
+those units."""
+
+
+class CatalogueBuilder:
+    """Collects what was read of shards, one by one."""
+
+    def __init__(self) -> None:
+        self._entries: list[Entry] = []
+        self._verified: list[bool] = []
+        self._footers: list[Footer] = []
+        self._units: list[Sequence[UnitFacts]] = []
+        self._rows: list[Rows] = []
+
+    def add(self, entry: Entry, footer: Footer, rows: Rows, *, verified: bool) -> None:
+        """Add one shard."""
+        self._entries.append(entry)
+        self._verified.append(verified)
+        self._footers.append(footer)
+        self._units.append(rows.units)
+        self._rows.append(rows)
+
+    def build(self) -> Catalogue:
+        """Make the table, in the order of the calls."""
+        unit_lengths = [len(units) for units in self._units]
+        row_lengths = [len(rows.unit) for rows in self._rows]
+        arrays = {
+            "name": [entry.name for entry in self._entries],
+            "n_bytes": [entry.n_bytes for entry in self._entries],
+            "mark": [entry.mark for entry in self._entries],
+            "verified": self._verified,
+            "columns": [",".join(footer.columns) for footer in self._footers],
+            "inputs": [list(footer.inputs) for footer in self._footers],
+        }
+        for name, column in _unit_columns(self._units).items():
+            arrays[name] = _lists(column, unit_lengths)
+        for name, kind in _ROW_TYPES.items():
+            pieces = [getattr(rows, name) for rows in self._rows]
+            flat = np.concatenate(pieces) if pieces else np.zeros(0)
+            arrays[name] = _lists(pa.array(flat.astype(kind.to_pandas_dtype(), copy=False)), row_lengths)
+        return pa.table(arrays, schema=SCHEMA)
+
+
+def _unit_columns(found: Iterable[Sequence[UnitFacts]]) -> dict[str, pa.Array]:
+    """Facts of units, one after the other."""
+    pieces: dict[str, list[pa.Array]] = {name: [pa.array([], kind)] for name, kind in _UNIT_TYPES.items()}
+    pending: list[UnitFacts] = []
+
+    def add_pending() -> None:
+        for (name, kind), column in zip(_UNIT_TYPES.items(), zip(*pending, strict=True), strict=False):
+            pieces[name].append(pa.array(column, kind))
+        pending.clear()
+
+    for units in found:
+        if isinstance(units, UnitColumns):
+            add_pending()
+            for name, piece in units.columns.items():
+                pieces[name].append(piece.cast(_UNIT_TYPES[name]))
+        else:
+            pending.extend(units)
+    add_pending()
+    return {name: pa.concat_arrays(arrays) for name, arrays in pieces.items()}
+
+
+def _lists(flat: pa.Array, lengths: Sequence[int]) -> pa.ListArray:
+    offsets = np.cumsum([0, *lengths], dtype=np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), flat)
+
+
+def _column(catalogue: Catalogue, name: str) -> pa.Array:
+    chunks = catalogue[name].chunks
+    return pa.concat_arrays(chunks) if chunks else pa.array([], SCHEMA.field(name).type)
+
+
+def names_of(catalogue: Catalogue) -> list[str]:
+    """Names of the shards."""
+    names: list[str] = _column(catalogue, "name").to_pylist()
+    return names
+
+
+def count_rows(catalogue: Catalogue) -> int:
+    """Number of rows that the shards have together."""
+    return int(pc.sum(pc.list_value_length(catalogue["unit"])).as_py() or 0)
+
+
+def inputs_of(catalogue: Catalogue) -> set[str]:
+    """Names of the shards that others in the table replace."""
+    return set(_column(catalogue, "inputs").flatten().to_pylist())
+
+
+def _places(catalogue: Catalogue) -> Iterator[tuple[str, int, str, bool]]:
+    """Name, size, mark of each shard, and whether it is verified."""
+    yield from zip(*(_column(catalogue, name).to_pylist() for name in SCHEMA.names[:4]), strict=True)
+
+
+def verified_names(catalogue: Catalogue, entries: Iterable[Entry]) -> set[str]:
+    """Names of the shards that were verified and are as a listing shows them.
+
+    Args:
+        catalogue: what was read at some time.
+        entries: the listing.
+    """
+    wanted = {(entry.name, entry.n_bytes, entry.mark) for entry in entries if entry.mark}
+    return {name for name, *place, verified in _places(catalogue) if verified and (name, *place) in wanted}
+
+
+def matching(catalogue: Catalogue, entries: Iterable[Entry], verified: Collection[str], taken: set[str]) -> Catalogue:
+    """Shards that are as a listing shows them.
+
+    Args:
+        catalogue: what was read at some time.
+        entries: the listing.
+        verified: names of shards of which only verified rows of the catalogue count.
+        taken: names to leave out; those returned are added.
+    """
+    wanted = {(entry.name, entry.n_bytes, entry.mark) for entry in entries if entry.mark}
+    mask = []
+    for name, n_bytes, mark, is_verified in _places(catalogue):
+        counts = (name, n_bytes, mark) in wanted and name not in taken and (is_verified or name not in verified)
+        mask.append(counts)
+        if counts:
+            taken.add(name)
+    return catalogue if all(mask) else catalogue.filter(pa.array(mask, pa.bool_()))
+
+
+def without(catalogue: Catalogue, names: Iterable[str]) -> Catalogue:
+    """Leave some shards out."""
+    unwanted = set(names)
+    mask = [name not in unwanted for name in names_of(catalogue)]
+    return catalogue if all(mask) else catalogue.filter(pa.array(mask, pa.bool_()))
+
+
+def join(catalogues: Iterable[Catalogue]) -> Catalogue:
+    """Put tables one below the other."""
+    return pa.concat_tables([SCHEMA.empty_table(), *catalogues])
+
+
+def contents_of(catalogue: Catalogue, hidden: set[str]) -> Contents:
+    """Number shards and units, and spread the rows out, as an inventory holds them.
+
+    Args:
+        catalogue: all shards, in any order.
+        hidden: names of shards to leave out.
+
+    Returns:
+        The same for the same shards, whatever their order: shards by name, units by where they come first.
+    """
+    names = names_of(catalogue)
+    order = sorted((number for number, name in enumerate(names) if name not in hidden), key=names.__getitem__)
+    if order != list(range(len(names))):
+        catalogue = catalogue.take(pa.array(order, pa.int64()))
+    unit_lengths, row_lengths = (_lengths(catalogue, name) for name in ("unit_id", "unit"))
+    ids = _column(catalogue, "unit_id").flatten().dictionary_encode()
+    numbers = ids.indices.to_numpy(zero_copy_only=False)
+    _, first = np.unique(numbers, return_index=True)  # ids are numbered by where they come first
+    shard = np.repeat(np.arange(len(order), dtype=np.int32), row_lengths)
+    row_starts, unit_starts = (np.cumsum(lengths) - lengths for lengths in (row_lengths, unit_lengths))
+    rows = {name: _column(catalogue, name).flatten().to_numpy(zero_copy_only=False) for name in _ROW_TYPES}
+    rows["unit"] = numbers[rows["unit"] + unit_starts[shard]].astype(np.int32, copy=False)
+    rows["shard"] = shard
+    rows["position"] = (np.arange(len(shard)) - row_starts[shard]).astype(np.int32)
+    column_sets: dict[str, frozenset[str]] = {}
+    columns = [
+        column_sets.setdefault(text, frozenset(text.split(",")) if text else frozenset())
+        for text in _column(catalogue, "columns").to_pylist()
+    ]
+    return Contents(tuple(names[number] for number in order), columns, _facts(catalogue, ids.dictionary, first), rows)
+
+
+def _lengths(catalogue: Catalogue, name: str) -> NDArray[np.int64]:
+    lengths: NDArray[np.int64] = pc.list_value_length(_column(catalogue, name)).to_numpy(zero_copy_only=False)
+    return lengths.astype(np.int64)
+
+
+def _facts(catalogue: Catalogue, ids: pa.Array, first: NDArray[np.int64]) -> list[UnitFacts]:
+    places = pa.array(first)
+    columns: list[list[Any]] = [ids.to_pylist()]
+    for name, kind in list(_UNIT_TYPES.items())[1:]:
+        values = _column(catalogue, name).flatten().take(places)
+        if kind == pa.string():  # a few texts, shared by all units that have them
+            encoded = values.dictionary_encode()
+            texts = encoded.dictionary.to_pylist()
+            columns.append([texts[code] for code in encoded.indices.to_pylist()])
+        else:
+            columns.append(values.to_pylist())
+    return list(map(UnitFacts._make, zip(*columns, strict=True)))

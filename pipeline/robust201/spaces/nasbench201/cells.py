@@ -1,0 +1,293 @@
+"""NAS-Bench-201: 15,625 cells in the published order, their strings, isomorphism classes and costs. No torch.
+
+A cell is a graph of four nodes; each of its six edges carries one of five operations, and a node is the sum of what its
+edges bring. Node 0 is the cell's input, node 3 its output (Dong and Yang, "NAS-Bench-201: Extending the Scope of
+Reproducible Neural Architecture Search", ICLR 2020).
+"""
+
+import difflib
+import itertools
+import json
+import random
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, Final
+
+from robust201.core.errors import ArchitectureError, closest
+from robust201.core.records import Architecture
+
+SPACE: Final = "nasbench201"
+
+N_ARCHITECTURES = 15_625
+
+OPERATIONS = ("none", "skip_connect", "nor_conv_1x1", "nor_conv_3x3", "avg_pool_3x3")
+"""The five operations, in the order in which the published enumeration goes through them."""
+
+EDGES = ((0, 1), (0, 2), (1, 2), (0, 3), (1, 3), (2, 3))
+"""The six edges as (source, target) nodes, in the order of the cell string and of the network's `layers`."""
+
+N_NODES = 4
+
+_ORDER_SEED = 88
+_ZERO = "#"
+_KERNEL_SIZES = {"nor_conv_1x1": 1, "nor_conv_3x3": 3}
+_SHAPE = re.compile(re.escape("|?~0|+|?~0|?~1|+|?~0|?~1|?~2|").replace(r"\?", "([^|+~]+)"))
+
+
+@cache
+def specs() -> tuple[str, ...]:
+    """List the cell strings of all architectures.
+
+    The published order is the product of the operations over the edges, shuffled by Python's `random` with seed 88
+    (`meta_archs` of NAS-Bench-201 and NATS-Bench tss; the hash of its strings stands in the tests).
+
+    Returns:
+        15,625 strings; position i holds architecture i.
+    """
+    enumeration = [format_spec(operations) for operations in itertools.product(OPERATIONS, repeat=len(EDGES))]
+    random.Random(_ORDER_SEED).shuffle(enumeration)
+    return tuple(enumeration)
+
+
+@cache
+def _indices_by_spec() -> dict[str, int]:
+    return {spec: index for index, spec in enumerate(specs())}
+
+
+@cache
+def isomorphs() -> tuple[int, ...]:
+    """List the representative of each architecture's isomorphism class.
+
+    Returns:
+        15,625 indices: position i holds the lowest index of the class of architecture i. There are 6,466 classes.
+    """
+    representatives: dict[str, int] = {}
+    return tuple(representatives.setdefault(_canonical_form(spec), index) for index, spec in enumerate(specs()))
+
+
+@cache
+def evaluated_indices() -> tuple[int, ...]:
+    """List the architectures that represent their class: the 6,466 that get evaluated, ascending."""
+    return tuple(index for index, isomorph in enumerate(isomorphs()) if index == isomorph)
+
+
+def _canonical_form(spec: str) -> str:
+    """Name a cell's isomorphism class as the published benchmark does (`to_unique_str(True)` in NAS-Bench-201).
+
+    Zero terms stay in a sum, and a node's sum is not sorted anew when skip connections pull another node's terms into
+    it. Removing either quirk merges more cells (4,930 classes), but the dataset is defined by the 6,466 of this form.
+    """
+    nodes = ["0"] + [""] * (N_NODES - 1)
+    operations = iter(parse(spec))
+    for target in range(1, N_NODES):
+        terms = []
+        for source in range(target):
+            operation = next(operations)
+            if operation == "none" or nodes[source] == _ZERO:
+                terms.append(_ZERO)
+            elif operation == "skip_connect":
+                terms.append(nodes[source])
+            else:
+                terms.append(f"({nodes[source]})@{operation}")
+        nodes[target] = "+".join(sorted(terms))
+    return nodes[-1]
+
+
+def architecture(index: int) -> Architecture:
+    """Look up an architecture by its index.
+
+    Args:
+        index: 0 to 15,624.
+
+    Returns:
+        The architecture with its cell string and the representative of its class.
+
+    Raises:
+        ArchitectureError: the index is out of range.
+    """
+    if not 0 <= index < N_ARCHITECTURES:
+        nearest = 0 if index < 0 else N_ARCHITECTURES - 1
+        raise ArchitectureError(
+            f"Looking up an architecture failed for index {index}: expected 0 to {N_ARCHITECTURES - 1}, got {index}. "
+            f"The closest index is {nearest}."
+        )
+    return Architecture(SPACE, int(index), specs()[index], isomorphs()[index])
+
+
+def resolve(name: int | str) -> Architecture:
+    """Look up an architecture by whatever names it.
+
+    Args:
+        name: an index, its decimal digits, or a cell string.
+
+    Returns:
+        The architecture.
+
+    Raises:
+        ArchitectureError: it names none; the message says what is wrong and names the closest match.
+    """
+    if isinstance(name, int):
+        return architecture(name)
+    text = name.strip()
+    if re.fullmatch(r"-?[0-9]{1,9}", text):
+        return architecture(int(text))
+    return architecture(_indices_by_spec()[format_spec(parse(text))])
+
+
+def parse(spec: str) -> tuple[str, ...]:
+    """Split a cell string into its operations.
+
+    Args:
+        spec: such as ``|nor_conv_3x3~0|+|none~0|skip_connect~1|+|none~0|none~1|avg_pool_3x3~2|``.
+
+    Returns:
+        Six operations, one an edge in the order of `EDGES`.
+
+    Raises:
+        ArchitectureError: the string is no cell of this space; the message says why and names the closest match.
+    """
+    match = _SHAPE.fullmatch(spec)
+    if match is None:
+        raise ArchitectureError(
+            f"Parsing a cell string failed for {spec!r}: expected an index, or six edges in the form "
+            f"|op~0|+|op~0|op~1|+|op~0|op~1|op~2|, got {_describe_form(spec)}.{_suggest(spec)}"
+        )
+    operations = match.groups()
+    for operation, (source, target) in zip(operations, EDGES, strict=True):
+        if operation not in OPERATIONS:
+            raise ArchitectureError(
+                f"Parsing a cell string failed for {spec!r}: expected one of {', '.join(OPERATIONS)} on the edge from "
+                f"node {source} to node {target}, got {operation!r}.{closest(operation, OPERATIONS)}"
+            )
+    return operations
+
+
+def _describe_form(spec: str) -> str:
+    n_operations = len(re.findall(r"[^|+]+", spec))
+    if n_operations != len(EDGES):
+        return f"{n_operations} edge{'' if n_operations == 1 else 's'}"
+    return "six edges in another form"
+
+
+def _suggest(spec: str) -> str:
+    """Name the cell that a malformed string most likely means, where its operations can still be told apart."""
+    names = [name.partition("~")[0].strip() for name in re.findall(r"[^|+]+", spec)]
+    guesses = [difflib.get_close_matches(name, OPERATIONS, n=1) for name in names]
+    if len(guesses) == len(EDGES) and all(guesses):
+        return f" Did you mean {format_spec([guess[0] for guess in guesses])!r}?"
+    return f" An example is {specs()[0]!r}, which is architecture 0."
+
+
+def format_spec(operations: Sequence[str]) -> str:
+    """Write six operations as a cell string.
+
+    Args:
+        operations: one an edge in the order of `EDGES`.
+
+    Returns:
+        The cell string, as `parse` reads it.
+
+    Raises:
+        ArchitectureError: not six operations, or one of them is none of this space.
+    """
+    if len(operations) != len(EDGES) or not set(operations) <= set(OPERATIONS):
+        raise ArchitectureError(
+            f"Formatting a cell failed for {list(operations)}: expected {len(EDGES)} of {', '.join(OPERATIONS)}, got "
+            f"{len(operations)} operations. Give one operation an edge."
+        )
+    a, b, c, d, e, f = operations
+    return f"|{a}~0|+|{b}~0|{c}~1|+|{d}~0|{e}~1|{f}~2|"
+
+
+def has_path(spec: str) -> bool:
+    """Tell whether a cell's output depends on its input at all.
+
+    Without a path of edges other than `none` a network's logits are constant and its gradients zero. That holds for 341
+    architectures, 5 of them evaluated: 10, 12, 74, 172 and 879.
+    """
+    reached = {0}
+    for operation, (source, target) in zip(parse(spec), EDGES, strict=True):
+        if operation != "none" and source in reached:
+            reached.add(target)
+    return N_NODES - 1 in reached
+
+
+def parameter_count(spec: str, *, channels: int, cells: int, n_classes: int) -> int:
+    """Count the trainable parameters of a cell's network (see `spaces.nasbench201.network`).
+
+    Edges that do not reach the output count too, as in the published network.
+
+    Args:
+        spec: the cell string.
+        channels: C, the width of the first of three stages; each further one has twice the width.
+        cells: N, the number of cells in a stage.
+        n_classes: number of classes.
+
+    Returns:
+        Weights and biases of convolutions, batch normalisations and the classifier.
+    """
+    kernel_areas = _kernel_areas(spec)
+    widths = [channels, 2 * channels, 4 * channels]
+    stem = 27 * channels + 2 * channels
+    in_cells = sum(cells * (area * width + 2) * width for width in widths for area in kernel_areas)
+    # A reduction holds two 3x3 convolutions with their batch normalisations and a 1x1 convolution without one.
+    reductions = sum((9 * width + 2 + 9 * 2 * width + 2 + width) * 2 * width for width in widths[:-1])
+    return stem + in_cells + reductions + 2 * widths[-1] + (widths[-1] + 1) * n_classes
+
+
+def multiply_accumulates(spec: str, *, channels: int, cells: int, n_classes: int, image_size: int) -> int:
+    """Count the multiply-accumulates of one image's forward pass, as the published benchmark counts FLOPs.
+
+    Convolutions and the classifier with its bias count; batch normalisation, ReLU and pooling do not.
+
+    Args:
+        spec: the cell string.
+        channels: C, see `parameter_count`.
+        cells: N, see `parameter_count`.
+        n_classes: number of classes.
+        image_size: height and width of the images, in pixels.
+
+    Returns:
+        Multiply-accumulates of one image.
+    """
+    kernel_areas = _kernel_areas(spec)
+    widths = [channels, 2 * channels, 4 * channels]
+    areas = [(image_size // stride) ** 2 for stride in (1, 2, 4)]
+    stem = 27 * channels * areas[0]
+    in_cells = sum(
+        cells * kernel * width**2 * area for width, area in zip(widths, areas, strict=True) for kernel in kernel_areas
+    )
+    reductions = sum(
+        (9 * width + 9 * 2 * width + width) * 2 * width * area
+        for width, area in zip(widths[:-1], areas[1:], strict=True)
+    )
+    return stem + in_cells + reductions + (widths[-1] + 1) * n_classes
+
+
+def _kernel_areas(spec: str) -> list[int]:
+    return [_KERNEL_SIZES[operation] ** 2 for operation in parse(spec) if operation in _KERNEL_SIZES]
+
+
+def meta(epsilons: Mapping[str, Sequence[float]]) -> dict[str, Any]:
+    """Describe all architectures as the published dataset's `meta.json` does.
+
+    Args:
+        epsilons: each attack's epsilons in units of 1/255, keyed as the keys are to be spelled, in that order.
+
+    Returns:
+        ``{"ids": {"0": {"nb201-string": …, "isomorph": "0"}, …}, "epsilons": {key: […]}}`` with 15,625 ids.
+    """
+    ids = {
+        str(index): {"nb201-string": spec, "isomorph": str(isomorph)}
+        for index, (spec, isomorph) in enumerate(zip(specs(), isomorphs(), strict=True))
+    }
+    return {"ids": ids, "epsilons": {key: [float(epsilon) for epsilon in values] for key, values in epsilons.items()}}
+
+
+def meta_text(epsilons: Mapping[str, Sequence[float]]) -> str:
+    """Write `meta` as the published file is written: JSON with a space after commas and colons, no final newline.
+
+    With the published epsilons under the published keys (``pgd@Linf``) it equals the published file byte for byte.
+    """
+    return json.dumps(meta(epsilons))

@@ -1,0 +1,144 @@
+"""Convolution weights with BatchNorm folded in, and the maps that constant nodes hold. All in float64.
+
+BatchNorm in evaluation mode is y = (x - m) * g + b with g = weight / sqrt(variance + eps), so it folds into the
+convolution before it. Folding in float64 and rounding once, to whatever type the kernels take, keeps a folded weight
+within half a unit in its last place.
+"""
+
+from collections.abc import Iterable
+from typing import cast
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from robust201.spaces.nasbench201.cells import EDGES, parse
+from robust201.spaces.nasbench201.compiled.program import CellProgram, constant_nodes
+
+
+def batch_norm_affine(batch_norm: nn.BatchNorm2d) -> tuple[torch.Tensor, torch.Tensor]:
+    """Write a BatchNorm in evaluation mode as scale (C,) and shift (C,), float64."""
+    mean, variance = cast("torch.Tensor", batch_norm.running_mean), cast("torch.Tensor", batch_norm.running_var)
+    scale = batch_norm.weight.detach().double() / torch.sqrt(variance.double() + batch_norm.eps)
+    return scale, batch_norm.bias.detach().double() - mean.double() * scale
+
+
+def fold(convolution: nn.Conv2d, batch_norm: nn.BatchNorm2d) -> tuple[torch.Tensor, torch.Tensor]:
+    """Fold a BatchNorm into the convolution without bias that comes before it.
+
+    Returns:
+        Weight (O, I, k, k) and bias (O,), float64.
+    """
+    scale, shift = batch_norm_affine(batch_norm)
+    return convolution.weight.detach().double() * scale.view(-1, 1, 1, 1), shift
+
+
+def fold_block(block: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
+    """Fold a block of ReLU, convolution and BatchNorm (its ReLU stays outside); see `fold`."""
+    _, convolution, batch_norm = block.op  # type: ignore[misc]
+    return fold(convolution, batch_norm)
+
+
+def merge(folded: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sum convolutions of the same input; smaller kernels are padded with zeros to the largest, about their centre.
+
+    Args:
+        folded: weights (O, I, k, k), k odd, and biases (O,).
+
+    Returns:
+        Weight and bias of the one convolution that gives their sum.
+    """
+    weights, biases = zip(*folded, strict=True)
+    size = max(weight.shape[-1] for weight in weights)
+    padded = [functional.pad(weight, [(size - weight.shape[-1]) // 2] * 4) for weight in weights]
+    return torch.stack(padded).sum(dim=0), torch.stack(biases).sum(dim=0)
+
+
+def round_once(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Round to the nearest number of a type, ties to even.
+
+    PyTorch goes from float64 to bfloat16 by way of float32, and so rounds twice: 1 + 2**-8 + 2**-30 becomes the tie
+    1 + 2**-8 and then 1, although 1 + 2**-7 is nearer.
+
+    Args:
+        x: float64; for bfloat16 of absolute values from 2**-126, below which it rounds twice, or 0.
+        dtype: float32 or bfloat16.
+
+    Returns:
+        The same shape and device.
+    """
+    if dtype is not torch.bfloat16:
+        return x.to(dtype)
+    # Of float64's 52 stored bits bfloat16 has 7. Adding just under half of the last one kept, or half where that one is
+    # odd, carries into it exactly where rounding goes up; what is then cut off makes the conversion exact.
+    dropped = 52 - 7
+    bits = x.contiguous().view(torch.int64)
+    carried = bits + (2 ** (dropped - 1) - 1) + ((bits >> dropped) & 1)
+    rounded: torch.Tensor = ((carried >> dropped) << dropped).view(torch.float64)
+    return rounded.to(torch.bfloat16)
+
+
+class ConstantMaps:
+    """What constant edges bring to a cell's nodes: maps that depend on the weights and the image's size only.
+
+    A node that only `none` reaches is zero, but a convolution's BatchNorm shifts zeros, a 3x3 convolution of the
+    shifted zeros sees the zero padding at the border, and so on: the maps are computed as the plain cell would.
+
+    Args:
+        program: the cell's program.
+        layers: the plain cell's six edge modules.
+        channels: width of the cell.
+    """
+
+    def __init__(self, program: CellProgram, layers: nn.ModuleList, channels: int) -> None:
+        self._operations = parse(program.spec)
+        self._channels = channels
+        self._edges = {node.index: node.constants for node in program.nodes if node.constants}
+        # An edge into a live node needs what leads to its source, so every convolution from a constant node is kept.
+        constant = constant_nodes(program.spec) if self._edges else frozenset()
+        self._folded = {
+            edge: fold_block(layers[edge])
+            for edge, (source, _) in enumerate(EDGES)
+            if source in constant and self._operations[edge].startswith("nor_conv")
+        }
+        self._maps: dict[tuple[int, int, int], torch.Tensor] = {}
+
+    def __contains__(self, node: int) -> bool:
+        """Tell whether a node gets a constant map at all."""
+        return node in self._edges
+
+    def of(self, node: int, like: torch.Tensor) -> torch.Tensor:
+        """Get the sum of a node's constant edges.
+
+        Args:
+            node: a node that is in here.
+            like: (B, C, H, W), whose size, type and device are wanted; of one type and device for all calls.
+
+        Returns:
+            (1, C, H, W), channels_last, of the type of `like`.
+        """
+        height, width = like.shape[2:]
+        key = (node, height, width)
+        if key not in self._maps:
+            total = torch.stack([self._edge(edge, height, width) for edge in self._edges[node]]).sum(dim=0)
+            rounded = round_once(total, like.dtype).to(like.device)
+            self._maps[key] = rounded.contiguous(memory_format=torch.channels_last)
+        return self._maps[key]
+
+    def _edge(self, edge: int, height: int, width: int) -> torch.Tensor:
+        value = self._node(EDGES[edge][0], height, width)
+        operation = self._operations[edge]
+        if operation == "skip_connect":
+            return value
+        if operation == "avg_pool_3x3":
+            return functional.avg_pool2d(value, 3, 1, 1, count_include_pad=False)
+        weight, bias = self._folded[edge]
+        return functional.conv2d(functional.relu(value), weight, bias, padding=weight.shape[-1] // 2)
+
+    def _node(self, node: int, height: int, width: int) -> torch.Tensor:
+        device = next((weight.device for weight, _ in self._folded.values()), torch.device("cpu"))
+        value = torch.zeros(1, self._channels, height, width, dtype=torch.float64, device=device)
+        for edge, (_, target) in enumerate(EDGES):
+            if target == node and self._operations[edge] != "none":
+                value = value + self._edge(edge, height, width)
+        return value

@@ -1,0 +1,314 @@
+"""The operations that an inference network is made of, in channels_last.
+
+Each has one meaning and up to two ways to compute it: plain PyTorch calls, which run on every device, and oneDNN's
+convolutions with bias, sum and ReLU in one pass, which PyTorch keeps for its compiler and does not document. The second
+is used on a CPU where it is there and gives the right answer (`fuses_on_cpu`). Feature maps and weights are of one
+type, float32 or bfloat16; sums inside one operation are float32.
+"""
+
+import copy
+from collections.abc import Iterable
+from functools import cache
+from typing import Final
+
+import torch
+from torch.nn import functional
+
+from robust201.spaces.nasbench201.compiled.folding import round_once
+
+_CHANNELS_LAST: Final = torch.channels_last
+_POOL_SIZE: Final = 3
+_TOLERANCES: Final = {torch.float32: 1e-4, torch.bfloat16: 2**-6}
+"""What two right ways to compute the same differ by at most, relative and absolute (of sums of 144 products)."""
+
+
+@cache
+def fuses_on_cpu(dtype: torch.dtype = torch.float32) -> bool:
+    """Tell whether this PyTorch has oneDNN's fused convolution under the names we know, and whether it is right.
+
+    Args:
+        dtype: type of the feature maps: float32 or bfloat16.
+    """
+    tolerance = _TOLERANCES[dtype]
+    try:
+        # Private operators have no promised signature: whatever goes wrong here means that we do without them.
+        with torch.random.fork_rng(devices=()), torch.inference_mode():
+            torch.manual_seed(0)
+            x, other = (torch.randn(2, 16, 6, 6).to(dtype, memory_format=_CHANNELS_LAST) for _ in range(2))
+            weight, bias = torch.randn(16, 16, 3, 3, dtype=torch.float64), torch.randn(16, dtype=torch.float64)
+            plain = Convolution(weight, bias, device=torch.device("cpu"), dtype=dtype, fused=False)
+            fused = Convolution(weight, bias, device=torch.device("cpu"), dtype=dtype, fused=True)
+            return all(
+                torch.allclose(
+                    plain(x, add=add, rectify=rectify),
+                    fused(x, add=add, rectify=rectify),
+                    rtol=tolerance,
+                    atol=tolerance,
+                )
+                for add in (None, other)
+                for rectify in (False, True)
+            )
+    except (AttributeError, RuntimeError, TypeError, NotImplementedError):
+        return False
+
+
+class Convolution:
+    """A convolution with its BatchNorm folded in, an optional addend and an optional ReLU.
+
+    Args:
+        weight: (O, I / groups, k, k) float64.
+        bias: (O,) float64, or None.
+        device: where to compute.
+        dtype: type of the feature maps, to which weight and bias are rounded: float32 or bfloat16.
+        stride: pixels between outputs.
+        padding: zeros around the image; None for those that keep its size at stride 1.
+        groups: as in `torch.nn.Conv2d`.
+        fused: whether to call oneDNN's fused convolution; None to decide by device, type and `fuses_on_cpu`.
+    """
+
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        *,
+        device: torch.device,
+        dtype: torch.dtype = torch.float32,
+        stride: int = 1,
+        padding: int | None = None,
+        groups: int = 1,
+        fused: bool | None = None,
+    ) -> None:
+        self._weight = round_once(weight, dtype).to(device).contiguous(memory_format=_CHANNELS_LAST)
+        self._bias = None if bias is None else round_once(bias, dtype).to(device)
+        self._stride = [stride, stride]
+        pad = weight.shape[-1] // 2 if padding is None else padding
+        self._padding = [pad, pad]
+        self._groups = groups
+        self._fused = (device.type == "cpu" and fuses_on_cpu(dtype)) if fused is None else fused
+        self._packed: torch.Tensor | None = None
+
+    @property
+    def reach(self) -> int:
+        """How many pixels to each side an odd kernel sees."""
+        return int(self._weight.shape[-1]) // 2
+
+    def unpadded(self) -> "Convolution":
+        """The same convolution of a part of an image that comes with the pixels around it: nothing is padded."""
+        bare = copy.copy(self)
+        bare._padding = [0, 0]
+        bare._packed = None
+        return bare
+
+    def __call__(
+        self, x: torch.Tensor, *, add: torch.Tensor | None = None, in_place: bool = False, rectify: bool = False
+    ) -> torch.Tensor:
+        """Convolve, add, rectify.
+
+        Args:
+            x: (B, I, H, W), channels_last.
+            add: (B, O, H', W') added to the result before the ReLU, channels_last; None for nothing.
+            in_place: whether `add` may be overwritten by the result.
+            rectify: whether to apply the ReLU.
+
+        Returns:
+            (B, O, H', W'), channels_last.
+        """
+        if self._fused:
+            return self._convolve_fused(x, add, in_place=in_place, rectify=rectify)
+        output = functional.conv2d(x, self._weight, self._bias, self._stride, self._padding, groups=self._groups)
+        if add is not None:
+            output = output.add_(add)
+        return output.relu_() if rectify else output
+
+    def _convolve_fused(
+        self, x: torch.Tensor, add: torch.Tensor | None, *, in_place: bool, rectify: bool
+    ) -> torch.Tensor:
+        onednn = torch.ops.mkldnn
+        if self._packed is None:
+            # The layout that oneDNN wants for a weight hangs on the instruction set and hardly on the image's size, so
+            # the first image decides; another size is computed rightly, at worst with the weight reordered each time.
+            self._packed = onednn._reorder_convolution_weight(
+                self._weight.contiguous(), self._padding, self._stride, [1, 1], self._groups, list(x.shape)
+            )
+        geometry = (self._packed, self._bias, self._padding, self._stride, [1, 1], self._groups)
+        output: torch.Tensor
+        if add is None:
+            output = onednn._convolution_pointwise(x, *geometry, "relu" if rectify else "none", [], "")
+            return output
+        relu = "relu" if rectify else None
+        if in_place:
+            output = onednn._convolution_pointwise_.binary(add, x, *geometry, "add", 1.0, relu, [], "")
+        else:
+            output = onednn._convolution_pointwise.binary(x, add, *geometry, "add", 1.0, relu, [], "")
+        return output
+
+
+def transposed(weight: torch.Tensor) -> torch.Tensor:
+    """Turn the weight of a stride-1 convolution into that of its input gradient, a convolution too."""
+    return weight.transpose(0, 1).flip(2, 3)
+
+
+class StridedGradient:
+    """Input gradient of a 3x3 convolution with stride 2 and padding 1 on an image of even height and width.
+
+    Args:
+        weight: (O, I, 3, 3) float64, of the convolution.
+        device: where to compute.
+        dtype: type of the gradients.
+    """
+
+    def __init__(self, weight: torch.Tensor, *, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
+        self._weight = round_once(weight, dtype).to(device).contiguous(memory_format=_CHANNELS_LAST)
+
+    def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
+        """(B, O, H, W) to (B, I, 2H, 2W)."""
+        return functional.conv_transpose2d(gradient, self._weight, stride=2, padding=1, output_padding=1)
+
+
+class AveragePooling:
+    """3x3 average pooling, stride 1, that leaves the padding out of the mean; and its gradient.
+
+    On a CPU it is a depthwise convolution, nine times as fast in PyTorch 2.13 as its pooling: the sum over nine pixels
+    divided by nine, and then the border pixels, which lie on fewer than nine, scaled up. Not so in bfloat16: 1/9 would
+    be rounded up by .2 %, and every pooling would add as much.
+
+    Args:
+        channels: number of channels.
+        factor: the pooled image is multiplied by this.
+        device: where to compute.
+        dtype: type of the feature maps.
+    """
+
+    def __init__(self, channels: int, factor: int, *, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
+        self._factor = float(factor)
+        self._mean_of_nine: Convolution | None = None
+        if device.type == "cpu" and dtype is torch.float32:
+            weight = torch.full((channels, 1, _POOL_SIZE, _POOL_SIZE), factor / _POOL_SIZE**2, dtype=torch.float64)
+            self._mean_of_nine = Convolution(weight, None, device=device, groups=channels)
+        self._scales: dict[tuple[int, int], torch.Tensor] = {}
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, C, H, W), channels_last, to the same shape; the result is the caller's own."""
+        if self._mean_of_nine is None:
+            pooled = functional.avg_pool2d(x, _POOL_SIZE, 1, 1, count_include_pad=False)
+            return pooled if self._factor == 1 else pooled.mul_(self._factor)
+        pooled = self._mean_of_nine(x)
+        for axis in (2, 3):
+            _scale_border(pooled, axis)
+        return pooled
+
+    def unpadded(self) -> "AveragePooling":
+        """The same pooling for `pool_part`; only on a CPU."""
+        bare = copy.copy(self)
+        bare._mean_of_nine = None if self._mean_of_nine is None else self._mean_of_nine.unpadded()
+        return bare
+
+    def pool_part(self, x: torch.Tensor, edges: Iterable[tuple[int, int]]) -> torch.Tensor:
+        """Pool a part of an image; of an `unpadded` pooling.
+
+        Args:
+            x: (B, C, h + 2, w + 2) float32, channels_last: the part and the pixels around it, zero outside the image.
+            edges: axis and position (0 or -1) of those rows and columns of the part that lie on the image's border.
+                Images of one row or one column have no parts.
+
+        Returns:
+            (B, C, h, w), the caller's own.
+        """
+        if self._mean_of_nine is None:
+            raise NotImplementedError("Parts of images are pooled on a CPU only. Pool the whole image.")
+        pooled = self._mean_of_nine(x)
+        for axis, edge in edges:
+            pooled.select(axis, edge).mul_(_POOL_SIZE / (_POOL_SIZE - 1))
+        return pooled
+
+    def backward(
+        self,
+        gradient: torch.Tensor,
+        *,
+        consume: bool = False,
+        add: torch.Tensor | None = None,
+        in_place: bool = False,
+    ) -> torch.Tensor:
+        """Map the gradient of the pooled image to that of the image: scale the border, then sum nine.
+
+        Args:
+            gradient: (B, C, H, W), channels_last.
+            consume: whether `gradient` may be overwritten.
+            add: (B, C, H, W) added to the result; None for nothing.
+            in_place: whether `add` may be overwritten by the result.
+
+        Returns:
+            (B, C, H, W), channels_last.
+        """
+        if consume:
+            scaled = gradient
+            for axis in (2, 3):
+                _scale_border(scaled, axis)
+        else:
+            scaled = gradient * self._scale(gradient)
+        if self._mean_of_nine is not None:
+            return self._mean_of_nine(scaled, add=add, in_place=in_place)
+        spread = functional.avg_pool2d(scaled, _POOL_SIZE, 1, 1, count_include_pad=True)
+        if self._factor != 1:
+            spread.mul_(self._factor)
+        return spread if add is None else spread.add_(add)
+
+    def _scale(self, like: torch.Tensor) -> torch.Tensor:
+        """Nine over the number of pixels under the window, (1, 1, H, W)."""
+        height, width = like.shape[2:]
+        if (height, width) not in self._scales:
+            scale = torch.ones(1, 1, height, width, dtype=like.dtype, device=like.device)
+            for axis in (2, 3):
+                _scale_border(scale, axis)
+            self._scales[height, width] = scale
+        return self._scales[height, width]
+
+
+def _scale_border(x: torch.Tensor, axis: int) -> None:
+    """Multiply by 3 over the number of rows (or columns) that a window covers, in place."""
+    if x.shape[axis] == 1:
+        x.mul_(float(_POOL_SIZE))
+        return
+    for edge in (0, -1):
+        x.select(axis, edge).mul_(_POOL_SIZE / (_POOL_SIZE - 1))
+
+
+class Halving:
+    """2x2 average pooling with stride 2, and its gradient.
+
+    Args:
+        channels: number of channels.
+        device: where to compute.
+        dtype: type of the feature maps; a quarter is exact in every one.
+    """
+
+    def __init__(self, channels: int, *, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
+        self._depthwise: Convolution | None = None
+        if device.type == "cpu":
+            weight = torch.full((channels, 1, 2, 2), 0.25, dtype=torch.float64)
+            self._depthwise = Convolution(
+                weight, None, device=device, dtype=dtype, stride=2, padding=0, groups=channels
+            )
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """(B, C, H, W), channels_last, to (B, C, H / 2, W / 2)."""
+        return functional.avg_pool2d(x, 2) if self._depthwise is None else self._depthwise(x)
+
+    @staticmethod
+    def backward(gradient: torch.Tensor) -> torch.Tensor:
+        """(B, C, H / 2, W / 2) to (B, C, H, W), four times too large: scale the weights before instead."""
+        return functional.interpolate(gradient, scale_factor=2, mode="nearest")
+
+
+def mask_gradient(gradient: torch.Tensor, rectified: torch.Tensor) -> torch.Tensor:
+    """Zero a gradient, in place, where a ReLU was closed.
+
+    Args:
+        gradient: (B, C, H, W), the gradient of the ReLU's output.
+        rectified: (B, C, H, W), the ReLU's output.
+
+    Returns:
+        The gradient of the ReLU's input, in the memory of `gradient`.
+    """
+    masked: torch.Tensor = torch.ops.aten.threshold_backward.grad_input(gradient, rectified, 0, grad_input=gradient)
+    return masked

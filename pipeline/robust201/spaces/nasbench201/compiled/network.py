@@ -1,0 +1,310 @@
+"""A loaded network, rewritten for speed: logits and input gradients that equal the plain network's within rounding."""
+
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from robust201.core.precision import Precision, check_precision, map_dtype
+from robust201.core.records import Normalisation
+from robust201.engine.classifier import cast_convolutions
+from robust201.spaces.nasbench201.compiled.blocks import Block, CellBlock, Needs, ReductionBlock, Tape, Value
+from robust201.spaces.nasbench201.compiled.folding import batch_norm_affine, fold
+from robust201.spaces.nasbench201.compiled.kernels import Convolution, transposed
+from robust201.spaces.nasbench201.compiled.local import LocalKernels, LocalPass
+from robust201.spaces.nasbench201.compiled.memory import keep_freed_memory
+from robust201.spaces.nasbench201.compiled.program import CellProgram, plan_cell
+from robust201.spaces.nasbench201.network import Network
+
+CPU_CHUNK = 64
+"""Images that go through the network together on a CPU: enough to spread a call's fixed cost, few enough that what one
+kernel writes is still in the cache when the next one reads it (docs/engine.md)."""
+
+MIN_BATCH = 8
+"""Images that go through the network together, at least: libraries compute one to three images by other kernels, which
+round differently, and an image's logits must not depend on how many others are shown with it."""
+
+
+class InferenceNetwork:
+    """A network compiled for inference; make one with `compile_network`.
+
+    It equals the plain network of the same precision within rounding, not bit by bit: folded weights round differently.
+
+    Attributes:
+        n_classes: number of classes C.
+        device: where it computes.
+        chunk: at most this many images go through the network at once; None for no bound.
+        shown: images that the last call sent through the network at once.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        program: CellProgram,
+        normalisation: Normalisation,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        self.device = device
+        self.n_classes = network.classifier.out_features
+        self.chunk: int | None = CPU_CHUNK if device.type == "cpu" else None
+        self._dtype = dtype
+        self._plain = network
+        self._is_constant = program.output is None
+        self._constant_logits: dict[tuple[int, ...], torch.Tensor] = {}
+        self.shown = 0
+        if self._is_constant:
+            return
+        self._blocks, needs = _build_blocks(network, program, device, dtype)
+        self._stem_needs = needs
+        self._mean = torch.tensor(normalisation.mean, device=device).view(1, 3, 1, 1)
+        std = torch.tensor(normalisation.std, dtype=torch.float64, device=network.classifier.weight.device)
+        weight, bias = fold(network.stem[0], network.stem[1])  # type: ignore[arg-type]
+        weight = weight / std.view(1, 3, 1, 1)
+        self._stem = Convolution(weight, bias, device=device, dtype=dtype)
+        self._stem_gradient = _StemGradient(weight, device=device, dtype=dtype)
+        scale, shift = batch_norm_affine(network.lastact[0])  # type: ignore[arg-type]
+        self._scale = scale.to(device, torch.float32).view(1, -1, 1, 1)
+        self._shift = shift.to(device, torch.float32).view(1, -1, 1, 1)
+        self._classes = torch.arange(self.n_classes, device=device)
+        self._classifier_weight = network.classifier.weight.detach().to(device, torch.float32)
+        self._classifier_bias = network.classifier.bias.detach().to(device, torch.float32)
+        self._local: LocalKernels | None = None
+        if device.type == "cpu" and dtype is torch.float32:
+            self._local = LocalKernels(self._stem, needs, self._blocks)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the output does not depend on the input, so that nothing is computed."""
+        return self._is_constant
+
+    def logits(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Classify.
+
+        Args:
+            pixels: (B, 3, H, W) float32 in [0, 1], H and W multiples of 4.
+
+        Returns:
+            Logits (B, C) float32.
+        """
+        if self._is_constant:
+            return self._constant(pixels)
+        if 0 < len(pixels) < MIN_BATCH:
+            return self.logits(_fill(pixels))[: len(pixels)]
+        # Made outside of inference mode, so that callers may write into them and use them with autograd.
+        logits = torch.empty(len(pixels), self.n_classes, device=self.device)
+        with torch.inference_mode():
+            for piece in self._pieces(len(pixels)):
+                activations = self._activations(self._forward(pixels[piece], None))
+                logits[piece] = self._classify(activations)
+        return logits
+
+    def loss_and_gradient(
+        self, pixels: torch.Tensor, labels: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Classify, and differentiate the cross-entropy with respect to the pixels.
+
+        Args:
+            pixels: (B, 3, H, W) float32 in [0, 1], H and W multiples of 4.
+            labels: (B,) int64.
+
+        Returns:
+            Logits (B, C), each image's cross-entropy (B,), and the gradient of their sum (B, 3, H, W), all float32.
+        """
+        if self._is_constant:
+            logits = self._constant(pixels)
+            return logits, functional.cross_entropy(logits, labels, reduction="none"), torch.zeros_like(pixels)
+        if 0 < len(pixels) < MIN_BATCH:
+            logits, loss, gradient = self.loss_and_gradient(_fill(pixels), _fill(labels))
+            return logits[: len(pixels)], loss[: len(pixels)], gradient[: len(pixels)]
+        logits = torch.empty(len(pixels), self.n_classes, device=self.device)
+        loss = torch.empty(len(pixels), device=self.device)
+        gradient = torch.empty_like(pixels)
+        with torch.inference_mode():
+            for piece in self._pieces(len(pixels)):
+                tapes: list[Tape] = [{} for _ in self._blocks]
+                activations = self._activations(self._forward(pixels[piece], tapes))
+                logits[piece] = self._classify(activations)
+                log_probabilities = functional.log_softmax(logits[piece], dim=1)
+                loss[piece] = -log_probabilities.gather(1, labels[piece, None])[:, 0]
+                # Compared, not scattered: scattering has no deterministic form on every device.
+                hit = labels[piece, None] == self._classes
+                onto_logits = log_probabilities.exp_() - hit.to(log_probabilities.dtype)
+                gradient[piece] = self._backward(onto_logits, activations, tapes)
+        return logits, loss, gradient
+
+    def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> LocalPass | None:
+        """Prepare to classify images again and again that change in one window at a time.
+
+        Args:
+            pixels: (B, 3, H, W) float32 in [0, 1], H and W multiples of 4.
+            sides: rows and columns of the window in each query to come.
+
+        Returns:
+            What answers the queries with the logits of `logits`; None where `logits` itself is as fast: large windows,
+            few queries, networks that spread every change at once, more images than one chunk, bfloat16, and devices
+            other than a CPU. The choice follows from the network, the windows and their number alone, never from the
+            images.
+        """
+        if self._is_constant or self._local is None or not 0 < len(pixels) <= max(self.chunk or 0, MIN_BATCH):
+            return None
+        depth = self._local.depth(sides, *pixels.shape[2:])
+        if depth == 0:
+            return None
+        if len(pixels) < MIN_BATCH:
+            pixels = _fill(pixels)
+        with torch.inference_mode():
+            centred = (pixels - self._mean).contiguous(memory_format=torch.channels_last)
+            return LocalPass(self._local, centred, self._mean, depth, self._head)
+
+    def _pieces(self, n_images: int) -> Iterator[slice]:
+        """Cut images into chunks; the last one overlaps the one before if it would be too small."""
+        step = max(self.chunk or n_images, MIN_BATCH)
+        self.shown = min(step, n_images)
+        for start in range(0, n_images, step):
+            yield slice(min(start, n_images - MIN_BATCH), min(start + step, n_images))
+
+    def _forward(self, pixels: torch.Tensor, tapes: list[Tape] | None) -> torch.Tensor:
+        """Run stem and blocks; (b, 3, H, W) float32 to (b, 4C, H / 4, W / 4)."""
+        # The mean is subtracted from the pixels, not folded into the bias: at the border the stem reads zeros where the
+        # normalised image is padded, and those are pixels of the mean's colour.
+        centred = (pixels - self._mean).to(self._dtype).contiguous(memory_format=torch.channels_last)
+        if self._stem_needs.raw:
+            value = Value.of(self._stem(centred), self._stem_needs)
+        else:
+            value = Value(None, self._stem(centred, rectify=True))
+        for position, block in enumerate(self._blocks):
+            value = block.forward(value, None if tapes is None else tapes[position])
+        return value.raw
+
+    def _activations(self, features: torch.Tensor) -> torch.Tensor:
+        return torch.addcmul(self._shift, features.to(torch.float32), self._scale).relu_()
+
+    def _head(self, value: Value) -> torch.Tensor:
+        return self._classify(self._activations(value.raw))
+
+    def _classify(self, activations: torch.Tensor) -> torch.Tensor:
+        return functional.linear(activations.mean(dim=(2, 3)), self._classifier_weight, self._classifier_bias)
+
+    def _backward(self, onto_logits: torch.Tensor, activations: torch.Tensor, tapes: list[Tape]) -> torch.Tensor:
+        """Map the gradient of the logits (b, C), float32, to that of the pixels (b, 3, H, W)."""
+        n_pixels = activations.shape[2] * activations.shape[3]
+        onto_mean = (onto_logits @ self._classifier_weight).div_(n_pixels)[:, :, None, None] * self._scale
+        gradient = onto_mean * (activations > 0)
+        gradient = gradient.to(self._dtype).contiguous(memory_format=torch.channels_last)
+        for block in reversed(self._blocks):
+            gradient = block.backward(gradient, tapes.pop())
+        return self._stem_gradient(gradient)
+
+    def _constant(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Give the logits of a network whose output does not depend on its input."""
+        size = tuple(pixels.shape[1:])
+        if size not in self._constant_logits:
+            with torch.no_grad():
+                parameter = self._plain.classifier.weight
+                plain = self._plain if self._dtype is torch.float32 else cast_convolutions(self._plain, self._dtype)
+                _, logits = plain(torch.zeros(1, *size, device=parameter.device, dtype=self._dtype))
+            self._constant_logits[size] = logits.to(self.device)
+        return self._constant_logits[size].repeat(len(pixels), 1)
+
+
+def _fill(x: torch.Tensor) -> torch.Tensor:
+    """Add zeros to a batch up to the smallest one that is computed."""
+    return torch.cat([x, x.new_zeros(MIN_BATCH - len(x), *x.shape[1:])])
+
+
+class _StemGradient:
+    """Input gradient of the stem, a 3x3 convolution from the width of the network to three channels.
+
+    oneDNN computes sixteen output channels at a time, so three cost as much as sixteen. Four neighbouring pixels of
+    three channels are twelve: a 4x4 convolution with stride 2 gives two by two pixels of the gradient at once.
+    """
+
+    def __init__(self, weight: torch.Tensor, *, device: torch.device, dtype: torch.dtype) -> None:
+        kernel = transposed(weight)
+        colours, width = kernel.shape[:2]
+        blocks = kernel.new_zeros(colours, 2, 2, width, 4, 4)
+        for row in range(2):
+            for column in range(2):
+                blocks[:, row, column, :, row : row + 3, column : column + 3] = kernel
+        self._two_by_two = Convolution(
+            blocks.reshape(4 * colours, width, 4, 4), None, device=device, dtype=dtype, stride=2, padding=1
+        )
+
+    def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
+        return functional.pixel_shuffle(self._two_by_two(gradient), 2)
+
+
+def _build_blocks(
+    network: Network, program: CellProgram, device: torch.device, dtype: torch.dtype
+) -> tuple[list[Block], Needs]:
+    """Build the blocks from the last to the first, since each one's output depends on what the next one reads.
+
+    Returns:
+        The blocks in order, and what the first one reads of the stem.
+    """
+    blocks: list[Block] = []
+    needs = Needs(raw=True, rectified=False)
+    width = network.classifier.in_features
+    for module in reversed(network.cells):
+        block: Block
+        if hasattr(module, "downsample"):
+            block = ReductionBlock(module, device=device, dtype=dtype, output=needs)
+            width //= 2
+        elif program.output == 0:
+            continue
+        else:
+            layers = cast("nn.ModuleList", module.layers)
+            block = CellBlock(program, layers, width, device=device, dtype=dtype, output=needs)
+        blocks.append(block)
+        needs = block.needs
+    return blocks[::-1], needs
+
+
+def compile_network(
+    network: nn.Module,
+    spec: str,
+    normalisation: Normalisation,
+    *,
+    n_classes: int,
+    device: torch.device | str = "cpu",
+    precision: Precision = "fp32",
+) -> InferenceNetwork:
+    """Compile a network for inference.
+
+    Args:
+        network: a `spaces.nasbench201.network.Network` with its weights loaded, whose BatchNorms are meant in
+            evaluation mode. It is not changed; later changes to its weights are not seen.
+        spec: the cell string it was built from.
+        normalisation: per-channel mean and standard deviation of pixels in [0, 1].
+        n_classes: number of classes.
+        device: where to compute.
+        precision: the arithmetic (`core.precision.PRECISIONS`). Weights are folded in float64 and rounded once,
+            directly to what it asks for. With ``tf32`` the switches must be set by `tasks.evaluate.configure_torch`.
+
+    Returns:
+        The network's logits and input gradients as functions of pixels in [0, 1].
+
+    Raises:
+        ArchitectureError: the string names no cell.
+        ConfigError: unknown precision, or one that the device does not have.
+        TypeError: the module is no network of this space.
+        ValueError: the network has another number of classes.
+    """
+    if not isinstance(network, Network):
+        raise TypeError(
+            f"Compiling a network failed for {spec}: expected a robust201.spaces.nasbench201.network.Network, got "
+            f"{type(network).__name__}. Use the reference engine for other modules."
+        )
+    if network.classifier.out_features != n_classes:
+        raise ValueError(
+            f"Compiling a network failed for {spec}: expected {n_classes} classes, got "
+            f"{network.classifier.out_features}. Load the checkpoint of the dataset in question."
+        )
+    device = torch.device(device)
+    check_precision(precision, device)
+    if device.type == "cpu":
+        keep_freed_memory()
+    return InferenceNetwork(network.eval(), plan_cell(spec), normalisation, device, map_dtype(precision))

@@ -1,0 +1,218 @@
+"""What a cell really computes: live nodes and merged terms. Plain Python, no torch.
+
+A cell string says which operation each edge carries. A program says which kernels have to run: edges that do not reach
+the output are gone, skip connections are replaced by what they carry where that saves work, and everything that one
+node reads from another through convolutions is one kernel, since convolutions of the same input that are summed are
+one convolution. A program holds no weights; it names the edges whose weights are to be summed.
+"""
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+
+from robust201.spaces.nasbench201.cells import EDGES, N_NODES, parse
+
+OUTPUT_NODE = N_NODES - 1
+
+# Relative costs of one pass at the first stage, measured on one AVX-512 core (docs/engine.md). They only rank ways to
+# write the same cell.
+_COSTS = {"nor_conv_3x3": 20.0, "nor_conv_1x1": 3.0, "pool": 3.5, "add": 1.0, "relu": 1.0}
+
+
+@dataclass(frozen=True)
+class Term:
+    """What a node reads from one source.
+
+    Attributes:
+        source: the node that is read.
+        skips: how many times it is added as it is.
+        pools: how many times its 3x3 average pooling is added.
+        convolutions: edges whose convolutions of its ReLU are added: positions in `EDGES`, ascending, repeated where an
+            edge counts more than once.
+    """
+
+    source: int
+    skips: int = 0
+    pools: int = 0
+    convolutions: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node as the sum of its terms.
+
+    Attributes:
+        index: the node's number in the cell, 1 to 3.
+        terms: one a source, ascending by source.
+        constants: edges that bring a constant map, which depends on the weights but not on the image.
+    """
+
+    index: int
+    terms: tuple[Term, ...]
+    constants: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class CellProgram:
+    """A cell after pruning and merging.
+
+    Attributes:
+        spec: the cell string.
+        nodes: the nodes to compute, in order; node 0, the input, is not among them.
+        output: the node that is the cell's output: 0 where the cell passes its input on, None where the output does not
+            depend on the input.
+    """
+
+    spec: str
+    nodes: tuple[Node, ...]
+    output: int | None
+
+    def reads_raw(self, node: int) -> bool:
+        """Tell whether a node inside the cell reads this node's value as it is: a skip connection or a pooling does."""
+        return any(term.source == node and (term.skips or term.pools) for _, term in self._terms())
+
+    def reads_rectified(self, node: int) -> bool:
+        """Tell whether a node inside the cell reads this node's ReLU: a convolution does."""
+        return any(term.source == node and term.convolutions for _, term in self._terms())
+
+    def _terms(self) -> Iterator[tuple[Node, Term]]:
+        return ((node, term) for node in self.nodes for term in node.terms)
+
+    def cost(self) -> float:
+        """Estimate the time of one pass in arbitrary units, to rank programs of the same cell."""
+        operations = parse(self.spec)
+        total = 0.0
+        for node, term in self._terms():
+            total += _COSTS["pool"] * bool(term.pools) + _COSTS["add"] * bool(term.skips)
+            total += max((_COSTS[operations[edge]] for edge in term.convolutions), default=0.0)
+            total += _COSTS["add"] * (len(node.terms) > 1)
+        both = [
+            node
+            for node in range(N_NODES)
+            if self.reads_rectified(node) and (self.reads_raw(node) or node == self.output)
+        ]
+        return total + _COSTS["relu"] * len(both)
+
+
+def constant_nodes(spec: str) -> frozenset[int]:
+    """Find the nodes that no path of edges other than `none` connects with the cell's input."""
+    reached = {0}
+    for operation, (source, target) in zip(parse(spec), EDGES, strict=True):
+        if operation != "none" and source in reached:
+            reached.add(target)
+    return frozenset(range(N_NODES)) - reached
+
+
+@cache
+def plan_cell(spec: str) -> CellProgram:
+    """Find the cheapest program of a cell.
+
+    Each skip connection from an inner node can stay an addition or be replaced by what that node is the sum of. The
+    second lets convolutions merge, and may leave the inner node dead, but may also repeat work. There are at most three
+    such edges, so all ways are tried.
+
+    Args:
+        spec: cell string.
+
+    Returns:
+        The program; equal costs give the one with the fewest replaced skip connections.
+
+    Raises:
+        ArchitectureError: the string names no cell.
+    """
+    operations = parse(spec)
+    if OUTPUT_NODE in constant_nodes(spec):
+        return CellProgram(spec, (), None)
+    inner = [edge for edge, (source, _) in enumerate(EDGES) if operations[edge] == "skip_connect" and source]
+    choices = [frozenset(inlined) for size in range(len(inner) + 1) for inlined in itertools.combinations(inner, size)]
+    return min((_write(spec, inlined) for inlined in choices), key=CellProgram.cost)
+
+
+class _Sum:
+    """A node's terms while they are collected."""
+
+    def __init__(self) -> None:
+        self.terms: dict[int, Term] = {}
+        self.constants: list[int] = []
+
+    def add(self, term: Term) -> None:
+        known = self.terms.get(term.source, Term(term.source))
+        self.terms[term.source] = Term(
+            term.source,
+            known.skips + term.skips,
+            known.pools + term.pools,
+            tuple(sorted(known.convolutions + term.convolutions)),
+        )
+
+    def frozen(self, index: int) -> Node:
+        terms = tuple(self.terms[source] for source in sorted(self.terms))
+        return Node(index, terms, tuple(sorted(self.constants)))
+
+
+def _write(spec: str, inlined: frozenset[int]) -> CellProgram:
+    """Write a cell's program with some of its skip connections replaced by what they carry."""
+    operations = parse(spec)
+    constant = constant_nodes(spec)
+    zero = _zero_nodes(operations, constant)
+    nodes: dict[int, Node] = {}
+    names = {0: 0}  # a node that equals an earlier one goes by that one's name
+    for target in range(1, N_NODES):
+        if target in constant:
+            continue
+        total = _Sum()
+        for edge, (source, edge_target) in enumerate(EDGES):
+            operation = operations[edge]
+            if edge_target != target or operation == "none":
+                continue
+            if source in constant:
+                if operation.startswith("nor_conv") or source not in zero:
+                    total.constants.append(edge)
+                continue
+            name = names[source]
+            if edge in inlined and name in nodes:
+                for term in nodes[name].terms:
+                    total.add(term)
+                total.constants.extend(nodes[name].constants)
+            else:
+                total.add(_term(operation, name, edge))
+        names[target] = _name(total.frozen(target), nodes)
+    return CellProgram(spec, _prune(nodes, names[OUTPUT_NODE]), names[OUTPUT_NODE])
+
+
+def _term(operation: str, source: int, edge: int) -> Term:
+    if operation == "skip_connect":
+        return Term(source, skips=1)
+    if operation == "avg_pool_3x3":
+        return Term(source, pools=1)
+    return Term(source, convolutions=(edge,))
+
+
+def _name(node: Node, nodes: dict[int, Node]) -> int:
+    """Return the node that computes this one's value already, or enter it."""
+    if not node.constants and len(node.terms) == 1 and node.terms[0] == Term(node.terms[0].source, skips=1):
+        return node.terms[0].source
+    for other in nodes.values():
+        if (other.terms, other.constants) == (node.terms, node.constants):
+            return other.index
+    nodes[node.index] = node
+    return node.index
+
+
+def _zero_nodes(operations: tuple[str, ...], constant: frozenset[int]) -> frozenset[int]:
+    """Find the constant nodes that are zero; a convolution's batch normalisation turns zeros into its shift."""
+    zero: set[int] = set()
+    for node in sorted(constant):
+        incoming = [(operations[edge], source) for edge, (source, target) in enumerate(EDGES) if target == node]
+        if all(name == "none" or (not name.startswith("nor_conv") and source in zero) for name, source in incoming):
+            zero.add(node)
+    return frozenset(zero)
+
+
+def _prune(nodes: dict[int, Node], output: int) -> tuple[Node, ...]:
+    """Keep the nodes that the output depends on, in order."""
+    live = {output}
+    for index in sorted(nodes, reverse=True):
+        if index in live:
+            live.update(term.source for term in nodes[index].terms)
+    return tuple(nodes[index] for index in sorted(nodes) if index in live)

@@ -1,0 +1,151 @@
+"""NAS-Bench-201's network: the cell inside its macro skeleton, with the names and shapes of the published state_dicts.
+
+Source: Dong and Yang, "NAS-Bench-201", ICLR 2020, Fig. 1; the layout is that of the published checkpoints, so they load
+with ``strict=True``. Equality with the published modules is tested against a golden file made from them.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from robust201.spaces.nasbench201.cells import EDGES, parse
+
+_OUTPUT_NODE = 3
+
+
+class _ReluConvBn(nn.Module):
+    """ReLU, convolution without bias, BatchNorm."""
+
+    def __init__(self, c_in: int, c_out: int, kernel_size: int, stride: int = 1) -> None:
+        super().__init__()
+        self.op = nn.Sequential(
+            nn.ReLU(inplace=False),
+            nn.Conv2d(c_in, c_out, kernel_size, stride=stride, padding=kernel_size // 2, bias=False),
+            nn.BatchNorm2d(c_out),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.op(x)
+        return output
+
+
+class _Zero(nn.Module):
+    """The operation `none`: zeros in the graph, so that a cell without a path has zero gradients and not none."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.mul(0.0)
+
+
+class _AveragePool(nn.Module):
+    """3x3 average pooling that leaves the padding out of the mean."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.op = nn.AvgPool2d(3, stride=1, padding=1, count_include_pad=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        output: torch.Tensor = self.op(x)
+        return output
+
+
+_EDGE_MODULES: dict[str, Callable[[int], nn.Module]] = {
+    "none": lambda _channels: _Zero(),
+    "skip_connect": lambda _channels: nn.Identity(),
+    "nor_conv_1x1": lambda channels: _ReluConvBn(channels, channels, 1),
+    "nor_conv_3x3": lambda channels: _ReluConvBn(channels, channels, 3),
+    "avg_pool_3x3": lambda _channels: _AveragePool(),
+}
+
+
+class _Cell(nn.Module):
+    """Four nodes; each is the sum of its incoming edges."""
+
+    def __init__(self, operations: tuple[str, ...], channels: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(_EDGE_MODULES[operation](channels) for operation in operations)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        nodes = {0: x}
+        # Terms are added in the published cell's order: float addition is not associative.
+        for layer, (source, target) in zip(self.layers, EDGES, strict=True):
+            term: torch.Tensor = layer(nodes[source])
+            nodes[target] = nodes[target] + term if target in nodes else term
+        return nodes[_OUTPUT_NODE]
+
+
+class _ResidualReduction(nn.Module):
+    """Residual block that halves the image and doubles the channels; no ReLU after the sum."""
+
+    def __init__(self, c_in: int, c_out: int) -> None:
+        super().__init__()
+        self.conv_a = _ReluConvBn(c_in, c_out, 3, stride=2)
+        self.conv_b = _ReluConvBn(c_out, c_out, 3)
+        self.downsample = nn.Sequential(
+            nn.AvgPool2d(2, stride=2, padding=0), nn.Conv2d(c_in, c_out, 1, stride=1, padding=0, bias=False)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        residual: torch.Tensor = self.downsample(x)
+        block: torch.Tensor = self.conv_b(self.conv_a(x))
+        return residual + block
+
+
+class Network(nn.Module):
+    """A cell of NAS-Bench-201 stacked in its macro skeleton.
+
+    Args:
+        spec: cell string.
+        channels: channels C of the first stage (published: 16).
+        cells: cells N in each of the three stages (published: 5).
+        n_classes: number of classes.
+    """
+
+    def __init__(self, spec: str, *, channels: int = 16, cells: int = 5, n_classes: int) -> None:
+        super().__init__()
+        operations = parse(spec)
+        self.stem = nn.Sequential(nn.Conv2d(3, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels))
+        blocks: list[nn.Module] = []
+        for stage in range(3):
+            width = channels * 2**stage
+            if stage:
+                blocks.append(_ResidualReduction(width // 2, width))
+            blocks.extend(_Cell(operations, width) for _ in range(cells))
+        self.cells = nn.ModuleList(blocks)
+        self.lastact = nn.Sequential(nn.BatchNorm2d(4 * channels), nn.ReLU(inplace=True))
+        self.global_pooling = nn.AdaptiveAvgPool2d(1)
+        self.classifier = nn.Linear(4 * channels, n_classes)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Classify.
+
+        Args:
+            x: (B, 3, H, W) normalised, in the type of the convolutions' weights: float32 as built.
+
+        Returns:
+            Features (B, 4C) and logits (B, n_classes), as the published network returns them, in the type of the
+            classifier's weights; so is everything after the last cell.
+        """
+        x = self.stem(x)
+        for block in self.cells:
+            x = block(x)
+        features = self.global_pooling(self.lastact(x.to(self.classifier.weight.dtype))).flatten(1)
+        return features, self.classifier(features)
+
+
+def build_network(spec: str, *, channels: int = 16, cells: int = 5, n_classes: int) -> nn.Module:
+    """Build a network with fresh weights.
+
+    Args:
+        spec: cell string.
+        channels: channels C of the first stage.
+        cells: cells N in each of the three stages.
+        n_classes: number of classes.
+
+    Returns:
+        A module whose `state_dict` has the published keys and shapes, and whose `forward` returns (features, logits).
+
+    Raises:
+        ArchitectureError: the string names no cell.
+    """
+    return Network(spec, channels=channels, cells=cells, n_classes=n_classes)

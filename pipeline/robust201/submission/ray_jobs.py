@@ -1,0 +1,241 @@
+"""Sweeps as jobs of a Ray cluster, through its Jobs API over HTTP."""
+
+import asyncio
+import logging
+import os
+import shlex
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+from ray.exceptions import AuthenticationError
+from ray.job_submission import JobStatus, JobSubmissionClient
+
+from robust201.core.errors import ConfigError, EvaluationError, closest
+from robust201.submission.access import Access
+from robust201.submission.shipment import SWEEP_NAME, Shipment
+
+ENTRYPOINT = shlex.join(["python", "-m", "robust201", "run", SWEEP_NAME, "--executor", "ray"])
+"""What the job runs on the head; the `robust201` beside the sweep goes before an installed one."""
+
+# Ray's client lets these decide over the address it is given, and so over who receives the token.
+_OVERRIDES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
+# What a request through Ray's client (requests and aiohttp, which ray[default] brings) ends with where it fails.
+_FAILED_REQUESTS = (OSError, RuntimeError, ValueError, aiohttp.ClientError, AuthenticationError)
+
+_CHATTY_LOGGERS = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
+
+_PAUSE_SECONDS = 2.0
+_PATIENCE_SECONDS = 300.0
+"""A head may be silent for this long while a job is followed: the network may come back, a head that died does not."""
+
+
+def connect(access: Access) -> Any:
+    """Reach a head's Jobs API.
+
+    Args:
+        access: address and token.
+
+    Returns:
+        Ray's `JobSubmissionClient`.
+
+    Raises:
+        ConfigError: nothing listens there, it is no Ray head, or it rejects the token.
+    """
+    access.check_reachable()
+    for name in _CHATTY_LOGGERS:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    try:
+        with _without_overrides():
+            return JobSubmissionClient(access.address, headers=access.headers())
+    except AuthenticationError as error:
+        raise _refused(access) from error
+    except _FAILED_REQUESTS as error:
+        raise ConfigError(
+            f"Connecting failed for {access.address}: expected a Ray head, got {_one_line(error)}. "
+            "Check --address: it is that of the head's dashboard."
+        ) from error
+
+
+@contextmanager
+def _without_overrides() -> Iterator[None]:
+    kept = {name: os.environ.pop(name) for name in _OVERRIDES if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(kept)
+
+
+def _refused(access: Access) -> ConfigError:
+    got = "none" if access.token is None else "another one"
+    return ConfigError(
+        f"Connecting failed for {access.address}: expected the cluster's token, got {got}. "
+        "Copy it from the head (ray get-auth-token) into ~/.ray/auth_token or RAY_AUTH_TOKEN."
+    )
+
+
+def _one_line(reason: object) -> str:
+    return " ".join(str(reason).split())[:300].rstrip(".") or type(reason).__name__
+
+
+def new_job_id(name: str) -> str:
+    """Make an id for a job of a sweep, such as ``paper-1f0c2a9b``."""
+    return f"{name}-{uuid.uuid4().hex[:8]}"
+
+
+def submit(client: Any, shipment: Shipment, archive: Path, job_id: str) -> str:
+    """Upload a packed sweep and start its job.
+
+    Args:
+        client: see `connect`.
+        shipment: what was packed.
+        archive: where to (see `pack`).
+        job_id: id of the new job.
+
+    Returns:
+        The job's id.
+
+    Raises:
+        ConfigError: there is a job with this id, or the head does not take the job.
+    """
+    try:
+        known = _statuses(client)
+        if job_id not in known:
+            return str(
+                client.submit_job(
+                    entrypoint=ENTRYPOINT,
+                    submission_id=job_id,
+                    runtime_env={"working_dir": str(archive), "env_vars": _variables(shipment)},
+                    metadata={"robust201_sweep": shipment.config.name},
+                )
+            )
+    except _FAILED_REQUESTS as error:
+        raise ConfigError(
+            f"Submitting failed for {job_id}: expected the head to take the job, got {_one_line(error)}. "
+            "Look at the head's log, and submit again."
+        ) from error
+    advice = (
+        "Choose another id; finished work is found again."
+        if known[job_id].is_terminal()
+        else f"Follow it by --follow {job_id}, or choose another id."
+    )
+    raise ConfigError(
+        f"Submitting failed for {job_id}: expected a new id, got that of a job which is {known[job_id].value}. {advice}"
+    )
+
+
+def _variables(shipment: Shipment) -> dict[str, str]:
+    # A stopped job gets SIGTERM, and SIGKILL 3 seconds later unless told otherwise; its workers need to finish parts.
+    drain_seconds = 60 * (shipment.config.execution.part_minutes + 1)
+    return {**shipment.variables, "RAY_JOB_STOP_WAIT_TIME_S": str(int(drain_seconds))}
+
+
+def _statuses(client: Any) -> dict[str, JobStatus]:
+    return {job.submission_id: job.status for job in client.list_jobs() if job.submission_id}
+
+
+def check_job(client: Any, job_id: str) -> None:
+    """See that a cluster knows a job.
+
+    Raises:
+        ConfigError: it does not; the closest id is given.
+    """
+    try:
+        known = _statuses(client)
+    except _FAILED_REQUESTS as error:
+        raise ConfigError(
+            f"Looking up the job failed for {job_id}: expected the head's list of jobs, got {_one_line(error)}. "
+            "Try again."
+        ) from error
+    if job_id not in known:
+        near = closest(job_id, known) if known else " The cluster has no jobs."
+        raise ConfigError(
+            f"Looking up the job failed for {job_id}: expected a job of this cluster, got an unknown id.{near}"
+        )
+
+
+class _Log:
+    """A job's log as it grows, written once even where the connection breaks and it is read from its start again."""
+
+    def __init__(self, client: Any, job_id: str, write: Callable[[str], None]) -> None:
+        self._client, self._job_id, self._write = client, job_id, write
+        self._shown = 0
+
+    async def follow(self) -> None:
+        """Write what comes until the job or the connection ends."""
+        seen = 0
+        async for text in self._client.tail_job_logs(self._job_id):
+            seen += len(text)
+            if seen > self._shown:
+                self._write(text[-(seen - self._shown) :])
+                self._shown = seen
+
+    def finish(self) -> None:
+        """Write what is left of an ended job's log."""
+        whole = self._client.get_job_logs(self._job_id)
+        self._write(whole[self._shown :])
+
+
+def follow(client: Any, job_id: str, write: Callable[[str], None], *, patience_seconds: float | None = None) -> Any:
+    """Write a job's log until the job ends.
+
+    Args:
+        client: see `connect`.
+        job_id: the job.
+        write: takes pieces of the log.
+        patience_seconds: how long the head may be silent before it counts as lost; a default if absent.
+
+    Returns:
+        Ray's `JobDetails` of the ended job.
+
+    Raises:
+        EvaluationError: the head is lost, or no longer knows the job.
+    """
+    patience = _PATIENCE_SECONDS if patience_seconds is None else patience_seconds
+    log = _Log(client, job_id, write)
+    heard = time.monotonic()
+    while True:
+        try:
+            broken = _try_to_follow(log)
+            details = client.get_job_info(job_id)
+            heard = time.monotonic()
+            if details.status.is_terminal():
+                if broken:
+                    log.finish()
+                return details
+        except _FAILED_REQUESTS as error:
+            unknown = "status code 404" in str(error)
+            if unknown or time.monotonic() - heard > patience:
+                got = "a head that does not know it, as after a restart" if unknown else _one_line(error)
+                raise EvaluationError(
+                    f"Following the job failed for {job_id}: expected its state, got {got}. "
+                    "What it finished is kept; submit the sweep again to go on."
+                ) from error
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _try_to_follow(log: _Log) -> bool:
+    """Say whether the connection broke; whether the job lives is asked for separately."""
+    try:
+        asyncio.run(log.follow())
+    except _FAILED_REQUESTS:
+        return True
+    return False
+
+
+def exit_code_of(details: Any) -> int:
+    """Turn how a job ended into an exit code of robust201: its driver's own where that is one, else 3."""
+    if details.status == JobStatus.SUCCEEDED:
+        return 0
+    return details.driver_exit_code if details.driver_exit_code in (2, 3, 4) else 3
+
+
+def describe_end(details: Any) -> str:
+    """Say in one line how a job ended: its driver's exit code, or Ray's reason where no driver ran."""
+    if details.driver_exit_code is not None:
+        return f"{details.status.value}, exit code {details.driver_exit_code} of its driver"
+    return f"{details.status.value}: {_one_line(details.message or 'no reason given')}"

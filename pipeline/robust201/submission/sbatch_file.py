@@ -1,0 +1,301 @@
+"""The batch file of a Slurm job array whose tasks are shares of a sweep: its options, checked, and its text.
+
+Options, their spelling and their limits: Slurm's manual page sbatch(1).
+"""
+
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from robust201.core.errors import ConfigError
+from robust201.planning.config import ExecutionSection
+from robust201.runtime.share_run import DRAIN_VARIABLE
+
+DRAIN_SECONDS = 600
+"""Time before its limit at which a task begins to drain: twice the length at which the fused engine cuts its parts."""
+
+_MAX_DRAIN_SECONDS = 65_535
+_ENDING_SECONDS = 60
+"""Time between the end of draining and the time limit: for ending in order, and for asking Slurm to queue the task."""
+
+_PLAIN_TIME = re.compile(r"(\d{1,7})(?::(\d{1,2}))?(?::(\d{1,2}))?")
+_DAYS_TIME = re.compile(r"(\d{1,4})-(\d{1,2})(?::(\d{1,2}))?(?::(\d{1,2}))?")
+_FORMS = {
+    "gpus_per_task": (r"(?:[A-Za-z][\w.-]*:)?\d{1,4}", "a number of GPUs, or TYPE:NUMBER such as a100:1"),
+    "mem": (r"\d{1,9}[KMGT]?", "a size such as 16G"),
+    "partition": (r"\w[\w.,+-]*", "a name, or names separated by commas"),
+    "account": (r"\w[\w.@+-]*", "a name"),
+}
+# What shares, resuming and requeueing rest on.
+_OWN_OPTIONS = ("-a", "--array", "--signal", "--requeue", "--no-requeue", "-o", "--output", "-e", "--error")
+
+
+def parse_time(text: str) -> int:
+    """Read a time limit as sbatch does.
+
+    Args:
+        text: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes or
+            days-hours:minutes:seconds.
+
+    Returns:
+        Seconds, at least 1.
+
+    Raises:
+        ConfigError: it is none of these.
+    """
+    seconds = 0
+    if match := _DAYS_TIME.fullmatch(text):
+        days, hours, minutes, rest = (int(number or 0) for number in match.groups())
+        seconds = ((days * 24 + hours) * 60 + minutes) * 60 + rest
+    elif match := _PLAIN_TIME.fullmatch(text):
+        first, second, third = match.groups()
+        if third is not None:
+            seconds = (int(first) * 60 + int(second)) * 60 + int(third)
+        else:
+            seconds = int(first) * 60 + int(second or 0)
+    if seconds < 1:
+        raise _wrong("time", text, "a time limit such as 120 (minutes), 24:00:00 or 3-12 (days-hours)")
+    return seconds
+
+
+@dataclass(frozen=True)
+class ArrayOptions:
+    """What a job array asks of Slurm; every value is checked when it is made.
+
+    Attributes:
+        tasks: number of tasks, which is the number of shares; None for as many as are sensible.
+        max_parallel: tasks that may run at once; None for no bound.
+        time: time limit of a task, see `parse_time`; None for the partition's.
+        gpus_per_task: ``2`` or ``a100:2``; None for one, or none where the sweep says `device: cpu`.
+        cpus_per_task: CPUs; None for what the sweep's workers need.
+        mem: memory of a task, such as ``16G``; None for the cluster's default.
+        partition: name; None for the default.
+        account: who pays; None for the default.
+        extra: options of sbatch to add as they are, with or without ``#SBATCH``.
+        setup: shell lines to run first, such as ``module load cuda``.
+        drain_seconds: time before the limit at which a task begins to drain; None for `DRAIN_SECONDS`, or a quarter of
+            a short limit.
+
+    Raises:
+        ConfigError: a value is not what Slurm takes.
+    """
+
+    tasks: int | None = None
+    max_parallel: int | None = None
+    time: str | None = None
+    gpus_per_task: str | None = None
+    cpus_per_task: int | None = None
+    mem: str | None = None
+    partition: str | None = None
+    account: str | None = None
+    extra: tuple[str, ...] = ()
+    setup: tuple[str, ...] = ()
+    drain_seconds: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("tasks", "max_parallel", "cpus_per_task", "drain_seconds"):
+            number = getattr(self, name)
+            if number is not None and number < 1:
+                raise _wrong(name, number, "at least 1")
+        for name, (form, meaning) in _FORMS.items():
+            text = getattr(self, name)
+            if text is not None and not re.fullmatch(form, text, re.ASCII):
+                raise _wrong(name, text, meaning)
+        for line in self.extra:
+            _check_extra(line)
+        for line in self.setup:
+            if "\0" in line or not line.strip():
+                raise _wrong("setup", line, "a shell line")
+        limit = _MAX_DRAIN_SECONDS + 1 if self.time is None else min(parse_time(self.time), _MAX_DRAIN_SECONDS + 1)
+        if self.drain_seconds is not None and self.drain_seconds >= limit:
+            raise _wrong("drain_seconds", self.drain_seconds, f"less than the time limit and {_MAX_DRAIN_SECONDS + 1}")
+
+    @property
+    def seconds_to_drain(self) -> int:
+        """Time before the limit at which a task begins to drain."""
+        if self.drain_seconds is not None:
+            return self.drain_seconds
+        return DRAIN_SECONDS if self.time is None else min(DRAIN_SECONDS, max(1, parse_time(self.time) // 4))
+
+    @property
+    def drain_deadline(self) -> float:
+        """Time that a task has to drain, some before the limit; past it, the parts in progress are abandoned."""
+        return self.seconds_to_drain - min(_ENDING_SECONDS, self.seconds_to_drain / 2)
+
+
+def _wrong(name: str, got: object, expected: str) -> ConfigError:
+    option = "--" + name.replace("_", "-")
+    return ConfigError(
+        f"Reading the command line failed for {option}: expected {expected}, got {got!r}. "
+        "See: robust201 submit slurm --help"
+    )
+
+
+def _check_extra(line: str) -> None:
+    option = _bare_option(line)
+    if not option.startswith("-") or any(mark in line for mark in "\n\r\0"):
+        raise _wrong("extra", line, "one option of sbatch, such as --constraint=a100")
+    name = re.split(r"[=\s]", option, maxsplit=1)[0]
+    # A short option may carry its value without a space between them.
+    if name in _OWN_OPTIONS or (not name.startswith("--") and name[:2] in _OWN_OPTIONS):
+        raise _wrong("extra", line, "an option that robust201 does not set itself")
+
+
+def _bare_option(line: str) -> str:
+    return line.strip().removeprefix("#SBATCH").strip()
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What a task gets, and how it uses it.
+
+    Attributes:
+        gres: value of sbatch's ``--gres``, or None without a GPU.
+        cpus: CPUs of the task.
+        workers: workers of the task: one computes in the task's own process, more through Ray on its machine.
+    """
+
+    gres: str | None
+    cpus: int
+    workers: int
+
+    @classmethod
+    def of(cls, options: ArrayOptions, execution: ExecutionSection) -> "Resources":
+        """Fill in what the options leave open from what the sweep's workers need."""
+        wanted = options.gpus_per_task or ("0" if execution.device == "cpu" else "1")
+        gpus = int(wanted.rpartition(":")[2])
+        workers = max(1, int(gpus / execution.gpus_per_worker))
+        cpus = options.cpus_per_task or workers * max(int(-(-execution.cpus_per_worker // 1)), execution.threads)
+        return cls(f"gpu:{wanted}" if gpus else None, cpus, workers)
+
+
+def render(
+    *,
+    name: str,
+    sweep: Path,
+    results: Path,
+    logs: Path,
+    python: str,
+    folder: Path,
+    options: ArrayOptions,
+    resources: Resources,
+    n_shares: int,
+    indices: Iterable[int],
+) -> str:
+    """Write out a batch file.
+
+    Args:
+        name: of the sweep.
+        sweep: its YAML.
+        results: its results folder.
+        logs: folder for one log a task.
+        python: interpreter of the environment that the tasks run in.
+        folder: working directory, where relative paths of the YAML start.
+        options: what the array asks for.
+        resources: what each task gets.
+        n_shares: number of shares.
+        indices: the shares to run, from 1.
+
+    Returns:
+        The text.
+
+    Raises:
+        ConfigError: a path cannot stand in it, or the shell does not understand `options.setup`.
+    """
+    _check_paths(sweep, results, logs, Path(python), folder)
+    _check_shell("\n".join(options.setup))  # by itself: a quote left open could end in one of our own lines
+    array = show_ranges(sorted(indices)) + ("" if options.max_parallel is None else f"%{options.max_parallel}")
+    executor = ["--executor", "inline"]
+    if resources.workers > 1:
+        executor = ["--executor", "ray", "--workers", str(resources.workers)]
+    command = [python, "-P", "-m", "robust201", "run", str(sweep), "--results", str(results), *executor, "--requeue"]
+    lines = [
+        "#!/bin/bash",
+        *_directives(f"robust201-{name}", array, logs, options, resources),
+        "",
+        "# Until our process takes over, the signal that comes before the time limit must not end the task.",
+        "trap '' USR1",
+        "set -e",
+        *options.setup,
+        "# A part that takes longer is abandoned: past the time limit the task could not queue itself again.",
+        f"export {DRAIN_VARIABLE}={options.drain_deadline:g}",
+        f"cd -- {shlex.quote(str(folder))}",
+        "# exec, so that Slurm's signals reach our process itself.",
+        f'exec {shlex.join(command)} --share "$SLURM_ARRAY_TASK_ID/{n_shares}"',
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _directives(name: str, array: str, logs: Path, options: ArrayOptions, resources: Resources) -> list[str]:
+    """Lines that sbatch reads."""
+    directives = [
+        ("--job-name", name),
+        ("--array", array),
+        ("--nodes", "1"),
+        ("--ntasks", "1"),
+        ("--cpus-per-task", str(resources.cpus)),
+        ("--gres", resources.gres),
+        ("--mem", options.mem),
+        ("--time", options.time),
+        ("--partition", options.partition),
+        ("--account", options.account),
+        # B: to the batch process alone, which exec makes ours: workers must not be told to stop by themselves.
+        ("--signal", f"B:USR1@{options.seconds_to_drain}"),
+        ("--output", _quote_directive(f"{_escape_percent(logs)}/%A_%a.log")),
+        ("--open-mode", "append"),
+    ]
+    return [
+        *(f"#SBATCH {option}={value}" for option, value in directives if value is not None),
+        "#SBATCH --requeue",
+        *(f"#SBATCH {_bare_option(line)}" for line in options.extra),
+    ]
+
+
+def show_ranges(numbers: Sequence[int]) -> str:
+    """Write ascending numbers as sbatch's ``--array`` takes them, such as ``1-5,8``."""
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and number == ranges[-1][1] + 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+
+
+def _escape_percent(path: Path) -> str:
+    return str(path).replace("%", "%%")
+
+
+def _quote_directive(value: str) -> str:
+    """Quote a value as sbatch's own reader of ``#SBATCH`` lines understands it, which is no shell."""
+    if re.fullmatch(r"[\w./%:=+,@-]+", value, re.ASCII):
+        return value
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _check_paths(*paths: Path) -> None:
+    for path in paths:
+        if any(mark in str(path) for mark in "\n\r\0\\"):
+            # sbatch reads a backslash in the name of a log as "replace nothing".
+            raise ConfigError(
+                f"Writing the batch file failed for {str(path)!r}: expected a path without line breaks and "
+                "backslashes, got one. Rename the folder."
+            )
+
+
+def _check_shell(text: str) -> None:
+    bash = shutil.which("bash")
+    if bash is None:
+        return
+    checked = subprocess.run([bash, "-n"], input=text, capture_output=True, text=True, check=False)
+    if checked.returncode:
+        problem = checked.stderr.strip().splitlines()[0].removeprefix(f"{bash}: ")
+        raise ConfigError(
+            f"Writing the batch file failed for --setup: expected lines that bash understands, got {problem!r}. "
+            "Look at its quotes."
+        )

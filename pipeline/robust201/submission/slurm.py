@@ -1,0 +1,235 @@
+"""A sweep as a job array of Slurm: independent tasks on single machines, each of which computes a share.
+
+The tasks need no driver, no lease and no network between them. The array is submitted from wherever sbatch is and the
+results folder is seen; the sweep is checked and its plan written before that.
+"""
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from robust201.core.errors import ConfigError, InputError
+from robust201.core.files import make_folder, write_text
+from robust201.planning.config import SweepConfig
+from robust201.planning.plan import assumed_facts, make_plan
+from robust201.planning.shares import Share, all_bundles, missing_bundles
+from robust201.runtime.scheduler import RunTally
+from robust201.runtime.sweep import prepare_sweep
+from robust201.submission.sbatch_file import ArrayOptions, Resources, render
+
+DEFAULT_TASKS = 256
+"""Tasks of an array of which nobody said how many: enough to fill most clusters, few enough for any queue."""
+
+ASSUMED_MAX_ARRAY_SIZE = 1001
+"""Slurm's default of MaxArraySize (slurm.conf(5)), taken where no Slurm is there to ask."""
+
+_FOLDER = "slurm"
+_ASK_SECONDS = 60
+_SUBMIT_SECONDS = 300
+
+
+@dataclass(frozen=True)
+class Submission:
+    """An array that Slurm accepted.
+
+    Attributes:
+        job: id of the array's job, such as ``"4711"``.
+        n_tasks: tasks in it: shares with something missing.
+        n_shares: shares that the sweep is divided into.
+        n_missing: evaluations missing.
+        logs: pattern of the tasks' logs.
+    """
+
+    job: str
+    n_tasks: int
+    n_shares: int
+    n_missing: int
+    logs: str
+
+
+def render_dry(config: SweepConfig, sweep: Path, options: ArrayOptions, *, say: Callable[[str], None]) -> str:
+    """Write out the batch file of a whole sweep; nothing is read but the YAML, and nothing is submitted.
+
+    Args:
+        config: the sweep.
+        sweep: its YAML.
+        options: what the array asks for.
+        say: told where fewer tasks are taken than were asked for.
+
+    Raises:
+        ConfigError: more tasks than an array may have, or a file that the shell would not understand.
+    """
+    limit = ASSUMED_MAX_ARRAY_SIZE - 1
+    with suppress(InputError):  # where no Slurm answers, its default has to do
+        limit = _read_array_limit()
+    n_shares = _count_shares(options, len(all_bundles(make_plan(config, assumed_facts(config)))), limit, say)
+    return _render(config, sweep, options, n_shares, range(1, n_shares + 1))
+
+
+def submit(
+    config: SweepConfig, sweep: Path, options: ArrayOptions, *, say: Callable[[str], None] = lambda _line: None
+) -> Submission | None:
+    """Prepare a sweep and hand what is missing of it to Slurm.
+
+    Args:
+        config: the sweep.
+        sweep: its YAML, which the tasks read again.
+        options: what the array asks for.
+        say: told of steps that take long.
+
+    Returns:
+        The array; None if nothing is missing.
+
+    Raises:
+        InputError: no Slurm here, bad input, or Slurm refuses the array; nothing was submitted.
+        StorageError: the results folder is held by a driver, or cannot be written.
+    """
+    if shutil.which("sbatch") is None:
+        raise ConfigError(
+            "Submitting failed for Slurm: expected the program sbatch, got none on this machine. Submit on a login "
+            "node of the cluster, or look at the batch file with --dry-run."
+        )
+    limit = _read_array_limit()
+    _render(config, sweep, options, 1, [1])  # a bad option shows now, not after hours of hashing images
+    prepared = prepare_sweep(config, say=say)
+    divided = all_bundles(prepared.plan)
+    n_shares = _count_shares(options, len(divided), limit, say)
+    shares = (Share(index, n_shares) for index in range(1, n_shares + 1))
+    indices = [share.index for share in shares if missing_bundles(share.bundles(divided), prepared.missing)]
+    if not indices:
+        return None
+    folder = config.results.absolute() / _FOLDER
+    make_folder(folder)
+    script = folder / "array.sbatch"
+    write_text(script, _render(config, sweep, options, n_shares, indices))
+    answer = _ask("sbatch", "--parsable", str(script), seconds=_SUBMIT_SECONDS)
+    match = re.search(r"^(\d+)(?:;\S+)?$", answer.strip(), re.MULTILINE)
+    if match is None:
+        raise InputError(
+            f"Submitting failed for {script}: expected the id of a job from sbatch, got {answer.strip()!r}. "
+            "Look for the job with: squeue --me"
+        )
+    n_missing = prepared.plan.n_evaluations - prepared.done
+    return Submission(match[1], len(indices), n_shares, n_missing, f"{folder}/{match[1]}_*.log")
+
+
+def _render(config: SweepConfig, sweep: Path, options: ArrayOptions, n_shares: int, indices: Sequence[int]) -> str:
+    results = config.results.absolute()
+    return render(
+        name=config.name,
+        sweep=sweep.absolute(),
+        results=results,
+        logs=results / _FOLDER,
+        python=sys.executable,
+        folder=Path.cwd(),
+        options=options,
+        resources=Resources.of(options, config.execution),
+        n_shares=n_shares,
+        indices=indices,
+    )
+
+
+def _count_shares(options: ArrayOptions, n_bundles: int, limit: int, say: Callable[[str], None]) -> int:
+    """Number of shares: as asked for, but not more than there are bundles and than an array may have."""
+    if options.tasks is not None and options.tasks > limit:
+        raise ConfigError(
+            f"Submitting failed for --tasks {options.tasks}: expected at most {limit}, because Slurm's MaxArraySize is "
+            f"{limit + 1}, got more. Take fewer tasks; each is queued again until its share is done."
+        )
+    wanted = min(options.tasks or DEFAULT_TASKS, limit)
+    if options.tasks is not None and wanted > n_bundles:
+        say(f"{n_bundles} tasks in place of {wanted}: the sweep has no more bundles to share out.")
+    return min(wanted, n_bundles)
+
+
+def _read_array_limit() -> int:
+    """Ask Slurm how many tasks an array numbered from 1 may have: its indices stay below MaxArraySize."""
+    advice = "Is its controller up (scontrol ping), and is this a login node of the cluster? --dry-run needs no Slurm."
+    answer = _ask("scontrol", "show", "config", seconds=_ASK_SECONDS, advice=advice)
+    match = re.search(r"^MaxArraySize\s*=\s*(\d+)", answer, re.MULTILINE)
+    if match is None:
+        return ASSUMED_MAX_ARRAY_SIZE - 1
+    limit = int(match[1]) - 1
+    if limit < 1:
+        raise ConfigError(
+            f"Submitting failed for Slurm: expected job arrays, got MaxArraySize {match[1]}, which forbids them. "
+            "Run the shares by hand: robust201 run SWEEP.yaml --share 1/N"
+        )
+    return limit
+
+
+def _ask(*command: str, seconds: float, advice: str = "Correct the option that it names, and submit again.") -> str:
+    """Run one of Slurm's programs, `advice` being what to do where it refuses.
+
+    Raises:
+        InputError: it is not there, fails or does not answer.
+    """
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InputError(
+            f"Asking Slurm failed for {command[0]}: expected an answer, got {error}. "
+            "Is this a login node of the cluster, and does sinfo answer? --dry-run needs no Slurm."
+        ) from error
+    if done.returncode:
+        said = " ".join((done.stderr or done.stdout).split()) or f"exit code {done.returncode}"
+        raise InputError(f"Asking Slurm failed for {' '.join(command)}: expected it to accept, got {said!r}. {advice}")
+    return done.stdout
+
+
+@dataclass(frozen=True)
+class ArrayTask:
+    """The task of a Slurm job array that this process is.
+
+    Attributes:
+        job: id of the array.
+        index: of the task in it.
+    """
+
+    job: str
+    index: str
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> "ArrayTask":
+        """Read which task this is from what Slurm puts into its environment.
+
+        Raises:
+            ConfigError: it is none.
+        """
+        try:
+            return cls(environment["SLURM_ARRAY_JOB_ID"], environment["SLURM_ARRAY_TASK_ID"])
+        except KeyError as error:
+            raise ConfigError(
+                f"Reading the command line failed for --requeue: expected a task of a Slurm job array, got no "
+                f"{error.args[0]} in the environment. Leave --requeue out."
+            ) from error
+
+    def requeue_if_unfinished(self, tally: RunTally, say: Callable[[str], None]) -> None:
+        """Put this task back into the queue if its time limit alone has ended it.
+
+        A task that finished nothing since it began is not queued again: it would go on like that for ever.
+
+        Args:
+            tally: what its run did.
+            say: told what comes of it.
+        """
+        if not (tally.time_limit and tally.remaining):
+            return
+        if not tally.evaluations:
+            say(
+                "Not queued again: nothing was finished within the time limit. Submit with a longer --time, or with "
+                "smaller parts (execution.part_minutes)."
+            )
+            return
+        # By array and index: the last task of an array has the id of the array itself, which would name all of them.
+        task = f"{self.job}_{self.index}"
+        say(f"The time limit is near; putting task {task} back into the queue.")
+        try:
+            _ask("scontrol", "requeue", task, seconds=_ASK_SECONDS)
+        except InputError as error:
+            say(f"{error} The task ends here; submit the sweep again to go on.")

@@ -1,0 +1,1 @@
+"""The work behind `tasks.corruptions.generator`: one module a family of corruptions."""

@@ -1,0 +1,168 @@
+"""Blurs: defocus, frosted glass, motion and zoom.
+
+Constants and arithmetic: hendrycks/robustness, ImageNet-C/create_c/make_cifar_c.py (Hendrycks and Dietterich, 2019),
+written for 32 pixels. Lengths are multiplied by H / 32 for images of other heights.
+"""
+
+import math
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.ndimage import gaussian_filter
+
+from robust201.tasks.corruptions.draws import REFERENCE_SIZE, Draws, Images
+from robust201.tasks.corruptions.sampling import correlate, fold, stretch_kernel, truncate, zoom_middle
+
+DEFOCUS_RADII = ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1))
+"""Radius of the disk and standard deviation of its smoothing, in pixels."""
+
+GLASS_STEPS = ((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2))
+"""Standard deviation of the smoothing, largest displacement (both in pixels), rounds of displacement."""
+
+MOTION_LENGTHS = ((6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5))
+"""Radius and standard deviation of the motion kernel in pixels."""
+
+MOTION_ANGLE = 45.0
+"""Largest angle between the motion and the horizontal, in degrees."""
+
+ZOOM_ENDS = (1.06, 1.11, 1.16, 1.21, 1.26)
+"""Enlargements run from 1 in steps of .01 to (about) here: 7, 12, 16, 21 and 26 of them by the rounding of floats."""
+
+
+@cache
+def defocus_kernel(radius: float, smoothing: float, scale: float) -> NDArray[np.float64]:
+    """Make the kernel of a lens out of focus: a disk of pixels, smoothed by a 3x3 Gaussian, in float32 as in OpenCV.
+
+    Args:
+        radius: of the disk, in pixels of a 32-pixel image.
+        smoothing: standard deviation of the Gaussian, in pixels of a 32-pixel image.
+        scale: H / 32.
+
+    Returns:
+        An odd square kernel of sum 1.
+    """
+    reach = math.floor(radius) + 1
+    steps = np.arange(-reach, reach + 1)
+    disk = (steps[:, None] ** 2 + steps**2 <= radius**2).astype(np.float32)
+    disk /= disk.sum()
+    taps = np.exp(-0.5 * (np.arange(-1, 2) / smoothing) ** 2)
+    side, centre, _ = (taps / taps.sum()).astype(np.float32)
+    # float32 in OpenCV's order of operations: truncation makes the last bit visible in flat areas.
+    padded = np.pad(disk, 1)
+    smooth = padded[:, 1:-1] * centre + (padded[:, :-2] + padded[:, 2:]) * side
+    smooth = smooth[1:-1] * centre + (smooth[:-2] + smooth[2:]) * side
+    return smooth.astype(np.float64) if scale == 1 else stretch_kernel(smooth, scale)
+
+
+def defocus_blur(images: Images, severity: int, draws: Draws) -> Images:
+    """Blur images as a lens out of focus does."""
+    kernel = defocus_kernel(*DEFOCUS_RADII[severity - 1], images.shape[1] / REFERENCE_SIZE)
+    return truncate(np.clip(correlate(images / 255.0, kernel), 0, 1) * 255)
+
+
+def glass_blur(images: Images, severity: int, draws: Draws) -> Images:
+    """Smooth images, displace pixels locally, and smooth again, as frosted glass does.
+
+    The published script writes ``x[h, w], x[h', w'] = x[h', w'], x[h, w]`` to swap two pixels. Both sides are views of
+    one NumPy array, so the second assignment reads what the first wrote: pixel (h', w') is copied to (h, w) and stays.
+    """
+    smoothing, displacement, rounds = GLASS_STEPS[severity - 1]
+    scale = images.shape[1] / REFERENCE_SIZE
+    sigma = (0, smoothing * scale, smoothing * scale, 0)
+    reach = max(1, round(displacement * scale))
+    # scikit-image's `gaussian`: edge pixels repeated, kernel cut at four standard deviations
+    smooth = truncate(gaussian_filter(images / 255.0, sigma, mode="nearest", truncate=4.0) * 255)
+    shuffled = np.take_along_axis(
+        smooth.reshape(len(images), -1, 3), _glass_sources(images.shape[1], reach, rounds, draws)[..., None], axis=1
+    ).reshape(images.shape)
+    return truncate(np.clip(gaussian_filter(shuffled / 255.0, sigma, mode="nearest", truncate=4.0), 0, 1) * 255)
+
+
+def _glass_sources(size: int, reach: int, rounds: int, draws: Draws) -> NDArray[np.int64]:
+    """Say which pixel each pixel shows after the displacements.
+
+    Returns:
+        (N, size * size) int64, pixels counted row by row.
+    """
+    walked = range(size - reach, reach, -1)
+    shape = (GLASS_STEPS[-1][2], len(walked), len(walked), 2)
+    steps = draws.each(lambda generator: generator.integers(-reach, reach, size=shape)).astype(np.int64)
+    sources = np.repeat(np.arange(size * size)[:, None], len(steps), axis=1)
+    image = np.arange(len(steps))
+    for turn in range(rounds):
+        for row_step, row in enumerate(walked):
+            for column_step, column in enumerate(walked):
+                right, down = steps[:, turn, row_step, column_step].T
+                sources[row * size + column] = sources[(row + down) * size + column + right, image]
+    return np.ascontiguousarray(sources.T)
+
+
+def motion_taps(radius: float, sigma: float, angle: float) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Make the kernel of a straight, fading motion.
+
+    A point moves along a ray and fades as a Gaussian does to one side; the kernel is sampled once a pixel of way and
+    each sample falls on the nearest pixel. It stands in for ImageMagick's `MotionBlurImage`, which the published
+    script calls: ``2 ceil(radius) + 1`` samples, the same fading and direction, no code of it.
+
+    Args:
+        radius: half the number of samples, in pixels.
+        sigma: standard deviation of the fading, in pixels.
+        angle: in degrees, from rightwards to downwards.
+
+    Returns:
+        Weights (T,) float64 of sum 1, and offsets (T, 2) int64: rows and columns from a pixel to those it blends in.
+    """
+    way = np.arange(2 * math.ceil(radius) + 1)
+    weights = np.exp(-0.5 * (way / sigma) ** 2)
+    direction = np.array([math.sin(math.radians(angle)), math.cos(math.radians(angle))])
+    return weights / weights.sum(), np.ceil(way[:, None] * direction - 0.5).astype(np.int64)
+
+
+def blur_along(images: NDArray[np.uint8], radius: float, sigma: float, angles: NDArray[np.float64]) -> Images:
+    """Blur each image by a straight motion of its own direction, edge pixels repeated.
+
+    Args:
+        images: (N, H, W, C) uint8.
+        radius: half the number of samples, in pixels.
+        sigma: standard deviation of the fading, in pixels.
+        angles: (N,) in degrees (see `motion_taps`).
+
+    Returns:
+        (N, H, W, C) uint8, rounded to the nearest as ImageMagick does.
+    """
+    _, height, width, _ = images.shape
+    reach = 2 * math.ceil(radius)
+    rows = fold(np.arange(-reach, height + reach), height, "edge")
+    columns = fold(np.arange(-reach, width + reach), width, "edge")
+    blurred = np.empty_like(images)
+    for position, angle in enumerate(angles):
+        padded = images[position][rows][:, columns]
+        weights, offsets = motion_taps(radius, sigma, float(angle))
+        total = np.full(images.shape[1:], 0.5)
+        for weight, (down, right) in zip(weights, offsets + reach, strict=True):
+            total += weight * padded[down : down + height, right : right + width]
+        blurred[position] = total
+    return blurred
+
+
+def motion_blur(images: Images, severity: int, draws: Draws) -> Images:
+    """Blur images as a camera does that moves during the exposure."""
+    radius, sigma = MOTION_LENGTHS[severity - 1]
+    scale = images.shape[1] / REFERENCE_SIZE
+    angles = draws.each(lambda generator: generator.uniform(-MOTION_ANGLE, MOTION_ANGLE, size=()))
+    return blur_along(images, radius * scale, sigma * scale, angles)
+
+
+def zoom_blur(images: Images, severity: int, draws: Draws) -> Images:
+    """Average images with enlargements of their middle, as a camera does that moves towards its object."""
+    factors = np.arange(1, ZOOM_ENDS[severity - 1], 0.01)
+    # Image axes first: rows and columns are then gathered as long runs of memory.
+    original = (images / 255.0).astype(np.float32).transpose(1, 2, 0, 3)
+    exact = np.ascontiguousarray(original.astype(np.float64))
+    total = np.zeros_like(original)
+    for factor in factors:
+        # Sums in float32, one enlargement after the other, as published: truncation makes the last bit visible.
+        total += zoom_middle(exact, float(factor)).astype(np.float32)
+    mean = (original + total) / np.float32(len(factors) + 1)
+    return truncate((np.clip(mean, 0, 1) * np.float32(255)).transpose(2, 0, 1, 3))

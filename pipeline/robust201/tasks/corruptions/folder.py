@@ -1,0 +1,303 @@
+"""Generating corrupted images into a folder, and checking the generator against the published files' MD5."""
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import product
+from multiprocessing import get_context
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.errors import ConfigError, DatasetError, PerturbationError, closest
+from robust201.core.files import sole_writer
+from robust201.core.records import ImageSet
+from robust201.images import dataset as dataset_spec
+from robust201.images import load_images, select
+from robust201.images.corrupted import CorruptedStore, open_generated
+from robust201.images.downloads.registry import download
+from robust201.images.generated_folder import (
+    MANIFEST,
+    SEVERITIES,
+    Manifest,
+    Recipe,
+    begin_folder,
+    library_versions,
+    npy_stream,
+    read_manifest,
+    refuse_published,
+    write_corruption,
+)
+from robust201.tasks import CORRUPTIONS
+from robust201.tasks.corruptions.generator import (
+    DETERMINISTIC_CORRUPTIONS,
+    GENERATOR_VERSION,
+    FrostTextures,
+    corrupt,
+    load_frost,
+    synthetic_frost,
+)
+
+Progress = Callable[[int, int], None]
+"""Called with (images done, images in all), images counted once a corruption and severity."""
+
+Blocks: TypeAlias = Iterator[NDArray[np.uint8]]
+"""Consecutive rows of a file, (n, H, W, 3) each."""
+
+_BLOCK_IMAGES = 500
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What a process needs to corrupt blocks of images."""
+
+    images: NDArray[np.uint8]  # (N, H, W, 3)
+    indices: NDArray[np.int64]
+    seed: int
+    frost: FrostTextures
+
+    @classmethod
+    def of(cls, images: ImageSet, seed: int, frost: FrostTextures) -> "_Job":
+        return cls(np.ascontiguousarray(images.images.transpose(0, 2, 3, 1)), images.indices, seed, frost)
+
+    def blocks(self) -> list[tuple[int, int]]:
+        """Severity and first image of each block, in the order of the rows of a file."""
+        return list(product(range(1, SEVERITIES + 1), range(0, len(self.indices), _BLOCK_IMAGES)))
+
+    def corrupt_block(self, key: str, severity: int, start: int) -> NDArray[np.uint8]:
+        block = slice(start, start + _BLOCK_IMAGES)
+        indices = self.indices[block]
+        return corrupt(self.images[block], key, severity, seed=self.seed, indices=indices, frost=self.frost)
+
+
+class _Process:
+    """One job a worker process, sent once when it starts."""
+
+    job: _Job
+
+    @classmethod
+    def start(cls, job: _Job) -> None:
+        cls.job = job
+
+    @classmethod
+    def corrupt_block(cls, key: str, severity: int, start: int) -> NDArray[np.uint8]:
+        return cls.job.corrupt_block(key, severity, start)
+
+
+def generate_corruptions(
+    folder: Path,
+    images: ImageSet,
+    *,
+    keys: Sequence[str],
+    seed: int,
+    frost: FrostTextures,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> CorruptedStore:
+    """Write corrupted images in the published layout; only files that are missing are made.
+
+    A file appears when it is whole and its hash enters the manifest right after, so a killed run is taken up where it
+    was. The pixels do not depend on `workers`.
+
+    Args:
+        folder: where the files go; made if absent.
+        images: the clean images; rows of the files are theirs, in their order.
+        keys: corruptions to make.
+        seed: of the draws.
+        frost: textures for the key ``"frost"``.
+        workers: processes.
+        progress: called after each block of images.
+
+    Returns:
+        The store, opened.
+
+    Raises:
+        ConfigError: no such corruption.
+        DatasetError: the folder holds published files, or images made from others or with other settings.
+        StorageError: another process generates in this folder, or no space is left.
+    """
+    _check_keys(keys)
+    if (folder / MANIFEST).exists() and not _missing(folder, read_manifest(folder), keys):
+        return open_generated(folder, images, seed=seed, frost=frost, generator_version=GENERATOR_VERSION)
+    refuse_published(folder)
+    job = _Job.of(images, seed, frost)
+    shape = (SEVERITIES * len(images), *job.images.shape[1:])
+    with sole_writer(folder, "Generating corruptions"):
+        manifest = begin_folder(folder, images, Recipe.of(GENERATOR_VERSION, seed, frost))
+        missing = _missing(folder, manifest, keys)
+        counted = _counter(progress, len(missing) * shape[0])
+        with _mapper(job, workers) as corrupt_blocks:
+            for key in missing:
+                sha256 = write_corruption(folder, f"{key}.npy", shape, counted(corrupt_blocks(key)))
+                manifest = manifest.with_file(f"{key}.npy", sha256, libraries=library_versions())
+                manifest.write(folder)
+    return open_generated(folder, images, seed=seed, frost=frost, generator_version=GENERATOR_VERSION)
+
+
+def _check_keys(keys: Sequence[str]) -> None:
+    for key in keys:
+        if key not in CORRUPTIONS:
+            raise ConfigError(
+                f"Generating corruptions failed for {key!r}: no such corruption.{closest(key, CORRUPTIONS)}"
+            )
+
+
+def _missing(folder: Path, manifest: Manifest, keys: Sequence[str]) -> list[str]:
+    """List the corruptions without a whole file: one that is not in the manifest may be of a run that was killed."""
+    return [key for key in keys if f"{key}.npy" not in manifest.files or not (folder / f"{key}.npy").exists()]
+
+
+def _counter(progress: Progress | None, total: int) -> Callable[[Blocks], Blocks]:
+    done = 0
+
+    def counted(blocks: Blocks) -> Blocks:
+        nonlocal done
+        for block in blocks:
+            yield block
+            done += len(block)
+            if progress is not None:
+                progress(done, total)
+
+    return counted
+
+
+@contextmanager
+def _mapper(job: _Job, workers: int) -> Iterator[Callable[[str], Blocks]]:
+    """Give a function that corrupts all blocks of a key in the order of the file, in this process or in several."""
+    if workers <= 1:
+        yield lambda key: (job.corrupt_block(key, *block) for block in job.blocks())
+        return
+    # spawn: a fork would copy the locks of whatever threads the caller runs
+    with ProcessPoolExecutor(workers, get_context("spawn"), initializer=_Process.start, initargs=(job,)) as pool:
+        try:
+            yield lambda key: pool.map(
+                _Process.corrupt_block, *zip(*((key, *block) for block in job.blocks()), strict=True)
+            )
+        except BrokenProcessPool as error:
+            raise PerturbationError(
+                f"Generating corruptions failed for {workers} workers: expected them to live, got one that was killed, "
+                "perhaps for lack of memory. Run the same command again with fewer workers; finished files are kept."
+            ) from error
+
+
+class Comparison(NamedTuple):
+    """A regenerated file beside the published one.
+
+    Attributes:
+        key: the corruption.
+        expected: MD5 of the published file.
+        got: MD5 of the file that the generator would write.
+    """
+
+    key: str
+    expected: str
+    got: str
+
+
+def check_deterministic(
+    images: ImageSet, *, keys: Sequence[str] = DETERMINISTIC_CORRUPTIONS, progress: Progress | None = None
+) -> list[Comparison]:
+    """Regenerate the published files of corruptions without a random part, and compare their MD5.
+
+    Nothing is written. `jpeg_compression` is only equal where Pillow's libjpeg rounds as the authors' did.
+
+    Args:
+        images: the full official test split of CIFAR-10 or CIFAR-100, in its own order.
+        keys: some of `DETERMINISTIC_CORRUPTIONS`.
+        progress: called after each block of images.
+
+    Returns:
+        One comparison a key.
+
+    Raises:
+        ConfigError: a key has a random part, or is unknown.
+        DatasetError: the dataset has no published corruptions, or `images` is a selection.
+    """
+    spec = dataset_spec(images.dataset)
+    if spec.corruptions is None or len(images) != spec.n_test:
+        raise DatasetError(
+            f"Checking corruptions failed for {images.dataset}: expected all {spec.n_test:,} test images of a dataset "
+            f"with published corruptions, got {len(images):,} images"
+            f"{'' if spec.corruptions else ' of one without'}. Use cifar10 or cifar100 without a selection."
+        )
+    for key in keys:
+        if key not in DETERMINISTIC_CORRUPTIONS:
+            raise ConfigError(
+                f"Checking corruptions failed for {key!r}: expected a corruption without a random part."
+                f"{closest(key, DETERMINISTIC_CORRUPTIONS)}"
+            )
+    members = download(spec.corruptions).members
+    job = _Job.of(images, 0, FrostTextures.of("none", ()))
+    shape = (SEVERITIES * len(images), *job.images.shape[1:])
+    counted = _counter(progress, len(keys) * shape[0])
+    comparisons = []
+    with _mapper(job, 1) as corrupt_blocks:
+        for key in keys:
+            digest = hashlib.md5(usedforsecurity=False)
+            for content in npy_stream(shape, counted(corrupt_blocks(key))):
+                digest.update(content)
+            comparisons.append(Comparison(key, members[f"{key}.npy"].digest or "", digest.hexdigest()))
+    return comparisons
+
+
+def corrupt_dataset(
+    folder: Path,
+    *,
+    dataset: str,
+    path: Path | None = None,
+    form: str | None = None,
+    keys: Sequence[str] | None = None,
+    count: int | None = None,
+    image_seed: int = 0,
+    seed: int = 0,
+    frost_folder: Path | None = None,
+    workers: int = 1,
+    check_published: bool = False,
+    progress: Progress | None = None,
+) -> tuple[list[str], bool]:
+    """Do what `robust201 corrupt` says: load images, and generate or check their corruptions.
+
+    Args:
+        folder: where the files go; untouched by a check.
+        dataset: whose test images.
+        path: where they lie; None searches the data folder.
+        form: form of their files; None takes the first that is found.
+        keys: corruptions; None takes all of them, or all without a random part for a check.
+        count: a class-stratified selection of this many images; None takes all.
+        image_seed: seed of the selection.
+        seed: of the draws.
+        frost_folder: holds the photographs of frost; None makes a synthetic texture from `seed`.
+        workers: processes.
+        check_published: compare MD5s with the published files instead of writing.
+        progress: called after each block of images.
+
+    Returns:
+        Lines that say what came of it, and whether all is well: False where an MD5 differs.
+
+    Raises:
+        InputError: a key, the dataset, the images, the frost or the folder is wrong.
+        StorageError: another process generates in this folder, or no space is left.
+    """
+    images = load_images(dataset, form=form, path=path)
+    if count is not None:
+        images = select(images, count=count, seed=image_seed)
+    if check_published:
+        compared = check_deterministic(images, keys=keys or DETERMINISTIC_CORRUPTIONS, progress=progress)
+        lines = [
+            f"{key}: {'as published' if got == expected else 'differs'} (md5 {got}, published {expected})"
+            for key, expected, got in compared
+        ]
+        return lines, all(expected == got for _, expected, got in compared)
+    frost = load_frost(frost_folder) if frost_folder is not None else synthetic_frost(seed)
+    chosen = tuple(keys or CORRUPTIONS)
+    generate_corruptions(folder, images, keys=chosen, seed=seed, frost=frost, workers=workers, progress=progress)
+    line = (
+        f"{len(chosen)} corruptions of {len(images):,} images of {dataset} at {SEVERITIES} severities lie in {folder} "
+        f"(generated, seed {seed}, frost {frost.name})."
+    )
+    return [line], True

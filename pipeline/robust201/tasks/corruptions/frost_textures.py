@@ -1,0 +1,170 @@
+"""Textures of frost: the photographs of the published script, or a synthetic stand-in that needs no download."""
+
+import hashlib
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from robust201.core.errors import DatasetError
+from robust201.core.noise import generator
+from robust201.core.records import canonical_json
+from robust201.tasks.corruptions.sampling import resize_bilinear, truncate
+
+FROST_FILES = {
+    "frost1.png": "ff9f907860bd7a835d459e32f9d588062b7f61ee267343cc7222b56753a14755",
+    "frost2.png": "fe211a89b336999c207a852ce05818d4545d0b57c5beadd824b4cc9d9a9b6137",
+    "frost3.png": "2d0d50b4a9bb213f38b024ef7768731bb83cc08d2f26b5766bbc167cdfa0e504",
+    "frost4.jpg": "3f8b91ca1a9fa7167b09e773da53f5ae60d0a1fd88f02a783f6e328a72887f6e",
+    "frost5.jpg": "5fc6a19df4a429ba68abdcc8f8a4278d4c9f81c9ccafd2c92ab0c8cf8992ebd2",
+}
+"""File name to SHA-256 of the photographs inside the wheel of imagecorruptions 1.1.2 (the same as in
+hendrycks/robustness). There is a sixth, which the published script never draws: its index is `randint(5)`."""
+
+SYNTHETIC_TONES = (
+    ((78, 149, 166), 18),
+    ((201, 205, 214), 22),
+    ((201, 205, 214), 22),
+    ((138, 153, 166), 29),
+    ((112, 123, 135), 43),
+)
+"""Mean colour and standard deviation of grey, in 0 to 255, of the five photographs, measured after shrinking; the
+synthetic textures take them over. (The second and third photograph look alike.)"""
+
+_SYNTHETIC_SIZE = 400
+_NEEDLE_SIGMAS = (22.0, 2.5)  # pixels along and across a crystal; the corruption shrinks them fivefold
+_NEEDLE_DIRECTIONS = 7
+_CLOUD_SIGMA = 40.0
+
+
+@dataclass(frozen=True, eq=False)
+class FrostTextures:
+    """Textures that the corruption `frost` cuts its pieces from.
+
+    Attributes:
+        name: ``"imagecorruptions"`` or ``"synthetic"``.
+        images: each (h, w, 3) uint8, red first.
+        sha256: 64 hex digits over shapes and pixels.
+    """
+
+    name: str
+    images: tuple[NDArray[np.uint8], ...]
+    sha256: str
+    _shrunk: dict[float, tuple[NDArray[np.uint8], ...]] = field(default_factory=dict, init=False, repr=False)
+
+    @classmethod
+    def of(cls, name: str, images: tuple[NDArray[np.uint8], ...]) -> "FrostTextures":
+        """Name textures and hash their pixels."""
+        digest = hashlib.sha256(canonical_json([list(image.shape) for image in images]).encode())
+        for image in images:
+            digest.update(image.tobytes())
+        return cls(name, images, digest.hexdigest())
+
+    def shrunk(self, factor: float, size: int) -> tuple[NDArray[np.uint8], ...]:
+        """Resample the textures as OpenCV's `resize` does by default: bilinearly, without smoothing.
+
+        Args:
+            factor: new pixels per old pixel.
+            size: height and width of the pieces that will be cut.
+
+        Returns:
+            Each texture, uint8, rounded to the nearest.
+
+        Raises:
+            DatasetError: a texture becomes too small to cut pieces from.
+        """
+        if factor not in self._shrunk:
+            self._shrunk[factor] = tuple(_shrink(image, factor) for image in self.images)
+        for image in self._shrunk[factor]:
+            if min(image.shape[:2]) <= size:
+                raise DatasetError(
+                    f"Making frost failed for the textures {self.name!r}: expected more than {size} pixels each way, "
+                    f"got {image.shape[0]}x{image.shape[1]} after shrinking by {factor:g}. Use larger textures."
+                )
+        return self._shrunk[factor]
+
+
+def _shrink(image: NDArray[np.uint8], factor: float) -> NDArray[np.uint8]:
+    height, width = (round(length * factor) for length in image.shape[:2])
+    return truncate(resize_bilinear(image[None], height, width, step=1 / factor)[0] + 0.5)
+
+
+def load_frost(folder: Path) -> FrostTextures:
+    """Load the photographs of frost that the published script uses.
+
+    Args:
+        folder: holds `FROST_FILES` (`robust201 fetch imagecorruptions-frost`).
+
+    Returns:
+        The five textures, in the script's order.
+
+    Raises:
+        DatasetError: a file is missing or is another.
+    """
+    return FrostTextures.of("imagecorruptions", tuple(_load(folder / name) for name in FROST_FILES))
+
+
+def _load(path: Path) -> NDArray[np.uint8]:
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DatasetError(
+            f"Loading frost failed for {path}: expected one of {', '.join(FROST_FILES)}, got {error.strerror}. "
+            "Run `robust201 fetch imagecorruptions-frost`, or choose synthetic frost."
+        ) from error
+    got = hashlib.sha256(content).hexdigest()
+    if got != FROST_FILES[path.name]:
+        raise DatasetError(
+            f"Loading frost failed for {path}: expected sha256 {FROST_FILES[path.name]}, got {got}. "
+            "The file is damaged or another; fetch it again."
+        )
+    with Image.open(path) as image:
+        return np.asarray(image.convert("RGB"))
+
+
+@cache
+def synthetic_frost(seed: int) -> FrostTextures:
+    """Make textures of needle-like crystals under uneven light, toned as the photographs are.
+
+    Args:
+        seed: decides the textures.
+
+    Returns:
+        Five textures of 400 x 400 pixels, made once a process.
+    """
+    return FrostTextures.of(
+        "synthetic",
+        tuple(
+            _crystals(generator(seed, "frost texture", number), *tone) for number, tone in enumerate(SYNTHETIC_TONES)
+        ),
+    )
+
+
+def _crystals(draws: np.random.Generator, colour: tuple[int, int, int], contrast: float) -> NDArray[np.uint8]:
+    turn = draws.uniform(0, np.pi)
+    angles = turn + np.arange(_NEEDLE_DIRECTIONS) * np.pi / _NEEDLE_DIRECTIONS
+    needles = np.max([_smooth_noise(draws, *_NEEDLE_SIGMAS, float(angle)) for angle in angles], axis=0)
+    grain = _smooth_noise(draws, 1.5, 1.5, 0.0)
+    clouds = _smooth_noise(draws, _CLOUD_SIGMA, _CLOUD_SIGMA, 0.0)
+    relief = _standardise(needles) + 0.6 * grain + 0.8 * clouds
+    grey = _standardise(relief) * contrast
+    return truncate(np.clip(grey[..., None] + np.array(colour), 0, 255) + 0.5)
+
+
+def _smooth_noise(draws: np.random.Generator, along: float, across: float, angle: float) -> NDArray[np.float64]:
+    """Draw normal noise on a torus, smoothed by a Gaussian of two widths (pixels) turned by an angle (radians)."""
+    rows = np.fft.fftfreq(_SYNTHETIC_SIZE)[:, None]
+    columns = np.fft.rfftfreq(_SYNTHETIC_SIZE)
+    forward = columns * np.cos(angle) + rows * np.sin(angle)
+    sideways = rows * np.cos(angle) - columns * np.sin(angle)
+    response = np.exp(-2 * np.pi**2 * ((along * forward) ** 2 + (across * sideways) ** 2))
+    noise = draws.standard_normal((_SYNTHETIC_SIZE, _SYNTHETIC_SIZE))
+    return _standardise(np.fft.irfft2(np.fft.rfft2(noise) * response, s=noise.shape))
+
+
+def _standardise(field: NDArray[np.float64]) -> NDArray[np.float64]:
+    standard: NDArray[np.float64] = (field - field.mean()) / field.std()
+    return standard

@@ -1,0 +1,128 @@
+"""The generator of corrupted images: the 15 common corruptions with the constants of CIFAR-10-C.
+
+Source: Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and Perturbations", ICLR
+2019; semantics after hendrycks/robustness, ImageNet-C/create_c/make_cifar_c.py. brightness, contrast, defocus_blur,
+pixelate, jpeg_compression and zoom_blur have no random part and follow it to the last bit; the others follow it in
+distribution, motion_blur and snow with a motion kernel of our own in place of ImageMagick's.
+
+To add a corruption: a function (images, severity, draws) -> images in `corruption_models`, a row of
+`CORRUPTION_FUNCTIONS` and its key in `tasks.CORRUPTIONS`.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.errors import ConfigError, DatasetError, closest
+from robust201.tasks.corruptions.additive_noise import gaussian_noise, impulse_noise, shot_noise
+from robust201.tasks.corruptions.blurs import defocus_blur, glass_blur, motion_blur, zoom_blur
+from robust201.tasks.corruptions.digital import contrast, elastic_transform, jpeg_compression, pixelate
+from robust201.tasks.corruptions.draws import Draws, Images
+from robust201.tasks.corruptions.frost_textures import (
+    FROST_FILES,
+    FrostTextures,
+    load_frost,
+    synthetic_frost,
+)
+from robust201.tasks.corruptions.weather import brightness, fog, frost, snow
+
+__all__ = [
+    "CORRUPTION_FUNCTIONS",
+    "DETERMINISTIC_CORRUPTIONS",
+    "FROST_FILES",
+    "GENERATOR_VERSION",
+    "FrostTextures",
+    "corrupt",
+    "load_frost",
+    "synthetic_frost",
+]
+
+GENERATOR_VERSION = 1
+"""Raised only when the pixels change for equal arguments."""
+
+CORRUPTION_FUNCTIONS: dict[str, Callable[[Images, int, Draws], Images]] = {
+    "brightness": brightness,
+    "contrast": contrast,
+    "defocus_blur": defocus_blur,
+    "elastic_transform": elastic_transform,
+    "fog": fog,
+    "frost": frost,
+    "gaussian_noise": gaussian_noise,
+    "glass_blur": glass_blur,
+    "impulse_noise": impulse_noise,
+    "jpeg_compression": jpeg_compression,
+    "motion_blur": motion_blur,
+    "pixelate": pixelate,
+    "shot_noise": shot_noise,
+    "snow": snow,
+    "zoom_blur": zoom_blur,
+}
+"""Key to the function that corrupts a batch: ((N, H, H, 3) uint8, severity 1 to 5, draws) to (N, H, H, 3) uint8."""
+
+DETERMINISTIC_CORRUPTIONS = ("brightness", "contrast", "defocus_blur", "jpeg_compression", "pixelate", "zoom_blur")
+"""Keys without a random part, whose published files can be made again byte for byte."""
+
+_SMALLEST_SIZE = 8
+_VALUES_AT_A_TIME = 64 * 32 * 32 * 3  # their float64 working copies stay within a processor's cache
+
+
+def corrupt(
+    images: NDArray[np.uint8],
+    key: str,
+    severity: int,
+    *,
+    seed: int,
+    indices: NDArray[np.int64],
+    frost: FrostTextures,
+) -> NDArray[np.uint8]:
+    """Corrupt images; what becomes of one does not depend on the others, their number or their order.
+
+    An image's draws are named by (seed, key, its index) and are the same at all five severities (see
+    `tasks.corruptions.draws`).
+
+    Args:
+        images: (N, H, H, 3) uint8, H at least 8. Lengths in pixels are multiplied by H / 32.
+        key: a key of `CORRUPTION_FUNCTIONS`.
+        severity: 1 to 5.
+        seed: decides all draws.
+        indices: (N,) int64, each image's row in the full test split.
+        frost: textures for the key ``"frost"``.
+
+    Returns:
+        (N, H, H, 3) uint8.
+
+    Raises:
+        ConfigError: no such key or severity.
+        DatasetError: images are not square uint8 RGB images of 8 pixels or more, or indices are not one an image.
+    """
+    if key not in CORRUPTION_FUNCTIONS:
+        raise ConfigError(
+            f"Corrupting images failed for {key!r}: no such corruption.{closest(key, CORRUPTION_FUNCTIONS)}"
+        )
+    if severity not in range(1, 6):
+        raise ConfigError(
+            f"Corrupting images failed for {key!r}: expected a severity from 1 to 5, got {severity}. Correct it."
+        )
+    _check_images(images, indices, key)
+    step = max(1, _VALUES_AT_A_TIME // images[:1].size) if len(images) else 1
+    corrupted = np.empty(images.shape, np.uint8)
+    for start in range(0, len(images), step):
+        batch = slice(start, start + step)
+        draws = Draws(seed=seed, key=key, indices=indices[batch], frost=frost)
+        corrupted[batch] = CORRUPTION_FUNCTIONS[key](images[batch], int(severity), draws)
+    return corrupted
+
+
+def _check_images(images: NDArray[np.uint8], indices: NDArray[np.int64], key: str) -> None:
+    square = images.ndim == 4 and images.shape[1] == images.shape[2] >= _SMALLEST_SIZE and images.shape[3] == 3
+    if not square or images.dtype != np.uint8:
+        raise DatasetError(
+            f"Corrupting images failed for {key!r}: expected uint8 images (N, H, H, 3) of {_SMALLEST_SIZE} pixels or "
+            f"more, got {images.dtype} {images.shape}. Bring the images to one square size first."
+        )
+    if indices.shape != (len(images),):
+        raise DatasetError(
+            f"Corrupting images failed for {key!r}: expected an index for each of the {len(images)} images, got "
+            f"indices of shape {indices.shape}. Pass the images' rows in the full test split."
+        )

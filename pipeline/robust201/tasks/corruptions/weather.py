@@ -1,0 +1,181 @@
+"""Weather: snow, frost, fog and brightness.
+
+Constants and arithmetic: hendrycks/robustness, ImageNet-C/create_c/make_cifar_c.py (Hendrycks and Dietterich, 2019),
+written for 32 pixels. Lengths are multiplied by H / 32 for images of other heights.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.tasks.corruptions.blurs import blur_along
+from robust201.tasks.corruptions.draws import REFERENCE_SIZE, Draws, Floats, Images
+from robust201.tasks.corruptions.sampling import resample_layers, truncate, zoom_middle
+
+
+class SnowConstants(NamedTuple):
+    """Constants of snow at one severity.
+
+    Attributes:
+        mean: of the normal noise that flakes are made of.
+        scale: its standard deviation.
+        zoom: enlargement of the noise.
+        threshold: noise below it is no flake.
+        radius: of the motion blur, in pixels.
+        sigma: of the motion blur, in pixels.
+        kept: share of the image that is not whitened.
+    """
+
+    mean: float
+    scale: float
+    zoom: float
+    threshold: float
+    radius: int
+    sigma: float
+    kept: float
+
+
+SNOW = (
+    SnowConstants(0.1, 0.2, 1, 0.6, 8, 3, 0.95),
+    SnowConstants(0.1, 0.2, 1, 0.5, 10, 4, 0.9),
+    SnowConstants(0.15, 0.3, 1.75, 0.55, 10, 4, 0.9),
+    SnowConstants(0.25, 0.3, 2.25, 0.6, 12, 6, 0.85),
+    SnowConstants(0.3, 0.3, 1.25, 0.65, 14, 12, 0.8),
+)
+
+SNOW_ANGLES = (-135.0, -45.0)
+"""Range of the flakes' motion in degrees, around straight down."""
+
+FROST_WEIGHTS = ((1.0, 0.2), (1.0, 0.3), (0.9, 0.4), (0.85, 0.4), (0.75, 0.45))
+"""Weights of the image and of the frost."""
+
+FROST_SHRINK = 0.2
+"""Size of a frost texture on a 32-pixel image, as a share of its own."""
+
+FOG_PLASMA = ((0.2, 3.0), (0.5, 3.0), (0.75, 2.5), (1.0, 2.0), (1.5, 1.75))
+"""Strength of the fog, and the factor by which its finer structure fades."""
+
+BRIGHTNESS_STEPS = (0.05, 0.1, 0.15, 0.2, 0.3)
+"""What is added to the value of HSV, in units of [0, 1]."""
+
+_GREY_WEIGHTS = np.array((0.299, 0.587, 0.114), np.float32)  # ITU-R BT.601 luma, OpenCV's RGB2GRAY
+
+
+def snow(images: Images, severity: int, draws: Draws) -> Images:
+    """Whiten images and let flakes fall over them."""
+    constants = SNOW[severity - 1]
+    flakes = resample_layers(_flakes(constants, draws) / 255.0, images.shape[1])
+    pixels = (images / 255.0).astype(np.float32)
+    grey = (pixels @ _GREY_WEIGHTS)[..., None]
+    whitened = np.maximum(pixels, grey * np.float32(1.5) + np.float32(0.5))
+    pixels = np.float32(constants.kept) * pixels + np.float32(1 - constants.kept) * whitened
+    falling = flakes[..., None]
+    return truncate(np.clip(pixels + falling + np.rot90(falling, k=2, axes=(1, 2)), 0, 1) * 255)
+
+
+def _flakes(constants: SnowConstants, draws: Draws) -> NDArray[np.uint8]:
+    """Make layers of falling flakes at 32 pixels: (N, 32, 32) uint8."""
+    shape = (REFERENCE_SIZE, REFERENCE_SIZE)
+    drawn = draws.each(lambda generator: np.append(generator.standard_normal(shape), generator.uniform(*SNOW_ANGLES)))
+    noise = drawn[:, :-1].reshape(-1, *shape) * constants.scale + constants.mean
+    layers = zoom_middle(noise.transpose(1, 2, 0), constants.zoom).transpose(2, 0, 1)
+    layers = np.where(layers < constants.threshold, 0, layers)
+    pixels = truncate(np.clip(layers, 0, 1) * 255)[..., None]
+    return blur_along(pixels, constants.radius, constants.sigma, drawn[:, -1])[..., 0]
+
+
+def frost(images: Images, severity: int, draws: Draws) -> Images:
+    """Lay a random piece of a frost texture over images."""
+    kept, weight = FROST_WEIGHTS[severity - 1]
+    size = images.shape[1]
+    textures = draws.frost.shrunk(FROST_SHRINK * size / REFERENCE_SIZE, size)
+    chances = draws.each(lambda generator: generator.random(3))
+    frosted = np.empty_like(images)
+    for position, (which, down, right) in enumerate(chances):
+        texture = textures[int(which * len(textures))]
+        top = int(down * (texture.shape[0] - size))
+        left = int(right * (texture.shape[1] - size))
+        piece = texture[top : top + size, left : left + size]
+        frosted[position] = truncate(np.clip(kept * images[position] + weight * piece, 0, 255))
+    return frosted
+
+
+def plasma(noise: Floats, fading: float) -> Floats:
+    """Make cloud-like height maps by the diamond-square algorithm on a torus.
+
+    Args:
+        noise: (N, M * M - 1) uniform draws in [-1, 1), M a power of two.
+        fading: factor by which the noise's range shrinks from one scale to the next.
+
+    Returns:
+        (N, M, M) float64 in [0, 1]; each map's lowest point is 0 and its highest 1.
+    """
+    size = round((noise.shape[1] + 1) ** 0.5)
+    heights = np.zeros((len(noise), size, size))
+    used, step, noise_range = 0, size, 100.0
+    while step >= 2:
+        half, count = step // 2, size // step
+        # The published script draws from [-range, range) and multiplies by the range once more.
+        drawn = noise[:, used : used + 3 * count * count].reshape(-1, 3, count, count) * noise_range**2
+        used += 3 * count * count
+        corners = heights[:, ::step, ::step]
+        rows = corners + np.roll(corners, -1, axis=1)
+        middles = (rows + np.roll(rows, -1, axis=2)) / 4 + drawn[:, 0]
+        heights[:, half::step, half::step] = middles
+        beside = corners + np.roll(corners, -1, axis=2)
+        heights[:, ::step, half::step] = (middles + np.roll(middles, 1, axis=1) + beside) / 4 + drawn[:, 1]
+        above = corners + np.roll(corners, -1, axis=1)
+        heights[:, half::step, ::step] = (middles + np.roll(middles, 1, axis=2) + above) / 4 + drawn[:, 2]
+        step, noise_range = half, noise_range / fading
+    heights -= heights.min(axis=(1, 2), keepdims=True)
+    normalised: Floats = heights / heights.max(axis=(1, 2), keepdims=True)
+    return normalised
+
+
+def fog(images: Images, severity: int, draws: Draws) -> Images:
+    """Veil images in clouds and keep their brightest value."""
+    strength, fading = FOG_PLASMA[severity - 1]
+    size = images.shape[1]
+    map_size = 1 << (size - 1).bit_length()
+    noise = draws.each(lambda generator: generator.uniform(-1, 1, map_size * map_size - 1))
+    clouds = plasma(noise, fading)[:, :size, :size, None]
+    pixels = images / 255.0
+    brightest = pixels.max(axis=(1, 2, 3), keepdims=True)
+    return truncate(np.clip((pixels + strength * clouds) * brightest / (brightest + strength), 0, 1) * 255)
+
+
+def brightness(images: Images, severity: int, draws: Draws) -> Images:
+    """Raise the value of every pixel in HSV (Smith, 1978)."""
+    hue, saturation, value = _to_hsv(images / 255.0)
+    value = np.clip(value + BRIGHTNESS_STEPS[severity - 1], 0, 1)
+    return truncate(np.clip(_from_hsv(hue, saturation, value), 0, 1) * 255)
+
+
+def _to_hsv(pixels: Floats) -> tuple[Floats, Floats, Floats]:
+    """Split (…, 3) red, green and blue into hue, saturation and value (…), each in [0, 1]."""
+    red, green, blue = np.moveaxis(pixels, -1, 0)
+    value = pixels.max(axis=-1)
+    chroma = value - pixels.min(axis=-1)
+    some_chroma = np.where(chroma == 0, 1, chroma)
+    # A tie between channels takes the later one's sector, as scikit-image does.
+    sector = np.where(red == value, (green - blue) / some_chroma, 0.0)
+    sector = np.where(green == value, 2 + (blue - red) / some_chroma, sector)
+    sector = np.where(blue == value, 4 + (red - green) / some_chroma, sector)
+    hue = np.where(chroma == 0, 0, (sector / 6) % 1)
+    saturation = np.where(chroma == 0, 0, chroma / np.where(value == 0, 1, value))
+    return hue, saturation, value
+
+
+def _from_hsv(hue: Floats, saturation: Floats, value: Floats) -> Floats:
+    """Join hue, saturation and value (…) to red, green and blue (…, 3)."""
+    sector = np.floor(hue * 6)
+    within = hue * 6 - sector
+    low = value * (1 - saturation)
+    falling = value * (1 - within * saturation)
+    rising = value * (1 - (1 - within) * saturation)
+    which = sector.astype(np.intp) % 6
+    red = np.choose(which, (value, falling, low, low, rising, value))
+    green = np.choose(which, (rising, value, value, falling, low, low))
+    blue = np.choose(which, (low, low, rising, value, value, falling))
+    return np.stack((red, green, blue), axis=-1)

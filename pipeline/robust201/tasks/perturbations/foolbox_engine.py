@@ -1,0 +1,77 @@
+"""The reference engine of FGSM and PGD: Foolbox, called once an epsilon and batch.
+
+Source: Rauber et al., "Foolbox Native", JOSS 5(53), 2020. Foolbox attacks every image, those that are misclassified
+from the start included, and returns the last iterate, not the best.
+"""
+
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from robust201.tasks.perturbations.contract import Context, Perturbed, positions_of, to_float
+
+
+@contextmanager
+def _quiet_import() -> Iterator[None]:
+    before = os.environ.get("GIT_PYTHON_REFRESH")
+    # Foolbox's model zoo, which nothing here uses, imports GitPython, and that refuses to be imported without git.
+    os.environ["GIT_PYTHON_REFRESH"] = "quiet"
+    try:
+        with warnings.catch_warnings():
+            # One of Foolbox's blur attacks imports SciPy's filters under their old name.
+            warnings.filterwarnings("ignore", message=r"Please import `gaussian_filter`", category=DeprecationWarning)
+            yield
+    finally:
+        if before is None:
+            del os.environ["GIT_PYTHON_REFRESH"]
+        else:
+            os.environ["GIT_PYTHON_REFRESH"] = before
+
+
+with _quiet_import():
+    import foolbox
+
+__all__ = ["attack_batches", "foolbox"]
+
+
+def attack_batches(
+    context: Context,
+    attack: Any,
+    *,
+    strengths: Sequence[float],
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    least_likely: bool = False,
+) -> Iterator[Perturbed]:
+    """Run one of Foolbox's Linf attacks on every batch at every epsilon.
+
+    Args:
+        context: what surrounds the attack.
+        attack: a `foolbox.attacks` object with a fixed epsilon.
+        strengths: (S,) epsilons in units of 1/255.
+        images: (N, 3, H, W) uint8.
+        labels: (N,) int64.
+        least_likely: aim at the class that the clean image's logits put last, instead of away from its label.
+
+    Yields:
+        Batches of perturbed images, one strength after the other.
+    """
+    model = foolbox.PyTorchModel(context.classifier, bounds=(0, 1), device=context.classifier.device)
+    for strength, epsilon_255 in enumerate(strengths):
+        for number, batch in context.batches(len(images)):
+            pixels = to_float(images[batch])
+            criterion = _criterion(context, pixels, labels[batch], least_likely=least_likely)
+            with context.draws(number), torch.enable_grad():
+                _, clipped, _ = attack(model, pixels, criterion, epsilons=epsilon_255 / 255)
+            yield Perturbed(strength, positions_of(batch, images.device), clipped.detach())
+
+
+def _criterion(context: Context, pixels: torch.Tensor, labels: torch.Tensor, *, least_likely: bool) -> Any:
+    if not least_likely:
+        return foolbox.criteria.Misclassification(labels)
+    with torch.no_grad():
+        return foolbox.criteria.TargetedMisclassification(context.classifier(pixels).argmin(dim=1))

@@ -1,0 +1,170 @@
+"""What the attacks draw at random: the sources, and the production one.
+
+Production draws are named by what they are for, and every value follows from its name alone. So a
+result does not depend on batches, order or workers, nor on which other images, epsilons and architectures are there;
+and since drawing happens on the CPU, the CPU and CUDA draw the same. Attacks on thousands of networks draw the same
+numbers, so what was drawn is kept.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from robust201.core.noise import generator
+
+ImageShape = tuple[int, int, int]
+"""Channels C, height H, width W."""
+
+
+class Window(NamedTuple):
+    """One proposal of Square: a square of pixels and the direction in which each channel moves.
+
+    Attributes:
+        row: first row.
+        column: first column.
+        side: rows and columns.
+        signs: (C, 1, 1) float32 in {-1, 1}, on the CPU.
+    """
+
+    row: int
+    column: int
+    side: int
+    signs: torch.Tensor
+
+
+class Draws(Protocol):
+    """A source of the random numbers of one key's attack."""
+
+    def uniforms(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
+        """Draw the start of PGD and APGD.
+
+        Args:
+            restart: number of the restart.
+            images: (B,) rows of the test split, repeated where a batch holds an image at several epsilons.
+            shape: of an image.
+
+        Returns:
+            (B, C, H, W) float32 uniform in [0, 1).
+        """
+        ...
+
+    def stripes(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
+        """Draw the start of Square: a sign for each channel and column.
+
+        Args:
+            restart: number of the restart.
+            images: (B,) rows of the test split, possibly repeated.
+            shape: of an image.
+
+        Returns:
+            (B, C, 1, W) float32 in {-1, 1}.
+        """
+        ...
+
+    def windows(self, restart: int, first: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
+        """Draw consecutive proposals of Square, which all images share.
+
+        A window's first row is drawn below H - side, as in AutoAttack: squares never reach the last row or column.
+
+        Args:
+            restart: number of the restart.
+            first: number of the first query.
+            sides: side of the square in each query.
+            shape: of an image.
+
+        Returns:
+            One window a side.
+        """
+        ...
+
+
+class CounterDraws:
+    """Draws that follow from (seed, key, restart) and the image's row or the number of the query (Philox).
+
+    Start noise has the 24 bits of float32 in [0, 1).
+
+    Args:
+        seed: the sweep's seed.
+        key: the key being evaluated.
+    """
+
+    def __init__(self, seed: int, key: str) -> None:
+        self._names = (seed, key)
+
+    def uniforms(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
+        """Draw the start of PGD and APGD (see `Draws`)."""
+        values = _gather(_uniform_block, (*self._names, restart, int(np.prod(shape))), images)
+        return torch.from_numpy(values).view(len(images), *shape)
+
+    def stripes(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
+        """Draw the start of Square (see `Draws`)."""
+        channels, _, width = shape
+        values = _gather(_sign_block, (*self._names, restart, channels * width), images)
+        return torch.from_numpy(values).view(len(images), channels, 1, width).float()
+
+    def windows(self, restart: int, first: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
+        """Draw proposals of Square (see `Draws`)."""
+        channels, height, width = shape
+        windows = []
+        for query, side in enumerate(sides, start=first):
+            row, column, signs = _proposal(*self._names, restart, query, channels)
+            # Fixed point: floor(u * n) for u = row / 2**32, exact in 64 bits.
+            windows.append(Window(row * (height - side) >> 32, column * (width - side) >> 32, side, signs))
+        return windows
+
+
+_BLOCK = 64
+"""Images whose draws are kept together."""
+
+_BLOCKS_KEPT = 320
+"""Blocks kept: up to 240 MiB of start noise of 32x32 images. PGD and APGD of a network after the other want those of a
+test split of 10,000 twice, 314 blocks, and keeping fewer than all of a cycle would keep none that is asked for."""
+
+_Block = Callable[[int, str, int, int, int], NDArray[Any]]
+
+
+@functools.lru_cache(maxsize=_BLOCKS_KEPT)
+def _uniform_block(seed: int, key: str, restart: int, n_values: int, block: int) -> NDArray[np.float32]:
+    """Draw (_BLOCK, n_values) uniforms for the images of a block."""
+    n_words = -(-n_values // 2)
+    words = np.empty((_BLOCK, n_words), dtype="<u8")
+    for i in range(_BLOCK):
+        # Raw words: NumPy keeps the streams of its bit generators for ever, those of its distributions not.
+        words[i] = generator(seed, key, "start", restart, block * _BLOCK + i).bit_generator.random_raw(n_words)
+    bits = words.view("<u4")[:, :n_values] >> np.uint32(8)
+    uniforms: NDArray[np.float32] = np.multiply(bits, np.float32(2**-24), dtype=np.float32)
+    return uniforms
+
+
+@functools.lru_cache(maxsize=_BLOCKS_KEPT)
+def _sign_block(seed: int, key: str, restart: int, n_values: int, block: int) -> NDArray[np.int8]:
+    """Draw (_BLOCK, n_values) signs for the images of a block."""
+    n_words = -(-n_values // 64)
+    words = np.empty((_BLOCK, n_words), dtype="<u8")
+    for i in range(_BLOCK):
+        words[i] = generator(seed, key, "stripes", restart, block * _BLOCK + i).bit_generator.random_raw(n_words)
+    bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, :n_values]
+    return (2 * bits.astype(np.int8) - 1).astype(np.int8)
+
+
+@functools.lru_cache(maxsize=2**16)
+def _proposal(seed: int, key: str, restart: int, query: int, channels: int) -> tuple[int, int, torch.Tensor]:
+    """Draw two 32-bit integers, and a sign a channel."""
+    place, signs = (int(word) for word in generator(seed, key, "window", restart, query).bit_generator.random_raw(2))
+    directions = [1.0 if signs >> channel & 1 else -1.0 for channel in range(channels)]
+    return place & 0xFFFFFFFF, place >> 32, torch.tensor(directions).view(channels, 1, 1)
+
+
+def _gather(draw: _Block, names: tuple[int, str, int, int], images: NDArray[np.int64]) -> NDArray[Any]:
+    """Collect the rows that belong to images from the blocks that hold them."""
+    blocks, which = np.unique(images // _BLOCK, return_inverse=True)
+    drawn = [draw(*names, int(block)) for block in blocks]
+    values = np.empty((len(images), names[-1]), drawn[0].dtype if drawn else np.float32)
+    for i, block in enumerate(drawn):
+        here = which == i
+        values[here] = block[images[here] % _BLOCK]
+    return values

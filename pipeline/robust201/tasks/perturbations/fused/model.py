@@ -1,0 +1,229 @@
+"""What the attacks ask of a network, and in which batches they ask it."""
+
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from robust201.engine.classifier import Classifier, Model
+
+
+class WindowSearch(Protocol):
+    """Answers proposals that change accepted images in one window, at the same place in each."""
+
+    def logits(self, row: int, column: int, window: torch.Tensor) -> torch.Tensor:
+        """Classify the accepted images with a window replaced.
+
+        Args:
+            row: the window's first row.
+            column: the window's first column.
+            window: (B, 3, h, w) float32 in [0, 1].
+
+        Returns:
+            (B, C) float32: what `Model.logits` answers to the whole images, within rounding.
+        """
+        ...
+
+    def accept(self, accepted: torch.Tensor) -> None:
+        """Make the last window a part of some images.
+
+        Args:
+            accepted: (B,) bool.
+        """
+        ...
+
+
+@runtime_checkable
+class WindowModel(Protocol):
+    """A `Model` that can do better than to look at whole images where only a window changes."""
+
+    def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> WindowSearch | None:
+        """Prepare to answer proposals.
+
+        Args:
+            pixels: (B, 3, H, W) float32 in [0, 1], the accepted images.
+            sides: rows and columns of the window in each query to come.
+
+        Returns:
+            The search; None where `Model.logits` is as fast.
+        """
+        ...
+
+
+class _WholeSearch:
+    """A search that shows whole images.
+
+    Args:
+        model: the model.
+        proposals: (B, 3, H, W), which the caller changes before each query.
+    """
+
+    def __init__(self, model: Model, proposals: torch.Tensor) -> None:
+        self._model = model
+        self._proposals = proposals
+
+    def logits(self, row: int, column: int, window: torch.Tensor) -> torch.Tensor:
+        """Classify the whole images."""
+        return self._model.logits(self._proposals)
+
+    def accept(self, accepted: torch.Tensor) -> None:
+        """Do nothing: the caller's images are all there is."""
+
+
+def start_search(model: Model, pixels: torch.Tensor, sides: Sequence[int]) -> WindowSearch:
+    """Prepare to answer proposals, as locally as the model can.
+
+    Args:
+        model: the model.
+        pixels: (B, 3, H, W) float32, the accepted images; the caller writes each proposal into them, too.
+        sides: rows and columns of the window in each query to come.
+    """
+    search = model.window_search(pixels, sides) if isinstance(model, WindowModel) else None
+    return _WholeSearch(model, pixels) if search is None else search
+
+
+class ClassifierModel:
+    """The published network as a `Model`, through autograd.
+
+    Args:
+        classifier: the network under test.
+    """
+
+    def __init__(self, classifier: Classifier) -> None:
+        self.classifier = classifier
+
+    def logits(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Classify (see `Model`)."""
+        with torch.no_grad():
+            logits: torch.Tensor = self.classifier(pixels)
+        return logits
+
+    def loss_and_gradient(
+        self, pixels: torch.Tensor, labels: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Classify and differentiate (see `Model`)."""
+        with torch.inference_mode(mode=False), torch.enable_grad():
+            # Tensors made in inference mode cannot be part of a graph; their copies can.
+            pixels = pixels.clone().requires_grad_()
+            logits: torch.Tensor = self.classifier(pixels)
+            loss = torch.nn.functional.cross_entropy(logits, labels.clone(), reduction="none")
+            (gradient,) = torch.autograd.grad(loss.sum(), [pixels])
+        return logits.detach(), loss.detach(), gradient
+
+
+@dataclass(frozen=True)
+class Batching:
+    """In which batches samples go through the model, and how long Square leaves its batches as they are.
+
+    It decides speed and memory. It decides no number, but for the rounding of networks whose sums depend on the size of
+    the batch; which is why the proof of parity needs `as_library`.
+
+    Attributes:
+        samples: (image, epsilon) pairs that go through the model at once, at most.
+        pool: samples that Square attacks side by side, at most; their survivors share batches. Each takes the memory of
+            one float32 image.
+        as_library: batches as the reference libraries make them: the samples of one epsilon, whatever their number,
+            and fooled images dropped at once. `samples` and `pool` are then without meaning.
+    """
+
+    samples: int
+    pool: int
+    as_library: bool = False
+
+    def slices(self, strengths: NDArray[np.int64]) -> Iterator[slice]:
+        """Cut samples into the batches that go through the model.
+
+        Args:
+            strengths: (B,) index of each sample's epsilon, ascending where `as_library` is set.
+
+        Yields:
+            Slices that cover [0, B) in order.
+        """
+        if self.as_library:
+            yield from runs(strengths)
+            return
+        for start in range(0, len(strengths), self.samples):
+            yield slice(start, min(start + self.samples, len(strengths)))
+
+    def queries_together(self, query: int) -> int:
+        """Say how many queries Square makes before it looks for images that it has fooled.
+
+        Looking stops the device, not looking queries for images that need no more. An image's chance to be fooled in a
+        query falls like one over the queries made, so a share of them keeps the waste constant and under 1 %.
+
+        Args:
+            query: queries made so far.
+        """
+        return 1 if self.as_library else min(max(1, query // 32), 64)
+
+
+def runs(values: NDArray[np.int64]) -> Iterator[slice]:
+    """Find the stretches of equal values that lie side by side.
+
+    Args:
+        values: (B,) integers.
+
+    Yields:
+        Slices that cover [0, B) in order.
+    """
+    edges = [0, *(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)]
+    yield from (slice(start, stop) for start, stop in itertools.pairwise(edges) if start < stop)
+
+
+def logits_of(
+    model: Model, batching: Batching, pixels: torch.Tensor, strengths: NDArray[np.int64] | None = None
+) -> torch.Tensor:
+    """Show pixels to a model, batch by batch.
+
+    Args:
+        model: the model.
+        batching: how to cut.
+        pixels: (B, 3, H, W) float32.
+        strengths: (B,) index of each sample's epsilon; all one if None.
+
+    Returns:
+        Logits (B, C).
+    """
+    return _in_batches(batching, len(pixels), strengths, lambda piece: (model.logits(pixels[piece]),))[0]
+
+
+def gradient_of(
+    model: Model,
+    batching: Batching,
+    pixels: torch.Tensor,
+    labels: torch.Tensor,
+    strengths: NDArray[np.int64] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Differentiate a model at pixels, batch by batch.
+
+    Args:
+        model: the model.
+        batching: how to cut.
+        pixels: (B, 3, H, W) float32.
+        labels: (B,) int64.
+        strengths: (B,) index of each sample's epsilon; all one if None.
+
+    Returns:
+        Logits (B, C), losses (B,), gradient (B, 3, H, W).
+    """
+    logits, loss, gradient = _in_batches(
+        batching, len(pixels), strengths, lambda piece: model.loss_and_gradient(pixels[piece], labels[piece])
+    )
+    return logits, loss, gradient
+
+
+def _in_batches(
+    batching: Batching,
+    n_samples: int,
+    strengths: NDArray[np.int64] | None,
+    answer: Callable[[slice], tuple[torch.Tensor, ...]],
+) -> tuple[torch.Tensor, ...]:
+    if strengths is None:
+        strengths = np.zeros(n_samples, np.int64)
+    answers = [answer(piece) for piece in batching.slices(strengths)]
+    # One batch is the rule, and concatenating would copy it.
+    return answers[0] if len(answers) == 1 else tuple(torch.cat(column) for column in zip(*answers, strict=True))

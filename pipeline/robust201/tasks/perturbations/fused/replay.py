@@ -1,0 +1,69 @@
+"""The draws of Foolbox and AutoAttack, replayed: the parity source, for proofs and tests.
+
+Sources: `foolbox.attacks.gradient_descent_base` (one uniform draw of the batch's shape, on its device),
+`pyautoattack.autopgd_base` (one uniform draw of the attacked images' shape a restart, on the CPU) and
+`pyautoattack.square` (stripes, then row, column and signs of each query, on the CPU). Both draw from torch's global
+generator after it was seeded; a generator of our own with the same seed gives the same numbers.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from robust201.core.errors import PerturbationError
+from robust201.tasks.perturbations.fused.draws import ImageShape, Window
+
+
+class ReplayedDraws:
+    """What the reference libraries draw for one batch after `torch.manual_seed(seed)`.
+
+    All strengths replay the same numbers, as the libraries do when they are called with the same seed for each. After a
+    restart the images left differ between strengths, and so do the numbers: several restarts need one source for each
+    strength.
+
+    Args:
+        seed: what the library is seeded with.
+        device: where the library draws: the images' device for PGD, the CPU for APGD and Square.
+    """
+
+    def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
+        self._generator = torch.Generator(device).manual_seed(seed)
+        self._shared = False
+
+    def uniforms(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
+        """Draw the start of PGD and APGD (see `tasks.perturbations.fused.draws.Draws`)."""
+        n_images, rows = self._rows(restart, images)
+        return self._uniform(n_images, *shape)[rows]
+
+    def stripes(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
+        """Draw the start of Square (see `tasks.perturbations.fused.draws.Draws`)."""
+        n_images, rows = self._rows(restart, images)
+        channels, _, width = shape
+        return torch.sign(2 * self._uniform(n_images, channels, 1, width) - 1)[rows]
+
+    def windows(self, restart: int, first: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
+        """Draw proposals of Square (see `tasks.perturbations.fused.draws.Draws`)."""
+        del restart, first  # the stream stands where the last call left it
+        channels, height, width = shape
+        windows = []
+        for side in sides:
+            row = int((height - side) * self._uniform(1))
+            column = int((width - side) * self._uniform(1))
+            windows.append(Window(row, column, side, torch.sign(2 * self._uniform(channels, 1, 1) - 1)))
+        return windows
+
+    def _uniform(self, *shape: int) -> torch.Tensor:
+        return torch.rand(shape, generator=self._generator, device=self._generator.device)
+
+    def _rows(self, restart: int, images: NDArray[np.int64]) -> tuple[int, torch.Tensor]:
+        """Number the images in the order in which they first appear: that of the library's batch."""
+        numbers = {image: number for number, image in enumerate(dict.fromkeys(images.tolist()))}
+        self._shared = self._shared or len(numbers) < len(images)
+        if restart and self._shared:
+            raise PerturbationError(
+                "Replaying draws failed for several restarts: expected one strength, got several, which draw different "
+                "numbers after the first restart. Attack each strength with a source of its own."
+            )
+        return len(numbers), torch.tensor([numbers[image] for image in images.tolist()], dtype=torch.int64)

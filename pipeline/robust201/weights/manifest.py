@@ -1,0 +1,185 @@
+"""The manifest of a checkpoint store: whose weights each file holds, in lines of JSON; no torch.
+
+Format version 1: a header line, then one line a checkpoint. The manifest only grows: adding a checkpoint appends a
+line, and a later line of the same (dataset, index, epochs, seed) supersedes an earlier one. So an interrupted import
+keeps what it has, at worst with a torn last line, which is ignored and cut off by the next import.
+"""
+
+import errno
+import json
+import os
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from io import FileIO
+from pathlib import Path
+from typing import Any
+
+from robust201.core.errors import CheckpointError, StorageFullError
+from robust201.core.files import atomic_write
+
+MANIFEST_NAME = "manifest.jsonl"
+MANIFEST_VERSION = 1
+
+_HEADER = {"format": "robust201 checkpoints", "version": MANIFEST_VERSION}
+_INTEGERS = ("index", "epochs", "seed", "channels", "cells", "n_classes", "parameters")
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRecord:
+    """One line of the manifest: whose weights a file holds and where they come from.
+
+    Attributes:
+        space: name of the space, ``"nasbench201"``.
+        index: index of the architecture.
+        spec: its cell string.
+        dataset: name of the dataset that the network was trained on.
+        epochs: length of the training.
+        seed: seed of the training.
+        channels: channels of the first stage (C).
+        cells: cells a stage (N).
+        n_classes: number of classes.
+        parameters: number of trainable parameters.
+        source: file that the weights were imported from, or what trained them.
+        source_sha256: 64 hex digits of that file, or of the recipe.
+        file: path of the weights below the store's folder, with ``/``.
+        sha256: 64 hex digits of that file.
+        training: recipe and outcome of a training of our own, or None.
+    """
+
+    space: str
+    index: int
+    spec: str
+    dataset: str
+    epochs: int
+    seed: int
+    channels: int
+    cells: int
+    n_classes: int
+    parameters: int
+    source: str
+    source_sha256: str
+    file: str
+    sha256: str
+    training: Mapping[str, Any] | None = field(default=None, hash=False)
+
+    @property
+    def label(self) -> str:
+        """Readable name for messages, such as ``#21 cifar10 200 epochs seed 777``."""
+        return f"#{self.index} {self.dataset} {self.epochs} epochs seed {self.seed}"
+
+
+Trials = dict[tuple[int, int], CheckpointRecord]
+"""Checkpoints of one network on one dataset, by (epochs, seed)."""
+
+
+class ManifestWriter:
+    """Appends lines to a manifest, which is made by the first one.
+
+    Args:
+        path: the manifest.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._stream: FileIO | None = None
+
+    def append(self, record: CheckpointRecord) -> None:
+        """Write one line.
+
+        Raises:
+            StorageFullError: no space is left on the device.
+        """
+        line = {key: value for key, value in asdict(record).items() if key != "training" or value is not None}
+        raw = json.dumps(line, ensure_ascii=False).encode() + b"\n"
+        if self._stream is None:
+            self._stream = _open(self._path)
+        try:
+            full = self._stream.write(raw) != len(raw)
+        except OSError as error:
+            if error.errno not in {errno.ENOSPC, errno.EDQUOT}:
+                raise
+            full = True
+        if full:
+            self.close()
+            raise StorageFullError(
+                f"Writing failed for {self._path}: expected free space on the device, got none. "
+                "Free some space and run the same command again; what was imported is kept."
+            )
+
+    def close(self) -> None:
+        """Make the lines durable; `append` opens the manifest again."""
+        if self._stream is not None:
+            stream, self._stream = self._stream, None
+            with stream:
+                os.fsync(stream.fileno())
+
+
+def _open(path: Path) -> FileIO:
+    if not path.exists():
+        with atomic_write(path) as stream:
+            stream.write(json.dumps(_HEADER).encode() + b"\n")
+    content = path.read_bytes()
+    whole = content.rfind(b"\n") + 1
+    if whole != len(content):
+        os.truncate(path, whole)
+    return FileIO(path, "ab")
+
+
+def read_manifest(path: Path) -> dict[tuple[str, int], Trials]:
+    """Read a manifest.
+
+    Args:
+        path: the manifest.
+
+    Returns:
+        Checkpoints by (dataset, index), then by (epochs, seed).
+
+    Raises:
+        CheckpointError: it is absent, damaged or of another version.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(
+            f"Opening weights failed for {path.parent}: expected {MANIFEST_NAME}, got {error.strerror}. "
+            "Make the store with import-weights or train."
+        ) from error
+    # What follows the last newline is a line that an interrupted import did not finish.
+    header, *lines = content.split(b"\n")[:-1] or [b""]
+    _check_header(header, path)
+    networks: dict[tuple[str, int], Trials] = defaultdict(dict)
+    for number, line in enumerate(lines, start=2):
+        record = _parse_line(line, number, path)
+        networks[record.dataset, record.index][record.epochs, record.seed] = record
+    return dict(networks)
+
+
+def _check_header(line: bytes, path: Path) -> None:
+    try:
+        header = json.loads(line)
+    except ValueError:
+        header = None
+    if header != _HEADER:
+        got = f"version {header['version']}" if isinstance(header, dict) and "version" in header else "another file"
+        raise CheckpointError(
+            f"Opening weights failed for {path}: expected a manifest of version {MANIFEST_VERSION}, got {got}. "
+            "Use the robust201 that wrote it, or import the weights again."
+        )
+
+
+def _parse_line(line: bytes, number: int, path: Path) -> CheckpointRecord:
+    try:
+        record = CheckpointRecord(**json.loads(line))
+    except (ValueError, TypeError) as error:
+        raise _damaged_line(number, path, str(error)) from error
+    if not all(type(getattr(record, name)) is int for name in _INTEGERS):
+        raise _damaged_line(number, path, "a number that is none")
+    return record
+
+
+def _damaged_line(number: int, path: Path, reason: str) -> CheckpointError:
+    return CheckpointError(
+        f"Opening weights failed for {path} line {number}: expected one checkpoint, got a damaged line ({reason}). "
+        "Restore the manifest, or remove it and import the weights again."
+    )

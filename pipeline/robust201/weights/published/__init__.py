@@ -1,0 +1,1 @@
+"""Readers of every published weight format."""

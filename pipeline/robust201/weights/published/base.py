@@ -1,0 +1,313 @@
+"""What every reader of published weights speaks in: members of a source, the choice among their trials, weights."""
+
+import hashlib
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from robust201.core.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import torch
+
+StateDict = Mapping[str, "torch.Tensor"]
+
+DEFAULT_DATASETS = ("cifar10", "cifar100", "ImageNet16-120")
+"""Datasets taken where none are named. `cifar10-valid` (trained on half of CIFAR-10) is taken only by name."""
+
+DEFAULT_HP = "200"
+DEFAULT_SEED = 777
+
+_BUFFER_KEY = re.compile(r"(?:^|\.)(?:running_mean|running_var|num_batches_tracked)$")
+_MAX_FILE_BYTES = 1 << 31
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which of a network's trials to take.
+
+    Attributes:
+        datasets: names, each of which must be there; None takes those of `DEFAULT_DATASETS` that are there.
+        hp: training length, ``"200"`` or ``"12"`` epochs, as the published records name it.
+        seed: training seed to prefer; where a network lacks it, the lowest seed it has. None takes every seed.
+    """
+
+    datasets: tuple[str, ...] | None = None
+    hp: str = DEFAULT_HP
+    seed: int | None = DEFAULT_SEED
+
+
+@dataclass(frozen=True, eq=False)
+class SourceWeights:
+    """The weights of one trial, as a published source holds them.
+
+    Attributes:
+        index: index of the architecture that the source files the weights under.
+        spec: cell string that the source gives, or None where it gives none.
+        dataset: name of the dataset that the network was trained on.
+        epochs: length of the training.
+        seed: seed of the training; differs from the one asked for where the source lacks that.
+        n_classes: number of classes.
+        channels: channels of the first stage (C, 16 as published).
+        cells: cells a stage (N, 5 as published).
+        state_dict: CPU tensors by name, without a ``module.`` prefix.
+        source: file (and member) that they come from.
+        source_sha256: 64 hex digits of that file's (or member's) bytes.
+    """
+
+    index: int
+    spec: str | None
+    dataset: str
+    epochs: int
+    seed: int
+    n_classes: int
+    channels: int
+    cells: int
+    state_dict: StateDict = field(repr=False)
+    source: str
+    source_sha256: str
+
+    @property
+    def label(self) -> str:
+        """Readable name for messages, such as ``#21 cifar10 seed 777 in 000021.pickle.pbz2``."""
+        return f"#{self.index} {self.dataset} seed {self.seed} in {self.source}"
+
+
+@dataclass(frozen=True)
+class TrainingRecord:
+    """What a published record says of one trial, weights aside.
+
+    Attributes:
+        index: index of the architecture.
+        spec: its cell string.
+        dataset: name of the dataset that the network was trained on.
+        epochs: length of the training.
+        seed: seed of the training.
+        parameters: millions of parameters as recorded; wrong for some trials (NATS-Bench issue 36).
+        accuracies: fraction after the last epoch, by evaluation set (``"ori-test"``, ``"x-valid"``, ``"x-test"``).
+        has_weights: whether the source holds the weights too.
+    """
+
+    index: int
+    spec: str
+    dataset: str
+    epochs: int
+    seed: int
+    parameters: float
+    accuracies: Mapping[str, float]
+    has_weights: bool
+
+
+@dataclass(frozen=True)
+class Member:
+    """One network of a source, opened only when it is read.
+
+    A member of a stream has to be read before the next one is asked for.
+
+    Attributes:
+        index: index of the architecture.
+        name: file (and member) for messages.
+        weights: read the chosen trials' weights.
+        records: read the chosen trials' records; empty for formats without records.
+    """
+
+    index: int
+    name: str
+    weights: Callable[[Selection], Iterator[SourceWeights]]
+    records: Callable[[Selection], Iterator[TrainingRecord]]
+
+
+@dataclass(frozen=True)
+class WeightsFormat:
+    """One published way of storing networks.
+
+    Attributes:
+        name: how the command line calls it.
+        description: what it looks like on disk, in a few words.
+        matches: whether a path looks like it.
+        members: networks in a path: all of them in ascending order, or the given ones; one that is asked for and absent
+            is a member whose reading raises `CheckpointError`.
+    """
+
+    name: str
+    description: str
+    matches: Callable[[Path], bool]
+    members: Callable[[Path, Collection[int] | None], Iterable[Member]]
+
+
+def no_records(_selection: Selection) -> Iterator[TrainingRecord]:
+    """Records of a format that holds weights only."""
+    return iter(())
+
+
+def absent_member(index: int, error: CheckpointError) -> Member:
+    """Stand in for a network that was asked for and is not there: reading it raises `error`."""
+
+    def refuse(_selection: Selection) -> Iterator[Any]:
+        raise error
+
+    return Member(index, f"#{index}", refuse, refuse)
+
+
+@dataclass(frozen=True)
+class NumberedFile:
+    """A file of a source that is named by the index of its network; read whole, at most 2 GiB.
+
+    Attributes:
+        index: index of the architecture.
+        path: the file.
+    """
+
+    index: int
+    path: Path
+
+    def read(self) -> tuple[bytes, str]:
+        """Read the bytes and their SHA-256.
+
+        Raises:
+            CheckpointError: the file cannot be read.
+        """
+        try:
+            size = self.path.stat().st_size
+            raw = self.path.read_bytes() if size <= _MAX_FILE_BYTES else None
+        except OSError as error:
+            raise CheckpointError(
+                f"Reading weights failed for {self.path}: expected a readable file, got {error.strerror}."
+            ) from error
+        if raw is None:
+            raise CheckpointError(
+                f"Reading weights failed for {self.path}: expected one network of at most {_MAX_FILE_BYTES:,} bytes, "
+                f"got {size:,}. Get the file again from its publisher."
+            )
+        return raw, hashlib.sha256(raw).hexdigest()
+
+
+def numbered_files(
+    path: Path, pattern: re.Pattern[str], indices: Collection[int] | None, make: Callable[[NumberedFile], Member]
+) -> list[Member]:
+    """List the files of a folder that are named by an index.
+
+    Args:
+        path: the folder, or one such file.
+        pattern: matches a whole file name; its first group is the index.
+        indices: the networks asked for; None for all.
+        make: makes a member of a file.
+
+    Returns:
+        Members by ascending index. Where two files carry one index, the zero-padded one is taken, as the official
+        reader does.
+    """
+    found: dict[int, Path] = {}
+    for file in sorted([path] if path.is_file() else path.iterdir()):
+        match = pattern.fullmatch(file.name)
+        if match:
+            found.setdefault(int(match.group(1)), file)
+    members = []
+    for index in sorted(found if indices is None else set(indices)):
+        if index in found:
+            members.append(make(NumberedFile(index, found[index])))
+        else:
+            expected = f"expected a file of network #{index}, got {len(found)} files of others"
+            members.append(
+                absent_member(
+                    index,
+                    CheckpointError(
+                        f"Finding weights failed for #{index} in {path}: {expected}. Add the file or leave it out."
+                    ),
+                )
+            )
+    return members
+
+
+def has_numbered_files(path: Path, pattern: re.Pattern[str]) -> bool:
+    """Whether a path is, or is a folder that holds, a file of this name."""
+    if path.is_dir():
+        return any(pattern.fullmatch(file.name) for file in path.iterdir())
+    return path.is_file() and pattern.fullmatch(path.name) is not None
+
+
+def choose_seeds(present: Collection[int], wanted: int | None) -> list[int]:
+    """Apply the rule of seeds: the one asked for where there is, else the lowest; all, ascending, for None."""
+    if wanted is None:
+        return sorted(present)
+    return [wanted] if wanted in present else [min(present)]
+
+
+def require_state_dict(value: Any, name: str) -> dict[str, "torch.Tensor"]:
+    """Check that a value is a state_dict and drop the prefix that `DataParallel` puts before its names.
+
+    Args:
+        value: what a file holds.
+        name: file (and trial) for messages.
+
+    Returns:
+        Tensors by name.
+
+    Raises:
+        CheckpointError: it is something else.
+    """
+    import torch
+
+    sound = isinstance(value, Mapping) and all(
+        isinstance(key, str) and isinstance(tensor, torch.Tensor) for key, tensor in value.items()
+    )
+    if not sound or not value:
+        raise CheckpointError(
+            f"Reading weights failed for {name}: expected a state_dict of named tensors, got {_describe(value)}. "
+            "Get the file again, or name its format with --format."
+        )
+    prefix = "module." if all(key.startswith("module.") for key in value) else ""
+    return {key.removeprefix(prefix): tensor for key, tensor in value.items()}
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return f"a dictionary of {', '.join(repr(key) for key in list(value)[:4]) or 'nothing'}"
+    return f"a {type(value).__name__}"
+
+
+def infer_size(state_dict: StateDict, name: str) -> tuple[int, int, int]:
+    """Read a network's size off its tensors' names and shapes.
+
+    Args:
+        state_dict: names as in the published `TinyNetwork` (xautodl 1.0.0, models/cell_infers/tiny_network.py): the
+            first residual block follows the N cells of the first stage.
+        name: file for messages.
+
+    Returns:
+        (channels C, cells a stage N, number of classes).
+
+    Raises:
+        CheckpointError: the tensors are not those of such a network.
+    """
+    blocks = [int(match.group(1)) for key in state_dict if (match := re.match(r"cells\.(\d+)\.conv_a\.", key))]
+    stem, classifier = state_dict.get("stem.0.weight"), state_dict.get("classifier.weight")
+    if not blocks or stem is None or classifier is None or stem.ndim != 4 or classifier.ndim != 2:
+        names = ", ".join(list(state_dict)[:3])
+        raise CheckpointError(
+            f"Reading weights failed for {name}: expected the tensors of a NAS-Bench-201 network (stem.0.weight, "
+            f"cells.N.conv_a…, classifier.weight), got {names}, …. Import a network of this space."
+        )
+    return int(stem.shape[0]), min(blocks), int(classifier.shape[0])
+
+
+def count_parameters(state_dict: StateDict) -> int:
+    """Count the trainable numbers of a state_dict: all but the running statistics of batch normalisation."""
+    return sum(tensor.numel() for key, tensor in state_dict.items() if not _BUFFER_KEY.search(key))
+
+
+def check_finite(state_dict: StateDict, name: str) -> None:
+    """Refuse weights that are not numbers.
+
+    Raises:
+        CheckpointError: a tensor holds NaN or infinity.
+    """
+    for key, tensor in state_dict.items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            bad = int((~tensor.isfinite()).sum())
+            raise CheckpointError(
+                f"Reading weights failed for {name}: expected finite numbers, got {bad} NaN or infinite values in "
+                f"{key}. Get the weights again, or train the network again."
+            )

@@ -1,0 +1,160 @@
+"""The table of published weight formats; a new one is a module and one row here."""
+
+from collections.abc import Collection, Iterable, Iterator, Sized
+from pathlib import Path
+
+from robust201.core.errors import CheckpointError, closest
+from robust201.weights.published.base import (
+    DEFAULT_HP,
+    DEFAULT_SEED,
+    Member,
+    Selection,
+    SourceWeights,
+    TrainingRecord,
+    WeightsFormat,
+)
+from robust201.weights.published.merged import NASBENCH201_MERGED, NATS_MERGED
+from robust201.weights.published.nasbench201 import NASBENCH201_ARCHIVE
+from robust201.weights.published.nats import NATS_FULL
+from robust201.weights.published.nats_split import NATS_SPLIT
+from robust201.weights.published.raw_training import RAW_TRAINING
+from robust201.weights.published.state_dicts import STATE_DICTS
+
+FORMATS = {
+    row.name: row
+    for row in (
+        NATS_FULL,
+        NATS_SPLIT,
+        NASBENCH201_ARCHIVE,
+        NASBENCH201_MERGED,
+        NATS_MERGED,
+        RAW_TRAINING,
+        STATE_DICTS,
+    )
+}
+"""Formats by name, in the order in which `detect` tries them."""
+
+
+def detect(path: Path) -> WeightsFormat:
+    """Tell a source's format from its file names.
+
+    Args:
+        path: a file or folder.
+
+    Returns:
+        The first format of `FORMATS` that the path looks like.
+
+    Raises:
+        CheckpointError: there is no such path, or it looks like none of them.
+    """
+    for row in FORMATS.values():
+        if row.matches(path):
+            return row
+    if not path.exists():
+        raise CheckpointError(
+            f"Finding weights failed for {path}: expected a file or folder of networks, got no such file or folder. "
+            "Check the path."
+        )
+    known = "; ".join(f"{row.name}: {row.description}" for row in FORMATS.values())
+    names = sorted(file.name for file in path.iterdir())[:3] if path.is_dir() else [path.name]
+    got = ", ".join(names) or "an empty folder"
+    raise CheckpointError(
+        f"Finding weights failed for {path}: expected one of the published formats ({known}), got {got}. "
+        "Check the path, or name the format with --format."
+    )
+
+
+def open_members(
+    path: Path,
+    indices: Collection[int] | None = None,
+    format: str | None = None,  # noqa: A002
+) -> tuple[Iterable[Member], int | None]:
+    """List a source's networks, each opened only when it is read.
+
+    Args:
+        path: the source.
+        indices: the networks asked for; None for all that it holds.
+        format: name of a format in `FORMATS`; None finds it out from the path.
+
+    Returns:
+        The members and how many they are, None where a stream does not say.
+
+    Raises:
+        CheckpointError: the path or the format is unknown.
+    """
+    if format is not None and format not in FORMATS:
+        raise CheckpointError(
+            f"Finding weights failed for {path}: expected the name of a format, got {format!r}."
+            f"{closest(format, FORMATS)}"
+        )
+    row = detect(path) if format is None else FORMATS[format]
+    if not path.exists() and not row.matches(path):
+        raise CheckpointError(
+            f"Finding weights failed for {path}: expected {row.description}, got no such file or folder. "
+            "Check the path."
+        )
+    members = row.members(path, indices)
+    if indices is not None:
+        return members, len(set(indices))
+    return members, len(members) if isinstance(members, Sized) else None
+
+
+def iter_weights(
+    path: Path,
+    *,
+    indices: Collection[int] | None = None,
+    datasets: Collection[str] | None = None,
+    hp: str = DEFAULT_HP,
+    seed: int | None = DEFAULT_SEED,
+    format: str | None = None,  # noqa: A002
+) -> Iterator[SourceWeights]:
+    """Read the chosen weights of a source, one trial at a time.
+
+    Args:
+        path: file or folder in one of `FORMATS`.
+        indices: the networks asked for; None for all that it holds.
+        datasets: names, each of which every network must have; None takes those of cifar10, cifar100 and
+            ImageNet16-120 that are there.
+        hp: training length, ``"200"`` or ``"12"`` epochs.
+        seed: training seed to prefer, else the lowest there is; None takes every seed.
+        format: name of a format; None finds it out from the path.
+
+    Yields:
+        Weights by ascending index (in a tar archive, in its order).
+
+    Raises:
+        CheckpointError: something asked for is absent, damaged, foreign or another network's.
+    """
+    selection = Selection(None if datasets is None else tuple(datasets), hp, seed)
+    for member in open_members(path, indices, format)[0]:
+        yield from member.weights(selection)
+
+
+def iter_records(
+    path: Path,
+    *,
+    indices: Collection[int] | None = None,
+    datasets: Collection[str] | None = None,
+    hp: str = DEFAULT_HP,
+    seed: int | None = DEFAULT_SEED,
+    format: str | None = None,  # noqa: A002
+) -> Iterator[TrainingRecord]:
+    """Read what a source says of the chosen trials, such as their accuracies.
+
+    Args:
+        path: as in `iter_weights`.
+        indices: as in `iter_weights`.
+        datasets: as in `iter_weights`.
+        hp: as in `iter_weights`.
+        seed: as in `iter_weights`.
+        format: as in `iter_weights`.
+
+    Yields:
+        Records; none for formats that hold weights only.
+
+    Raises:
+        CheckpointError: something asked for is absent, damaged, foreign or another network's.
+    """
+    selection = Selection(None if datasets is None else tuple(datasets), hp, seed)
+    for member in open_members(path, indices, format)[0]:
+        yield from member.records(selection)

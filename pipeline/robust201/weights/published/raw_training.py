@@ -1,0 +1,114 @@
+"""The files that NAS-Bench-201's own training wrote: one a network and seed, with every dataset's weights.
+
+Layout: ``arch-{index:06d}-seed-{seed:04d}.pth``, torch.save of {"info", "all_dataset_keys", dataset: {"net_state_dict",
+"total_epoch", "config", …}} (AutoDL-Projects f46486e, exps/NAS-Bench-201/main.py).
+"""
+
+import io
+import re
+from collections import defaultdict
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from robust201.core.errors import CheckpointError, closest
+from robust201.core.unpickling import load_torch
+from robust201.weights.published.base import (
+    DEFAULT_DATASETS,
+    Member,
+    NumberedFile,
+    Selection,
+    SourceWeights,
+    WeightsFormat,
+    absent_member,
+    choose_seeds,
+    has_numbered_files,
+    infer_size,
+    no_records,
+    require_state_dict,
+)
+
+_FILE_NAME = re.compile(r"arch-(\d{6})-seed-(\d{4})\.pth")
+
+
+def _members(path: Path, indices: Collection[int] | None) -> Iterator[Member]:
+    by_index: dict[int, dict[int, Path]] = defaultdict(dict)
+    for file in [path] if path.is_file() else path.iterdir():
+        match = _FILE_NAME.fullmatch(file.name)
+        if match:
+            by_index[int(match.group(1))][int(match.group(2))] = file
+    for index in sorted(by_index if indices is None else set(indices)):
+        if index in by_index:
+            yield _member(index, by_index[index], path)
+        else:
+            yield absent_member(
+                index,
+                CheckpointError(
+                    f"Finding weights failed for #{index} in {path}: expected arch-{index:06d}-seed-0777.pth or of "
+                    f"another seed, got files of {len(by_index)} other networks. Add the file or leave it out."
+                ),
+            )
+
+
+def _member(index: int, files: Mapping[int, Path], path: Path) -> Member:
+    def weights(selection: Selection) -> Iterator[SourceWeights]:
+        for seed in choose_seeds(files, selection.seed):
+            yield from _read(NumberedFile(index, files[seed]), seed, selection)
+
+    return Member(index, f"{path} (#{index})", weights, no_records)
+
+
+def _read(file: NumberedFile, seed: int, selection: Selection) -> Iterator[SourceWeights]:
+    name = str(file.path)
+    raw, sha256 = file.read()
+    content = load_torch(io.BytesIO(raw), name)
+    trials = {
+        key: value
+        for key, value in (content.items() if isinstance(content, Mapping) else ())
+        if isinstance(value, Mapping) and value.get("net_state_dict") is not None
+    }
+    chosen = selection.datasets or tuple(dataset for dataset in DEFAULT_DATASETS if dataset in trials)
+    absent = [dataset for dataset in chosen if dataset not in trials]
+    if absent or not chosen:
+        expected = absent[0] if absent else " or ".join(DEFAULT_DATASETS)
+        raise CheckpointError(
+            f"Reading weights failed for {name}: expected weights of {expected}, got none."
+            f"{closest(expected, trials) if trials else ' Get the file again.'}"
+        )
+    for dataset in chosen:
+        label = f"{name} ({dataset})"
+        trial = trials[dataset]
+        state_dict = require_state_dict(trial["net_state_dict"], label)
+        channels, cells, n_classes = infer_size(state_dict, label)
+        yield SourceWeights(
+            index=file.index,
+            spec=None,
+            dataset=dataset,
+            epochs=_epochs_of(trial, selection.hp, label),
+            seed=seed,
+            n_classes=n_classes,
+            channels=channels,
+            cells=cells,
+            state_dict=state_dict,
+            source=name,
+            source_sha256=sha256,
+        )
+
+
+def _epochs_of(trial: Mapping[str, Any], hp: str, name: str) -> int:
+    config = trial.get("config")
+    epochs = trial.get("total_epoch", config.get("epochs") if isinstance(config, Mapping) else None)
+    if not isinstance(epochs, int) or str(epochs) != hp:
+        raise CheckpointError(
+            f"Reading weights failed for {name}: expected a training of {hp} epochs, got {epochs}. "
+            "Choose another training length with --epochs."
+        )
+    return epochs
+
+
+RAW_TRAINING = WeightsFormat(
+    name="nasbench201-raw",
+    description="arch-{index:06d}-seed-{seed:04d}.pth",
+    matches=lambda path: has_numbered_files(path, _FILE_NAME),
+    members=_members,
+)

@@ -1,0 +1,288 @@
+"""The store of weights that workers read: safetensors files and a manifest, no pickle.
+
+Layout::
+
+    manifest.jsonl                                     see `weights.manifest`
+    <dataset>/<index:06d>-e<epochs>-s<seed>.safetensors
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from os import SEEK_END
+from pathlib import Path, PurePosixPath
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from robust201.core.errors import CheckpointError
+from robust201.core.files import atomic_write
+from robust201.core.records import canonical_json
+from robust201.weights.manifest import MANIFEST_NAME, CheckpointRecord, ManifestWriter, Trials, read_manifest
+from robust201.weights.published.base import DEFAULT_SEED, StateDict, check_finite, count_parameters
+from robust201.weights.published.state_dicts import parse_safetensors, safetensors_size
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["DEFAULT_EPOCHS", "CheckpointRecord", "CheckpointStore"]
+
+DEFAULT_EPOCHS = 200
+"""Training length that `CheckpointStore.find` prefers: the one whose accuracies the paper prints (its figure 11)."""
+
+
+_SHOWN_NETWORKS = 20
+
+
+class CheckpointStore:
+    """A folder of weights with a manifest; a context manager that flushes.
+
+    Opening reads nothing; the manifest is read on first use. Reading it needs no torch.
+
+    Args:
+        root: the folder; made by the first `add`.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._networks: dict[tuple[str, int], Trials] | None = None
+        self._writer = ManifestWriter(root / MANIFEST_NAME)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.flush()
+
+    @property
+    def manifest(self) -> Path:
+        """Where the manifest lies."""
+        return self.root / MANIFEST_NAME
+
+    def records(self) -> tuple[CheckpointRecord, ...]:
+        """List the checkpoints by dataset, index, epochs and seed.
+
+        Raises:
+            CheckpointError: the manifest is damaged or of another version.
+        """
+        networks = self._index()
+        return tuple(networks[network][trial] for network in sorted(networks) for trial in sorted(networks[network]))
+
+    def find(self, index: int, dataset: str, *, epochs: int | None = None, seed: int | None = None) -> CheckpointRecord:
+        """Choose one network's checkpoint.
+
+        Args:
+            index: index of the architecture.
+            dataset: name of the dataset.
+            epochs: exact length of the training; None prefers 200, else takes the longest.
+            seed: exact seed of the training; None prefers 777, else takes the lowest.
+
+        Returns:
+            Its record.
+
+        Raises:
+            CheckpointError: there is no such checkpoint; the message says what there is.
+        """
+        there = self._index().get((dataset, index), {})
+        fitting = [trial for trial in there if epochs in {None, trial[0]} and seed in {None, trial[1]}]
+        if not fitting:
+            raise self._nothing_fits(index, dataset, epochs, seed)
+        lengths = {trial[0] for trial in fitting}
+        length = DEFAULT_EPOCHS if DEFAULT_EPOCHS in lengths else max(lengths)
+        seeds = [trial[1] for trial in fitting if trial[0] == length]
+        return there[length, DEFAULT_SEED if DEFAULT_SEED in seeds else min(seeds)]
+
+    def check(self, record: CheckpointRecord) -> None:
+        """Look whether a record's file is there and not cut short; only its first bytes are read.
+
+        Raises:
+            CheckpointError: it is missing, truncated, or no safetensors file.
+        """
+        path = self._path_of(record)
+        try:
+            with path.open("rb") as stream:
+                expected = safetensors_size(stream)
+                n_bytes = stream.seek(0, SEEK_END)
+        except OSError as error:
+            raise self._unreadable(record, error) from error
+        if n_bytes != expected:
+            wanted = "a safetensors file" if expected is None else f"{expected:,} bytes"
+            raise CheckpointError(
+                f"Finding weights failed for {record.label} at {path}: expected {wanted}, got {n_bytes:,} bytes: the "
+                "file is truncated or damaged. Import the weights again."
+            )
+
+    @staticmethod
+    def _unreadable(record: CheckpointRecord, error: OSError) -> CheckpointError:
+        return CheckpointError(
+            f"Loading weights failed for {record.label}: expected {error.filename}, got {error.strerror}. "
+            "Import the weights again."
+        )
+
+    def load(self, record: CheckpointRecord, *, verify: bool = True) -> dict[str, "torch.Tensor"]:
+        """Read the weights of a record.
+
+        Args:
+            record: from `find` or `records`.
+            verify: compare the file's SHA-256 with the manifest's.
+
+        Returns:
+            CPU tensors by name, all finite.
+
+        Raises:
+            CheckpointError: the file is missing, differs from the manifest, is truncated, or holds NaN or infinity.
+        """
+        path = self._path_of(record)
+        try:
+            raw = path.read_bytes()
+        except OSError as error:
+            raise self._unreadable(record, error) from error
+        digest = hashlib.sha256(raw).hexdigest()
+        if verify and digest != record.sha256:
+            raise CheckpointError(
+                f"Loading weights failed for {record.label} from {path}: expected SHA-256 {record.sha256[:16]}…, got "
+                f"{digest[:16]}… of {len(raw):,} bytes: the file is truncated or changed. Import the weights again."
+            )
+        state_dict = parse_safetensors(raw, str(path))
+        check_finite(state_dict, str(path))
+        return state_dict
+
+    def add(
+        self,
+        *,
+        index: int,
+        spec: str,
+        dataset: str,
+        epochs: int,
+        seed: int,
+        channels: int,
+        cells: int,
+        n_classes: int,
+        source: str,
+        source_sha256: str,
+        state_dict: StateDict,
+        training: Mapping[str, Any] | None = None,
+        space: str = "nasbench201",
+    ) -> CheckpointRecord:
+        """Store the weights of one network; adding the same again changes nothing.
+
+        The file appears whole under its name or not at all, and before its line in the manifest.
+
+        Args:
+            index: index of the architecture.
+            spec: its cell string.
+            dataset: name of the dataset.
+            epochs: length of the training.
+            seed: seed of the training.
+            channels: C.
+            cells: N.
+            n_classes: number of classes.
+            source: file that the weights come from, or what trained them.
+            source_sha256: 64 hex digits of it.
+            state_dict: tensors by name, on any device.
+            training: recipe and outcome of a training of our own: a JSON value.
+            space: name of the space.
+
+        Returns:
+            The record, which supersedes an earlier one of the same network, dataset, epochs and seed.
+
+        Raises:
+            CheckpointError: the weights hold NaN or infinity, or the dataset's name is no folder name.
+            StorageFullError: no space is left on the device; the manifest does not name the file.
+        """
+        raw = _encode(state_dict, f"#{index} {dataset} seed {seed} from {source}")
+        record = CheckpointRecord(
+            space=space,
+            index=index,
+            spec=spec,
+            dataset=dataset,
+            epochs=epochs,
+            seed=seed,
+            channels=channels,
+            cells=cells,
+            n_classes=n_classes,
+            parameters=count_parameters(state_dict),
+            source=source,
+            source_sha256=source_sha256,
+            file=f"{_folder_name(dataset)}/{index:06d}-e{epochs}-s{seed}.safetensors",
+            sha256=hashlib.sha256(raw).hexdigest(),
+            training=None if training is None else json.loads(canonical_json(training)),
+        )
+        self._commit(record, raw)
+        return record
+
+    def flush(self) -> None:
+        """Make the manifest durable and close it; `add` opens it again."""
+        self._writer.close()
+
+    def _commit(self, record: CheckpointRecord, raw: bytes) -> None:
+        networks = self._index(create=True)
+        path = self._path_of(record)
+        if not (path.exists() and path.read_bytes() == raw):
+            with atomic_write(path) as stream:
+                stream.write(raw)
+        trials = networks.setdefault((record.dataset, record.index), {})
+        trial = (record.epochs, record.seed)
+        if trials.get(trial) != record:
+            self._writer.append(record)
+            trials[trial] = record
+
+    def _index(self, *, create: bool = False) -> dict[tuple[str, int], Trials]:
+        if self._networks is None:
+            self._networks = {} if create and not self.manifest.exists() else read_manifest(self.manifest)
+        return self._networks
+
+    def _path_of(self, record: CheckpointRecord) -> Path:
+        relative = PurePosixPath(record.file)
+        if relative.is_absolute() or ".." in relative.parts:
+            raise CheckpointError(
+                f"Loading weights failed for {record.label}: expected a file below {self.root}, got {record.file!r}. "
+                "Make the store again with import-weights."
+            )
+        return self.root / relative
+
+    def _nothing_fits(self, index: int, dataset: str, epochs: int | None, seed: int | None) -> CheckpointError:
+        networks = self._index()
+        got = ", ".join(
+            f"{length} epochs seed {number}" for length, number in sorted(networks.get((dataset, index), {}))
+        )
+        advice = "Import them with import-weights."
+        if not got:
+            elsewhere = sorted({name for name, number in networks if number == index})
+            others = sorted(number for name, number in networks if name == dataset)
+            got = f"only weights on {', '.join(elsewhere)}" if elsewhere else _describe_networks(others)
+            if others:
+                advice = "Name networks that are there by `architectures`, or import it with import-weights."
+        wanted = [f"{epochs} epochs"] * (epochs is not None) + [f"seed {seed}"] * (seed is not None)
+        return CheckpointError(
+            f"Finding weights failed for #{index} {dataset} in {self.root}: expected "
+            f"{' and '.join(wanted) or 'a checkpoint'}, got {got}. {advice}"
+        )
+
+
+def _describe_networks(indices: Sequence[int]) -> str:
+    """Name the networks whose weights there are instead; where they are many, some."""
+    if not indices:
+        return "none on this dataset"
+    more = ", …" if len(indices) > _SHOWN_NETWORKS else ""
+    shown = ", ".join(f"#{index}" for index in indices[:_SHOWN_NETWORKS])
+    return f"weights of {len(indices):,} other {'network' if len(indices) == 1 else 'networks'} ({shown}{more})"
+
+
+def _encode(state_dict: StateDict, name: str) -> bytes:
+    from safetensors.torch import save
+
+    check_finite(state_dict, name)
+    # Clones, because safetensors refuses tensors that share memory, as those of a pickle may.
+    raw: bytes = save({key: tensor.detach().cpu().clone().contiguous() for key, tensor in state_dict.items()})
+    return raw
+
+
+def _folder_name(dataset: str) -> str:
+    if dataset in {"", ".", ".."} or PurePosixPath(dataset).name != dataset:
+        raise CheckpointError(
+            f"Storing weights failed for the dataset {dataset!r}: expected a name that can name a folder, got another. "
+            "Rename the dataset."
+        )
+    return dataset

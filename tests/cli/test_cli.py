@@ -1,0 +1,400 @@
+"""The command line as scripts and terminals meet it: help, JSON, plain text, exit codes, two streams, signals."""
+
+import errno
+import io
+import json
+import os
+import pty
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+from robust201 import __version__
+from robust201.cli import console
+from robust201.cli.app import app
+from robust201.cli.help_texts import EXAMPLES, PANELS
+from robust201.runtime.scheduler import RunTally
+from robust201.spaces.nasbench201 import cells as nasbench201
+from tests.conftest import REPOSITORY, Ended, MakeFields, RunCommand, WriteSweep, read_tree
+
+VERBS = (
+    *("demo", "meta", "plan", "run", "status", "export", "verify", "compact", "merge", "report", "fetch"),
+    *("import-weights", "corrupt", "train", "doctor", "logs", "plot", "compare", "import-json"),
+)
+ESCAPE = "\x1b"
+
+
+def test_every_verb_of_the_documentation_exists() -> None:
+    names = {command.name or command.callback.__name__ for command in app.registered_commands}
+    assert names == set(VERBS)
+
+
+@pytest.mark.parametrize("verb", [None, *VERBS])
+def test_each_verb_has_help_on_stdout(robust201: RunCommand, verb: str | None) -> None:
+    ended = robust201(*([verb] if verb else []), "--help")
+    assert (ended.code, ended.err) == (0, "")
+    assert f"Usage: robust201 {verb or '[OPTIONS]'}" in ended.out
+    assert ESCAPE not in ended.out
+
+
+def test_without_arguments_the_help_is_shown(robust201: RunCommand) -> None:
+    ended = robust201()
+    assert (ended.code, ended.err) == (0, "")
+    assert all(verb in ended.out for verb in VERBS)
+
+
+def test_the_help_lists_every_verb_in_a_group(robust201: RunCommand) -> None:
+    assert sorted(name for names in PANELS.values() for name in names) == sorted([*VERBS, "submit"])
+    assert [line.strip("╭─╮ ") for line in robust201("--help").out.splitlines() if line.startswith("╭")] == [
+        "Options",
+        *PANELS,
+    ]
+
+
+@pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])
+def test_examples_of_the_help_are_command_lines(line: str) -> None:
+    program, *words = line.split()
+    assert program == "robust201"
+    command: Any = typer.main.get_command(app)
+    while hasattr(command, "commands"):
+        name, *words = words
+        command = command.commands[name]
+    command.make_context(name, words)  # raises what a wrong option or a missing argument would
+
+
+def test_commands_that_are_advised_can_be_pasted(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
+) -> None:
+    results = tmp_path / "my results"
+    sweep = write_sweep(results=str(results)).rename(tmp_path / "my sweep.yaml")
+    advised = {
+        ("plan", "--save", sweep): ["run", str(sweep), "--share", "I/N"],
+        ("run", sweep): ["export", str(results), "DATASET"],
+    }
+    for arguments, words in advised.items():
+        ended = robust201(*arguments)
+        assert ended.code == 0
+        line = re.findall(r"robust201 .*", ended.err)[-1]
+        assert shlex.split(line) == ["robust201", *words]
+
+
+def test_version(robust201: RunCommand) -> None:
+    assert robust201("--version") == Ended(0, f"robust201 {__version__}\n", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (["rnu"], "Did you mean 'run'? See: robust201"),
+        (["plto"], "'plot'? See: robust201"),
+        (["run"], "Missing argument"),
+        (["run", "a.yaml", "b.yaml"], "b.yaml"),
+        (["run", "a.yaml", "--key", "pgd"], "--key"),
+        (["run", "a.yaml", "--workers", "two"], "--workers"),
+        (["export", "a", "b", "--round", "0"], "--round"),
+    ],
+)
+def test_a_wrong_command_line_is_one_line(robust201: RunCommand, arguments: list[str], hint: str) -> None:
+    ended = robust201(*arguments)
+    assert (ended.code, ended.out) == (2, "")
+    (line,) = ended.err.splitlines()
+    assert line.startswith("error: Reading the command line failed for robust201")
+    assert hint in line
+    assert "--help" in line
+
+
+def test_json_for_scripts_parses_and_stands_alone_on_stdout(
+    robust201: RunCommand, write_sweep: WriteSweep, finished: Path
+) -> None:
+    sweep = write_sweep()
+    plan = json.loads(robust201("plan", "--json", sweep).out)
+    assert (plan["units"], plan["evaluations"]) == (6, 10)
+    assert json.loads(robust201("plan", "--dry-run", "--json", sweep).out) == plan
+    table = robust201("plan", "--dry-run", sweep).out
+    assert (table.count(" MB"), "GB" in table) == (2, False)
+    status = json.loads(robust201("status", "--json", finished).out)
+    assert (status["done"], status["total"], status["complete"], status["running"]) == (10, 10, True, False)
+    assert (status["seconds_left"], status["failures_by_kind"], status["preemptions"]) == (0, {}, 0)
+    assert json.loads(robust201("status", "--json", sweep).out)["keys"] == status["keys"]
+    shown = robust201("status", sweep).out
+    assert (shown.count("100 %"), "evaluations/s" in shown) == (4, False)
+    assert (status["cost"]["unit"], status["state_of_last_driver"]) == ("worker-hours", "finished")
+    assert status["cost"]["hours"] == pytest.approx(status["worker_seconds"] / 3600)
+    assert json.loads(robust201("verify", "--json", finished).out)["sound"]
+    doctor = json.loads(robust201("doctor", "--json", sweep).out)
+    assert {"python", "torch", "results", "checkpoints", "digits"} <= {finding["what"] for finding in doctor}
+    meta = json.loads(robust201("meta").out)
+    assert len(meta["ids"]) == nasbench201.N_ARCHITECTURES
+
+
+def test_progress_goes_to_stderr_and_results_to_stdout(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
+) -> None:
+    run = robust201("run", write_sweep())
+    assert (run.code, run.out) == (0, "")
+    assert "Planned 10 evaluations in 6 units: 0 done, 10 missing." in run.err
+    assert "Complete." in run.err
+    status = robust201("status", tmp_path / "results")
+    assert status.err == ""
+    assert "digits brightness" in status.out
+    export = robust201("export", tmp_path / "results", tmp_path / "json")
+    assert (export.code, export.err) == (0, "")
+    assert "10 evaluations" in export.out
+
+
+def test_nothing_but_plain_text_outside_terminals(
+    robust201: RunCommand, write_sweep: WriteSweep, finished: Path, tmp_path: Path
+) -> None:
+    sweep = write_sweep()
+    for arguments in (
+        ("run", sweep),
+        ("plan", sweep),
+        ("status", finished),
+        ("verify", finished),
+        ("export", finished, tmp_path / "json"),
+        ("compact", finished),
+        ("doctor", sweep),
+        ("status", tmp_path),
+    ):
+        ended = robust201(*arguments)
+        assert ESCAPE not in ended.out + ended.err, arguments
+
+
+def on_terminal(*arguments: object, **environment: str) -> str:
+    """What a command shows on a terminal."""
+    ours, its = pty.openpty()
+    plain = {name: value for name, value in os.environ.items() if name not in {"NO_COLOR", "FORCE_COLOR", "TERM"}}
+    command = [sys.executable, "-m", "robust201", *map(str, arguments)]
+    process = subprocess.Popen(
+        command, cwd=REPOSITORY, stdin=its, stdout=its, stderr=its, env=plain | {"TERM": "xterm"} | environment
+    )
+    os.close(its)
+    shown = b""
+    while True:
+        try:
+            piece = os.read(ours, 1 << 16)
+        except OSError:  # what Linux answers once the other end is closed
+            piece = b""
+        if not piece:
+            break
+        shown += piece
+    os.close(ours)
+    assert process.wait() == 0
+    return shown.decode()
+
+
+def test_no_color_is_respected_on_terminals(finished: Path) -> None:
+    plain = on_terminal("status", finished, NO_COLOR="1")
+    assert "digits fgsm" in plain
+    assert ESCAPE not in plain
+    assert ESCAPE in on_terminal("status", finished)
+
+
+def test_exit_codes_of_an_incomplete_sweep(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
+    results, dataset = tmp_path / "results", tmp_path / "json"
+    assert robust201("run", write_sweep(), "--keys", "clean,brightness", "--architectures", "21").code == 0
+    refused = robust201("export", results, dataset)
+    assert "got 3; missing digits clean 1, digits fgsm 4, digits brightness 2" in refused.refusal(3)
+    assert not dataset.exists()
+    partial = robust201("export", results, dataset, "--partial")
+    assert partial.code == 3
+    assert "missing: 4 evaluations of digits fgsm" in partial.err
+    assert json.loads((dataset / "missing.json").read_text())["digits"]["fgsm"]["21"] == [1.0, 8.0]
+    assert robust201("run", write_sweep()).code == 0
+    assert robust201("export", results, dataset).code == 0
+    assert not (dataset / "missing.json").exists()
+
+
+def test_failed_units_end_with_3_and_are_told_once(
+    robust201: RunCommand, write_sweep: WriteSweep, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from robust201.runtime import worker
+
+    def fail(*arguments: object, **options: object) -> None:
+        raise RuntimeError("no such luck")
+
+    monkeypatch.setattr(worker, "evaluate", fail)
+    ended = robust201("run", write_sweep())
+    assert ended.code == 3
+    assert "failed: 6 parts: RuntimeError: no such luck" in ended.err
+    assert ended.err.count("no such luck") == 2
+    assert "no such luck" in robust201("status", tmp_path / "results").out
+
+
+def test_merging_narrowed_runs_gives_the_whole_sweep(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
+) -> None:
+    for name, architecture in (("a", 0), ("b", 21)):
+        options = ("--architectures", architecture, "--results", tmp_path / name)
+        assert robust201("run", write_sweep(), *options).code == 0
+    assert robust201("merge", tmp_path / "a", tmp_path / "b", "--into", tmp_path / "both").code == 0
+    assert robust201("run", write_sweep()).code == 0
+    for name in ("both", "results"):
+        assert robust201("export", tmp_path / name, tmp_path / f"{name}-json").code == 0
+    assert read_tree(tmp_path / "both-json") == read_tree(tmp_path / "results-json")
+    again = robust201("merge", tmp_path / "both", "--into", tmp_path / "both")
+    assert (again.code, again.out) == (0, "Joined 0 shards, 0 were there already.\n")
+
+
+def test_a_plan_writes_nothing(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
+    sweep = write_sweep()
+    before = read_tree(tmp_path)
+    assert robust201("plan", sweep).code == 0
+    assert read_tree(tmp_path) == before
+
+
+def test_a_reader_that_goes_away_ends_a_command_quietly() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "robust201", "meta"], cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    with process.stderr as errors:
+        assert errors.read() == b""
+    assert process.wait() == 1
+
+
+def test_an_output_that_is_full_is_one_line(robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(sys, "stdout", Full())
+    ended = robust201("--version")
+    assert "No space left on device" in ended.refusal(4)
+
+
+def test_paths_are_shown_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    line = "a:b:c [bold]x[/bold] :warning: " + "long " * 60
+    console.say(line)
+    assert capsys.readouterr().err == line + "\n"
+
+
+def test_what_a_run_did_is_one_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    tally = RunTally(computed=35.0, seconds=7.0, deaths=2, preemptions=1)
+    assert console.show_tally(tally, tmp_path) == 0
+    assert capsys.readouterr().err.splitlines()[0] == (
+        "Computed 35 evaluations in 0:00:07 of worker time; 0 parts failed, 2 workers died, 1 was preempted."
+    )
+
+
+class Driver:
+    """A run in a process of its own, which takes long enough to be interrupted."""
+
+    def __init__(self, sweep: Path, *options: str) -> None:
+        command = [sys.executable, "-m", "robust201", "run", str(sweep), *options]
+        # A session of its own, so that a signal to the group reaches the run and its workers alone.
+        self.process = subprocess.Popen(
+            command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+
+    def wait_for(self, condition: Callable[[], object], seconds: float = 120) -> None:
+        end = time.monotonic() + seconds
+        while not condition():
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+    def wait_for_work(self) -> None:
+        import psutil
+
+        times = psutil.Process(self.process.pid).cpu_times
+        begun = times().user
+        self.wait_for(lambda: times().user > begun + 1)
+
+    def end(self) -> Ended:
+        out, err = self.process.communicate(timeout=120)
+        return Ended(self.process.returncode, out, err)
+
+
+def shards(results: Path) -> list[Path]:
+    return list((results / "shards").rglob("*.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("executor", "number"), [("inline", signal.SIGINT), pytest.param("ray", signal.SIGTERM, marks=pytest.mark.ray)]
+)
+def test_ctrl_c_and_sigterm_drain(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, executor: str, number: signal.Signals
+) -> None:
+    results = tmp_path / "results"
+    keys = {"clean": {}, "pgd": {"epsilons_255": [1, 2, 3, 4], "steps": 200}}
+    # One strength a part, so that draining does not wait long.
+    sweep = write_sweep(keys=keys, batch_size=10, execution={"part_minutes": 1e-9})
+    driver = Driver(sweep, "--executor", executor, "--workers", "1")
+    driver.wait_for(lambda: shards(results))
+    os.killpg(driver.process.pid, number)  # as a terminal and a batch system do: Ray must not be among those reached
+    ended = driver.end()
+    assert ended.code == 3, ended.err
+    assert "Traceback" not in ended.err
+    assert "Stopped as asked." in ended.err
+    status = json.loads(robust201("status", "--json", results).out)
+    assert 0 < status["done"] < status["total"]
+    assert not status["running"]
+    assert not [name for name in read_tree(results) if name.endswith((".tmp", "lease.json"))]
+    assert not living_members(driver.process.pid)
+    again = robust201("run", sweep, "--keys", "clean")
+    assert "Planned 2 evaluations in 2 units" in again.err
+    assert again.code == 0
+
+
+def living_members(session: int) -> list[str]:
+    """Processes of a session that has lost its leader, once they have had time to end."""
+    import psutil
+
+    end = time.monotonic() + 20
+    while True:
+        members = []
+        for process in psutil.process_iter():
+            try:
+                if os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE:
+                    members.append(process.name())
+            except (psutil.Error, OSError):
+                continue
+        if not members or time.monotonic() > end:
+            return members
+        time.sleep(0.1)
+
+
+def test_a_second_signal_stops_at_once_and_nothing_is_lost(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
+) -> None:
+    results = tmp_path / "results"
+    keys = {"clean": {}, "aa_square": {"epsilons_255": [0.1], "queries": 100_000}}
+    driver = Driver(write_sweep(keys=keys, architectures=[21]))
+    driver.wait_for(lambda: shards(results))
+    driver.wait_for_work()  # between two parts the first signal would end the run
+    driver.process.send_signal(signal.SIGTERM)
+    time.sleep(0.2)
+    driver.process.send_signal(signal.SIGINT)
+    ended = driver.end()
+    assert ended.code == 3
+    assert ended.err.splitlines()[-1].startswith("Interrupted. Finished work is kept")
+    assert "Traceback" not in ended.err
+    assert not (results / "lease.json").exists()
+    assert json.loads((results / "progress.json").read_text())["state"] == "stopped"
+    assert json.loads(robust201("status", "--json", results).out)["done"] == 1
+
+
+def test_a_sweep_yaml_may_share_fields_by_merging(
+    robust201: RunCommand, sweep_fields: MakeFields, tmp_path: Path
+) -> None:
+    fields = sweep_fields(keys={"clean": {}})
+    text = yaml.safe_dump(fields).replace("checkpoints:", "checkpoints: &weights") + "name: merged\n"
+    (tmp_path / "twice.yaml").write_text(text)
+    assert "field 'name' is given twice" in robust201("plan", tmp_path / "twice.yaml").refusal(2)
+    keys = "keys: {pgd: &short {steps: 2}, aa_apgd-ce: {<<: *short, restarts: 2}}\n"
+    del fields["keys"]
+    (tmp_path / "merge.yaml").write_text(yaml.safe_dump(fields) + keys)
+    assert json.loads(robust201("plan", "--json", tmp_path / "merge.yaml").out)["units"] == 4

@@ -1,0 +1,39 @@
+"""What the command line says of numbers: one thing is one, rates are told where they are known."""
+
+import io
+
+import pytest
+from rich.console import Console
+
+from robust201.cli import console
+from robust201.runtime.executors.base import WorkerLost
+from robust201.runtime.progress import RATE_SECONDS, Progress
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [(0, "0 shards"), (1, "1 shard"), (1.0, "1 shard"), (0.5, "0.5 shards"), (1.01, "1 shard"), (1728, "1,728 shards")],
+)
+def test_one_thing_is_one(count: float, text: str) -> None:
+    assert console.show_count(count, "shard") == text
+
+
+@pytest.mark.parametrize(
+    ("age", "computed", "line"),
+    [
+        (0.0, 0.0, "4/20 evaluations; rate and time left not yet known"),
+        (0.0, 6.0, "10/20 evaluations; rate and time left not yet known"),
+        (2 * RATE_SECONDS, 6.0, "10/20 evaluations; 0.20 evaluations/s, 0:00:50 left by estimated work"),
+    ],
+)
+def test_a_progress_line_counts_evaluations_alone(
+    monkeypatch: pytest.MonkeyPatch, age: float, computed: float, line: str
+) -> None:
+    told = io.StringIO()
+    monkeypatch.setattr(console, "err", Console(file=told, width=200))
+    monkeypatch.setattr(console, "_LOG_SECONDS", 0.0)
+    monkeypatch.setattr("robust201.runtime.progress.time.monotonic", lambda: 1000.0 + age)
+    progress = Progress(10, 20, evaluations_before=4, started=1000.0)
+    progress.evaluations_of_this_run, progress.done_macs, progress.remaining_macs = computed, 6 * computed, 60.0
+    console.RunDisplay().update(progress, WorkerLost(reason="gone", preempted=True))
+    assert told.getvalue().splitlines()[-1] == line

@@ -1,0 +1,334 @@
+"""Results folders that are damaged, taken, full or of another version, through the command line."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from robust201.core.files import write_text
+from robust201.core.host import HostId
+from robust201.runtime.lease import Holder, Lease
+from tests.conftest import REPOSITORY, RunCommand, WriteSweep, read_tree
+
+
+def shards(results: Path) -> list[Path]:
+    return sorted((results / "shards").rglob("*.parquet"))
+
+
+# The results folder
+
+
+@pytest.mark.parametrize("file", ["format.json", "plan.json"])
+def test_results_of_an_unknown_format_version(
+    robust201: RunCommand, write_sweep: WriteSweep, finished: Path, tmp_path: Path, file: str
+) -> None:
+    content = json.loads((finished / file).read_text())
+    content["version" if file == "format.json" else "format"] = 99
+    (finished / file).write_text(json.dumps(content))
+    before = read_tree(tmp_path)
+    verbs: list[tuple[object, ...]] = [
+        ("status", finished),
+        ("export", finished, tmp_path / "json"),
+        ("merge", finished, "--into", tmp_path / "both"),
+    ]
+    if file == "format.json":
+        verbs += [("run", write_sweep()), ("verify", finished), ("compact", finished)]
+    for arguments in verbs:
+        line = robust201(*arguments).refusal(2)
+        assert "99" in line
+        assert "Use the version of robust201 that" in line
+    assert read_tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 1}', '{"format": 1, "config": {}, "facts": {}}'])
+def test_a_damaged_plan_is_refused_and_written_anew(
+    robust201: RunCommand, write_sweep: WriteSweep, finished: Path, content: str
+) -> None:
+    (finished / "plan.json").write_text(content)
+    assert str(finished) in robust201("status", finished).refusal(2)
+    assert "10 done, 0 missing" in robust201("run", write_sweep()).err
+    assert robust201("status", finished).code == 0
+
+
+@pytest.mark.parametrize("kind", ["file", "below a file", "export", "checkpoints", "shards"])
+def test_a_results_path_that_is_something_else(
+    robust201: RunCommand, write_sweep: WriteSweep, tiny_weights: Path, tmp_path: Path, kind: str
+) -> None:
+    taken = tmp_path / "taken"
+    if kind in {"file", "below a file"}:
+        taken.write_text("mine")
+    else:
+        taken.mkdir()
+        name = {"export": "meta.json", "checkpoints": "manifest.jsonl", "shards": "shards"}[kind]
+        (taken / name).write_text("mine")
+    sweep = write_sweep(results=str(taken / "x" if kind == "below a file" else taken))
+    before = read_tree(tmp_path)
+    robust201("run", sweep).refusal(2)
+    assert read_tree(tmp_path) == before
+
+
+@pytest.mark.parametrize("kind", ["file", "foreign", "other files", "results", "inside results"])
+def test_an_export_spares_what_is_there(robust201: RunCommand, finished: Path, tmp_path: Path, kind: str) -> None:
+    out = {"results": finished, "inside results": finished / "shards"}.get(kind, tmp_path / "out")
+    if kind == "file":
+        out.write_text("mine")
+    if kind == "foreign":
+        out.mkdir()
+        (out / "meta.json").write_text("mine")
+    if kind == "other files":
+        (out / "notes").mkdir(parents=True)
+    before = read_tree(tmp_path)
+    robust201("export", finished, out).refusal(2)
+    assert read_tree(tmp_path) == before
+
+
+def test_a_report_needs_an_exported_dataset(robust201: RunCommand, finished: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.svg"
+    for command in (("report", finished), ("plot", "attacks", finished)):
+        refusal = robust201(*command, "--out", out).refusal(2)
+        assert "expected a folder with meta.json, got the shards of a sweep" in refusal
+        # What to type instead, as it is typed.
+        assert f"Run `robust201 export {finished} DATASET` (unfinished: --partial)" in refusal
+    assert robust201("export", finished, tmp_path / "json").code == 0
+    (tmp_path / "folder").mkdir()
+    ended = robust201("report", tmp_path / "json", "--out", tmp_path / "folder")
+    assert str(tmp_path / "folder") in ended.refusal(2)
+    assert not out.exists()
+    assert not list(tmp_path.glob(".*.tmp"))
+
+
+# One driver at a time
+
+
+@pytest.fixture
+def lease_on(finished: Path) -> Iterator[Path]:
+    """The lease that another driver holds on the finished results: this very process, which is alive."""
+    with Lease.acquire(finished, interval_seconds=3600):
+        yield finished / "lease.json"
+
+
+@pytest.mark.usefixtures("lease_on")
+def test_a_second_driver_is_refused(
+    robust201: RunCommand, write_sweep: WriteSweep, finished: Path, tmp_path: Path
+) -> None:
+    sweep = write_sweep(keys={"clean": {}, "pgd": {"steps": 1}})
+    other = tmp_path / "other"
+    assert robust201("run", sweep, "--results", other, "--keys", "clean").code == 0
+    before = read_tree(finished)
+    for arguments in (("run", sweep), ("merge", other, "--into", finished)):
+        line = robust201(*arguments).refusal(4)
+        assert f"process {os.getpid()} on " in line
+        assert "which is alive. Wait until it ends" in line
+    assert read_tree(finished) == before
+    # Whoever only reads is not kept out.
+    assert robust201("status", finished).code == 0
+    assert robust201("export", finished, tmp_path / "json").code == 0
+
+
+def test_the_lease_of_a_driver_that_was_killed_is_taken_over(
+    robust201: RunCommand, write_sweep: WriteSweep, finished: Path
+) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from robust201.runtime.lease import Lease\n"
+        "Lease.acquire(Path(sys.argv[1])); print('held', flush=True); time.sleep(600)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program, finished], cwd=REPOSITORY, stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process.stdout as said:
+        assert said.readline() == b"held\n"
+        assert "which is alive" in robust201("run", write_sweep()).refusal(4)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert (finished / "lease.json").exists()
+    ended = robust201("run", write_sweep())
+    assert ended.code == 0
+    assert "watching" not in ended.err
+    assert not (finished / "lease.json").exists()
+
+
+def lease_of_another_host(results: Path) -> Holder:
+    here = HostId.of_this_process()
+    there = replace(here, host="elsewhere", machine="another", boot_id="another")
+    holder = Holder.new(there, interval_seconds=0.05)
+    write_text(results / "lease.json", holder.to_bytes().decode())
+    return holder
+
+
+def test_a_lease_from_another_host_is_taken_over_once_its_heartbeat_stands_still(
+    robust201: RunCommand, write_sweep: WriteSweep, finished: Path
+) -> None:
+    lease_of_another_host(finished)
+    ended = robust201("run", write_sweep())
+    assert ended.code == 0
+    assert "on elsewhere since" in ended.err
+    assert "watching its heartbeat" in ended.err
+    assert not (finished / "lease.json").exists()
+
+
+def test_a_living_driver_on_another_host_is_refused(
+    robust201: RunCommand, write_sweep: WriteSweep, finished: Path
+) -> None:
+    holder = lease_of_another_host(finished)
+    ended = threading.Event()
+
+    def beat() -> None:
+        beating = holder
+        while not ended.wait(0.02):
+            beating = beating.beaten()
+            write_text(finished / "lease.json", beating.to_bytes().decode())
+
+    thread = threading.Thread(target=beat)
+    thread.start()
+    try:
+        assert "on elsewhere since" in robust201("run", write_sweep()).refusal(4)
+    finally:
+        ended.set()
+        thread.join()
+
+
+# A full device
+
+
+def test_a_full_device_stops_the_run_and_loses_nothing(
+    robust201: RunCommand, write_sweep: WriteSweep, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fsync, results, shards_written = os.fsync, tmp_path / "fresh", []
+
+    def fsync_until_full(descriptor: int) -> None:
+        if ".parquet" in str(Path(f"/proc/self/fd/{descriptor}").readlink()):
+            shards_written.append(descriptor)
+            if len(shards_written) > 3:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fsync_until_full)
+        ended = robust201("run", write_sweep(), "--results", results)
+    line = ended.refusal(4)
+    assert "expected free space on the device, got none" in line
+    assert "Free some space and run the same command again" in line
+    assert len(shards(results)) == 3
+    assert not [name for name in read_tree(results) if name.endswith((".tmp", "lease.json"))]
+    assert not json.loads(robust201("status", "--json", results).out)["running"]
+    assert robust201("run", write_sweep(), "--results", results).code == 0
+    for folder in (results, finished):
+        assert robust201("export", folder, tmp_path / f"{folder.name}-json").code == 0
+    assert read_tree(tmp_path / "fresh-json") == read_tree(tmp_path / "results-json")
+
+
+@pytest.fixture
+def small_device(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """Mount a file system of so many KiB, or say why that cannot be done here."""
+    folder = tmp_path / "device"
+    folder.mkdir()
+
+    def mount(kibibytes: int) -> Path:
+        command = ["mount", "-t", "tmpfs", "-o", f"size={kibibytes}k", "tmpfs", str(folder)]
+        try:
+            subprocess.run(command, check=True, capture_output=True, text=True)
+        except (OSError, subprocess.CalledProcessError) as error:
+            pytest.skip(f"no file system can be mounted here: {getattr(error, 'stderr', None) or error}")
+        return folder
+
+    yield mount
+    if folder.is_mount():
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_device_that_is_really_full(
+    robust201: RunCommand, write_sweep: WriteSweep, finished: Path, small_device: Callable[[int], Path]
+) -> None:
+    needed = sum(-(-len(content) // 4096) * 4 for content in read_tree(finished).values())
+    results = small_device(needed - 2 * (max(shard.stat().st_size for shard in shards(finished)) >> 10)) / "results"
+    sweep = write_sweep()
+    ended = robust201("run", sweep, "--results", results)
+    assert "No space left on device" in ended.refusal(4)
+    kept = {shard.name for shard in shards(results)}
+    assert kept
+    assert not list(results.rglob("*.tmp"))
+    remount = ["mount", "-o", "remount,size=10m", str(results.parent)]
+    subprocess.run(remount, check=True)
+    assert robust201("run", sweep, "--results", results).code == 0
+    assert kept < {shard.name for shard in shards(results)}
+    assert robust201("verify", results).code == 0
+
+
+def test_an_export_onto_a_full_device_leaves_no_half_file(
+    robust201: RunCommand, finished: Path, small_device: Callable[[int], Path]
+) -> None:
+    device = small_device(400)
+    ended = robust201("export", finished, device / "json")
+    assert "No space left on device" in ended.refusal(4)
+    assert not list(device.rglob("*.tmp"))
+    assert not (device / "json" / "SHA256SUMS").exists()
+    subprocess.run(["mount", "-o", "remount,size=20m", str(device)], check=True)
+    assert robust201("export", finished, device / "json").code == 0
+
+
+# Shards
+
+
+@pytest.mark.parametrize("damage", ["truncated", "data", "footer"])
+def test_a_damaged_shard(
+    robust201: RunCommand, write_sweep: WriteSweep, finished: Path, tmp_path: Path, damage: str
+) -> None:
+    assert robust201("export", finished, tmp_path / "before").code == 0
+    victim = shards(finished)[2]
+    content = bytearray(victim.read_bytes())
+    position = {"truncated": len(content) // 2, "data": len(content) // 3, "footer": len(content) - 40}[damage]
+    content[position] ^= 1
+    victim.write_bytes(content[:position] if damage == "truncated" else content)
+    damaged = read_tree(tmp_path)
+
+    line = robust201("export", finished, tmp_path / "after").refusal(4)
+    assert victim.name in line
+    assert "Run the sweep again: it sets the shard aside" in line
+    verified = robust201("verify", finished)
+    assert (verified.code, verified.out) == (4, "1 problem found\n")
+    assert victim.name in verified.err
+    (finding,) = json.loads(robust201("verify", "--json", finished).out)["findings"]
+    assert finding["kind"] == "damaged"
+    assert read_tree(tmp_path) == damaged
+
+    ended = robust201("run", write_sweep())
+    assert ended.code == 0
+    assert f"Damaged shard set aside, its evaluations are computed again: digits/{victim.name}" in ended.err
+    assert (finished / "damaged" / "digits" / victim.name).exists()
+    assert robust201("verify", finished).code == 0
+    assert robust201("export", finished, tmp_path / "after").code == 0
+    assert read_tree(tmp_path / "after") == read_tree(tmp_path / "before")
+
+
+def test_a_device_that_is_not_there_starts_nothing(
+    robust201: RunCommand, write_sweep: WriteSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    ended = robust201("run", write_sweep(execution={"device": "cuda"}))
+    assert "expected a GPU that PyTorch can use, got none" in ended.refusal(2)
+
+
+def test_a_folder_that_may_not_be_written_to(
+    robust201: RunCommand, write_sweep: WriteSweep, finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_file = Path.replace
+
+    def refuse(path: Path, target: Path) -> Path:
+        if target.suffix == ".parquet":
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return replace_file(path, target)
+
+    before = set(shards(finished))
+    monkeypatch.setattr(Path, "replace", refuse)
+    ended = robust201("run", write_sweep(keys={"clean": {}, "pgd": {"epsilons_255": [1], "steps": 1}}))
+    assert "Permission denied. Check the path and its permissions" in ended.refusal(4)
+    assert set(shards(finished)) == before
+    assert not list(finished.rglob("*.tmp"))

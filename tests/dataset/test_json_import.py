@@ -1,0 +1,351 @@
+"""A JSON dataset becomes shards and is exported again, byte for byte."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from robust201.core.errors import ConfigError, InputError, LeaseHeldError, ResultsError
+from robust201.core.records import is_imported
+from robust201.dataset import export_dataset
+from robust201.dataset.compare import compare_results
+from robust201.dataset.json_import import count_decimals, import_json, split_by_strength
+from robust201.dataset.verify import verify_results
+from robust201.planning.imported_plan import load_any_plan
+from robust201.reader import json_index
+from robust201.reader.result_files import ResultFiles
+from robust201.runtime.lease import Lease
+from robust201.shards import ShardStore, imported
+from tests.conftest import read_tree
+from tests.support.fabricated import FabricatedStore, export, make_plan
+from tests.support.shard_support import make_unit as make_sound_unit
+from tests.support.shard_support import make_values
+
+ARCHITECTURES = (0, 2, 10, 309)
+SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)  # what the published dataset, which has no sweep.json, is known to hold
+
+
+class SoundStore:
+    """Store, inventory and rows of results that hold together."""
+
+    digest = "sound"
+
+    def __init__(self, units=()):
+        self.units = units
+
+    def is_complete(self, *_arguments):
+        return True
+
+    def source(self, unit, *_arguments):
+        return unit
+
+    def provenances(self, _inventory):
+        return []
+
+    def select(self, units, *_arguments, **_options):
+        return SoundStore(tuple(units))
+
+    def iter_values(self, _measurement=None):
+        for unit in self.units:
+            sound = make_sound_unit(unit.architecture, unit.dataset, unit.key, unit.strengths, unit.n_images)
+            yield unit, {s: make_values(sound, s, 0, unit.n_images, measurements=ALL) for s in unit.strengths}
+
+
+ALL = ("accuracy", "confidence", "cm", "predictions")
+
+
+def write(out: Path, plan=None, **options) -> Path:
+    export(
+        out,
+        plan or make_plan(ARCHITECTURES, datasets=("cifar10", "cifar100"), severities=SEVERITIES),
+        SoundStore(),
+        **options,
+    )
+    return out
+
+
+def export_again(results: Path, out: Path, **options) -> Path:
+    store = ShardStore.open(results)
+    export_dataset(load_any_plan(results), store, store.inventory(verify="all"), out, **options)
+    return out
+
+
+def published(folder: Path) -> dict[str, bytes]:
+    return {name: data for name, data in read_tree(folder).items() if "/" in name or name == "meta.json"}
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize(("key_style", "round_to"), [("paper", None), ("published", 3)])
+def test_a_round_trip_gives_the_same_bytes(tmp_path, monkeypatch, key_style, round_to, indexed):
+    if indexed:
+        monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 1)
+    source = write(tmp_path / "source", key_style=key_style, round_to=round_to)
+    before = published(source)
+    for own in ("sweep.json", "SHA256SUMS"):  # the published dataset has neither
+        (source / own).unlink()
+    report = import_json(source, tmp_path / "results")
+    assert (report.n_groups, report.n_evaluations, report.lacking) == (8, 2 * 4 * 12, ())
+    assert published(export_again(tmp_path / "results", tmp_path / "out", key_style=key_style)) == before
+    verdict = verify_results(tmp_path / "results", export=tmp_path / "out")
+    assert (verdict.findings, verdict.export, verdict.gaps) == ((), (), ())
+    assert compare_results(source, tmp_path / "results").max_difference == 0
+    plan = load_any_plan(tmp_path / "results")
+    assert all(is_imported(unit.protocol) for unit in plan.units)
+    decimals = plan.meta_payload()["protocols"][0]["decimals"]
+    assert decimals["confidence"] == round_to
+
+
+@pytest.mark.parametrize(("bound", "groups"), [(1000, [200]), (7, [7] * 28 + [4])])
+def test_each_row_of_an_import_is_measured_once(monkeypatch, bound, groups):
+    class MeasuredTable:
+        measured = 0
+
+        @property
+        def nbytes(self):
+            MeasuredTable.measured += 1
+            return 1
+
+    monkeypatch.setattr(imported, "table_of", lambda _results: MeasuredTable())
+    monkeypatch.setattr(imported, "concat", len)
+    monkeypatch.setattr(imported, "ROW_GROUP_BYTES", bound)
+    assert list(imported._tables([], iter([[]] * 199))) == groups
+    assert MeasuredTable.measured == 200
+
+
+def test_a_dataset_with_accuracies_only(tmp_path):
+    source = write(tmp_path / "source", round_to=3)
+    before = {name: data for name, data in published(source).items() if name.endswith(("accuracy.json", "meta.json"))}
+    for path in source.glob("*/*"):
+        if not path.name.endswith("accuracy.json"):
+            path.unlink()
+    (source / "sweep.json").unlink()
+    import_json(source, tmp_path / "results")
+    plan = load_any_plan(tmp_path / "results")
+    assert plan.measurements == ("accuracy",)
+    assert plan.units[0].n_images == 10_000  # the whole test split, as nothing says otherwise
+    assert published(export_again(tmp_path / "results", tmp_path / "out")) == before
+    assert verify_results(tmp_path / "results").sound
+    store = ShardStore.open(tmp_path / "results")
+    assert not store.inventory().is_complete(plan.units[0], 0.0, ("cm",))
+
+
+def test_what_is_imported_later_is_added(tmp_path):
+    source = write(tmp_path / "source")
+    before = published(source)
+    shutil.copytree(source, tmp_path / "some")
+    for path in (tmp_path / "some").glob("cifar100/*"):
+        path.unlink()
+    for path in (tmp_path / "some").glob("cifar10/*_c*.json"):
+        path.unlink()
+    import_json(tmp_path / "some", tmp_path / "results")
+    import_json(source, tmp_path / "results")
+    assert published(export_again(tmp_path / "results", tmp_path / "out")) == before
+
+
+def test_a_key_imported_again_with_other_values_takes_the_place_of_the_old_ones(tmp_path):
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean", "fog"], severities=SEVERITIES))
+    import_json(source, tmp_path / "results")
+    cm = json.loads((source / "cifar10/clean_cm.json").read_text())
+    cm["cifar10"]["clean"]["cm"]["2"] = [[14, 0, 0], [0, 13, 0], [0, 0, 13]]
+    (source / "cifar10/clean_cm.json").write_text(json.dumps(cm))
+    change(source / "cifar10/clean_accuracy.json", lambda rows: rows.update({"2": 1.0}))
+    import_json(source, tmp_path / "results")
+    assert published(export_again(tmp_path / "results", tmp_path / "out")) == published(source)
+    verdict = verify_results(tmp_path / "results", export=tmp_path / "out")
+    assert (verdict.findings, verdict.export, verdict.gaps) == ((), (), ())
+    assert len(list((tmp_path / "results/shards").rglob("*.parquet"))) == 2  # none of the first import's is left over
+
+
+def part_of(source: Path, folder: Path, *measures: str) -> Path:
+    shutil.copytree(source, folder)
+    for path in folder.glob("cifar10/*"):
+        if not path.stem.endswith(measures):
+            path.unlink()
+    return folder
+
+
+@pytest.mark.parametrize("order", [("cm", "accuracy"), ("accuracy", "cm")])
+def test_measurements_imported_apart_are_exported_together(tmp_path, order):
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES, severities=SEVERITIES), round_to=3)
+    (source / "sweep.json").unlink()
+    parts = [part_of(source, tmp_path / name, name) for name in (*order, "confidence")]
+    for part in parts:
+        import_json(part, tmp_path / "results")
+    assert load_any_plan(tmp_path / "results").measurements == ("accuracy", "confidence", "cm")
+    assert published(export_again(tmp_path / "results", tmp_path / "out", round_to=3)) == published(source)
+    assert verify_results(tmp_path / "results", export=tmp_path / "out").sound
+    change(parts[0] / f"cifar10/pgd_{order[0]}.json", lambda rows: rows.pop("10"))
+    with pytest.raises(InputError, match=r"of which the results folder has .*confidence"):
+        import_json(parts[0], tmp_path / "results")
+    change(parts[1] / f"cifar10/fog_{order[1]}.json", lambda rows: rows.update({"2": rows["309"]}))
+    with pytest.raises(ResultsError, match="which is that of cm"):
+        import_json(parts[1], tmp_path / "results")
+
+
+def test_the_number_of_images_of_an_export_is_taken_from_its_sweep_json(tmp_path):
+    source = part_of(write(tmp_path / "source", make_plan(ARCHITECTURES)), tmp_path / "part", "accuracy")
+    import_json(source, tmp_path / "results")
+    assert {unit.n_images for unit in load_any_plan(tmp_path / "results").units} == {40}
+    again = export_again(tmp_path / "results", tmp_path / "out")
+    import_json(again, tmp_path / "again")
+    assert {unit.n_images for unit in load_any_plan(tmp_path / "again").units} == {40}
+
+
+@pytest.mark.parametrize("compression", ["gz", "zst"])
+def test_compressed_files_are_read_row_by_row(tmp_path, monkeypatch, compression):
+    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 1)
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES), compression=compression)
+    plain = published(write(tmp_path / "plain", make_plan(ARCHITECTURES)))
+    whole = []
+    read = ResultFiles.read
+    monkeypatch.setattr(ResultFiles, "read", lambda files, *names: (whole.append(names), read(files, *names))[1])
+    import_json(source, tmp_path / "results")
+    assert whole == [("cifar10", "clean", "accuracy")]  # a number an architecture
+    assert published(export_again(tmp_path / "results", tmp_path / "out")) == plain
+    assert not list((tmp_path / "results").glob(".import-*"))
+    victim = source / f"cifar10/pgd_cm.json.{compression}"
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 255
+    victim.write_bytes(content)
+    with pytest.raises(ResultsError, match=f"pgd_cm.json.{compression}: expected"):
+        import_json(source, tmp_path / "again")
+
+
+def test_one_import_at_a_time(tmp_path):
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"]))
+    import_json(source, tmp_path / "results")
+    with Lease.acquire(tmp_path / "results"), pytest.raises(LeaseHeldError):
+        import_json(source, tmp_path / "results")
+
+
+def test_the_card_of_imported_results_claims_nothing_that_is_not_known(tmp_path):
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"]), licence="gpl-3.0")
+    import_json(source, tmp_path / "results")
+    out = export_again(tmp_path / "results", tmp_path / "out")
+    card = (out / "README.md").read_text()
+    assert "license: gpl-3.0\n" in card
+    assert json.loads((out / "croissant.json").read_text())["license"] == "gpl-3.0"
+    assert "they were read from the files of `source`" in card
+    assert "the sweep to run again" not in card
+    assert not (out / "sweep.yaml").exists()
+    (source / "README.md").unlink()  # as the published dataset, which has no card
+    import_json(source, tmp_path / "unnamed")
+    with pytest.raises(ConfigError, match="--licence"):
+        export_again(tmp_path / "unnamed", tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    assert (
+        "license: gpl-3.0\n"
+        in (export_again(tmp_path / "unnamed", tmp_path / "named", licence="gpl-3.0") / "README.md").read_text()
+    )
+
+
+def change(path: Path, edit) -> None:
+    content = json.loads(path.read_text())
+    rows = content["cifar10"][path.name.rpartition("_")[0]][path.stem.rpartition("_")[2]]
+    edit(rows)
+    path.write_text(json.dumps(content))
+
+
+WRONG = {
+    "an accuracy that its cm denies": ("pgd_accuracy.json", lambda rows: rows["2"].__setitem__(1, 0.999)),
+    "an accuracy above 1": ("pgd_accuracy.json", lambda rows: rows["2"].__setitem__(1, 1.5)),
+    "a row that does not sum to 1": (
+        "fog_confidence.json",
+        lambda rows: rows["0"][0]["label"].__setitem__(0, [0.9, 0.9, 0.9]),
+    ),
+    "counts that are none": ("fog_cm.json", lambda rows: rows["0"][0][0].__setitem__(0, 0.5)),
+    "too few strengths": ("fog_cm.json", lambda rows: rows["0"].pop()),
+    "another number of images": ("fog_cm.json", lambda rows: rows["10"][0][0].__setitem__(0, 39)),
+    "an architecture less": ("fog_cm.json", lambda rows: rows.pop("309")),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_files_that_contradict_themselves_are_refused(tmp_path, what):
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES), round_to=3)
+    name, edit = WRONG[what]
+    change(source / "cifar10" / name, edit)
+    with pytest.raises(ResultsError, match=r"failed for .*cifar10.*: expected"):
+        import_json(source, tmp_path / "results")
+
+
+def test_an_accuracy_may_be_off_by_half_a_unit_of_its_last_digit_and_no_more(tmp_path):
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"]), round_to=2)
+
+    def off(by):
+        return lambda rows: rows.update({"0": round(rows["0"] + by, 2)})
+
+    import_json(source, tmp_path / "sound")
+    change(source / "cifar10/clean_accuracy.json", off(0.01))
+    with pytest.raises(ResultsError, match="which is that of cm"):
+        import_json(source, tmp_path / "off")
+
+
+def test_verbs_for_sweeps_say_that_results_were_imported(tmp_path, robust201):
+    imported = tmp_path / "imported"
+    import_json(write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"])), imported)
+    for verb in (("status", imported), ("logs", "0/cifar10/clean", imported), ("merge", imported, "--into", tmp_path)):
+        refusal = robust201(*verb).refusal(2)
+        assert "expected the results of a sweep, got imported ones" in refusal
+        assert refusal.endswith("with a sweep that says `take_imported: true`.")
+
+
+def test_results_of_a_sweep_are_left_alone(tmp_path, write_sweep, robust201):
+    assert robust201("run", write_sweep()).code == 0
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"]))
+    with pytest.raises(InputError, match=r"the results of a sweep.*with: robust201 compare$"):
+        import_json(source, tmp_path / "results")
+    ended = robust201("import-json", source, tmp_path / "imported")
+    assert ended.code == 0, ended.err
+    assert ended.out == f"Imported 4 evaluations of 1 key into {tmp_path / 'imported'}.\n"
+    assert robust201("verify", tmp_path / "imported").code == 0
+    assert robust201("export", tmp_path / "imported", tmp_path / "out", "--processes", 1).code == 0
+    assert published(tmp_path / "out") == published(source)
+
+
+def warnings_of(robust201, source: Path, results: Path) -> list[str]:
+    ended = robust201("import-json", source, results)
+    assert ended.code == 0, ended.err
+    return [line for line in ended.err.splitlines() if line.startswith("warning: ")]
+
+
+def test_an_import_warns_of_files_that_are_not_those_of_the_export(tmp_path, robust201):
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES), formats=("json", "parquet"))
+    assert import_json(source, tmp_path / "whole").remarks == ()
+    accuracies = part_of(source, tmp_path / "accuracies", "accuracy")
+    change(accuracies / "cifar10/pgd_accuracy.json", lambda rows: rows["2"].__setitem__(1, 0.123))
+    (accuracies / "cifar10/fog_accuracy.json").unlink()
+    changed, gone, absent = warnings_of(robust201, accuracies, tmp_path / "results")
+    assert f"1 of 5 files read from {accuracies} are not those of its SHA256SUMS" in changed  # with meta and sweep.json
+    assert "such as cifar10/pgd_accuracy.json: they were changed after the export" in changed
+    assert f"9 JSON files that {accuracies / 'SHA256SUMS'} lists are not there, such as cifar10/" in gone
+    assert absent.endswith("sweep.json lists cifar10 fog, of which there is no JSON file.")
+    (accuracies / "SHA256SUMS").write_text("\n")
+    assert "5 of 5 files" in warnings_of(robust201, accuracies, tmp_path / "empty")[0]
+    (accuracies / "SHA256SUMS").write_bytes(b"\xff")
+    assert "SHA256SUMS is no listing" in warnings_of(robust201, accuracies, tmp_path / "binary")[0]
+    (accuracies / "SHA256SUMS").unlink()
+    assert "has no SHA256SUMS" in warnings_of(robust201, accuracies, tmp_path / "none")[0]
+    (accuracies / "sweep.json").unlink()  # as the published dataset, of which nothing more is known
+    assert warnings_of(robust201, accuracies, tmp_path / "published") == []
+
+
+def test_keys_that_a_partial_export_lacks_are_no_gaps(tmp_path):
+    plan, lacking = make_plan(ARCHITECTURES, ["clean", "fog"]), {(index, "fog", 1.0) for index in ARCHITECTURES}
+    export(tmp_path / "source", plan, FabricatedStore(lacking=lacking), partial=True)
+    assert import_json(part_of(tmp_path / "source", tmp_path / "part", "accuracy"), tmp_path / "results").remarks == (
+        f"2 JSON files that {tmp_path / 'part/SHA256SUMS'} lists are not there, such as cifar10/clean_cm.json",
+    )
+
+
+def test_decimals_and_both_nestings():
+    assert count_decimals({"0": [0.5, 0.125]}, ["0"]) == 3
+    assert count_decimals({"0": [1 / 3]}, ["0"]) is None
+    assert count_decimals({"0": 1.5e-05}, ["0"]) == 6
+    assert split_by_strength({"label": [1, 2], "argmax": [3, 4]}, "pgd", 2) == [
+        {"label": 1, "argmax": 3},
+        {"label": 2, "argmax": 4},
+    ]
+    with pytest.raises(ValueError, match="values"):
+        split_by_strength([1, 2], "pgd", 3)

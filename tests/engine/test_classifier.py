@@ -1,0 +1,57 @@
+"""The classifier: what it does to pixels, and that micro-batches only save memory."""
+
+import pytest
+import torch
+
+from robust201.engine.classifier import Classifier
+from robust201.tasks.perturbations.contract import to_float
+from tests.support.tiny_networks import (
+    N_CLASSES,
+    NORMALISATION,
+    PathlessNetwork,
+    TinyNetwork,
+    tiny_classifier,
+    tiny_images,
+)
+
+IMAGES = tiny_images()
+
+
+def test_classifier_normalises_and_takes_tuples():
+    network = TinyNetwork()
+    classifier = Classifier(network, NORMALISATION, N_CLASSES)
+    pixels = to_float(torch.from_numpy(IMAGES.images))
+    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (NORMALISATION.mean, NORMALISATION.std))
+    assert torch.equal(classifier(pixels), network.eval()((pixels - mean) / std)[1])
+    assert not classifier.training
+    assert not any(parameter.requires_grad for parameter in classifier.parameters())
+
+
+@pytest.mark.parametrize("micro_batch", [1, 4, 21, 100])
+def test_classifier_gradients_do_not_depend_on_the_micro_batch(micro_batch):
+    pixels = to_float(torch.from_numpy(IMAGES.images))
+
+    def gradient(size):
+        x = pixels.clone().requires_grad_()
+        torch.nn.functional.cross_entropy(tiny_classifier(micro_batch=size)(x), torch.zeros(len(x)).long()).backward()
+        return x.grad
+
+    torch.testing.assert_close(gradient(micro_batch), gradient(None))
+
+
+def test_micro_batches_bound_what_the_network_is_shown():
+    sizes = []
+    network = TinyNetwork()
+    network.register_forward_pre_hook(lambda _, inputs: sizes.append(len(inputs[0])))
+    tiny_classifier(network, micro_batch=8)(to_float(torch.from_numpy(IMAGES.images)))
+    assert sizes == [8, 8, 5]
+
+
+@pytest.mark.parametrize("in_graph", [True, False])
+def test_gradients_of_a_network_without_a_path_are_zero(in_graph):
+    logits = [0.0, 1.0, -2.0, 3.0, 0.5]
+    pixels = to_float(torch.from_numpy(IMAGES.images)).requires_grad_()
+    answered = tiny_classifier(PathlessNetwork(logits, in_graph=in_graph))(pixels)
+    (gradient,) = torch.autograd.grad(answered.sum(), pixels)
+    assert torch.equal(answered, torch.tensor(logits).expand(len(pixels), -1))
+    assert not gradient.any()

@@ -1,0 +1,289 @@
+"""The numbers behind the figures, against numbers worked out by hand."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from robust201.core.errors import ResultsError
+from robust201.figures import numbers as figure_data
+from robust201.figures.ranking import best_architecture, rank_architectures
+from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.spaces.nasbench201.neighbourhood import edit_distance, kernel_parameters, neighbours
+from tests.support.small_results import results_of, write_results
+
+ARCHITECTURES = st.integers(0, nasbench201.N_ARCHITECTURES - 1).map(lambda index: nasbench201.specs()[index])
+
+
+def cell(*operations: str) -> str:
+    return nasbench201.format_spec(operations)
+
+
+def test_kernel_parameters_count_what_reaches_the_output():
+    assert kernel_parameters(cell(*["nor_conv_3x3"] * 6)) == 54
+    assert kernel_parameters(cell(*["none"] * 6)) == 0
+    # 0→1 is a dead end: neither 1→2 nor 1→3 leads on.
+    spec = cell("nor_conv_3x3", "skip_connect", "none", "nor_conv_1x1", "none", "avg_pool_3x3")
+    assert kernel_parameters(spec) == 1
+    # With 1→2 and 2→3 it is none.
+    assert kernel_parameters(cell("nor_conv_3x3", "none", "skip_connect", "none", "none", "nor_conv_1x1")) == 10
+
+
+def test_as_many_cells_have_18_kernel_parameters_as_the_paper_says():
+    sizes = [kernel_parameters(nasbench201.specs()[index]) for index in nasbench201.evaluated_indices()]
+    assert sizes.count(18) == 408
+    assert (min(sizes), max(sizes)) == (0, 54)
+
+
+@given(ARCHITECTURES)
+def test_neighbours_are_the_24_cells_one_edge_away(spec):
+    found = neighbours(spec)
+    assert len({neighbour.spec for neighbour in found}) == 24
+    for edge, operation, other in found:
+        assert edit_distance(spec, other) == 1
+        assert nasbench201.parse(other)[edge] == operation
+
+
+@given(ARCHITECTURES, ARCHITECTURES, ARCHITECTURES)
+def test_edit_distance_is_a_metric(a, b, c):
+    assert edit_distance(a, a) == 0
+    assert edit_distance(a, b) == edit_distance(b, a) <= 6
+    assert edit_distance(a, c) <= edit_distance(a, b) + edit_distance(b, c)
+
+
+def test_boxes_are_tukeys(tmp_path):
+    clean = {str(index): value for index, value in zip((0, 1, 2, 3, 4), (0.5, 0.52, 0.54, 0.56, 0.9), strict=True)}
+    pgd = {str(index): [0.1 * index, 0.0] for index in range(5)}
+    boxes = figure_data.attack_boxes(results_of(write_results(tmp_path, {"clean": clean, "pgd": pgd})))
+    assert boxes[["key", "strength"]].to_numpy().tolist() == [["pgd", 0.0], ["pgd", 1.0], ["pgd", 8.0]]
+    # Quartiles .52, .54, .56: the whisker reaches up to .56 + 1.5 * .04 = .62, so .9 is beyond it.
+    expected = {"low": 0.5, "q1": 0.52, "median": 0.54, "q3": 0.56, "high": 0.56, "n": 5}
+    assert boxes.iloc[0][list(expected)].to_dict() == pytest.approx(expected)
+    assert boxes.iloc[0]["outliers"] == (0.9,)
+    assert boxes.iloc[1]["outliers"] == ()
+    expected = {"low": 0.0, "q1": 0.1, "median": 0.2, "q3": 0.3, "high": 0.4, "n": 5}
+    assert boxes.iloc[1][list(expected)].to_dict() == pytest.approx(expected)
+
+
+def test_of_many_outliers_the_furthest_are_shown(tmp_path):
+    clean = {str(index): 0.5 for index in range(100)}
+    clean |= {str(100 + place): 0.5 + (place - 20) / 100 for place in range(41)}
+    boxes = figure_data.attack_boxes(results_of(write_results(tmp_path, {"clean": clean, "pgd": {"0": [0.1, 0.0]}})))
+    outliers = boxes.iloc[0]["outliers"]
+    assert len(outliers) == 2 * figure_data.SHOWN_OUTLIERS
+    assert (outliers[0], outliers[-1]) == pytest.approx((0.3, 0.7))
+    assert outliers[figure_data.SHOWN_OUTLIERS - 1] == pytest.approx(0.3 + 0.14)
+
+
+def test_architectures_that_lack_a_number_are_left_out_of_its_box_alone(tmp_path):
+    values = {"clean": {"0": 0.5, "1": 0.7}, "pgd": {"1": [0.3, None], "2": [0.1, 0.0]}}
+    boxes = figure_data.attack_boxes(results_of(write_results(tmp_path, values)))
+    assert boxes["n"].tolist() == [2, 2, 1]
+    assert boxes["median"].tolist() == pytest.approx([0.6, 0.2, 0.0])
+
+
+def test_rank_correlation_is_kendalls_tau_b(tmp_path):
+    # Five of six pairs agree: tau = (5 - 1) / 6.
+    values = {
+        "clean": {"0": 0.1, "1": 0.2, "2": 0.3, "3": 0.4},
+        "pgd": {"0": [0.1, 0.5], "1": [0.3, 0.5], "2": [0.2, 0.5], "3": [0.4, 0.5]},
+        "fog": {"0": [0, 0, 0.4, 0, 0], "1": [0, 0, 0.3, 0, 0], "2": [0, 0, 0.2, 0, 0], "3": [0, 0, 0.1, 0, 0]},
+    }
+    results = results_of(write_results(tmp_path, values))
+    tau = figure_data.square(figure_data.key_correlations(results), "")
+    assert list(tau.columns) == list(tau.index) == ["clean", "pgd, ε = 1/255", "fog, severity 3"]
+    assert tau.to_numpy() == pytest.approx(np.array([[1, 4 / 6, -1], [4 / 6, 1, -4 / 6], [-1, -4 / 6, 1]]))
+    attacks = figure_data.square(figure_data.attack_correlations(results), "")
+    assert list(attacks.columns) == ["clean", "pgd, ε = 1/255", "pgd, ε = 8/255"]
+    # Where all accuracies are equal there is no rank.
+    assert np.isnan(attacks.loc["pgd, ε = 8/255"]).all()
+    corruptions = figure_data.corruption_correlations(results)
+    assert list(corruptions.index.get_level_values("view").unique()) == [f"severity {n}" for n in range(1, 6)]
+    assert figure_data.square(corruptions, "severity 3").to_numpy() == pytest.approx(np.array([[1, -1], [-1, 1]]))
+    assert list(figure_data.square(corruptions, "severity 1").columns) == ["clean", "fog"]
+
+
+def test_ties_lower_tau_b(tmp_path):
+    values = {"clean": {"0": 0.1, "1": 0.1, "2": 0.3}, "pgd": {"0": [0.1, 0], "1": [0.2, 0], "2": [0.3, 0]}}
+    tau = figure_data.square(figure_data.key_correlations(results_of(write_results(tmp_path, values))), "")
+    # Two of three pairs agree, one is tied on one side: 2 / sqrt(2 * 3).
+    assert tau.loc["clean", "pgd, ε = 1/255"] == pytest.approx(2 / np.sqrt(6))
+
+
+def test_scores_count_every_key_once(tmp_path):
+    values = {
+        "clean": {"0": 0.9, "1": 0.8},
+        "fgsm": {"0": [0.6, 0.2], "1": [0.5, 0.5]},
+        "pgd": {"0": [0.2, 0.0], "1": [0.1, None]},
+        "fog": {"0": [0.5, 0.4, 0.3, 0.2, 0.1], "1": [0.5] * 5},
+    }
+    scores = results_of(write_results(tmp_path, values)).scores
+    assert scores.loc[0].to_dict() == pytest.approx({"clean": 0.9, "adversarial": 0.25, "corruption": 0.3})
+    assert np.isnan(scores.loc[1, "adversarial"])
+    assert scores.loc[1, "corruption"] == 0.5
+
+
+def confidence(right, wrong, diagonal):
+    label = [[diagonal, 1 - diagonal], [1 - diagonal, diagonal]]
+    return {"label": label, "argmax": label, "prediction": [right, wrong]}
+
+
+def test_confidence_curves_are_quartiles_over_architectures(tmp_path):
+    write_results(tmp_path, {"clean": {"0": 0.5, "1": 0.5, "2": 0.5}})
+    rows = {"0": confidence(0.9, None, 0.6), "1": confidence(0.8, 0.5, 0.7), "2": confidence(0.7, 0.6, 0.8)}
+    results = results_of(write_results(tmp_path, {"clean": rows}, measure="confidence"))
+    curves = figure_data.confidence_curves(results).set_index("confidence")
+    right, wrong, true = figure_data.CONFIDENCES
+    assert curves.loc[right, ["q1", "median", "q3", "n"]].tolist() == pytest.approx([0.75, 0.8, 0.85, 3])
+    # The first architecture has no wrong prediction.
+    assert curves.loc[wrong, ["q1", "median", "q3", "n"]].tolist() == pytest.approx([0.525, 0.55, 0.575, 2])
+    assert curves.loc[true, "median"] == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_confidences_are_read_in_either_nesting(tmp_path, by_name):
+    write_results(tmp_path, {"pgd": {"0": [0.5, 0.4]}})
+    row = [confidence(0.9, 0.5, 0.6), confidence(0.8, 0.7, 0.2)]
+    nested = {name: [value[name] for value in row] for name in row[0]} if by_name else row
+    results = results_of(write_results(tmp_path, {"pgd": {"0": nested}}, measure="confidence"))
+    curves = figure_data.confidence_curves(results)
+    assert curves["strength"].tolist() == [1.0] * 3 + [8.0] * 3
+    assert curves["median"].tolist() == pytest.approx([0.9, 0.5, 0.6, 0.8, 0.7, 0.2])
+
+
+def test_a_row_that_lacks_a_strength_is_refused(tmp_path):
+    write_results(tmp_path, {"pgd": {"0": [0.5, 0.4]}})
+    results = results_of(write_results(tmp_path, {"pgd": {"0": [[[1, 0], [0, 1]]]}}, measure="cm"))
+    with pytest.raises(ResultsError, match="#0 cifar10 pgd cm: expected 2 values, one a strength, got 1"):
+        figure_data.confusion_sums(results)
+
+
+def test_confusion_matrices_are_added_up(tmp_path):
+    write_results(tmp_path, {"pgd": {"0": [0.5, 0.5]}})
+    rows = {"0": [[[3, 1], [0, 4]], [[0, 4], [4, 0]]], "1": [[[1, 3], [4, 0]], [[4, 0], [4, 0]]]}
+    sums = figure_data.confusion_sums(results_of(write_results(tmp_path, {"pgd": rows}, measure="cm")))
+    assert figure_data.confusion_columns(sums) == [("pgd", 1.0), ("pgd", 8.0)]
+    assert sums.to_numpy().tolist() == [[4, 4], [4, 4], [4, 4], [8, 0]]
+    assert figure_data.confusion_shares(sums, "pgd", 8.0).to_numpy().tolist() == [[0.5, 0.5], [1, 0]]
+    assert figure_data.reference_columns(sums) == [("pgd", 1.0)]
+
+
+def test_points_pair_clean_and_robust_accuracies(tmp_path):
+    values = {"clean": {"0": 0.9, "1462": 0.8, "2": 0.7}, "pgd": {"0": [0.5, 0.1], "1462": [0.4, 0.0]}}
+    points = figure_data.clean_against_attacks(results_of(write_results(tmp_path, values)))
+    size = kernel_parameters(nasbench201.specs()[0])
+    assert points.to_numpy().tolist() == [
+        [0, size, 0.9, "pgd", 1.0, 0.5],
+        [1462, 54, 0.8, "pgd", 1.0, 0.4],
+        [0, size, 0.9, "pgd", 8.0, 0.1],
+        [1462, 54, 0.8, "pgd", 8.0, 0.0],
+    ]
+
+
+def test_top_cells_are_the_best_first_and_twenty_at_most(tmp_path):
+    members = nasbench201.evaluated_indices()[:30]
+    clean = {str(index): 0.5 + place / 100 for place, index in enumerate(members)}
+    top = figure_data.top_cells(results_of(write_results(tmp_path, {"clean": clean})))
+    everyone = top[top["among"] == figure_data.ALL_CELLS]
+    assert everyone["architecture"].drop_duplicates().tolist() == list(reversed(members))[:20]
+    best = everyone[everyone["rank"] == 1]
+    assert tuple(best["operation"]) == nasbench201.parse(nasbench201.specs()[members[-1]])
+    assert set(best["accuracy"]) == {clean[str(members[-1])]}
+    sized = top[top["among"] != figure_data.ALL_CELLS]["architecture"].unique()
+    assert {kernel_parameters(nasbench201.specs()[index]) for index in sized} == {18}
+    codes = figure_data.operation_codes(everyone)
+    assert codes.shape == (6, 20)
+    assert nasbench201.OPERATIONS[codes.iloc[0, 0]] == best["operation"].iloc[0]
+
+
+def test_best_cells_and_their_distances(tmp_path):
+    values = {
+        "clean": {"0": 0.9, "1462": 0.8, "3456": 0.9},
+        "pgd": {"0": [0.1, 0.1], "1462": [0.2, 0.2], "3456": [0.3, 0]},
+    }
+    best = figure_data.best_cells(results_of(write_results(tmp_path, values)))
+    # Of 0 and 3456, equally accurate, the one with the higher mean of both epsilons; by that mean, 1462.
+    assert best["architecture"].to_dict() == {"clean": 3456, "mean adversarial": 1462, "mean pgd": 1462}
+    assert best["accuracy"].tolist() == pytest.approx([0.9, 0.2, 0.2])
+    assert best["tied"].tolist() == [2, 1, 1]
+    distance = edit_distance(nasbench201.specs()[3456], nasbench201.specs()[1462])
+    assert best.loc["clean", ["clean", "mean adversarial"]].tolist() == [0, distance]
+
+
+def test_ties_go_by_the_other_scores_and_then_by_index(tmp_path):
+    values = {
+        "clean": {"0": 0.5, "2": 0.9, "4": 0.9, "9": 0.9, "21": 0.9, "41": 0.7},
+        "pgd": {"0": [0.9, 0.9], "2": [0.1, 0.1], "4": [0.2, 0.1], "9": [0.1, 0.2], "41": [0.1, 0.1]},
+        "fog": {"4": [0.3] * 5, "9": [0.3] * 5, "2": [0.9] * 5, "0": [0.1] * 5},
+    }
+    results = results_of(write_results(tmp_path, values))
+    by_clean = rank_architectures(results, results.scores["clean"])
+    # 4 and 9 are equal by all scores; 21 was not attacked.
+    assert [(row.architecture, row.rank, row.tied) for row in by_clean] == [
+        (4, 1, 4),
+        (9, 1, 4),
+        (2, 1, 4),
+        (21, 1, 4),
+        (41, 5, 1),
+        (0, 6, 1),
+    ]
+    by_attack = rank_architectures(results, results.scores["adversarial"])
+    assert [row.architecture for row in by_attack] == [0, 4, 9, 2, 41]
+    assert best_architecture(results) == 0
+    top = figure_data.top_cells(results)
+    shown = top[(top["score"] == "clean") & (top["among"] == figure_data.ALL_CELLS)].drop_duplicates("architecture")
+    assert shown[["architecture", "rank", "tied"]].to_numpy().tolist() == [list(row[:1] + row[2:]) for row in by_clean]
+
+
+@example([0.1, 0.7, 0.3, 0.6, 0.2])  # a sum that differs at the 16th decimal
+@settings(max_examples=10)
+@given(st.permutations([0.1, 0.2, 0.3, 0.6, 0.7]))
+def test_the_order_of_strengths_does_not_break_a_tie(tmp_path_factory, severities):
+    values = {"fog": {"0": [0.7, 0.3, 0.1, 0.6, 0.2], "2": list(severities)}}
+    results = results_of(write_results(tmp_path_factory.mktemp("results"), values))
+    assert [row.tied for row in rank_architectures(results, results.scores["corruption"])] == [2, 2]
+    assert results.reader.rank("cifar10", "fog").tolist() == [1, 1]
+
+
+def test_cells_that_are_as_accurate_as_the_last_shown_are_counted(tmp_path):
+    members = nasbench201.evaluated_indices()[:30]
+    clean = {str(index): 0.9 if place < 5 else 0.8 for place, index in enumerate(members)}
+    top = figure_data.top_cells(results_of(write_results(tmp_path, {"clean": clean})))
+    everyone = top[top["among"] == figure_data.ALL_CELLS]
+    assert everyone["architecture"].nunique() == 20
+    assert figure_data.n_unseen_ties(everyone) == 10
+    assert figure_data.n_unseen_ties(everyone[everyone["rank"] == 1]) == 0
+
+
+def test_neighbours_of_the_best_cell_gain_and_lose(tmp_path):
+    # 3456 differs from 9930 on one edge and from 1462 on two.
+    values = {"clean": {"1462": 0.9, "3456": 0.6, "9930": 0.8}}
+    changes = figure_data.neighbour_changes(results_of(write_results(tmp_path, values)))
+    one_away = [index for index in (3456, 9930) if edit_distance(*(nasbench201.specs()[i] for i in (1462, index))) == 1]
+    assert set(changes["architecture"]) == {1462}
+    assert sorted(set(changes["neighbour"])) == one_away != []
+    for row in changes.itertuples():
+        assert row.change == pytest.approx({3456: -0.3, 9930: -0.1}[row.neighbour])
+        operations = list(nasbench201.parse(nasbench201.specs()[1462]))
+        operations[row.edge] = row.operation
+        assert nasbench201.isomorphs()[nasbench201.resolve(cell(*operations)).index] == row.neighbour
+    matrix = figure_data.change_matrix(changes)
+    assert matrix.shape == (6, 5)
+    assert matrix.notna().to_numpy().sum() == len(changes)
+
+
+@pytest.mark.parametrize("name", sorted(set(vars(figure_data)) & {
+    "attack_boxes", "corruption_boxes", "key_correlations", "attack_correlations", "corruption_correlations",
+    "confidence_curves", "confusion_sums", "clean_against_attacks", "clean_against_corruptions", "neighbour_changes",
+}))  # fmt: skip
+def test_results_that_are_not_enough_give_no_rows(tmp_path, name):
+    results = results_of(write_results(tmp_path, {"clean": {"0": 0.9}}))
+    assert getattr(figure_data, name)(results).empty
+
+
+def test_columns_are_in_the_order_of_the_table(tmp_path):
+    values = dict(itertools.islice({"fog": {"0": [0.5] * 5}, "pgd": {"0": [0.1, 0.2]}, "clean": {"0": 0.9}}.items(), 3))
+    results = results_of(write_results(tmp_path, values))
+    assert [key for key, _ in results.columns] == ["clean", *["pgd"] * 2, *["fog"] * 5]

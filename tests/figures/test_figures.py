@@ -1,0 +1,285 @@
+"""Every figure of the table, as files and on the page: of the same numbers, of any results, and alike each time."""
+
+import sys
+
+import matplotlib as mpl
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+
+from robust201.core.errors import ResultsError
+from robust201.figures import drawn_files as figure_files
+from robust201.figures.dataset_results import DatasetResults, read_results
+from robust201.figures.palette import CORRUPTION_GROUPS, change_texts
+from robust201.figures.plots import save_plot, save_plots
+from robust201.figures.table import FIGURES
+from robust201.reader.dataset import RobustnessDataset
+from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.tasks import CORRUPTIONS, PERTURBATIONS
+from tests.support.fabricated import FabricatedStore, export, make_plan
+from tests.support.small_results import results_of, write_results
+
+ARCHITECTURES = (0, 1, 2, 3, 4, 9, 21, 309, 1462, 3456, 9930)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> RobustnessDataset:
+    out = tmp_path_factory.mktemp("dataset")
+    export(
+        out, make_plan(ARCHITECTURES, PERTURBATIONS, ("digits",), severities=(1, 3, 5)), FabricatedStore(n_classes=10)
+    )
+    return RobustnessDataset(out)
+
+
+@pytest.fixture(scope="module")
+def results(dataset) -> DatasetResults:
+    return read_results(dataset)[0]
+
+
+@pytest.fixture(scope="module")
+def frames(results):
+    return {name: row.compute(results) for name, row in FIGURES.items()}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_of_the_page_is_valid_plotly(name, frames, results):
+    views = FIGURES[name].draw_page(frames[name], results)
+    assert len({view.label for view in views}) == len(views)
+    assert sum(view.first for view in views) <= 1
+    for view in views:
+        go.Figure(view.figure)  # raises an error for what plotly does not know
+        assert {"height", "meta"} <= view.figure["layout"].keys()
+        assert view.column is None or view.column in results.columns
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_row_of_the_table_says_what_it_shows(name):
+    row = FIGURES[name]
+    assert row.name == name
+    assert row.title
+    assert row.needs
+    assert row.caption.endswith(".")
+    assert row.compute.__doc__
+
+
+def test_boxes_of_files_show_the_frame(frames, results):
+    frame = frames["attacks"]
+    figure = figure_files.draw_boxes(frame, results)
+    panels = {axes.get_title(): axes for axes in figure.axes if axes.get_visible()}
+    assert list(panels) == ["aa_apgd-ce", "aa_square", "fgsm", "pgd"]
+    for key, axes in panels.items():
+        assert [label.get_text() for label in axes.get_xticklabels()] == ["clean", "0.5", "1", "8"]
+        levels = [line.get_ydata()[0] for line in axes.lines if len(set(line.get_ydata())) == 1]
+        assert set(frame[frame["key"] == key]["median"]) <= set(levels)
+        assert 0.1 in levels  # chance, of ten classes
+    assert "1/255" in figure.get_supxlabel()
+
+
+def test_boxes_of_the_page_show_the_frame(frames, results):
+    frame = frames["attacks"]
+    (view,) = FIGURES["attacks"].draw_page(frame, results)
+    medians = [value for trace in view.figure["data"] if trace["type"] == "box" for value in trace["median"]]
+    assert medians == pytest.approx(frame["median"].tolist(), abs=1e-5)
+    assert {shape["y0"] for shape in view.figure["layout"]["shapes"]} == {0.1}
+
+
+def test_corruptions_have_a_panel_each_with_their_groups_colour(frames, results):
+    figure = figure_files.draw_boxes(frames["corruptions"], results)
+    panels = {axes.get_title().replace(" ", "_"): axes for axes in figure.axes if axes.get_visible()}
+    assert sorted(panels) == sorted(CORRUPTIONS)
+    assert {label.get_text() for label in panels["fog"].get_xticklabels()} == {"clean", "1", "3", "5"}
+    assert panels["fog"].patches[-1].get_facecolor() == panels["snow"].patches[-1].get_facecolor()
+    assert panels["fog"].patches[-1].get_facecolor() != panels["glass_blur"].patches[-1].get_facecolor()
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == list(CORRUPTION_GROUPS)
+    assert sorted(key for _, keys in CORRUPTION_GROUPS.values() for key in keys) == sorted(CORRUPTIONS)
+
+
+def test_points_of_files_are_those_of_the_frame(frames, results):
+    frame = frames["clean-vs-robust"]
+    figure = figure_files.draw_clean_against(frame, results)
+    axes = figure.axes[3]
+    assert axes.get_title() == "pgd, ε = 1/255"
+    rows = frame[(frame["key"] == "pgd") & (frame["strength"] == 1)]
+    np.testing.assert_array_equal(axes.collections[0].get_offsets(), rows[["clean", "accuracy"]])
+    np.testing.assert_array_equal(axes.collections[0].get_array(), rows["kernel_parameters"])
+
+
+def test_heat_maps_show_the_frame_and_leave_open_what_is_not_there(frames, results):
+    frame = frames["rank-correlation"].copy()
+    frame.iloc[0, 1] = frame.iloc[1, 0] = np.nan
+    (view,) = FIGURES["rank-correlation"].draw_page(frame, results)
+    trace = view.figure["data"][0]
+    assert trace["z"][0][:3] == [1.0, None, round(frame.iloc[0, 2], 3)]
+    assert trace["text"][0][1] == "–"
+    texts = [text.get_text() for text in figure_files.draw_rank_correlation(frame, results).axes[0].texts]
+    assert texts.count("–") == 2
+    assert texts.count("1.00") >= 20
+
+
+@pytest.fixture(scope="module")
+def tied(tmp_path_factory) -> DatasetResults:
+    """1462 and 3456 share the best clean accuracy; 9930 is a neighbour of 3456."""
+    values = {
+        "clean": {"1462": 0.9, "3456": 0.9, "9930": 0.883, "0": 0.5},
+        "pgd": {"1462": [0.5, 0.2], "3456": [0.5, 0.3], "9930": [0.4, 0.1], "0": [0.1, 0.1]},
+    }
+    return results_of(write_results(tmp_path_factory.mktemp("tied"), values))
+
+
+def texts_of(axes) -> list[str]:
+    return [text.get_text() for text in axes.texts]
+
+
+def test_figures_say_how_many_share_the_best_accuracy(tied):
+    frame = FIGURES["best-cells"].compute(tied)
+    titles = [axes.get_title() for axes in figure_files.draw_best_cells(frame, tied).axes]
+    assert titles[:2] == ["clean, 90.0%\n#3456, one of 2", "mean adversarial, 40.0%\n#3456"]
+    frame = FIGURES["neighbours"].compute(tied)
+    titles = [axes.get_title() for axes in figure_files.draw_neighbours(frame, tied).axes]
+    assert titles[0] == "#3456, best by clean accuracy, one of 2:\nchange of clean accuracy"
+    views = FIGURES["neighbours"].draw_page(frame, tied)
+    assert views[0].label == "best by clean (#3456, one of 2): change of clean"
+    frame = FIGURES["top-cells"].compute(tied)
+    first = figure_files.draw_top_cells(frame, tied).axes[0]
+    assert texts_of(first) == ["rank", "=1", "=1", "3", "4"]
+    trace = FIGURES["top-cells"].draw_page(frame, tied)[0].figure
+    assert [note["text"] for note in trace["layout"]["annotations"]] == ["=1", "=1", "3", "4"]
+    assert trace["data"][0]["text"][0][0].startswith("#3456, 90.00%, rank =1<br>")
+
+
+def test_cells_that_a_figure_has_no_room_for_are_counted(tmp_path):
+    members = nasbench201.evaluated_indices()[:25]
+    held = results_of(write_results(tmp_path, {"clean": {str(index): 0.9 for index in members}}))
+    frame = FIGURES["top-cells"].compute(held)
+    title = figure_files.draw_top_cells(frame, held).axes[0].get_title()
+    assert title == "clean accuracy, all evaluated cells; 5 more are as accurate as the last"
+    layout = FIGURES["top-cells"].draw_page(frame, held)[0].figure["layout"]
+    assert layout["xaxis"]["title"] == {"text": "5 more are as accurate as the last"}
+
+
+def test_panels_of_changes_share_one_scale_that_a_bar_tells(tied):
+    frame = FIGURES["neighbours"].compute(tied)
+    figure = figure_files.draw_neighbours(frame, tied)
+    limits = [axes.collections[0].get_clim() for axes in figure.axes if axes.get_title()]
+    furthest = 100 * frame["change"].abs().max()
+    assert limits == [pytest.approx((-furthest, furthest))] * 4
+    bar = figure.axes[-1]
+    assert bar.get_ylabel() == "change in percentage points"
+    assert bar.get_ylim() == pytest.approx((-furthest, furthest))
+
+
+def test_no_change_has_no_sign():
+    changes = np.array([[0.0, 0.004, -0.004, 1.5, -1.5, np.nan, 0.0]])
+    assert change_texts(changes, [6], 2) == [["0.00", "0.00", "0.00", "+1.50", "-1.50", "", "•"]]
+
+
+@pytest.mark.parametrize(("keys", "noted"), [(("clean", "pgd"), False), (("clean", "pgd", "aa_apgd-ce"), True)])
+def test_confidences_say_what_autoattacks_images_are(tmp_path, keys, noted):
+    export(tmp_path / "dataset", make_plan([0, 2], keys, ["digits"]), FabricatedStore(n_classes=10))
+    (held,) = read_results(RobustnessDataset(tmp_path / "dataset"))
+    figure = figure_files.draw_confidence(FIGURES["confidence"].compute(held), held)
+    title = figure.legends[0].get_title().get_text()
+    assert ("aa_: where right, these are the clean images that resist" in title) == noted
+    assert "where wrong, an architecture may have but a few images" in title
+
+
+@pytest.mark.parametrize(
+    ("keys", "names"),
+    [
+        (["clean"], ["best-cells", "top-cells"]),
+        (["pgd"], ["attacks", "best-cells", "rank-correlation-attacks", "top-cells"]),
+        (["fog"], ["best-cells", "corruptions", "top-cells"]),
+    ],
+)
+def test_figures_are_those_the_results_are_enough_for(tmp_path, keys, names):
+    export(tmp_path / "dataset", make_plan([0, 2], keys, ["digits"], measurements=("accuracy",)))
+    paths = save_plots(RobustnessDataset(tmp_path / "dataset"), tmp_path / "plots")
+    assert sorted(path.name for path in paths) == [f"digits-{name}.png" for name in names]
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in paths)
+
+
+@pytest.mark.parametrize("name", ["tiny-images", "$a_{$ <b>&"])
+def test_one_architecture_and_any_dataset_are_enough(tmp_path, name):
+    export(tmp_path / "dataset", make_plan([0], ("clean", "pgd", "fog"), [name]))
+    paths = save_plots(RobustnessDataset(tmp_path / "dataset"), tmp_path)
+    drawn = ("attacks", "corruptions", "confidence", "confusion", "clean-vs-robust", "clean-vs-corrupted")
+    assert [path.name for path in paths] == [f"{name}-{figure}.png" for figure in (*drawn, "top-cells", "best-cells")]
+
+
+def test_a_figure_that_lacks_something_says_what_there_is(tmp_path):
+    export(tmp_path / "dataset", make_plan([0], ("clean", "pgd")))
+    with pytest.raises(ResultsError, match="two architectures, got results of 1 architecture under clean, pgd"):
+        save_plot(RobustnessDataset(tmp_path / "dataset"), "rank-correlation", tmp_path / "figure.png")
+
+
+def test_equal_results_give_equal_files(dataset, tmp_path):
+    # The figures with generated ids, dates and rasters between them.
+    chosen = ("attacks", "clean-vs-robust", "best-cells")
+    for file_format in ("png", "svg"):
+        one, two = (
+            save_plots(dataset, tmp_path / name, figures=chosen, file_format=file_format) for name in ("one", "two")
+        )
+        assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
+        assert len(one) == 3
+
+
+def test_drawing_leaves_matplotlibs_settings_and_pyplot_alone(dataset, tmp_path):
+    before = dict(mpl.rcParams)
+    save_plots(dataset, tmp_path, figures=["top-cells"], file_format="svg")
+    assert dict(mpl.rcParams) == before
+    pyplot = sys.modules.get("matplotlib.pyplot")
+    assert pyplot is None or pyplot.get_fignums() == []
+
+
+def test_many_points_are_one_picture_in_an_svg(tmp_path):
+    export(tmp_path / "dataset", make_plan(range(500), ("clean", "pgd"), measurements=("accuracy",)))
+    reader = RobustnessDataset(tmp_path / "dataset")
+    (path,) = save_plots(reader, tmp_path, figures=["clean-vs-robust"], file_format="svg")
+    text = path.read_text()
+    # One of the points, one of the colour bar.
+    assert text.count("data:image/png;base64") == 2
+    assert text.count("<use") < 500
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        (("plot", "atacks", "{data}", "--out", "x.png"), "'attacks'"),
+        (("plot", "attacks", "{data}", "--out", "x.pdf"), ".svg"),
+        (("plot", "attacks", "{data}"), "--out"),
+        (("plot", "attacks", "{data}", "--out", "x.png", "--dataset", "digitz"), "'digits'"),
+        (("plot", "all", "{data}", "--out", "x", "--format", "jpg"), "'png'"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(robust201, dataset, tmp_path, monkeypatch, arguments, hint):
+    monkeypatch.chdir(tmp_path)
+    refusal = robust201(*(part.format(data=dataset.path) for part in arguments)).refusal(2)
+    assert hint in refusal
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_figure_that_needs_more_is_refused(robust201, tmp_path):
+    export(tmp_path / "dataset", make_plan([0, 2], ["clean"], ["digits"]))
+    refusal = robust201("plot", "attacks", tmp_path / "dataset", "--out", tmp_path / "x.png").refusal(2)
+    assert "expected an attack" in refusal
+
+
+def test_results_that_are_enough_for_no_figure_are_refused(tmp_path):
+    export(tmp_path / "dataset", make_plan([0], ["clean"], ["digits"]))
+    with pytest.raises(ResultsError, match="attacks needs an attack"):
+        save_plots(RobustnessDataset(tmp_path / "dataset"), tmp_path / "plots", figures=["attacks", "corruptions"])
+    assert not (tmp_path / "plots").exists()
+
+
+def test_one_dataset_of_several_must_be_named(robust201, tmp_path):
+    export(tmp_path / "dataset", make_plan([0, 2], ["clean"], ["digits", "cifar10"]))
+    command = ("plot", "top-cells", tmp_path / "dataset", "--out", tmp_path / "x.svg")
+    assert "--dataset" in robust201(*command).refusal(2)
+    ended = robust201(*command, "--dataset", "digits")
+    assert (ended.code, ended.out.strip()) == (0, str(tmp_path / "x.svg"))
+    assert (tmp_path / "x.svg").read_text().startswith("<?xml")
+
+
+def test_the_list_names_every_figure(robust201):
+    ended = robust201("plot", "--list")
+    assert [line.split()[0] for line in ended.out.splitlines()] == list(FIGURES)

@@ -1,0 +1,317 @@
+"""Confidences and confusion matrices as the figures read them: alike from JSON and Parquet, and by any processes."""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robust201.core.errors import ResultsError, StorageError
+from robust201.core.processes import holding_interrupts
+from robust201.figures import nested_files
+from robust201.figures.confidence_text import find_confidences
+from robust201.figures.nested_files import summarise_files
+from robust201.reader import json_index
+from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.parquet_results import iter_matrices
+from robust201.reader.reading_pool import map_jobs
+from robust201.reader.result_files import ResultFiles
+from tests.support.fabricated import export, make_plan
+
+KEYS = ("clean", "pgd", "fog")
+MEASURES = ("confidence", "cm")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("dataset")
+    export(out, make_plan([0, 1, 2, 9, 21], KEYS), formats=("json", "parquet"))
+    return out
+
+
+def summaries(path: Path, measure: str, processes: int = 1) -> dict[tuple[str, float], np.ndarray]:
+    found = summarise_files(ResultFiles(path), "cifar10", KEYS, measure, processes=processes)
+    return {(summary.key, strength): array for summary in found for strength, array in summary.by_strength.items()}
+
+
+def assert_same(one: dict, other: dict) -> None:
+    assert list(one) == list(other)
+    assert {key for key, _ in one} == set(KEYS)
+    for column, array in one.items():
+        np.testing.assert_allclose(array, other[column], rtol=1e-12)
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_json_and_parquet_give_the_same(dataset, tmp_path, measure):
+    alone = tmp_path / "json"
+    alone.mkdir()
+    for name in ("cifar10", "meta.json", "sweep.json"):
+        (alone / name).symlink_to(dataset / name)
+    assert_same(summaries(alone, measure), summaries(dataset / "parquet", measure))
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_summaries_are_what_the_reader_gives(dataset, measure):
+    data = RobustnessDataset(dataset)
+    found = summaries(dataset, measure)
+    for key in KEYS:
+        values = data.query("cifar10", key, measure)["cifar10"][key][measure].values()
+        for place, strength in enumerate(data.strengths("cifar10", key)):
+            own = [value if key == "clean" else value[place] for value in values]
+            if measure == "cm":
+                np.testing.assert_array_equal(found[key, strength], np.sum(own, axis=0))
+            else:
+                labels = np.array([value["label"] for value in own], dtype=float)
+                predictions = np.array([value["prediction"] for value in own], dtype=float)
+                np.testing.assert_array_equal(found[key, strength][:, :2], predictions)
+                true = [np.mean([x for x in np.diag(label) if not np.isnan(x)]) for label in labels]
+                np.testing.assert_allclose(found[key, strength][:, 2], true, rtol=1e-12)
+
+
+def test_of_both_forms_parquet_is_read(dataset, tmp_path):
+    for name in ("meta.json", "sweep.json", "parquet"):
+        (tmp_path / name).symlink_to(dataset / name)
+    (tmp_path / "cifar10").mkdir()
+    for key in KEYS:
+        (tmp_path / "cifar10" / f"{key}_cm.json").write_text("no JSON")
+    assert_same(summaries(tmp_path, "cm"), summaries(dataset, "cm"))
+
+
+def test_several_processes_give_the_same(dataset, monkeypatch):
+    expected = summaries(dataset, "confidence")
+    monkeypatch.setattr(nested_files, "MIN_POOLED_BYTES", 0)
+    assert_same(summaries(dataset, "confidence", processes=2), expected)
+
+
+def halve(number: int) -> tuple[int, float]:
+    if number == 0:
+        raise ResultsError("Halving failed for 0: expected another number, got 0. Halve that.")
+    if number < 0:
+        os._exit(1)
+    return os.getpid(), number / 2
+
+
+def test_jobs_are_done_in_their_order_and_elsewhere():
+    answers = map_jobs(halve, [4, 2, 8, 6], 2)
+    assert [half for _, half in answers] == [2, 1, 4, 3]
+    assert os.getpid() not in {pid for pid, _ in answers}
+    assert {pid for pid, _ in map_jobs(halve, [4, 2], 1)} == {os.getpid()}
+
+
+def test_what_a_job_raises_and_its_death_are_told():
+    with pytest.raises(ResultsError, match="Halving failed for 0"):
+        map_jobs(halve, [4, 0, 8], 2)
+    with pytest.raises(StorageError, match="expected it to read its file, got its death"):
+        map_jobs(halve, [4, -1, 8], 2)
+
+
+def test_interrupts_wait_for_processes_to_be_started():
+    steps = []
+    with pytest.raises(KeyboardInterrupt), holding_interrupts():  # noqa: PT012
+        signal.raise_signal(signal.SIGINT)
+        steps.append("after")
+    assert steps == ["after"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    with holding_interrupts():
+        code = "import signal; print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))"
+        assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout == b"True\n"
+
+
+def change_column(path: Path, name: str, change: Callable[[list], None]) -> None:
+    table = pq.read_table(path, partitioning=None)
+    values = table[name].to_pylist()
+    change(values)
+    place = table.schema.names.index(name)
+    pq.write_table(
+        table.set_column(place, table.schema.field(name), pa.array(values, table.schema.field(name).type)), path
+    )
+
+
+CHANGED = {
+    "a negative count": ("cm", "cm", lambda rows: rows[1][0].__setitem__(0, -1), "counts"),
+    "a confidence above 1": (
+        "confidence",
+        "confidence_label",
+        lambda rows: rows[1][0].__setitem__(0, 7.5),
+        "confidences",
+    ),
+    "a mean below 0": ("confidence", "confidence_correct", lambda rows: rows.__setitem__(1, -0.5), "confidences"),
+    "an architecture twice": (
+        "cm",
+        "architecture",
+        lambda rows: rows.__setitem__(slice(None), [0] * len(rows)),
+        "once",
+    ),
+    "an unknown strength": ("cm", "strength", lambda rows: rows.__setitem__(1, 77.0), "the strengths of"),
+}
+
+
+@pytest.mark.parametrize("what", CHANGED)
+def test_numbers_that_cannot_be_are_refused_in_parquet(dataset, tmp_path, what):
+    measure, column, change, told = CHANGED[what]
+    shutil.copytree(dataset, tmp_path / "copy")
+    change_column(tmp_path / "copy/parquet/dataset=cifar10/key=pgd/part-0.parquet", column, change)
+    with pytest.raises(ResultsError, match=told):
+        summaries(tmp_path / "copy", measure)
+
+
+@pytest.mark.parametrize("least", [1, 1 << 20], ids=["streamed", "whole"])
+@pytest.mark.parametrize(
+    ("measure", "number"), [("cm", "-1"), ("cm", "0.5"), ("confidence", "7.5"), ("confidence", "-0.5")]
+)
+def test_numbers_that_cannot_be_are_refused_in_json(dataset, tmp_path, monkeypatch, measure, number, least):
+    shutil.copytree(dataset, tmp_path / "copy", ignore=shutil.ignore_patterns("parquet"))
+    path = tmp_path / f"copy/cifar10/pgd_{measure}.json"
+    path.write_text(re.sub(r"\[\[[\d.]+", f"[[{number}", path.read_text(), count=1))
+    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", least)
+    with pytest.raises(ResultsError, match=r"expected .* of (counts|fractions)"):
+        summaries(tmp_path / "copy", measure)
+
+
+@pytest.mark.parametrize("measure", MEASURES)
+def test_a_flipped_bit_of_a_parquet_page_is_noticed(dataset, tmp_path, measure):
+    shutil.copytree(dataset, tmp_path / "copy")
+    path = tmp_path / "copy/parquet/dataset=cifar10/key=pgd/part-0.parquet"
+    sound, expected = path.read_bytes(), summaries(dataset, measure)
+    with pq.ParquetFile(path) as file:
+        group = file.metadata.row_group(0)
+        chunks = [group.column(number) for number in range(group.num_columns)]
+    first = min(chunk.data_page_offset for chunk in chunks)
+    noticed = 0
+    for place in range(first, first + sum(chunk.total_compressed_size for chunk in chunks), 211):
+        content = bytearray(sound)
+        content[place] ^= 4
+        path.write_bytes(content)
+        try:
+            assert_same(summaries(tmp_path / "copy", measure), expected)
+        except ResultsError:
+            noticed += 1
+    assert noticed > 0
+    path.write_bytes(sound.replace(b"element", b"elemen\xf4"))
+    with pytest.raises(ResultsError, match="cannot be decoded"):
+        summaries(tmp_path / "copy", measure)
+
+
+def write_matrices(path: Path, values: list, kind: pa.DataType | None = None) -> Path:
+    column = pa.array(values, kind or pa.list_(pa.list_(pa.float64())))
+    strengths = [float(place) for place in range(len(values))]
+    pq.write_table(pa.table({"strength": strengths, "cm": column}), path, row_group_size=2)
+    return path
+
+
+@pytest.mark.parametrize("kind", [None, pa.large_list(pa.large_list(pa.int32())), pa.list_(pa.list_(pa.int64(), 2), 2)])
+def test_matrices_of_any_list_type_are_read_and_rows_without_one_are_left_out(tmp_path, kind):
+    one, two, three = [[1, 2], [3, 4]], [[5, 6], [7, 8]], [[9, 0], [1, 2]]
+    path = write_matrices(tmp_path / "m.parquet", [one, None, two, three, None, None], kind)
+    found = list(iter_matrices(path, "cm", ["strength"], missing_ok=False))
+    assert [numbers.tolist() for numbers, _ in found] == [[[0.0]], [[2.0, 3.0]]]
+    assert np.concatenate([matrices for _, matrices in found]).tolist() == [one, two, three]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [[[1.0, 2.0], [3.0]]],
+        [[[1.0, 2.0]]],
+        [[[1.0, 2.0], [3.0, 4.0]], [[1.0]]],
+        [[[1.0, 2.0], [3.0, float("inf")]]],
+        [[[1.0, 2.0], [3.0, None]]],
+        [[[1.0, 2.0], None]],
+        [[]],
+    ],
+)
+def test_what_is_no_square_matrix_is_refused(tmp_path, values):
+    path = write_matrices(tmp_path / "m.parquet", values)
+    with pytest.raises(ResultsError, match=r"Reading cm failed for .*m\.parquet: expected square matrices"):
+        list(iter_matrices(path, "cm", ["strength"], missing_ok=False))
+
+
+def test_a_mean_over_no_image_stays_missing(tmp_path):
+    path = write_matrices(tmp_path / "m.parquet", [[[None, 2.0], [3.0, 4.0]]])
+    ((_, matrices),) = iter_matrices(path, "cm", [], missing_ok=True)
+    np.testing.assert_array_equal(matrices, [[[np.nan, 2], [3, 4]]])
+
+
+def make_value(numbers: list, n_classes: int) -> dict:
+    """A value of confidences of the next of these numbers."""
+    matrices = [[[numbers.pop() for _ in range(n_classes)] for _ in range(n_classes)] for _ in range(2)]
+    return {"label": matrices[0], "argmax": matrices[1], "prediction": [numbers.pop(), numbers.pop()]}
+
+
+WRITERS = {
+    "python": lambda value: json.dumps(value).encode(),
+    "compact": orjson.dumps,
+    "indented": lambda value: json.dumps(value, indent=2).encode(),
+}
+
+
+@given(
+    data=st.data(),
+    n_classes=st.integers(1, 4),
+    n_strengths=st.integers(1, 3),
+    listed=st.booleans(),
+    writer=st.sampled_from(sorted(WRITERS)),
+)
+def test_what_is_found_in_a_text_is_what_parsing_gives(data, n_classes, n_strengths, listed, writer):
+    n_strengths = n_strengths if listed else 1
+    count = n_strengths * (2 * n_classes**2 + 2)
+    numbers = data.draw(st.lists(st.one_of(st.none(), st.floats(0, 1), st.just(1)), min_size=count, max_size=count))
+    values = [make_value(numbers, n_classes) for _ in range(n_strengths)]
+    found = find_confidences(WRITERS[writer](values if listed else values[0]), listed=listed)
+    assert found is not None
+    expected = np.array([np.diag(np.array(value["label"], dtype=float)) for value in values])
+    np.testing.assert_array_equal(found.true, expected)
+    np.testing.assert_array_equal(found.prediction, np.array([value["prediction"] for value in values], dtype=float))
+
+
+SOUND = {"label": [[0.5, 0.25], [0.125, 1.0]], "argmax": [[0.5, 0.25], [0.125, 1.0]], "prediction": [0.75, None]}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {name: [SOUND[name]] for name in SOUND},
+        [dict(reversed(SOUND.items()))],
+        [SOUND | {"more": [[1]]}],
+        [{"label": SOUND["label"], "argmax": SOUND["argmax"]}],
+        [SOUND | {"label": [[0.5], [0.125, 1.0, 0.25]]}],
+        [SOUND | {"label": [[0.5, 0.25], [0.125, "1.0"]]}],
+        [SOUND | {"label": [[0.5, 0.25], [0.125, float("nan")]]}],
+        [SOUND | {"label": [[0.5, 0.25]]}],
+        [SOUND | {"prediction": [0.75]}],
+        [SOUND, SOUND["label"]],
+        SOUND,
+        [],
+        [[]],
+        5,
+    ],
+)
+def test_a_text_of_another_form_is_left_to_the_parser(value):
+    assert find_confidences(json.dumps([SOUND]).encode(), listed=True) is not None
+    assert find_confidences(json.dumps(value).encode(), listed=True) is None
+
+
+def test_one_object_is_not_taken_for_a_list_nor_a_list_for_one():
+    assert find_confidences(json.dumps(SOUND).encode(), listed=False) is not None
+    assert find_confidences(json.dumps([SOUND]).encode(), listed=False) is None
+
+
+@pytest.mark.parametrize("small", [False, True])
+def test_confidences_of_large_files_are_those_of_small_ones(dataset, monkeypatch, small):
+    expected = summaries(dataset / "parquet", "confidence")
+    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 1 << 30 if small else 0)
+    monkeypatch.setattr(ResultFiles, "_find_parquet", lambda *_: None)
+    assert_same(summaries(dataset, "confidence"), expected)

@@ -1,0 +1,255 @@
+"""The report page: right numbers, self-contained, escaped, the same bytes for the same results."""
+
+import base64
+import json
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from robust201 import __version__
+from robust201.core.errors import ResultsError
+from robust201.figures.dataset_results import read_results
+from robust201.figures.page_data import MISSING, RESOLUTION, pack_accuracies, pack_results, pack_space
+from robust201.figures.report import summary_table, write_report
+from robust201.figures.table import FIGURES
+from robust201.reader import json_index, row_stream
+from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.result_files import ResultFiles
+from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.tasks import CORRUPTIONS, PERTURBATIONS
+from tests.support.fabricated import FabricatedStore, export, make_plan
+from tests.support.small_results import write_results
+
+ARCHITECTURES = (0, 1, 2, 3, 4, 9, 21, 309)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> RobustnessDataset:
+    out = tmp_path_factory.mktemp("dataset")
+    plan = make_plan(
+        ARCHITECTURES, PERTURBATIONS, ("cifar10", "digits"), severities=(1, 3, 5), measurements=("accuracy",)
+    )
+    export(out, plan)
+    return RobustnessDataset(out)
+
+
+@pytest.fixture(scope="module")
+def page(dataset, tmp_path_factory) -> str:
+    return write_report(dataset, tmp_path_factory.mktemp("report") / "report.html").read_text()
+
+
+def accuracies(dataset, key, strength=None, data="cifar10") -> list[float]:
+    return [dataset.accuracy(index, data, key, strength) for index in ARCHITECTURES]
+
+
+def embedded(page: str) -> list:
+    """What the page's JSON elements hold."""
+    found = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', page, flags=re.DOTALL)
+    return [json.loads(text) for text in found]
+
+
+def test_summary_counts_every_evaluation_once(dataset):
+    rows = summary_table(dataset)
+    assert len(rows) == 2 * (1 + 4 * 3 + 15 * 3)
+    assert {row.n_architectures for row in rows} == {len(ARCHITECTURES)}
+    assert [row.key for row in rows if row.dataset == "digits" and row.strength in (0, 1)] == list(PERTURBATIONS)
+    for row in rows:
+        values = accuracies(dataset, row.key, row.strength, row.dataset)
+        assert (row.minimum, row.median, row.maximum) == (min(values), np.median(values), max(values))
+    assert {row.key: row.strength_label for row in rows if row.strength in (0, 0.5, 5)} == {
+        "clean": "",
+        **dict.fromkeys(("aa_apgd-ce", "aa_square", "fgsm", "pgd"), "ε = 0.5/255"),
+        **dict.fromkeys(CORRUPTIONS, "severity 5"),
+    }
+
+
+def test_every_cell_is_found_by_its_operations():
+    space = pack_space()
+    ids = np.frombuffer(base64.b64decode(space["ids"]), "<u2")
+    isomorphs = np.frombuffer(base64.b64decode(space["isomorphs"]), "<u2")
+    assert sorted(ids) == list(range(nasbench201.N_ARCHITECTURES))
+    assert tuple(isomorphs) == nasbench201.isomorphs()
+    for index in (0, 13714, 15624):
+        operations = [nasbench201.OPERATIONS.index(name) for name in nasbench201.parse(nasbench201.specs()[index])]
+        assert ids[sum(operation * 5 ** (5 - edge) for edge, operation in enumerate(operations))] == index
+
+
+@given(arrays(np.int64, (3, 4), elements=st.integers(0, 10_000)))
+def test_packed_accuracies_are_exact_for_ten_thousand_images(counts):
+    import pandas as pd
+
+    packed = pack_accuracies(pd.DataFrame(counts / 10_000))
+    assert packed.dtype == np.dtype("<u2")
+    np.testing.assert_array_equal(packed.T, counts)
+
+
+@given(st.integers(1, 10_000).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(0, n))))
+def test_packing_keeps_different_counts_apart_and_in_order(numbers):
+    import pandas as pd
+
+    n, one, other = numbers
+    a, b = pack_accuracies(pd.DataFrame([[one / n, other / n]]))[:, 0].astype(int)
+    assert (a < b) == (one < other)
+
+
+def test_packed_results_are_those_of_the_dataset(dataset):
+    packed = pack_results(read_results(dataset)[0])
+    assert packed["name"] == "cifar10"
+    values = np.frombuffer(base64.b64decode(packed["accuracies"]), "<u2").reshape(-1, len(ARCHITECTURES))
+    assert len(packed["columns"]) == len(values)
+    for column, row in zip(packed["columns"], values, strict=True):
+        assert row / RESOLUTION == pytest.approx(accuracies(dataset, column["key"], column["strength"]), abs=5e-5)
+    assert np.frombuffer(base64.b64decode(packed["architectures"]), "<u2").tolist() == list(ARCHITECTURES)
+
+
+def test_the_explorer_opens_at_the_best_by_mean_adversarial_accuracy(tmp_path):
+    values = {"clean": {"0": 0.9, "2": 0.9, "4": 0.95}, "pgd": {"0": [0.1, 0.2], "2": [0.2, 0.2], "4": [0.1, 0.3]}}
+    # 2 and 4 have the same mean, and 4 is better on clean images.
+    assert pack_results(read_results(RobustnessDataset(write_results(tmp_path, values)))[0])["best"] == 4
+
+
+def test_missing_accuracies_are_packed_as_missing(tmp_path):
+    write_results(tmp_path, {"clean": {"0": 0.5}, "pgd": {"0": [1.0, None], "2": [0.25, 0.0]}})
+    packed = pack_results(read_results(RobustnessDataset(tmp_path))[0])
+    values = np.frombuffer(base64.b64decode(packed["accuracies"]), "<u2").reshape(3, 2)
+    assert values.tolist() == [[5000, MISSING], [10_000, 2500], [MISSING, 0]]
+
+
+def test_partial_results_are_shown_as_far_as_they_go(tmp_path):
+    # The attack was evaluated on one architecture and the clean images on another.
+    store = FabricatedStore(lacking={(0, "clean", 0.0), (2, "pgd", 1.0)})
+    export(tmp_path / "dataset", make_plan([0, 2], ["clean", "pgd"]), store, partial=True)
+    dataset = RobustnessDataset(tmp_path / "dataset")
+    assert [row.n_architectures for row in summary_table(dataset)] == [1, 1, 1, 1]
+    assert "A partial export: 2 evaluations are missing" in write_report(dataset, tmp_path / "report.html").read_text()
+
+
+def test_an_imported_dataset_that_was_exported_again_has_a_report(tmp_path, robust201):
+    export(tmp_path / "dataset", make_plan([0, 2], ["clean", "pgd"], measurements=("accuracy", "cm")))
+    assert robust201("import-json", tmp_path / "dataset", tmp_path / "results").code == 0
+    again = ("export", tmp_path / "results", tmp_path / "again", "--processes", 1, "--licence", "gpl-3.0")
+    assert robust201(*again).code == 0
+    text = write_report(RobustnessDataset(tmp_path / "again"), tmp_path / "report.html").read_text()
+    facts = re.search("<p>(2 of 6,466.*?)[.] Accuracy", text)[1]
+    # Nothing is said of the images: an import's sweep.json tells of no choice.
+    assert facts == f"2 of 6,466 non-isomorphic architectures; 2 keys; 1 dataset; robust201 {__version__}"
+
+
+def test_a_folder_without_accuracies_is_refused(tmp_path):
+    (tmp_path / "meta.json").write_text(nasbench201.meta_text({}))
+    with pytest.raises(ResultsError, match="expected accuracies, got none"):
+        write_report(RobustnessDataset(tmp_path), tmp_path / "report.html")
+
+
+@pytest.mark.parametrize("form", ["json", "gz", "zst", "parquet"])
+def test_figures_of_nested_measurements_need_one_row_in_memory(tmp_path, monkeypatch, form):
+    plan = make_plan(ARCHITECTURES, ["clean", "pgd", "fog"])
+    export(tmp_path / "json", plan)
+    expected = write_report(RobustnessDataset(tmp_path / "json"), tmp_path / "json.html").read_text()
+    assert expected.count('<figure id="cifar10-conf') == 2
+    if form == "parquet":
+        export(tmp_path / "other", plan, formats=("parquet",))
+    else:
+        export(tmp_path / "other", plan, compression=None if form == "json" else form)
+    # Every file counts as large, pieces cut it anywhere, and nothing but accuracies may be read as a whole.
+    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 1)
+    monkeypatch.setattr(json_index, "HEAD_BYTES", 60)
+    monkeypatch.setattr(row_stream, "PIECE_BYTES", 97)
+    read = ResultFiles.read
+
+    def read_accuracy(files, dataset, key, measure):
+        assert measure == "accuracy"
+        return read(files, dataset, key, measure)
+
+    monkeypatch.setattr(ResultFiles, "read", read_accuracy)
+    got = write_report(RobustnessDataset(tmp_path / "other"), tmp_path / "other.html").read_text()
+    chosen = re.compile(r'<figure id="cifar10-conf.*?</figure>', re.DOTALL)
+    assert chosen.findall(got) == chosen.findall(expected)
+    # No index is made for what is read once.
+    assert not list((tmp_path / "other").rglob(".index"))
+
+
+class Links(HTMLParser):
+    """Collects tags, ids and the addresses they name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.addresses: list[str] = []
+        self.unnamed: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value)
+            if name in ("href", "src", "xlink:href", "srcset", "action"):
+                self.addresses.append(value)
+
+
+def test_page_needs_nothing_but_itself(page):
+    links = Links()
+    links.feed(page)
+    assert not {"link", "iframe", "img", "base"} & set(links.tags)
+    assert "default-src 'none'" in page
+    assert all(address.startswith("#") for address in links.addresses)
+    # Ids are unique, and what an address names is there; #cell=… is read by the page.
+    assert len(set(links.ids)) == len(links.ids)
+    assert {address[1:] for address in links.addresses if not address.startswith("#cell=")} <= set(links.ids)
+
+
+def test_plotlys_code_is_there_once(page):
+    from plotly.offline import get_plotlyjs
+
+    assert page.count(get_plotlyjs()) == 1
+
+
+def test_page_shows_every_row_and_figure(dataset, page):
+    for row in summary_table(dataset):
+        cells = "".join(f"<td>{value:.1%}</td>" for value in (row.minimum, row.median, row.maximum))
+        assert f"<th>{row.strength_label}</th>{cells}<td>{row.n_architectures}</td>" in page
+    accuracies_only = [name for name in FIGURES if name not in ("confidence", "confusion")]
+    for name in ("cifar10", "digits"):
+        assert f'<section data-dataset="{name}">' in page
+        shown = re.findall(rf'<figure id="{name}-([^"]*)"', page)
+        assert shown == [figure for figure in accuracies_only if figure in shown]
+        assert {"attacks", "rank-correlation-corruptions", "clean-vs-corrupted", "best-cells"} <= set(shown)
+    assert "8 of 6,466 non-isomorphic architectures; 20 keys; 2 datasets; 40 test images (seed 3)" in page
+
+
+def test_controls_have_names(page):
+    body = page[page.index("<main>") : page.index("<template")]
+    for control in re.findall(r"<(?:select|input)\b[^>]*>", body):
+        before = body[: body.index(control)]
+        in_label = before.rfind("<label") > before.rfind("</label>")
+        assert in_label or "aria-label=" in control, control
+
+
+def test_the_drawing_of_cells_holds_every_operation_on_every_edge_and_no_id(page):
+    drawing = page[page.index('<template id="cell-drawing">') :].split("</template>")[0]
+    found = re.findall(r'<g data-edge="(\d)" data-operation="(\w+)"', drawing)
+    # An arrow and a label each.
+    assert sorted(found) == sorted(2 * [(str(edge), name) for edge in range(6) for name in nasbench201.OPERATIONS])
+    assert drawing.count(" id=") == 1
+    assert not re.search(r"url\(|<style|#000000|#ffffff", drawing)
+
+
+def test_equal_results_give_equal_pages(dataset, page, tmp_path):
+    assert write_report(dataset, tmp_path / "report.html").read_text() == page
+
+
+@pytest.mark.parametrize("name", ["<b>&", "<!--<script>", "{script}{plotly}", "'\"> onload=x"])
+def test_names_are_escaped(tmp_path, name):
+    export(tmp_path / "dataset", make_plan([0, 2], ["clean", "pgd"], [name]))
+    text = write_report(RobustnessDataset(tmp_path / "dataset"), tmp_path / "report.html").read_text()
+    links = Links()
+    links.feed(text)
+    assert links.tags.count("b") == 2  # those of the template
+    assert text.count("</script>") == text.count("<script", 0) == links.tags.count("script")
+    assert embedded(text)[-1]["datasets"][0]["name"] == name

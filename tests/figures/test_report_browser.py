@@ -1,0 +1,371 @@
+"""The report in a real browser: figures are drawn, the explorer answers, nothing is fetched and nothing fails."""
+
+import html
+import json
+import re
+from html.parser import HTMLParser
+from urllib.parse import quote
+
+import pytest
+
+from benchmarks.headless import dump_page, find_chromium
+from robust201.figures.report import write_report
+from robust201.reader.dataset import RobustnessDataset
+from robust201.spaces.nasbench201 import cells as nasbench201
+from tests.support.fabricated import export, make_plan
+from tests.support.small_results import write_results
+
+pytestmark = pytest.mark.skipif(
+    find_chromium() is None, reason="no chromium, chromium-browser or google-chrome is installed"
+)
+
+ARCHITECTURES = (0, 1, 2, 3, 4, 9, 21, 309, 991)
+# A folder's name holds no slash, so this is one that looks like it.
+DATASETS = ("cifar10", "<script>alert(1)<⁄script>")
+KEYS = ("clean", "fgsm", "pgd", "fog", "snow")
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> RobustnessDataset:
+    out = tmp_path_factory.mktemp("dataset")
+    export(out, make_plan(ARCHITECTURES, KEYS, DATASETS))
+    return RobustnessDataset(out)
+
+
+@pytest.fixture(scope="module")
+def page(dataset, tmp_path_factory):
+    return write_report(dataset, tmp_path_factory.mktemp("report") / "report.html")
+
+
+class Texts(HTMLParser):
+    """The text inside the element of an id, and what its selects stand at."""
+
+    def __init__(self, identifier: str) -> None:
+        super().__init__()
+        self.identifier, self.depth, self.texts = identifier, 0, []
+
+    def handle_starttag(self, tag, attrs):
+        if self.depth or dict(attrs).get("id") == self.identifier:
+            self.depth += tag not in ("br", "input", "img")
+
+    def handle_endtag(self, tag):
+        self.depth -= self.depth > 0 and tag not in ("br", "input", "img")
+
+    def handle_data(self, data):
+        if self.depth:
+            self.texts.append(data)
+
+
+def text_of(document: str, identifier: str) -> str:
+    texts = Texts(identifier)
+    texts.feed(document)
+    return " ".join(texts.texts)
+
+
+def open_page(page, fragment=""):
+    """The document after its scripts ran, without a complaint in the console."""
+    document, log = dump_page(page, fragment)
+    said = [line.split(", source: ")[0] for line in log.splitlines() if "CONSOLE" in line]
+    complaints = [line for line in said if re.search("ERROR|Uncaught|[Ee]rror|[Rr]efused|violates", line)]
+    assert complaints == []
+    return document
+
+
+def open_driven(page, folder, script, fragment=""):
+    """Open a copy of the page that ends in a script of the test's, and give what this told by `tell(name, value)`.
+
+    The script runs as the rest of the page does, in the same scope; `change` does what a reader does to a menu.
+    """
+    driver = """{
+    const told = {};
+    const tell = (name, value) => { told[name] = value; };
+    const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+    const change = (menu, place) => { menu.selectedIndex = place; menu.dispatchEvent(new Event("change")); };
+    const figure = (name) => document.querySelector(`section:not([hidden]) figure[data-figure="${name}"]`);
+    const chart = (name) => figure(name).querySelector(".chart");
+    (async () => { SCRIPT })().catch((error) => { tell("error", String(error)); }).finally(() => {
+      const place = document.createElement("pre");
+      place.id = "told";
+      place.textContent = JSON.stringify(told);
+      document.body.append(place);
+    });
+    }""".replace("SCRIPT", script)
+    copy = folder / "driven.html"
+    copy.write_text(page.read_text().replace("</body>", f"<script>{driver}</script></body>"))
+    told = json.loads(text_of(open_page(copy, fragment), "told"))
+    assert "error" not in told, told["error"]
+    return told
+
+
+def test_a_figure_shows_the_numbers_of_its_own_dataset(tmp_path):
+    # More architectures in one than in the other, and other numbers.
+    robust = {
+        "cifar10": {"0": [0.5, 0.1], "2": [0.4, 0.2]},
+        "cifar100": {"0": [0.3, 0.1], "2": [0.2, 0], "9": [0.1, 0]},
+    }
+    for name, rows in robust.items():
+        write_results(tmp_path, {"clean": {i: 0.5 + row[0] for i, row in rows.items()}, "pgd": rows}, dataset=name)
+    told = open_driven(
+        write_report(RobustnessDataset(tmp_path), tmp_path / "report.html"),
+        tmp_path,
+        """
+        const first = figure("clean-vs-robust"), shown = () => first.querySelector(".chart").data[0].y;
+        drawFigure(first);
+        tell("before", shown());
+        // It waits to be drawn again while the other dataset is chosen.
+        request(first);
+        change($("dataset"), 1);
+        tell("waiting", [...waiting].filter((block) => block.closest("section").hidden).length);
+        await pause(500);
+        tell("after", shown());
+        drawFigure(first);
+        tell("again", shown());
+        tell("other", chart("clean-vs-robust").data[0].y);
+        // Back and forth before a frame has passed: what is visible is drawn all the same.
+        first.dataset.drawn = "false";
+        change($("dataset"), 0);
+        change($("dataset"), 1);
+        change($("dataset"), 0);
+        await pause(500);
+        tell("drawn", first.dataset.drawn);
+        """,
+        "#dataset=cifar10",
+    )
+    assert told["before"] == told["after"] == told["again"] == [0.5, 0.4]
+    assert told["other"] == [0.3, 0.2, 0.1]
+    assert (told["waiting"], told["drawn"]) == (0, "true")
+
+
+def test_ties_are_told_and_no_change_has_no_sign(tmp_path):
+    # 3456 and 9930 are neighbours; 3456 resists attacks best.
+    values = {
+        "clean": {"1462": 0.9, "3456": 0.9, "9930": 0.9, "0": 0.8},
+        "pgd": {"1462": [0.5, 0.2], "3456": [0.5, 0.3], "9930": [0.5, 0.2], "0": [0.1, 0.1]},
+    }
+    page = write_report(RobustnessDataset(write_results(tmp_path, values)), tmp_path / "report.html")
+    told = open_driven(
+        page,
+        tmp_path,
+        """
+        tell("cell", $("cell-id").textContent);
+        tell("scores", [...document.querySelectorAll(".scores > div")].map((item) => item.textContent));
+        tell("ranks", [...document.querySelectorAll("#cell-numbers td small")].map((place) => place.textContent));
+        tell("changes", $("neighbour-chart").data[0].text.flat().filter((text) => text && text !== "•"));
+        tell("hover", $("neighbour-chart").data[0].hovertext.flat().filter((_, place) =>
+          $("neighbour-chart").data[0].z.flat()[place] !== null));
+        tell("cards", [...document.querySelectorAll(".card p")].map((card) => card.textContent));
+        tell("terms", $("terms").textContent);
+        """,
+    )
+    assert told["cell"] == "#3456"
+    assert told["scores"][0] == "clean accuracy90.00%rank 1 of 4, shared by 3"
+    assert told["scores"][1] == "mean adversarial accuracy40.00%rank 1 of 4"
+    assert told["ranks"] == ["=1", "1"]
+    assert set(told["changes"]) == {"0.00"}
+    assert set(told["hover"]) == {"0.00 percentage points", "the cell's own operation"}
+    assert told["cards"][0] == "clean: 90.00%#3456, one of 3"
+    assert told["cards"][1] == "mean adversarial: 40.00%#3456"
+    assert "Tie" in told["terms"]
+    assert "gives back the clean image where it fails" in " ".join(told["terms"].split())
+
+
+def test_menus_clicks_and_printing(dataset, page, tmp_path):
+    told = open_driven(
+        page,
+        tmp_path,
+        """
+        const points = figure("clean-vs-robust"), menu = points.querySelector("select");
+        change(menu, menu.options.length - 1);
+        tell("view", menu.value);
+        tell("points", chart("clean-vs-robust").data[0].y);
+        tell("axis", chart("clean-vs-robust").layout.yaxis.title.text);
+        // A point that is clicked is the cell that is shown.
+        chart("clean-vs-robust").emit("plotly_click", { points: [{ customdata: 991 }] });
+        tell("clicked", $("cell-id").textContent);
+        tell("address", location.hash);
+        // The cell's link to the evaluated one.
+        $("cell-input").value = "1832";
+        $("cell-form").requestSubmit();
+        tell("asked", $("cell-id").textContent);
+        $("cell-isomorph").querySelector("a").click();
+        tell("followed", $("cell-id").textContent);
+        // Another operation on an edge is another cell.
+        change($("edge-5"), ($("edge-5").selectedIndex + 1) % 5);
+        tell("changed", [$("cell-id").textContent, $("cell-spec").textContent]);
+        $("cell-input").value = "15625";
+        $("cell-form").requestSubmit();
+        tell("refused", [$("cell-id").textContent, $("cell-refusal").textContent]);
+        change($("theme"), 2);
+        tell("theme", document.documentElement.dataset.theme);
+        const section = document.querySelector("section[data-dataset]:not([hidden])");
+        const figures = [...section.querySelectorAll("figure[data-figure]")];
+        figures.forEach((block) => { block.dataset.drawn = "false"; });
+        dispatchEvent(new Event("beforeprint"));
+        tell("printed", figures.every((block) => block.dataset.drawn === "true"));
+        change($("dataset"), 1);
+        tell("sections", [...document.querySelectorAll("section[data-dataset]")].map((other) => other.hidden));
+        """,
+        "#dataset=cifar10",
+    )
+    assert told["view"] == "pgd, ε = 8/255"
+    assert told["points"] == pytest.approx(
+        [dataset.accuracy(i, "cifar10", "pgd", 8.0) for i in ARCHITECTURES], abs=1e-4
+    )
+    assert told["axis"] == "accuracy, pgd, ε = 8/255"
+    assert (told["clicked"], told["address"]) == ("#991", "#dataset=cifar10&cell=991")
+    assert (told["asked"], told["followed"]) == ("#1832", "#309")
+    changed = int(told["changed"][0][1:])
+    before, after = nasbench201.specs()[309], nasbench201.specs()[changed]
+    assert told["changed"][1] == after
+    differing = [one != other for one, other in zip(*map(nasbench201.parse, (before, after)), strict=True)]
+    assert differing == [False] * 5 + [True]
+    assert told["refused"] == [told["changed"][0], "Expected an index from 0 to 15624, or a cell string."]
+    assert told["theme"] == "dark"
+    assert told["printed"]
+    assert told["sections"] == [True, False]
+
+
+def test_figures_are_drawn_and_the_explorer_shows_the_cell_of_the_address(dataset, page):
+    document = open_page(page, "#dataset=cifar10&cell=21")
+    first = document[document.index('<section data-dataset="cifar10"') : document.index('<section data-dataset="&lt;')]
+    figures = first.split("<figure ")[1:]
+    assert len(figures) >= 10
+    for figure in figures:
+        assert 'data-drawn="true"' in figure
+        assert "js-plotly-plot" in figure
+        assert 'class="main-svg"' in figure
+    # The other dataset's are drawn when it is chosen.
+    assert document.count('data-drawn="true"') == len(figures)
+    numbers = text_of(document, "cell-numbers")
+    assert text_of(document, "cell-id") == "#21"
+    assert text_of(document, "cell-spec") == nasbench201.specs()[21]
+    assert "stands for its isomorphism class" in text_of(document, "cell-isomorph")
+    for key in ("fgsm", "pgd", "fog", "snow"):
+        for value in dataset.accuracy(21, "cifar10", key):
+            assert f"{100 * value:.2f}" in numbers
+    clean = [dataset.accuracy(index, "cifar10", "clean") for index in dataset.to_frame()["architecture"].unique()]
+    own = dataset.accuracy(21, "cifar10", "clean")
+    assert f"{100 * own:.2f}%" in numbers
+    rank = 1 + sum(value > own for value in clean)
+    shared = clean.count(own)
+    assert f"rank {rank} of {len(clean)}{f', shared by {shared}' if shared > 1 else ''}" in numbers
+    # Of the operations on every edge, one is shown.
+    drawing = document[document.index('<div id="cell">') : document.index("cell-id")]
+    shown = [tag for tag in re.findall(r"<g [^>]*data-edge[^>]*>", drawing) if "display: none" not in tag]
+    operations = {(re.search(r'data-edge="(\d)"', tag)[1], re.search(r'operation="(\w+)"', tag)[1]) for tag in shown}
+    assert operations == {(str(edge), name) for edge, name in enumerate(nasbench201.parse(nasbench201.specs()[21]))}
+
+
+def test_an_isomorphic_cell_shows_the_numbers_of_the_evaluated_one(dataset, page):
+    spec = nasbench201.specs()[1832]
+    document = open_page(page, f"#cell={spec}&dataset=cifar10")
+    assert text_of(document, "cell-id") == "#1832"
+    assert "#309" in text_of(document, "cell-isomorph")
+    assert f"{100 * dataset.accuracy(309, 'cifar10', 'pgd', 1.0):.2f}" in text_of(document, "cell-numbers")
+
+
+def test_a_dataset_named_like_a_script_is_a_name_and_a_missing_cell_is_missing(page):
+    document = open_page(page, f"#dataset={quote(DATASETS[1])}&cell=13714")
+    assert f"<h2>{html.escape(DATASETS[1])}</h2>" in document
+    assert re.search(r'<section data-dataset="cifar10"[^>]* hidden', document)
+    assert text_of(document, "cell-id") == "#13714"
+    assert f"not evaluated on {DATASETS[1]}" in text_of(document, "cell-numbers")
+
+
+def test_names_that_look_like_markup_are_text_and_run_nothing(tmp_path):
+    evil = "<img src=x onerror=ran()><script>ran()<⁄script>'\"{{title}}{title}<b>&amp;"
+    folder = tmp_path / evil
+    rows = {"0": [0.5, 0.25], "2": [0.4, 0.2]}
+    write_results(folder, {"clean": {"0": 0.9, "2": 0.8}, "pgd": rows, evil: rows}, dataset=evil)
+    sweep = {"format": 1, "robust201": evil, "sweep": {"name": evil}, "measurements": ["accuracy"]}
+    strengths = {evil: {"clean": [0], "pgd": [1, 8], evil: [1, 8]}}
+    (folder / "sweep.json").write_text(json.dumps(sweep | {"strengths": strengths}))
+    told = open_driven(
+        write_report(RobustnessDataset(folder), tmp_path / "report.html"),
+        tmp_path,
+        """
+        window.ran = () => tell("ran", true);
+        document.querySelectorAll("section:not([hidden]) figure[data-figure]").forEach(drawFigure);
+        $("cell-input").value = "13714";
+        $("cell-form").requestSubmit();
+        tell("lacking", $("cell-numbers").textContent);
+        $("cell-input").value = "2";
+        $("cell-form").requestSubmit();
+        await pause(300);
+        tell("name", document.querySelector("section[data-dataset] h2").textContent);
+        tell("option", $("dataset").value);
+        tell("title", document.title);
+        tell("keys", [...document.querySelectorAll("#cell-numbers th[scope=row]")].map((key) => key.textContent));
+        const labels = [...chart("rank-correlation").querySelectorAll(".ytick text")];
+        tell("labels", labels.map((label) => label.textContent));
+        // The template has two of these, none of them in a section of results.
+        tell("elements", document.querySelectorAll("img, section[data-dataset] b, #cell-numbers b").length);
+        """,
+    )
+    assert "ran" not in told
+    assert told["name"] == told["option"] == evil
+    assert told["title"] == f"Robustness of NAS-Bench-201: {evil}"
+    assert told["lacking"] == f"Its class was not evaluated on {evil}."
+    assert told["keys"] == ["pgd", evil]
+    assert any(label.startswith(evil[:30]) for label in told["labels"])
+    assert told["elements"] == 0
+
+
+def test_the_page_explains_its_terms_names_edges_alike_and_prints_in_light_colours(dataset, page, tmp_path):
+    told = open_driven(
+        page,
+        tmp_path,
+        """
+        tell("menus", [...document.querySelectorAll("fieldset label")].map((label) => label.firstChild.textContent));
+        tell("rows", $("neighbour-chart").data[0].y);
+        drawFigure(figure("top-cells"));
+        tell("columns", chart("top-cells").data[0].y);
+        tell("drawing", $("cell").querySelector("svg").getAttribute("aria-label"));
+        tell("nodes", [...$("cell").querySelectorAll("svg text")].map((text) => text.textContent.trim()));
+        tell("open", $("terms").open);
+        document.querySelector('a[href="#terms"]').click();
+        await pause(100);
+        tell("opened", $("terms").open);
+        tell("terms", $("terms").textContent);
+        change($("theme"), 2);
+        const colour = () => chart("top-cells").layout.template.layout.font.color;
+        const ink = () => getComputedStyle(document.documentElement).getPropertyValue("--ink").trim();
+        drawFigure(figure("top-cells"));
+        const dark = colour();
+        tell("dark", dark === ink());
+        dispatchEvent(new Event("beforeprint"));
+        tell("paper", [document.documentElement.dataset.theme, colour() === ink(), colour() === dark]);
+        dispatchEvent(new Event("afterprint"));
+        tell("after", document.documentElement.dataset.theme);
+        // Whatever is wider than a narrow window is inside something that scrolls and that the keyboard reaches.
+        const wide = [...document.querySelectorAll("table, .chart")];
+        tell("scrolling", wide.every((part) => part.closest(".scroll[tabindex='0'][aria-label]")));
+        tell("named", [...document.querySelectorAll(".chart")].every((part) => part.getAttribute("aria-label")));
+        """,
+        "#dataset=cifar10&cell=21",
+    )
+    edges = ["in→1", "in→2", "1→2", "in→out", "1→out", "2→out"]
+    assert told["menus"] == told["rows"] == told["columns"] == edges
+    assert all(edge in told["drawing"] for edge in edges)
+    assert {"in", "1", "2", "out"} <= set(told["nodes"])
+    assert (told["open"], told["opened"]) == (False, True)
+    for term in ("Isomorphism class", "Key", "Strength", "Rank", "Kernel parameters", "Mean adversarial", "tau-b"):
+        assert term in told["terms"]
+    assert told["dark"]
+    assert told["paper"] == ["light", True, False]
+    assert told["after"] == "dark"
+    assert told["scrolling"]
+    assert told["named"]
+
+
+def test_nonsense_in_the_address_is_ignored(page):
+    document = open_page(page, "#cell=<img src=x onerror=alert(1)>&dataset=nowhere")
+    assert re.fullmatch(r"#\d+", text_of(document, "cell-id"))
+
+
+def test_small_results_are_shown_too(tmp_path):
+    export(tmp_path / "dataset", make_plan([0], ["fog"], ["digits"], measurements=("accuracy",)))
+    page = write_report(RobustnessDataset(tmp_path / "dataset"), tmp_path / "report.html")
+    document = open_page(page)
+    assert text_of(document, "cell-id") == "#0"
+    assert document.count('data-drawn="true"') == 3

@@ -1,0 +1,229 @@
+"""Weights and images that are missing, damaged or foreign, through the command line."""
+
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.spaces.nasbench201.network import build_network
+from robust201.weights.store import CheckpointStore
+from tests.conftest import RunCommand, WriteSweep, add_network, read_tree
+
+# Checkpoints
+
+
+@pytest.fixture
+def weights(tiny_weights: Path, tmp_path: Path) -> Path:
+    """A checkpoint store to be damaged."""
+    return shutil.copytree(tiny_weights, tmp_path / "weights")
+
+
+def network_weights(index: int = 21, n_classes: int = 10) -> dict[str, torch.Tensor]:
+    torch.manual_seed(index)
+    network = build_network(nasbench201.architecture(index).spec, channels=4, cells=1, n_classes=n_classes)
+    return network.state_dict()
+
+
+@pytest.mark.parametrize("damage", ["no network", "no file", "truncated", "empty", "no manifest", "damaged manifest"])
+def test_a_checkpoint_that_is_missing_or_cut_short(
+    robust201: RunCommand, write_sweep: WriteSweep, weights: Path, tmp_path: Path, damage: str
+) -> None:
+    file = next(weights.rglob("000021*.safetensors"))
+    architectures = [0, 13] if damage == "no network" else [0, 21]
+    if damage == "no file":
+        file.unlink()
+    elif damage == "truncated":
+        file.write_bytes(file.read_bytes()[:-1])
+    elif damage == "empty":
+        file.write_bytes(b"")
+    elif damage == "no manifest":
+        (weights / "manifest.jsonl").unlink()
+    elif damage == "damaged manifest":
+        (weights / "manifest.jsonl").write_bytes((weights / "manifest.jsonl").read_bytes().replace(b'"seed"', b'"sed"'))
+    sweep = write_sweep(checkpoints={"path": str(weights)}, architectures=architectures)
+    before = read_tree(tmp_path)
+    for verb in ("run", "plan"):
+        ended = robust201(verb, sweep)
+        ended.refusal(2)
+        assert len(ended.err.splitlines()) == 1
+    assert read_tree(tmp_path) == before
+
+
+def test_a_checkpoint_with_a_flipped_bit_fails_its_own_units_only(
+    robust201: RunCommand, write_sweep: WriteSweep, weights: Path, tmp_path: Path
+) -> None:
+    sweep = write_sweep(checkpoints={"path": str(weights)})
+    file = next(weights.rglob("000021*.safetensors"))
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    ended = robust201("run", sweep)
+    assert ended.code == 3
+    assert "failed: 3 parts: CheckpointError: Loading weights failed for #21 digits" in ended.err
+    assert "Traceback" not in ended.err
+    assert json.loads(robust201("status", "--json", tmp_path / "results").out)["done"] == 5
+    file.write_bytes(whole)
+    assert robust201("run", sweep).code == 0
+
+
+class Foreign:
+    """Unpickling it would make a folder."""
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[str]]:
+        return os.mkdir, ("made-by-a-pickle",)
+
+
+def write_weights(folder: Path, damage: str) -> None:
+    folder.mkdir()
+    state = network_weights(n_classes=7 if damage == "another network" else 10)
+    if damage == "shapes":
+        first = next(iter(state))
+        state[first] = state[first].transpose(0, 1).contiguous()
+    if damage == "nan":
+        state["classifier.weight"][3, 1] = float("nan")
+    file = folder / "000021.pth"
+    torch.save(state | ({"more": Foreign()} if damage == "foreign" else {}), file)
+    if damage == "pickle":
+        file.write_bytes(pickle.dumps(Foreign()))
+    if damage == "truncated":
+        file.write_bytes(file.read_bytes()[:-100])
+
+
+@pytest.mark.parametrize(
+    ("damage", "hint"),
+    [
+        ("foreign", "mkdir"),
+        ("pickle", ""),
+        ("truncated", ""),
+        ("shapes", "the source holds another network"),
+        ("nan", "classifier.weight"),
+        ("missing", "expected a file of network #309"),
+    ],
+)
+def test_weights_that_cannot_be_imported(
+    robust201: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str, hint: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_weights(tmp_path / "source", damage)
+    before = read_tree(tmp_path)
+    wanted = ["--architectures", "309"] if damage == "missing" else []
+    ended = robust201("import-weights", "source", "--to", "store", "--datasets", "cifar10", *wanted)
+    assert hint in ended.refusal(2)
+    assert len(ended.err.splitlines()) == 1
+    assert read_tree(tmp_path) == before
+    assert not (tmp_path / "made-by-a-pickle").exists()
+
+
+def test_a_refused_network_does_not_keep_others_out(
+    robust201: RunCommand, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_weights(tmp_path / "source", "nan")
+    torch.save(network_weights(0), tmp_path / "source" / "000000.pth")
+    options = ("--to", "store", "--datasets", "cifar10", "--keep-going")
+    ended = robust201("import-weights", "source", *options)
+    assert (ended.code, ended.out) == (3, "Imported 1 network into store.\n")
+    (line,) = ended.err.splitlines()
+    assert line.startswith("refused: ")
+    assert "000021" in line
+    assert [record.index for record in CheckpointStore(tmp_path / "store").records()] == [0]
+    again = robust201("import-weights", "source", *options, "--format", "nats")
+    assert "expected at least one network, got none" in again.refusal(2)
+
+
+# Images
+
+N_TEST = 10_000
+ROW_BYTES = 1 + 3 * 32 * 32
+
+
+@pytest.fixture
+def cifar10_weights(tmp_path: Path) -> Path:
+    folder = tmp_path / "weights"
+    with CheckpointStore(folder) as store:
+        add_network(store, 21, network_weights(), dataset="cifar10")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("damage", "hint"),
+    [
+        ("no folder", "got no such file or folder"),
+        ("no file", "test_batch.bin: expected a readable file"),
+        ("size", "got 30,729,999"),
+        ("checksum", "expected sha256"),
+        ("label", "expected labels 0 to 9, got 10 in row 7 (1 such rows)"),
+    ],
+)
+def test_images_that_are_missing_or_damaged(
+    robust201: RunCommand, write_sweep: WriteSweep, cifar10_weights: Path, tmp_path: Path, damage: str, hint: str
+) -> None:
+    batches = tmp_path / "cifar10" / "cifar-10-batches-bin"
+    if damage != "no folder":
+        batches.mkdir(parents=True)
+    if damage in {"size", "checksum", "label"}:
+        rows = np.zeros((N_TEST, ROW_BYTES), np.uint8)
+        rows[7, 0] = 10 if damage == "label" else 3
+        content = rows.tobytes()
+        (batches / "test_batch.bin").write_bytes(content[:-1] if damage == "size" else content)
+    if damage == "checksum":
+        (batches / "SHA256SUMS").write_text(f"{'0' * 64}  test_batch.bin\n")
+    sweep = write_sweep(
+        architectures=[21],
+        checkpoints={"path": str(cifar10_weights)},
+        datasets={"cifar10": {"path": str(tmp_path / "cifar10")}},
+    )
+    before = sorted(tmp_path.rglob("*"))
+    corrupt = ("corrupt", tmp_path / "out", "--dataset", "cifar10", "--path", tmp_path / "cifar10")
+    for arguments in (("run", sweep), ("plan", sweep), corrupt):
+        ended = robust201(*arguments)
+        assert hint in ended.refusal(2)
+        assert len(ended.err.splitlines()) == 1
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_corrupted_images_that_were_damaged_are_refused(
+    robust201: RunCommand, write_sweep: WriteSweep, finished: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "corruptions" / "brightness.npy"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    before = read_tree(finished)
+    assert "expected sha256" in robust201("run", write_sweep()).refusal(2)
+    assert read_tree(finished) == before
+    file.unlink()
+    assert robust201("run", write_sweep()).code == 0
+
+
+@pytest.mark.parametrize(
+    "change", [{"images": {"count": 20}}, {"datasets": {"digits": {"corruptions": {"source": "generated", "seed": 1}}}}]
+)
+def test_corrupted_images_of_another_selection_are_refused_before_anything_is_written(
+    robust201: RunCommand, write_sweep: WriteSweep, finished: Path, tmp_path: Path, change: dict[str, Any]
+) -> None:
+    if "datasets" in change:
+        change["datasets"]["digits"]["corruptions"]["path"] = str(tmp_path / "corruptions")
+    before = read_tree(tmp_path)
+    sweep = write_sweep(results=str(tmp_path / "other"), **change)
+    assert "corruptions" in robust201("run", sweep).refusal(2)
+    sweep.unlink()
+    before.pop("sweep.yaml")
+    assert read_tree(tmp_path) == before
+
+
+def test_published_images_are_never_mixed_with_generated_ones(robust201: RunCommand, tmp_path: Path) -> None:
+    published = tmp_path / "CIFAR-10-C"
+    published.mkdir()
+    np.save(published / "labels.npy", np.zeros(50, np.uint8))
+    before = read_tree(tmp_path)
+    ended = robust201("corrupt", published, "--count", "10", "--keys", "brightness")
+    assert "expected an empty folder, got .npy files without a manifest" in ended.refusal(2)
+    assert read_tree(tmp_path) == before

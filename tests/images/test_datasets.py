@@ -1,0 +1,338 @@
+"""Tables, forms, loaders and selections of images: official layouts fabricated in small, real data where it stands."""
+
+import dataclasses
+import hashlib
+import io
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from PIL import Image
+from pyarrow import parquet
+
+from robust201.core.errors import ConfigError, DatasetError
+from robust201.core.records import image_hash
+from robust201.images import DATASETS, FORMS, dataset, load_images, select
+from robust201.images.downloads import registry
+from tests.support.dataset_files import (
+    ASKED_FOR,
+    FILE_FORMS,
+    WRITERS,
+    encode,
+    fabricate,
+    write_binary,
+    write_parquet,
+    write_python,
+    write_table,
+)
+
+# --- the tables
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_row_of_a_dataset_is_consistent(name: str) -> None:
+    row = dataset(name)
+    assert row.name == name
+    assert len(set(row.class_names)) == row.n_classes
+    assert all(form in FORMS for form in row.forms)
+    assert all(0 < value < 1 for value in (*row.normalisation.mean, *row.normalisation.std))
+    assert row.licence
+    assert row.citation
+    assert row.corruptions is None or row.corruptions in registry.downloads()
+
+
+def test_every_form_but_digits_has_a_writer_here_and_belongs_to_a_dataset() -> None:
+    assert set(FORMS) == {*WRITERS, "digits"}
+    assert {form for row in DATASETS.values() for form in row.forms} == set(FORMS)
+
+
+def test_unknown_names_get_the_closest() -> None:
+    with pytest.raises(ConfigError, match=r"'cifar01'.*Did you mean 'cifar10'"):
+        dataset("cifar01")
+    with pytest.raises(ConfigError, match=r"cifar10.*'pythn'.*Did you mean 'python'"):
+        load_images("cifar10", form="pythn")
+    with pytest.raises(ConfigError, match="imagenet16"):
+        load_images("cifar10", form="imagenet16")
+
+
+def test_importing_the_tables_imports_no_heavy_library() -> None:
+    code = (
+        "import sys, robust201.images; print([m for m in ('torch', 'pyarrow', 'sklearn', 'PIL') if m in sys.modules])"
+    )
+    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert outcome.stdout.strip() == "[]"
+
+
+# --- the forms
+
+
+@pytest.mark.parametrize("split", ["test", "train"])
+@pytest.mark.parametrize(("name", "form"), FILE_FORMS)
+def test_form_gives_the_pixels_and_labels_in_the_order_of_its_files(
+    tmp_path: Path, name: str, form: str, split: str
+) -> None:
+    spec = dataset(name)
+    images, labels = fabricate(spec, 23)
+    files = WRITERS[form](tmp_path / "data", spec, split, images, labels)
+    # The folder of the files, the folder above it, and a folder that has one named as the dataset.
+    (tmp_path / "above").mkdir()
+    (tmp_path / "above" / name).symlink_to(tmp_path / "data")
+    for path in (files[0].parent, tmp_path / "data", tmp_path / "above"):
+        loaded = load_images(name, form=ASKED_FOR.get(name), path=path, split=split, verify=False)  # type: ignore[arg-type]
+        assert loaded.images.dtype == np.uint8
+        assert loaded.images.flags.c_contiguous
+        assert loaded.labels.dtype == np.int64
+        np.testing.assert_array_equal(loaded.images, images)
+        np.testing.assert_array_equal(loaded.labels, labels)
+        np.testing.assert_array_equal(loaded.indices, np.arange(23))
+        assert loaded.sha256 == image_hash(images, labels, np.arange(23))
+        assert (loaded.n_classes, loaded.normalisation) == (spec.n_classes, spec.normalisation)
+
+
+@pytest.mark.parametrize(("name", "form"), FILE_FORMS)
+def test_other_split_and_other_form_are_reported_missing(tmp_path: Path, name: str, form: str) -> None:
+    spec = dataset(name)
+    WRITERS[form](tmp_path, spec, "test", *fabricate(spec, 5))
+    with pytest.raises(DatasetError, match="expected"):
+        load_images(name, path=tmp_path, form=form, split="train", verify=False)
+    for other in set(spec.forms) - {form, "digits"}:
+        with pytest.raises(DatasetError, match=rf"Loading the test images of {name} failed for .*\({other}\)"):
+            load_images(name, path=tmp_path, form=other, verify=False)
+
+
+def test_missing_data_names_the_folder_the_forms_and_the_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROBUST201_DATA", str(tmp_path / "nowhere"))
+    with pytest.raises(DatasetError) as caught:
+        load_images("cifar10")
+    for words in (
+        str(tmp_path / "nowhere"),
+        "cifar-10-batches-bin",
+        "parquet",
+        "robust201 fetch cifar10",
+        "ROBUST201_DATA",
+    ):
+        assert words in str(caught.value)
+
+
+def test_data_folder_is_searched_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = dataset("cifar10")
+    images, labels = fabricate(spec, 4)
+    write_parquet(tmp_path / "cifar10", spec, "test", images, labels)
+    monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
+    np.testing.assert_array_equal(load_images("cifar10").images, images)
+
+
+@pytest.mark.parametrize(("name", "form"), FILE_FORMS)
+@pytest.mark.parametrize("label", [-1, "n_classes", 1001])
+def test_label_out_of_range_is_refused_with_its_row(tmp_path: Path, name: str, form: str, label: int | str) -> None:
+    spec = dataset(name)
+    images, labels = fabricate(spec, 6)
+    labels[3] = spec.n_classes if label == "n_classes" else label
+    if form == "binary" and not 0 <= labels[3] <= 255:
+        labels[3] = 255
+    if form == "imagenet16" and label == "n_classes":
+        labels[3] = 1000  # label 1001 of the file: 121 to 1000 are other classes of ImageNet and no error
+    files = WRITERS[form](tmp_path, spec, "test", images, labels)
+    with pytest.raises(DatasetError, match=rf"Reading labels failed for {files[0]}.* in row [36]"):
+        load_images(name, form=ASKED_FOR.get(name), path=tmp_path, verify=False)
+
+
+# --- verifying
+
+
+def publish(
+    monkeypatch: pytest.MonkeyPatch, name: str, entry: str, members: dict[str, registry.Checksum], count: int
+) -> None:
+    """Make fabricated files the published ones: the registry's checksums and the size of the test split."""
+    changed = dict(registry.downloads())
+    changed[entry] = dataclasses.replace(changed[entry], members=members)
+    monkeypatch.setattr(registry, "downloads", lambda: changed)
+    monkeypatch.setitem(DATASETS, name, dataclasses.replace(DATASETS[name], n_test=count))
+
+
+VERIFIED = [
+    ("cifar10", "python", "cifar10-python"),
+    ("cifar100", "python", "cifar100-python"),
+    ("ImageNet16-120", "imagenet16", "ImageNet16-120"),
+    ("cifar10", "binary", "cifar10"),
+    ("cifar100", "binary", "cifar100"),
+]
+
+
+@pytest.mark.parametrize(("name", "form", "entry"), VERIFIED)
+def test_published_checksums_are_verified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, form: str, entry: str
+) -> None:
+    spec = dataset(name)
+    images, labels = fabricate(spec, 7)
+    (file,) = WRITERS[form](tmp_path, spec, "test", images, labels)
+    with pytest.raises(DatasetError, match=f"Verifying failed for {file}: expected"):
+        load_images(name, path=tmp_path, form=form)
+    published = {file.name: registry.Checksum("md5", hashlib.md5(file.read_bytes()).hexdigest())}
+    publish(monkeypatch, name, entry, published, 7)
+    np.testing.assert_array_equal(load_images(name, path=tmp_path, form=form).images, images)
+    publish(monkeypatch, name, entry, published, 8)
+    with pytest.raises(DatasetError, match=f"expected the 8 test images of {name}, got 7"):
+        load_images(name, path=tmp_path, form=form)
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(DatasetError, match=rf"Verifying failed for {file}: expected md5 \w{{32}}, got \w{{32}}"):
+        load_images(name, path=tmp_path, form=form)
+
+
+def test_binary_file_of_wrong_size_is_refused(tmp_path: Path) -> None:
+    spec = dataset("cifar10")
+    (file,) = write_binary(tmp_path, spec, "test", *fabricate(spec, 3))
+    with pytest.raises(DatasetError, match=r"expected 30,730,000 bytes, got 9,219"):
+        load_images("cifar10", path=tmp_path)
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(DatasetError, match=r"expected records of 3,073 bytes, got 9,218"):
+        load_images("cifar10", path=tmp_path, verify=False)
+    file.write_bytes(b"")
+    with pytest.raises(DatasetError, match="got 0 bytes"):
+        load_images("cifar10", path=tmp_path, verify=False)
+
+
+def test_sums_recorded_at_unpacking_stand_in_for_checksums_that_nobody_publishes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = dataset("cifar10")
+    (file,) = write_binary(tmp_path, spec, "test", *fabricate(spec, 3))
+    sized = {"test_batch.bin": registry.Checksum("sha256", None, file.stat().st_size)}
+    publish(monkeypatch, "cifar10", "cifar10", sized, 3)
+    load_images("cifar10", path=tmp_path)
+    sums = hashlib.sha256(file.read_bytes()).hexdigest()
+    (file.parent / registry.SUMS_FILE).write_text(f"{sums}  test_batch.bin\n")
+    load_images("cifar10", path=tmp_path)
+    content = bytearray(file.read_bytes())
+    content[1000] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(DatasetError, match=f"expected sha256 {sums}"):
+        load_images("cifar10", path=tmp_path)
+
+
+# --- damaged pickles
+
+
+class Hostile:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("touch hostile-was-here",)
+
+
+@pytest.mark.parametrize(
+    ("batch", "words"),
+    [
+        ({"labels": [0]}, r"'data' and 'labels', got keys \['labels'\]"),
+        ([1, 2], "got list"),
+        ({"data": np.zeros((2, 3072), np.uint8), "labels": [0]}, r"shape \(1, 3072\) uint8, got \(2, 3072\)"),
+        ({"data": np.zeros((1, 3072), np.float32), "labels": [0]}, "float32"),
+        ({"data": np.zeros((1, 768), np.uint8), "labels": [0]}, r"got \(1, 768\)"),
+        ({"data": np.zeros((1, 3072), np.uint8), "labels": ["a"]}, "list of integers"),
+        ({"data": np.zeros((1, 3072), np.uint8), "labels": [0.5]}, "list of integers"),
+        ({"data": Hostile(), "labels": [0]}, r"system"),
+    ],
+)
+def test_pickle_of_another_form_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: object, words: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "test_batch").write_bytes(pickle.dumps(batch, protocol=2))
+    with pytest.raises(DatasetError, match=words):
+        load_images("cifar10", path=tmp_path, form="python", verify=False)
+    assert not (tmp_path / "hostile-was-here").exists()
+
+
+def test_truncated_pickle_is_refused(tmp_path: Path) -> None:
+    spec = dataset("cifar10")
+    (file,) = write_python(tmp_path, spec, "test", *fabricate(spec, 3))
+    file.write_bytes(file.read_bytes()[:5000])
+    with pytest.raises(DatasetError, match="test_batch"):
+        load_images("cifar10", path=tmp_path, verify=False)
+
+
+# --- parquet
+
+
+def good(count: int = 3, size: int = 32) -> list[bytes | None]:
+    return [encode(np.full((3, size, size), row, np.uint8)) for row in range(count)]
+
+
+def test_jpeg_and_grey_images_are_decoded_to_rgb(tmp_path: Path) -> None:
+    flat = np.stack([np.full((32, 32), value, np.uint8) for value in (200, 40, 90)])
+    grey = io.BytesIO()
+    Image.new("L", (32, 32), 77).save(grey, "PNG")
+    file = write_table(tmp_path / "mine.parquet", [encode(flat, "JPEG"), grey.getvalue()], [1, 2])
+    images = load_images("cifar10", path=file).images
+    assert np.abs(images[0].astype(int) - flat).max() <= 3
+    assert (images[1] == 77).all()
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "words"),
+    [
+        ([*good(2), b"no image"], [0, 1, 2], r"row 2: expected a JPEG or PNG, got 8 bytes"),
+        ([*good(1), good(1)[0][:60]], [0, 1], r"row 1: expected a JPEG or PNG"),  # type: ignore[index]
+        ([*good(2), *good(1, 16)], [0, 1, 2], r"row 2: expected 32x32 pixels, got 16x16"),
+        ([*good(2), None], [0, 1, 2], r"column 'image', got none in row 2"),
+        (good(3), [0, None, 2], r"column 'label', got none in row 1"),
+        ([], [], "got no rows"),
+    ],
+)
+def test_bad_row_of_a_parquet_is_named(
+    tmp_path: Path, images: list[bytes | None], labels: list[int | None], words: str
+) -> None:
+    file = write_table(tmp_path / "test.parquet", images, labels)
+    with pytest.raises(DatasetError, match=f"{file}.*{words}"):
+        load_images("cifar10", path=tmp_path)
+
+
+def test_parquet_with_other_columns_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "test.parquet"
+    parquet.write_table(pa.table({"image": pa.array(["text"]), "label": [1]}), file)
+    with pytest.raises(DatasetError, match="column 'image' of bytes, got image: string"):
+        load_images("cifar10", path=tmp_path)
+    parquet.write_table(pa.table({"image": pa.array([b""], pa.binary()), "target": [1]}), file)
+    with pytest.raises(DatasetError, match="column 'label' of integers, got columns image, target"):
+        load_images("cifar10", path=tmp_path)
+    write_table(file, good(2), [0, 1], pa.float32())
+    with pytest.raises(DatasetError, match="column 'label' of integers, got label: float"):
+        load_images("cifar10", path=tmp_path)
+
+
+@pytest.mark.parametrize("keep", [0, 10, 200, -4])
+def test_damaged_parquet_is_refused(tmp_path: Path, keep: int) -> None:
+    file = write_table(tmp_path / "test.parquet", good(3), [0, 1, 2])
+    file.write_bytes(file.read_bytes()[:keep])
+    with pytest.raises(DatasetError, match="expected a whole Parquet file"):
+        load_images("cifar10", path=tmp_path)
+
+
+# --- real data
+
+
+@pytest.mark.shared
+def test_real_cifar10_images_load(shared_data: Path) -> None:
+    images = load_images("cifar10", path=shared_data)
+    assert images.images.shape == (10_000, 3, 32, 32)
+    assert np.bincount(images.labels).tolist() == [1000] * 10
+    spec = dataset("cifar10")
+    means = images.images.mean(axis=(0, 2, 3)) / 255
+    np.testing.assert_allclose(means, spec.normalisation.mean, atol=0.02)
+    assert np.bincount(select(images, count=200, seed=0).labels).tolist() == [20] * 10
+
+
+@pytest.mark.parametrize(("name", "other"), [("cifar10", "cifar-100"), ("cifar100", "cifar-10-")])
+def test_what_is_looked_for_is_of_the_dataset_asked_for(tmp_path, name, other):
+    with pytest.raises(DatasetError) as caught:
+        load_images(name, path=tmp_path)
+    message = str(caught.value)
+    assert other not in message
+    assert message.count("cifar-10") == 2

@@ -1,0 +1,103 @@
+"""The digits of scikit-learn, and class-stratified selections of any images."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robust201.core.errors import DatasetError
+from robust201.core.records import ImageSet, Normalisation, image_hash
+from robust201.images import load_images, select
+from robust201.images.digits import upscale
+
+# --- digits
+
+
+def test_digits_are_split_once_and_for_all() -> None:
+    train, test = load_images("digits", split="train"), load_images("digits")
+    assert (len(train), len(test)) == (1347, 450)
+    assert train.images.shape[1:] == test.images.shape[1:] == (3, 32, 32)
+    assert test.sha256 == "3ec90e0b4eecbf53bde12b42b163077179a5c1021b91bbca0eda51d4d892dfc3"
+    shares = np.bincount(test.labels) / (np.bincount(train.labels) + np.bincount(test.labels))
+    assert np.abs(shares - 0.25).max() < 0.01
+    assert not {image.tobytes() for image in train.images} & {image.tobytes() for image in test.images}
+    channel = train.images[:, 0] / 255
+    np.testing.assert_allclose(train.normalisation.mean[0], channel.mean(), atol=1e-4)
+    np.testing.assert_allclose(train.normalisation.std[0], channel.std(), atol=1e-4)
+
+
+def test_another_copy_of_the_digits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sklearn import datasets as sklearn_datasets
+
+    source = sklearn_datasets.load_digits()
+    source.images[0, 0, 0] += 1
+    monkeypatch.setattr(sklearn_datasets, "load_digits", lambda: source)
+    with pytest.raises(DatasetError, match="digits of scikit-learn: expected SHA-256"):
+        load_images("digits")
+    assert len(load_images("digits", verify=False)) == 450
+
+
+@given(st.binary(min_size=64, max_size=64))
+def test_upscaling_agrees_with_bilinear_interpolation_in_floating_point(content: bytes) -> None:
+    image = np.frombuffer(content, np.uint8).reshape(1, 8, 8) % 17
+    rows = (np.arange(32) + 0.5) / 4 - 0.5
+    grid = np.arange(8)
+    halfway = np.stack([np.interp(rows, grid, line) for line in image[0].astype(float)])
+    expected = np.stack([np.interp(rows, grid, line) for line in halfway.T]).T * 255 / 16
+    upscaled = upscale(image)
+    assert upscaled.shape == (1, 3, 32, 32)
+    assert (upscaled[0, 0] == upscaled[0, 1]).all()
+    assert (upscaled[0, 0] == upscaled[0, 2]).all()
+    assert np.abs(upscaled[0, 0] - expected).max() <= 0.5 + 1e-9
+
+
+# --- selections
+
+
+def image_set(labels: list[int]) -> ImageSet:
+    images = np.arange(len(labels) * 3, dtype=np.uint8).reshape(-1, 3, 1, 1)
+    values, indices = np.array(labels, np.int64), np.arange(len(labels), dtype=np.int64) * 2
+    normalisation = Normalisation((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    return ImageSet("toy", images, values, indices, 4, normalisation, image_hash(images, values, indices))
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 40), st.integers(0, 2**31 - 1))
+def test_selection_is_stratified_ascending_and_nested(labels: list[int], count: int, seed: int) -> None:
+    whole = image_set(labels)
+    count = min(count, len(whole))
+    chosen = select(whole, count=count, seed=seed)
+    assert len(chosen) == count
+    assert (np.diff(chosen.indices) > 0).all()
+    rows = chosen.indices // 2
+    np.testing.assert_array_equal(chosen.images, whole.images[rows])
+    np.testing.assert_array_equal(chosen.labels, whole.labels[rows])
+    assert chosen.sha256 == image_hash(chosen.images, chosen.labels, chosen.indices)
+    taken, there = np.bincount(chosen.labels, minlength=4), np.bincount(whole.labels, minlength=4)
+    # A class that has images left has given at most one less than any other.
+    assert all(taken[label] >= taken.max() - 1 for label in range(4) if taken[label] < there[label])
+    assert select(whole, count=count, seed=seed).sha256 == chosen.sha256
+    assert set(chosen.indices) <= set(select(whole, count=min(count + 3, len(whole)), seed=seed).indices)
+
+
+def test_selection_of_everything_is_everything() -> None:
+    whole = load_images("digits")
+    assert select(whole, count=len(whole), seed=7).sha256 == whole.sha256
+
+
+def test_selection_depends_on_the_seed_also_in_which_classes_give_one_more() -> None:
+    whole = load_images("digits")
+    counts = {tuple(np.bincount(select(whole, count=25, seed=seed).labels, minlength=10)) for seed in range(8)}
+    assert len(counts) > 1
+    assert all(set(row) == {2, 3} for row in counts)
+    assert len({select(whole, count=20, seed=seed).sha256 for seed in range(8)}) == 8
+
+
+def test_selection_is_the_same_on_every_platform() -> None:
+    chosen = select(load_images("digits"), count=10, seed=0)
+    assert chosen.indices.tolist() == [13, 22, 27, 111, 192, 199, 264, 284, 288, 289]
+
+
+@pytest.mark.parametrize("count", [0, -1, 451])
+def test_selection_of_more_than_there_is_is_refused(count: int) -> None:
+    with pytest.raises(DatasetError, match=f"digits: expected a count from 1 to 450, got {count}"):
+        select(load_images("digits"), count=count, seed=0)

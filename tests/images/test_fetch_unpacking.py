@@ -1,0 +1,215 @@
+"""What was downloaded: unpacked whole or refused whole; archives put there by hand, wheels, the registry."""
+
+import dataclasses
+import importlib.util
+import re
+import tarfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robust201.core.errors import ConfigError, DatasetError
+from robust201.images import DATASETS, load_images
+from robust201.images.downloads import registry
+from robust201.images.downloads.fetch import fetch
+from robust201.images.downloads.registry import Checksum
+from tests.support.download_server import FILES, Publish, Server, assert_whole, make_tar, names_in, sha256
+
+# --- unpacking
+
+
+def link(name: str, target: str, kind: bytes = tarfile.SYMTYPE) -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.linkname = kind, target
+    return member
+
+
+@pytest.mark.parametrize(
+    ("files", "others"),
+    [
+        ({"CIFAR-10-C/../../escaped": b"x"}, []),
+        ({"../escaped": b"x"}, []),
+        ({"{tmp}/escaped": b"x"}, []),
+        ({"elsewhere/escaped": b"x"}, []),
+        ({}, [link("CIFAR-10-C/out", "../..")]),
+        ({}, [link("CIFAR-10-C/out", "/etc/passwd", tarfile.LNKTYPE)]),
+        ({}, [link("CIFAR-10-C/out", "", tarfile.FIFOTYPE)]),
+    ],
+)
+def test_tar_that_escapes_is_refused_whole(
+    tmp_path: Path, corrupted: Server, publish: Publish, files: dict[str, bytes], others: list[tarfile.TarInfo]
+) -> None:
+    files = {name.format(tmp=tmp_path): content for name, content in files.items()}
+    corrupted.content = make_tar({**FILES, **files}, *others)
+    publish("CIFAR-10-C", checksum=sha256(corrupted.content))
+    data = tmp_path / "some" / "data"
+    with pytest.raises(DatasetError, match="expected regular files below CIFAR-10-C/, got"):
+        fetch("CIFAR-10-C", data)
+    assert names_in(data) == ["CIFAR-10-C.tar"]
+    assert names_in(tmp_path) == ["some"]
+    assert names_in(data.parent) == ["data"]
+
+
+@pytest.mark.parametrize("damage", ["cut", "no tar", "member missing", "member changed"])
+def test_archive_that_is_not_what_it_should_be_leaves_no_folder(
+    tmp_path: Path, corrupted: Server, publish: Publish, damage: str
+) -> None:
+    words = {
+        "cut": (corrupted.content[:300_000], "expected a whole tar"),
+        "no tar": (b"\x1f\x8b no tar", "expected a whole tar"),
+        "member missing": (make_tar({"CIFAR-10-C/fog.npy": FILES["CIFAR-10-C/fog.npy"]}), "none named labels.npy"),
+        "member changed": (make_tar({**FILES, "CIFAR-10-C/labels.npy": b"y" * 300}), "Verifying failed for labels.npy"),
+    }
+    corrupted.content, message = words[damage]
+    publish("CIFAR-10-C", checksum=sha256(corrupted.content))
+    with pytest.raises(DatasetError, match=message):
+        fetch("CIFAR-10-C", tmp_path)
+    assert names_in(tmp_path) == ["CIFAR-10-C.tar"]
+
+
+def test_unpacked_cifar_loads_and_a_flipped_bit_is_found(
+    tmp_path: Path, server: Server, publish: Publish, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labels = np.arange(5, dtype=np.uint8)
+    content = np.hstack([labels[:, None], np.full((5, 3072), 7, np.uint8)]).tobytes()
+    server.content = make_tar({"cifar-10-batches-bin/test_batch.bin": content})
+    members = {"test_batch.bin": Checksum("md5", None, len(content))}
+    publish("cifar10", url=server.url, checksum=sha256(server.content), members=members)
+    monkeypatch.setitem(DATASETS, "cifar10", dataclasses.replace(DATASETS["cifar10"], n_test=5))
+    fetch("cifar10", tmp_path)
+    np.testing.assert_array_equal(load_images("cifar10", path=tmp_path).labels, labels)
+    file = tmp_path / "cifar-10-batches-bin" / "test_batch.bin"
+    file.write_bytes(content[:-1] + b"\x06")
+    with pytest.raises(DatasetError, match="expected sha256"):
+        load_images("cifar10", path=tmp_path)
+
+
+# --- by hand
+
+
+def test_archive_put_there_by_hand_is_verified_used_and_kept(tmp_path: Path, corrupted: Server) -> None:
+    (tmp_path / "CIFAR-10-C.tar").write_bytes(corrupted.content)
+    fetch("CIFAR-10-C", tmp_path)
+    assert_whole(tmp_path)
+    assert names_in(tmp_path) == ["CIFAR-10-C", "CIFAR-10-C.tar"]
+    assert corrupted.asked == []
+
+
+def test_wrong_archive_put_there_by_hand_is_refused_and_kept(tmp_path: Path, corrupted: Server) -> None:
+    (tmp_path / "CIFAR-10-C.tar").write_bytes(b"x" * len(corrupted.content))
+    with pytest.raises(DatasetError, match=r"Verifying failed for .*CIFAR-10-C.tar: expected sha256"):
+        fetch("CIFAR-10-C", tmp_path)
+    assert names_in(tmp_path) == ["CIFAR-10-C.tar"]
+
+
+def test_folder_that_is_there_is_verified(tmp_path: Path, corrupted: Server) -> None:
+    folder = fetch("CIFAR-10-C", tmp_path)
+    (folder / "fog.npy").write_bytes(b"\x01" + FILES["CIFAR-10-C/fog.npy"][1:])
+    with pytest.raises(DatasetError, match=r"Verifying failed for .*fog.npy: expected sha256"):
+        fetch("CIFAR-10-C", tmp_path)
+    (folder / "fog.npy").unlink()
+    with pytest.raises(DatasetError, match=r"expected in .* the files fog.npy \(.*Move the folder away"):
+        fetch("CIFAR-10-C", tmp_path)
+
+
+def test_imagenet16_is_asked_for_by_hand_and_then_verified(tmp_path: Path, publish: Publish) -> None:
+    with pytest.raises(DatasetError) as caught:
+        fetch("ImageNet16-120", tmp_path)
+    for words in (str(tmp_path / "ImageNet16"), "val_data (md5 3410e3017fdaefba8d5073aaa65e4bd6)", "image-net.org"):
+        assert words in str(caught.value)
+    assert "the files train_data_batch_1 … val_data (" in str(caught.value)
+    assert "), 11 in all, got" in str(caught.value)
+    (tmp_path / "ImageNet16").mkdir()
+    (tmp_path / "ImageNet16" / "val_data").write_bytes(b"val")
+    publish("ImageNet16-120", members={"val_data": sha256(b"val")})
+    assert fetch("ImageNet16-120", tmp_path) == tmp_path / "ImageNet16"
+    publish("ImageNet16-120", members={"val_data": sha256(b"lav")})
+    with pytest.raises(DatasetError, match="val_data"):
+        fetch("ImageNet16-120", tmp_path)
+
+
+# --- a wheel through pip, without a network
+
+
+FROST = {"frost1.png": b"ice" * 99, "frost4.jpg": b"cold" * 99}
+
+
+def make_wheel(folder: Path, frost: dict[str, bytes]) -> bytes:
+    file = folder / "imagecorruptions-1.1.2-py3-none-any.whl"
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, content in frost.items():
+            archive.writestr(f"imagecorruptions/frost/{name}", content)
+        info = "imagecorruptions-1.1.2.dist-info"
+        archive.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: imagecorruptions\nVersion: 1.1.2\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return file.read_bytes()
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, publish: Publish, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that pip takes the wheel from instead of an index."""
+    if importlib.util.find_spec("pip") is None:
+        pytest.skip("this environment has no pip")
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    members = {name: sha256(content) for name, content in FROST.items()}
+    publish("imagecorruptions-frost", checksum=sha256(make_wheel(folder, FROST)), members=members)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def test_frost_images_are_taken_from_the_wheel_that_pip_downloads(tmp_path: Path, wheels: Path) -> None:
+    folder = fetch("imagecorruptions-frost", tmp_path / "data")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == FROST
+    assert names_in(tmp_path / "data") == ["imagecorruptions-frost"]
+    make_wheel(wheels, {**FROST, "frost4.jpg": b"warm"})
+    with pytest.raises(DatasetError, match=r"Verifying failed for .*whl"):
+        fetch("imagecorruptions-frost", tmp_path / "other")
+    assert names_in(tmp_path / "other") == []
+
+
+def test_wheel_that_pip_cannot_get_may_be_put_there_by_hand(tmp_path: Path, wheels: Path) -> None:
+    wheel = wheels / "imagecorruptions-1.1.2-py3-none-any.whl"
+    content = wheel.read_bytes()
+    wheel.unlink()
+    with pytest.raises(DatasetError) as caught:
+        fetch("imagecorruptions-frost", tmp_path / "data")
+    for words in ("imagecorruptions==1.1.2", wheel.name, sha256(content).digest or "", str(tmp_path / "data")):
+        assert words in str(caught.value)
+    (tmp_path / "data" / wheel.name).write_bytes(content)
+    folder = fetch("imagecorruptions-frost", tmp_path / "data")
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == FROST
+
+
+# --- the registry
+
+
+def test_unknown_name_gets_the_closest(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"'CIFAR10-C'.*Did you mean 'CIFAR-10-C'"):
+        fetch("CIFAR10-C", tmp_path)
+
+
+@pytest.mark.parametrize("name", registry.downloads())
+def test_entry_is_complete(name: str) -> None:
+    entry = registry.download(name)
+    lengths = {"md5": 32, "sha256": 64}
+    assert entry.title
+    assert entry.licence
+    assert entry.source
+    assert entry.folder
+    assert entry.members
+    for checksum in (entry.checksum, *entry.members.values()):
+        assert checksum.digest is None or re.fullmatch(rf"[0-9a-f]{{{lengths[checksum.algorithm]}}}", checksum.digest)
+    if entry.kind == "manual":
+        assert all(checksum.digest for checksum in entry.members.values())
+    else:
+        assert entry.checksum.digest
+        assert entry.checksum.size
+        assert entry.file
+    assert (entry.kind == "archive") == entry.url.startswith("https://")
+    assert (entry.kind == "package") == bool(entry.package and entry.package_folder)

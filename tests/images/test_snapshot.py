@@ -1,0 +1,50 @@
+"""The images that workers read: whole, as planned, and replaced where they are damaged."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robust201.core.errors import DatasetError
+from robust201.images import load_images, select
+from robust201.images.snapshot import read_snapshot, write_snapshot
+from robust201.runtime.executors import make_executor
+from robust201.runtime.sweep import run_sweep
+from tests.conftest import MakeSweep
+
+IMAGES = select(load_images("digits"), count=20, seed=0)
+
+
+def test_images_come_back_as_they_were(tmp_path: Path) -> None:
+    write_snapshot(tmp_path, IMAGES)
+    got = read_snapshot(tmp_path, "digits", IMAGES.sha256)
+    for name in ("images", "labels", "indices"):
+        np.testing.assert_array_equal(getattr(got, name), getattr(IMAGES, name))
+    assert (got.n_classes, got.normalisation, got.sha256) == (10, IMAGES.normalisation, IMAGES.sha256)
+
+
+@pytest.mark.parametrize("name", ["images", "labels", "indices"])
+@pytest.mark.parametrize("damage", ["missing", "truncated", "changed", "pickle"])
+def test_damaged_images_are_refused(tmp_path: Path, name: str, damage: str) -> None:
+    write_snapshot(tmp_path, IMAGES)
+    path = tmp_path / f"{name}.npy"
+    content = bytearray(path.read_bytes())
+    if damage == "missing":
+        path.unlink()
+    elif damage == "truncated":
+        path.write_bytes(content[:-1])
+    elif damage == "changed":
+        content[-1] ^= 1
+        path.write_bytes(content)
+    else:
+        np.save(path, np.array([{}], dtype=object), allow_pickle=True)
+    with pytest.raises(DatasetError, match="digits"):
+        read_snapshot(tmp_path, "digits", IMAGES.sha256)
+
+
+def test_the_next_run_replaces_damaged_images(make_sweep: MakeSweep) -> None:
+    run_sweep(make_sweep(keys={"clean": {}}), make_executor)
+    config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1]}})
+    (kept,) = (config.results / "images").rglob("images.npy")
+    kept.write_bytes(kept.read_bytes()[:-1])
+    assert run_sweep(config, make_executor).complete

@@ -1,0 +1,149 @@
+"""The sweep YAML: defaults, narrowing, and one clear line for each kind of mistake."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from robust201.core.errors import ArchitectureError, ConfigError
+from robust201.planning.config import load_config, parse_config, select_architectures
+from robust201.planning.plan import assumed_facts, make_plan
+from robust201.tasks import CORRUPTIONS, PERTURBATIONS
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+MINIMAL = {
+    "name": "tiny",
+    "results": "runs/tiny",
+    "checkpoints": {"path": "weights"},
+    "datasets": {"digits": {"corruptions": {"source": "generated"}}},
+}
+
+
+def sweep(**changes: object) -> dict[str, object]:
+    return MINIMAL | changes
+
+
+def test_defaults_are_the_papers() -> None:
+    config = parse_config(MINIMAL, "test")
+    assert tuple(config.parameters) == tuple(PERTURBATIONS)
+    assert len(config.architecture_indices) == 6466
+    assert (config.network.channels, config.network.cells) == (16, 5)
+    assert config.parameters["aa_square"].queries == 5000
+    assert config.parameters["pgd"].steps == 40
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        path.name
+        for path in (REPOSITORY / "jobs").glob("*.yaml")
+        if not path.name.startswith(("kuberay", "cluster"))  # these describe machines
+    ),
+)
+def test_every_job_is_valid(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROBUST201_DATA", "somewhere")
+    config = load_config(REPOSITORY / "jobs" / name)
+    assert make_plan(config, assumed_facts(config)).units
+
+
+def test_the_papers_sweep_has_the_papers_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROBUST201_DATA", "somewhere")
+    config = load_config(REPOSITORY / "jobs/paper.yaml")
+    plan = make_plan(config, assumed_facts(config))
+    assert (len(plan.units), plan.n_evaluations) == (290_970, 1_610_034)
+    assert (
+        len(
+            {
+                unit.id
+                for unit in make_plan(config.model_copy(update={"architectures": (0, 21)}), assumed_facts(config)).units
+            }
+        )
+        == 90
+    )
+
+
+def test_the_group_of_corruptions_is_written_out_and_a_single_one_overrides_it() -> None:
+    config = parse_config(sweep(keys={"corruptions": {"severities": [5, 1]}, "fog": {"severities": [3]}}), "test")
+    assert tuple(config.parameters) == CORRUPTIONS
+    assert config.parameters["snow"].strengths == (1.0, 5.0)
+    assert config.parameters["fog"].strengths == (3.0,)
+
+
+def test_a_dataset_without_corruptions_has_no_corruption_keys() -> None:
+    config = parse_config(sweep(datasets={"digits": {}}), "test")
+    assert config.keys_of("digits") == ("clean", "aa_apgd-ce", "aa_square", "fgsm", "pgd")
+
+
+def test_variables_are_expanded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOMEWHERE", "/data")
+    config = parse_config(sweep(checkpoints={"path": "${SOMEWHERE}/weights"}, results="${NOWHERE:-here}/runs"), "test")
+    assert config.checkpoints.path == Path("/data/weights")
+    assert config.results == Path("here/runs")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kyes": {}}, r"'kyes'\. Did you mean 'keys'"),
+        ({"execution": {"windw": 1}}, r"'execution.windw'\. Did you mean 'window'"),
+        (
+            {"datasets": {"digits": {"corruptions": {"source": "generated", "forst": "x"}}}},
+            r"forst'\. Did you mean 'frost'",
+        ),
+        ({"keys": {"pdg": {}}}, r"'pdg'\. Did you mean 'pgd'"),
+        ({"keys": {"pgd": {"step": 1}}}, r"'keys.pgd.step'\. Did you mean 'steps'"),
+        ({"keys": {"pgd": {"epsilons_255": [1, -2]}}}, r"keys.pgd.epsilons_255.1: .*more than 0, got -2"),
+        ({"keys": {"pgd": {"epsilons_255": [1, 1.0]}}}, r"different epsilons"),
+        ({"keys": {"pgd": {"epsilons_255": [float("nan")]}}}, r"finite"),
+        ({"keys": {"fog": {"severities": [6]}}}, r"at most 5, got 6"),
+        ({"keys": {}}, r"at least one key"),
+        ({"keys": {"fog@Linf": {}}}, r"known key, got 'fog@Linf'"),
+        ({"keys": {"pgd": {}, "pgd@Linf": {"steps": 20}}}, r"'pgd' and 'pgd@Linf'"),
+        ({"datasets": {"cifar": {}}}, r"'cifar'\. Did you mean 'cifar10'"),
+        ({"measurements": ["acuracy"]}, r"Did you mean 'accuracy'"),
+        ({"checkpoints": {"path": "${NOT_SET_ANYWHERE}/x"}}, r"NOT_SET_ANYWHERE"),
+        ({"images": {"count": 0}}, r"images.count"),
+        ({"batch_size": "many"}, r"batch_size: .*got 'many'"),
+        ({"datasets": {"digits": {"corruptions": {"source": "published"}}}}, r"a path to the published"),
+        ({"format": 2}, r"format"),
+    ],
+)
+def test_each_mistake_is_one_clear_line(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        parse_config(sweep(**changes), "test.yaml")
+    assert "test.yaml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("name", [15_625, -1, "|what~0|+|none~0|none~1|+|none~0|none~1|none~2|", "resnet"])
+def test_what_is_no_architecture_is_refused(name: int | str) -> None:
+    with pytest.raises(ArchitectureError):
+        parse_config(sweep(architectures=[0, name]), "test.yaml")
+
+
+def test_selections_of_architectures() -> None:
+    assert select_architectures(("0-30",)) == (*range(25), 26, 27, 28)
+    assert select_architectures((1832, "3365", 21)) == (21, 309, 991)
+    assert select_architectures("0,5-7") == (0, 5, 6, 7)
+
+
+@pytest.mark.parametrize("text", ["name: [", "- a\n- b\n", "a: 1\na: 2\n", "x: !!python/object/apply:os.getcwd []\n"])
+def test_what_is_no_yaml_of_fields_is_refused(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "sweep.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"sweep\.yaml"):
+        load_config(path)
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(ConfigError, match=r"nowhere\.yaml"):
+        load_config(Path("nowhere.yaml"))
+
+
+def test_a_sweep_survives_a_round_trip_through_yaml(tmp_path: Path) -> None:
+    path = tmp_path / "sweep.yaml"
+    config = parse_config(sweep(architectures=["0-9", 309], images={"count": 20}), "test")
+    path.write_text(yaml.safe_dump(config.model_dump(mode="json")))
+    assert load_config(path) == config

@@ -1,0 +1,43 @@
+"""The jobs that ship with robust201, run in small."""
+
+from pathlib import Path
+
+import pytest
+
+from robust201.planning.config import load_config
+from robust201.runtime.executors import make_executor
+from robust201.runtime.sweep import Filters, load_plan, run_sweep
+from robust201.shards import ShardStore
+from robust201.weights.importing import import_weights
+from robust201.weights.store import CheckpointStore
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.shared
+def test_the_trial_on_real_images_runs(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = shared_data / "checkpoints" / "NATS-tss-v1_0-3ffb9-full"
+    if not archive.exists():
+        pytest.skip(f"no {archive}: name a data folder with trained networks by ROBUST201_DATA")
+    with CheckpointStore(tmp_path / "checkpoints") as store:
+        import_weights(archive, store, indices=[0, 21])
+    monkeypatch.setenv("ROBUST201_DATA", str(shared_data))
+    monkeypatch.setenv("ROBUST201_CHECKPOINTS", str(tmp_path / "checkpoints"))
+    config = load_config(
+        REPOSITORY / "jobs/cifar10-parquet.yaml",
+        results=str(tmp_path / "results"),
+        images={"count": 40, "seed": 0},
+        execution={"executor": "inline"},
+    )
+    assert run_sweep(config, make_executor, filters=Filters(keys=("clean", "fgsm", "pixelate"))).complete
+    plan, store = load_plan(config.results), ShardStore.open(config.results)
+    inventory = store.inventory()
+    clean = {
+        unit.architecture: float(values[0.0]["accuracy"])
+        for unit, values in store.iter_values(
+            [unit for unit in plan.units if unit.key == "clean"], inventory, plan.measurements
+        )
+    }
+    # trained networks: .6354 and .7326 on all 10,000 images; 40 of them are within .25 with near certainty
+    assert clean[0] == pytest.approx(0.6354, abs=0.25)
+    assert clean[21] == pytest.approx(0.7326, abs=0.25)

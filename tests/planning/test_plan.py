@@ -1,0 +1,208 @@
+"""Planning: identity by content, nothing lost in parts and bundles, narrowing."""
+
+import itertools
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robust201.core.errors import ConfigError
+from robust201.core.records import Part
+from robust201.planning.config import SweepConfig, parse_config
+from robust201.planning.cost import CPU_GMACS, GPU_GMACS
+from robust201.planning.plan import DatasetFacts, Facts, Plan, describe_difference, make_plan
+from robust201.runtime.sweep import cut_for_cpus
+from robust201.tasks import ENGINES
+
+CORRUPTIONS = {"brightness": {"source": "generated", "sha256": "b"}, "fog": {"source": "generated", "sha256": "f"}}
+KEYS = {
+    "clean": {},
+    "pgd": {"epsilons_255": [1, 8], "steps": 5},
+    "aa_square": {"epsilons_255": [1, 8], "queries": 50},
+    "brightness": {},
+    "fog": {},
+}
+
+
+def make_config(**changes: object) -> SweepConfig:
+    payload = {
+        "name": "tiny",
+        "results": "runs/tiny",
+        "architectures": [0, 9, 21],
+        "checkpoints": {"path": "weights"},
+        "datasets": {"digits": {"corruptions": {"source": "generated"}}},
+        "keys": KEYS,
+        "batch_size": 8,
+    }
+    return parse_config(payload | changes, "test")
+
+
+def make_facts(*, pixels: str = "p", checkpoints: dict[int, str] | None = None, n_images: int = 100) -> Facts:
+    weights = {0: "w0", 9: "w9", 21: "w21"} | (checkpoints or {})
+    return Facts({"digits": DatasetFacts(n_images, pixels, CORRUPTIONS)}, {"digits": weights})
+
+
+def ids(plan: Plan) -> dict[tuple[int, str], str]:
+    return {(unit.architecture, unit.key): unit.id for unit in plan.units}
+
+
+BASES = {engine: ids(make_plan(make_config(engine=engine), make_facts())) for engine in ENGINES}
+BASE = ids(make_plan(make_config(), make_facts()))
+
+
+def test_the_fused_engine_is_the_default() -> None:
+    assert BASES["fused"] == BASE
+    assert not set(BASES["fused"].values()) & set(BASES["reference"].values())
+
+
+def test_ids_differ_between_units_and_repeat_between_plans() -> None:
+    assert len(set(BASE.values())) == len(BASE) == 15
+    assert ids(make_plan(make_config(), make_facts())) == BASE
+
+
+def test_protocols_are_told_in_the_order_of_keys() -> None:
+    told = [protocol["key"] for protocol in make_plan(make_config(), make_facts()).meta_payload()["protocols"]]
+    assert told == list(make_config().parameters)
+
+
+def test_one_more_epsilon_keeps_the_units() -> None:
+    keys = KEYS | {"pgd": {"epsilons_255": [1, 4, 8], "steps": 5}}
+    assert ids(make_plan(make_config(keys=keys), make_facts())) == BASE
+
+
+@pytest.mark.parametrize(
+    ("config", "facts", "changed"),
+    [
+        ({"keys": KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 6}}}, {}, {"pgd"}),
+        ({"keys": KEYS | {"aa_square": {"epsilons_255": [1, 8], "queries": 51}}}, {}, {"aa_square"}),
+        ({"seed": 1}, {}, {"pgd", "aa_square"}),
+        # The reference libraries draw once a batch.
+        ({"batch_size": 9}, {}, {"reference": set(KEYS), "fused": set()}),
+        ({"images": {"seed": 5}}, {}, set()),
+        ({}, {"pixels": "q"}, set(KEYS)),
+        ({"images": {"count": 50}}, {}, set(KEYS)),
+        ({"network": {"channels": 8, "cells": 5}}, {}, set(KEYS)),
+        ({"execution": {"workers": 7, "micro_batch": 3, "threads": 2}}, {}, set()),
+        ({"results": "elsewhere", "name": "other"}, {}, set()),
+    ],
+)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_exactly_what_decides_a_number_changes_identity(
+    engine: str, config: dict[str, object], facts: dict[str, str], changed: set[str] | dict[str, set[str]]
+) -> None:
+    new = ids(make_plan(make_config(engine=engine, **config), make_facts(**facts)))
+    expected = changed[engine] if isinstance(changed, dict) else changed
+    assert {key for (index, key), identifier in new.items() if identifier != BASES[engine][index, key]} == expected
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("device", ["auto", "cpu", "cuda"])
+@pytest.mark.parametrize("speed", [None, 1.0, 2000.0])
+def test_how_fast_workers_are_is_no_part_of_identity(engine: str, device: str, speed: float | None) -> None:
+    execution = {"device": device, "threads": 3} | ({} if speed is None else {"gmacs_per_second": speed})
+    assert ids(make_plan(make_config(engine=engine, execution=execution), make_facts())) == BASES[engine]
+
+
+def test_where_nothing_is_said_cpus_are_assumed_to_be_slower() -> None:
+    def assumed(**execution: object) -> tuple[float, float | None]:
+        summary = make_plan(make_config(execution=execution), make_facts()).summary()
+        return summary["assumed_gmacs_per_second"], summary["assumed_cpu_gmacs_per_second"]
+
+    assert assumed(device="cpu", threads=4) == (4 * CPU_GMACS, None)
+    assert assumed(device="cuda") == (GPU_GMACS, None)
+    assert assumed(threads=2) == (GPU_GMACS, 2 * CPU_GMACS)
+    assert assumed(device="cpu", gmacs_per_second=7) == assumed(gmacs_per_second=7) == (7.0, None)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_what_was_planned_for_gpus_is_cut_for_cpus(engine: str) -> None:
+    """The same images and strengths, in parts whose estimate on a CPU is within the limit or a single batch."""
+    minutes = 1e-5
+    plan = make_plan(make_config(engine=engine, execution={"part_minutes": minutes}), make_facts())
+    bundles = plan.bundles(Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units)
+    cut = [part for bundle in cut_for_cpus(plan, bundles) for part in bundle.parts]
+    assert len(cut) > sum(len(bundle.parts) for bundle in bundles)
+    assert work_of(cut) == work_of([part for bundle in bundles for part in bundle.parts])
+    on_cpu = make_plan(make_config(engine=engine, execution={"part_minutes": minutes, "device": "cpu"}), make_facts())
+    assert all(on_cpu.split(part) == (part,) for part in cut)
+    assert cut_for_cpus(on_cpu, bundles) == bundles
+
+
+def work_of(parts: list[Part]) -> list[tuple[str, float, int]]:
+    return sorted((p.unit.id, strength, i) for p in parts for strength in p.strengths for i in range(p.start, p.stop))
+
+
+def test_parts_of_the_fused_engine_keep_their_strengths_together() -> None:
+    execution = {"part_minutes": 1e-4, "gmacs_per_second": 1}
+    plan = make_plan(make_config(execution=execution), make_facts())
+    parts = [part for unit in plan.units for part in plan.split(Part(unit, unit.strengths, 0, unit.n_images))]
+    assert len(parts) > len(plan.units)
+    assert all(part.strengths == part.unit.strengths for part in parts)
+
+
+def test_parts_of_the_reference_engine_are_cut_by_strength_first() -> None:
+    config = make_config(engine="reference", execution={"gmacs_per_second": 1})
+    (unit,) = (unit for unit in make_plan(config, make_facts()).units if (unit.architecture, unit.key) == (0, "pgd"))
+    whole = Part(unit, unit.strengths, 0, unit.n_images)
+    minutes = 0.9 * make_plan(config, make_facts()).seconds(whole) / 60
+    execution = {"gmacs_per_second": 1, "part_minutes": minutes}
+    parts = make_plan(make_config(engine="reference", execution=execution), make_facts()).split(whole)
+    assert parts == tuple(Part(unit, (strength,), 0, unit.n_images) for strength in unit.strengths)
+
+
+def test_another_checkpoint_changes_its_architecture_alone() -> None:
+    new = ids(make_plan(make_config(), make_facts(checkpoints={9: "retrained"})))
+    assert {index for (index, key), identifier in new.items() if identifier != BASE[index, key]} == {9}
+
+
+@settings(max_examples=40)
+@given(
+    part_minutes=st.floats(1e-4, 10),
+    batch_size=st.integers(1, 40),
+    n_images=st.integers(1, 150),
+    engine=st.sampled_from(ENGINES),
+    data=st.data(),
+)
+def test_bundles_hold_every_missing_evaluation_once(
+    part_minutes: float, batch_size: int, n_images: int, engine: str, data: st.DataObject
+) -> None:
+    config = make_config(
+        engine=engine, batch_size=batch_size, execution={"part_minutes": part_minutes, "gmacs_per_second": 1}
+    )
+    plan = make_plan(config, make_facts(n_images=n_images))
+    wanted = data.draw(st.lists(st.sampled_from(plan.units), unique_by=lambda unit: unit.id, min_size=1))
+    bundles = plan.bundles(Part(unit, unit.strengths, 0, unit.n_images) for unit in wanted)
+    covered: Counter[tuple[str, float, int]] = Counter()
+    for bundle in bundles:
+        for part in bundle.parts:
+            assert (part.unit.architecture, part.unit.dataset) == (bundle.architecture, bundle.dataset)
+            assert part.start % batch_size == 0
+            covered.update(itertools.product([part.unit.id], part.strengths, range(part.start, part.stop)))
+    expected = {
+        (unit.id, strength, image) for unit in wanted for strength in unit.strengths for image in range(unit.n_images)
+    }
+    assert set(covered) == expected
+    assert set(covered.values()) == {1}
+    costs = [sum(plan.seconds(part) for part in bundle.parts) for bundle in bundles]
+    assert costs == sorted(costs, reverse=True)
+
+
+def test_narrowing_keeps_what_matches_and_refuses_what_does_not() -> None:
+    plan = make_plan(make_config(), make_facts())
+    narrowed = plan.narrow(architectures={9}, keys={"pgd", "fog"})
+    assert [(unit.architecture, unit.key) for unit in narrowed.units] == [(9, "pgd"), (9, "fog")]
+    with pytest.raises(ConfigError, match="Did you mean 'pgd'"):
+        plan.narrow(keys={"pdg"})
+    with pytest.raises(ConfigError, match="at least one unit"):
+        plan.narrow(architectures={10})
+
+
+def test_facts_survive_json() -> None:
+    facts = make_facts()
+    assert Facts.from_payload(facts.to_payload()) == facts
+
+
+def test_a_difference_names_its_fields() -> None:
+    old, new = ({"key": "pgd", "parameters": {"steps": steps}, "seed": 0} for steps in (40, 20))
+    assert describe_difference(old, new) == ["parameters.steps: 40 → 20"]

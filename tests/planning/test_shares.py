@@ -1,0 +1,340 @@
+"""Shares: an exact division of a sweep, computed by workers that know nothing of each other."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robust201.core.errors import ConfigError
+from robust201.core.interrupts import DrainRequest
+from robust201.core.records import Bundle, Part, Receipt
+from robust201.dataset import export_dataset
+from robust201.monitoring.status import SweepStatus, read_status
+from robust201.planning.config import SweepConfig, parse_config
+from robust201.planning.plan import Plan, assumed_facts, make_plan
+from robust201.planning.plan_file import load_plan
+from robust201.planning.shares import Share, all_bundles, missing_bundles, share_folders, staying_alive
+from robust201.runtime.executors import make_executor
+from robust201.runtime.executors.base import Event
+from robust201.runtime.lease import Lease
+from robust201.runtime.progress import Progress
+from robust201.runtime.scheduler import RunTally
+from robust201.runtime.share_run import DRAIN_VARIABLE, read_drain_seconds, run_share
+from robust201.runtime.sweep import Outlook, prepare_sweep, run_sweep
+from robust201.shards import ShardStore
+from tests.conftest import REPOSITORY, TINY_KEYS, MakeSweep, RunCommand, WriteSweep, read_tree
+
+KEYS = {key: TINY_KEYS[key] for key in ("clean", "fgsm", "brightness")}
+
+
+def planned(engine: str) -> Plan:
+    """A plan with units that are cut by images and, with the reference engine, by strengths."""
+    fields = {
+        "name": "divided",
+        "results": "unused",
+        "architectures": [0, 21, 309, 1000, 5000],
+        "checkpoints": {"path": "unused"},
+        "datasets": {"cifar10": {}, "digits": {"corruptions": {"source": "generated"}}},
+        "engine": engine,
+        "execution": {"gmacs_per_second": 50},
+    }
+    config = parse_config(fields, "test")
+    return make_plan(config, assumed_facts(config))
+
+
+PLANS = {engine: planned(engine) for engine in ("fused", "reference")}
+
+
+def slices(bundles: Sequence[Bundle]) -> Counter[tuple[str, float, int, int]]:
+    return Counter(
+        (part.unit.id, strength, part.start, part.stop)
+        for bundle in bundles
+        for part in bundle.parts
+        for strength in part.strengths
+    )
+
+
+@pytest.mark.parametrize("engine", PLANS)
+@given(count=st.integers(1, 400))
+@settings(max_examples=30, deadline=None)
+def test_shares_divide_the_bundles_exactly_and_evenly(engine: str, count: int) -> None:
+    plan = PLANS[engine]
+    divided = all_bundles(plan)
+    shares = [Share(index, count).bundles(divided) for index in range(1, count + 1)]
+    assert sum((Counter(map(id, share)) for share in shares), Counter()) == Counter(map(id, divided))
+    work = [sum(plan.macs(part) for bundle in share for part in bundle.parts) for share in shares]
+    longest = sum(plan.macs(part) for part in divided[0].parts)
+    assert max(work) - min(work) <= longest * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("engine", PLANS)
+def test_all_bundles_cover_every_image_of_every_evaluation_once(engine: str) -> None:
+    plan = PLANS[engine]
+    covered: Counter[tuple[str, float]] = Counter()
+    found = slices(all_bundles(plan))
+    assert set(found.values()) == {1}
+    assert any(start > 0 for _, _, start, _ in found)
+    for unit, strength, start, stop in found:
+        covered[unit, strength] += stop - start
+    assert covered == {(unit.id, strength): unit.n_images for unit in plan.units for strength in unit.strengths}
+
+
+def test_the_division_follows_from_the_sweep_alone() -> None:
+    again = planned("reference")
+    for share in (Share(1, 7), Share(7, 7)):
+        assert share.bundles(all_bundles(again)) == share.bundles(all_bundles(PLANS["reference"]))
+
+
+@given(data=st.data(), count=st.integers(1, 40))
+@settings(max_examples=20, deadline=None)
+def test_what_is_missing_is_divided_too_and_stays_in_its_share(data: st.DataObject, count: int) -> None:
+    plan = PLANS["fused"]
+    divided = all_bundles(plan)
+    chosen = data.draw(st.lists(st.sampled_from(plan.units), unique=True, max_size=12))
+    missing = []
+    for unit in chosen:
+        start = data.draw(st.integers(0, unit.n_images - 1))
+        missing.append(Part(unit, unit.strengths[-2:], start, data.draw(st.integers(start + 1, unit.n_images))))
+    shares = [Share(index, count).bundles(divided) for index in range(1, count + 1)]
+    left = [missing_bundles(share, missing) for share in shares]
+    covered: Counter[tuple[str, float]] = Counter()
+    for (unit, strength, start, stop), times in sum(map(slices, left), Counter()).items():
+        assert times == 1
+        covered[unit, strength] += stop - start
+    assert covered == {
+        (part.unit.id, strength): part.stop - part.start for part in missing for strength in part.strengths
+    }
+    for share, rest in zip(shares, left, strict=True):
+        for bundle in rest:
+            for part in bundle.parts:
+                assert any(
+                    part.unit == whole.unit and whole.start <= part.start and part.stop <= whole.stop
+                    for other in share
+                    for whole in other.parts
+                )
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "1/0", "-1/3", "1", "1/2/3", "a/b", "", "1.0/2", "²/3"])
+def test_a_wrong_share_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="I from 1 to N"):
+        Share.parse(text)
+
+
+def test_a_share_is_written_as_it_is_read() -> None:
+    assert str(Share.parse(" 3/ 64")) == "3/64"
+
+
+def export(results: Path, out: Path) -> dict[str, bytes]:
+    plan, store = load_plan(results), ShardStore.open(results)
+    export_dataset(plan, store, store.inventory(verify="all", on_damage="raise"), out)
+    return read_tree(out)
+
+
+def status(config: SweepConfig) -> SweepStatus:
+    return read_status(load_plan(config.results), ShardStore.open(config.results).inventory(on_damage="report"))
+
+
+def compute(config: SweepConfig, share: str, **options: object) -> tuple[RunTally, Outlook]:
+    seen: list[Outlook] = []
+    tally = run_share(config, Share.parse(share), make_executor, on_outlook=seen.append, **options)
+    return tally, seen[0]
+
+
+@pytest.mark.parametrize(
+    ("configured", "told", "expected"), [(None, "540", 540), (30.0, "540", 30), (900.0, "540", 540), (None, None, None)]
+)
+def test_a_batch_file_hurries_the_draining_of_its_share(
+    make_sweep: MakeSweep,
+    monkeypatch: pytest.MonkeyPatch,
+    configured: float | None,
+    told: str | None,
+    expected: float | None,
+) -> None:
+    config = make_sweep(keys={"clean": {}}, execution={"drain_seconds": configured})
+    prepare_sweep(config)
+    if told is not None:
+        monkeypatch.setenv(DRAIN_VARIABLE, told)
+    deadlines: list[float | None] = []
+
+    def draining(say: object, drain_seconds: float | None) -> AbstractContextManager[DrainRequest]:
+        deadlines.append(drain_seconds)
+        return nullcontext(DrainRequest())
+
+    monkeypatch.setattr("robust201.runtime.sweep.draining_on_signals", draining)
+    compute(config, "1/1")
+    assert deadlines == [expected]
+
+
+@pytest.mark.parametrize("told", ["", "soon", "0", "-1", "inf", "nan"])
+def test_a_deadline_that_is_no_time_is_refused(told: str) -> None:
+    with pytest.raises(ConfigError, match=f"{DRAIN_VARIABLE}: expected seconds above 0, got '{told}'"):
+        read_drain_seconds({DRAIN_VARIABLE: told})
+
+
+def test_shares_at_the_same_time_export_the_bytes_of_one_run(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
+) -> None:
+    sweep = write_sweep(execution={"part_minutes": 1e-9})
+    assert robust201("run", sweep, "--results", tmp_path / "ordinary").code == 0
+    assert robust201("plan", "--save", sweep).code == 0
+    prepared = read_tree(tmp_path / "results")
+    command = [sys.executable, "-m", "robust201", "run", str(sweep), "--executor", "inline", "--share"]
+    workers = [
+        subprocess.Popen([*command, f"{index}/2"], cwd=REPOSITORY, stderr=subprocess.PIPE, text=True)
+        for index in (1, 2)
+    ]
+    for worker in workers:
+        _, said = worker.communicate(timeout=120)
+        assert worker.returncode == 0, said
+        assert "Complete for this selection" in said
+    results = read_tree(tmp_path / "results")
+    assert prepared.items() <= results.items()  # shares only add
+    assert not [name for name in results if name.endswith(("lease.json", "alive", ".tmp"))]
+    assert ShardStore.open(tmp_path / "results").verify() == []
+    assert export(tmp_path / "results", tmp_path / "a") == export(tmp_path / "ordinary", tmp_path / "b")
+
+
+@pytest.mark.parametrize(("number", "is_time_limit"), [(signal.SIGUSR1, True), (signal.SIGTERM, False)])
+def test_a_signal_drains_a_share_and_running_it_again_finishes_it(
+    make_sweep: MakeSweep, number: signal.Signals, is_time_limit: bool
+) -> None:
+    config = make_sweep(keys=KEYS)
+    prepare_sweep(config)
+
+    def interrupt(progress: Progress, event: Event) -> None:
+        del progress
+        if isinstance(event, Receipt):
+            signal.raise_signal(number)
+
+    tally, outlook = compute(config, "1/2", on_progress=interrupt)
+    assert (tally.drained, tally.time_limit) == (True, is_time_limit)
+    assert 0 < tally.evaluations < outlook.plan.n_evaluations
+    assert tally.remaining == outlook.plan.n_evaluations - tally.evaluations
+    again, outlook = compute(config, "1/2")
+    assert outlook.done == tally.evaluations
+    assert (again.complete, again.drained, again.time_limit) == (True, False, False)
+    assert status(config).done == outlook.plan.n_evaluations
+    assert compute(config, "2/2")[0].complete
+    assert status(config).done == status(config).total
+
+
+def test_a_driver_beside_a_share_and_a_share_twice_are_told_and_harmless(make_sweep: MakeSweep, tmp_path: Path) -> None:
+    config = make_sweep(keys=KEYS)
+    prepare_sweep(config)
+    shutil.copytree(config.results, tmp_path / "twice")
+    said: list[str] = []
+    with Lease.acquire(config.results):
+        assert compute(config, "1/1", say=said.append)[0].complete
+    assert any("A driver works here too" in line for line in said)
+    said.clear()
+    twice = config.model_copy(update={"results": tmp_path / "twice"})
+    with staying_alive(Share(1, 1).folder(twice.results)):
+        assert run_sweep(twice, make_executor, say=said.append).complete
+    assert any(line.startswith("1 share is at work") for line in said)
+    for path in (twice.results / "shards").rglob("*.parquet"):
+        shutil.copy(path, config.results / path.relative_to(twice.results))
+    inventory = ShardStore.open(config.results).inventory()
+    assert len(inventory) == 2 * inventory.n_evaluations  # everything is there twice
+    assert ShardStore.open(config.results).verify() == []
+    assert export(config.results, tmp_path / "a") == export(twice.results, tmp_path / "b")
+
+
+def test_narrowed_shares_divide_what_is_left(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
+    sweep = write_sweep()
+    robust201("plan", "--save", sweep)
+    for index in (1, 2):
+        assert robust201("run", sweep, "--share", f"{index}/2", "--keys", "clean").code == 0
+    counted = json.loads(robust201("status", "--json", tmp_path / "results").out)
+    assert [(key["key"], key["done"]) for key in counted["keys"]] == [("clean", 2), ("fgsm", 0), ("brightness", 0)]
+
+
+def test_a_share_of_a_sweep_that_is_not_prepared_is_refused(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
+) -> None:
+    line = robust201("run", write_sweep(), "--share", "1/2").refusal(2)
+    assert "robust201 plan --save" in line
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_share_of_a_changed_sweep_is_refused_and_the_difference_is_named(
+    robust201: RunCommand, write_sweep: WriteSweep
+) -> None:
+    assert robust201("plan", "--save", write_sweep()).code == 0
+    changed = write_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 4]}, "brightness": {"severities": [1, 5]}})
+    assert "keys.fgsm.epsilons_255" in robust201("run", changed, "--share", "1/2").refusal(2)
+    # How the work is done may change: the division is the plan's.
+    faster = write_sweep(batch_size=3, execution={"part_minutes": 1e-9, "threads": 2, "micro_batch": 5})
+    assert robust201("run", faster, "--share", "2/2").code == 0
+
+
+@pytest.mark.parametrize("options", [("--share", "3/2"), ("--requeue",), ("--share", "1/2", "--requeue")])
+def test_a_wrong_share_on_the_command_line_is_one_line(
+    robust201: RunCommand, write_sweep: WriteSweep, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
+    robust201("run", write_sweep(), *options).refusal(2)
+
+
+def test_a_plan_is_saved_or_dry(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
+    robust201("plan", write_sweep(), "--save", "--dry-run").refusal(2)
+    assert not (tmp_path / "results").exists()
+
+
+def test_inputs_that_a_machine_does_not_see_are_found_before_anything_is_computed(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
+) -> None:
+    sweep = write_sweep()
+    saved = robust201("plan", "--save", sweep)
+    assert saved.code == 0
+    assert saved.err.splitlines()[-1].endswith(f"robust201 run {sweep} --share I/N")
+    (tmp_path / "results/images").rename(tmp_path / "elsewhere")
+    robust201("run", sweep, "--share", "1/1").refusal(2)
+    (tmp_path / "elsewhere").rename(tmp_path / "results/images")
+    (tmp_path / "corruptions").rename(tmp_path / "elsewhere")
+    robust201("run", sweep, "--share", "1/1").refusal(2)
+    assert list((tmp_path / "results").rglob("*.parquet")) == []
+
+
+@pytest.mark.usefixtures("failing_fgsm")
+def test_status_gathers_the_failures_of_all_shares_until_they_are_made_good(
+    make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_sweep(keys=KEYS)
+    prepare_sweep(config)
+    for share in ("1/2", "2/2", "1/1"):  # the last fails at both units again
+        assert not compute(config, share)[0].complete
+    labels = sorted(failure["label"] for failure in status(config).failures)
+    assert labels == ["#0 digits fgsm", "#21 digits fgsm"]
+    monkeypatch.undo()
+    assert compute(config, "2/2")[0].complete
+    assert len(status(config).failures) == 1
+    assert run_sweep(config, make_executor).complete
+    assert status(config).failures == ()
+
+
+def test_status_counts_the_shares_that_work(make_sweep: MakeSweep) -> None:
+    config = make_sweep(keys=KEYS)
+    prepare_sweep(config)
+    seen: list[SweepStatus] = []
+    compute(config, "1/3", on_progress=lambda _progress, _event: seen.append(status(config)))
+    assert {(state.running, state.shares) for state in seen} == {(True, ("1-of-3",))}
+    ended = status(config)
+    assert (ended.running, ended.shares) == (False, ())
+    assert ended.evaluations_per_second is None
+    # A share that was killed leaves its sign of life behind, which is soon too old.
+    (folder,) = share_folders(config.results)
+    (folder / "alive").touch()
+    assert len(status(config).shares) == 1
+    os.utime(folder / "alive", (time.time() - 60,) * 2)
+    assert (status(config).running, status(config).shares) == (False, ())

@@ -1,0 +1,138 @@
+"""The examples of the documentation run as they stand, on a dataset of the demo's form."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from robust201.cli.app import app
+from robust201.reader.frames import COLUMNS as FRAME_COLUMNS
+from tests.cli.test_cli import VERBS
+from tests.conftest import REPOSITORY, RunCommand
+from tests.support.fabricated import export, make_plan
+
+DEMO = Path("runs/demo")
+PAGES = ("README.md", "docs/dataset.md", "docs/report.md")
+
+
+def examples(page: str, language: str) -> list[str]:
+    """The fenced blocks of a page in one language."""
+    text = (REPOSITORY / page).read_text()
+    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.M | re.S)
+
+
+@pytest.fixture
+def demo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder in which runs/demo/dataset lies where the demo puts it, with Parquet."""
+    monkeypatch.chdir(tmp_path)
+    export(tmp_path / DEMO / "dataset", make_plan((0, 2, 13714), datasets=("digits",)), formats=("json", "parquet"))
+    return tmp_path
+
+
+def test_python_examples_run(demo: Path) -> None:
+    blocks = [(page, block) for page in PAGES for block in examples(page, "python")]
+    assert {page for page, _ in blocks} >= {"README.md", "docs/dataset.md"}
+    source = "\n".join(
+        f"exec(compile({block!r}, {f'{page}, example {i}'!r}, 'exec'), {{}})" for i, (page, block) in enumerate(blocks)
+    )
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(demo / "cache")}
+    environment = os.environ | offline | {"PYTHONPATH": str(REPOSITORY)}
+    ended = subprocess.run([sys.executable, "-c", source], env=environment, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stderr
+    assert "<RobustnessDataset runs/demo/dataset: digits; " in ended.stdout
+
+
+def test_the_columns_of_a_frame_are_listed() -> None:
+    text = (REPOSITORY / "docs/dataset.md").read_text().partition("| column | type | meaning | in Parquet |")[2]
+    rows = re.findall(r"^\| (`[^|]*) \|", text.partition("\n\n")[0], re.M)
+    assert sorted(name for row in rows for name in re.findall(r"`(\w+)`", row)) == sorted(FRAME_COLUMNS)
+
+
+def test_duckdb_examples_are_shown_in_order(demo: Path) -> None:
+    block = next(block for block in examples("docs/dataset.md", "python") if block.startswith("import duckdb"))
+    command = [sys.executable, "-c", block]
+    first, again = (subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2))
+    assert first == again
+    keys = re.findall(r"^│ (\w+) +│ +[\d.]+ │", first, re.M)
+    assert keys == sorted(keys)
+    assert {"clean", "pgd"} <= {*keys}
+
+
+def commands_on_the_demo(page: str) -> list[list[str]]:
+    """The command lines of a page's examples that work on what the demo leaves, as words."""
+    lines = [line for block in examples(page, "sh") for line in block.splitlines()]
+    words = [shlex.split(line, comments=True) for line in lines if line.startswith("robust201 ")]
+    return [line[1:] for line in words if any(word.startswith(str(DEMO)) for word in line)]
+
+
+def test_shell_examples_run(
+    robust201: RunCommand, finished: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    DEMO.mkdir(parents=True)
+    finished.rename(DEMO / "results")
+    assert robust201("export", DEMO / "results", DEMO / "dataset").code == 0  # as the demo does
+    lines = [line for page in PAGES for line in commands_on_the_demo(page)]
+    assert {line[0] for line in lines} >= {"export", "verify", "compare", "report", "plot"}
+    for line in lines:
+        ended = robust201(*line)
+        assert ended.code == 0, (line, ended.err)
+
+
+def test_the_sweep_of_the_reference_runs(
+    robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (example,) = examples("docs/configuration.md", "yaml")
+    Path("sweep.yaml").write_text(example)
+    assert robust201("run", "sweep.yaml").code == 0
+    assert robust201("verify", "runs/two-networks").code == 0
+
+
+def documents() -> list[str]:
+    """The pages of the project."""
+    return sorted(
+        str(path.relative_to(REPOSITORY)) for folder in (".", "docs") for path in (REPOSITORY / folder).glob("*.md")
+    )
+
+
+def commands_of(page: str) -> str:
+    """What a page runs, in its examples and in passing: a command a line."""
+    in_passing = re.findall(r"`(robust201 [^`]*)`", (REPOSITORY / page).read_text())
+    return "\n".join([*examples(page, "sh"), *(" ".join(command.split()) for command in in_passing)])
+
+
+def options_of(words: list[str]) -> set[str]:
+    """The options of the verb, or of the verb's own verb, that some words begin with."""
+    command, words = typer.main.get_command(app), list(words)
+    while words and words[0] in getattr(command, "commands", ()):
+        command = command.commands[words.pop(0)]
+    return {"--help", *(name for option in command.params for name in (*option.opts, *option.secondary_opts))}
+
+
+@pytest.mark.parametrize("page", documents())
+def test_options_of_every_page_exist(page: str) -> None:
+    lines = commands_of(page).replace("\\\n", " ")
+    for command in re.findall(r"(?:^|&& |bin/|; )robust201 ([a-z][^;&\n]*)", lines, re.M):
+        words = shlex.split(command, comments=True)
+        given = {word.partition("=")[0] for word in words if word.startswith("--")}
+        assert given <= options_of(words), command
+
+
+@pytest.mark.parametrize("page", documents())
+def test_verbs_and_links_of_every_page_exist(page: str) -> None:
+    text, commands = (REPOSITORY / page).read_text(), commands_of(page)
+    assert set(re.findall(r"(?:^|&& |bin/)robust201 ([a-z]\S*)", commands, re.M)) <= {*VERBS, "submit"}
+    for link in re.findall(r"\]\(([^)\s:]+)\)", text):
+        file, _, anchor = link.partition("#")
+        target = (REPOSITORY / page).parent / file if file else REPOSITORY / page
+        assert target.exists(), f"{page} links to {link}"
+        if anchor:
+            headings = re.findall(r"^#+ (.*)$", target.read_text(), re.M)
+            anchors = {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in anchors, f"{page} links to {link}"

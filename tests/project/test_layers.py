@@ -1,0 +1,139 @@
+"""Rooms import downward only, no modules import each other in a ring, and each heavy library has one door."""
+
+import ast
+from collections.abc import Collection, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import robust201
+
+PACKAGE = Path(robust201.__file__).parent
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+ROOMS = (
+    "core",
+    "images",
+    "engine",
+    "spaces",
+    "weights",
+    "tasks",
+    "shards",
+    "planning",
+    "runtime",
+    "reader",
+    "figures",
+    "dataset",
+    "submission",
+    "monitoring",
+    "cli",
+)
+"""Folders of the package from the ground up: each may import those before it."""
+
+ROOT = {"__init__.py", "__main__.py"}
+"""All that lies at the package's root: the API and the way in."""
+
+# Ray has four: actors, metrics and the token where the driver runs, and the client of its Jobs API where the user sits.
+DOORS = {
+    "ray": {
+        "runtime/executors/ray.py",
+        "runtime/executors/ray_metrics.py",
+        "runtime/executors/ray_token.py",
+        "submission/ray_jobs.py",
+    },
+    "pyarrow": {
+        "core/freed_memory.py",
+        "core/zstandard.py",
+        "shards",
+        "images",
+        "dataset",
+        "reader/parquet_results.py",
+    },
+    "pickle": {"core/unpickling.py"},
+    "fsspec": {"shards/object_store.py"},
+    "s3fs": set(),  # only ever reached through fsspec
+}
+
+
+def sources(package: Path = PACKAGE) -> list[Path]:
+    return sorted(path for path in package.rglob("*.py") if "_bundled" not in path.parts)
+
+
+def relative_name(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+def imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            found |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    return found
+
+
+def test_the_root_holds_the_api_and_the_rooms() -> None:
+    files = {path.name for path in PACKAGE.iterdir() if path.is_file()}
+    rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name not in {"__pycache__", "_bundled"}}
+    assert files == ROOT | {"py.typed"}
+    assert rooms == {*ROOMS}
+
+
+@pytest.mark.parametrize("path", sources(), ids=relative_name)
+def test_rooms_import_downward(path: Path) -> None:
+    here = path.relative_to(PACKAGE).parts[0]
+    if here in ROOT:
+        return
+    for name in imports(path):
+        parts = name.split(".")
+        if parts[0] == "robust201" and len(parts) > 1 and parts[1] in ROOMS:
+            assert ROOMS.index(parts[1]) <= ROOMS.index(here), f"{relative_name(path)} imports {name}"
+
+
+@pytest.mark.parametrize("path", sources(), ids=relative_name)
+def test_heavy_libraries_have_one_door(path: Path) -> None:
+    place = path.relative_to(PACKAGE)
+    for name in imports(path):
+        allowed = DOORS.get(name.split(".")[0])
+        assert allowed is None or {place.as_posix(), place.parts[0]} & allowed, f"{place} imports {name}"
+
+
+def module_name(path: Path, source_root: Path) -> str:
+    return ".".join(path.relative_to(source_root).with_suffix("").parts).removesuffix(".__init__")
+
+
+def imported_modules(path: Path, modules: Collection[str]) -> set[str]:
+    """Which of the modules a file imports, inside functions too; of ``from room import module`` the module alone."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            found |= {name if name in modules else node.module for name in names}
+    return found & set(modules)
+
+
+def find_cycle(graph: Mapping[str, set[str]]) -> list[str]:
+    """Give modules that import each other in a ring, the first again at the end; none where there is no ring."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+@pytest.mark.parametrize("source_root", [REPOSITORY / "pipeline", REPOSITORY / "benchmarks"], ids=lambda p: p.name)
+def test_modules_do_not_import_each_other(source_root: Path) -> None:
+    """Imports inside functions count, too: they put a ring off, and do not open it."""
+    base = source_root if source_root.name == "pipeline" else source_root.parent
+    modules = {module_name(path, base): path for path in sources(source_root)}
+    graph = {name: imported_modules(path, modules) - {name} for name, path in modules.items()}
+    assert len(modules) > 10
+    assert find_cycle(graph) == []
+
+
+def test_a_ring_of_modules_is_found() -> None:
+    assert set(find_cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}})) == {"b", "c"}

@@ -1,0 +1,85 @@
+"""What the project says of itself is true: README commands, configuration reference, pins, bundled files."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from robust201.core.files import bundled
+from robust201.images import DATASETS, FORMS
+from robust201.images.downloads.registry import download
+from robust201.planning.config import SweepConfig, load_config
+from robust201.tasks import PERTURBATIONS
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def commands(text: str) -> list[str]:
+    return [
+        line.strip() for line in text.splitlines() if line.startswith("python3 -m venv .venv && ") and "-c con" in line
+    ]
+
+
+def test_ci_runs_the_readmes_test_command() -> None:
+    demo, tests = commands((REPOSITORY / "README.md").read_text())
+    assert demo.endswith("robust201 demo")
+    assert tests.endswith("-m pytest")
+    assert tests in commands((REPOSITORY / ".ci/run").read_text())
+
+
+def fields_of(model: type[BaseModel]) -> set[str]:
+    found = set(model.model_fields)
+    for field in model.model_fields.values():
+        for candidate in (field.annotation, *getattr(field.annotation, "__args__", ())):
+            if isinstance(candidate, type) and issubclass(candidate, BaseModel):
+                found |= fields_of(candidate)
+    return found
+
+
+def test_the_configuration_reference_names_every_field() -> None:
+    text = (REPOSITORY / "docs/configuration.md").read_text()
+    fields = fields_of(SweepConfig)
+    for row in PERTURBATIONS.values():
+        fields |= fields_of(row.parameters)
+    assert {name for name in fields if f"`{name}`" not in text} == set()
+    assert {"path", "frost", "queries", "part_minutes"} <= fields
+
+
+def test_every_pin_satisfies_its_range() -> None:
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
+    pins = {
+        canonicalize_name(name): version
+        for name, version in re.findall(r"^([\w.-]+)==(\S+)$", (REPOSITORY / "constraints.txt").read_text(), re.M)
+    }
+    extras = project["optional-dependencies"]
+    assert {*extras["s3"], *extras["read"]} <= {*extras["dev"]}, "the tests run with what the other extras install"
+    for text in (*project["dependencies"], *extras["dev"]):
+        requirement = Requirement(text)
+        assert requirement.specifier.contains(pins[canonicalize_name(requirement.name)]), text
+
+
+@pytest.mark.parametrize(
+    "name", ["jobs/demo.yaml", "jobs/paper.yaml", "benchmark_data/downloads.toml", "benchmark_data/demo"]
+)
+def test_bundled_files_are_found(name: str) -> None:
+    assert bundled(name).exists()
+
+
+def test_the_papers_sweep_looks_where_fetch_puts_things(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROBUST201_DATA", str(tmp_path))
+    datasets = load_config(bundled("jobs/paper.yaml")).datasets
+    assert list(datasets) == ["cifar10", "cifar100", "ImageNet16-120"]
+    for name, section in datasets.items():
+        fetched = tmp_path / download(name).folder
+        for member in download(name).members:
+            (fetched / member).parent.mkdir(parents=True, exist_ok=True)
+            (fetched / member).touch()
+        assert section.path is not None
+        assert FORMS[DATASETS[name].forms[0]].find(DATASETS[name], section.path, "test") == fetched
+        if section.corruptions is not None:
+            assert section.corruptions.path == tmp_path / download(str(DATASETS[name].corruptions)).folder

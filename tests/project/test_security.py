@@ -1,0 +1,138 @@
+"""What the code may not do with what comes from outside (SECURITY.md): rules over the source, and a watched run."""
+
+import ast
+import pickle
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+import robust201
+from robust201.planning.config import load_config
+from robust201.planning.sweep_yaml import _StrictLoader
+from robust201.runtime.executors import make_executor
+from robust201.runtime.sweep import run_sweep
+from tests.conftest import MakeSweep, WriteSweep
+
+PACKAGE = Path(robust201.__file__).parent
+SOURCES = sorted(path for path in PACKAGE.rglob("*.py") if "_bundled" not in path.parts)
+PICKLING = {"pickle", "_pickle", "cloudpickle", "dill", "joblib", "marshal", "shelve"}
+ALLOW_LIST = "unpickling.py"
+# A call by the end of its name, and the keyword without which it opens pickles, builds objects or trusts a stranger.
+REQUIRED = {
+    "torch.load": ("weights_only", True),
+    "np.load": ("allow_pickle", False),
+    "np.save": ("allow_pickle", False),
+}
+BUILTINS = {"eval", "exec"}
+FORBIDDEN = {
+    "os.system",
+    "extractall",
+    "tar.extract",
+    "shutil.unpack_archive",
+    "read_pickle",
+    "torch.jit.load",
+    "yaml.unsafe_load",
+    "yaml.full_load",
+    "yaml.load_all",
+    "_create_unverified_context",
+}
+
+
+def violations(source: str, name: str) -> Iterator[str]:
+    """Lines of a module that open what comes from outside in an unsafe way."""
+    for node in ast.walk(ast.parse(source)):
+        imported = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            imported = [node.module or ""]
+        for module in imported:
+            if module.split(".")[0] in PICKLING and name != ALLOW_LIST:
+                yield f"{name}:{getattr(node, 'lineno', 0)} imports {module}"
+        if isinstance(node, ast.Call):
+            yield from (f"{name}:{node.lineno} {found}" for found in unsafe_call(node))
+
+
+def unsafe_call(call: ast.Call) -> Iterator[str]:
+    called = ast.unparse(call.func)
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+    for end, (keyword, wanted) in REQUIRED.items():
+        value = keywords.get(keyword)
+        if _is(called, end) and not (isinstance(value, ast.Constant) and value.value is wanted):
+            yield f"{called} without {keyword}={wanted}"
+    if called in BUILTINS or any(_is(called, end) for end in FORBIDDEN):
+        yield called
+    if _is(called, "yaml.load") and ast.unparse(keywords.get("Loader", ast.Constant(None))) != "_StrictLoader":
+        yield f"{called} with a loader that builds objects"
+    for keyword, bad in (("shell", True), ("verify", False)):
+        value = keywords.get(keyword)
+        if isinstance(value, ast.Constant) and value.value is bad and _is(called, "run", "Popen", "get", "request"):
+            yield f"{called} with {keyword}={bad}"
+
+
+def _is(called: str, *ends: str) -> bool:
+    return any(called == end or called.endswith(f".{end}") for end in ends)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_nothing_from_outside_is_opened_unsafely(path: Path) -> None:
+    assert list(violations(path.read_text(), str(path.relative_to(PACKAGE)))) == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import pickle",
+        "from cloudpickle import loads",
+        "import torch; torch.load(path)",
+        "import torch; torch.load(path, weights_only=False)",
+        "import torch; torch.load(path, weights_only=wanted)",
+        "import numpy as np; np.load(path, allow_pickle=True)",
+        "yaml.load(text, Loader=yaml.Loader)",
+        "yaml.load(text, yaml.FullLoader)",
+        "archive.extractall(folder)",
+        "tar.extract(member, folder)",
+        "eval(text)",
+        "subprocess.run(text, shell=True)",
+        "requests.get(url, verify=False)",
+        "pd.read_pickle(path)",
+    ],
+)
+def test_the_rules_find_what_they_forbid(source: str) -> None:
+    assert len(list(violations(source, "module.py"))) == 1
+
+
+def test_the_loader_of_sweeps_is_a_safe_one(write_sweep: WriteSweep) -> None:
+    assert issubclass(_StrictLoader, yaml.SafeLoader)
+    unsafe = set(yaml.UnsafeLoader.yaml_constructors) | set(yaml.UnsafeLoader.yaml_multi_constructors)
+    added = (set(_StrictLoader.yaml_constructors) | set(_StrictLoader.yaml_multi_constructors)) & unsafe
+    assert added == set(yaml.SafeLoader.yaml_constructors) & unsafe
+    assert load_config(write_sweep()).name == "tiny"
+
+
+class _Audit:
+    """Records the globals that any unpickler of this process looks up while it listens."""
+
+    def __init__(self) -> None:
+        self.listening = False
+        self.found: list[str] = []
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
+        if self.listening and event == "pickle.find_class":
+            self.found.append(".".join(map(str, arguments)))
+
+
+def test_no_pickle_is_opened_from_the_first_check_to_the_last_shard(make_sweep: MakeSweep) -> None:
+    audit = _Audit()
+    content = pickle.dumps(Path("control"))
+    audit.listening = True
+    try:
+        pickle.loads(content)
+        assert [name.rpartition(".")[2] for name in audit.found] == ["PosixPath"], "the audit hears nothing"
+        audit.found.clear()
+        assert run_sweep(make_sweep(), make_executor).complete
+    finally:
+        audit.listening = False
+    assert audit.found == []

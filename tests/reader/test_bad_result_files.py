@@ -1,0 +1,163 @@
+"""Files of results with ids of no architecture or values of another form: every reader refuses them in one line."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robust201.core.errors import ResultsError
+from robust201.reader import json_index
+from robust201.reader.dataset import RobustnessDataset
+from tests.conftest import RunCommand
+from tests.support.small_results import write_results
+
+MATRIX = [[3, 1], [0, 4]]
+CONFIDENCE = {"label": [[0.9, 0.1], [0.2, 0.8]], "argmax": [[0.9, 0.1], [0.2, 0.8]], "prediction": [0.9, None]}
+
+WRONG: dict[str, tuple[str, str, Any]] = {
+    "an id that is no number": ("accuracy", "foo", [0.5, 0.4]),
+    "an id out of range": ("accuracy", "99999", [0.5, 0.4]),
+    "an id with a sign": ("accuracy", "-1", [0.5, 0.4]),
+    "an id spelled otherwise": ("accuracy", "01", [0.5, 0.4]),
+    "text": ("accuracy", "1", ["a", "b"]),
+    "numbers as text": ("accuracy", "1", ["0.5", "0.4"]),
+    "truth values": ("accuracy", "1", [True, False]),
+    "an object": ("accuracy", "1", {"a": [0.5, 0.4]}),
+    "nested accuracies": ("accuracy", "1", [[0.5], [0.4]]),
+    "NaN": ("accuracy", "1", [0.5, float("nan")]),
+    "above 1": ("accuracy", "1", [0.5, 1.5]),
+    "below 0": ("accuracy", "1", [-0.5, 0.5]),
+    "counts without a matrix": ("cm", "1", [1, 2]),
+    "a matrix that is not square": ("cm", "1", [[[1, 2]], [[1, 2]]]),
+    "a ragged matrix": ("cm", "1", [[[1, 2], [3]], MATRIX]),
+    "a matrix of text": ("cm", "1", [[["a", "b"], ["c", "d"]], MATRIX]),
+    "a matrix of nothing": ("cm", "1", [[], []]),
+    "matrices of other classes": ("cm", "1", [[[1]], [[1]]]),
+    "a confidence that is a list": ("confidence", "1", [[0.5], [0.5]]),
+    "a confidence that lacks a part": ("confidence", "1", [{"label": MATRIX, "argmax": MATRIX}] * 2),
+    "a confidence of text": ("confidence", "1", [CONFIDENCE | {"prediction": ["a", "b"]}, CONFIDENCE]),
+    "a confidence with a part too long": ("confidence", "1", [CONFIDENCE | {"prediction": [0.1, 0.2, 0.3]}] * 2),
+    "a confidence of another shape": ("confidence", "1", [CONFIDENCE | {"label": [[0.5]]}, CONFIDENCE]),
+    "lists a part, of another shape": ("confidence", "1", {name: [1, 2] for name in CONFIDENCE}),
+}
+
+
+@pytest.mark.parametrize("row", [[0.6], [0.6, 0.5, 0.4], 0.6])
+def test_no_accuracy_is_given_where_there_are_more_or_fewer_than_strengths(tmp_path: Path, row: Any) -> None:
+    write_results(tmp_path, {"clean": {"1": 0.8}, "pgd": {"1": row}})
+    data = RobustnessDataset(tmp_path)
+    assert data.strengths("cifar10", "pgd") == (1.0, 8.0)
+    with pytest.raises(ResultsError, match="#1 cifar10 pgd accuracy: expected 2 values"):
+        data.accuracy(1, "cifar10", "pgd", 1.0)
+    assert data.accuracy(1, "cifar10", "pgd", 0) == 0.8
+
+
+def write(folder: Path) -> Path:
+    accuracies = {"clean": {"0": 0.9, "1": 0.8}, "pgd": {"0": [0.5, 0.4], "1": [0.6, 0.5]}}
+    write_results(folder, accuracies)
+    write_results(folder, {"pgd": {"0": [CONFIDENCE] * 2, "1": [CONFIDENCE] * 2}}, measure="confidence")
+    return write_results(folder, {"pgd": {"0": [MATRIX] * 2, "1": [MATRIX] * 2}}, measure="cm")
+
+
+def spoil(folder: Path, what: str) -> str:
+    measure, identifier, row = WRONG[what]
+    path = folder / f"cifar10/pgd_{measure}.json"
+    content = json.loads(path.read_text())
+    content["cifar10"]["pgd"][measure][identifier] = row
+    path.write_text(json.dumps(content))
+    return f"#{identifier}" if identifier == "1" else repr(identifier)
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_ids_and_values_are_refused_by_whatever_reads_them(tmp_path, what, robust201: RunCommand):
+    sound, bad = write(tmp_path / "sound"), write(tmp_path / "bad")
+    named = spoil(bad, what)
+    measure = WRONG[what][0]
+    commands: list[tuple[object, ...]] = [("report", bad, "--out", tmp_path / "page.html")]
+    if measure == "accuracy":
+        commands.append(("compare", sound, bad))
+    for command in commands:
+        line = robust201(*command).refusal(2)
+        assert f"pgd_{measure}.json" in line
+        assert named in line
+    for path in set((bad / "cifar10").iterdir()) - {bad / f"cifar10/pgd_{measure}.json"}:
+        path.unlink()
+    line = robust201("import-json", bad, tmp_path / "results").refusal(2)
+    assert named in line
+    assert "pgd" in line
+
+
+def test_the_same_files_are_read_where_they_are_sound(tmp_path, robust201: RunCommand):
+    sound = write(tmp_path / "sound")
+    assert robust201("report", sound, "--out", tmp_path / "page.html").code == 0
+    assert robust201("compare", sound, sound).code == 0
+
+
+@pytest.mark.parametrize("what", [what for what, (measure, _, _) in WRONG.items() if measure != "accuracy"])
+def test_one_value_of_an_indexed_file_is_checked(tmp_path, monkeypatch, what):
+    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 0)
+    folder = write(tmp_path)
+    spoil(folder, what)
+    data = RobustnessDataset(folder)
+    measure = WRONG[what][0]
+    assert len(data.value(0, "cifar10", "pgd", measure)) == 2
+    if what != "matrices of other classes":
+        with pytest.raises(ResultsError, match=rf"#1 pgd {measure} failed for .*pgd_{measure}\.json: expected"):
+            data.value(1, "cifar10", "pgd", measure)
+
+
+@pytest.mark.parametrize("identifier", ["99999", "9" * 40])
+def test_an_id_out_of_range_is_refused_in_an_indexed_file(tmp_path, monkeypatch, identifier):
+    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 0)
+    folder = write_results(tmp_path, {"pgd": {"0": [MATRIX] * 2, identifier: [MATRIX] * 2}}, measure="cm")
+    with pytest.raises(ResultsError, match=rf"pgd_cm\.json: .*{identifier}"):
+        RobustnessDataset(folder).value(0, "cifar10", "pgd", "cm")
+
+
+@pytest.mark.parametrize("tolerance", ["inf", "nan", "1e999", "-inf"])
+def test_a_tolerance_that_lets_everything_pass_is_refused(tmp_path, tolerance, robust201: RunCommand):
+    sound = write(tmp_path)
+    assert "tolerance" in robust201("compare", sound, sound, f"--tolerance={tolerance}").refusal(2)
+
+
+def test_results_are_not_imported_into_a_folder_that_holds_something_else(tmp_path, robust201: RunCommand):
+    sound = write_results(tmp_path / "sound", {"clean": {"0": 0.9, "1": 0.8}})
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/.hidden").write_text("")
+    (tmp_path / "results/notes.txt").write_text("mine")
+    refusal = robust201("import-json", sound, tmp_path / "results").refusal(2)
+    assert "got one with notes.txt but without format.json" in refusal
+    assert sorted(path.name for path in (tmp_path / "results").iterdir()) == [".hidden", "notes.txt"]
+    (tmp_path / "results/notes.txt").unlink()
+    for _ in range(2):
+        assert robust201("import-json", sound, tmp_path / "results").code == 0
+
+
+def test_a_missing_accuracy_is_no_difference(tmp_path, robust201: RunCommand):
+    sound, other = write(tmp_path / "sound"), write(tmp_path / "other")
+    write_results(other, {"pgd": {"0": [0.5, None], "1": [0.6, 0.5]}})
+    assert robust201("compare", sound, other).code == 0
+
+
+@pytest.mark.parametrize("content", ["5", "[]", '"x"', "null", '{"format": 1}', '{"format": 1, "strengths": 5}'])
+def test_a_sweep_file_of_another_form_is_refused(tmp_path, content, robust201: RunCommand):
+    folder = write(tmp_path / "dataset")
+    (folder / "sweep.json").write_text(content)
+    line = robust201("compare", folder, folder).refusal(2)
+    assert "Opening a dataset failed for" in line
+    assert "sweep.json" in line
+
+
+def test_a_frame_of_no_key_is_empty(tmp_path):
+    data = RobustnessDataset(write(tmp_path))
+    for given in ({"data": "cifar10", "key": []}, {"data": [], "key": "pgd"}):
+        assert len(data.to_frame(**given)) == 0
+
+
+def test_folders_that_are_no_datasets_are_not_offered_as_one(tmp_path):
+    folder = write(tmp_path)
+    (folder / "parquet").mkdir()
+    (folder / ".index").mkdir()
+    with pytest.raises(ResultsError, match=r"expected a dataset of .*got 'x'\. Known: cifar10\."):
+        RobustnessDataset(folder).to_frame("x", "pgd")

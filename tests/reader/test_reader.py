@@ -1,0 +1,384 @@
+"""The reader answers as the published helper does, and beyond that for every architecture and as a DataFrame."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import robust201
+from robust201.core.errors import ArchitectureError, ConfigError, FormatVersionError, InputError, ResultsError
+from robust201.dataset import meta_text
+from robust201.reader.dataset import RobustnessDataset
+from robust201.tasks import CORRUPTIONS, PERTURBATIONS
+from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_plan
+
+ARCHITECTURES = (0, 2, 10, 309, 991)
+
+
+@pytest.fixture(scope="module", params=["paper", "published"])
+def folder(request, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp(request.param)
+    export(out, make_plan(ARCHITECTURES, datasets=("cifar10", "cifar100")), key_style=request.param)
+    return out
+
+
+@pytest.fixture
+def dataset(folder) -> RobustnessDataset:
+    return RobustnessDataset(folder)
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory) -> Path:
+    """A folder as the published dataset's: no sweep.json, ``@Linf`` in names, no corruptions of ImageNet16-120."""
+    out = tmp_path_factory.mktemp("published-layout")
+    (out / "meta.json").write_text(
+        meta_text({key: row.parameters() for key, row in PERTURBATIONS.items()}, "published")
+    )
+    for data in ("cifar10", "cifar100", "ImageNet16-120"):
+        (out / data).mkdir()
+        for row in PERTURBATIONS.values():
+            if data == "ImageNet16-120" and row.kind == "corruption":
+                continue
+            n_strengths = len(row.parameters().strengths)
+            for measure in ("accuracy", "confidence", "cm"):
+                matrix = [[len(data), len(row.key)], [n_strengths, 1]]
+                shares = [[1 / count for count in line] for line in matrix]
+                confidence = {"label": shares, "argmax": shares, "prediction": [0.5, None]}
+                one = matrix if measure == "cm" else confidence
+                values = {i: one if row.kind == "clean" else [one] * n_strengths for i in ("0", "309")}
+                if measure == "accuracy":
+                    values = {
+                        i: 0.5 if row.kind == "clean" else [0.5 / (1 + s) for s in range(n_strengths)] for i in values
+                    }
+                content = {data: {row.published_key: {measure: values}}}
+                (out / data / f"{row.published_key}_{measure}.json").write_text(json.dumps(content))
+    return out
+
+
+def content(path: Path, data: str, key: str, measure: str) -> dict:
+    return json.loads((path / data / f"{key}_{measure}.json").read_text())[data][key][measure]
+
+
+def test_names_of_the_published_helper():
+    assert robust201.RobustnessDataset is RobustnessDataset
+    assert RobustnessDataset.keys_clean == ["clean"]
+    assert RobustnessDataset.keys_adv == ["aa_apgd-ce@Linf", "aa_square@Linf", "fgsm@Linf", "pgd@Linf"]
+    assert RobustnessDataset.keys_cc == list(CORRUPTIONS)
+    assert (
+        RobustnessDataset.keys_all
+        == RobustnessDataset.keys_clean + RobustnessDataset.keys_adv + RobustnessDataset.keys_cc
+    )
+    assert RobustnessDataset.data == ["cifar10", "cifar100", "ImageNet16-120"]
+    assert RobustnessDataset.data == [
+        RobustnessDataset.data_cifar10,
+        RobustnessDataset.data_cifar100,
+        RobustnessDataset.data_imagenet16,
+    ]
+
+
+def test_query_of_the_published_layout_is_the_published_helpers_answer(published):
+    dataset = RobustnessDataset(str(published))
+    keys, measures = RobustnessDataset.keys_all, ["accuracy", "confidence", "cm"]
+    expected = {
+        data: {
+            # The published helper leaves an empty entry where it skips a corruption of ImageNet16-120.
+            key: {}
+            if data == "ImageNet16-120" and key in CORRUPTIONS
+            else {measure: content(published, data, key, measure) for measure in measures}
+            for key in keys
+        }
+        for data in RobustnessDataset.data
+    }
+    assert dataset.query() == expected
+    assert dataset.query(RobustnessDataset.data, keys, measures) == expected
+    assert dataset.query(data="cifar10", key="pgd@Linf", measure="cm") == {
+        "cifar10": {"pgd@Linf": {"cm": expected["cifar10"]["pgd@Linf"]["cm"]}}
+    }
+    assert dataset.data == RobustnessDataset.data
+    assert dataset.keys_all == RobustnessDataset.keys_all
+
+
+def test_lookup_as_the_published_readme_does_it(published):
+    dataset = RobustnessDataset(path=published)
+    result = dataset.query(data=["cifar10", "cifar100"], measure="accuracy", key=RobustnessDataset.keys_all)
+    place = dataset.meta["epsilons"]["pgd@Linf"].index(1.0)
+    assert result["cifar10"]["pgd@Linf"]["accuracy"][dataset.get_uid(1832)][place] == 0.5 / 3
+    assert result["cifar10"]["clean"]["accuracy"][dataset.get_uid(1832)] == 0.5
+
+
+def test_corruptions_of_imagenet16_are_read_where_they_are_there(tmp_path):
+    export(tmp_path, make_plan([0], ["clean", "fog"], ["ImageNet16-120"]))
+    answer = RobustnessDataset(tmp_path).query(key=["fog", "snow"], measure="accuracy")
+    assert answer == {
+        "ImageNet16-120": {"fog": {"accuracy": content(tmp_path, "ImageNet16-120", "fog", "accuracy")}, "snow": {}}
+    }
+
+
+@pytest.mark.parametrize("asked", ["pgd", "pgd@Linf"])
+def test_both_spellings_work_and_the_answer_is_spelled_as_asked(folder, dataset, asked):
+    (held,) = {"pgd", "pgd@Linf"} & set(dataset.keys_adv)
+    expected = content(folder, "cifar10", held, "accuracy")
+    assert dataset.query("cifar10", asked, "accuracy") == {"cifar10": {asked: {"accuracy": expected}}}
+    assert dataset.accuracy(0, "cifar10", asked) == expected["0"]
+    assert dataset.strengths("cifar10", asked) == (0.5, 1.0, 8.0)
+    assert set(dataset.to_frame("cifar10", asked)["key"]) == {asked}
+
+
+def test_an_instance_names_what_its_folder_holds(folder, dataset):
+    suffix = "@Linf" if folder.name.startswith("published") else ""
+    assert dataset.keys_adv == [f"fgsm{suffix}", f"pgd{suffix}"]
+    assert dataset.keys_cc == ["fog"]
+    assert dataset.data == ["cifar10", "cifar100"]
+    answer = dataset.query()
+    assert {data: list(keys) for data, keys in answer.items()} == dict.fromkeys(dataset.data, dataset.keys_all)
+
+
+def test_changing_an_answer_changes_no_later_answer(dataset):
+    before = dataset.accuracy(0, "cifar10", "pgd")
+    dataset.accuracy(0, "cifar10", "pgd").clear()
+    dataset.query("cifar10", "pgd", "accuracy")["cifar10"]["pgd"]["accuracy"].clear()
+    assert dataset.accuracy(0, "cifar10", "pgd") == before != []
+
+
+def test_missing_files_are_an_error_or_left_out(tmp_path):
+    export(tmp_path, make_plan([0], ["clean", "pgd"]))
+    (tmp_path / "cifar10/pgd_cm.json").unlink()
+    dataset = RobustnessDataset(tmp_path)
+    with pytest.raises(FileNotFoundError, match="not evaluated, or not downloaded"):
+        dataset.query("cifar10", "pgd")
+    with pytest.raises(FileNotFoundError):
+        dataset.query("cifar10", "fgsm")
+    answer = dataset.query(["cifar10", "cifar100"], ["clean", "pgd", "fgsm"], missing_ok=True)
+    assert {key: list(measures) for key, measures in answer["cifar10"].items()} == {
+        "clean": ["accuracy", "confidence", "cm"],
+        "pgd": ["accuracy", "confidence"],
+    }
+    assert answer["cifar100"] == {}
+
+
+def test_a_key_that_one_dataset_was_never_meant_to_have_is_skipped_by_default(tmp_path):
+    units = make_plan([0], ["clean", "fog"], ["cifar10"]).units + make_plan([0], ["clean"], ["digits"]).units
+    export(tmp_path, FabricatedPlan(units))
+    dataset = RobustnessDataset(tmp_path)
+    assert {key: bool(found) for key, found in dataset.query()["digits"].items()} == {"clean": True, "fog": False}
+    with pytest.raises(ResultsError):
+        dataset.query(key="fog")
+
+
+def test_a_partial_exports_gaps_are_explained(tmp_path):
+    export(
+        tmp_path,
+        make_plan([0, 2], ["clean", "pgd"]),
+        FabricatedStore(lacking={(0, "pgd", 1.0), (2, "pgd", 1.0)}),
+        partial=True,
+    )
+    dataset = RobustnessDataset(tmp_path)
+    assert dataset.missing["cifar10"]["pgd"] == {"0": [1.0], "2": [1.0]}
+    with pytest.raises(ResultsError, match=r"partial export, see missing\.json"):
+        dataset.query("cifar10", "pgd")
+    assert set(dataset.to_frame()["key"]) == {"clean"}
+
+
+def test_progress_bar_counts_every_file(dataset):
+    class Bar:
+        def __init__(self, total):
+            self.total, self.n, self.closed = total, 0, False
+            bars.append(self)
+
+        def update(self, n):
+            self.n += n
+
+        def close(self):
+            self.closed = True
+
+    bars: list[Bar] = []
+    dataset.query(tqdm=SimpleNamespace(tqdm=Bar), missing_ok=True)
+    assert [(bar.n, bar.closed) for bar in bars] == [(2 * 4 * 3, True)]
+    assert bars[0].total == 2 * 4 * 3
+
+
+def test_isomorphs_share_their_results(dataset):
+    assert dataset.get_uid(1832) == dataset.get_uid("1832") == "309"
+    assert dataset.get_uid(21) == "21"
+    assert dataset.get_uid(np.int64(3365)) == "991"
+    assert len(dataset.non_isomorph_ids) == 6466
+    assert dataset.non_isomorph_ids[:4] == ["0", "1", "2", "3"]
+    spec = dataset.id_to_string(1832)
+    assert dataset.string_to_id(spec) == "1832"
+    for architecture in (309, "309", 1832, spec):
+        assert dataset.accuracy(architecture, "cifar10", "pgd", 1) == dataset.accuracy(309, "cifar10", "pgd")[1]
+
+
+def test_ids_and_strings_are_each_others_inverse(dataset):
+    ids = list(dataset.meta["ids"])
+    assert [dataset.string_to_id(dataset.id_to_string(i)) for i in ids] == ids
+    assert all(dataset.get_uid(dataset.get_uid(i)) == dataset.get_uid(i) for i in ids)
+
+
+def test_accuracy_at_strength_zero_is_clean(dataset):
+    clean = dataset.accuracy(0, "cifar10", "clean")
+    assert dataset.accuracy(0, "cifar10", "pgd", 0) == dataset.accuracy(0, "cifar10", "clean", 0) == clean
+    assert dataset.accuracy(0, "cifar10", "fog", 3) == dataset.accuracy(0, "cifar10", "fog")[1]
+
+
+def test_frame_has_one_row_per_value(folder, dataset):
+    frame = dataset.to_frame()
+    assert list(frame.columns) == ["architecture", "isomorph", "spec", "dataset", "key", "strength", "value"]
+    # clean once, three epsilons and clean for each attack, three severities
+    assert len(frame) == 2 * len(ARCHITECTURES) * (1 + 4 + 4 + 3)
+    assert not frame.duplicated(["architecture", "dataset", "key", "strength"]).any()
+    # docs/dataset.md leaves out the clean values that attacks begin with in this way
+    evaluated = frame[(frame.strength > 0) | (frame.key == "clean")]
+    assert len(evaluated) == 2 * len(ARCHITECTURES) * (1 + 3 + 3 + 3)
+    assert frame["value"].dtype == np.float64
+    for row in frame.itertuples():
+        strength = None if row.key == "clean" else row.strength
+        assert row.value == dataset.accuracy(row.architecture, row.dataset, row.key, strength)
+        assert row.spec == dataset.id_to_string(row.architecture)
+        assert row.isomorph == row.architecture
+    assert set(frame.loc[frame["key"] == "fog", "strength"]) == {1.0, 3.0, 5.0}
+    assert set(frame.loc[frame["key"].isin(dataset.keys_adv), "strength"]) == {0.0, 0.5, 1.0, 8.0}
+
+
+def test_frame_of_all_architectures_repeats_each_class(dataset):
+    frame = dataset.to_frame("cifar10", "pgd", isomorphs=True)
+    members = [int(i) for i, row in dataset.meta["ids"].items() if int(row["isomorph"]) in ARCHITECTURES]
+    assert sorted(set(frame["architecture"])) == sorted(members) != sorted(ARCHITECTURES)
+    assert set(frame["isomorph"]) == set(ARCHITECTURES)
+    one, other = (frame[frame["architecture"] == i]["value"].tolist() for i in (309, 1832))
+    assert one == other != []
+
+
+def test_wide_frame_has_a_column_per_strength(dataset):
+    frame = dataset.to_frame("cifar10", ["fog", "pgd"], wide=True)
+    assert frame.index.names == ["architecture", "isomorph", "spec", "dataset"]
+    assert list(frame.columns) == [
+        ("fog", 1.0),
+        ("fog", 3.0),
+        ("fog", 5.0),
+        *(("pgd", e) for e in (0.0, 0.5, 1.0, 8.0)),
+    ]
+    assert frame.index.get_level_values("architecture").tolist() == list(ARCHITECTURES)
+    assert frame["pgd", 8.0].tolist() == [dataset.accuracy(i, "cifar10", "pgd", 8) for i in ARCHITECTURES]
+
+
+def test_frame_of_a_nested_measurement_holds_it_as_it_is(folder, dataset):
+    frame = dataset.to_frame("cifar10", "clean", "confidence")
+    assert frame["value"].tolist() == list(content(folder, "cifar10", "clean", "confidence").values())
+    wide = dataset.to_frame("cifar10", "pgd", "cm", wide=True)
+    (held,) = {"pgd", "pgd@Linf"} & set(dataset.keys_adv)
+    assert wide["pgd", 1.0].tolist() == [row[1] for row in content(folder, "cifar10", held, "cm").values()]
+
+
+def test_frame_without_the_clean_results_starts_at_the_first_epsilon(tmp_path):
+    export(tmp_path, make_plan([0], ["pgd"]))
+    assert RobustnessDataset(tmp_path).to_frame()["strength"].tolist() == [0.5, 1.0, 8.0]
+
+
+@pytest.mark.parametrize("bad", [15_625, -1, "15625", "pgd", None, True, 1.5])
+def test_what_names_no_architecture_is_refused(dataset, bad):
+    with pytest.raises(KeyError, match="expected an id from 0 to 15624") as caught:
+        dataset.accuracy(bad, "cifar10", "clean")
+    assert isinstance(caught.value, ArchitectureError)
+    assert caught.value.exit_code == 2
+
+
+def test_a_mistyped_cell_string_names_the_closest(dataset):
+    spec = dataset.id_to_string(0)
+    with pytest.raises(ArchitectureError, match=r"Did you mean|six edges in the form"):
+        dataset.string_to_id(spec.replace("~0|+", "~0+", 1))
+    with pytest.raises(ArchitectureError, match="Did you mean 'nor_conv_3x3'"):
+        dataset.get_uid("|nor_conv_3x3~0|+|nor_conv3x3~0|none~1|+|none~0|none~1|none~2|")
+
+
+def test_an_architecture_that_was_not_evaluated_is_named(dataset):
+    with pytest.raises(ArchitectureError, match="expected #13433 among the architectures evaluated"):
+        dataset.accuracy(13433, "cifar10", "pgd")
+
+
+@pytest.mark.parametrize(
+    ("question", "message"),
+    [
+        (("cifar11", "pgd", "accuracy"), "Did you mean 'cifar10'"),
+        (("cifar10", "pgdd", "accuracy"), "Did you mean 'pgd'"),
+        (("cifar10", "gausian_noise", "accuracy"), "Did you mean 'gaussian_noise'"),
+        (("cifar10", "pgd", "acuracy"), "Did you mean 'accuracy'"),
+        (("cifar10", "aa_square", "accuracy"), "not evaluated, or not downloaded"),
+    ],
+)
+def test_unknown_names_get_the_closest_one(dataset, question, message):
+    for ask in (dataset.query, dataset.to_frame):
+        with pytest.raises(ResultsError, match=message):
+            ask(*question)
+    data, key, measure = question
+    if data != "cifar10":
+        with pytest.raises(ResultsError, match=message):
+            dataset.to_frame(data=data)
+    elif measure == "accuracy":
+        with pytest.raises(ResultsError, match=message):
+            dataset.to_frame(key=key)
+
+
+def test_a_strength_that_was_not_evaluated_lists_those_that_were(dataset):
+    with pytest.raises(ConfigError, match=r"expected a strength of 0\.5, 1, 8, got 2"):
+        dataset.accuracy(0, "cifar10", "pgd", 2.0)
+
+
+@pytest.mark.parametrize("key", ["pgdd", "fogg"])
+def test_strengths_of_an_unknown_key(dataset, key):
+    with pytest.raises(ResultsError, match="Did you mean"):
+        dataset.strengths("cifar10", key)
+
+
+def test_a_folder_that_is_no_dataset(tmp_path):
+    for path in (tmp_path / "absent", tmp_path):
+        with pytest.raises(ResultsError, match=r"expected a folder with meta\.json, got none") as caught:
+            RobustnessDataset(path)
+        assert isinstance(caught.value, InputError)
+        assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("text", ["{", '{"ids": {"0": {}}, "epsilons": {}}', '{"ids": {}}', "[]", "\udcff"])
+def test_damaged_meta(tmp_path, text):
+    (tmp_path / "meta.json").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(ResultsError, match=r"failed for .*meta\.json: expected"):
+        RobustnessDataset(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", '{"cifar10"', '{"cifar10": {"pgd": {"accuracy": {"0": [0.5]}}}}', "{}", "[]", '{"cifar10": {"pgd": []}}'],
+)
+def test_damaged_results(tmp_path, text):
+    export(tmp_path, make_plan([0], ["clean", "pgd"]))
+    (tmp_path / "cifar10/pgd_accuracy.json").write_text(text)
+    with pytest.raises(ResultsError, match="Reading failed for"):
+        RobustnessDataset(tmp_path).to_frame()
+
+
+def test_a_later_format_is_refused(tmp_path):
+    export(tmp_path, make_plan([0], ["clean"]))
+    sweep = json.loads((tmp_path / "sweep.json").read_text())
+    (tmp_path / "sweep.json").write_text(json.dumps(sweep | {"format": 2}))
+    with pytest.raises(FormatVersionError, match="expected format 1, got 2"):
+        RobustnessDataset(tmp_path)
+
+
+def test_an_unknown_measurement_names_those_that_the_dataset_has(dataset):
+    with pytest.raises(ResultsError, match=r"expected a measurement of .*cifar10, got 'acuracy'") as caught:
+        dataset.query("cifar10", "pgd", "acuracy")
+    assert "Did you mean 'accuracy'?" in str(caught.value)
+    with pytest.raises(ResultsError, match="got 'seconds'") as caught:
+        dataset.query("cifar10", "pgd", "seconds")
+    assert str(caught.value).endswith("Known: accuracy, confidence, cm.")
+
+
+def test_a_reader_shows_what_it_holds(folder, dataset, published, tmp_path):
+    assert repr(dataset) == f"<RobustnessDataset {folder}: cifar10, cifar100; 4 keys, 5 architectures>"
+    assert "cifar10, cifar100, ImageNet16-120; " in repr(RobustnessDataset(published))
+    assert repr(RobustnessDataset(published)).endswith(" keys, 2 architectures>")
+    export(tmp_path, make_plan([0], ["clean"]))
+    (tmp_path / "cifar10/clean_accuracy.json").write_text("{")
+    assert repr(RobustnessDataset(tmp_path)).endswith("cifar10; 1 keys, 0 architectures>")

@@ -1,0 +1,42 @@
+"""The reader draws cells as the published helper does."""
+
+import pytest
+
+from robust201.core.errors import ArchitectureError
+from robust201.reader.dataset import RobustnessDataset
+from robust201.spaces.nasbench201 import cells as nasbench201
+from tests.support.fabricated import export, make_plan
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory) -> RobustnessDataset:
+    out = tmp_path_factory.mktemp("drawn")
+    export(out, make_plan([309], ["clean"]))
+    return RobustnessDataset(out)
+
+
+def test_draw_arch_draws_six_labelled_edges(dataset):
+    from matplotlib.figure import Figure
+
+    axes = Figure().subplots()
+    assert dataset.draw_arch(i=309, ax=axes) is axes
+    short = {"none": "none", "skip_connect": "skip", "avg_pool_3x3": "avg pool 3×3"}
+    short |= {f"nor_conv_{n}x{n}": f"conv {n}×{n}" for n in (1, 3)}
+    edges = [short[operation] for operation in nasbench201.parse(dataset.id_to_string(309))]
+    assert sorted(text.get_text() for text in axes.texts) == sorted([*edges, "in", "1", "2", "out"])
+    assert axes.get_title() == "#309"
+    axes.figure.canvas.draw()
+
+
+def test_draw_arch_uses_pyplots_axes_where_none_are_given(dataset, monkeypatch):
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    axes = dataset.draw_arch(s=dataset.id_to_string(13714))
+    assert axes is plt.gca()
+    assert axes.get_title() == "#13714"
+    plt.close("all")
+    with pytest.raises(ArchitectureError, match="expected a cell string or an id, got neither"):
+        dataset.draw_arch()

@@ -1,0 +1,373 @@
+"""One value of a large dataset without the others: JSON by an index, Parquet by its row groups."""
+
+import json
+import multiprocessing
+import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
+from robust201.reader import json_index, row_stream
+from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.json_index import JsonRows, has_indexable_rows
+from robust201.reader.row_stream import stream_rows
+from tests.conftest import read_tree
+from tests.support.fabricated import export, make_plan
+from tests.support.small_results import write_results
+
+ARCHITECTURES = (0, 2, 10, 309, 991)
+MEASURES = ("accuracy", "confidence", "cm")
+
+
+@pytest.fixture
+def small_index(monkeypatch):
+    """Let every file be large enough for an index, and be read in pieces that cut it anywhere."""
+    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 1)
+    monkeypatch.setattr(json_index, "_CHUNK_BYTES", 97)
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    export(tmp_path / "data", make_plan(ARCHITECTURES), formats=("json", "parquet"))
+    return tmp_path / "data"
+
+
+def rows_of(folder: Path, key: str, measure: str) -> dict:
+    return json.loads((folder / f"cifar10/{key}_{measure}.json").read_text())["cifar10"][key][measure]
+
+
+@pytest.mark.usefixtures("small_index")
+@pytest.mark.parametrize("indent", [None, 1])
+def test_indexed_values_are_those_of_the_whole_file(folder, indent):
+    for key in ("pgd", "fog", "clean"):
+        for measure in MEASURES:
+            path = folder / f"cifar10/{key}_{measure}.json"
+            path.write_text(json.dumps(json.loads(path.read_text()), indent=indent))
+            expected = rows_of(folder, key, measure)
+            assert has_indexable_rows(path) == ((key, measure) != ("clean", "accuracy"))
+            if has_indexable_rows(path):
+                for _ in range(2):  # made, then read
+                    rows = JsonRows(path, "cifar10", (key,), measure)
+                    assert {identifier: rows[identifier] for identifier in rows.ids} == expected
+                assert "1" not in rows
+                with pytest.raises(KeyError):
+                    rows["1"]
+
+
+@pytest.mark.usefixtures("small_index")
+def test_a_lookup_reads_one_value_and_the_index_follows_the_file(folder):
+    data = RobustnessDataset(folder)
+    path = folder / "cifar10/pgd_cm.json"
+    assert data.value(309, "cifar10", "pgd@Linf", "cm") == rows_of(folder, "pgd", "cm")["309"]
+    (index,) = (folder / "cifar10/.index").glob("pgd_cm*")
+    assert np.load(index).shape == (len(ARCHITECTURES) + 1, 3)
+    # Another value in the same place is what a new reader sees; a file cut short is an error, not a wrong value.
+    text = path.read_text()
+    content = json.loads(text)
+    content["cifar10"]["pgd"]["cm"]["0"] = [[[7]]]
+    path.write_text(json.dumps(content))
+    assert RobustnessDataset(folder).value(0, "cifar10", "pgd", "cm") == [[[7]]]
+    path.write_text(text[:-300])
+    with pytest.raises(ResultsError, match="its end too early"):
+        RobustnessDataset(folder).value(0, "cifar10", "pgd", "cm")
+
+
+def replace_keeping_length(path: Path) -> None:
+    """Put another file in the place of one: as long, with the first architectures' names exchanged."""
+    text = path.read_text()
+    other = text.replace('"2":', '"X":').replace('"0":', '"2":').replace('"X":', '"0":')
+    assert len(other) == len(text) != sum(one == two for one, two in zip(other, text, strict=True))
+    new = path.with_name("new")
+    new.write_text(other)
+    new.replace(path)
+
+
+@pytest.mark.parametrize("least", [1, 1 << 20], ids=["indexed", "whole"])
+def test_an_open_reader_notices_that_a_file_was_replaced(folder, monkeypatch, least):
+    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", least)
+    data, path = RobustnessDataset(folder), folder / "cifar10/pgd_cm.json"
+    before = {i: data.value(i, "cifar10", "pgd", "cm") for i in (0, 2)}
+    assert before[0] != before[2]
+    replace_keeping_length(path)
+    assert data.value(0, "cifar10", "pgd", "cm") == rows_of(folder, "pgd", "cm")["0"] == before[2]
+    assert data.value(2, "cifar10", "pgd", "cm") == rows_of(folder, "pgd", "cm")["2"] == before[0]
+    # One index a file is left.
+    assert len(list((folder / "cifar10").glob(".index/pgd_cm*"))) == (least == 1)
+
+
+def test_frames_and_ranks_of_an_open_reader_are_those_of_a_file_that_was_replaced(folder):
+    data, path = RobustnessDataset(folder), folder / "cifar10/pgd_accuracy.json"
+    before = data.to_frame("cifar10", "pgd", wide=True)
+    content = json.loads(path.read_text())
+    content["cifar10"]["pgd"]["accuracy"]["0"] = [0.0, 0.0, 0.0]
+    new = path.with_name("new.json")
+    new.write_text(json.dumps(content))
+    new.replace(path)
+    after = data.to_frame("cifar10", "pgd", wide=True)
+    assert not after.equals(before)
+    assert after.equals(RobustnessDataset(folder).to_frame("cifar10", "pgd", wide=True))
+    assert data.rank("cifar10", "pgd", 8.0)[0] == len(after)
+
+
+@pytest.mark.usefixtures("small_index")
+def test_rows_of_a_file_that_was_replaced_are_refused(folder):
+    path = folder / "cifar10/pgd_cm.json"
+    rows = JsonRows(path, "cifar10", ("pgd",), "cm")
+    replace_keeping_length(path)
+    with pytest.raises(ResultsError, match="expected the file that was opened, got another"):
+        rows["0"]
+
+
+@pytest.mark.usefixtures("small_index")
+def test_a_file_replaced_while_its_index_is_made_gets_another(folder, monkeypatch):
+    path = folder / "cifar10/pgd_cm.json"
+    make = json_index._make_index
+
+    def make_late(*arguments):
+        table = make(*arguments)
+        content = json.loads(path.read_text())
+        content["cifar10"]["pgd"]["cm"] = {"309": [[[7]]], "0": [[[8]]]}
+        path.with_name("new").write_text(json.dumps(content))
+        path.with_name("new").replace(path)
+        return table
+
+    with monkeypatch.context() as patched:
+        patched.setattr(json_index, "_make_index", make_late)
+        JsonRows(path, "cifar10", ("pgd",), "cm")
+    rows = JsonRows(path, "cifar10", ("pgd",), "cm")
+    assert (rows.ids, rows["0"]) == (("309", "0"), [[[8]]])
+
+
+@pytest.mark.usefixtures("small_index")
+def test_where_the_folder_cannot_be_written_to_the_index_goes_to_the_cache(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (folder / "cifar10/.index").write_text("in the way")
+    before = read_tree(folder)
+    assert RobustnessDataset(folder).value(2, "cifar10", "fog", "cm") == rows_of(folder, "fog", "cm")["2"]
+    assert read_tree(folder) == before
+    (index,) = (tmp_path / "cache").rglob("fog_cm*.npy")
+    index.write_bytes(b"damaged")
+    assert RobustnessDataset(folder).value(2, "cifar10", "fog", "cm") == rows_of(folder, "fog", "cm")["2"]
+
+
+@pytest.mark.usefixtures("small_index")
+@pytest.mark.parametrize(
+    "text", ['{"cifar10": {"pgd": {"cm": {"x": [1]}}}}', '{"cifar10": {"fog": {"cm": {"1": [1]}}}}', "[]"]
+)
+def test_a_file_of_another_form_is_refused(tmp_path, text):
+    path = tmp_path / "pgd_cm.json"
+    path.write_text(text)
+    with pytest.raises(ResultsError, match="Export or download it again"):
+        JsonRows(path, "cifar10", ("pgd", "pgd@Linf"), "cm")
+
+
+@pytest.mark.parametrize("form", ["parquet", "bare parquet", "gz", "zst"])
+def test_every_form_gives_the_same_answers(folder, tmp_path, form):
+    expected = RobustnessDataset(folder)
+    out = tmp_path / "other"
+    if form in ("gz", "zst"):
+        export(out, make_plan(ARCHITECTURES), compression=form)
+    else:
+        export(out, make_plan(ARCHITECTURES), formats=("parquet",))
+    data = RobustnessDataset(out / "parquet" if form == "bare parquet" else out)
+    assert data.data == ["cifar10"]
+    assert data.keys_all == expected.keys_all
+    assert data.measures == expected.measures
+    assert data.query() == expected.query()
+    for key in data.keys_all:
+        assert data.strengths("cifar10", key) == expected.strengths("cifar10", key)
+        for measure in MEASURES:
+            assert data.value(10, "cifar10", key, measure) == expected.value(10, "cifar10", key, measure)
+    assert data.accuracy(991, "cifar10", "pgd", 8.0) == expected.accuracy(991, "cifar10", "pgd", 8.0)
+    assert data.to_frame().equals(expected.to_frame())
+    with pytest.raises(ArchitectureError):
+        data.accuracy(13_433, "cifar10", "pgd")
+    with pytest.raises(ResultsError):
+        data.query("cifar10", "pgd", "predictions")
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst", ".parquet"])
+@pytest.mark.parametrize("damage", ["cut short", "changed"])
+def test_a_damaged_file_is_named(tmp_path, monkeypatch, suffix, damage):
+    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 1)
+    if suffix == ".parquet":
+        export(tmp_path, make_plan(range(40), ["pgd"]), formats=("parquet",))
+        path = tmp_path / "parquet/dataset=cifar10/key=pgd/part-0.parquet"
+    else:
+        export(tmp_path, make_plan(range(40), ["pgd"]), compression=suffix[1:] or None)
+        path = tmp_path / f"cifar10/pgd_cm.json{suffix}"
+    content = bytearray(path.read_bytes())
+    if damage == "cut short":
+        del content[-9:]
+    else:
+        content[: len(content) - 4] = b"\xff" * (len(content) - 4)
+    data = RobustnessDataset(tmp_path)
+    strengths = data.strengths("cifar10", "pgd")
+    assert len(strengths) == 3
+    path.write_bytes(content)
+    with pytest.raises(ResultsError, match=path.name):
+        list(data.files.iter_rows("cifar10", "pgd", "cm"))
+    with pytest.raises(ResultsError, match=path.name):
+        data.query("cifar10", "pgd", "cm")
+
+
+@pytest.mark.usefixtures("small_index")
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"cifar10": {"pgd": {"cm": {"x": [1]}}}}',
+        '{"cifar10": {"fog": {"cm": {"1": [1]}}}}',
+        '{"cifar10": {"pgd": {"cm": {"1": [1,]}}}}',
+        '{"cifar10": {"pgd": {"cm": {"1": [1]',
+        '{"cifar10": {"pgd": {"cm": {"1": 5, "2": [1]}}}}',
+        "[]",
+    ],
+)
+def test_going_through_a_file_of_another_form_is_refused(tmp_path, text):
+    path = tmp_path / "pgd_cm.json"
+    path.write_text(text)
+    with pytest.raises(ResultsError, match="Export or download it again"):
+        list(stream_rows(path, "cifar10", ("pgd", "pgd@Linf"), "cm"))
+
+
+def test_going_through_a_file_takes_what_python_writes_and_only_what_is_asked_for(tmp_path, monkeypatch):
+    monkeypatch.setattr(row_stream, "PIECE_BYTES", 50)
+    path = tmp_path / "pgd_cm.json"
+    path.write_text('{"cifar10": {"pgd": {"cm": {"1": [NaN], "2": [[1]], "3": ' + 60 * " " + "[1,]}}}}")
+    monkeypatch.setattr(json_index, "HEAD_BYTES", 40)
+    monkeypatch.setattr(row_stream, "HEAD_BYTES", 40)
+    rows = stream_rows(path, "cifar10", ("pgd",), "cm")
+    assert next(rows)[1] == pytest.approx([np.nan], nan_ok=True)
+    assert next(rows) == ("2", [[1]])
+    with pytest.raises(ResultsError, match="something else for 3"):
+        next(rows)
+
+
+def read_all(data: RobustnessDataset, order: int) -> list:
+    keys = data.keys_all[:: 1 if order % 2 else -1]
+    return sorted((key, i, repr(data.value(i, "cifar10", key, "cm"))) for key in keys for i in ARCHITECTURES)
+
+
+@pytest.mark.usefixtures("small_index")
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_threads_share_a_reader(folder, form):
+    data = RobustnessDataset(folder / "parquet" if form == "parquet" else folder)
+    barrier = threading.Barrier(4)
+
+    def work(order: int) -> list:
+        barrier.wait()
+        return read_all(data, order)
+
+    with ThreadPoolExecutor(4) as pool:
+        answers = list(pool.map(work, range(4)))
+    assert answers.count(answers[0]) == 4
+    assert answers[0] == read_all(RobustnessDataset(folder), 0)
+
+
+def answer_in_child(data: RobustnessDataset, queue) -> None:
+    queue.put(read_all(data, 1))
+
+
+@pytest.mark.usefixtures("small_index")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_a_reader_works_after_a_fork(folder, form):
+    data = RobustnessDataset(folder / "parquet" if form == "parquet" else folder)
+    expected = read_all(data, 0)
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    children = [context.Process(target=answer_in_child, args=(data, queue)) for _ in range(2)]
+    for child in children:
+        child.start()
+    answers = [queue.get(timeout=60) for _ in children]
+    for child in children:
+        child.join()
+    assert answers == [expected, expected]
+
+
+@pytest.mark.usefixtures("small_index")
+def test_a_damaged_index_is_made_anew(folder):
+    asked = (ARCHITECTURES[1], "cifar10", "pgd", "cm")
+    expected = RobustnessDataset(folder).value(*asked)
+    (index,) = (folder / "cifar10/.index").glob("pgd_cm*")
+    sound = index.read_bytes()
+    table = np.load(index)
+    for changed in (table[:-1], table[[1, 0, *range(2, len(table))]], table[:0], table.astype(np.int32)):
+        np.save(index, changed)
+        assert RobustnessDataset(folder).value(*asked) == expected
+        assert index.read_bytes() == sound
+    for bit in range(0, 8 * len(sound), 101):
+        content = bytearray(sound)
+        content[bit // 8] ^= 1 << bit % 8
+        index.write_bytes(content)
+        assert RobustnessDataset(folder).value(*asked) == expected
+
+
+@pytest.mark.usefixtures("small_index")
+def test_a_user_needs_no_home(folder, monkeypatch):
+    def find_no_home():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(Path, "home", find_no_home)
+    expected = json.loads((folder / "cifar10/pgd_cm.json").read_text())["cifar10"]["pgd"]["cm"]
+    for in_the_way in (False, True):
+        if in_the_way:
+            shutil.rmtree(folder / "cifar10/.index")
+            (folder / "cifar10/.index").write_text("in the way")
+        assert RobustnessDataset(folder).value(0, "cifar10", "pgd", "cm") == expected["0"]
+
+
+@pytest.mark.usefixtures("small_index")
+@pytest.mark.parametrize("more", ['"21": null', '"21": 0.5, "9": [[1]]', '"21"', "}"])
+def test_what_stands_behind_the_last_list_is_not_passed_over(folder, more):
+    path = folder / "cifar10/pgd_cm.json"
+    path.write_text(path.read_text().removesuffix("}}}}") + f", {more}" + "}}}}")
+    data = RobustnessDataset(folder)
+    with pytest.raises(ResultsError, match="expected"):
+        data.value(0, "cifar10", "pgd", "cm")
+    with pytest.raises(ResultsError, match="expected"):
+        list(data.files.iter_rows("cifar10", "pgd", "cm"))
+
+
+def test_a_lost_bracket_does_not_make_a_value_of_the_rest_of_a_file(folder, monkeypatch):
+    path = folder / "cifar10/pgd_cm.json"
+    path.write_text(path.read_text().replace("]", " ", 1))
+    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 1)
+    monkeypatch.setattr(json_index, "HEAD_BYTES", 60)
+    monkeypatch.setattr(row_stream, "HEAD_BYTES", 60)
+    monkeypatch.setattr(row_stream, "PIECE_BYTES", 64)
+    monkeypatch.setattr(row_stream, "MAX_VALUE_BYTES", 256)
+    with pytest.raises(ResultsError, match="without the end of a value"):
+        list(RobustnessDataset(folder).files.iter_rows("cifar10", "pgd", "cm"))
+
+
+def test_ranks(folder):
+    data = RobustnessDataset(folder)
+    accuracies = {i: data.accuracy(i, "cifar10", "pgd", 8.0) for i in ARCHITECTURES}
+    ranks = data.rank("cifar10", "pgd", 8.0)
+    assert {i: 1 + sum(other > accuracies[i] for other in accuracies.values()) for i in accuracies} == ranks.to_dict()
+    assert ranks.iloc[0] == 1
+    assert list(ranks) == sorted(ranks)
+    means = {i: np.mean(data.accuracy(i, "cifar10", "pgd")) for i in ARCHITECTURES}
+    assert data.rank("cifar10", "pgd").index[0] == max(means, key=means.get)
+    everyone = data.rank("cifar10", "clean", isomorphs=True)
+    assert len(everyone) > len(ranks)
+    assert all(everyone[i] == everyone[int(data.get_uid(i))] for i in everyone.index)
+    with pytest.raises(ConfigError, match=r"expected a strength of 0\.5, 1, 8, got 2"):
+        data.rank("cifar10", "pgd", 2.0)
+
+
+def test_an_architecture_without_a_clean_value_has_no_rank_by_it(tmp_path):
+    data = RobustnessDataset(
+        write_results(
+            tmp_path, {"clean": {"0": 0.5, "9": 0.75}, "pgd": {"0": [0.5, 0.25], "2": [0.4, 0.2], "9": [0, 0]}}
+        )
+    )
+    assert data.rank("cifar10", "pgd", 0).to_dict() == {9: 1, 0: 2}
+    assert data.rank("cifar10", "pgd", 1.0).to_dict() == {0: 1, 2: 2, 9: 3}
+    assert data.rank("cifar10", "pgd").to_dict() == {0: 1, 2: 2, 9: 3}

@@ -1,0 +1,311 @@
+"""The engine on a GPU: run with `pytest -m gpu` on a machine that has one; skipped elsewhere."""
+
+import re
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from robust201.dataset import export_dataset
+from robust201.engine.buckets import Bucketed
+from robust201.engine.capacity import USED_SHARE, Capacity, network_bytes
+from robust201.engine.classifier import Classifier
+from robust201.engine.graphs import GraphCapture
+from robust201.planning.config import SweepConfig
+from robust201.runtime.executors import make_executor
+from robust201.runtime.sweep import load_plan, run_sweep
+from robust201.shards import ShardStore
+from robust201.spaces.nasbench201.cells import format_spec, specs
+from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_network
+from robust201.spaces.nasbench201.compiled.kernels import Convolution
+from robust201.tasks import PERTURBATIONS
+from robust201.tasks.evaluate import configure_torch
+from robust201.tasks.perturbations.fused import pgd, square
+from robust201.tasks.perturbations.fused.draws import CounterDraws
+from robust201.tasks.perturbations.fused.job import Job
+from robust201.tasks.perturbations.fused.model import Batching, ClassifierModel
+from tests.conftest import MakeSweep, read_tree
+from tests.engine.test_no_waiting import LOOPS, job_on, samples_of
+from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
+from tests.support.library_parity import compare
+from tests.support.tiny_networks import PathlessNetwork, TinyNetwork, tiny_classifier, tiny_images
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that PyTorch can use"),
+]
+
+FULL = {
+    "fgsm": {"epsilons_255": (0.5, 8.0, 255.0)},
+    "pgd": {"epsilons_255": (0.5, 3.0, 8.0)},
+    "aa_apgd-ce": {"epsilons_255": (0.5, 3.0, 8.0)},
+    "aa_square": {"epsilons_255": (0.5, 3.0, 8.0), "queries": 600},
+}
+every_attack = pytest.mark.parametrize("key", list(FULL))
+CELLS = {name: format_spec(SPECIAL_CELLS[name]) for name in ("constant map with a border", "only pooling", "all 3x3")}
+
+
+@pytest.fixture(autouse=True)
+def _configured() -> None:
+    configure_torch(threads=1)
+
+
+@pytest.fixture
+def device() -> torch.device:
+    return torch.device("cuda")
+
+
+def on(device: torch.device, *tensors: torch.Tensor) -> list[torch.Tensor]:
+    return [tensor.to(device) for tensor in tensors]
+
+
+def compiled_on(device: torch.device, spec: str, channels: int = 16) -> InferenceNetwork:
+    network = network_of(spec, channels=channels)
+    return compile_network(network, spec, NORMALISATION, n_classes=N_CLASSES, device=device)
+
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+@every_attack
+def test_the_fused_attacks_are_the_libraries_to_the_bit(device, key):
+    classifier = tiny_classifier(TinyNetwork()).to(device)
+    image_set = tiny_images()
+    images, labels = on(device, torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels))
+    parameters = PERTURBATIONS[key].parameters(**FULL[key])
+    differences = compare(key, classifier, images, labels, parameters, seed=5)
+    assert {strength: (found.image_bits, found.logit_bits) for strength, found in differences.items()} == dict.fromkeys(
+        parameters.strengths, (0, 0)
+    )
+
+
+class Recording:
+    """Keeps every image that a model is shown, on the host."""
+
+    def __init__(self, model):
+        self.model = model
+        self.shown = []
+
+    def logits(self, pixels):
+        self.shown.append(pixels.cpu().clone())
+        return self.model.logits(pixels)
+
+    def loss_and_gradient(self, pixels, labels):
+        self.shown.append(pixels.cpu().clone())
+        return self.model.loss_and_gradient(pixels, labels)
+
+
+@pytest.mark.parametrize("key", ["pgd", "aa_apgd-ce", "aa_square"])
+def test_production_draws_are_those_of_the_cpu(device, key):
+    """Constant logits let every image resist, so what is shown is start noise and proposals and nothing else."""
+    shown = []
+    image_set = tiny_images(8, labels=[0] * 8)
+    changes = {"queries": 50} if key == "aa_square" else {"steps": 3}
+    parameters = PERTURBATIONS[key].parameters(epsilons_255=(1.0, 8.0), **changes)
+    for place in (torch.device("cpu"), device):
+        model = Recording(ClassifierModel(tiny_classifier(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0])).to(place)))
+        images, labels = on(place, torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels))
+        job = Job(model, Batching(64, 64), CounterDraws(0, key), images, labels, image_set.indices, (1 / 255, 8 / 255))
+        list(import_module(f"robust201.tasks.perturbations.fused.{PERTURBATIONS[key].module}").attack(job, parameters))
+        shown.append(torch.cat(model.shown))
+    assert shown[0].shape == shown[1].shape
+    # A pixel divided by 255 may round differently; the draws are the same numbers.
+    assert (shown[0] - shown[1]).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize("spec", list(CELLS.values()), ids=list(CELLS))
+def test_a_compiled_network_equals_the_plain_one(device, spec):
+    network = network_of(spec, channels=16)
+    fast = compile_network(network, spec, NORMALISATION, n_classes=N_CLASSES, device=device)
+    plain = ClassifierModel(Classifier(network, NORMALISATION, N_CLASSES, device=device))
+    pixels, labels = on(device, *images_of(32, n_images=64))
+    expected = plain.loss_and_gradient(pixels, labels % N_CLASSES)
+    found = fast.loss_and_gradient(pixels, labels % N_CLASSES)
+    for one, other in zip(found[:2], expected[:2], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+    # A few ReLUs may open in one and not in the other (docs/engine.md).
+    assert (found[2] - expected[2]).norm() < 5e-3 * expected[2].norm()
+    torch.testing.assert_close(
+        fast.logits(pixels).cpu(), compiled_on("cpu", spec).logits(pixels.cpu()), rtol=1e-4, atol=1e-4
+    )
+
+
+def test_tf32_is_off(device):
+    """TF32 keeps 10 bits of a factor and would be off by a thousandth."""
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randn(64, 64, 3, 3, generator=generator, dtype=torch.float64)
+    x = torch.randn(32, 64, 32, 32, generator=generator)
+    exact = functional.conv2d(x.double(), weight.float().double(), padding=1)
+    found = Convolution(weight, None, device=device)(x.to(device).contiguous(memory_format=torch.channels_last))
+    assert (found.cpu() - exact).abs().max() < 1e-5 * exact.abs().max()
+    a, b = torch.randn(256, 256, generator=generator), torch.randn(256, 256, generator=generator)
+    product = a.double() @ b.double()
+    assert ((a.to(device) @ b.to(device)).cpu() - product).abs().max() < 1e-5 * product.abs().max()
+
+
+# --- graphs ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("inference", [True, False])
+@pytest.mark.parametrize("spec", list(CELLS.values()), ids=list(CELLS))
+def test_graphs_equal_no_graphs(device, spec, inference):
+    network = compiled_on(device, spec)
+    capacity = Capacity(1024, 512)
+    plain = Bucketed(network, capacity, device=device)
+    graphs = Bucketed(network, capacity, device=device, prepare=GraphCapture(device))
+    kept = []
+    for n_images in (1, 200, 256, 300, 1500, 7, 256):
+        pixels, labels = on(device, *images_of(32, n_images=n_images))
+        labels = labels % N_CLASSES
+        with torch.inference_mode(inference):
+            expected = (plain.logits(pixels), *plain.loss_and_gradient(pixels, labels))
+            found = (graphs.logits(pixels), *graphs.loss_and_gradient(pixels, labels))
+        kept.append((found, expected))
+    for found, expected in kept:
+        for one, other in zip(found, expected, strict=True):
+            assert torch.equal(one, other)
+    graphs.release()
+    assert torch.equal(graphs.logits(pixels), plain.logits(pixels))
+
+
+def test_released_graphs_give_their_memory_back(device):
+    pixels, labels = on(device, *images_of(32, n_images=1024))
+
+    def show(spec: str) -> int:
+        graphs = Bucketed(compiled_on(device, spec), Capacity(1024, 1024), device=device, prepare=GraphCapture(device))
+        for n_images in (1024, 512, 256):
+            graphs.loss_and_gradient(pixels[:n_images], labels[:n_images] % N_CLASSES)
+            graphs.logits(pixels[:n_images])
+        held = torch.cuda.memory_reserved(device)
+        graphs.release()
+        torch.cuda.empty_cache()
+        return held
+
+    show(specs()[1462])
+    left = torch.cuda.memory_reserved(device)
+    peaks = [show(specs()[index]) for index in (1462, 991, 1462)]
+    assert torch.cuda.memory_reserved(device) <= left + 2**25
+    assert peaks[2] <= peaks[0] + 2**25
+    # One pool for all sizes and both passes: far from a copy for each.
+    assert peaks[0] < 2 * 1024 * network_bytes(16, 1, 32, gradient=True) + 2**28
+
+
+def test_the_estimate_of_bytes_leaves_room(device):
+    network = compile_network(
+        network_of(specs()[1462], 0, 16, 5), specs()[1462], NORMALISATION, n_classes=N_CLASSES, device=device
+    )
+    pixels, labels = on(device, *images_of(32, n_images=2048))
+    for gradient in (False, True):
+        network.loss_and_gradient(pixels, labels % N_CLASSES)
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+        before = torch.cuda.memory_allocated(device)
+        network.loss_and_gradient(pixels, labels % N_CLASSES) if gradient else network.logits(pixels)
+        peak = torch.cuda.max_memory_allocated(device) - before
+        assert peak <= 2048 * network_bytes(16, 5, 32, gradient=gradient) / USED_SHARE
+
+
+def test_buckets_change_logits_by_rounding_only(device):
+    network = compiled_on(device, specs()[991])
+    pixels, _ = on(device, *images_of(32, n_images=300))
+    one = Bucketed(network, Capacity(256, 256), device=device).logits(pixels)
+    other = Bucketed(network, Capacity(4096, 4096), device=device).logits(pixels)
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+# --- waiting ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def refuse_waiting() -> Iterator[Callable[[], None]]:
+    """Let PyTorch raise from now on where the host waits for the device."""
+    yield lambda: torch.cuda.set_sync_debug_mode("error")
+    torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.parametrize("key", ["pgd", "aa_apgd-ce"])
+def test_steps_do_not_wait_for_the_device(device, key, refuse_waiting):
+    class Refusing(ClassifierModel):
+        def loss_and_gradient(self, pixels, labels):
+            refuse_waiting()
+            return super().loss_and_gradient(pixels, labels)
+
+    job = job_on(device, key, Refusing(tiny_classifier(TinyNetwork()).to(device)))
+    samples = samples_of(job)
+    if key == "pgd":
+        pgd._attack_samples(job, samples, PERTURBATIONS["pgd"].parameters(steps=5))
+    else:
+        with torch.inference_mode():
+            LOOPS[key](job, samples)
+
+
+def test_queries_do_not_wait_for_the_device(device, refuse_waiting, monkeypatch):
+    search = square._search
+
+    def watched(*arguments):
+        refuse_waiting()
+        search(*arguments)
+        torch.cuda.set_sync_debug_mode("default")
+
+    monkeypatch.setattr(square, "_search", watched)
+    job = job_on(device, "aa_square", compiled_on(device, specs()[991]))
+    with torch.inference_mode():
+        square._single_run(job, samples_of(job), 0, PERTURBATIONS["aa_square"].parameters(queries=40))
+
+
+# --- whole sweeps ----------------------------------------------------------------------------------------------------
+
+
+def exported(config: SweepConfig, out: Path) -> dict[str, bytes]:
+    assert run_sweep(config, make_executor).complete
+    store = ShardStore.open(config.results)
+    export_dataset(load_plan(config.results), store, store.inventory(verify="all", on_damage="raise"), out)
+    return {name: text for name, text in read_tree(out).items() if name.startswith("digits/")}
+
+
+@pytest.mark.parametrize("engine", ["reference", "fused"])
+def test_two_runs_of_a_sweep_give_the_same_bytes(make_sweep: MakeSweep, tmp_path: Path, engine: str) -> None:
+    runs = [
+        exported(
+            make_sweep(engine=engine, results=str(tmp_path / f"run {i}"), execution={"device": "cuda"}),
+            tmp_path / f"json {i}",
+        )
+        for i in range(2)
+    ]
+    assert len(runs[0]) == 7 * 3
+    assert runs[0] == runs[1]
+
+
+def test_a_sweep_on_graphs_gives_the_bytes_of_one_without(make_sweep: MakeSweep, tmp_path: Path) -> None:
+    runs = [
+        exported(
+            make_sweep(
+                engine="fused",
+                results=str(tmp_path / str(graphs)),
+                execution={"device": "cuda", "cuda_graphs": graphs},
+            ),
+            tmp_path / f"json {graphs}",
+        )
+        for graphs in (True, False)
+    ]
+    assert runs[0] == runs[1]
+
+
+def test_a_sweep_agrees_with_the_cpu(make_sweep: MakeSweep, tmp_path: Path) -> None:
+    """Random networks decide narrowly, so that some predictions may differ; most do not."""
+    predictions = []
+    for place in ("cpu", "cuda"):
+        config = make_sweep(
+            engine="fused",
+            measurements=["predictions"],
+            results=str(tmp_path / place),
+            execution={"device": place},
+        )
+        texts = [text for name, text in exported(config, tmp_path / f"json {place}").items() if "predictions" in name]
+        predictions.append(np.array([int(digits) for text in texts for digits in re.findall(rb"\b\d+\b", text)]))
+    assert predictions[0].shape == predictions[1].shape
+    assert (predictions[0] == predictions[1]).mean() > 0.95

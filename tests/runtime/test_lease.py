@@ -1,0 +1,333 @@
+"""One driver at a time: the living are left alone, the dead are replaced by exactly one."""
+
+import contextlib
+import dataclasses
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from robust201.core.errors import LeaseHeldError, StorageError, StorageFullError
+from robust201.core.host import has_ended, process_start
+from robust201.runtime.lease import LEASE_NAME, STALE_INTERVALS, Holder
+from tests.support.lease_support import ELSEWHERE, HERE, QUICK, Clock, acquire, dead_pid, leave_behind, wait_for
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+def debris(root):
+    return sorted(path.name for path in root.iterdir() if path.name != LEASE_NAME)
+
+
+def test_lease_is_there_while_it_is_held_and_gone_after(tmp_path):
+    with acquire(tmp_path) as lease:
+        found = Holder.read(tmp_path / LEASE_NAME)
+        assert found.pid == os.getpid()
+        assert found.host_id == HERE
+        assert not lease.lost.is_set()
+        lease.check()
+    assert list(tmp_path.iterdir()) == []
+    lease.release()
+
+
+def test_second_driver_is_refused_by_name(tmp_path):
+    with acquire(tmp_path) as lease:
+        with pytest.raises(LeaseHeldError) as refused:
+            acquire(tmp_path)
+        message = str(refused.value)
+        assert refused.value.exit_code == 4
+        for part in (f"process {os.getpid()}", HERE.host, lease.holder.since, "Wait until it ends"):
+            assert part in message
+        lease.check()
+    assert debris(tmp_path) == []
+
+
+def test_heartbeat_beats_in_place(tmp_path):
+    with acquire(tmp_path, interval_seconds=QUICK):
+        inode = (tmp_path / LEASE_NAME).stat().st_ino
+        wait_for(lambda: (Holder.read(tmp_path / LEASE_NAME).heartbeat) >= 3)
+        assert (tmp_path / LEASE_NAME).stat().st_ino == inode
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"host_id": dataclasses.replace(HERE, boot_id="an-earlier-boot")},
+        {"process_start": 1},
+    ],
+    ids=["earlier boot", "process id used again"],
+)
+def test_dead_holder_of_this_host_is_replaced_at_once(tmp_path, changes):
+    leave_behind(tmp_path, **changes)
+    clock = Clock()
+    with acquire(tmp_path, clock) as lease:
+        assert clock.now == 0
+        assert Holder.read(tmp_path / LEASE_NAME).nonce == lease.holder.nonce
+        assert debris(tmp_path) == []
+
+
+def test_holder_that_is_gone_is_replaced_at_once(tmp_path):
+    leave_behind(tmp_path, pid=dead_pid())
+    clock = Clock()
+    with acquire(tmp_path, clock):
+        assert clock.now == 0
+
+
+def test_zombie_is_dead():
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        wait_for(lambda: process_start(process.pid) is None)
+        assert Path(f"/proc/{process.pid}").exists()
+        assert has_ended(process.pid, None)
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from robust201.runtime.lease import Lease
+lease = Lease.acquire(Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_lease_after_kill_9_is_recognised(tmp_path):
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout.readline() == "held\n"
+        with pytest.raises(LeaseHeldError, match=f"process {holder.pid}"):
+            acquire(tmp_path)
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+    with acquire(tmp_path) as lease:
+        lease.check()
+
+
+def test_silent_holder_on_another_host_is_replaced_after_its_intervals(tmp_path):
+    leave_behind(tmp_path, ELSEWHERE, interval_seconds=7.0)
+    clock, said = Clock(), []
+    with acquire(tmp_path, clock, on_wait=said.append):
+        assert clock.now == pytest.approx(7.0 * STALE_INTERVALS)
+    assert "watching its heartbeat for 42 s" in said[0]
+
+
+def test_living_holder_on_another_host_is_left_alone(tmp_path):
+    holder = leave_behind(tmp_path, ELSEWHERE)
+
+    def beat(now):
+        if now > 20:
+            (tmp_path / LEASE_NAME).write_bytes(holder.beaten().to_bytes())
+
+    with pytest.raises(LeaseHeldError, match="on node7 since"):
+        acquire(tmp_path, Clock(beat))
+    assert Holder.read(tmp_path / LEASE_NAME) == holder.beaten()
+    assert debris(tmp_path) == []
+
+
+def test_wall_clocks_are_never_compared(tmp_path):
+    holder = leave_behind(tmp_path, ELSEWHERE, since="1999-01-01T00:00:00+00:00")
+    os.utime(tmp_path / LEASE_NAME, (0, 0))
+    beats = Clock(lambda _now: (tmp_path / LEASE_NAME).write_bytes(holder.beaten().to_bytes()))
+    with pytest.raises(LeaseHeldError):
+        acquire(tmp_path, beats)
+
+
+def test_container_with_its_own_process_ids_is_judged_by_heartbeat(tmp_path):
+    leave_behind(tmp_path, dataclasses.replace(HERE, pid_namespace="pid:[1]"), pid=dead_pid())
+    clock = Clock()
+    with acquire(tmp_path, clock):
+        assert clock.now > 0
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"[]", b'{"pid": 1}'])
+def test_unreadable_lease_is_watched_then_replaced(tmp_path, content):
+    (tmp_path / LEASE_NAME).write_bytes(content)
+    clock = Clock()
+    with acquire(tmp_path, clock):
+        assert clock.now > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_holder_that_was_replaced_notices_and_leaves_the_lease_alone(tmp_path):
+    lease = acquire(tmp_path, interval_seconds=QUICK)
+    other = Holder.new(ELSEWHERE, 5.0)
+    new = tmp_path / "new"
+    new.write_bytes(other.to_bytes())
+    new.replace(tmp_path / LEASE_NAME)
+    wait_for(lease.lost.is_set)
+    with pytest.raises(LeaseHeldError, match=r"got process .* on node7"):
+        lease.check()
+    lease.release()
+    assert Holder.read(tmp_path / LEASE_NAME) == other
+
+
+def test_holder_whose_lease_was_deleted_notices(tmp_path):
+    lease = acquire(tmp_path, interval_seconds=QUICK)
+    (tmp_path / LEASE_NAME).unlink()
+    wait_for(lease.lost.is_set)
+    with pytest.raises(LeaseHeldError, match="got no lease"):
+        lease.check()
+    lease.release()
+
+
+def test_holder_that_cannot_beat_gives_up_after_its_intervals(tmp_path, monkeypatch):
+    clock = Clock()
+    lease = acquire(tmp_path, clock, interval_seconds=QUICK)
+    failed = threading.Event()
+
+    def fail(*_args):
+        failed.set()
+        raise OSError(errno.EIO, "the file server is away")
+
+    monkeypatch.setattr(os, "pwrite", fail)
+    wait_for(failed.is_set)
+    assert not lease.lost.is_set()
+    clock.now += QUICK * STALE_INTERVALS + 1
+    wait_for(lease.lost.is_set)
+    lease.release()
+
+
+def test_taker_that_died_half_way_is_succeeded(tmp_path):
+    dead = leave_behind(tmp_path, process_start=1)
+    taker = dataclasses.replace(Holder.new(HERE, 5.0), process_start=1)
+    (tmp_path / f".lease.{dead.nonce}.successor").write_bytes(taker.to_bytes())
+    with acquire(tmp_path) as lease:
+        assert Holder.read(tmp_path / LEASE_NAME).nonce == lease.holder.nonce
+        assert debris(tmp_path) == []
+
+
+def test_taker_at_work_is_left_alone(tmp_path):
+    dead = leave_behind(tmp_path, process_start=1)
+    (tmp_path / f".lease.{dead.nonce}.successor").write_bytes(Holder.new(HERE, 5.0).to_bytes())
+    with pytest.raises(LeaseHeldError):
+        acquire(tmp_path)
+    assert Holder.read(tmp_path / LEASE_NAME) == dead
+
+
+def test_late_taker_finds_the_lease_in_other_hands(tmp_path, monkeypatch):
+    """A taker judges the holder dead, and before it can act another has replaced it and tidied up."""
+    leave_behind(tmp_path, process_start=1)
+    real, winners = Holder.is_dead_for, []
+
+    def judge(holder, observer):
+        dead = real(holder, observer)
+        if dead and not winners:
+            winners.append(None)
+            winners[0] = acquire(tmp_path)
+        return dead
+
+    monkeypatch.setattr(Holder, "is_dead_for", judge)
+    with pytest.raises(LeaseHeldError):
+        acquire(tmp_path)
+    winners[0].check()
+    assert Holder.read(tmp_path / LEASE_NAME).nonce == winners[0].holder.nonce
+    assert debris(tmp_path) == []
+    winners[0].release()
+
+
+RACE = """
+import sys, time
+from pathlib import Path
+from robust201.core.errors import LeaseHeldError
+from robust201.runtime.lease import Lease
+print("ready", flush=True)
+sys.stdin.readline()
+try:
+    lease = Lease.acquire(Path(sys.argv[1]))
+    print("won", flush=True)
+    sys.stdin.readline()
+    lease.check()
+    lease.release()
+except LeaseHeldError:
+    print("refused", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_of_several_takers_exactly_one_wins(tmp_path):
+    command = [sys.executable, "-c", RACE, str(tmp_path)]
+    for n_round in range(3):
+        if n_round:
+            leave_behind(tmp_path, process_start=1)
+        with contextlib.ExitStack() as stack:
+            takers = [
+                stack.enter_context(
+                    subprocess.Popen(
+                        command, cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+                    )
+                )
+                for _ in range(4)
+            ]
+            assert all(taker.stdout.readline() == "ready\n" for taker in takers)
+            for taker in takers:
+                taker.stdin.write("go\n")
+            outcomes = sorted(taker.stdout.readline() for taker in takers)
+            assert outcomes == ["refused\n"] * 3 + ["won\n"]
+            for taker in takers:
+                taker.stdin.write("end\n")
+            assert all(taker.wait() == 0 for taker in takers)
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_threads_that_take_a_dead_lease_leave_one_holder(tmp_path):
+    for _ in range(30):
+        leave_behind(tmp_path, process_start=1)
+        leases, barrier = [], threading.Barrier(4)
+
+        def take(leases=leases, barrier=barrier):
+            barrier.wait()
+            with contextlib.suppress(LeaseHeldError):
+                leases.append(acquire(tmp_path))
+
+        threads = [threading.Thread(target=take) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        (lease,) = leases
+        assert Holder.read(tmp_path / LEASE_NAME).nonce == lease.holder.nonce
+        assert debris(tmp_path) == []
+        lease.release()
+
+
+def test_full_device_is_told(tmp_path, monkeypatch):
+    def full(*_args):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageFullError, match="Free some space"):
+        acquire(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_file_system_without_hard_links_is_told(tmp_path, monkeypatch):
+    def refuse(*_args):
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    with pytest.raises(StorageError, match="with hard links"):
+        acquire(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_link_whose_answer_was_lost_counts(tmp_path, monkeypatch):
+    real = os.link
+
+    def lose(*args):
+        real(*args)
+        raise FileExistsError(errno.EEXIST, "sent again after the answer was lost")
+
+    monkeypatch.setattr(os, "link", lose)
+    with acquire(tmp_path) as lease:
+        lease.check()
+
+
+def test_lease_file_is_json_for_people(tmp_path):
+    with acquire(tmp_path):
+        payload = json.loads((tmp_path / LEASE_NAME).read_text())
+    assert payload["host_id"]["host"] == HERE.host

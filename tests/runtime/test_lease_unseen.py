@@ -1,0 +1,85 @@
+"""Leases whose holder cannot be seen, and holders whose heartbeat does not get through."""
+
+import os
+import threading
+
+import pytest
+
+from robust201.core import host
+from robust201.core.errors import LeaseHeldError
+from robust201.runtime import lease as lease_module
+from robust201.runtime.lease import LEASE_NAME, STALE_INTERVALS
+from tests.support.lease_support import HERE, QUICK, Clock, acquire, dead_pid, leave_behind, wait_for
+
+
+@pytest.mark.parametrize("named", [{}, {"process_start": -1}], ids=["start known", "start unknown"])
+@pytest.mark.parametrize("error", [None, PermissionError], ids=["own process", "another user's"])
+def test_living_holder_whose_process_is_hidden_is_judged_by_heartbeat(tmp_path, monkeypatch, named, error):
+    """As with /proc mounted with hidepid=2, or without any."""
+    holder = leave_behind(tmp_path, **named)
+    monkeypatch.setattr(host, "_PROC", tmp_path / "hidden")
+    if error is not None:
+        monkeypatch.setattr(os, "kill", lambda _pid, _signal: (_ for _ in ()).throw(error()))
+    beats = Clock(lambda _now: (tmp_path / LEASE_NAME).write_bytes(holder.beaten().to_bytes()))
+    with pytest.raises(LeaseHeldError, match="which is alive"):
+        acquire(tmp_path, beats, host_id=HERE)
+    holder = leave_behind(tmp_path, **named)
+    clock = Clock()
+    with acquire(tmp_path, clock, host_id=HERE):
+        assert clock.now > 0
+
+
+def test_living_holder_that_did_not_know_its_start_is_judged_by_heartbeat(tmp_path):
+    leave_behind(tmp_path, process_start=-1)
+    clock = Clock()
+    with acquire(tmp_path, clock, host_id=HERE):
+        assert clock.now > 0
+
+
+@pytest.mark.parametrize("start", [-1, 1])
+def test_holder_that_is_gone_is_dead_at_once_though_processes_are_hidden(tmp_path, monkeypatch, start):
+    leave_behind(tmp_path, pid=dead_pid(), process_start=start)
+    monkeypatch.setattr(host, "_PROC", tmp_path / "hidden")
+    clock = Clock()
+    with acquire(tmp_path, clock, host_id=HERE):
+        assert clock.now == 0
+
+
+def test_holder_whose_beat_hangs_stops_after_its_intervals(tmp_path, monkeypatch):
+    clock = Clock()
+    lease = acquire(tmp_path, clock, interval_seconds=QUICK)
+    began, goes_on = threading.Event(), threading.Event()
+
+    def hang(*_args):
+        began.set()
+        goes_on.wait()
+
+    monkeypatch.setattr(os, "fsync", hang)
+    wait_for(began.is_set)
+    lease.check()
+    clock.now += QUICK * STALE_INTERVALS + 1
+    with pytest.raises(LeaseHeldError, match="stops"):
+        lease.check()
+    assert lease.lost.is_set()
+    goes_on.set()
+    lease.release()
+
+
+def test_release_does_not_wait_for_a_beat_that_hangs(tmp_path, monkeypatch):
+    lease = acquire(tmp_path, interval_seconds=QUICK)
+    began, goes_on = threading.Event(), threading.Event()
+
+    def hang(*_args):
+        began.set()
+        goes_on.wait()
+
+    monkeypatch.setattr(os, "fsync", hang)
+    monkeypatch.setattr(lease_module, "_JOIN_SECONDS", 0.05, raising=False)
+    wait_for(began.is_set)
+    releasing = threading.Thread(target=lease.release, daemon=True)
+    releasing.start()
+    releasing.join(10)
+    is_released = not releasing.is_alive()
+    goes_on.set()
+    releasing.join()
+    assert is_released

@@ -1,0 +1,159 @@
+"""Metrics: one table, recorded by who counts, offered by Ray's agent to Prometheus."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from robust201.core.records import Part, Receipt, UnitFailure
+from robust201.planning.plan_file import load_plan
+from robust201.runtime.executors import base
+from robust201.runtime.executors.inline import InlineExecutor
+from robust201.runtime.metrics import METRICS, SilentMetrics
+from robust201.runtime.progress import Tracker
+from robust201.runtime.scheduler import RunTally
+from robust201.runtime.sweep import prepare_sweep
+from robust201.runtime.work_log import WorkLog
+from tests.conftest import REPOSITORY, MakeFields, MakeSweep
+
+
+class Recorded:
+    """Metrics as a monitoring system would add them up."""
+
+    def __init__(self) -> None:
+        self.values: Counter[tuple[str, ...]] = Counter()
+
+    def record(self, name: str, value: float = 1.0, **tags: str) -> None:
+        assert set(tags) == set(METRICS[name].tags), name
+        place = (name, *(tags[tag] for tag in METRICS[name].tags))
+        if METRICS[name].kind == "gauge":
+            self.values[place] = value
+        else:
+            self.values[place] += value
+
+
+def test_every_metric_is_documented() -> None:
+    text = (REPOSITORY / "docs/cluster.md").read_text()
+    for name, metric in METRICS.items():
+        assert re.fullmatch(r"robust201_[a-z_]+", name)
+        assert name.endswith("_total") == (metric.kind == "counter")
+        tags = ", ".join(metric.tags)
+        assert f"| `{name}` | {metric.kind} | {metric.unit} | {tags} | {metric.description} |" in text
+
+
+def test_in_one_process_nobody_is_told() -> None:
+    assert isinstance(InlineExecutor(lambda _bundle: iter(())).metrics, SilentMetrics)
+
+
+def test_events_become_numbers_and_lines(make_sweep: MakeSweep) -> None:
+    config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}}, architectures=[21])
+    outlook = prepare_sweep(config)
+    log, recorded = WorkLog(config.results, "driver"), Recorded()
+    tracker = Tracker(outlook.plan, outlook.missing, config.results, outlook.done, log)
+    tracker.watch(metrics=recorded, gpus_per_worker=0.5)
+    clean, fgsm = (Part(unit, unit.strengths, 0, unit.n_images) for unit in load_plan(config.results).units)
+    bundle = outlook.plan.bundles([clean, fgsm])[0]
+    for event in (
+        base.BundleLost(bundle, started=True, preempted=True, reason="the machine was taken away"),
+        base.BundleLost(bundle, started=False, preempted=False, reason="it waited"),
+        Receipt(clean.unit.id, (0.0,), 0, 4, "a", 2.0),
+        Receipt(clean.unit.id, (0.0,), 4, 10, "b", 3.0),
+        base.BundleLost(bundle, started=True, preempted=False, reason="out of luck"),
+        UnitFailure(fgsm, "killed", "its worker died each time", "", 3),
+    ):
+        tracker.count(event, RunTally(deaths=4, preemptions=7))
+    tracker.write(state="finished")
+    assert recorded.values.pop(("robust201_seconds_left",)) > 0
+    assert recorded.values == {
+        ("robust201_preemptions_total",): 1,
+        ("robust201_worker_deaths_total",): 1,
+        ("robust201_evaluations_total", "digits", "clean"): pytest.approx(1),
+        ("robust201_images_total", "digits", "clean"): pytest.approx(10),
+        ("robust201_part_seconds", "digits", "clean"): 5,
+        ("robust201_failures_total", "digits", "fgsm", "killed"): 1,
+        ("robust201_missing_evaluations", "digits", "clean"): pytest.approx(0),
+        ("robust201_missing_evaluations", "digits", "fgsm"): 2,
+    }
+    assert tracker.progress.done_evaluations == 1
+    progress = json.loads((config.results / "progress.json").read_text())
+    assert (progress["preemptions"], progress["deaths"], progress["gpus_per_worker"]) == (7, 4, 0.5)
+    lines = [json.loads(line) for line in log.path.read_text().splitlines()]
+    assert [(line["event"], line["label"]) for line in lines] == [
+        ("worker_preempted", "21/digits/clean"),
+        ("worker_preempted", "21/digits/fgsm"),
+        ("worker_died", "21/digits/fgsm"),  # clean is done by then
+        ("part_given_up", "21/digits/fgsm"),
+    ]
+
+
+_SCRAPE = """
+import json, os, sys, time, urllib.request
+os.environ["RAY_metrics_report_interval_ms"] = "200"
+import ray
+from robust201.planning.config import parse_config
+from robust201.runtime.executors import make_executor
+from robust201.runtime.sweep import run_sweep
+
+def scrape(*_):
+    node = ray.nodes()[0]
+    address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+    with urllib.request.urlopen(address, timeout=10) as answer:
+        return answer.read().decode()
+
+config = parse_config(json.loads(sys.stdin.read()), "test")
+found = []
+
+def make(plan, facts):
+    executor = make_executor(plan, facts)
+    close = executor.close
+    def last_look():
+        end = time.monotonic() + 60
+        while not found and time.monotonic() < end:
+            text = scrape()
+            if 'robust201_evaluations_total' in text and 'key="fgsm"' in text and 'robust201_part_seconds_sum' in text:
+                found.append(text)
+            time.sleep(0.2)
+        close()
+    executor.close = last_look
+    return executor
+
+tally = run_sweep(config, make)
+assert tally.complete
+print(found[0])
+"""
+
+
+@pytest.mark.cluster
+def test_prometheus_finds_the_metrics_at_rays_agent(sweep_fields: MakeFields, tmp_path: Path) -> None:
+    fields = sweep_fields(
+        keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}},
+        execution={"executor": "ray", "workers": 1},
+        architectures=[0, 21],
+    )
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", _SCRAPE],
+        input=json.dumps(fields),
+        capture_output=True,
+        text=True,
+        cwd=REPOSITORY,
+        env=environment,
+        check=False,
+        timeout=200,
+    )
+    assert done.returncode == 0, done.stderr
+    values = {}
+    for line in done.stdout.splitlines():
+        match = re.fullmatch(r"ray_(robust201_\w+)\{(.*)\} (\S+)", line)
+        if match:
+            tags = dict(re.findall(r'(\w+)="([^"]*)"', match[2]))
+            values[match[1], tags["key"]] = float(match[3])
+    assert values["robust201_evaluations_total", "clean"] == 2
+    assert values["robust201_evaluations_total", "fgsm"] == 4
+    assert values["robust201_images_total", "fgsm"] == 40
+    assert values["robust201_part_seconds_count", "fgsm"] == 2

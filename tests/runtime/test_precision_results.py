@@ -1,0 +1,125 @@
+"""Results of one precision never stand in for another's: identity, resume, merge, export."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from robust201.core.errors import InputError
+from robust201.core.precision import PRECISIONS
+from robust201.dataset import export_dataset
+from robust201.planning.config import SweepConfig, parse_config
+from robust201.planning.plan import Facts, assumed_facts, make_plan, protocol_payload
+from robust201.runtime.executors import make_executor
+from robust201.runtime.sweep import load_plan, merge_results, run_sweep
+from robust201.shards import ShardStore
+from robust201.spaces.nasbench201.cells import format_spec, specs
+from tests.conftest import TINY_KEYS, MakeSweep, read_tree
+from tests.spaces.test_inference import SPECIAL_CELLS
+
+CPU = torch.device("cpu")
+ROUNDING = 2.0**-8
+"""Half the distance of neighbouring bfloat16 numbers, relative: they have 8 significant bits."""
+
+CELLS = {name: format_spec(operations) for name, operations in SPECIAL_CELLS.items()} | {
+    f"#{index}": specs()[index] for index in (0, 21, 309, 991, 13714)
+}
+
+
+# Results of one precision never stand in for another's
+
+
+@pytest.mark.parametrize("engine", ["reference", "fused"])
+def test_every_evaluation_has_another_identity_in_another_precision(make_sweep: MakeSweep, engine: str) -> None:
+    sweeps = [make_sweep(engine=engine, precision=precision) for precision in PRECISIONS]
+    plans = [make_plan(sweep, assumed_facts(sweep)) for sweep in sweeps]
+    n_units = len(plans[0].units)
+    assert n_units == 2 * len(TINY_KEYS)
+    assert len({unit.id for plan in plans for unit in plan.units}) == len(PRECISIONS) * n_units
+    default = make_sweep(engine=engine)
+    assert make_plan(default, assumed_facts(default)).units == plans[0].units
+    facts: Facts = assumed_facts(default)
+    for sweep in sweeps:
+        payload = protocol_payload(sweep, "digits", "pgd", facts.datasets["digits"])
+        assert payload["precision"] == sweep.precision
+
+
+def run(config: SweepConfig):
+    seen = []
+    tally = run_sweep(config, make_executor, on_outlook=seen.append)
+    assert tally.complete
+    return tally, seen[0]
+
+
+def export(results: Path, out: Path) -> dict[str, bytes]:
+    store = ShardStore.open(results)
+    export_dataset(load_plan(results), store, store.inventory(verify="all", on_damage="raise"), out)
+    return read_tree(out)
+
+
+def exported_precisions(files: dict[str, bytes]) -> set[str]:
+    text = files["sweep.json"].decode()
+    assert json.loads(text)
+    return {precision for precision in PRECISIONS if f'"{precision}"' in text}
+
+
+@pytest.fixture(params=["reference", "fused"])
+def sweeps(request: pytest.FixtureRequest, make_sweep: MakeSweep, tmp_path: Path):
+    """Make a tiny sweep of a precision in a folder, with one engine after the other."""
+    keys = {key: TINY_KEYS[key] for key in TINY_KEYS if key != "gaussian_noise"}
+
+    def make(precision: str, folder: str) -> SweepConfig:
+        return make_sweep(engine=request.param, precision=precision, results=str(tmp_path / folder), keys=keys)
+
+    return make
+
+
+def test_a_bf16_sweep_does_not_take_fp32_results(sweeps, tmp_path: Path) -> None:
+    tally, _ = run(sweeps("fp32", "shared"))
+    fp32 = export(tmp_path / "shared", tmp_path / "json")
+    again, outlook = run(sweeps("bf16", "shared"))
+    assert (outlook.done, again.evaluations) == (0, tally.evaluations)
+    assert len(outlook.stale) == 6
+    assert all(line.endswith("are kept but not used: precision: fp32 → bf16") for line in outlook.stale)
+
+    # What a shared folder exports is what a folder of its own would, and it never takes the place of the fp32 export.
+    with pytest.raises(InputError, match="of the same name but of other protocols"):
+        export(tmp_path / "shared", tmp_path / "json")
+    bf16 = export(tmp_path / "shared", tmp_path / "bf16-json")
+    run(sweeps("bf16", "alone"))
+    assert bf16 == export(tmp_path / "alone", tmp_path / "alone-json")
+    assert (exported_precisions(fp32), exported_precisions(bf16)) == ({"fp32"}, {"bf16"})
+    assert bf16.keys() == fp32.keys()
+    assert bf16["digits/clean_confidence.json"] != fp32["digits/clean_confidence.json"]
+
+    # And back: fp32's results are all still there, to the byte.
+    _, outlook = run(sweeps("fp32", "shared"))
+    assert outlook.missing == ()
+    assert export(tmp_path / "shared", tmp_path / "json") == fp32
+
+
+def test_merged_folders_keep_precisions_apart(sweeps, tmp_path: Path) -> None:
+    run(sweeps("fp32", "fp32"))
+    run(sweeps("bf16", "bf16"))
+    report, others = merge_results([tmp_path / "bf16", tmp_path / "fp32"], tmp_path / "both")
+    assert report.conflicts == ()
+    assert others == (tmp_path / "fp32",)
+    merged = export(tmp_path / "both", tmp_path / "both-json")
+    assert exported_precisions(merged) == {"bf16"}
+    assert merged == export(tmp_path / "bf16", tmp_path / "bf16-json")
+
+
+def test_merged_folders_do_not_complete_another_precision(sweeps, tmp_path: Path) -> None:
+    run(sweeps("fp32", "fp32"))
+    run(sweeps("bf16", "bf16"))
+    fp32 = export(tmp_path / "fp32", tmp_path / "fp32-json")
+    merge_results([tmp_path / "fp32"], tmp_path / "bf16")
+    _, outlook = run(sweeps("fp32", "bf16"))
+    assert outlook.missing == ()
+    assert export(tmp_path / "bf16", tmp_path / "bf16-json") == fp32
+
+
+def test_the_precision_survives_in_the_plan(make_sweep: MakeSweep) -> None:
+    config = make_sweep(precision="bf16")
+    assert parse_config(config.model_dump(mode="json"), "test").precision == "bf16"

@@ -1,0 +1,38 @@
+"""Workers on Ray start from paths of any spelling, and import this package and no other."""
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+import robust201
+from robust201.core.errors import ConfigError
+from robust201.planning.config import ExecutionSection
+from robust201.runtime.executors.ray_environment import check_import_path, worker_environment
+
+
+def test_an_interpreter_below_a_folder_with_a_space_is_one_word_of_the_shell(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/home/a user's/.venv/bin/python")
+    environment = worker_environment(ExecutionSection(threads=3))
+    assert shlex.split(environment["py_executable"]) == ["/home/a user's/.venv/bin/python"]
+    assert environment["env_vars"]["OMP_NUM_THREADS"] == "3"
+    assert "py_executable" not in worker_environment(
+        ExecutionSection(ray_address="auto")
+    )  # other machines, other paths
+
+
+@pytest.mark.parametrize("name", ["robust201.py", "robust201/__init__.py"])
+def test_another_package_of_this_name_is_refused_where_workers_would_import_it(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    with pytest.raises(ConfigError, match="no other Python package named robust201") as refused:
+        check_import_path(tmp_path)
+    assert str(tmp_path / name) in str(refused.value)
+
+
+def test_folders_without_such_a_package_are_let_pass(tmp_path: Path) -> None:
+    check_import_path(tmp_path)
+    (tmp_path / "robust201").mkdir()  # data of that name
+    check_import_path(tmp_path)
+    check_import_path(Path(robust201.__file__).parent.parent)

@@ -1,0 +1,270 @@
+"""What the executor makes of what Ray says: deaths, errors and resources. Ray itself is a stand-in here."""
+
+from functools import partial
+from types import SimpleNamespace
+
+import pytest
+from ray.exceptions import ActorDiedError, ActorUnavailableError, OutOfMemoryError, RayTaskError
+
+from robust201.core.errors import ConfigError, StorageFullError
+from robust201.core.records import Bundle, Receipt
+from robust201.planning.config import ExecutionSection
+from robust201.runtime.executors import ray as executor_module
+from robust201.runtime.executors.base import BundleLost, WorkerLost
+from robust201.runtime.executors.ray import RayExecutor, _WorkerActor
+
+BUNDLES = [Bundle(0, "digits", ()), Bundle(21, "digits", ())]
+
+
+class FakeRay:
+    """Actors that start, but for those after the first `n_starting`, and answer with one error."""
+
+    def __init__(self, answer=None, n_starting=1000, **resources):
+        self.answer, self.resources = answer, {"CPU": 8.0, **resources}
+        self.n_starting = n_starting
+        self.actors, self.killed, self.options, self.given = [], [], [], []
+
+    def is_initialized(self):
+        return True
+
+    def cluster_resources(self):
+        return self.resources
+
+    def remote(self, **options):
+        self.options.append(options)
+        return lambda _kind: SimpleNamespace(remote=self._actor)
+
+    def _actor(self, *_arguments):
+        number = len(self.actors)
+
+        def call(name, **_options):
+            return SimpleNamespace(options=lambda **_: call(name), remote=lambda *_: (name, number, object()))
+
+        def run(bundle):
+            self.given.append((number, bundle))
+            return "run", number, object()
+
+        self.actors.append(
+            SimpleNamespace(
+                __ray_ready__=call("ready"),
+                collect=call("collect"),
+                drain=call("drain"),
+                run=SimpleNamespace(remote=run),
+            )
+        )
+        return self.actors[-1]
+
+    def wait(self, calls, *, num_returns, timeout):
+        answered = [call for call in calls if self._is_answered(*call)][:num_returns]
+        return answered, [call for call in calls if call not in answered]
+
+    def _is_answered(self, name, number, _call):
+        return number < self.n_starting and (name == "ready" or (name == "collect" and self.answer is not None))
+
+    def get(self, call):
+        if call[0] == "ready" and not getattr(self.answer, "actor_init_failed", False):
+            return True
+        raise self.answer
+
+    def kill(self, actor):
+        self.killed.append(actor)
+
+
+@pytest.fixture
+def start(monkeypatch):
+    def start(fake, precision="fp32", **execution):
+        monkeypatch.setattr(executor_module, "ray", fake)
+        config = SimpleNamespace(execution=ExecutionSection(**execution), precision=precision)
+        return RayExecutor(config, start_worker=None)
+
+    return start
+
+
+@pytest.mark.parametrize(
+    "death",
+    [ActorDiedError(), ActorUnavailableError("no answer", None), OutOfMemoryError("the node ran low on memory")],
+)
+def test_a_lost_worker_is_ended_and_replaced_and_its_bundles_come_back(start, death) -> None:
+    fake = FakeRay(death)
+    executor = start(fake, workers=1)
+    for bundle in BUNDLES:
+        executor.submit(bundle)
+    assert executor.poll(0.1) == []  # the worker started
+    lost = executor.poll(0.1)
+    assert [type(event) for event in lost] == [BundleLost, BundleLost]
+    assert [(event.bundle, event.started, event.preempted) for event in lost] == [
+        (BUNDLES[0], True, False),
+        (BUNDLES[1], False, False),
+    ]
+    assert fake.killed == fake.actors[:1]
+    assert (len(fake.actors), executor.free_slots()) == (2, 2)
+
+
+class PartlyFatalRay(FakeRay):
+    """Actors of which only those numbered in `dying` answer with their death, the others compute for ever."""
+
+    def __init__(self) -> None:
+        super().__init__(ActorDiedError())
+        self.dying: set[int] = set()
+
+    def _is_answered(self, name, number, call):
+        return super()._is_answered(name, number, call) and (name == "ready" or number in self.dying)
+
+
+def test_a_worker_that_dies_idle_is_replaced_before_it_is_given_a_part(start) -> None:
+    fake = PartlyFatalRay()
+    executor = start(fake, workers=2, window=1)
+    for bundle in BUNDLES:
+        executor.submit(bundle)
+    while len(fake.given) < 2:
+        assert executor.poll(0.1) == []
+    executor._slots[1].queue.clear()  # its bundle is done, and no other waits
+    fake.dying = {1}
+    assert executor.poll(0.1) == [WorkerLost(preempted=False, reason=str(fake.answer))]
+    assert fake.killed == fake.actors[1:2]
+    executor.submit(BUNDLES[0])
+    executor.poll(0.1)
+    assert [number for number, _ in fake.given] == [0, 1, 2]
+
+
+def test_nobody_is_started_for_the_dead_of_a_drain(start) -> None:
+    fake = PartlyFatalRay()
+    executor = start(fake, workers=2, window=1)
+    for bundle in BUNDLES:
+        executor.submit(bundle)
+    while len(fake.given) < 2:
+        executor.poll(0.1)
+    executor.drain()
+    fake.dying = {0, 1}
+    lost = [event for _ in range(2) for event in executor.poll(0.1)]
+    assert sorted((event.bundle.architecture, event.started) for event in lost) == [(0, True), (21, True)]
+    assert (len(fake.actors), executor.poll(0.1)) == (2, [])
+    executor.close()
+    assert fake.killed == fake.actors
+
+
+def test_a_worker_that_cannot_start_says_why(start) -> None:
+    error = RayTaskError("__init__", "Traceback:\nConfigError: expected a GPU", ConfigError("expected a GPU"))
+    executor = start(FakeRay(ActorDiedError(error)), workers=1)
+    executor.submit(BUNDLES[0])
+    assert executor.poll(0.1) == [WorkerLost(preempted=False, reason="ConfigError: expected a GPU")]
+    assert executor.free_slots() == 1  # the bundle waits for the next worker
+
+
+@pytest.mark.parametrize("address", [None, "10.0.0.1:6379"])
+def test_a_machine_that_vanished_counts_as_preempted(start, address) -> None:
+    found_missing = ActorDiedError()
+    found_missing.error_msg = "The actor died unexpectedly.\nThe actor died because its node has died. Node Id: 5"
+    out_of_reach = ActorUnavailableError("Socket closed", None)
+    for death, preempted in ((found_missing, True), (out_of_reach, address is not None), (ActorDiedError(), False)):
+        executor = start(FakeRay(death), workers=1, ray_address=address)
+        executor.submit(BUNDLES[0])
+        assert executor.poll(0.1) == []
+        assert [event.preempted for event in executor.poll(0.1)] == [preempted]
+
+
+def test_bundles_are_given_to_workers_that_have_started_only(start) -> None:
+    fake = FakeRay(n_starting=1)
+    executor = start(fake, workers=2)
+    bundles = [Bundle(number, "digits", ()) for number in range(4)]
+    for bundle in bundles:
+        executor.submit(bundle)
+    assert fake.given == []
+    assert executor.poll(0.1) == []
+    assert fake.given == [(0, bundles[0]), (0, bundles[1])]
+    assert executor.free_slots() == 0
+    fake.n_starting = 2
+    assert executor.poll(0.1) == []
+    assert fake.given[2:] == [(1, bundles[2]), (1, bundles[3])]
+
+
+def test_a_drain_does_not_wait_for_workers_that_have_not_started(start) -> None:
+    fake = FakeRay(n_starting=0)
+    executor = start(fake, workers=2)
+    for bundle in BUNDLES:
+        executor.submit(bundle)
+    executor.drain()
+    assert [event.bundle for event in executor.poll(0.1)] == BUNDLES
+    assert (executor.poll(0.1), fake.given) == ([], [])
+
+
+def test_a_full_disk_is_told_in_the_workers_words(start) -> None:
+    full = StorageFullError("Writing failed for x: expected free space on the device, got none.")
+    executor = start(FakeRay(RayTaskError("run", "Traceback: …", full)), workers=1)
+    executor.submit(BUNDLES[0])
+    executor.poll(0.1)
+    with pytest.raises(StorageFullError) as raised:
+        executor.poll(0.1)
+    assert str(raised.value) == str(full)
+
+
+@pytest.mark.parametrize(
+    ("resources", "execution", "n_workers", "n_gpus"),
+    [
+        ({}, {}, 8, 0),
+        ({"GPU": 2.0}, {}, 2, 1),
+        ({"GPU": 1.0}, {"gpus_per_worker": 1 / 3}, 3, 1 / 3),
+        ({"GPU": 2.0}, {"device": "cpu"}, 8, 0),
+        ({}, {"workers": 12, "ray_address": "auto"}, 12, 0),
+        ({}, {"workers": 4, "ray_address": "auto", "device": "cuda"}, 4, 1),
+        ({}, {"workers": 4, "ray_address": "auto", "precision": "tf32"}, 4, 1),
+    ],
+)
+def test_as_many_workers_start_as_there_is_room_for(start, resources, execution, n_workers, n_gpus) -> None:
+    fake = FakeRay(**resources)
+    assert start(fake, **execution).free_slots() == 2 * n_workers
+    assert {options["num_gpus"] for options in fake.options} == {n_gpus}
+
+
+@pytest.mark.parametrize(
+    ("resources", "execution"),
+    [
+        ({"GPU": 1.0}, {"workers": 4}),
+        ({}, {"workers": 9}),
+        ({}, {"device": "cuda"}),
+        ({}, {"precision": "tf32"}),
+        ({"CPU": 1.0}, {"cpus_per_worker": 2}),
+        ({"GPU": 1.0}, {"gpus_per_worker": 2}),
+    ],
+)
+def test_more_workers_than_there_is_room_for_are_refused(start, resources, execution) -> None:
+    with pytest.raises(ConfigError, match="Starting workers failed"):
+        start(FakeRay(**resources), **execution)
+
+
+RECEIPTS = [Receipt(f"unit {number}", (1.0,), 0, 10, "shard", 1.0) for number in range(1000)]
+
+
+class TellingWorker:
+    """A worker that tells of many parts at once, and then fails."""
+
+    def __init__(self, _metrics, error=None):
+        self.error = error
+
+    def run(self, _bundle):
+        yield from RECEIPTS
+        if self.error is not None:
+            raise self.error
+
+
+def test_outcomes_are_collected_many_at_a_time_and_in_order_up_to_the_end_of_the_bundle(tmp_path) -> None:
+    actor = _WorkerActor(TellingWorker, str(tmp_path))
+    actor.run(BUNDLES[0])
+    calls = [actor.collect()]
+    while calls[-1][-1] is not None:
+        calls.append(actor.collect())
+    assert len(calls) < 10
+    assert [outcome for outcomes in calls for outcome in outcomes] == [*RECEIPTS, None]
+
+
+def test_what_a_worker_finished_is_told_before_its_error(tmp_path) -> None:
+    actor = _WorkerActor(partial(TellingWorker, error=StorageFullError("no space")), str(tmp_path))
+    actor.run(BUNDLES[0])
+    actor.run(BUNDLES[1])
+    told = []
+    while len(told) < len(RECEIPTS):
+        told += actor.collect()
+    assert told == RECEIPTS
+    for _ in range(2):  # a worker that failed has nothing else to tell, whatever it was given before the driver knew
+        with pytest.raises(StorageFullError):
+            actor.collect()

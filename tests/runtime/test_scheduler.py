@@ -1,0 +1,209 @@
+"""The scheduler against a scripted executor: retries, isolation, draining."""
+
+from collections import deque
+
+import pytest
+
+from robust201.core.errors import EvaluationError
+from robust201.core.records import Bundle, Part, Receipt, Unit, UnitFailure
+from robust201.runtime.executors.base import BundleDone, BundleLost
+from robust201.runtime.scheduler import Scheduler
+
+
+def make_bundle(architecture: int, keys: tuple[str, ...] = ("clean", "pgd", "fog")) -> Bundle:
+    parts = tuple(
+        Part(Unit(f"{architecture}-{key}", architecture, "digits", key, (1.0, 2.0), 10, "p", "c"), (1.0, 2.0), 0, 10)
+        for key in keys
+    )
+    return Bundle(architecture, "digits", parts)
+
+
+def receipt(part: Part) -> Receipt:
+    return Receipt(part.unit.id, part.strengths, part.start, part.stop, "shard", 1.0)
+
+
+class ScriptedExecutor:
+    """Computes bundles in order with a window of two; `deadly` keys kill the worker `deaths` times."""
+
+    def __init__(
+        self,
+        *,
+        deadly: dict[str, int] | None = None,
+        preempting: dict[str, int] | None = None,
+        failing: frozenset[str] = frozenset(),
+    ):
+        self.deadly = dict(deadly or {})
+        self.preempting = dict(preempting or {})
+        self.failing = failing
+        self.queue: deque[Bundle] = deque()
+        self.computed: list[str] = []
+        self.draining = False
+
+    def free_slots(self) -> int:
+        return 2 - len(self.queue)
+
+    def submit(self, bundle: Bundle) -> None:
+        self.queue.append(bundle)
+
+    def drain(self) -> None:
+        self.draining = True
+
+    def close(self) -> None:
+        self.queue.clear()
+
+    def poll(self, timeout: float):
+        del timeout
+        if not self.queue:
+            return []
+        bundle = self.queue.popleft()
+        events = []
+        for part in bundle.parts:
+            if self.draining:
+                break
+            for causes, preempted in ((self.preempting, True), (self.deadly, False)):
+                if causes.get(part.unit.id, 0) > 0:
+                    causes[part.unit.id] -= 1
+                    events.append(BundleLost(bundle, started=True, preempted=preempted, reason="gone"))
+                    events.extend(
+                        BundleLost(waiting, started=False, preempted=preempted, reason="gone") for waiting in self.queue
+                    )
+                    self.queue.clear()
+                    return events
+            if part.unit.id in self.failing:
+                events.append(UnitFailure(part, "application", "broken", "", 1))
+                continue
+            self.computed.append(part.unit.id)
+            events.append(receipt(part))
+        events.append(BundleDone(bundle))
+        return events
+
+
+ALL = [f"{a}-{k}" for a in range(3) for k in ("clean", "pgd", "fog")]
+
+
+def test_every_part_is_computed_once() -> None:
+    executor = ScriptedExecutor()
+    tally = Scheduler(executor).run([make_bundle(a) for a in range(3)])
+    assert sorted(executor.computed) == sorted(ALL)
+    assert (tally.evaluations, tally.failures, tally.drained) == (18, [], False)
+
+
+def test_a_poison_part_is_isolated_and_given_up_and_the_rest_is_done() -> None:
+    executor = ScriptedExecutor(deadly={"1-pgd": 99})
+    tally = Scheduler(executor, max_attempts=3).run([make_bundle(a) for a in range(3)])
+    assert sorted(executor.computed) == sorted(set(ALL) - {"1-pgd"})
+    assert [(f.part.unit.id, f.kind, f.attempt) for f in tally.failures] == [("1-pgd", "killed", 3)]
+    assert tally.deaths == 3
+
+
+@pytest.mark.parametrize("n_good", [0, 12])
+def test_many_poison_parts_end_no_run(n_good: int) -> None:
+    poison = {f"{number}-pgd": 99 for number in range(12)}
+    bundles = [make_bundle(number, ("pgd",)) for number in range(12)]
+    good = [make_bundle(12 + number, ("clean",)) for number in range(n_good)]
+    tally = Scheduler(ScriptedExecutor(deadly=poison), max_attempts=3).run(good + bundles)
+    assert {(failure.part.unit.id, failure.kind, failure.attempt) for failure in tally.failures} == {
+        (unit, "killed", 3) for unit in poison
+    }
+    assert (tally.deaths, tally.parts, tally.remaining) == (36, n_good, 0)
+
+
+def test_a_part_that_kills_its_worker_once_is_retried() -> None:
+    executor = ScriptedExecutor(deadly={"0-fog": 1, "2-clean": 2})
+    tally = Scheduler(executor, max_attempts=3).run([make_bundle(a) for a in range(3)])
+    assert sorted(executor.computed) == sorted(ALL)
+    assert tally.failures == []
+
+
+def test_a_suspect_is_retried_neither_at_once_nor_at_the_end() -> None:
+    executor = ScriptedExecutor(deadly={"0-clean": 1})
+    Scheduler(executor).run([make_bundle(a, ("clean",)) for a in range(40)])
+    assert 10 < executor.computed.index("0-clean") < 30
+
+
+def test_remaining_counts_each_strength_that_is_left() -> None:
+    executor = ScriptedExecutor()
+    whole, single = make_bundle(0, ("pgd",)), make_bundle(0, ("pgd",))
+    halves = [
+        Bundle(0, "digits", (Part(part.unit, strengths, part.start, part.stop),))
+        for part in single.parts
+        for strengths in ((1.0,), (2.0,))
+    ]
+    assert Scheduler(executor, should_drain=lambda: True).run([whole]).remaining == 2
+    assert Scheduler(ScriptedExecutor(), should_drain=lambda: True).run(halves).remaining == 2
+    tally = Scheduler(ScriptedExecutor(deadly={"0-pgd": 1})).run(halves)
+    assert (tally.evaluations, tally.remaining) == (2, 0)
+
+
+def test_preemptions_are_never_held_against_a_part() -> None:
+    executor = ScriptedExecutor(preempting={"0-clean": 25})
+    tally = Scheduler(executor, max_attempts=1).run([make_bundle(a) for a in range(3)])
+    assert sorted(executor.computed) == sorted(ALL)
+    assert (tally.preemptions, tally.deaths, tally.failures) == (25, 0, [])
+
+
+def test_an_application_error_is_reported_at_once() -> None:
+    executor = ScriptedExecutor(failing=frozenset({"2-fog"}))
+    tally = Scheduler(executor).run([make_bundle(a) for a in range(3)])
+    assert [(f.part.unit.id, f.kind) for f in tally.failures] == [("2-fog", "application")]
+    assert tally.evaluations == 16
+
+
+def test_draining_ends_early_and_says_so() -> None:
+    executor = ScriptedExecutor()
+    tally = Scheduler(executor, should_drain=lambda: len(executor.computed) >= 3).run(
+        [make_bundle(a) for a in range(9)]
+    )
+    assert tally.drained
+    assert 0 < tally.parts < 27
+
+
+def test_workers_that_always_die_end_the_run() -> None:
+    class Doomed(ScriptedExecutor):
+        def poll(self, timeout: float):
+            del timeout
+            return (
+                [BundleLost(self.queue.popleft(), started=True, preempted=False, reason="no libtorch")]
+                if self.queue
+                else []
+            )
+
+    with pytest.raises(EvaluationError, match="no libtorch"):
+        Scheduler(Doomed(), max_attempts=3).run([make_bundle(a) for a in range(500)])
+
+
+class SpeechlessExecutor(ScriptedExecutor):
+    """A worker that dies takes with it what it had not told yet."""
+
+    def __init__(self, deadly: dict[str, int]):
+        super().__init__(deadly=deadly)
+        self.committed: list[Receipt] = []
+
+    def poll(self, timeout: float):
+        events = super().poll(timeout)
+        self.committed += [event for event in events if isinstance(event, Receipt)]
+        died = any(isinstance(event, BundleLost) for event in events)
+        return [event for event in events if not (died and isinstance(event, Receipt))]
+
+
+def test_what_a_dead_worker_committed_without_telling_is_neither_computed_again_nor_blamed():
+    executor = SpeechlessExecutor({"1-fog": 99})
+    asked: list[Part] = []
+    heard = []
+
+    def find_committed(parts):
+        asked.extend(parts)
+        ids = {part.unit.id for part in parts}
+        return [found for found in executor.committed if found.unit_id in ids]
+
+    tally = Scheduler(
+        executor,
+        max_attempts=3,
+        on_event=lambda event, _: heard.append(event),
+        find_committed=find_committed,
+    ).run([make_bundle(1), make_bundle(2)])
+    assert sorted(executor.computed) == ["1-clean", "1-pgd", "2-clean", "2-fog", "2-pgd"]
+    assert [(failure.part.unit.id, failure.attempt) for failure in tally.failures] == [("1-fog", 3)]
+    assert (tally.deaths, tally.parts, tally.remaining) == (3, 5, 0)
+    assert sorted(event.unit_id for event in heard if isinstance(event, Receipt)) == sorted(executor.computed)
+    assert {part.unit.id for part in asked} >= {"1-clean", "1-pgd", "1-fog"}

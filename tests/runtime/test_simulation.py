@@ -1,0 +1,185 @@
+"""The simulation of a sweep on machines that come and go: it keeps its books, and the scheduler's order pays."""
+
+import dataclasses
+import itertools
+import math
+import os
+import random
+from statistics import mean
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.simulate import SWEEP, Case, Outcome, Sweep, format_row, make_tables, simulate
+from benchmarks.unit_costs import UnitCosts, fit_forward
+from benchmarks.virtual_cluster import Machines, VirtualCluster
+from robust201.core.records import Bundle, Part, Receipt, Unit
+from robust201.planning.config import load_config
+from robust201.planning.plan import assumed_facts, make_plan
+from robust201.runtime.executors.base import BundleLost
+from robust201.runtime.scheduler import Scheduler
+
+CALM = Machines(n_gpus=4, start_seconds=30, load_seconds=10)
+ROUGH = dataclasses.replace(CALM, preemption_hours=0.5, crash_hours=3.0)
+N_IMAGES = 10_000
+
+
+def make_bundle(architecture: int, seconds: list[float]) -> Bundle:
+    """A bundle whose parts cost as many seconds as they have images."""
+    edges = [0]
+    for cost in seconds:
+        edges.append(edges[-1] + round(cost))
+    unit = Unit(f"unit {architecture}", architecture, "cifar10", "pgd", (1.0,), N_IMAGES, "p", "c")
+    return Bundle(architecture, "cifar10", tuple(Part(unit, (1.0,), a, b) for a, b in itertools.pairwise(edges)))
+
+
+def seconds_of(part: Part) -> float:
+    return float(part.stop - part.start)
+
+
+BUNDLES = [make_bundle(number, [300 - 7 * number, 60, 120]) for number in range(30)]
+
+
+def run(machines: Machines, bundles: list[Bundle] | None = None, seed: int = 0) -> Outcome:
+    return simulate(BUNDLES if bundles is None else bundles, seconds_of, machines, seed)
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    n_gpus=st.integers(1, 9),
+    preemption_hours=st.sampled_from([0.3, 2.0, math.inf]),
+    crash_hours=st.sampled_from([1.0, math.inf]),
+    notice_seconds=st.sampled_from([0.0, 120.0]),
+    window=st.integers(1, 3),
+    seed=st.integers(0, 2**32),
+)
+def test_every_part_is_done_once_and_every_hour_is_accounted_for(seed, **changes) -> None:
+    machines = Machines(**changes)
+    seen: list[tuple[str, int]] = []
+    cluster = VirtualCluster(machines, seconds_of, seed)
+    times = [0.0]
+
+    def observe(event, _tally) -> None:
+        times.append(cluster.now)
+        if isinstance(event, Receipt):
+            seen.append((event.unit_id, event.start))
+
+    tally = Scheduler(cluster, max_attempts=50, on_event=observe).run(BUNDLES)
+    cluster.close()
+    parts = [part for bundle in BUNDLES for part in bundle.parts]
+    assert tally.complete
+    assert sorted(seen) == sorted((part.unit.id, part.start) for part in parts)
+    assert times == sorted(times)
+    assert sum(cluster.hours.values()) == pytest.approx(machines.n_gpus * cluster.now / 3600)
+    work = sum(map(seconds_of, parts))
+    assert 3600 * cluster.hours["computing"] == pytest.approx(work)
+    assert cluster.now >= max(work / machines.n_gpus, *map(seconds_of, parts))
+
+
+def test_without_preemptions_only_loading_starting_and_the_tail_are_lost() -> None:
+    outcome = run(CALM)
+    assert (outcome.hours["lost"], outcome.hours["absent"], outcome.preemptions, outcome.crashes) == (0, 0, 0, 0)
+    assert 3600 * outcome.hours["starting"] == 4 * 30
+    assert 3600 * outcome.hours["loading"] == pytest.approx(len(BUNDLES) * 10)
+    longest_bundle = sum(map(seconds_of, BUNDLES[0].parts)) + 10
+    assert 0 < 3600 * outcome.hours["idle"] < 4 * CALM.window * longest_bundle
+
+
+def test_machines_that_are_taken_away_cost_parts_and_are_counted() -> None:
+    calm, rough = run(CALM), run(ROUGH)
+    assert rough.preemptions > 0
+    assert rough.crashes > 0
+    assert rough.hours["lost"] > 0
+    assert rough.makespan > calm.makespan
+    assert rough.tally.deaths <= rough.crashes
+    assert rough.tally.preemptions <= rough.preemptions
+
+
+def test_a_worker_that_is_told_begins_no_further_part() -> None:
+    told = dataclasses.replace(CALM, n_gpus=1, preemption_hours=1.0, notice_seconds=1e9)
+    cluster = VirtualCluster(told, seconds_of, 0)
+    for bundle in BUNDLES[:2]:
+        cluster.submit(bundle)
+    events = [event for _ in range(2) for event in cluster.poll(0.5)]
+    # It is told as soon as it starts: what waits comes back at once, the bundle in progress after its first part.
+    assert [type(event) for event in events] == [BundleLost, Receipt, BundleLost]
+    assert [(event.bundle.architecture, event.started) for event in events if isinstance(event, BundleLost)] == [
+        (1, False),
+        (0, True),
+    ]
+
+
+def test_equal_seeds_give_equal_runs_and_others_do_not() -> None:
+    assert run(ROUGH, seed=3) == run(ROUGH, seed=3)
+    assert run(ROUGH, seed=3).makespan != run(ROUGH, seed=4).makespan
+
+
+def test_longest_first_ends_no_later_than_a_shuffled_order_on_a_heavy_tail() -> None:
+    lengths = [2000 // (rank + 1) + 5 for rank in range(60)]
+    longest_first = [make_bundle(number, [length]) for number, length in enumerate(lengths)]
+    shuffled = [random.Random(seed).sample(longest_first, len(longest_first)) for seed in range(20)]
+    machines = dataclasses.replace(CALM, load_seconds=0, window=1)
+    assert run(machines, longest_first).makespan < mean(run(machines, order).makespan for order in shuffled)
+
+
+def test_bundles_that_wait_for_a_machine_that_never_comes_are_computed_by_others() -> None:
+    late = dataclasses.replace(CALM, n_gpus=8, preemption_hours=2.0, replacement_seconds=1e6)
+    outcome = run(late)
+    assert 0 < outcome.preemptions < 8
+    assert outcome.makespan < 2
+
+
+@pytest.fixture(scope="module")
+def small_sweep() -> Sweep:
+    os.environ.setdefault("ROBUST201_DATA", ".")
+    config = load_config(SWEEP)
+    return Sweep(config.model_copy(update={"architectures": config.architecture_indices[::400]}), seed=0)
+
+
+@pytest.mark.parametrize("order", ["longest first", "longest first by cost", "as planned", "shuffled"])
+def test_orders_and_cuts_leave_no_image_out(small_sweep: Sweep, order: str) -> None:
+    whole = small_sweep.bundles(bundle_minutes=math.inf, slice_minutes=math.inf, order=order)
+    cut = small_sweep.bundles(bundle_minutes=5, slice_minutes=1, order=order)
+    images = [sum(part.stop - part.start for bundle in bundles for part in bundle.parts) for bundles in (whole, cut)]
+    assert images[0] == images[1]
+    assert len(cut) > len(whole)
+
+
+def test_every_row_of_the_tables_runs_on_a_small_sweep(small_sweep: Sweep) -> None:
+    for cases in make_tables(Machines(n_gpus=100, preemption_hours=24.0)).values():
+        for case in cases:
+            if math.isinf(case.slice_minutes):
+                continue
+            outcome = simulate(_bundles(small_sweep, case), small_sweep.costs.seconds, case.machines, 0)
+            assert outcome.makespan >= outcome.bound
+            assert format_row(case.name, outcome).count("|") == 14
+
+
+@pytest.mark.parametrize("n_gpus", [1, 20, 1000])
+def test_every_row_of_the_tables_has_machines(n_gpus: int) -> None:
+    cases = [case for cases in make_tables(Machines(n_gpus=n_gpus)).values() for case in cases]
+    assert min(case.machines.n_gpus for case in cases) >= 1
+
+
+def test_a_simulation_without_machines_ends() -> None:
+    with pytest.raises(RuntimeError, match="nothing will ever happen on 0 machines"):
+        run(Machines(n_gpus=0))
+
+
+def _bundles(sweep: Sweep, case: Case) -> list[Bundle]:
+    return list(sweep.bundles(bundle_minutes=case.bundle_minutes, slice_minutes=case.slice_minutes, order=case.order))
+
+
+def test_costs_keep_the_stated_throughput_and_follow_the_measurements() -> None:
+    os.environ.setdefault("ROBUST201_DATA", ".")
+    config = load_config(SWEEP)
+    config = config.model_copy(update={"architectures": config.architecture_indices[::40]})
+    plan = make_plan(config, assumed_facts(config))
+    slow, fast = UnitCosts(config, 1e12, 0), UnitCosts(config, 2e12, 0)
+    clean = [Part(u, u.strengths, 0, u.n_images) for u in plan.units if (u.key, u.dataset) == ("clean", "cifar10")]
+    assert sum(map(plan.macs, clean)) / sum(map(slow.seconds, clean)) == pytest.approx(1e12)
+    assert slow.seconds(clean[0]) == pytest.approx(2 * fast.seconds(clean[0]))
+    fit = fit_forward()
+    assert 0 < fit.offset < 1e8
+    assert 0 < fit.spread < 1

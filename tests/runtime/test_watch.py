@@ -1,0 +1,247 @@
+"""`robust201 status --watch`: what it shows, and when it ends."""
+
+import io
+import json
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from robust201.cli import console_status
+from robust201.cli.console_status import WatchDisplay, status_line
+from robust201.core.errors import InputError
+from robust201.monitoring.status import Cost, KeyStatus, StatusReader, SweepStatus, watch_status
+from robust201.monitoring.watch import watch
+from robust201.planning.plan_file import load_plan
+from robust201.runtime.executors import make_executor
+from robust201.runtime.sweep import Filters, run_sweep
+from robust201.shards import ShardStore
+from robust201.tasks import PERTURBATIONS
+from tests.conftest import MakeSweep, RunCommand, WriteSweep
+
+HALF = SweepStatus(
+    name="tiny",
+    keys=(KeyStatus("cifar10", "clean", 10, 10), KeyStatus("cifar10", "pgd", 999, 1000)),
+    failures=(
+        {"kind": "killed", "label": "#1 cifar10 pgd", "message": "its worker died each time", "unit": "ab" * 16},
+        {"kind": "application", "label": "#2 cifar10 pgd", "message": "no such luck", "unit": "cd" * 16},
+    ),
+    damaged=(),
+    stale=0,
+    driver="node7, process 12, since 2026-11-21T08:00:00+00:00",
+    shares=("1-of-2",),
+    state="running",
+    last_sign_of_life=3.0,
+    deaths=3,
+    preemptions=5,
+    evaluations_per_second=2.5,
+    seconds_left=3600.0,
+    worker_seconds=7200.0,
+    cost=Cost(4.0, "GPU-hours"),
+)
+IDLE = replace(HALF, driver=None, shares=(), state="drained")
+WHOLE = replace(IDLE, keys=(KeyStatus("cifar10", "clean", 10, 10),), state="finished", failures=())
+
+
+class Clock:
+    """Time that passes by sleeping alone."""
+
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(
+    ("states", "patience", "ending", "seconds"),
+    [
+        ([HALF, HALF, WHOLE], 60, "complete", 20),
+        ([WHOLE], 0, "complete", 0),
+        ([IDLE] * 8, 60, "abandoned", 60),
+        ([IDLE] * 5 + [HALF] + [IDLE] * 8, 60, "abandoned", 120),  # a sign of life begins the wait anew
+        ([HALF] * 50 + [WHOLE], 0, "complete", 500),
+    ],
+)
+def test_a_watch_ends_with_the_sweep_or_when_nobody_is_at_work(
+    states: list[SweepStatus], patience: float, ending: str, seconds: float
+) -> None:
+    clock, coming = Clock(), iter(states)
+    shown: list[float] = []
+    ended = watch(
+        lambda: next(coming),
+        lambda _state, quiet: shown.append(quiet),
+        every=10,
+        patience=patience,
+        clock=clock,
+        sleep=clock.sleep,
+    )
+    assert (ended, clock.now - 100) == (ending, seconds)
+    assert max(shown) <= patience
+
+
+def test_elsewhere_than_on_a_terminal_a_reading_is_one_line() -> None:
+    out = io.StringIO()
+    display = WatchDisplay(Console(file=out, width=400), clock=lambda: 0.0)
+    with display.showing():
+        display.update(HALF, 0.0)
+        display.update(IDLE, 30.0)
+    first, second = out.getvalue().splitlines()
+    assert first == (
+        "1970-01-01T00:00:00Z 1,009/1,010 evaluations (99.9 %); 2.50 evaluations/s, "
+        "1:00:00 left by estimated work; 4.00 GPU-hours in finished parts; "
+        "2 parts failed (1 killed, 1 application); 3 workers died, 5 preempted; "
+        "running: driver on node7, process 12, since 2026-11-21T08:00:00+00:00 and 1 share at work; "
+        "last sign of life 0:00:03 ago"
+    )
+    assert "nobody at work (the last driver: drained)" in second
+
+
+@pytest.mark.parametrize(
+    ("state", "pace"),
+    [
+        (HALF, "2.50 evaluations/s, 1:00:00 left by estimated work; 4.00 GPU-hours in finished parts"),
+        (replace(HALF, seconds_left=None), "2.50 evaluations/s; 4.00 GPU-hours in finished parts"),
+        (replace(HALF, evaluations_per_second=None, seconds_left=None), "4.00 GPU-hours in finished parts"),
+        (IDLE, "4.00 GPU-hours in finished parts"),
+        (WHOLE, "4.00 GPU-hours in finished parts"),
+        (replace(HALF, keys=WHOLE.keys), "4.00 GPU-hours in finished parts"),
+    ],
+)
+def test_only_unfinished_work_in_progress_has_a_rate_and_a_time_left(state: SweepStatus, pace: str) -> None:
+    assert f" %); {pace}; {len(state.failures)} parts failed" in status_line(state, 0.0)
+
+
+def test_on_a_terminal_a_table_stays() -> None:
+    terminal = Console(file=io.StringIO(), width=100, height=40, force_terminal=True, record=True)
+    display = WatchDisplay(terminal)
+    with display.showing():
+        display.update(HALF, 0.0)
+        display.update(IDLE, 30.0)
+    text = terminal.export_text()
+    assert "999/1,000  99.9 %" in text
+    assert "10/10   100 %" in text
+    assert "1,009/1,010  99.9 %" in text
+    assert "failed: #2 cifar10 pgd: no such luck" in text
+    assert "waiting for somebody to work for 0:00:30" in text
+    assert not display.is_complete
+
+
+def test_on_a_low_terminal_corruptions_share_a_line() -> None:
+    keys = tuple(KeyStatus("cifar10", key, 1, 2) for key in PERTURBATIONS)
+    for height, n_lines, told in ((50, 20, "frost"), (24, 6, "15 corruptions")):
+        terminal = Console(file=io.StringIO(), width=100, height=height, force_terminal=True, record=True)
+        display = WatchDisplay(terminal)
+        with display.showing():
+            display.update(replace(HALF, keys=keys), 0.0)
+        # The last state is shown twice: as it came, and when the display ends.
+        shown = [line for line in terminal.export_text().splitlines() if "  50.0 %" in line]
+        assert len(shown) == 2 * (n_lines + 1)
+        assert any(told in line for line in shown)
+
+
+def test_ctrl_c_leaves_quietly(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results, sweep = tmp_path / "results", write_sweep(keys={"clean": {}})
+    assert robust201("run", sweep, "--architectures", "0").code == 0
+
+    def interrupt(_seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", interrupt)
+    left = robust201("status", results, "--watch")
+    assert (left.code, left.err, len(left.out.splitlines())) == (3, "", 1)
+    abandoned = robust201("status", results, "--watch", "--patience", "0")
+    assert abandoned.code == 3
+    assert "Nobody has been at work for 0 minutes." in abandoned.err
+    assert robust201("run", sweep).code == 0
+    assert robust201("status", results, "--watch").code == 0
+    assert "got both" in robust201("status", results, "--watch", "--json").refusal(2)
+
+
+def test_only_what_changed_is_counted_again(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}})
+    run_sweep(config, make_executor, filters=Filters(keys=("clean",)))
+    plan, store = load_plan(config.results), ShardStore.open(config.results)
+    asked: list[str] = []
+    read = watch_status(plan, store)
+    count_complete = store.inventory().__class__.count_complete
+
+    def counting(inventory, unit, measurements):
+        asked.append(unit.key)
+        return count_complete(inventory, unit, measurements)
+
+    monkeypatch.setattr("robust201.shards.Inventory.count_complete", counting)
+    first = read()
+    assert (first.done, first.total, sorted(asked)) == (2, 6, ["clean"] * 2 + ["fgsm"] * 2)
+    asked.clear()
+    assert replace(read(), last_sign_of_life=None) == replace(first, last_sign_of_life=None)
+    assert asked == []
+    run_sweep(config, make_executor)
+    asked.clear()
+    assert read().complete
+    assert asked == ["fgsm"] * 2
+    next((config.results / "shards/digits").glob("*-clean-*")).unlink()
+    assert read().done == 5
+
+
+def test_shares_and_drivers_are_told_with_their_cost(make_sweep: MakeSweep) -> None:
+    config = make_sweep(keys={"clean": {}})
+    run_sweep(config, make_executor)
+    plan, inventory = load_plan(config.results), ShardStore.open(config.results).inventory()
+    progress = json.loads((config.results / "progress.json").read_text())
+    assert progress["gpus_per_worker"] == 0
+    told = progress | {"gpus_per_worker": 0.5, "deaths": 2, "preemptions": 3, "updated": 1000.0, "state": "running"}
+    (config.results / "progress.json").write_text(json.dumps(told))
+    state = StatusReader(plan, clock=lambda: 1010.0).read(inventory)
+    assert state.cost == Cost(inventory.seconds / 7200, "GPU-hours")
+    assert (state.running, state.driver, state.last_sign_of_life) == (True, "unknown", 10.0)
+    assert (state.deaths, state.preemptions) == (2, 3)
+    assert not StatusReader(plan, clock=lambda: 1031.0).read(inventory).running
+
+
+def test_percent_reaches_100_only_at_the_end() -> None:
+    assert console_status._percent(99_999, 100_000) == "99.9 %"
+    assert console_status._percent(100_000, 100_000) == "100 %"
+
+
+def test_results_that_are_gone_for_a_while_are_waited_for() -> None:
+    clock, gone = Clock(), InputError("expected a results folder, got none")
+    coming = iter([HALF, gone, OSError("stale"), gone, HALF, gone, gone, gone, WHOLE])
+
+    def read() -> SweepStatus:
+        if isinstance(state := next(coming), Exception):
+            raise state
+        return state
+
+    shown: list[SweepStatus] = []
+    show = lambda state, _quiet: shown.append(state)  # noqa: E731 - as short as that
+    assert watch(read, show, every=10, patience=0, clock=clock, sleep=clock.sleep) == "complete"
+    assert (shown, clock.now) == ([HALF, HALF, WHOLE], 180.0)
+    coming = iter([HALF, *[gone] * 4, WHOLE])
+    with pytest.raises(InputError, match="got none"):
+        watch(read, show, every=10, patience=0, clock=clock, sleep=clock.sleep)
+    assert next(coming) == WHOLE
+
+
+def test_a_folder_that_is_deleted_while_it_is_watched_ends_the_watch(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = tmp_path / "results"
+    assert robust201("run", write_sweep(keys={"clean": {}}), "--architectures", "0").code == 0
+
+    def delete(_seconds: float) -> None:
+        shutil.rmtree(results, ignore_errors=True)
+
+    monkeypatch.setattr(time, "sleep", delete)
+    ended = robust201("status", results, "--watch")
+    assert (ended.code, len(ended.out.splitlines()), len(ended.err.splitlines())) == (2, 1, 1)
+    assert ended.err.startswith(f"error: Opening results failed for {results}: expected a results folder")
+    assert not results.exists()
+    assert "expected a results folder" in robust201("status", results).refusal(2)

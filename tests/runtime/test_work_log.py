@@ -1,0 +1,142 @@
+"""Logs of workers: whole lines, the unit on each, bounded, and never a reason for a run to fail."""
+
+import json
+import logging
+import os
+import shutil
+import time
+import warnings
+from pathlib import Path
+
+import pytest
+
+from robust201.core.records import Part
+from robust201.runtime import work_log
+from robust201.runtime.executors import make_executor
+from robust201.runtime.sweep import run_sweep
+from robust201.runtime.work_log import WorkLog, label_of, remove_old_logs
+from tests.conftest import MakeSweep
+from tests.support.fabricated import make_unit
+
+UNIT = make_unit(21, "cifar10", "pgd", [1.0])
+PART = Part(UNIT, (1.0,), 0, 40)
+
+
+def lines_of(path: Path) -> list[dict[str, object]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_a_line_says_when_who_and_which_unit(tmp_path: Path) -> None:
+    log = WorkLog(tmp_path, clock=lambda: 1_000_000_000.25)
+    log.write("worker_started")
+    with log.about(PART):
+        log.write("part_started", "hello", strengths=PART.strengths)
+    plain, about = lines_of(log.path)
+    assert {"unit", "label"}.isdisjoint(plain)
+    expected = {"time": "2001-09-09T01:46:40.250Z", "level": "info", "message": "hello", "pid": os.getpid()}
+    assert expected.items() <= about.items()
+    assert (about["unit"], about["label"], about["strengths"]) == (UNIT.id, "21/cifar10/pgd", [1.0])
+    assert about["worker"] == log.path.stem
+
+
+def test_two_workers_of_one_process_and_second_have_two_files(tmp_path: Path) -> None:
+    logs = [WorkLog(tmp_path, clock=lambda: 0.0) for _ in range(2)]
+    for log in logs:
+        log.write("worker_started")
+    assert len(list((tmp_path / "logs").iterdir())) == 2
+
+
+def test_what_libraries_warn_of_is_logged_with_the_unit(tmp_path: Path) -> None:
+    log = WorkLog(tmp_path)
+    with warnings.catch_warnings(record=True) as shown:
+        warnings.simplefilter("always")
+        with log.about(PART):
+            warnings.warn("old function", FutureWarning, stacklevel=1)
+            logging.getLogger("some.library").warning("%s is odd", "this")
+            logging.getLogger("some.library").info("nothing to see")
+        logging.getLogger("some.library").warning("after the part")
+    found = [(line["event"], line["message"], line["unit"]) for line in lines_of(log.path)]
+    assert found == [
+        ("library_warning", "FutureWarning: old function", UNIT.id),
+        ("library_log", "this is odd", UNIT.id),
+    ]
+    assert [str(one.message) for one in shown] == ["old function"]
+
+
+def test_a_file_is_bounded_and_the_last_lines_stay(tmp_path: Path) -> None:
+    log = WorkLog(tmp_path, max_bytes=2_000)
+    for number in range(100):
+        log.write("part_started", f"line {number}")
+    first, second = sorted((tmp_path / "logs").iterdir())
+    assert {first.stem, second.stem} == {f"{log.worker}.1", log.worker}
+    assert all(path.stat().st_size <= 2_000 for path in (first, second))
+    kept = [line["message"] for line in (*lines_of(first), *lines_of(second))]
+    assert kept == [f"line {number}" for number in range(100 - len(kept), 100)]
+    log.write("part_failed", "x" * 50_000, traceback="y" * 50_000)
+    assert len(lines_of(log.path)[-1]["message"]) == 20_000
+
+
+def test_logs_that_are_deleted_silence_nobody(tmp_path: Path) -> None:
+    log = WorkLog(tmp_path, max_bytes=1_000)
+    for number in range(20):
+        log.write("part_started", f"line {number}")
+        shutil.rmtree(tmp_path / "logs")
+    log.write("last")
+    assert [line["event"] for line in lines_of(log.path)] == ["last"]
+
+
+def test_a_full_disk_loses_lines_and_says_how_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = WorkLog(tmp_path)
+    log.write("first")
+    write, now = os.write, [0.0]
+    monkeypatch.setattr(work_log.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(work_log.os, "write", lambda descriptor, data: write(descriptor, data[:10]))  # torn
+    for _ in range(3):
+        log.write("lost")
+    monkeypatch.setattr(work_log.os, "write", write)
+    log.write("lost too: it is tried again after a minute only")
+    now[0] = 61.0
+    log.write("last")
+    lines = log.path.read_text().splitlines()
+    assert len(lines) == 4
+    assert [json.loads(line)["event"] for line in (lines[0], *lines[2:])] == ["first", "lines_lost", "last"]
+    assert json.loads(lines[2])["message"] == "4"
+
+
+def test_a_folder_that_cannot_be_written_fails_nothing(tmp_path: Path) -> None:
+    (tmp_path / "logs").write_text("a file")
+    WorkLog(tmp_path).write("worker_started")
+    assert (tmp_path / "logs").read_text() == "a file"
+
+
+def test_the_oldest_files_go_but_none_that_is_written(tmp_path: Path) -> None:
+    for number in range(5):
+        path = tmp_path / f"2026010{number}T000000Z-host-1-abc.jsonl"
+        path.write_text("{}\n")
+        if number != 1:
+            os.utime(path, (time.time() - 90_000,) * 2)
+    assert remove_old_logs(tmp_path, max_files=2) == 2
+    assert sorted(path.name[7:8] for path in tmp_path.iterdir()) == ["1", "3", "4"]
+
+
+@pytest.mark.usefixtures("failing_fgsm")
+def test_a_run_logs_each_part_with_what_came_of_it(make_sweep: MakeSweep) -> None:
+    config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}}, architectures=[21])
+    tally = run_sweep(config, make_executor)
+    assert (tally.computed, len(tally.failures)) == (1, 1)
+    worker, driver = sorted((config.results / "logs").iterdir(), key=lambda path: path.stem.endswith("driver"))
+    assert [(line["event"], line["label"]) for line in lines_of(worker)] == [
+        ("part_started", "21/digits/clean"),
+        ("shard_written", "21/digits/clean"),
+        ("part_started", "21/digits/fgsm"),
+        ("part_failed", "21/digits/fgsm"),
+    ]
+    failed = lines_of(worker)[-1]
+    assert (failed["kind"], failed["level"], failed["unit"]) == (
+        "application",
+        "error",
+        tally.failures[0].part.unit.id,
+    )
+    assert "no such luck" in str(failed["traceback"])
+    assert [line["event"] for line in lines_of(driver)] == ["run_started", "run_ended"]
+    assert label_of(tally.failures[0].part.unit) == "21/digits/fgsm"

@@ -1,0 +1,252 @@
+"""What a worker shows a network at once, and what it does when memory runs out. Devices are simulated."""
+
+import json
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from robust201.dataset import export_dataset
+from robust201.engine.buckets import Bucketed
+from robust201.engine.classifier import Classifier
+from robust201.planning.config import SweepConfig
+from robust201.planning.plan_file import load_plan_and_facts
+from robust201.runtime import worker
+from robust201.runtime.executors import make_executor
+from robust201.runtime.sweep import load_plan, prepare_sweep, run_sweep
+from robust201.shards import ShardStore
+from robust201.spaces.nasbench201.compiled import InferenceNetwork, network
+from robust201.tasks.evaluate import evaluate
+from tests.conftest import TINY_KEYS, MakeSweep, read_tree
+
+N_IMAGES = 10
+PGD = {"pgd": TINY_KEYS["pgd"]}
+N_SAMPLES = 2 * N_IMAGES
+GIGABYTE = 10**9
+
+
+def results_of(config: SweepConfig, tmp_path, name: str) -> dict[str, bytes]:
+    store = ShardStore.open(config.results)
+    out = tmp_path / name
+    export_dataset(load_plan(config.results), store, store.inventory(verify="all", on_damage="raise"), out)
+    return {path: text for path, text in read_tree(out).items() if path.startswith("digits/")}
+
+
+@pytest.fixture
+def small_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
+    """Let memory run out above a number of images in a network; gives the sizes that the network was shown."""
+
+    def make(limit: int) -> list[int]:
+        sizes: list[int] = []
+
+        def watched(compute):
+            def compute_in_small_memory(self, pixels, *arguments):
+                sizes.append(len(pixels))
+                if len(pixels) > limit:
+                    raise torch.OutOfMemoryError("too many images")
+                return compute(self, pixels, *arguments)
+
+            return compute_in_small_memory
+
+        # Its few images come first, and are no part of what is watched here.
+        monkeypatch.setattr(worker, "check_compiled", lambda *_arguments, **_named: None)
+        monkeypatch.setattr(Classifier, "_logits", watched(Classifier._logits))
+        monkeypatch.setattr(InferenceNetwork, "_forward", watched(InferenceNetwork._forward))
+        return sizes
+
+    return make
+
+
+@pytest.fixture
+def device_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Let the CPU say that it has some gigabytes, as a GPU does."""
+
+    def make(gigabytes: float) -> None:
+        found = round(gigabytes * GIGABYTE), round(gigabytes * GIGABYTE)
+        monkeypatch.setattr(worker, "_device_memory", lambda _: found)
+        monkeypatch.setattr(network, "CPU_CHUNK", None)
+
+    return make
+
+
+def falling(sizes: list[int]) -> list[int]:
+    """The sizes at which a smaller one than ever before was shown."""
+    return [size for i, size in enumerate(sizes) if size < min(sizes[:i], default=size + 1)]
+
+
+def end_a_capture_after(error: Exception) -> None:
+    try:
+        raise error
+    finally:
+        raise RuntimeError("the capture was not ended")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("too many"),
+        MemoryError(),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate(handle)"),
+        torch.AcceleratorError("CUDA error: out of memory"),
+    ],
+)
+def test_every_library_s_word_for_no_memory_is_understood(error: Exception) -> None:
+    assert worker._is_out_of_memory(error)
+    assert not worker._is_out_of_memory(RuntimeError("shapes differ"))
+    with pytest.raises(RuntimeError, match="not ended") as masked:
+        end_a_capture_after(error)
+    assert worker._is_out_of_memory(masked.value)
+
+
+def test_the_reference_engine_halves_what_it_showed(make_sweep: MakeSweep, small_memory) -> None:
+    sizes = small_memory(2)
+    tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine="reference", batch_size=250), make_executor)
+    assert tally.complete
+    assert falling(sizes) == [N_IMAGES, N_IMAGES // 2, N_IMAGES // 4]
+
+
+def test_the_fused_engine_halves_what_it_showed(make_sweep: MakeSweep, small_memory) -> None:
+    sizes = small_memory(8)
+    tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine="fused", batch_size=250), make_executor)
+    assert tally.complete
+    # No fewer than eight images go through an inference network.
+    assert falling(sizes) == [N_SAMPLES, N_SAMPLES // 2, 8]
+
+
+def test_halving_is_told_to_metrics_and_logs(make_sweep: MakeSweep, small_memory) -> None:
+    small_memory(8)
+    config = make_sweep(architectures=[21], keys=PGD, engine="fused", batch_size=250)
+    outlook = prepare_sweep(config)
+    told: list[tuple[str, dict[str, str]]] = []
+    metrics = SimpleNamespace(record=lambda name, value=1.0, **tags: told.append((name, tags)))
+    facts = load_plan_and_facts(config.results)[1]
+    halving = worker.Worker(worker.WorkerSettings(config, facts.datasets), metrics)
+    assert len([outcome for bundle in outlook.plan.bundles(outlook.missing) for outcome in halving.run(bundle)]) == 1
+    assert told == [("robust201_micro_batch_halvings_total", {"dataset": "digits", "key": "pgd"})] * 2
+    (log,) = (config.results / "logs").iterdir()
+    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [line["event"] for line in lines] == [
+        "part_started",
+        "micro_batch_halved",
+        "micro_batch_halved",
+        "shard_written",
+    ]
+
+
+@pytest.mark.parametrize("key", ["clean", "fgsm", "pgd", "aa_square", "brightness"])
+def test_a_device_halves_the_bucket_that_it_showed(make_sweep: MakeSweep, small_memory, device_memory, key) -> None:
+    device_memory(0.001)
+    sizes = small_memory(40)
+    config = make_sweep(architectures=[21], keys={key: TINY_KEYS[key]}, engine="fused")
+    assert run_sweep(config, make_executor).complete
+    assert falling(sizes) == [256, 128, 64, 32]
+
+
+@pytest.mark.parametrize("engine", ["reference", "fused"])
+def test_a_part_that_needed_less_memory_leaves_the_next_one_its_batch(
+    make_sweep: MakeSweep, small_memory, monkeypatch: pytest.MonkeyPatch, engine
+) -> None:
+    sizes = small_memory(8)
+    begun: list[tuple[str, int]] = []
+
+    def noted(context, row, *arguments, **options) -> Iterator:
+        begun.append((row.key, len(sizes)))
+        return evaluate(context, row, *arguments, **options)
+
+    monkeypatch.setattr(worker, "evaluate", noted)
+    config = make_sweep(
+        architectures=[21], keys={"fgsm": TINY_KEYS["fgsm"], "clean": {}}, engine=engine, batch_size=250
+    )
+    assert run_sweep(config, make_executor).complete
+    assert sorted({key for key, _ in begun}) == ["clean", "fgsm"]
+    for key in ("clean", "fgsm"):
+        first = next(position for name, position in begun if name == key)
+        assert sizes[first] == N_IMAGES
+
+
+@pytest.mark.parametrize(("engine", "attempts"), [("reference", 4), ("fused", 3)])
+def test_memory_that_no_smaller_batch_saves_is_reported(make_sweep: MakeSweep, small_memory, engine, attempts) -> None:
+    small_memory(0)
+    tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine=engine, batch_size=250), make_executor)
+    # 10, 5, 2 and 1 images; 20, 10 and 8 samples.
+    assert [(failure.kind, failure.attempt) for failure in tally.failures] == [("memory", attempts)]
+
+
+def test_memory_that_runs_out_before_a_network_is_shown_anything_is_reported(
+    make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_arguments, **_options):
+        raise torch.OutOfMemoryError("no room for weights")
+
+    monkeypatch.setattr(worker, "compile_network", fail)
+    tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine="fused"), make_executor)
+    assert [(failure.kind, failure.attempt) for failure in tally.failures] == [("memory", 1)]
+
+
+def test_batches_planned_by_memory_leave_no_trace(make_sweep: MakeSweep, device_memory, tmp_path) -> None:
+    exports = []
+    for name, gigabytes, execution in (("cpu", None, {}), ("large", 24, {}), ("small", 24, {"micro_batch": 12})):
+        if gigabytes is not None:
+            device_memory(gigabytes)
+        config = make_sweep(engine="fused", results=str(tmp_path / name), execution=execution)
+        assert run_sweep(config, make_executor).complete
+        exports.append(results_of(config, tmp_path, f"json {name}"))
+    assert len(exports[0]) == 7 * 3
+    assert exports[0] == exports[1] == exports[2]
+
+
+def test_networks_that_are_left_give_their_memory_back(
+    make_sweep: MakeSweep, device_memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device_memory(1)
+    events: list[tuple[str, int]] = []
+    release, start = Bucketed.release, Bucketed.__init__
+
+    def noted_release(self):
+        events.append(("release", id(self)))
+        release(self)
+
+    def noted_start(self, *arguments, **options):
+        events.append(("start", id(self)))
+        start(self, *arguments, **options)
+
+    monkeypatch.setattr(Bucketed, "release", noted_release)
+    monkeypatch.setattr(Bucketed, "__init__", noted_start)
+    assert run_sweep(make_sweep(engine="fused", keys={"clean": {}}), make_executor).complete
+    (first, one), (second, other), (third, _) = events
+    assert (first, second, third) == ("start", "release", "start")
+    assert one == other
+
+
+@pytest.mark.parametrize(("gpus_per_worker", "share"), [(0.5, 0.5), (1, 1), (2, 1)])
+def test_workers_that_share_a_device_share_its_memory(
+    make_sweep: MakeSweep, device_memory, monkeypatch: pytest.MonkeyPatch, gpus_per_worker, share
+) -> None:
+    device_memory(8)
+    shares = []
+    choose = worker.choose_capacity
+
+    def noted(**options):
+        shares.append((options["share"], options["skeleton"]))
+        return choose(**options)
+
+    monkeypatch.setattr(worker, "choose_capacity", noted)
+    execution = {"gpus_per_worker": gpus_per_worker}
+    config = make_sweep(architectures=[21], keys={"clean": {}}, engine="fused", execution=execution)
+    assert run_sweep(config, make_executor).complete
+    assert shares == [(share, (4, 1, 32))]
+
+
+def test_images_are_copied_to_the_device_once_a_dataset(make_sweep: MakeSweep, monkeypatch) -> None:
+    copies = []
+    resident = worker.resident
+
+    def noted(images, device):
+        copies.append(images.dataset)
+        return resident(images, device)
+
+    monkeypatch.setattr(worker, "resident", noted)
+    assert run_sweep(make_sweep(), make_executor).complete
+    assert copies == ["digits"]

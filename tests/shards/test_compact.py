@@ -1,0 +1,331 @@
+"""Compaction: nothing is lost, doubled or changed, whatever is killed and whoever commits meanwhile."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from robust201.core import files
+from robust201.core.errors import FormatVersionError, StorageFullError
+from robust201.shards import ShardStore, merge
+from robust201.shards.folder import is_compacted
+from robust201.shards.parquet import encode
+from tests.support.shard_support import (
+    ALL,
+    DEFAULT,
+    assert_all_there,
+    assert_equal_values,
+    compact_while_committing,
+    make_results,
+    make_unit,
+    make_values,
+)
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for architecture in (5, 3, 9, 1)]
+LATER = lambda: time.time() + 7200  # noqa: E731 - a clock two hours ahead
+HOUR = 3600.0
+
+
+@pytest.fixture
+def store(tmp_path):
+    store = ShardStore.create(tmp_path / "results")
+    for unit in UNITS[:-1]:
+        store.commit(make_results(unit))
+    for start, stop in ((0, 7), (7, 30)):
+        store.commit(make_results(UNITS[-1], start=start, stop=stop))
+    return store
+
+
+def test_compacting_changes_no_value(store):
+    before = store.inventory().shards
+    report = store.compact()
+    assert (report.inputs, report.outputs, report.rows, report.deleted) == (9, 1, 18, 0)
+    inventory = assert_all_there(store, UNITS)
+    (shard,) = inventory.shards
+    assert is_compacted(shard)
+    assert shard.endswith(f"{files.sha256_of(store.folder.path(shard))[:16]}.parquet")
+    assert inventory.superseded == before
+    assert inventory.seconds == pytest.approx(9.0)
+
+
+def test_rows_are_sorted_as_an_export_reads_them(store):
+    store.compact(row_group_bytes=2000)
+    (shard,) = store.inventory().shards
+    file = pq.ParquetFile(store.folder.path(shard))
+    assert file.metadata.num_row_groups > 3
+    columns = file.read(columns=["key", "architecture", "strength", "start"]).to_pydict()
+    rows = list(zip(*columns.values(), strict=True))
+    assert rows == sorted(rows)
+    file.close()
+    assert_all_there(store, UNITS)
+
+
+def test_target_size_bounds_the_outputs(store):
+    n_bytes = sum(store.folder.path(shard).stat().st_size for shard in store.inventory().shards)
+    report = store.compact(target_bytes=n_bytes // 4)
+    assert report.outputs >= 2
+    assert_all_there(store, UNITS)
+
+
+def test_outputs_and_row_groups_lie_within_their_bounds(tmp_path):
+    # A thousandth of the real sizes, and rows that outweigh their footers, as real ones do.
+    target, row_group, n_images = 192_000, 64_000, 8_000
+    store = ShardStore.create(tmp_path / "results")
+    draws = np.random.default_rng(0)
+    units = [make_unit(architecture, n_images=n_images) for architecture in range(60)]
+    for unit in units:
+        results = make_results(unit, measurements=("accuracy",))
+        for result in results:
+            result.values["predictions"] = draws.integers(0, 3, n_images).astype(np.uint8)
+            result.values["predictions"][:4000] = draws.integers(0, 256, 4000)
+        store.folder.publish("digits", f"{unit.architecture:06d}-pgd", encode(results))
+    sizes = check_sizes(store, store.compact(target_bytes=target, row_group_bytes=row_group), target, row_group)
+    assert len(sizes) >= 3
+    # What comes later joins the remainder, and leaves the others alone.
+    before = set(store.inventory().shards)
+    remainder = store.folder.path(min(before, key=lambda shard: store.folder.path(shard).stat().st_size)).name
+    assert min(sizes) < 2 * target / 3
+    store.commit(make_results(make_unit(99, n_images=n_images), measurements=("accuracy", "predictions")))
+    report = store.compact(target_bytes=target, row_group_bytes=row_group)
+    assert (report.inputs, report.outputs) == (2, 1)
+    assert {shard.rpartition("/")[2] for shard in before - set(store.inventory().shards)} == {remainder}
+    assert store.compact(target_bytes=target, row_group_bytes=row_group).inputs == 0
+
+
+def check_sizes(store, report, target, row_group):
+    """Hold compacted shards to their bounds, all but the last; return their sizes."""
+    paths = [store.folder.path(shard) for shard in store.inventory().shards]
+    assert len(paths) == report.outputs
+    sizes = sorted(path.stat().st_size for path in paths)
+    assert all(2 * target / 3 <= size for size in sizes[1:])
+    assert all(size <= 4 * target / 3 for size in sizes)
+    for path in paths:
+        metadata = pq.read_metadata(path)
+        groups = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
+        assert max(groups) <= row_group
+        assert len(groups) > 1 or path.stat().st_size < row_group
+    return sizes
+
+
+def test_inputs_are_deleted_after_the_grace_period_only(store):
+    inputs = store.inventory().shards
+    store.compact(grace_seconds=HOUR)
+    assert store.compact(grace_seconds=HOUR).deleted == 0
+    assert all(store.folder.path(shard).exists() for shard in inputs)
+    assert store.compact(grace_seconds=HOUR, clock=LATER).deleted == len(inputs)
+    assert not any(store.folder.path(shard).exists() for shard in inputs)
+    assert_all_there(store, UNITS)
+
+
+def test_readers_with_an_old_inventory_are_served_in_the_grace_period(store):
+    inventory = store.inventory()
+    store.compact()
+    expected = make_values(UNITS[0], 1.0, 0, 30)
+    assert_equal_values(store.values(UNITS[0], 1.0, inventory, DEFAULT), expected)
+
+
+def test_compacting_again_merges_what_came_and_what_is_small(store):
+    store.compact(grace_seconds=HOUR)
+    more = [make_unit(architecture) for architecture in (4, 6)]
+    for unit in more:
+        store.commit(make_results(unit))
+    assert store.compact(grace_seconds=HOUR).inputs == 3
+    # The first inputs still lie there, hidden by the second compacted shard as by the first.
+    assert len(assert_all_there(store, UNITS + more).shards) == 1
+    assert store.compact(grace_seconds=HOUR, clock=LATER).deleted == 12
+    assert len(assert_all_there(store, UNITS + more).shards) == 1
+    assert store.compact(grace_seconds=HOUR, clock=LATER).inputs == 0
+
+
+def test_what_a_merged_compacted_shard_replaced_stays_hidden_without_it(store):
+    store.compact()
+    (first,) = store.inventory().shards
+    store.commit(make_results(make_unit(4)))
+    store.compact()
+    store.folder.path(first).unlink()
+    assert len(assert_all_there(store, [*UNITS, make_unit(4)]).shards) == 1
+
+
+def test_shards_with_other_columns_or_datasets_stay_apart(store):
+    others = [make_unit(architecture, dataset="cifar10") for architecture in (1, 2)]
+    richer = [make_unit(architecture, key="clean", strengths=(0.0,)) for architecture in (1, 2)]
+    for unit in others:
+        store.commit(make_results(unit, n_classes=4))
+    for unit in richer:
+        store.commit(make_results(unit, measurements=ALL))
+    assert store.compact().outputs == 3
+    inventory = store.inventory(verify="all")
+    for unit in richer:
+        assert_equal_values(store.values(unit, 0.0, inventory, ALL), make_values(unit, 0.0, 0, 30, ALL))
+    for unit in others:
+        expected = make_values(unit, 1.0, 0, 30, n_classes=4)
+        assert_equal_values(store.values(unit, 1.0, inventory, DEFAULT), expected)
+    assert store.verify() == []
+
+
+def test_damaged_inputs_are_left_and_named(store):
+    victim = store.inventory().shards[0]
+    path = store.folder.path(victim)
+    path.write_bytes(path.read_bytes()[:1000] + b"\0\0\0\0" + path.read_bytes()[1004:])
+    report = store.compact()
+    assert report.damaged == (victim,)
+    assert report.inputs == 8
+    assert store.inventory(verify="all", on_damage="report").damaged == (victim,)
+
+
+def test_the_verb_names_damaged_shards_and_fails(store, robust201):
+    victim = store.inventory().shards[0]
+    path = store.folder.path(victim)
+    path.write_bytes(path.read_bytes()[:-1])
+    ended = robust201("compact", store.root)
+    assert ended.code == 4
+    assert "Merged 8 shards into 1" in ended.out
+    assert f"damaged: {victim}" in ended.err
+    assert "robust201 run" in ended.err
+
+
+def test_damaged_compacted_shard_gives_way_to_its_inputs(store):
+    inputs = store.inventory().shards
+    store.compact()
+    (shard,) = store.inventory().shards
+    path = store.folder.path(shard)
+    path.write_bytes(path.read_bytes()[:-20] + b"\0" * 20)
+    inventory = store.inventory(verify="all", on_damage="set_aside")
+    assert inventory.damaged == (shard,)
+    assert inventory.shards == inputs
+    assert_all_there(store, UNITS)
+
+
+def test_inputs_of_a_damaged_compacted_shard_are_not_deleted(store):
+    inputs = store.inventory().shards
+    store.compact()
+    (shard,) = store.inventory().shards
+    path = store.folder.path(shard)
+    content = bytearray(path.read_bytes())
+    content[500] ^= 1
+    path.write_bytes(content)
+    report = store.compact(grace_seconds=0, clock=LATER)
+    assert report.deleted == 0
+    assert report.damaged == (shard,)
+    assert all(store.folder.path(name).exists() for name in inputs)
+
+
+def test_no_flipped_bit_of_a_compacted_shard_ends_in_another_exception(store):
+    store.compact()
+    (shard,) = store.inventory().shards
+    path = store.folder.path(shard)
+    sound = path.read_bytes()
+    n_noticed = 0
+    for bit in np.random.default_rng(0).integers(0, 8 * len(sound), 400):
+        content = bytearray(sound)
+        content[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(content)
+        try:
+            n_noticed += bool(store.inventory(on_damage="report").damaged)
+        except FormatVersionError:
+            n_noticed += 1
+    path.write_bytes(sound)
+    assert n_noticed > 0
+    assert_all_there(store, UNITS)
+
+
+def test_verify_finds_rows_lost_in_compaction(store, monkeypatch):
+    real = pq.ParquetWriter.write_table
+    monkeypatch.setattr(
+        "pyarrow.parquet.ParquetWriter.write_table", lambda self, table, **named: real(self, table[:-1], **named)
+    )
+    store.compact()
+    monkeypatch.undo()
+    assert [finding.kind for finding in store.verify()] == ["lost in compaction"]
+
+
+def test_temporaries_of_killed_writers_are_removed_when_old(store):
+    left = store.folder.shards / "digits" / ".x.tmp"
+    left.write_bytes(b"half")
+    # A grace of nothing is for shards: a writer at work must never lose its file.
+    assert store.compact(grace_seconds=0, clock=LATER).removed_temporaries == 0
+    assert store.compact(clock=lambda: time.time() + 25 * HOUR).removed_temporaries == 1
+    assert not left.exists()
+
+
+CRASH = """
+import os, sys
+from pathlib import Path
+from robust201.shards import ShardStore
+
+def die_at(step):
+    if step == sys.argv[2]:
+        os._exit(9)
+
+ShardStore(Path(sys.argv[1]), on_step=die_at).compact()
+"""
+
+
+@pytest.mark.parametrize("step", files.WRITE_STEPS)
+def test_killed_compaction_changes_nothing_visible(store, step):
+    command = [sys.executable, "-c", CRASH, str(store.root), step]
+    assert subprocess.run(command, check=False, cwd=REPOSITORY).returncode == 9
+    inventory = assert_all_there(store, UNITS)
+    assert any(map(is_compacted, inventory.shards)) == (step == "renamed")
+    store.compact()
+    assert len(assert_all_there(store, UNITS).shards) == 1
+
+
+def test_deletion_that_stops_half_way_loses_nothing(store, monkeypatch):
+    store.compact(grace_seconds=HOUR)
+    real, deleted = Path.unlink, []
+
+    def unlink(path, **named):
+        if len(deleted) == 4:
+            raise KeyboardInterrupt
+        deleted.append(path)
+        real(path, **named)
+
+    monkeypatch.setattr(Path, "unlink", unlink)
+    with pytest.raises(KeyboardInterrupt):
+        store.compact(grace_seconds=HOUR, clock=LATER)
+    monkeypatch.undo()
+    assert_all_there(store, UNITS)
+    assert store.compact(grace_seconds=HOUR, clock=LATER).deleted == 5
+    assert_all_there(store, UNITS)
+
+
+def test_full_device_while_compacting_loses_nothing(store):
+    def fail(step):
+        if step == "written":
+            raise OSError(28, os.strerror(28))
+
+    with pytest.raises(StorageFullError):
+        ShardStore(store.root, on_step=fail).compact()
+    assert list(store.root.rglob("*.tmp")) == []
+    assert not any(map(is_compacted, assert_all_there(store, UNITS).shards))
+
+
+def test_commits_and_compactions_at_the_same_time(store):
+    more = [make_unit(architecture, key="aa_square") for architecture in range(30)]
+    compact_while_committing(store, more, LATER)
+    assert_all_there(store, UNITS + more)
+
+
+def test_two_compactions_at_the_same_time(store):
+    command = [sys.executable, "-c", CRASH, str(store.root), "never"]
+    processes = [subprocess.Popen(command, cwd=REPOSITORY) for _ in range(2)]
+    assert [process.wait() for process in processes] == [0, 0]
+    assert_all_there(store, UNITS)
+
+
+def test_merging_folders_of_which_one_is_compacted(store, tmp_path):
+    copy = merge([store.root], tmp_path / "copy")
+    assert copy.added == 9
+    store.compact(grace_seconds=HOUR)
+    store.compact(grace_seconds=HOUR, clock=LATER)
+    report = merge([store.root, tmp_path / "copy"], tmp_path / "all")
+    assert report.conflicts == ()
+    joined = ShardStore.open(tmp_path / "all")
+    assert len(assert_all_there(joined, UNITS).shards) == 1

@@ -1,0 +1,305 @@
+"""Shards elsewhere than in the results folder: one contract below any URL, and what only an object store has."""
+
+import hashlib
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from robust201.core.errors import StorageError
+from robust201.dataset import export_dataset
+from robust201.planning.plan_file import load_plan
+from robust201.shards import ShardStore, index, merge
+from robust201.shards.backends import LocalPlace
+from robust201.shards.folder import ResultsFolder, is_compacted
+from robust201.shards.object_store import PUT_STEPS, ObjectPlace
+from robust201.shards.parquet import encode
+from tests.conftest import read_tree
+from tests.support.object_stores import BUCKET
+from tests.support.shard_support import (
+    ALL,
+    DEFAULT,
+    assert_all_there,
+    compact_while_committing,
+    make_results,
+    make_unit,
+    whole,
+)
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for architecture in (5, 3, 1)]
+LATER = lambda: time.time() + 7200  # noqa: E731 - a clock two hours ahead
+HOUR = 3600.0
+
+
+@pytest.fixture(params=["folder", "file", "memory", "s3"])
+def url(request, tmp_path):
+    if request.param == "s3":
+        return request.getfixturevalue("s3_url")
+    return {"folder": "", "file": f"file://{tmp_path / 'elsewhere'}", "memory": f"memory://{tmp_path.name}"}[
+        request.param
+    ]
+
+
+@pytest.fixture
+def store(url, tmp_path):
+    return ShardStore.create(tmp_path / "results", shards=url)
+
+
+def flip_a_byte(store, shard, position=1000):
+    place = store.folder.place
+    content = bytearray(place.read(shard))
+    content[position] ^= 1
+    if isinstance(place, LocalPlace):
+        place.path(shard).write_bytes(content)
+    else:
+        filesystem, root = fsspec.core.url_to_fs(place.url)
+        filesystem.pipe_file(f"{root}/{shard}", bytes(content))
+
+
+# The contract, wherever the shards lie
+
+
+def test_values_come_back_as_they_were_committed(store):
+    assert store.inventory().shards == ()
+    shards = [store.commit(make_results(unit, measurements=ALL)).shard for unit in UNITS]
+    assert assert_all_there(store, UNITS, ALL).shards == tuple(sorted(shards))
+    # The folder alone tells where they are.
+    assert ShardStore.open(store.root).inventory().shards == tuple(sorted(shards))
+
+
+def test_a_flipped_byte_is_found_and_set_aside(store):
+    shards = [store.commit(make_results(unit)).shard for unit in UNITS[:2]]
+    sound = store.folder.place.read(shards[0])
+    flip_a_byte(store, shards[0])
+    assert [finding.kind for finding in store.verify()] == ["damaged"]
+    inventory = store.inventory(verify="all", on_damage="set_aside")
+    assert inventory.damaged == (shards[0],)
+    assert inventory.missing(UNITS[0], DEFAULT) == (whole(UNITS[0]),)
+    assert store.inventory(verify="all").shards == (shards[1],)
+    aside = store.folder.place.read(f"damaged/{shards[0]}") if store.shards_url else None
+    aside = aside or (store.root / "damaged" / shards[0]).read_bytes()
+    assert len(aside) == len(sound)
+    assert aside != sound
+    store.commit(make_results(UNITS[0]))
+    assert_all_there(store, UNITS[:2])
+
+
+def test_a_resume_hashes_again_what_has_no_mark_that_every_change_changes(store, url, monkeypatch):
+    monkeypatch.setattr(index, "MIN_ROWS", 1)
+    hashed = []
+    check = ResultsFolder.check_hash
+    monkeypatch.setattr(ResultsFolder, "check_hash", lambda *args: hashed.append(args[1]) or check(*args))
+    shards = {store.commit(make_results(unit)).shard for unit in UNITS}
+    store.inventory(verify="unverified")
+    assert set(hashed) == shards
+    hashed.clear()
+    store.inventory(verify="unverified")
+    # An ETag is of the content; files are too young to tell by their time, and a store without either never tells.
+    assert set(hashed) == (set() if url.startswith("s3:") else shards)
+    victim = min(shards)
+    flip_a_byte(store, victim)
+    assert store.inventory(verify="unverified", on_damage="set_aside").damaged == (victim,)
+
+
+def test_compaction_beside_a_writer_loses_and_doubles_nothing(store):
+    for unit in UNITS:
+        store.commit(make_results(unit))
+    more = [make_unit(architecture, key="aa_square") for architecture in range(6)]
+    compact_while_committing(store, more, LATER)
+    inventory = assert_all_there(store, UNITS + more)
+    assert any(map(is_compacted, inventory.shards))
+
+
+def test_inputs_go_after_the_grace_period(store):
+    inputs = [store.commit(make_results(unit)).shard for unit in UNITS]
+    assert store.compact(grace_seconds=HOUR).inputs == len(UNITS)
+    assert store.compact(grace_seconds=HOUR).deleted == 0
+    assert sorted(store.inventory().superseded) == sorted(inputs)
+    assert store.compact(grace_seconds=HOUR, clock=LATER).deleted == len(UNITS)
+    (entry,) = store.folder.place.entries()
+    assert is_compacted(entry.name)
+    assert_all_there(store, UNITS)
+
+
+def test_folders_merge_from_and_to_any_place(store, tmp_path):
+    for unit in UNITS:
+        store.commit(make_results(unit))
+    store.compact()
+    damaged = store.commit(make_results(make_unit(99))).shard
+    flip_a_byte(store, damaged)
+    report = merge([store.root], tmp_path / "copy")
+    assert (report.added, [finding.shard for finding in report.conflicts]) == (1, [damaged])
+    copy = ShardStore.open(tmp_path / "copy")
+    assert_all_there(copy, UNITS)
+    more = make_unit(50)
+    copy.commit(make_results(more))
+    store.set_aside(damaged)
+    assert merge([copy.root], store.root).added == 1
+    assert_all_there(store, [*UNITS, more])
+
+
+def test_other_files_below_the_place_are_left_alone(store, tmp_path):
+    shard = store.commit(make_results(UNITS[0])).shard
+    if store.shards_url:
+        filesystem, root = fsspec.core.url_to_fs(store.shards_url)
+        for name in ("readme.txt", "digits/notes.parquet", "damaged/digits/" + shard.rpartition("/")[2]):
+            filesystem.makedirs(f"{root}/{name}".rpartition("/")[0], exist_ok=True)
+            filesystem.pipe_file(f"{root}/{name}", b"x")
+    assert store.inventory(verify="all").shards == (shard,)
+
+
+# What only an object store has
+
+
+def test_the_first_of_equal_writers_wins(s3, s3_url, tmp_path):
+    stores = [ShardStore.create(tmp_path / name, shards=s3_url) for name in "ab"]
+    place = stores[0].folder.place
+    shards = {store.commit(make_results(UNITS[0])).shard for store in stores}
+    (shard,) = shards
+    path = f"{BUCKET}/{tmp_path.name}/{shard}"
+    # The condition reaches the server: an unequal object of the same name is refused there.
+    with pytest.raises(FileExistsError):
+        s3.pipe_file(path, b"other", mode="create")
+    written = s3.info(path)["LastModified"]
+    place.publish(shard, place.read(shard))
+    assert s3.info(path)["LastModified"] == written
+    # Only what was damaged since is written over.
+    flip_a_byte(stores[0], shard)
+    stores[1].commit(make_results(UNITS[0]))
+    assert_all_there(stores[0], UNITS[:1])
+
+
+def test_a_compacted_shard_may_need_several_uploads(s3, s3_url, tmp_path, monkeypatch):
+    # Uploads of several parts begin at a hundred MiB; the smallest part that S3 takes is 5 MiB.
+    monkeypatch.setattr("s3fs.core.calculate_chunksize", lambda *_args, **_named: 5 << 20)
+    place = ShardStore.create(tmp_path / "results", shards=s3_url).folder.place
+    content = os.urandom(11 << 20)
+    name = f"compact-{hashlib.sha256(content).hexdigest()[:16]}.parquet"
+    for _ in range(2):
+        with place.writing("digits") as new:
+            new.stream.write(content)
+            new.name = name
+    (entry,) = place.entries()
+    assert (entry.name, entry.n_bytes) == (f"digits/{name}", len(content))
+    assert entry.mark.endswith('-3"')  # three parts
+    assert place.read(entry.name) == content
+    assert s3.list_multipart_uploads(BUCKET) == []
+
+
+def test_reading_past_the_end_gives_what_there_is(s3, s3_url, tmp_path, monkeypatch):
+    monkeypatch.setattr("robust201.shards.object_store._RANGE_BYTES", 100)
+    place = ShardStore.create(tmp_path / "results", shards=s3_url).folder.place
+    for n_bytes in (0, 99, 100, 250, 300):
+        content = os.urandom(n_bytes)
+        s3.pipe_file(f"{BUCKET}/{tmp_path.name}/digits/x", content)
+        assert place.read("digits/x") == content
+        assert place.read("digits/x", 50) == content[50:]
+        assert place.read("digits/x", 50, 1000) == content[50:]
+        assert place.read("digits/x", 20, 20) == b""
+
+
+CRASH = """
+import os, sys
+from pathlib import Path
+from robust201.shards import ShardStore
+
+def die_at(step):
+    if step == sys.argv[2]:
+        os._exit(9)
+
+store = ShardStore(Path(sys.argv[1]), on_step=die_at)
+if len(sys.argv) > 3:
+    store.folder.publish("digits", "000077-pgd", Path(sys.argv[3]).read_bytes())
+else:
+    store.compact()
+"""
+
+
+@pytest.mark.parametrize("step", PUT_STEPS)
+def test_a_killed_writer_leaves_all_or_nothing(s3_url, tmp_path, step):
+    store = ShardStore.create(tmp_path / "results", shards=s3_url)
+    for unit in UNITS[:2]:
+        store.commit(make_results(unit))
+    content = tmp_path / "content"
+    content.write_bytes(encode(make_results(make_unit(77))))
+    for arguments in ([str(content)], []):
+        command = [sys.executable, "-c", CRASH, str(store.root), step, *arguments]
+        assert subprocess.run(command, check=False, cwd=REPOSITORY).returncode == 9
+    done = [*UNITS[:2], make_unit(77)] if step == "put" else UNITS[:2]
+    assert any(map(is_compacted, assert_all_there(store, done).shards)) == (step == "put")
+    store.commit(make_results(make_unit(77)))
+    store.compact()
+    assert_all_there(store, [*UNITS[:2], make_unit(77)])
+
+
+def test_a_scan_sees_what_others_have_just_written(s3_url, tmp_path):
+    mine, other = (ShardStore.create(tmp_path / name, shards=s3_url) for name in "ab")
+    for unit in UNITS[:3]:
+        before = len(mine.inventory())
+        other.commit(make_results(unit))
+        assert len(mine.inventory()) == before + 2
+
+
+def test_what_vanishes_is_missing_as_in_a_folder(s3_url, tmp_path):
+    store = ShardStore.create(tmp_path / "results", shards=s3_url)
+    shard = store.commit(make_results(UNITS[0])).shard
+    inventory = store.inventory()
+    store.folder.place.delete([shard, shard])
+    with pytest.raises(FileNotFoundError):
+        store.folder.place.read(shard)
+    with pytest.raises(StorageError, match="Run the same command again"):
+        store.values(UNITS[0], 1.0, inventory, DEFAULT)
+
+
+# Whole sweeps
+
+
+def export(results: Path, out: Path) -> dict[str, bytes]:
+    store = ShardStore.open(results)
+    export_dataset(load_plan(results), store, store.inventory(verify="all"), out)
+    return read_tree(out)
+
+
+def test_a_sweep_to_s3_exports_the_bytes_of_one_to_a_folder(robust201, write_sweep, s3, s3_url, tmp_path):
+    local, away = tmp_path / "results", tmp_path / "away"
+    assert robust201("run", write_sweep()).code == 0
+    sweep = write_sweep(shards=s3_url, results=str(away))
+    # Half of it as a share of a prepared sweep, the rest by a driver.
+    assert robust201("plan", "--save", sweep).code == 0
+    assert robust201("run", sweep, "--share", "1/2", "--executor", "inline").code == 0
+    assert robust201("run", sweep).code == 0
+    assert not (away / "shards").exists()
+    for command in ("status", "verify", "compact"):
+        assert robust201(command, away).code == 0, command
+    expected = export(local, tmp_path / "one")
+    assert export(away, tmp_path / "two") == expected
+    assert robust201("merge", away, "--into", tmp_path / "joined").code == 0
+    assert export(tmp_path / "joined", tmp_path / "three") == expected
+    assert robust201("run", write_sweep(results=str(away))).refusal(2)
+    nowhere = write_sweep(shards="s3://no-such-bucket/sweep", results=str(tmp_path / "nowhere"))
+    assert "s3://no-such-bucket/sweep" in robust201("run", nowhere).refusal(4)
+    for path in away.rglob("*.json"):
+        assert "not-a-secret" not in path.read_text()
+
+
+@pytest.mark.ray
+def test_rays_workers_reach_the_shards(make_sweep, s3, s3_url):
+    from robust201.runtime.executors import make_executor
+    from robust201.runtime.sweep import run_sweep
+
+    config = make_sweep(shards=s3_url, keys={"clean": {}}, execution={"executor": "ray", "workers": 1})
+    assert run_sweep(config, make_executor).evaluations == 2
+    assert len(s3.find(s3_url)) == 2
+
+
+def test_places_are_opened_anew_in_a_forked_process():
+    place = ObjectPlace("memory://fork", lambda _step: None)
+    one = place._filesystem()
+    place._opened = (os.getpid() + 1, *one)
+    assert place._filesystem()[1] == one[1]
+    assert place._opened[0] == os.getpid()

@@ -1,0 +1,334 @@
+"""The store: what is committed comes back, whatever it was cut into and whichever folders it is joined from."""
+
+import errno
+import itertools
+import os
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robust201.core import files
+from robust201.core.errors import (
+    EvaluationError,
+    FormatVersionError,
+    IncompleteError,
+    InputError,
+)
+from robust201.core.records import EvaluationResult, Part, Protocol
+from robust201.shards import ShardStore, merge
+from robust201.shards.covering import Slice, choose_slices, gaps
+from tests.support.shard_support import (
+    ALL,
+    DEFAULT,
+    assert_equal_values,
+    flip,
+    make_results,
+    make_unit,
+    make_values,
+    whole,
+)
+
+
+@pytest.fixture
+def store(tmp_path):
+    return ShardStore.create(tmp_path / "results")
+
+
+def test_values_come_back_as_they_were_committed(store):
+    unit = make_unit()
+    results = make_results(unit, measurements=ALL)
+    receipt = store.commit(results)
+    assert receipt[:4] == (unit.id, unit.strengths, 0, unit.n_images)
+    assert receipt.seconds == 1.0
+    inventory = store.inventory(verify="all")
+    assert inventory.shards == (receipt.shard,)
+    assert inventory.seconds == pytest.approx(1.0)
+    for result in results:
+        found = store.values(unit, result.strength, inventory, ALL)
+        assert_equal_values(found, {name: result.values[name] for name in found})
+        assert set(found) == set(result.values)
+    assert store.verify() == []
+
+
+def test_only_the_columns_asked_for_are_read(store):
+    unit = make_unit()
+    store.commit(make_results(unit, measurements=ALL))
+    assert set(store.values(unit, 1.0, store.inventory(), ("accuracy",))) == {"accuracy", "cm"}
+
+
+def test_shard_opens_in_any_parquet_reader(store):
+    unit = make_unit()
+    shard = store.commit(make_results(unit, measurements=ALL)).shard
+    frame = pq.read_table(store.folder.path(shard)).to_pandas()
+    assert list(frame["strength"]) == [1.0, 4.0]
+    assert set(frame["unit_id"]) == {unit.id}
+    assert set(frame["checkpoint_sha256"]) == {unit.checkpoint_sha256}
+    assert set(frame["provenance"]) == {'{"host":"h"}'}
+    assert [len(cell) for cell in frame["cm"]] == [9, 9]
+
+
+def test_footer_longer_than_the_first_read(store, monkeypatch):
+    unit = make_unit()
+    store.commit(make_results(unit))
+    monkeypatch.setattr("robust201.shards.facts._TAIL_BYTES", 64)
+    assert store.inventory().missing(unit, DEFAULT) == ()
+
+
+def test_name_is_the_content(store):
+    shard = store.commit(make_results(make_unit())).shard
+    sha = files.sha256_of(store.folder.path(shard))
+    assert shard == f"digits/000021-pgd-{sha[:16]}.parquet"
+
+
+@settings(max_examples=25)
+@given(cuts=st.sets(st.integers(1, 29), max_size=6), order=st.randoms(use_true_random=False))
+def test_parts_merge_to_the_whole_in_any_cut_and_order(tmp_path_factory, cuts, order):
+    store = ShardStore.create(tmp_path_factory.mktemp("parts"))
+    unit = make_unit()
+    edges = [0, *sorted(cuts), unit.n_images]
+    ranges = list(itertools.pairwise(edges))
+    order.shuffle(ranges)
+    for start, stop in ranges:
+        store.commit(make_results(unit, start=start, stop=stop, measurements=ALL))
+    inventory = store.inventory()
+    assert inventory.missing(unit, ALL) == ()
+    assert inventory.n_evaluations == 2
+    for strength in unit.strengths:
+        expected = make_values(unit, strength, 0, unit.n_images, ALL)
+        assert_equal_values(store.values(unit, strength, inventory, ALL), expected)
+
+
+def test_missing_groups_what_is_missing(store):
+    unit = make_unit(strengths=(1.0, 2.0, 3.0, 4.0))
+    assert store.inventory().missing(unit, DEFAULT) == (whole(unit),)
+    store.commit(make_results(unit, strengths=(2.0,)))
+    store.commit(make_results(unit, strengths=(3.0,), start=10, stop=20))
+    inventory = store.inventory()
+    assert inventory.missing(unit, DEFAULT) == (
+        Part(unit, (3.0,), 0, 10),
+        Part(unit, (1.0, 4.0), 0, 30),
+        Part(unit, (3.0,), 20, 30),
+    )
+    assert inventory.n_evaluations == 1
+    complete = {s for s in unit.strengths if inventory.is_complete(unit, s, DEFAULT)}
+    assert complete == {2.0}
+    with pytest.raises(IncompleteError, match=r"missing 0:10, 20:30"):
+        store.values(unit, 3.0, inventory, DEFAULT)
+
+
+def test_one_more_strength_is_one_more_evaluation(store):
+    store.commit(make_results(make_unit(strengths=(1.0, 4.0))))
+    more = make_unit(strengths=(1.0, 2.0, 4.0))
+    assert store.inventory().missing(more, DEFAULT) == (Part(more, (2.0,), 0, 30),)
+
+
+def test_one_more_measurement_is_missing(store):
+    unit = make_unit()
+    store.commit(make_results(unit, measurements=("accuracy",)))
+    assert store.inventory().missing(unit, ("accuracy", "cm")) == ()
+    assert store.inventory().missing(unit, ("accuracy", "confidence")) == (whole(unit),)
+    store.commit(make_results(unit, measurements=DEFAULT))
+    inventory = store.inventory()
+    assert inventory.missing(unit, DEFAULT) == ()
+    assert "confidence_label" in store.values(unit, 1.0, inventory, DEFAULT)
+
+
+def test_results_of_another_checkpoint_are_foreign(store):
+    unit, other = make_unit(), make_unit(checkpoint="d" * 64)
+    store.commit(make_results(unit))
+    store.commit(make_results(other))
+    protocol = Protocol.of({"key": "pgd"})
+    store.save_protocol(protocol)
+    inventory = store.inventory()
+    assert inventory.foreign({unit.id}) == {other.protocol: 2}
+    assert inventory.foreign({unit.id, other.id}) == {}
+    assert inventory.protocol(protocol.digest) == {"key": "pgd"}
+    assert inventory.protocol("unknown") == {}
+
+
+def test_iter_values_gives_each_unit_its_complete_strengths(store):
+    units = [make_unit(architecture) for architecture in (3, 1, 2)]
+    for unit in units[:2]:
+        store.commit(make_results(unit))
+    store.commit(make_results(units[2], strengths=(4.0,)))
+    found = list(store.iter_values(units, store.inventory(), DEFAULT))
+    assert [unit for unit, _ in found] == units
+    assert [sorted(values) for _, values in found] == [[1.0, 4.0], [1.0, 4.0], [4.0]]
+    assert_equal_values(found[0][1][4.0], make_values(units[0], 4.0, 0, 30))
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 11), st.integers(1, 12)).filter(lambda pair: pair[0] < pair[1]), max_size=8),
+)
+def test_chosen_slices_are_disjoint_and_no_choice_covers_more(pairs):
+    slices = [Slice(start, stop, row) for row, (start, stop) in enumerate(sorted(pairs))]
+    chosen = choose_slices(slices)
+    covered = [i for item in chosen for i in range(item.start, item.stop)]
+    assert len(covered) == len(set(covered))
+    reachable = [frozenset()]
+    for item in slices:
+        images = frozenset(range(item.start, item.stop))
+        reachable += [images | done for done in reachable if not images & done]
+    assert len(covered) == max(map(len, reachable))
+    missing = [i for start, stop in gaps(chosen, 12) for i in range(start, stop)]
+    assert sorted(missing + covered) == list(range(12))
+    if (0, 12) in pairs:
+        assert len(chosen) == 1
+
+
+def test_first_name_wins_among_equals(store):
+    unit = make_unit()
+    shards = [store.commit(make_results(unit, seed=0)).shard]
+    shards += [store.commit([_slower(result, n) for result in make_results(unit)]).shard for n in (1, 2)]
+    inventory = store.inventory()
+    (row,) = {item.row for item in inventory.slices(unit, 1.0, frozenset())}
+    assert inventory.place(row)[0] == min(shards)
+    assert inventory.n_evaluations == 2
+    assert store.verify() == []
+
+
+def _slower(result, seconds):
+    return EvaluationResult(result.part, result.strength, result.values, seconds, result.provenance)
+
+
+def test_unequal_duplicates_are_found(store):
+    unit = make_unit()
+    store.commit(make_results(unit, seed=0))
+    store.commit(make_results(unit, strengths=(4.0,), seed=1))
+    (finding,) = store.verify()
+    assert finding.kind == "unequal duplicates"
+    assert finding.unit == "#21 digits pgd at 4 images 0:30"
+
+
+def test_parts_that_differ_from_the_whole_are_found(store):
+    unit = make_unit(strengths=(1.0,))
+    store.commit(make_results(unit))
+    store.commit(make_results(unit, start=0, stop=10))
+    store.commit(make_results(unit, start=10, stop=30, measurements=ALL))
+    assert store.verify() == []
+    store.set_aside(next(shard for shard in store.inventory().shards if _holds_whole(store, shard)))
+    store.commit(make_results(unit, seed=5))
+    assert [finding.kind for finding in store.verify()] == ["unequal duplicates"]
+
+
+def _holds_whole(store, shard):
+    return (
+        pq.read_table(store.folder.path(shard))["stop"][0].as_py() == 30
+        and "predictions" not in pq.read_schema(store.folder.path(shard)).names
+    )
+
+
+# Folder and versions
+
+
+def test_opening_no_results_folder_says_what_to_do(tmp_path):
+    with pytest.raises(InputError, match="robust201 run"):
+        ShardStore.open(tmp_path / "nothing")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError):
+        ShardStore.open(tmp_path / "file")
+
+
+def test_creating_twice_keeps_what_is_there(store):
+    shard = store.commit(make_results(make_unit())).shard
+    assert ShardStore.create(store.root).inventory().shards == (shard,)
+
+
+def test_shards_without_a_format_are_not_adopted(store):
+    store.commit(make_results(make_unit()))
+    (store.root / "format.json").unlink()
+    with pytest.raises(InputError, match=r"without format\.json"):
+        ShardStore.create(store.root)
+
+
+@pytest.mark.parametrize("text", ['{"format":"robust201-results","version":2}', '{"format":"other","version":1}'])
+def test_folder_of_an_unknown_version_is_refused(store, text):
+    (store.root / "format.json").write_text(text)
+    for opening in (ShardStore.open, ShardStore.create):
+        with pytest.raises(FormatVersionError, match="Use the version"):
+            opening(store.root)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "nonsense"])
+def test_folder_of_another_kind_is_refused(store, text):
+    (store.root / "format.json").write_text(text)
+    with pytest.raises(InputError, match="expected the format"):
+        ShardStore.open(store.root)
+
+
+def test_shard_of_an_unknown_version_is_refused(store, monkeypatch):
+    monkeypatch.setattr("robust201.shards.parquet.FORMAT_VERSION", 2)
+    store.commit(make_results(make_unit()))
+    monkeypatch.undo()
+    with pytest.raises(FormatVersionError, match="expected format version 1, got 2"):
+        store.inventory(on_damage="set_aside")
+
+
+def test_commit_refuses_what_does_not_belong_together(store):
+    unit = make_unit()
+    mixed = [make_results(unit)[0], make_results(make_unit(1))[1]]
+    columns = [make_results(unit)[0], make_results(unit, measurements=ALL)[1]]
+    wrong = make_results(unit)
+    wrong[0].values["cm"][0, 0] += 1
+    twice = [make_results(unit)[0]] * 2
+    for results in ([], mixed, columns, wrong, twice):
+        with pytest.raises(EvaluationError, match="failed"):
+            store.commit(results)
+    assert store.inventory().shards == ()
+
+
+# Several folders
+
+
+def test_merge_joins_folders(tmp_path):
+    a, b = (ShardStore.create(tmp_path / name) for name in "ab")
+    units = [make_unit(architecture) for architecture in range(3)]
+    a.commit(make_results(units[0]))
+    protocol = Protocol.of({"key": "pgd"})
+    a.save_protocol(protocol)
+    for unit in units[:2]:
+        b.commit(make_results(unit))
+    b.commit(make_results(units[2], stop=10))
+    a.commit(make_results(units[2], start=10))
+    report = merge([a.root, b.root], tmp_path / "all")
+    # The same results of the same unit give the same bytes, so the duplicate is one shard.
+    assert (report.added, report.present, report.protocols, report.conflicts) == (4, 1, 1, ())
+    joined = ShardStore.open(tmp_path / "all")
+    inventory = joined.inventory(verify="all")
+    assert all(inventory.missing(unit, DEFAULT) == () for unit in units)
+    assert_equal_values(joined.values(units[2], 4.0, inventory, DEFAULT), make_values(units[2], 4.0, 0, 30))
+    assert inventory.protocol(protocol.digest) == {"key": "pgd"}
+    again = merge([a.root, b.root], tmp_path / "all")
+    assert (again.added, again.present) == (0, 5)
+
+
+def test_merge_copies_where_it_cannot_link(tmp_path, monkeypatch):
+    def refuse(*_args):
+        raise OSError(errno.EXDEV, "other file system")
+
+    monkeypatch.setattr(os, "link", refuse)
+    a = ShardStore.create(tmp_path / "a")
+    shard = a.commit(make_results(make_unit())).shard
+    assert merge([a.root], tmp_path / "b").added == 1
+    copied = ShardStore.open(tmp_path / "b")
+    assert copied.folder.path(shard).read_bytes() == a.folder.path(shard).read_bytes()
+
+
+def test_merge_reports_damage_and_unequal_duplicates(tmp_path):
+    a, b = (ShardStore.create(tmp_path / name) for name in "ab")
+    damaged = a.commit(make_results(make_unit(1))).shard
+    flip(a.folder.path(damaged), 2000)
+    a.commit(make_results(make_unit(2), seed=1))
+    b.commit(make_results(make_unit(2), seed=2))
+    report = merge([a.root], b.root)
+    assert {finding.kind for finding in report.conflicts} == {"damaged", "unequal duplicates"}
+    assert not b.folder.path(damaged).exists()
+
+
+def test_merge_refuses_what_is_no_results_folder(tmp_path):
+    a = ShardStore.create(tmp_path / "a")
+    with pytest.raises(InputError):
+        merge([a.root, tmp_path / "nothing"], tmp_path / "target")
+    assert not (tmp_path / "target").exists()

@@ -1,0 +1,302 @@
+"""The inference network against the plain one, over the whole space and both ways to compute a convolution."""
+
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional
+
+from robust201.core.errors import ArchitectureError
+from robust201.core.records import Normalisation
+from robust201.engine.classifier import Classifier
+from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.spaces.nasbench201.cells import EDGES, OPERATIONS, format_spec, has_path, parse, specs
+from robust201.spaces.nasbench201.compiled import compile_network, kernels
+from robust201.spaces.nasbench201.compiled.program import CellProgram, Node, Term, constant_nodes, plan_cell
+from robust201.spaces.nasbench201.network import build_network
+
+NORMALISATION = Normalisation((0.49, 0.48, 0.45), (0.25, 0.24, 0.26))
+N_CLASSES = 7
+NONE, SKIP, CONV_1, CONV_3, POOL = OPERATIONS
+
+# What each cell is here for; edges in the order 0→1, 0→2, 1→2, 0→3, 1→3, 2→3.
+SPECIAL_CELLS = {
+    "identity": (NONE, NONE, NONE, SKIP, NONE, NONE),
+    "identity by way of node 1": (SKIP, NONE, NONE, NONE, SKIP, NONE),
+    "three skips": (SKIP, SKIP, NONE, SKIP, SKIP, SKIP),
+    "no path, zero": (CONV_3, CONV_3, CONV_1, NONE, NONE, NONE),
+    "no path, constant": (NONE, NONE, CONV_3, NONE, CONV_1, CONV_3),
+    "constant map with a border": (NONE, NONE, CONV_3, CONV_1, NONE, CONV_3),
+    "pooled constant": (NONE, NONE, CONV_1, SKIP, CONV_3, POOL),
+    "constant inlined": (NONE, CONV_3, CONV_1, NONE, NONE, SKIP),
+    "constant and pooling only": (NONE, NONE, CONV_3, POOL, NONE, SKIP),
+    "constant beside an identity": (NONE, NONE, CONV_1, SKIP, NONE, SKIP),
+    "convolutions of one source merge": (SKIP, CONV_3, CONV_1, CONV_1, CONV_3, SKIP),
+    "only 1x1": (CONV_1, SKIP, NONE, CONV_1, SKIP, NONE),
+    "only pooling": (POOL, POOL, POOL, POOL, POOL, POOL),
+    "repeated pooling": (POOL, SKIP, SKIP, POOL, SKIP, SKIP),
+    "pooling shared by two nodes": (POOL, POOL, NONE, NONE, CONV_3, CONV_1),
+    "pooling and skip of one node": (CONV_1, NONE, NONE, NONE, POOL, SKIP),
+    "all 3x3": (CONV_3,) * 6,
+    "all skip": (SKIP,) * 6,
+}
+
+
+def network_of(spec, seed=0, channels=4, cells=1):
+    """A network whose BatchNorms have statistics that a wrong fold would show."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        network = build_network(spec, channels=channels, cells=cells, n_classes=N_CLASSES).eval()
+        with torch.no_grad():
+            for module in network.modules():
+                if isinstance(module, torch.nn.BatchNorm2d):
+                    module.running_mean.normal_(std=0.3)
+                    module.running_var.uniform_(0.5, 1.5)
+                    module.weight.normal_(0.5, 0.5)
+                    module.bias.normal_(std=0.3)
+    return network
+
+
+def images_of(size, n_images=5):
+    generator = torch.Generator().manual_seed(size)
+    return torch.rand(n_images, 3, size, size, generator=generator), torch.arange(n_images)
+
+
+def assert_equal_within_rounding(network, spec, size, gradient_tolerance=1e-5):
+    pixels, labels = images_of(size)
+    classifier = Classifier(network, NORMALISATION, N_CLASSES)
+    fast = compile_network(network, spec, NORMALISATION, n_classes=N_CLASSES)
+    watched = pixels.clone().requires_grad_()
+    expected = classifier(watched)
+    expected_loss = functional.cross_entropy(expected, labels, reduction="none")
+    (expected_gradient,) = torch.autograd.grad(expected_loss.sum(), watched)
+    scale = max(1.0, float(expected.detach().abs().max()))
+    logits = fast.logits(pixels)
+    again, loss, gradient = fast.loss_and_gradient(pixels, labels)
+    torch.testing.assert_close(logits, expected.detach(), rtol=0, atol=1e-5 * scale)
+    assert torch.equal(logits, again)
+    torch.testing.assert_close(loss, expected_loss.detach(), rtol=0, atol=2e-5 * scale)
+    largest = float(expected_gradient.abs().max())
+    torch.testing.assert_close(gradient, expected_gradient, rtol=0, atol=gradient_tolerance * largest + 1e-12)
+    return logits, gradient
+
+
+@pytest.fixture(params=["fused", "plain"])
+def kernel(request, monkeypatch):
+    """Both ways to compute a convolution, whatever this machine would choose."""
+    if request.param == "plain":
+        monkeypatch.setattr(kernels, "fuses_on_cpu", lambda *_: False)
+    elif not kernels.fuses_on_cpu():
+        pytest.skip("this PyTorch has no fused convolutions")
+    return request.param
+
+
+@pytest.mark.parametrize("name", SPECIAL_CELLS)
+@pytest.mark.parametrize("size", [16, 32])
+def test_special_cells_equal_the_plain_network(name, size, kernel):
+    spec = format_spec(SPECIAL_CELLS[name])
+    logits, gradient = assert_equal_within_rounding(network_of(spec, cells=2), spec, size)
+    assert bool((logits[0] == logits[1]).all()) == (not has_path(spec))
+    assert bool(gradient.any()) == has_path(spec)
+
+
+@pytest.mark.parametrize("index", random.Random(5).sample(range(nasbench201.N_ARCHITECTURES), 50))
+def test_architectures_equal_the_plain_network(index):
+    spec = specs()[index]
+    assert_equal_within_rounding(network_of(spec, seed=index, cells=2), spec, 16 if index % 2 else 32)
+
+
+@pytest.mark.parametrize("index", [0, 309, 991])
+def test_the_published_width_and_depth(index, kernel):
+    spec = specs()[index]
+    # Among a million ReLUs a few are within rounding of zero, and one that opens moves the gradient by more than that.
+    assert_equal_within_rounding(network_of(spec, seed=index, channels=16, cells=5), spec, 32, gradient_tolerance=5e-3)
+
+
+@settings(max_examples=150)
+@given(st.tuples(*[st.sampled_from(OPERATIONS)] * len(EDGES)), st.sampled_from([4, 8, 16, 32]))
+def test_any_cell_equals_the_plain_network(operations, size):
+    spec = format_spec(operations)
+    assert_equal_within_rounding(network_of(spec, seed=size), spec, size)
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("index", [0, 21, 991])
+def test_an_image_does_not_see_its_batch(memory_format, index):
+    """Nothing that is shown with an image may move a bit of its logits: a sweep's results name no batch size."""
+    spec = specs()[index]
+    fast = compile_network(network_of(spec, channels=16), spec, NORMALISATION, n_classes=N_CLASSES)
+    pixels, labels = images_of(32, n_images=37)
+    labels = labels % N_CLASSES
+    expected = fast.loss_and_gradient(pixels, labels)
+    pixels = pixels.contiguous(memory_format=memory_format)
+    for chunk, n_images in [(64, 1), (64, 2), (64, 3), (64, 8), (16, 37), (16, 19), (1, 9), (None, 36)]:
+        fast.chunk = chunk
+        first = slice(0, n_images)
+        for one, other in zip(fast.loss_and_gradient(pixels[first], labels[first]), expected, strict=True):
+            assert torch.equal(one, other[first])
+        last = slice(len(pixels) - n_images, None)
+        assert torch.equal(fast.logits(pixels[last]), expected[0][last])
+
+
+def test_results_are_ordinary_tensors():
+    """Square writes into the logits, and callers may differentiate what follows."""
+    spec = specs()[0]
+    fast = compile_network(network_of(spec), spec, NORMALISATION, n_classes=N_CLASSES)
+    pixels, labels = images_of(8)
+    for tensor in (fast.logits(pixels), *fast.loss_and_gradient(pixels, labels)):
+        assert not tensor.is_inference()
+        assert not tensor.requires_grad
+        tensor[0] = 0.0
+    assert fast.logits(pixels[:0]).shape == (0, N_CLASSES)
+
+
+def test_the_plain_network_and_the_pixels_are_left_alone():
+    spec = format_spec(SPECIAL_CELLS["pooled constant"])
+    network = network_of(spec)
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    pixels, labels = images_of(16)
+    kept = pixels.clone()
+    fast = compile_network(network, spec, NORMALISATION, n_classes=N_CLASSES)
+    first = fast.loss_and_gradient(pixels, labels)
+    assert all(torch.equal(before[name], value) for name, value in network.state_dict().items())
+    assert torch.equal(pixels, kept)
+    # A way back that overwrote what it reads would show on the second call.
+    for one, other in zip(first, fast.loss_and_gradient(pixels, labels), strict=True):
+        assert torch.equal(one, other)
+
+
+def answers_wrongly(self, x, add, *, in_place, rectify):
+    return torch.zeros(x.shape)
+
+
+def is_gone(self, x, add, *, in_place, rectify):
+    raise AttributeError("'_OpNamespace' 'mkldnn' object has no attribute '_convolution_pointwise'")
+
+
+@pytest.mark.parametrize("broken", [answers_wrongly, is_gone])
+def test_private_operators_are_used_only_where_they_work(broken, monkeypatch):
+    kernels.fuses_on_cpu.cache_clear()
+    monkeypatch.setattr(kernels.Convolution, "_convolve_fused", broken)
+    assert not kernels.fuses_on_cpu()
+    spec = format_spec(SPECIAL_CELLS["all 3x3"])
+    assert_equal_within_rounding(network_of(spec), spec, 16)
+    kernels.fuses_on_cpu.cache_clear()
+
+
+def test_what_cannot_be_compiled_is_named():
+    spec = specs()[0]
+    with pytest.raises(TypeError, match=r"expected a robust201\.spaces\.nasbench201\.network\.Network, got Linear"):
+        compile_network(torch.nn.Linear(1, 1), spec, NORMALISATION, n_classes=N_CLASSES)
+    with pytest.raises(ValueError, match="expected 9 classes, got 7"):
+        compile_network(network_of(spec), spec, NORMALISATION, n_classes=9)
+    with pytest.raises(ArchitectureError):
+        compile_network(network_of(spec), "|none~0|", NORMALISATION, n_classes=N_CLASSES)
+
+
+# The program by itself, with numbers in place of feature maps: a node is a vector over symbols (operation chains), so
+# that two ways to write a cell agree exactly when every chain occurs equally often.
+
+
+def chains_of_cell(spec):
+    """Each node of the plain cell as the multiset of the chains of operations that lead to it."""
+    nodes = {0: {"x": 1}}
+    zero = {}
+    for edge, (source, target) in enumerate(EDGES):
+        operation = parse(spec)[edge]
+        arrived = nodes.get(source, zero)
+        onto = nodes.setdefault(target, {})
+        for chain, count in chained(operation, edge, arrived).items():
+            onto[chain] = onto.get(chain, 0) + count
+    return nodes
+
+
+def chained(operation, edge, node):
+    if operation == NONE:
+        return {}
+    if operation == SKIP:
+        return node
+    if operation == POOL:
+        return {("pool", chain): count for chain, count in node.items()}
+    return {(edge, frozenset(node.items())): 1}
+
+
+def chains_of_program(program):
+    operations = parse(program.spec)
+    plain = chains_of_cell(program.spec)
+    nodes = {0: {"x": 1}}
+    for node in program.nodes:
+        total = {}
+        arrived = [
+            (count, chain)
+            for edge in node.constants
+            for chain, count in chained(operations[edge], edge, plain[EDGES[edge][0]]).items()
+        ]
+        for term in node.terms:
+            value = nodes[term.source]
+            arrived += [(term.skips * count, chain) for chain, count in value.items()]
+            arrived += [(term.pools * count, ("pool", chain)) for chain, count in value.items()]
+            arrived += [(1, (edge, frozenset(value.items()))) for edge in term.convolutions]
+        for count, chain in arrived:
+            if count:
+                total[chain] = total.get(chain, 0) + count
+        nodes[node.index] = total
+    return nodes
+
+
+@pytest.mark.parametrize("first", range(len(OPERATIONS)))
+def test_every_program_sums_what_its_cell_sums(first):
+    for spec in specs():
+        if parse(spec)[0] != OPERATIONS[first]:
+            continue
+        program = plan_cell(spec)
+        if program.output is None:
+            assert not has_path(spec)
+            continue
+        assert chains_of_program(program)[program.output] == chains_of_cell(spec)[len(EDGES) // 2], spec
+
+
+def test_every_node_of_a_program_is_read():
+    for spec in specs():
+        program = plan_cell(spec)
+        read = {program.output} | {term.source for node in program.nodes for term in node.terms}
+        assert all(node.index in read for node in program.nodes), spec
+        assert all(term.skips or term.pools or term.convolutions for node in program.nodes for term in node.terms), spec
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "output"),
+    [
+        ("identity by way of node 1", (), 0),
+        ("no path, constant", (), None),
+        ("only 1x1", (Node(3, (Term(0, convolutions=(0, 3)),)),), 3),
+        ("repeated pooling", (Node(3, (Term(0, skips=1, pools=3),)),), 3),
+        ("convolutions of one source merge", (Node(3, (Term(0, convolutions=(1, 2, 3, 4)),)),), 3),
+        ("pooled constant", (Node(3, (Term(0, skips=1),), constants=(4, 5)),), 3),
+    ],
+)
+def test_programs_of_special_cells(name, nodes, output):
+    spec = format_spec(SPECIAL_CELLS[name])
+    assert plan_cell(spec) == CellProgram(spec, nodes, output)
+
+
+def test_constant_nodes():
+    assert constant_nodes(format_spec(SPECIAL_CELLS["pooled constant"])) == {1, 2}
+    assert constant_nodes(format_spec(SPECIAL_CELLS["all 3x3"])) == frozenset()
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 2), (1, 4), (5, 3)])
+def test_pooling_and_its_gradient(size):
+    torch.manual_seed(0)
+    x = torch.randn(2, 3, *size).contiguous(memory_format=torch.channels_last)
+    watched = x.clone().requires_grad_()
+    expected = 2 * functional.avg_pool2d(watched, 3, 1, 1, count_include_pad=False)
+    gradient = torch.randn_like(x)
+    (expected_gradient,) = torch.autograd.grad(expected, watched, gradient)
+    pooling = kernels.AveragePooling(3, 2, device=torch.device("cpu"))
+    torch.testing.assert_close(pooling(x), expected.detach())
+    torch.testing.assert_close(pooling.backward(gradient), expected_gradient)
+    torch.testing.assert_close(pooling.backward(gradient, add=x), expected_gradient + x)
+    torch.testing.assert_close(pooling.backward(gradient.clone(), consume=True), expected_gradient)

@@ -1,0 +1,154 @@
+"""The space: published order, strings both ways, isomorphism classes, costs, meta.json."""
+
+import hashlib
+import json
+import subprocess
+import sys
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from robust201.core.errors import ArchitectureError
+from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.spaces.nasbench201.cells import EDGES, N_ARCHITECTURES, OPERATIONS
+from robust201.tasks import PERTURBATIONS
+
+indices = st.integers(0, N_ARCHITECTURES - 1)
+cells = st.tuples(*[st.sampled_from(OPERATIONS)] * len(EDGES))
+PUBLISHED_EPSILONS = {
+    row.published_key: row.parameters().strengths for row in PERTURBATIONS.values() if row.kind == "attack"
+}
+
+
+def test_the_published_order():
+    specs = nasbench201.specs()
+    assert len(set(specs)) == N_ARCHITECTURES
+    digest = hashlib.sha256("\n".join(specs).encode()).hexdigest()
+    assert digest == "83abc799e45cf34e9d2163654668ab998b9a54d01c39e72ca1f71f2cdf356d84"
+
+
+def test_isomorphism_classes():
+    isomorphs = nasbench201.isomorphs()
+    evaluated = nasbench201.evaluated_indices()
+    assert len(evaluated) == len(set(isomorphs)) == 6466
+    assert set(evaluated) == set(isomorphs)
+    digest = hashlib.sha1(",".join(map(str, evaluated)).encode()).hexdigest()
+    assert digest == "2b5efef3b1e2c9d83c2e719bf428eda58bf736af"
+    assert (isomorphs[1832], isomorphs[3365], isomorphs[21]) == (309, 991, 21)
+    assert (isomorphs[1651], isomorphs[11472]) == (10, 2528)
+
+
+@given(indices)
+def test_a_class_is_named_by_its_lowest_index(index):
+    isomorph = nasbench201.isomorphs()[index]
+    assert isomorph <= index
+    assert nasbench201.isomorphs()[isomorph] == isomorph
+
+
+@given(cells)
+def test_strings_go_both_ways(operations):
+    spec = nasbench201.format_spec(operations)
+    assert nasbench201.parse(spec) == operations
+    found = nasbench201.resolve(spec)
+    assert found.spec == spec
+    assert nasbench201.specs()[found.index] == spec
+
+
+@given(indices)
+def test_index_digits_and_string_name_the_same_architecture(index):
+    found = nasbench201.architecture(index)
+    assert (found.space, found.index) == ("nasbench201", index)
+    assert found == nasbench201.resolve(index) == nasbench201.resolve(str(index)) == nasbench201.resolve(found.spec)
+
+
+@given(st.text(alphabet="|+~012noesk_3x", max_size=60))
+@example("+0")
+def test_other_strings_name_nothing(text):
+    if text.strip().isdecimal():
+        return
+    with pytest.raises(ArchitectureError, match="expected"):
+        nasbench201.resolve(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (-1, r"index -1: expected 0 to 15624, got -1\. The closest index is 0\."),
+        (15_625, r"The closest index is 15624\."),
+        ("15625", r"index 15625"),
+        ("-3", r"index -3"),
+        ("+3", r"expected an index, or six edges"),
+        ("9" * 5000, r"expected an index, or six edges"),
+        (
+            "|nor_conv_3x3~0|+|none~0|none~1|+|none~0|none~1|nor_conv3x3~2|",
+            r"node 2 to node 3.*Did you mean 'nor_conv_",
+        ),
+        ("|none~0|+|none~0|none~1|+|none~0|none~1|none~1|", r"another form.*Did you mean .*none~2\|'"),
+        ("|none~0|+|none~0|none~1|+|none~0|none~1|", r"got 5 edges\. An example is"),
+        ("resnet", r"got 1 edge\. An example is '\|avg_pool_3x3~0\|"),
+        ("", r"got 0 edges"),
+    ],
+)
+def test_a_name_of_nothing_says_what_is_wrong(name, expected):
+    with pytest.raises(ArchitectureError, match=expected) as caught:
+        nasbench201.resolve(name)
+    assert "\n" not in str(caught.value)
+
+
+def test_formatting_needs_six_known_operations():
+    for operations in (("none",) * 5, ("none",) * 5 + ("max_pool_3x3",)):
+        with pytest.raises(ArchitectureError, match="expected 6 of none"):
+            nasbench201.format_spec(operations)
+
+
+def test_cells_without_a_path():
+    pathless = [index for index, spec in enumerate(nasbench201.specs()) if not nasbench201.has_path(spec)]
+    assert len(pathless) == 341
+    assert [index for index in pathless if nasbench201.isomorphs()[index] == index] == [10, 12, 74, 172, 879]
+
+
+# Parameters, and millions of multiply-accumulates, of the published networks for cifar10, cifar100 and ImageNet16-120.
+PUBLISHED_COSTS = {
+    0: ((129_306, 15.64737), (135_156, 15.65322), (136_456, 3.91948)),
+    1: ((802_426, 113.95137), (808_276, 113.95722), (809_576, 28.49548)),
+    9: ((316_346, 43.17249),),
+    21: ((372_346, 51.03681),),
+    991: ((615_386, 86.42625),),
+    1462: ((1_531_546, 220.11969),),
+    1651: ((73_306, 7.78305),),
+    9930: ((1_288_506, 184.73025),),
+    11472: ((559_386, 78.56193),),
+    13714: ((1_073_466, 153.27297),),
+}
+
+
+@pytest.mark.parametrize("index", PUBLISHED_COSTS)
+def test_costs_are_the_published_ones(index):
+    spec = nasbench201.specs()[index]
+    forms = ((10, 32), (100, 32), (120, 16))
+    for (parameters, mega_macs), (n_classes, image_size) in zip(PUBLISHED_COSTS[index], forms, strict=False):
+        sizes = {"channels": 16, "cells": 5, "n_classes": n_classes}
+        assert nasbench201.parameter_count(spec, **sizes) == parameters
+        macs = nasbench201.multiply_accumulates(spec, **sizes, image_size=image_size)
+        assert macs / 1e6 == pytest.approx(mega_macs, abs=5.1e-6)
+
+
+def test_meta_is_the_published_file():
+    text = nasbench201.meta_text(PUBLISHED_EPSILONS)
+    digest = hashlib.sha256(text.encode()).hexdigest()
+    assert digest == "54b6d2c2780cfb63de98e9d67e72db9cb0c02be426191d429dbe02c898d4577e"
+
+
+def test_meta_carries_the_epsilons_it_is_given():
+    meta = json.loads(nasbench201.meta_text({"pgd": (1, 8.0)}))
+    assert list(meta) == ["ids", "epsilons"]
+    assert meta["epsilons"] == {"pgd": [1.0, 8.0]}
+    assert meta["ids"]["1832"] == {"nb201-string": nasbench201.specs()[1832], "isomorph": "309"}
+
+
+def test_the_space_needs_no_torch():
+    script = (
+        "import sys, robust201.spaces.nasbench201.cells as space; space.meta_text({}); sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], check=False).returncode == 0

@@ -1,0 +1,239 @@
+"""The cluster files: by Ray's own validation, by a check of what that misses, and by the fields of KubeRay's CRD."""
+
+import copy
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+LAUNCHER_FILES = ("cluster.yaml", "jobs/cluster-local.yaml")
+RAY_PIN = re.findall(r"^ray==(\S+)$", (REPOSITORY / "constraints.txt").read_text(), re.M)[0]
+PROVIDER_KEYS = {
+    "aws": {"type", "region", "availability_zone", "cache_stopped_nodes", "use_internal_ips", "security_group"},
+    "local": {"type", "head_ip", "worker_ips"},
+}
+MACHINE_PATH = re.compile(r"(?<![\w~.])/(?:work|tmp|root|home|Users|scratch)\b")
+
+Fields = dict[str, Any]
+
+
+def read(name: str) -> Fields:
+    fields: Fields = yaml.safe_load((REPOSITORY / name).read_text())
+    return fields
+
+
+def prepare(fields: Fields) -> Fields:
+    """What `ray up` does with a file before it starts a machine."""
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    prepared: Fields = prepare_config(copy.deepcopy(fields))
+    validate_config(prepared)
+    return prepared
+
+
+def problems(fields: Fields) -> Iterator[str]:
+    """What Ray's validation lets pass and a cluster fails or leaks by."""
+    provider = fields["provider"]
+    known = PROVIDER_KEYS.get(provider["type"], set())
+    yield from (f"unknown provider key {name}" for name in provider if name not in known)
+    if provider["type"] == "aws":
+        yield from cloud_problems(fields)
+    elif len({provider["head_ip"], *provider["worker_ips"]}) != 1 + len(provider["worker_ips"]):
+        yield "an address is given twice"
+    if MACHINE_PATH.search(yaml.safe_dump(fields)):
+        yield "a path of one machine"
+    if "~/.ray/auth_token" not in fields.get("file_mounts", {}):
+        yield "no token reaches the machines"
+    for role in ("head", "worker"):
+        starts = [line for line in fields.get(f"{role}_start_ray_commands", ()) if "ray start" in line]
+        if len(starts) != 1 or not re.search(r"export .*RAY_AUTH_MODE=token\b.*ray start", starts[0]):
+            yield f"{role} starts without token authentication"
+        if role == "head" and "--dashboard-host=127.0.0.1" not in "".join(starts):
+            yield "the dashboard listens on a network"
+        if role == "head" and "RAY_enable_autoscaler_v2=1" not in "".join(starts):
+            yield "autoscaler v1"
+
+
+def cloud_problems(fields: Fields) -> Iterator[str]:
+    if not fields["provider"].get("region"):
+        yield "no region"
+    docker, node_types = fields.get("docker", {}), fields["available_node_types"]
+    for role in ("head", "worker"):
+        image = docker.get(f"{role}_image") or docker.get("image") or ""
+        if not re.fullmatch(rf"\S+:{re.escape(RAY_PIN)}-py311(-\w+)?", image):
+            yield f"{role} image {image!r} is not that of Ray {RAY_PIN}"
+    head = node_types[fields["head_node_type"]]
+    if head["resources"].get("GPU") != 0 or head["resources"].get("CPU") != 0 or head.get("max_workers") != 0:
+        yield "the head takes work"
+    workers = [node for name, node in node_types.items() if name != fields["head_node_type"]]
+    if sum(node.get("max_workers", 0) for node in workers) != fields["max_workers"]:
+        yield "max_workers is not the sum of the types'"
+    for node in workers:
+        if not 0 <= node.get("min_workers", -1) <= node.get("max_workers", -1):
+            yield "min_workers above max_workers"
+        if not node["resources"].get("GPU"):
+            yield "a worker without a GPU"
+        if node["node_config"].get("InstanceMarketOptions") != {"MarketType": "spot"}:
+            yield "a worker that is no spot machine"
+    yield from ("no instance type" for node in node_types.values() if not node["node_config"].get("InstanceType"))
+
+
+@pytest.mark.parametrize("name", LAUNCHER_FILES)
+def test_ray_takes_the_file_and_nothing_it_misses_is_wrong(name: str) -> None:
+    prepared = prepare(read(name))
+    assert prepared["max_workers"] >= 1
+    assert list(problems(read(name))) == []
+
+
+def set_at(path: str, value: Any) -> Callable[[Fields], None]:
+    def change(fields: Fields) -> None:
+        *parents, last = path.split("/")
+        for parent in parents:
+            fields = fields[parent]
+        if value is None:
+            del fields[last]
+        else:
+            fields[last] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value", "problem"),
+    [
+        ("cluster.yaml", "provider/regoin", "eu-central-1", "unknown provider key regoin"),
+        ("cluster.yaml", "provider/region", "", "no region"),
+        ("cluster.yaml", "docker", {"image": "", "container_name": ""}, "head image ''"),
+        ("cluster.yaml", "docker/worker_image", "rayproject/ray:latest", "worker image"),
+        ("cluster.yaml", "available_node_types/head/resources", {"CPU": 4, "GPU": 0}, "the head takes work"),
+        ("cluster.yaml", "available_node_types/gpu_spot/max_workers", 4, "max_workers is not the sum"),
+        ("cluster.yaml", "available_node_types/gpu_spot/resources", {"CPU": 8}, "a worker without a GPU"),
+        ("cluster.yaml", "available_node_types/gpu_spot/node_config", {}, "no instance type"),
+        ("cluster.yaml", "head_start_ray_commands", ["ray start --head"], "head starts without token"),
+        ("cluster.yaml", "worker_start_ray_commands", ["ray start"], "worker starts without token"),
+        ("cluster.yaml", "head_start_ray_commands", None, "the dashboard listens on a network"),
+        ("cluster.yaml", "file_mounts", {"~/robust201": "/home/me/robust201"}, "a path of one machine"),
+        ("cluster.yaml", "file_mounts", {}, "no token reaches the machines"),
+        ("jobs/cluster-local.yaml", "provider/worker_ips", ["192.0.2.10", "192.0.2.11"], "an address is given twice"),
+        ("jobs/cluster-local.yaml", "provider/head_pi", "192.0.2.10", "unknown provider key head_pi"),
+    ],
+)
+def test_what_ray_lets_pass_is_found(name: str, path: str, value: Any, problem: str) -> None:
+    fields = read(name)
+    set_at(path, value)(fields)
+    prepare(fields)  # Ray finds nothing
+    assert any(found.startswith(problem) for found in problems(fields)), list(problems(fields))
+
+
+@pytest.mark.parametrize(("path", "value"), [("head_node_type", "haed"), ("max_wrokers", 16), ("provider", {})])
+def test_ray_itself_refuses_the_rest(path: str, value: Any) -> None:
+    import jsonschema
+
+    fields = read("cluster.yaml")
+    set_at(path, value)(fields)
+    with pytest.raises((ValueError, KeyError, jsonschema.ValidationError)):
+        prepare(fields)
+
+
+def crd_fields() -> dict[str, list[str]]:
+    """Type and allowed values by field path (tests/golden/make_rayjob_fields.py)."""
+    lines = (REPOSITORY / "tests/golden/rayjob_fields.txt").read_text().splitlines()
+    assert re.match(r"# Fields of the RayJob CRD ray\.io/v1, KubeRay v\d+\.\d+\.\d+ ", lines[0])
+    return {path: rest for path, *rest in (line.split() for line in lines[1:])}
+
+
+TYPES: dict[str, type | tuple[type, ...]] = {
+    "string": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "array": list,
+    "map": dict,
+    "any": object,
+}
+
+
+def unknown_fields(value: Any, known: dict[str, list[str]], path: str = "") -> Iterator[str]:
+    """Paths of a RayJob that the CRD lacks, or whose value is of another type or none of those it lists."""
+    if path and path not in known:
+        yield path
+        return
+    kind, *values = known.get(path, ["object"])
+    if kind in TYPES:
+        if not isinstance(value, TYPES[kind]) or (values and value not in values[0].split("|")):
+            yield path
+        if kind == "array":
+            for entry in value:
+                yield from unknown_fields(entry, known, f"{path}[]")
+        return
+    below = path if kind == "object" else kind  # PodTemplate and Container are listed once
+    for name, entry in value.items():
+        yield from unknown_fields(entry, known, f"{below}.{name}".lstrip("."))
+
+
+def read_rayjob() -> Fields:
+    job = read("jobs/kuberay-rayjob.yaml")
+    del job["metadata"]  # Kubernetes' own
+    return job
+
+
+def test_the_rayjob_has_fields_of_the_crd_only() -> None:
+    job, known = read_rayjob(), crd_fields()
+    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
+    assert list(unknown_fields(job, known)) == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "unknown"),
+    [
+        ("spec/entryPoint", "python", "spec.entryPoint"),
+        ("spec/submissionMode", 1, "spec.submissionMode"),
+        ("spec/rayClusterSpec/authOptions", {"mode": "on"}, "spec.rayClusterSpec.authOptions.mode"),
+        ("spec/rayClusterSpec/headGroupSpec/template/spec/containers", [{"img": "x"}], "Container.img"),
+        ("spec/rayClusterSpec/headGroupSpec/template/spec/volume", [], "PodTemplate.spec.volume"),
+        ("spec/backoffLimit", "3", "spec.backoffLimit"),
+    ],
+)
+def test_a_field_that_the_crd_lacks_is_found(path: str, value: Any, unknown: str) -> None:
+    job = read_rayjob()
+    set_at(path, value)(job)
+    assert list(unknown_fields(job, crd_fields())) == [unknown]
+
+
+def test_the_rayjob_is_guarded_and_of_the_pinned_ray() -> None:
+    spec = read("jobs/kuberay-rayjob.yaml")["spec"]
+    cluster = spec["rayClusterSpec"]
+    assert cluster["authOptions"] == {"mode": "token"}
+    assert cluster["rayVersion"] == RAY_PIN
+    assert cluster["autoscalerOptions"]["version"] == "v2"
+    assert cluster["headGroupSpec"]["serviceType"] == "ClusterIP"
+    assert cluster["headGroupSpec"]["rayStartParams"]["num-cpus"] == "0"
+    assert not MACHINE_PATH.search(yaml.safe_dump(spec))
+    pods = [cluster["headGroupSpec"]["template"], *(group["template"] for group in cluster["workerGroupSpecs"])]
+    for pod in pods:
+        claims = {volume["name"] for volume in pod["spec"]["volumes"]}
+        for container in pod["spec"]["containers"]:
+            assert {mount["name"] for mount in container["volumeMounts"]} <= claims
+    for group in cluster["workerGroupSpecs"]:
+        assert 0 <= group["minReplicas"] <= group["replicas"] <= group["maxReplicas"]
+
+
+def test_ray_is_new_enough_to_have_its_known_holes_closed() -> None:
+    """SECURITY.md names each advisory with the Ray that closes it; pyproject.toml asks for the newest of them."""
+    from packaging.requirements import Requirement
+    from packaging.version import Version
+
+    rows = re.findall(
+        r"^\| (CVE-\d+-\d+)[^|]*\|[^|]*\| (\d+\.\d+\.\d+) \|$", (REPOSITORY / "SECURITY.md").read_text(), re.M
+    )
+    assert len(rows) >= 5
+    dependencies = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]["dependencies"]
+    ray = next(Requirement(text) for text in dependencies if text.startswith("ray["))
+    oldest = next(Version(bound.version) for bound in ray.specifier if bound.operator == ">=")
+    assert {advisory for advisory, closed_in in rows if Version(closed_in) > oldest} == set()
+    assert ray.specifier.contains(RAY_PIN)

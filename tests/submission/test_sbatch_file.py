@@ -1,0 +1,238 @@
+"""The batch file of `robust201 submit slurm`."""
+
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robust201.core.errors import ConfigError
+from robust201.planning.config import SweepConfig
+from robust201.runtime.share_run import DRAIN_VARIABLE
+from robust201.submission.sbatch_file import ArrayOptions, Resources, parse_time, render, show_ranges
+from tests.conftest import MakeSweep, RunCommand, WriteSweep, read_tree
+from tests.support.slurm_support import command, directives
+
+AWKWARD = '/scratch/my results/it\'s "100%" $HOME `id` #1'
+
+
+def rendered(config: SweepConfig, options: ArrayOptions, **changes: object) -> str:
+    values = {
+        "name": config.name,
+        "sweep": Path("/home/me/sweep.yaml"),
+        "results": Path("/scratch/results"),
+        "logs": Path("/scratch/results/slurm"),
+        "python": "/opt/venv/bin/python",
+        "folder": Path("/home/me"),
+        "options": options,
+        "resources": Resources.of(options, config.execution),
+        "n_shares": 8,
+        "indices": range(1, 9),
+    }
+    return render(**(values | changes))
+
+
+def test_every_option_appears(make_sweep: MakeSweep) -> None:
+    options = ArrayOptions(
+        max_parallel=4,
+        time="1-12:30",
+        gpus_per_task="a100:1",
+        cpus_per_task=6,
+        mem="48G",
+        partition="gpu,long",
+        account="project_7",
+        extra=("--constraint=a100|h100", "#SBATCH --mail-type=END", "-x node7"),
+        setup=("module load cuda/12", "export ROBUST201_DATA='/data/of us'"),
+        drain_seconds=450,
+    )
+    text = rendered(make_sweep(), options)
+    found = directives(text)
+    expected = {
+        "job-name": "robust201-tiny",
+        "array": "1-8%4",
+        "time": "1-12:30",
+        "gres": "gpu:a100:1",
+        "cpus-per-task": "6",
+        "mem": "48G",
+        "partition": "gpu,long",
+        "account": "project_7",
+        "mail-type": "END",
+        "signal": "B:USR1@450",
+        "output": "/scratch/results/slurm/%A_%a.log",
+        "open-mode": "append",
+        "requeue": "",
+        "nodes": "1",
+        "ntasks": "1",
+    }
+    assert expected.items() <= found.items()
+    assert "#SBATCH --constraint=a100|h100\n" in text
+    assert "#SBATCH -x node7\n" in text
+    lines = text.splitlines()
+    assert lines[0] == "#!/bin/bash"
+    assert max(i for i, line in enumerate(lines) if line.startswith("#SBATCH")) < lines.index("set -e")
+    assert lines.index("set -e") < lines.index(options.setup[0]) < lines.index(options.setup[1]) < len(lines) - 1
+    words = command(text)
+    assert words[:5] == ["/opt/venv/bin/python", "-P", "-m", "robust201", "run"]
+    assert words[words.index("--share") + 1] == "3/8"
+    assert words[words.index("--executor") + 1] == "inline"
+    assert "--requeue" in words
+
+
+def test_what_is_not_asked_for_is_left_to_the_cluster(make_sweep: MakeSweep) -> None:
+    found = directives(rendered(make_sweep(execution={"device": "cpu", "threads": 3}), ArrayOptions()))
+    assert not {"time", "mem", "partition", "account", "gres"} & set(found)
+    assert (found["array"], found["cpus-per-task"], found["signal"]) == ("1-8", "3", "B:USR1@600")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "execution", "expected"),
+    [
+        (None, {}, ("gpu:1", 1, 1)),
+        (None, {"device": "cpu", "cpus_per_worker": 2}, (None, 2, 1)),
+        ("0", {}, (None, 1, 1)),
+        ("4", {"cpus_per_worker": 1.5}, ("gpu:4", 8, 4)),
+        ("h100:2", {"threads": 4}, ("gpu:h100:2", 8, 2)),
+        ("1", {"gpus_per_worker": 0.5}, ("gpu:1", 2, 2)),
+    ],
+)
+def test_a_task_asks_for_what_its_workers_need(
+    make_sweep: MakeSweep, gpus: str | None, execution: dict[str, object], expected: tuple[str | None, int, int]
+) -> None:
+    options = ArrayOptions(gpus_per_task=gpus)
+    config = make_sweep(execution=execution)
+    resources = Resources.of(options, config.execution)
+    assert (resources.gres, resources.cpus, resources.workers) == expected
+    words = command(rendered(config, options))
+    if resources.workers == 1:
+        assert "--workers" not in words
+    else:
+        assert words[words.index("--executor") :][:4] == ["--executor", "ray", "--workers", str(resources.workers)]
+
+
+@given(
+    name=st.text(st.characters(blacklist_categories=("Cs", "Cc"), blacklist_characters="/\\"), min_size=1, max_size=20)
+)
+def test_any_path_survives_the_shell_and_sbatch(name: str) -> None:
+    config = SweepConfig.model_validate(
+        {"name": "x", "results": "r", "checkpoints": {"path": "c"}, "datasets": {"digits": {}}}
+    )
+    folder = Path("/a") / name
+    text = rendered(
+        config,
+        ArrayOptions(),
+        sweep=folder / "sweep.yaml",
+        results=folder,
+        logs=folder / "slurm",
+        python=str(folder / "bin/python"),
+        folder=folder,
+    )
+    words = command(text)
+    assert words[0] == str(folder / "bin/python")
+    assert words[words.index("run") + 1] == str(folder / "sweep.yaml")
+    assert words[words.index("--results") + 1] == str(folder)
+    assert f"cd -- {shlex.quote(str(folder))}" in text.splitlines()
+    output = directives(text)["output"]
+    assert output.removesuffix("/slurm/%A_%a.log").replace("%%", "%") == str(folder)
+
+
+@pytest.mark.parametrize("path", ["/a/b\nc", "/a/b\\c", "/a/\r"])
+def test_a_path_that_sbatch_cannot_read_is_refused(make_sweep: MakeSweep, path: str) -> None:
+    with pytest.raises(ConfigError, match="expected a path"):
+        rendered(make_sweep(), ArrayOptions(), results=Path(path))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("90", 5400),
+        ("10:30", 630),
+        ("24:00:00", 86_400),
+        ("2-0", 172_800),
+        ("1-12:30", 131_400),
+        ("0-00:00:01", 1),
+    ],
+)
+def test_time_limits_are_read_as_sbatch_reads_them(text: str, seconds: int) -> None:
+    assert parse_time(text) == seconds
+
+
+def test_a_short_limit_leaves_most_of_it_for_work() -> None:
+    assert ArrayOptions(time="20").seconds_to_drain == 300
+    assert ArrayOptions(time="12:00:00").seconds_to_drain == ArrayOptions().seconds_to_drain == 600
+    assert ArrayOptions(time="20", drain_seconds=600).seconds_to_drain == 600
+
+
+@pytest.mark.parametrize("options", [{}, {"time": "20"}, {"time": "1"}, {"drain_seconds": 1}, {"drain_seconds": 90}])
+def test_draining_ends_before_the_time_limit_so_that_the_task_can_queue_itself_again(
+    make_sweep: MakeSweep, options: dict[str, Any]
+) -> None:
+    text = rendered(make_sweep(engine="reference"), ArrayOptions(**options))
+    lead = int(directives(text)["signal"].removeprefix("B:USR1@"))
+    (export,) = [line for line in text.splitlines() if line.startswith("export ")]
+    name, _, deadline = export.removeprefix("export ").partition("=")
+    assert name == DRAIN_VARIABLE
+    assert min(60, lead / 2) <= lead - float(deadline) < lead
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--tasks", "0"),
+        ("--max-parallel", "0"),
+        ("--cpus-per-task", "-1"),
+        ("--time", "tomorrow"),
+        ("--time", "0"),
+        ("--time", "1:2:3:4"),
+        ("--time", "20", "--drain-seconds", "1200"),
+        ("--drain-seconds", "100000"),
+        ("--mem", "lots"),
+        ("--mem", "16G\n#SBATCH --uid=0"),
+        ("--gpus-per-task", "a100"),
+        ("--gpus-per-task", "-1"),
+        ("--partition", "gpu; rm -rf x"),
+        ("--account", ""),
+        ("--extra", "constraint=a100"),
+        ("--extra", "--constraint=a\n#SBATCH --uid=0"),
+        ("--extra", "--array=1-3"),
+        ("--extra", "-a1-3"),
+        ("--extra", "#SBATCH --no-requeue"),
+        ("--setup", " "),
+        ("--setup", "echo 'unfinished"),
+        ("--setup", "if true; then"),
+        ("--tasks", "1001"),
+    ],
+)
+def test_bad_options_are_one_line_each(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, wrong: tuple[str, ...]
+) -> None:
+    line = robust201("submit", "slurm", write_sweep(), "--dry-run", *wrong).refusal(2)
+    assert wrong[-2] in line
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_dry_run_prints_a_file_that_bash_reads_and_writes_nothing(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
+) -> None:
+    sweep = write_sweep(execution={"device": "cpu", "part_minutes": 1e-9})
+    before = read_tree(tmp_path)
+    ended = robust201("submit", "slurm", sweep, "--dry-run", "--tasks", 3, "--results", tmp_path / AWKWARD[1:])
+    assert (ended.code, ended.err) == (0, "")
+    assert subprocess.run(["bash", "-n"], input=ended.out, text=True, check=False).returncode == 0
+    assert directives(ended.out)["array"] == "1-3"
+    words = command(ended.out)
+    assert (words[0], words[5]) == (sys.executable, str(sweep))
+    assert words[words.index("--results") + 1] == str(tmp_path / AWKWARD[1:])
+    assert read_tree(tmp_path) == before
+
+
+@given(st.sets(st.integers(1, 60)))
+def test_ranges_name_every_number_once(numbers: set[int]) -> None:
+    found: list[int] = []
+    for text in filter(None, show_ranges(sorted(numbers)).split(",")):
+        first, _, last = text.partition("-")
+        found += range(int(first), int(last or first) + 1)
+    assert found == sorted(numbers)

@@ -1,0 +1,206 @@
+"""`robust201 submit slurm`: what it asks of Slurm's programs, and a real Slurm on loopback."""
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from robust201.core.errors import ConfigError
+from robust201.runtime.scheduler import RunTally
+from robust201.shards import ShardStore
+from robust201.submission.slurm import ArrayTask
+from tests.conftest import REPOSITORY, RunCommand, WriteSweep, read_tree
+from tests.support.slurm_support import SlurmCluster, command, directives, reason_against, slurm_on_loopback
+
+AWKWARD = '/scratch/my results/it\'s "100%" $HOME `id` #1'
+
+
+WriteProgram = Callable[[str, str], Path]
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteProgram:
+    """Write programs that stand in for Slurm's; what each was called with is in NAME.calls."""
+    folder = tmp_path / "programs"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+    def write(name: str, script: str) -> Path:
+        path = folder / name
+        path.write_text(f'#!/bin/bash\nprintf "%s\\n" "$*" >>"$0.calls"\n{script}\n')
+        path.chmod(0o755)
+        return path.with_name(f"{name}.calls")
+
+    write("scontrol", "echo 'MaxArraySize            = 9'")
+    return write
+
+
+def test_without_sbatch_the_dry_run_is_named(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    assert "--dry-run" in robust201("submit", "slurm", write_sweep()).refusal(2)
+    assert not (tmp_path / "results").exists()
+
+
+def test_submitting_prepares_the_sweep_and_prints_the_job(
+    robust201: RunCommand, write_sweep: WriteSweep, programs: WriteProgram, tmp_path: Path
+) -> None:
+    calls = programs("sbatch", "echo '4711;cluster'")
+    sweep = write_sweep(execution={"part_minutes": 1e-9})
+    ended = robust201("submit", "slurm", sweep)
+    assert (ended.code, ended.out) == (0, "4711\n")
+    for wanted in ("10 evaluations as array 4711", "squeue --job 4711", "scancel 4711", "robust201 status"):
+        assert wanted in ended.err
+    script = tmp_path / "results/slurm/array.sbatch"
+    assert calls.read_text() == f"--parsable {script}\n"
+    assert directives(script.read_text())["array"] == "1-8"  # MaxArraySize 9 leaves indices up to 8
+    # What is submitted again are the shares of which something is missing.
+    for index in (1, 2, 4):
+        assert robust201("run", sweep, "--share", f"{index}/8").code == 0
+    assert robust201("submit", "slurm", sweep).code == 0
+    assert directives(script.read_text())["array"] == "3,5-8"
+    assert command(script.read_text())[-1] == "3/8"
+    assert robust201("run", sweep).code == 0
+    done = robust201("submit", "slurm", sweep)
+    assert (done.code, done.out) == (0, "")
+    assert "Nothing is missing" in done.err
+    assert len(calls.read_text().splitlines()) == 2
+
+
+def test_more_tasks_than_an_array_may_have_are_refused_and_more_than_bundles_cut(
+    robust201: RunCommand, write_sweep: WriteSweep, programs: WriteProgram, tmp_path: Path
+) -> None:
+    programs("sbatch", "echo 1")
+    sweep = write_sweep()
+    line = robust201("submit", "slurm", sweep, "--tasks", 9).refusal(2)
+    assert "at most 8" in line
+    assert "MaxArraySize is 9" in line
+    ended = robust201("submit", "slurm", sweep, "--tasks", 8)
+    assert "2 tasks in place of 8" in ended.err
+    assert directives((tmp_path / "results/slurm/array.sbatch").read_text())["array"] == "1-2"
+
+
+@pytest.mark.parametrize(
+    ("name", "script", "hint"),
+    [
+        ("sbatch", "echo 'sbatch: error: invalid partition specified: gpu' >&2; exit 1", "invalid partition"),
+        ("sbatch", "echo thank you", "squeue --me"),
+        ("scontrol", "echo 'Unable to contact slurm controller' >&2; exit 1", "Is its controller up (scontrol ping)"),
+        ("scontrol", "echo 'MaxArraySize = 0'", "forbids"),
+    ],
+)
+def test_what_slurm_refuses_is_one_line(
+    robust201: RunCommand, write_sweep: WriteSweep, programs: WriteProgram, name: str, script: str, hint: str
+) -> None:
+    programs("sbatch", "echo 1")
+    programs(name, script)
+    ended = robust201("submit", "slurm", write_sweep())
+    assert hint in ended.refusal(2)
+
+
+def tally(**changes: object) -> RunTally:
+    return RunTally(**({"evaluations": 3, "remaining": 2, "drained": True, "time_limit": True} | changes))
+
+
+ENVIRONMENT = {"SLURM_ARRAY_JOB_ID": "4711", "SLURM_ARRAY_TASK_ID": "8", "SLURM_JOB_ID": "4711"}
+
+
+@pytest.mark.parametrize(
+    ("ended", "requeued"),
+    [
+        (tally(), True),
+        (tally(time_limit=False), False),  # scancel and preemption: whoever did it decides
+        (tally(remaining=0), False),
+        (tally(evaluations=0), False),  # it would go on like that for ever
+    ],
+)
+def test_a_task_is_queued_again_if_its_time_limit_alone_ended_it(
+    programs: WriteProgram, ended: RunTally, requeued: bool
+) -> None:
+    calls = programs("scontrol", "")
+    ArrayTask.of(ENVIRONMENT).requeue_if_unfinished(ended, lambda _line: None)
+    assert calls.exists() == requeued
+    if requeued:
+        assert calls.read_text() == "requeue 4711_8\n"  # 4711 alone would be every task of the array
+
+
+def test_a_task_that_may_not_be_queued_again_says_so(programs: WriteProgram) -> None:
+    programs("scontrol", "echo 'Requested operation not permitted' >&2; exit 1")
+    said: list[str] = []
+    ArrayTask.of(ENVIRONMENT).requeue_if_unfinished(tally(), said.append)
+    assert "not permitted" in said[-1]
+    assert said[-1].endswith("submit the sweep again to go on.")
+
+
+def test_no_task_of_an_array_is_no_task() -> None:
+    with pytest.raises(ConfigError, match="SLURM_ARRAY_TASK_ID"):
+        ArrayTask.of({"SLURM_ARRAY_JOB_ID": "4711"})
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[SlurmCluster]:
+    """A real Slurm with two CPUs."""
+    reason = reason_against()
+    if reason is not None:
+        pytest.skip(reason)
+    with slurm_on_loopback(cpus=2) as running:
+        yield running
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(900)
+def test_a_real_array_is_drained_queued_again_and_ends_in_the_bytes_of_one_run(
+    cluster: SlurmCluster,
+    robust201: RunCommand,
+    write_sweep: WriteSweep,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    keys = {"clean": {}, "fgsm": {"epsilons_255": [1]}, "aa_square": {"epsilons_255": [1, 8], "queries": 1500}}
+    sweep = write_sweep(keys=keys, batch_size=1, execution={"part_minutes": 1e-9, "device": "cpu"})
+    assert robust201("run", sweep, "--results", tmp_path / "ordinary").code == 0
+    results = tmp_path / 'it\'s "100%" here'
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    submit = ("submit", "slurm", sweep, "--results", results, "--time", "10")
+    assert "at most 32" in robust201(*submit, "--tasks", "33").refusal(2)
+    assert "invalid partition" in robust201(*submit, "--partition", "nowhere").refusal(2)
+    # The setup line brings a variable with quotes through the file, Slurm and the shell.
+    ended = robust201(*submit, "--tasks", "2", "--max-parallel", "2", "--setup", 'echo "it\'s $SLURM_JOB_NAME"')
+    assert ended.code == 0, ended.err
+    job = ended.out.strip()
+
+    def log(index: int) -> str:
+        path = results / f"slurm/{job}_{index}.log"
+        return path.read_text() if path.exists() else ""
+
+    # It has finished something, and has more to do.
+    cluster.wait_for((results / "shares/1-of-2/progress.json").exists)
+    assert cluster.job(f"{job}_1")["JobState"] == "RUNNING"
+    # What Slurm sends before the time limit (B: to the batch process alone), now rather than in some minutes.
+    cluster.query("scancel", "--batch", "--signal=USR1", f"{job}_1")
+    cluster.wait_for(lambda: cluster.job(f"{job}_1")["JobState"] == "PENDING")
+    assert f"putting task {job}_1 back into the queue" in log(1)
+
+    cluster.start_requeued(f"{job}_1")
+    tasks = [f"{job}_{index}" for index in (1, 2)]
+    over = {"COMPLETED", "FAILED", "TIMEOUT", "OUT_OF_MEMORY"}
+    cluster.wait_for(lambda: {cluster.job(task)["JobState"] for task in tasks} <= over)
+    assert [cluster.job(task)["Restarts"] for task in tasks] == ["1", "0"]
+    for index in (1, 2):
+        assert "it's robust201-tiny" in log(index)
+        assert "Complete for this selection" in log(index), log(index)
+        assert cluster.job(f"{job}_{index}")["ExitCode"] == "0:0"
+    counted = [re.findall(r"(\d+) done, (\d+) missing", log(1))[i] for i in (0, 1)]
+    assert counted[0][0] == "0"
+    assert int(counted[1][0]) + int(counted[1][1]) == int(counted[0][1])
+    assert ShardStore.open(results).verify() == []
+    assert json.loads(robust201("status", "--json", results).out)["complete"]
+    for name, folder in (("array", results), ("driver", tmp_path / "ordinary")):
+        assert robust201("export", folder, tmp_path / name).code == 0
+    assert read_tree(tmp_path / "array") == read_tree(tmp_path / "driver")
+    assert robust201("submit", "slurm", sweep, "--results", results).out == ""

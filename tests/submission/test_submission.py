@@ -1,0 +1,308 @@
+"""What `submit ray` takes, ships and makes of a job's end: its own rules, without any Ray."""
+
+import asyncio
+import os
+import socket
+import threading
+import zipfile
+from collections.abc import AsyncIterator, Iterator, Sequence
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import yaml
+
+from robust201.cli.submit import _follow_ray_job
+from robust201.core.errors import ConfigError, EvaluationError
+from robust201.runtime.executors.ray_token import read_token_again
+from robust201.submission import ray_jobs
+from robust201.submission.access import Access, check_access, find_token
+from robust201.submission.shipment import code_files, pack, prepare_shipment
+from tests.conftest import REPOSITORY, RunCommand, WriteSweep
+
+TOKEN = "a-token-of-the-tests-alone"
+
+
+@pytest.fixture(autouse=True)
+def _no_token_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE", "RAY_ADDRESS", "RAY_API_SERVER_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    read_token_again()  # a Ray that an earlier test started in this process set a mode of its own
+    yield
+    monkeypatch.undo()
+    read_token_again()
+
+
+def test_an_address_where_nothing_listens_is_refused(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    refusal = robust201("submit", "ray", write_sweep(), "--address", f"http://127.0.0.1:{port}").refusal(2)
+    assert "expected a Ray head, got Connection refused" in refusal
+
+
+@pytest.mark.parametrize("arguments", [(), ("sweep.yaml", "--follow", "job")])
+def test_one_of_sweep_and_job_is_asked_for(robust201: RunCommand, arguments: tuple[str, ...]) -> None:
+    assert "expected a sweep YAML or --follow" in robust201("submit", "ray", *arguments).refusal(2)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1:8265",
+        "ray://head:10001",
+        "auto",
+        "evil_module://x",
+        "http://",
+        "http://h:port",
+        "http://me:pw@h:1",
+        "http://a b",
+    ],
+)
+def test_what_is_no_http_address_is_refused(address: str) -> None:
+    with pytest.raises(ConfigError, match="expected http://HOST:8265"):
+        check_access(address, TOKEN)
+
+
+@pytest.mark.parametrize(
+    ("address", "here"),
+    [
+        ("http://127.0.0.1:8265", True),
+        ("http://localhost:8265", True),
+        ("http://[::1]:8265/", True),
+        ("http://192.0.2.1:8265", False),
+        ("https://head.example", False),
+        ("http://localhost.example:8265", False),
+        ("http://127.0.0.1.example:8265", False),
+    ],
+)
+def test_a_token_is_asked_for_off_this_machine(address: str, here: bool) -> None:
+    assert check_access(address, TOKEN).is_loopback is here
+    assert check_access(address, None, insecure=True).headers() == {}
+    if here:
+        assert check_access(address, None).token is None
+    else:
+        with pytest.raises(ConfigError, match=r"expected a token for a machine other than this one.*--insecure"):
+            check_access(address, None)
+    assert check_access(address, TOKEN).is_readable_on_the_way is (not here and address.startswith("http:"))
+
+
+def test_the_token_is_found_where_ray_finds_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_token() is None
+    kept = tmp_path / "home" / ".ray" / "auth_token"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("kept\n")
+    assert find_token() == "kept"
+    (tmp_path / "named").write_text(" named ")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(tmp_path / "named"))
+    assert find_token() == "named"
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "given")
+    assert find_token() == "given"
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "")
+    (tmp_path / "named").write_text("")
+    with pytest.raises(ConfigError, match="RAY_AUTH_TOKEN_PATH names, got an empty file"):
+        find_token()
+    (tmp_path / "named").unlink()
+    with pytest.raises(ConfigError, match="RAY_AUTH_TOKEN_PATH names, got No such file"):
+        find_token()
+
+
+def test_a_shipment_is_code_and_sweep_alone(write_sweep: WriteSweep, tmp_path: Path) -> None:
+    sweep = write_sweep(results="${FOLDER}/runs", checkpoints={"path": "bundled:benchmark_data/demo"})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FOLDER", str(tmp_path))
+        shipment = prepare_shipment(sweep, {"FOLDER": str(tmp_path), "SECRET": "x"})
+    assert shipment.variables == {"FOLDER": str(tmp_path)}
+    shipped = yaml.safe_load(shipment.sweep_yaml)
+    assert shipped["execution"] == yaml.safe_load(sweep.read_text())["execution"] | {
+        "executor": "ray",
+        "ray_address": "auto",
+    }
+    assert shipped["results"] == "${FOLDER}/runs"
+
+    size = pack(shipment, tmp_path / "one.zip")
+    pack(shipment, tmp_path / "two.zip")
+    assert (tmp_path / "one.zip").read_bytes() == (tmp_path / "two.zip").read_bytes()
+    assert size == (tmp_path / "one.zip").stat().st_size < 2 << 20
+    with zipfile.ZipFile(tmp_path / "one.zip") as archive:
+        names = archive.namelist()
+        assert archive.read("sweep.yaml").decode() == shipment.sweep_yaml
+    assert {"robust201/cli/app.py", "robust201/figures/report_page.html", "benchmark_data/downloads.toml"} <= set(names)
+    assert all(name.startswith(("robust201/", "benchmark_data/")) or name == "sweep.yaml" for name in names)
+
+
+def test_only_code_of_a_package_is_shipped(tmp_path: Path) -> None:
+    for name in ("a.py", "page.html", "sub/b.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    for name in (".git/config", ".venv/x.py", "__pycache__/a.pyc", "w.safetensors", "x.npy", "_bundled/jobs/a.yaml"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    assert list(code_files(tmp_path)) == ["robust201/a.py", "robust201/page.html", "robust201/sub/b.py"]
+
+
+def test_a_shipment_above_the_limit_names_its_largest_files(
+    write_sweep: WriteSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "large.py").write_bytes(os.urandom(300_000))
+    files = code_files() | {"robust201/large.py": tmp_path / "large.py"}
+    monkeypatch.setattr("robust201.submission.shipment.code_files", lambda: files)
+    shipment = prepare_shipment(write_sweep(), {})
+    with pytest.raises(
+        ConfigError, match=r"expected at most 0\.2 MiB.*got 0\.\d MiB; largest: robust201/large\.py \(0\.3 MiB\)"
+    ):
+        pack(shipment, tmp_path / "job.zip", limit_bytes=200_000)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"results": "runs/x"}, "results"),
+        ({"checkpoints": {"path": "weights"}}, r"checkpoints\.path"),
+        ({"datasets": {"cifar10": {"path": "data"}}}, r"datasets\.cifar10\.path"),
+        (
+            {"datasets": {"digits": {"corruptions": {"source": "generated", "path": "c"}}}},
+            r"datasets\.digits\.corruptions\.path",
+        ),
+    ],
+)
+def test_a_relative_path_is_refused(write_sweep: WriteSweep, changes: dict[str, Any], field: str) -> None:
+    with pytest.raises(ConfigError, match=f"expected an absolute path in {field}"):
+        prepare_shipment(write_sweep(**changes), {})
+
+
+class FakeClient:
+    """A head whose answers are given one by one; an exception is raised."""
+
+    def __init__(self, logs: Sequence[list[str] | Exception], states: Sequence[Any]) -> None:
+        self.logs, self.states = list(logs), list(states)
+
+    async def tail_job_logs(self, _job: str) -> AsyncIterator[str]:
+        await asyncio.sleep(0)
+        answer = self.logs.pop(0)
+        for text in answer if isinstance(answer, list) else ["one\n", "t"]:
+            yield text
+        if isinstance(answer, Exception):
+            raise answer
+
+    def get_job_info(self, _job: str) -> Any:
+        answer = self.states.pop(0) if len(self.states) > 1 else self.states[0]
+        if isinstance(answer, BaseException):
+            raise answer
+        return answer
+
+    def get_job_logs(self, _job: str) -> str:
+        return "one\ntwo\n"
+
+
+def ended(status: str, exit_code: int | None = None, message: str | None = None) -> Any:
+    return SimpleNamespace(status=ray_jobs.JobStatus(status), driver_exit_code=exit_code, message=message)
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_jobs, "_PAUSE_SECONDS", 0.0)
+
+
+@pytest.mark.parametrize(
+    "logs",
+    [
+        [["one\n", "two\n"]],
+        [RuntimeError("closed"), ["one\n", "two\n"]],
+        [RuntimeError("closed"), ConnectionError("gone"), ["one\ntwo\n"]],
+        [RuntimeError("closed")],
+    ],
+)
+def test_a_log_that_breaks_off_is_written_once_and_whole(logs: list[list[str] | Exception]) -> None:
+    states = [*[ended("RUNNING") for _ in logs[1:]], ended("SUCCEEDED", 0)]
+    written: list[str] = []
+    assert ray_jobs.follow(FakeClient(logs, states), "job", written.append).status == "SUCCEEDED"
+    assert "".join(written) == "one\ntwo\n"
+
+
+def test_a_job_gets_the_variables_of_its_sweep_and_time_to_drain(write_sweep: WriteSweep, tmp_path: Path) -> None:
+    taken: dict[str, Any] = {}
+    known = [
+        SimpleNamespace(submission_id="running", status=ray_jobs.JobStatus.RUNNING),
+        SimpleNamespace(submission_id="ended", status=ray_jobs.JobStatus.FAILED),
+        SimpleNamespace(submission_id=None, status=ray_jobs.JobStatus.RUNNING),  # a driver that is no submitted job
+    ]
+    client = SimpleNamespace(list_jobs=lambda: known, submit_job=lambda **fields: taken.update(fields) or "new")
+    sweep = write_sweep(results=f"${{FOLDER:-{tmp_path}}}", execution={"part_minutes": 10})
+    shipment = prepare_shipment(sweep, {"FOLDER": "/elsewhere"})
+    assert ray_jobs.submit(client, shipment, tmp_path / "job.zip", "new") == "new"
+    assert taken["runtime_env"] == {
+        "working_dir": str(tmp_path / "job.zip"),
+        "env_vars": {"FOLDER": "/elsewhere", "RAY_JOB_STOP_WAIT_TIME_S": "660"},
+    }
+    for job, advice in (("running", "Follow it by --follow running"), ("ended", "finished work is found again")):
+        with pytest.raises(ConfigError, match=f"expected a new id, got that of a job which is .*{advice}"):
+            ray_jobs.submit(client, shipment, tmp_path / "job.zip", job)
+    client.submit_job = lambda **_: (_ for _ in ()).throw(RuntimeError("Request failed with status code 500: full"))
+    with pytest.raises(ConfigError, match="expected the head to take the job, got Request failed"):
+        ray_jobs.submit(client, shipment, tmp_path / "job.zip", "new")
+
+
+def test_who_leaves_a_job_is_told_that_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    client = FakeClient([[]], [KeyboardInterrupt()])
+    assert _follow_ray_job(client, "job-1", "http://127.0.0.1:8265") == 3
+    assert "The job goes on. Follow it: robust201 submit ray --follow job-1" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (RuntimeError("Request failed with status code 404: no such job."), "a head that does not know it"),
+        (ConnectionError("refused"), "refused"),
+    ],
+)
+def test_a_lost_head_or_job_is_one_line(error: Exception, message: str) -> None:
+    client = FakeClient([[] for _ in range(3)], [error])
+    with pytest.raises(EvaluationError, match=f"expected its state, got {message}.*submit the sweep again"):
+        ray_jobs.follow(client, "job", str, patience_seconds=0.0)
+
+
+@pytest.mark.parametrize(
+    ("details", "code", "description"),
+    [
+        (ended("SUCCEEDED", 0), 0, "SUCCEEDED, exit code 0 of its driver"),
+        (ended("FAILED", 2), 2, "FAILED, exit code 2 of its driver"),
+        (ended("FAILED", 4), 4, "FAILED, exit code 4 of its driver"),
+        (ended("FAILED", -9), 3, "FAILED, exit code -9 of its driver"),
+        (ended("FAILED", None, "no\nenvironment."), 3, "FAILED: no environment"),
+        (ended("STOPPED"), 3, "STOPPED: no reason given"),
+    ],
+)
+def test_the_end_of_a_job_is_an_exit_code(details: Any, code: int, description: str) -> None:
+    assert ray_jobs.exit_code_of(details) == code
+    assert ray_jobs.describe_end(details) == description
+
+
+class _Other(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_error(404)
+
+    def log_message(self, *_arguments: Any) -> None:
+        """Say nothing."""
+
+
+def test_a_server_that_is_no_ray_head_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with HTTPServer(("127.0.0.1", 0), _Other) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        monkeypatch.setenv("RAY_ADDRESS", "http://192.0.2.1:1")
+        try:
+            with pytest.raises(ConfigError, match="expected a Ray head, got Version check returned 404"):
+                ray_jobs.connect(Access(f"http://127.0.0.1:{server.server_port}", None))
+        finally:
+            server.shutdown()
+            thread.join()
+    assert os.environ["RAY_ADDRESS"] == "http://192.0.2.1:1"
+
+
+def test_the_entrypoint_is_the_command_line_of_the_package() -> None:
+    assert ray_jobs.ENTRYPOINT == "python -m robust201 run sweep.yaml --executor ray"
+    assert (REPOSITORY / "pipeline/robust201/__main__.py").exists()

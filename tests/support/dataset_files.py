@@ -1,0 +1,96 @@
+"""Official layouts of the datasets' files, fabricated in small."""
+
+import io
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from PIL import Image
+from pyarrow import parquet
+
+from robust201.images import DATASETS, DatasetSpec
+
+Pixels = NDArray[np.uint8]
+Labels = NDArray[np.int64]
+
+
+def fabricate(spec: DatasetSpec, count: int, seed: int = 0) -> tuple[Pixels, Labels]:
+    draws = np.random.default_rng(seed)
+    images = draws.integers(0, 256, (count, 3, spec.image_size, spec.image_size), dtype=np.uint8)
+    return images, draws.integers(0, spec.n_classes, count)
+
+
+def write_binary(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:
+    coarse = spec.name == "cifar100"
+    folder = root / ("cifar-100-binary" if coarse else "cifar-10-batches-bin")
+    names = ["test" if coarse else "test_batch"]
+    if split == "train":
+        names = ["train"] if coarse else [f"data_batch_{number}" for number in range(1, 6)]
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / f"{name}.bin" for name in names]
+    for file, rows in zip(files, np.array_split(np.arange(len(labels)), len(files)), strict=True):
+        head = labels[rows].astype(np.uint8)[:, None]
+        if coarse:
+            head = np.hstack([255 - head, head])  # a wrong byte would be out of range
+        file.write_bytes(np.hstack([head, images[rows].reshape(len(rows), -1)]).tobytes())
+    return files
+
+
+def write_python(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:
+    fine = spec.name == "cifar100"
+    folder = root / ("cifar-100-python" if fine else "cifar-10-batches-py")
+    names = ["test" if fine else "test_batch"]
+    if split == "train":
+        names = ["train"] if fine else [f"data_batch_{number}" for number in range(1, 6)]
+    key = "fine_labels" if fine else "labels"
+    return write_pickles(folder, names, key, images, labels)
+
+
+def write_imagenet16(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:
+    names = ["val_data"] if split == "test" else [f"train_data_batch_{number}" for number in range(1, 11)]
+    # Images of labels beyond the first 120 stand between those that are kept.
+    rows = np.repeat(np.arange(len(labels)), 2)
+    numbered = np.where(np.arange(len(rows)) % 2, 121 + rows % 880, labels[rows] + 1)
+    return write_pickles(root / "ImageNet16", names, "labels", images[rows], numbered)
+
+
+def write_pickles(folder: Path, names: list[str], key: str, images: Pixels, labels: Labels) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / name for name in names]
+    for file, rows in zip(files, np.array_split(np.arange(len(labels)), len(files)), strict=True):
+        batch = {"data": images[rows].reshape(len(rows), -1), key: [int(label) for label in labels[rows]]}
+        file.write_bytes(pickle.dumps(batch, protocol=2))
+    return files
+
+
+def encode(image: Pixels, kind: str = "PNG") -> bytes:
+    stream = io.BytesIO()
+    Image.fromarray(image.transpose(1, 2, 0)).save(stream, kind)
+    return stream.getvalue()
+
+
+def write_parquet(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:
+    return [write_table(root / f"{split}.parquet", [encode(image) for image in images], labels.tolist())]
+
+
+def write_table(
+    file: Path, images: list[bytes | None], labels: list[int | None], kind: pa.DataType | None = None
+) -> Path:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    columns = {"image": pa.array(images, pa.binary()), "label": pa.array(labels, kind or pa.int16())}
+    parquet.write_table(pa.table(columns), file)
+    return file
+
+
+WRITERS: dict[str, Callable[[Path, DatasetSpec, str, Pixels, Labels], list[Path]]] = {
+    "binary": write_binary,
+    "python": write_python,
+    "imagenet16": write_imagenet16,
+    "parquet": write_parquet,
+}
+# The digits of scikit-learn are found whatever the folder holds, so a Parquet of digits is read where it is asked for.
+ASKED_FOR = {"digits": "parquet"}
+FILE_FORMS = [(name, form) for name, row in DATASETS.items() for form in row.forms if form != "digits"]

@@ -1,0 +1,120 @@
+"""An HTTP server on loopback that behaves as badly as a test of downloads asks for, and what it serves."""
+
+import dataclasses
+import hashlib
+import io
+import tarfile
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from robust201.images.downloads import registry, transfer
+from robust201.images.downloads.registry import Checksum
+
+
+class Server(ThreadingHTTPServer):
+    """Serves one content, and behaves as badly as a test asks for."""
+
+    content = b""
+    ranges = True
+    sends_length = True
+    statuses: list[int]  # answers to the first requests; 0 for an ordinary one
+    cuts: list[int]  # bytes after which the connection of the first ordinary requests is cut
+    asked: list[str]  # Range header of every request
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/data.tar"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Server
+
+    def do_GET(self) -> None:
+        server = self.server
+        wanted = self.headers.get("Range", "")
+        server.asked.append(wanted)
+        status = server.statuses.pop(0) if server.statuses else 0
+        start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and server.ranges else 0
+        if status or start >= len(server.content) > 0:
+            self.send_error(status or 416)
+            return
+        self.send_response(206 if start else 200)
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(server.content) - 1}/{len(server.content)}")
+        if server.sends_length:
+            self.send_header("Content-Length", str(len(server.content) - start))
+        self.end_headers()
+        body = server.content[start:]
+        self.wfile.write(body[: server.cuts.pop(0)] if server.cuts else body)
+
+    def log_message(self, *args: object) -> None:
+        """Keep the tests' output clean."""
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setattr(transfer, "BACKOFF_SECONDS", (0.0, 0.0))
+    monkeypatch.setenv("NO_PROXY", "*")
+    with Server(("127.0.0.1", 0), Handler) as running:
+        running.statuses, running.cuts, running.asked = [], [], []
+        thread = threading.Thread(target=running.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield running
+        running.shutdown()
+        thread.join()
+
+
+FILES = {"CIFAR-10-C/labels.npy": b"labels" * 50, "CIFAR-10-C/fog.npy": bytes(range(256)) * 3000}
+
+
+def make_tar(files: dict[str, bytes], *others: tarfile.TarInfo) -> bytes:
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w") as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+        for member in others:
+            tar.addfile(member)
+    return stream.getvalue()
+
+
+def sha256(content: bytes) -> Checksum:
+    return Checksum("sha256", hashlib.sha256(content).hexdigest(), len(content))
+
+
+Publish = Callable[..., None]
+
+
+@pytest.fixture
+def publish(monkeypatch: pytest.MonkeyPatch) -> Publish:
+    """Replace fields of one entry of the registry."""
+
+    def replace(name: str, **fields: object) -> None:
+        changed = dict(registry.downloads())
+        changed[name] = dataclasses.replace(changed[name], **fields)  # type: ignore[arg-type]
+        monkeypatch.setattr(registry, "downloads", lambda: changed)
+
+    return replace
+
+
+@pytest.fixture
+def corrupted(server: Server, publish: Publish) -> Server:
+    """A server that holds a small CIFAR-10-C, known to the registry."""
+    server.content = make_tar(FILES)
+    members = {Path(name).name: sha256(content) for name, content in FILES.items()}
+    publish("CIFAR-10-C", url=server.url, checksum=sha256(server.content), members=members)
+    return server
+
+
+def assert_whole(folder: Path) -> None:
+    for name, content in FILES.items():
+        assert (folder / name).read_bytes() == content
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())

@@ -1,0 +1,169 @@
+"""Fabricated results: what a plan, a store and an inventory are to the export, held in memory."""
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robust201.core.errors import StorageError
+from robust201.core.records import CLEAN_STRENGTH, Unit, content_digest
+from robust201.dataset import export_dataset
+from robust201.tasks import PERTURBATIONS
+from robust201.tasks.measurements import Values
+
+N_IMAGES = 40
+
+
+def make_unit(architecture: int, dataset: str, key: str, strengths: Sequence[float]) -> Unit:
+    identifier = content_digest([architecture, dataset, key])
+    return Unit(identifier, architecture, dataset, key, tuple(strengths), N_IMAGES, "p" * 32, "c" * 64)
+
+
+@dataclass(frozen=True)
+class FabricatedPlan:
+    units: tuple[Unit, ...]
+    measurements: tuple[str, ...] = ("accuracy", "confidence", "cm")
+    name: str = "fabricated"
+    protocols: tuple[dict[str, Any], ...] = ()
+
+    def meta_payload(self) -> dict[str, Any]:
+        images = {"count": N_IMAGES, "seed": 3}
+        return {"name": self.name, "images": images, "seed": 0, "protocols": list(self.protocols)}
+
+    def sweep_payload(self) -> dict[str, Any]:
+        return {"name": self.name}
+
+
+def make_plan(
+    architectures: Iterable[int],
+    keys: Iterable[str] = ("clean", "fgsm", "pgd", "fog"),
+    datasets: Iterable[str] = ("cifar10",),
+    *,
+    epsilons: Sequence[float] = (0.5, 1.0, 8.0),
+    severities: Sequence[float] = (1.0, 3.0, 5.0),
+    measurements: tuple[str, ...] = ("accuracy", "confidence", "cm"),
+) -> FabricatedPlan:
+    strengths = {"clean": (CLEAN_STRENGTH,), "attack": epsilons, "corruption": severities}
+    units = [
+        make_unit(architecture, dataset, key, strengths[PERTURBATIONS[key].kind])
+        for dataset in datasets
+        for key in sorted(keys, key=list(PERTURBATIONS).index)
+        for architecture in sorted(architectures)
+    ]
+    return FabricatedPlan(tuple(units), measurements)
+
+
+def make_values(unit: Unit, strength: float, n_classes: int = 3) -> Values:
+    """Plausible columns: accuracy falls with the strength, at a pace of each architecture's own."""
+    rng = np.random.default_rng([unit.architecture, len(unit.key), round(strength * 10)])
+    base = 0.95 - 0.4 * (unit.architecture * 7919 % 97) / 97
+    pace = {"attack": 0.35, "corruption": 0.12}.get(PERTURBATIONS[unit.key].kind, 0.0)
+    chance = 1 / n_classes
+    target = chance + (base - chance) * np.exp(-pace * strength * (0.6 + rng.random()))
+    correct = round(target * N_IMAGES)
+    cm = np.zeros((n_classes, n_classes), dtype=np.int32)
+    for image in range(N_IMAGES):
+        label = image % n_classes
+        cm[label, label if image < correct else (label + 1) % n_classes] += 1
+    means = rng.dirichlet(np.ones(n_classes), size=(2, n_classes))
+    prediction = np.array([0.9, np.nan if correct == N_IMAGES else 0.6])
+    return {
+        "accuracy": np.array(np.trace(cm) / N_IMAGES),
+        "cm": cm,
+        "confidence_label": means[0],
+        "confidence_argmax": np.where(cm.sum(axis=0)[:, None] > 0, means[1], np.nan),
+        "confidence_prediction": prediction,
+        "predictions": (np.arange(N_IMAGES) % n_classes).astype(np.uint8),
+    }
+
+
+@dataclass
+class FabricatedStore:
+    """Store and inventory in one."""
+
+    n_classes: int = 3
+    lacking: set[tuple[int, str, float]] = field(default_factory=set)
+
+    def provenances(self, inventory: object) -> list[Mapping[str, str]]:
+        assert inventory is self
+        return [{"torch": "2", "host": "here"}, {"torch": "1", "host": "there"}]
+
+    def is_complete(self, unit: Unit, strength: float, measurements: Collection[str]) -> bool:
+        del measurements
+        return (unit.architecture, unit.key, strength) not in self.lacking
+
+    def source(self, unit: Unit, strength: float, measurements: Collection[str]) -> Unit:
+        del strength, measurements
+        return unit
+
+    def protocol(self, digest: str) -> dict[str, Any]:
+        raise KeyError(digest)
+
+    def select(
+        self, units: Sequence[Unit], inventory: object, measurements: Collection[str], *, cache_bytes: int = 0
+    ) -> "FabricatedSelection":
+        assert inventory is self
+        del cache_bytes
+        return FabricatedSelection(self, tuple(units), tuple(measurements))
+
+    def iter_values(
+        self, units: Iterable[Unit], inventory: object, measurements: Collection[str]
+    ) -> Iterator[tuple[Unit, dict[float, Values]]]:
+        assert inventory is self
+        del measurements
+        for unit in units:
+            held = (strength for strength in unit.strengths if self.is_complete(unit, strength, ()))
+            yield unit, {strength: make_values(unit, strength, self.n_classes) for strength in held}
+
+
+@dataclass
+class FabricatedSelection:
+    """Rows chosen from a fabricated store."""
+
+    store: FabricatedStore
+    units: tuple[Unit, ...]
+    measurements: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        return content_digest([[unit.id, list(unit.strengths)] for unit in self.units])
+
+    def source(self, unit: Unit, strength: float) -> Unit:
+        del strength
+        return unit
+
+    def iter_values(self, measurement: str | None = None) -> Iterator[tuple[Unit, dict[float, Values]]]:
+        measurements = self.measurements if measurement is None else (measurement,)
+        return iter(self.store.iter_values(self.units, self.store, measurements))
+
+
+class BrokenStore(FabricatedStore):
+    """Fails in the middle of PGD."""
+
+    def iter_values(
+        self, units: Iterable[Unit], inventory: object, measurements: Collection[str]
+    ) -> Iterator[tuple[Unit, dict[float, Values]]]:
+        for unit, values in super().iter_values(units, inventory, measurements):
+            if (unit.key, unit.architecture) == ("pgd", 10):
+                raise StorageError("damaged")
+            yield unit, values
+
+
+class SlowStore(FabricatedStore):
+    """Takes for ever over PGD."""
+
+    def iter_values(
+        self, units: Iterable[Unit], inventory: object, measurements: Collection[str]
+    ) -> Iterator[tuple[Unit, dict[float, Values]]]:
+        for row in super().iter_values(units, inventory, measurements):
+            if row[0].key == "pgd":
+                time.sleep(60)
+            yield row
+
+
+def export(out: Path, plan: FabricatedPlan, store: FabricatedStore | None = None, **options: Any) -> Any:
+    store = store or FabricatedStore()
+    return export_dataset(plan, store, store, out, **options)

@@ -1,0 +1,152 @@
+"""The fused attacks and the libraries side by side, with equal draws and equal batches: how many bits differ."""
+
+from importlib import import_module
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from pyautoattack import AutoAttack
+from pyautoattack.autopgd_base import APGDAttack
+
+from robust201.engine.classifier import Classifier
+from robust201.tasks import PERTURBATIONS, Parameters
+from robust201.tasks.perturbations.contract import to_float
+from robust201.tasks.perturbations.foolbox_engine import foolbox
+from robust201.tasks.perturbations.fused.job import Job
+from robust201.tasks.perturbations.fused.model import Batching, ClassifierModel
+from robust201.tasks.perturbations.fused.replay import ReplayedDraws
+
+LIBRARY_BATCHES = Batching(samples=1, pool=1, as_library=True)
+
+
+class Difference(NamedTuple):
+    """What differs between the libraries' images and the fused attacks', and between the logits of both.
+
+    Attributes:
+        image_bits: differing bits of the images.
+        logit_bits: differing bits of the logits.
+        changed: images that the attack changed.
+        correct: images that are classified correctly afterwards.
+    """
+
+    image_bits: int
+    logit_bits: int
+    changed: int
+    correct: int
+
+
+def library_images(key, classifier, pixels, labels, epsilon, seed, parameters):
+    """Attack one batch at one epsilon with the library itself."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        if key in ("fgsm", "pgd"):
+            return foolbox_images(key, classifier, pixels, labels, epsilon, parameters)
+        return autoattack_images(key, classifier, pixels, labels, epsilon, seed, parameters)
+
+
+def foolbox_images(key, classifier, pixels, labels, epsilon, parameters):
+    attack = foolbox.attacks.LinfFastGradientAttack()
+    criterion = foolbox.criteria.Misclassification(labels)
+    if key == "pgd":
+        attack = foolbox.attacks.LinfPGD(
+            rel_stepsize=parameters.rel_stepsize, steps=parameters.steps, random_start=parameters.random_start
+        )
+        if parameters.target == "least_likely":
+            with torch.no_grad():
+                criterion = foolbox.criteria.TargetedMisclassification(classifier(pixels).argmin(dim=1))
+    model = foolbox.PyTorchModel(classifier, bounds=(0, 1), device=classifier.device)
+    return attack(model, pixels, criterion, epsilons=epsilon)[1].detach()
+
+
+def autoattack_images(key, classifier, pixels, labels, epsilon, seed, parameters):
+    name = key.removeprefix("aa_")
+    adversary = AutoAttack(
+        classifier, attacks=[name], eps=epsilon, seed=seed, version="custom", device=classifier.device
+    )
+    adversary.verbose = False
+    if name == "square":
+        adversary.square.n_queries = parameters.queries
+        adversary.square.n_restarts = parameters.restarts
+        adversary.square.p_init = parameters.p_init
+    else:
+        adversary.apgd = APGDAttack(
+            classifier,
+            n_iter=parameters.steps,
+            n_restarts=parameters.restarts,
+            eps=epsilon,
+            seed=seed,
+            device=classifier.device,
+        )
+    return adversary.run_standard_evaluation(pixels, labels, batch_size=len(pixels))[0].detach()
+
+
+def fused_images(key, classifier, images, labels, epsilons, seed, parameters):
+    """Attack one batch at all epsilons with the fused attack: (S, N, 3, H, W)."""
+    device = classifier.device if key == "pgd" else "cpu"
+    job = Job(
+        model=ClassifierModel(classifier),
+        batching=LIBRARY_BATCHES,
+        draws=ReplayedDraws(seed, device),
+        images=images,
+        labels=labels,
+        indices=np.arange(len(images)),
+        epsilons=tuple(epsilons),
+    )
+    found = torch.full((len(epsilons), *images.shape), torch.nan, device=images.device)
+    for batch in import_module(f"robust201.tasks.perturbations.fused.{PERTURBATIONS[key].module}").attack(
+        job, parameters
+    ):
+        found[batch.strength, batch.positions] = batch.images
+    return found
+
+
+def differing_bits(one, two):
+    one, two = (tensor.detach().cpu().contiguous().numpy().view(np.uint8) for tensor in (one, two))
+    return int(np.unpackbits(one ^ two).sum())
+
+
+def compare(
+    key: str,
+    classifier: Classifier,
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    parameters: Parameters,
+    *,
+    seed: int,
+    apart: bool = False,
+) -> dict[float, Difference]:
+    """Compare library and fused attack on one batch.
+
+    Args:
+        key: of the attack.
+        classifier: the plain network.
+        images: (N, 3, H, W) uint8.
+        labels: (N,) int64.
+        parameters: the attack's; its strengths are attacked together by the fused attack, one by one by the library.
+        seed: of the library.
+        apart: attack the strengths one by one with the fused attack too, as several restarts need it.
+
+    Returns:
+        {strength: Difference}
+    """
+    epsilons = [strength / 255 for strength in parameters.strengths]
+    if apart:
+        fused = torch.cat(
+            [fused_images(key, classifier, images, labels, [epsilon], seed, parameters) for epsilon in epsilons]
+        )
+    else:
+        fused = fused_images(key, classifier, images, labels, epsilons, seed, parameters)
+    differences = {}
+    for strength, epsilon, found in zip(parameters.strengths, epsilons, fused, strict=True):
+        expected = library_images(key, classifier, to_float(images), labels, epsilon, seed, parameters)
+        with torch.no_grad():
+            wanted_logits = classifier(expected)
+        with torch.inference_mode():
+            found_logits = ClassifierModel(classifier).logits(found)
+        differences[strength] = Difference(
+            differing_bits(found, expected),
+            differing_bits(found_logits, wanted_logits),
+            int((expected != to_float(images)).flatten(1).any(dim=1).sum()),
+            int((wanted_logits.argmax(dim=1) == labels).sum()),
+        )
+    return differences

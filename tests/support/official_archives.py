@@ -1,0 +1,113 @@
+"""Archives in the published formats, written with the official packages' own classes, holding tiny networks."""
+
+import tarfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.spaces.nasbench201.network import build_network
+
+CHANNELS, CELLS = 2, 1
+CLASSES = {"cifar10-valid": 10, "cifar10": 10, "cifar100": 100, "ImageNet16-120": 120}
+
+# Trials as the real records have them: in no order, 12 epochs with seed 111 (777 beside it for cifar10-valid only).
+LONG_TRIALS = tuple((dataset, seed) for seed in (999, 777, 888) for dataset in CLASSES)
+SHORT_TRIALS = (("cifar10-valid", 777), *((dataset, 111) for dataset in CLASSES))
+
+
+def random_weights(index: int, dataset: str, seed: int, epochs: int) -> dict[str, torch.Tensor]:
+    """A state_dict with non-trivial running statistics, decided by its arguments."""
+    torch.manual_seed(hash((index, CLASSES[dataset], len(dataset), seed, epochs)) % 2**31)
+    network = build_network(
+        nasbench201.architecture(index).spec, channels=CHANNELS, cells=CELLS, n_classes=CLASSES[dataset]
+    )
+    network(torch.randn(4, 3, 8, 8))
+    return network.state_dict()
+
+
+def make_states(
+    index: int,
+    api_utils: Any,
+    *,
+    trials: Mapping[str, Iterable[tuple[str, int]]] | None = None,
+    weights: bool = True,
+) -> dict[str, Any]:
+    """Records of one network by training length, made by an official package's ArchResults and ResultsCount."""
+    states = {}
+    for hp, pairs in (trials or {"12": SHORT_TRIALS, "200": LONG_TRIALS}).items():
+        spec = nasbench201.architecture(index).spec
+        results = api_utils.ArchResults(index, spec)
+        for dataset, seed in pairs:
+            trial = api_utils.ResultsCount(
+                dataset,
+                random_weights(index, dataset, seed, int(hp)) if weights else None,
+                dict.fromkeys(range(int(hp)), 50.0),
+                dict.fromkeys(range(int(hp)), 1.0),
+                np.float64(0.25),
+                15.5,
+                {"channel": CHANNELS, "num_cells": CELLS, "arch_str": spec, "class_num": CLASSES[dataset]},
+                f"{seed:04d}",
+                int(hp),
+                [np.float64(0.014)],
+            )
+            epochs = [f"ori-test@{epoch}" for epoch in range(int(hp))]
+            accuracies = dict.fromkeys(epochs, 10.0) | {epochs[-1]: 62.5}
+            trial.update_eval(accuracies, dict.fromkeys(epochs, 1.0), dict.fromkeys(epochs, 0.5))
+            results.update(dataset, seed, trial)
+        states[hp] = results.state_dict()
+    return states
+
+
+def write_nats(folder: Path, indices: Iterable[int], **options: Any) -> Path:
+    """Write a NATS-Bench full archive."""
+    from nats_bench import api_utils
+
+    folder.mkdir(parents=True, exist_ok=True)
+    meta = {
+        "meta_archs": list(nasbench201.specs()),
+        "total_archs": 15_625,
+        "arch2infos": {},
+        "evaluated_indexes": set(),
+    }
+    api_utils.pickle_save(meta, folder / "meta.pickle")
+    for index in indices:
+        api_utils.pickle_save(make_states(index, api_utils, **options), folder / f"{index:06d}.pickle")
+    return folder
+
+
+def write_split_tar(folder: Path, source: Path, part_bytes: int) -> list[Path]:
+    """Tar an archive and cut it as `split` does: .taraa, .tarab, …"""
+    folder.mkdir()
+    whole = folder.parent / "whole.tar"
+    with tarfile.open(whole, "w") as archive:
+        archive.add(source, source.name)
+    raw = whole.read_bytes()
+    whole.unlink()
+    parts = []
+    for number, start in enumerate(range(0, len(raw), part_bytes)):
+        parts.append(folder / f"{source.name}.tar{chr(97 + number // 26)}{chr(97 + number % 26)}")
+        parts[-1].write_bytes(raw[start : start + part_bytes])
+    return parts
+
+
+def write_nasbench201(folder: Path, indices: Iterable[int], **options: Any) -> Path:
+    """Write a NAS-Bench-201 archive."""
+    from nas_201_api import api_utils
+
+    folder.mkdir(parents=True, exist_ok=True)
+    for index in indices:
+        states = make_states(index, api_utils, **options)
+        torch.save({"full": states["200"], "less": states["12"]}, folder / f"{index:06d}-FULL.pth")
+    return folder
+
+
+def assert_same_tensors(got: Mapping[str, torch.Tensor], expected: Mapping[str, torch.Tensor]) -> None:
+    """Equal names in equal order, equal types, equal bits."""
+    assert sorted(got) == sorted(expected)
+    for key, tensor in expected.items():
+        assert got[key].dtype == tensor.dtype
+        assert torch.equal(got[key], tensor), key

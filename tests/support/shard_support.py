@@ -1,0 +1,142 @@
+"""Results that a network could have given, for the tests of the store: every image has its own random logits."""
+
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import torch
+
+from robust201.core import noise
+from robust201.core.records import EvaluationResult, Part, Unit, unit_id
+from robust201.shards import ShardStore
+from robust201.tasks.measurements import Accumulator
+
+ALL = ("accuracy", "confidence", "cm", "predictions")
+DEFAULT = ("accuracy", "confidence", "cm")
+
+
+def make_unit(architecture=21, dataset="digits", key="pgd", strengths=(1.0, 4.0), n_images=30, checkpoint="c" * 64):
+    protocol = f"{dataset}-{key}".ljust(32, "0")
+    identifier = unit_id("nasbench201", architecture, checkpoint, protocol)
+    return Unit(identifier, architecture, dataset, key, tuple(strengths), n_images, protocol, checkpoint)
+
+
+def make_results(unit, strengths=None, start=0, stop=None, measurements=DEFAULT, n_classes=3, seed=0):
+    strengths = unit.strengths if strengths is None else tuple(strengths)
+    stop = unit.n_images if stop is None else stop
+    part = Part(unit, strengths, start, stop)
+    return [
+        EvaluationResult(part, s, make_values(unit, s, start, stop, measurements, n_classes, seed), 0.5, {"host": "h"})
+        for s in strengths
+    ]
+
+
+def make_values(unit, strength, start, stop, measurements=DEFAULT, n_classes=3, seed=0):
+    draws = noise.generator(seed, unit.id, strength)
+    logits = torch.from_numpy(draws.normal(size=(unit.n_images, n_classes)).astype(np.float32))[start:stop]
+    labels = (torch.arange(unit.n_images) % n_classes)[start:stop]  # every row of a dataset is about the same images
+    accumulator = Accumulator(measurements, n_classes, "cpu", stop - start)
+    accumulator.update(torch.arange(stop - start), logits, labels)
+    return accumulator.finalise()
+
+
+def assert_equal_values(one, other):
+    assert one.keys() == other.keys()
+    for name in one:
+        assert one[name].dtype == other[name].dtype
+        assert one[name].shape == other[name].shape
+        assert one[name].tobytes() == other[name].tobytes(), name
+
+
+def whole(unit):
+    return Part(unit, unit.strengths, 0, unit.n_images)
+
+
+def facts_of(inventory):
+    """Everything that an inventory says, as plain values."""
+    columns = ("unit", "strength", "start", "stop", "seconds", "shard", "position")
+    rows = {name: inventory.row_column(name) for name in columns}
+    return (
+        inventory.shards,
+        inventory.units,
+        {name: (column.dtype, column.tolist()) for name, column in rows.items()},
+        [inventory.shard_columns(number) for number in range(len(inventory.shards))],
+        inventory.damage,
+        inventory.superseded,
+    )
+
+
+def cold_facts(store):
+    """What a scan finds without an index; leaves none behind."""
+    aside = store.root / "index-aside"
+    if store.folder.index.exists():
+        store.folder.index.rename(aside)
+    found = facts_of(store.inventory(on_damage="report"))
+    shutil.rmtree(store.folder.index, ignore_errors=True)
+    if aside.exists():
+        aside.rename(store.folder.index)
+    return found
+
+
+def index_files(store):
+    """Files of a results folder's index."""
+    return sorted(store.folder.index.glob("*.index"))
+
+
+def flip_middle_bit(store, shard, *, keep_time):
+    """Damage a shard, with or without a trace in the time of its last change."""
+    path = store.folder.path(shard)
+    state, content = path.stat(), bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    if keep_time:
+        os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
+
+
+def flip(path, bit):
+    content = bytearray(path.read_bytes())
+    content[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(content)
+
+
+def assert_all_there(store, units, measurements=DEFAULT):
+    inventory = store.inventory(verify="all")
+    assert inventory.n_evaluations == sum(len(unit.strengths) for unit in units)
+    for unit in units:
+        assert inventory.missing(unit, measurements) == ()
+        for strength in unit.strengths:
+            expected = make_values(unit, strength, 0, unit.n_images, measurements)
+            assert_equal_values(store.values(unit, strength, inventory, measurements), expected)
+    assert store.verify() == []
+    return inventory
+
+
+def compact_while_committing(store, units, clock):
+    """Commit results in another thread, and compact meanwhile, once at least; what the thread raises is raised here."""
+    results = [make_results(unit) for unit in units]
+
+    def commit():
+        writer = ShardStore.open(store.root)
+        for result in results:
+            writer.commit(result)
+
+    with ThreadPoolExecutor(1) as pool:
+        committed = pool.submit(commit)
+        while True:
+            # No grace at all is harsher than any real use; one compaction at a time still reads only what stays.
+            store.compact(grace_seconds=0, clock=clock, target_bytes=40_000)
+            if committed.done():
+                break
+    committed.result()
+
+
+INDEXED_UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for architecture in range(8)]
+
+
+def make_indexed_store(root):
+    """A store of one shard a unit."""
+    store = ShardStore.create(root)
+    for unit in INDEXED_UNITS:
+        store.commit(make_results(unit))
+    return store

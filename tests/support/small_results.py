@@ -1,0 +1,29 @@
+"""Published-style datasets of a few architectures with numbers that a test writes down."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from robust201.figures.dataset_results import DatasetResults, read_results
+from robust201.reader.dataset import RobustnessDataset
+from robust201.spaces.nasbench201 import cells as nasbench201
+
+EPSILONS = {"pgd": (1.0, 8.0), "fgsm": (1.0, 8.0)}
+
+
+def write_results(
+    folder: Path, values: Mapping[str, Mapping[str, Any]], *, dataset: str = "cifar10", measure: str = "accuracy"
+) -> Path:
+    """Write values by key and architecture, one a strength, in the published layout."""
+    (folder / dataset).mkdir(parents=True, exist_ok=True)
+    (folder / "meta.json").write_text(nasbench201.meta_text(EPSILONS))
+    for key, rows in values.items():
+        (folder / dataset / f"{key}_{measure}.json").write_text(json.dumps({dataset: {key: {measure: dict(rows)}}}))
+    return folder
+
+
+def results_of(folder: Path) -> DatasetResults:
+    """The one dataset of a folder."""
+    (results,) = read_results(RobustnessDataset(folder))
+    return results

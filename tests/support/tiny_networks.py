@@ -1,0 +1,123 @@
+"""Networks, images and parameters that are small enough to attack in milliseconds."""
+
+import numpy as np
+import torch
+from torch import nn
+
+from robust201.core.records import ImageSet, Normalisation, Part, Unit, image_hash
+from robust201.engine.classifier import Classifier
+from robust201.tasks import Perturbation
+from robust201.tasks.perturbations.contract import Context
+
+N_CLASSES = 5
+SIZE = 8
+BATCH_SIZE = 8
+SEED = 11
+NORMALISATION = Normalisation((0.49, 0.48, 0.45), (0.25, 0.24, 0.26))
+SMALL = {"epsilons_255": (1.0, 8.0), "severities": (1, 5), "steps": 4, "queries": 15}
+
+
+class TinyNetwork(nn.Module):
+    """A convolution, a nonlinearity and a linear layer; answers (features, logits) like the published modules."""
+
+    def __init__(self, seed=0):
+        super().__init__()
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.stem = nn.Sequential(nn.Conv2d(3, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.AvgPool2d(4))
+            self.classifier = nn.Linear(24, N_CLASSES)
+            nn.init.normal_(self.classifier.weight, std=3.0)
+
+    def forward(self, pixels):
+        features = self.stem(pixels).flatten(1)
+        return features, self.classifier(features)
+
+
+class PathlessNetwork(nn.Module):
+    """Constant logits: by zeros that stay in the graph (as the published network has them), or outside of it."""
+
+    def __init__(self, logits, *, in_graph=True):
+        super().__init__()
+        self.logits = nn.Parameter(torch.tensor(logits))
+        self.in_graph = in_graph
+
+    def forward(self, pixels):
+        nothing = pixels * 0.0 if self.in_graph else torch.zeros_like(pixels)
+        return nothing.mean(dim=(1, 2, 3))[:, None] + self.logits
+
+
+class CountingNetwork(nn.Module):
+    """Counts the images that another network is shown."""
+
+    def __init__(self, network):
+        super().__init__()
+        self.network = network
+        self.n_images = 0
+
+    def forward(self, pixels):
+        self.n_images += len(pixels)
+        return self.network(pixels)
+
+
+def tiny_classifier(network=None, micro_batch=None):
+    return Classifier(network or TinyNetwork(), NORMALISATION, N_CLASSES, micro_batch=micro_batch)
+
+
+def tiny_images(n_images=21, labels=None, classifier=None):
+    """Smooth random images; three in four are labelled as the tiny network sees them."""
+    generator = np.random.default_rng(3)
+    coarse = generator.integers(0, 256, (n_images, 3, 2, 2))
+    noise = generator.integers(-20, 20, (n_images, 3, SIZE, SIZE))
+    images = np.clip(coarse.repeat(4, axis=2).repeat(4, axis=3) + noise, 0, 255).astype(np.uint8)
+    if labels is None:
+        seen = (classifier or tiny_classifier())(torch.from_numpy(images) / 255).argmax(dim=1).numpy()
+        labels = np.where(np.arange(n_images) % 4 == 3, (seen + 1) % N_CLASSES, seen)
+    labels = np.asarray(labels, dtype=np.int64)
+    indices = np.arange(n_images, dtype=np.int64) * 3 + 1
+    sha256 = image_hash(images, labels, indices)
+    return ImageSet("tiny", images, labels, indices, N_CLASSES, NORMALISATION, sha256)
+
+
+def corrupted_images(key, severity, indices):
+    """Pixels that are named by corruption, severity and row, and by nothing else."""
+    return np.stack(
+        [
+            np.random.default_rng([severity, int(index), *key.encode()]).integers(0, 256, (3, SIZE, SIZE), np.uint8)
+            for index in indices
+        ]
+    )
+
+
+def tiny_context(key, classifier=None, first_batch=0, batch_size=BATCH_SIZE):
+    return Context(
+        classifier or tiny_classifier(),
+        seed=SEED,
+        batch_size=batch_size,
+        corrupted=corrupted_images,
+        first_batch=first_batch,
+        key=key,
+    )
+
+
+def small_parameters(row: Perturbation, **changes):
+    """The row's parameters with few steps and strengths, whatever the row is."""
+    return row.parameters(
+        **{name: value for name, value in SMALL.items() if name in row.parameters.model_fields} | changes
+    )
+
+
+def part_of(row, parameters, images, start=0, stop=None, strengths=None):
+    strengths = strengths or parameters.strengths
+    unit = Unit("0" * 32, 0, images.dataset, row.key, parameters.strengths, len(images), "1" * 32, "2" * 64)
+    return Part(unit, strengths, start, len(images) if stop is None else stop)
+
+
+def perturb_all(row, parameters, images, context, strengths=None):
+    """Run a row; {strength: (N, 3, H, W) images in position order}."""
+    strengths = strengths or parameters.strengths
+    pixels = torch.from_numpy(images.images)
+    labels = torch.from_numpy(images.labels)
+    found = {strength: torch.full(pixels.shape, torch.nan) for strength in strengths}
+    for batch in row.load()(context, parameters, strengths, images=pixels, labels=labels, indices=images.indices):
+        found[strengths[batch.strength]][batch.positions] = batch.images
+    return found

@@ -1,0 +1,387 @@
+"""Every row of the table of perturbations, and the libraries behind the four attacks."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from pyautoattack import AutoAttack
+
+from robust201.core.errors import PerturbationError
+from robust201.core.noise import derived_seed
+from robust201.tasks import PERTURBATIONS
+from robust201.tasks.perturbations.contract import Perturbed, checked, to_float
+from robust201.tasks.perturbations.foolbox_engine import foolbox
+from tests.support.tiny_networks import (
+    BATCH_SIZE,
+    N_CLASSES,
+    SEED,
+    CountingNetwork,
+    PathlessNetwork,
+    corrupted_images,
+    perturb_all,
+    small_parameters,
+    tiny_classifier,
+    tiny_context,
+    tiny_images,
+)
+
+ROWS = list(PERTURBATIONS.values())
+ATTACKS = [row for row in ROWS if row.kind == "attack"]
+AUTOATTACKS = [PERTURBATIONS["aa_apgd-ce"], PERTURBATIONS["aa_square"]]
+DRAWING = [PERTURBATIONS["pgd"], *AUTOATTACKS]
+every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.key)
+every_attack = pytest.mark.parametrize("row", ATTACKS, ids=lambda row: row.key)
+every_autoattack = pytest.mark.parametrize("row", AUTOATTACKS, ids=lambda row: row.key)
+
+IMAGES = tiny_images()
+
+
+def predict(pixels, network=None):
+    with torch.no_grad():
+        return tiny_classifier(network)(pixels).argmax(dim=1)
+
+
+def batches_of_draws(key):
+    """What each batch of the protocol is called with: its seed, pixels and labels."""
+    for number in range(-(-len(IMAGES) // BATCH_SIZE)):
+        batch = slice(number * BATCH_SIZE, (number + 1) * BATCH_SIZE)
+        pixels = torch.from_numpy(IMAGES.images[batch]) / 255
+        yield derived_seed(SEED, key, number), pixels, torch.from_numpy(IMAGES.labels[batch])
+
+
+# --- every row -----------------------------------------------------------------------------------------------------
+
+
+@every_row
+def test_keeps_the_contract(row):
+    parameters = small_parameters(row)
+    pixels, labels = torch.from_numpy(IMAGES.images), torch.from_numpy(IMAGES.labels)
+    perturbed = row.load()(
+        tiny_context(row.key), parameters, parameters.strengths, images=pixels, labels=labels, indices=IMAGES.indices
+    )
+    batches = list(
+        checked(perturbed, name=row.key, images=pixels, strengths=parameters.strengths, ball=row.kind == "attack")
+    )
+    assert len(batches) == len(parameters.strengths) * 3
+
+
+@every_row
+def test_no_images_give_no_batches(row):
+    parameters = small_parameters(row)
+    nothing = tiny_images(0)
+    assert perturb_all(row, parameters, nothing, tiny_context(row.key))[parameters.strengths[0]].shape[0] == 0
+
+
+@every_row
+def test_strengths_together_equal_strengths_apart(row):
+    parameters = small_parameters(row)
+    together = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
+    for strength in parameters.strengths:
+        apart = perturb_all(row, parameters, IMAGES, tiny_context(row.key), strengths=(strength,))
+        assert torch.equal(apart[strength], together[strength])
+
+
+@every_row
+def test_leaves_the_random_state_and_the_trace_function_alone(row):
+    def trace(_frame, _event, _argument):
+        return None
+
+    parameters = small_parameters(row)
+    context = tiny_context(row.key)
+    pixels, labels = torch.from_numpy(IMAGES.images), torch.from_numpy(IMAGES.labels)
+    before = torch.get_rng_state(), sys.gettrace()
+    sys.settrace(trace)
+    try:
+        for _ in row.load()(
+            context, parameters, parameters.strengths, images=pixels, labels=labels, indices=IMAGES.indices
+        ):
+            assert torch.equal(torch.get_rng_state(), before[0])
+            assert torch.is_grad_enabled()
+            assert sys.gettrace() is trace
+    finally:
+        sys.settrace(before[1])
+    assert all(parameter.grad is None for parameter in context.classifier.parameters())
+
+
+@every_row
+def test_does_not_depend_on_the_random_state(row):
+    parameters = small_parameters(row)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        one = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
+        torch.manual_seed(2)
+        two = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
+    assert all(torch.equal(one[strength], two[strength]) for strength in parameters.strengths)
+
+
+@every_row
+@pytest.mark.parametrize("micro_batch", [1, 7])
+def test_micro_batches_do_not_change_predictions(row, micro_batch):
+    parameters = small_parameters(row)
+    whole = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
+    context = tiny_context(row.key, tiny_classifier(micro_batch=micro_batch))
+    pieces = perturb_all(row, parameters, IMAGES, context)
+    for strength in parameters.strengths:
+        assert torch.equal(predict(pieces[strength]), predict(whole[strength]))
+
+
+@every_row
+@pytest.mark.parametrize("in_graph", [True, False], ids=["zeros in the graph", "no graph"])
+@pytest.mark.parametrize("logits", [[0.0, 3.0, 1.0, -2.0, 0.5], [0.0] * N_CLASSES], ids=["constant", "ties"])
+def test_copes_with_a_network_without_a_path(row, in_graph, logits):
+    parameters = small_parameters(row)
+    labels = np.arange(len(IMAGES)) % N_CLASSES
+    images = tiny_images(labels=labels)
+    context = tiny_context(row.key, tiny_classifier(PathlessNetwork(logits, in_graph=in_graph)))
+    found = perturb_all(row, parameters, images, context)
+    for pixels in found.values():
+        assert torch.equal(context.classifier(pixels).argmax(dim=1), torch.full((len(images),), int(np.argmax(logits))))
+
+
+@every_row
+def test_a_single_image(row):
+    parameters = small_parameters(row)
+    found = perturb_all(row, parameters, tiny_images(1), tiny_context(row.key))
+    assert all(torch.isfinite(pixels).all() for pixels in found.values())
+
+
+@pytest.mark.parametrize("row", DRAWING, ids=lambda row: row.key)
+def test_a_part_draws_what_the_whole_draws(row):
+    parameters = small_parameters(row)
+    whole = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
+    rest = tiny_images()
+    rest = type(rest)(
+        **{**vars(rest), "images": rest.images[8:], "labels": rest.labels[8:], "indices": rest.indices[8:]}
+    )
+    part = perturb_all(row, parameters, rest, tiny_context(row.key, first_batch=1))
+    misplaced = perturb_all(row, parameters, rest, tiny_context(row.key, first_batch=0))
+    strength = parameters.strengths[-1]
+    assert torch.equal(part[strength], whole[strength][8:])
+    assert not torch.equal(part[strength], misplaced[strength])
+
+
+# --- Foolbox -------------------------------------------------------------------------------------------------------
+
+
+def test_fgsm_is_foolbox():
+    row = PERTURBATIONS["fgsm"]
+    parameters = row.parameters(epsilons_255=(0.5, 8.0, 255.0))
+    found = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
+    for epsilon in parameters.strengths:
+        model = foolbox.PyTorchModel(tiny_classifier(), bounds=(0, 1), device="cpu")
+        attack = foolbox.attacks.LinfFastGradientAttack()
+        direct = [attack(model, x, y, epsilons=epsilon / 255)[1] for _, x, y in batches_of_draws(row.key)]
+        assert torch.equal(found[epsilon], torch.cat(direct))
+
+
+@pytest.mark.parametrize("random_start", [True, False])
+@pytest.mark.parametrize("target", ["none", "least_likely"])
+def test_pgd_is_foolbox(random_start, target):
+    row = PERTURBATIONS["pgd"]
+    # The steps and their relative size are left at the defaults on both sides: they must be Foolbox's.
+    parameters = row.parameters(epsilons_255=(1.0, 8.0), random_start=random_start, target=target)
+    found = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
+    for epsilon in parameters.strengths:
+        model = foolbox.PyTorchModel(tiny_classifier(), bounds=(0, 1), device="cpu")
+        attack = foolbox.attacks.LinfPGD(random_start=random_start)
+        direct = []
+        for seed, x, y in batches_of_draws(row.key):
+            criterion = foolbox.criteria.Misclassification(y)
+            if target == "least_likely":
+                criterion = foolbox.criteria.TargetedMisclassification(tiny_classifier()(x).argmin(dim=1))
+            with torch.random.fork_rng():
+                torch.manual_seed(seed)
+                direct.append(attack(model, x, criterion, epsilons=epsilon / 255)[1])
+        assert torch.equal(found[epsilon], torch.cat(direct))
+
+
+def test_pgd_reaches_the_least_likely_class_where_it_is_the_target():
+    row = PERTURBATIONS["pgd"]
+    parameters = row.parameters(epsilons_255=(64.0,), target="least_likely")
+    attacked = perturb_all(row, parameters, IMAGES, tiny_context(row.key))[64.0]
+    target = tiny_classifier()(to_float(torch.from_numpy(IMAGES.images))).argmin(dim=1)
+    assert (predict(attacked) == target).float().mean() > 0.5
+
+
+def test_foolbox_is_imported_without_git_on_the_machine():
+    command = "import os, robust201.tasks.perturbations.pgd; assert 'GIT_PYTHON_REFRESH' not in os.environ"
+    subprocess.run([sys.executable, "-W", "error", "-c", command], env={"PATH": "/nonexistent"}, check=True)
+
+
+# --- AutoAttack ----------------------------------------------------------------------------------------------------
+
+
+def direct_autoattack(name, configure, epsilon, key, network=None):
+    direct = []
+    for seed, x, y in batches_of_draws(key):
+        with torch.random.fork_rng():
+            classifier = tiny_classifier(network)
+            adversary = AutoAttack(classifier, attacks=[name], eps=epsilon / 255, seed=seed, version="custom")
+            configure(adversary)
+            direct.append(adversary.run_standard_evaluation(x, y, batch_size=len(x))[0])
+    return torch.cat(direct)
+
+
+def test_apgd_is_autoattack():
+    row = PERTURBATIONS["aa_apgd-ce"]
+    # The iterations are left at the default on both sides, and with them the checkpoints that derive from them.
+    parameters = row.parameters(epsilons_255=(1.0, 8.0), restarts=2)
+    found = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
+
+    def configure(adversary):
+        adversary.apgd.n_restarts = 2
+
+    for epsilon in parameters.strengths:
+        assert torch.equal(found[epsilon], direct_autoattack("apgd-ce", configure, epsilon, row.key))
+
+
+def test_square_is_autoattack():
+    row = PERTURBATIONS["aa_square"]
+    parameters = row.parameters(epsilons_255=(1.0, 8.0), queries=60)
+    found = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
+
+    def configure(adversary):
+        adversary.square.n_queries = 60
+
+    for epsilon in parameters.strengths:
+        assert torch.equal(found[epsilon], direct_autoattack("square", configure, epsilon, row.key))
+
+
+@pytest.mark.parametrize("key", ["aa_apgd-ce", "aa_square"])
+def test_defaults_are_those_of_autoattack_standard(key):
+    adversary = AutoAttack(tiny_classifier(), version="standard", eps=1 / 255)
+    parameters = PERTURBATIONS[key].parameters()
+    if key == "aa_apgd-ce":
+        assert (parameters.steps, parameters.restarts) == (adversary.apgd.n_iter, adversary.apgd.n_restarts)
+    else:
+        square = adversary.square
+        assert (parameters.queries, parameters.restarts) == (square.n_queries, square.n_restarts)
+        assert (parameters.p_init, square.rescale_schedule, square.loss) == (square.p_init, False, "margin")
+
+
+@every_autoattack
+@pytest.mark.parametrize("epsilon", [1.0, 8.0, 64.0])
+def test_autoattack_returns_clean_images_where_it_does_not_succeed(row, epsilon):
+    attacked = perturb_all(row, small_parameters(row, epsilons_255=(epsilon,)), IMAGES, tiny_context(row.key))[epsilon]
+    clean = to_float(torch.from_numpy(IMAGES.images))
+    labels = torch.from_numpy(IMAGES.labels)
+    unchanged = (attacked == clean).flatten(1).all(dim=1)
+    wrong_before, wrong_after = predict(clean) != labels, predict(attacked) != labels
+    assert wrong_before.any()
+    assert not wrong_before.all()
+    assert unchanged[wrong_before].all()
+    assert torch.equal(~unchanged, wrong_after & ~wrong_before)
+
+
+@every_attack
+@pytest.mark.parametrize("n_correct", [0, 1, 2])
+def test_few_images_are_correct(row, n_correct):
+    labels = IMAGES.labels.copy()
+    seen = predict(to_float(torch.from_numpy(IMAGES.images))).numpy()
+    labels[:] = (seen + 1) % N_CLASSES
+    labels[:n_correct] = seen[:n_correct]
+    attacked = perturb_all(row, small_parameters(row), tiny_images(labels=labels), tiny_context(row.key))
+    if row in AUTOATTACKS:
+        clean = to_float(torch.from_numpy(IMAGES.images))
+        assert all(torch.equal(pixels[n_correct:], clean[n_correct:]) for pixels in attacked.values())
+
+
+@pytest.mark.parametrize(
+    ("key", "changes", "passes"),
+    [
+        ("aa_apgd-ce", {"steps": 7}, 1 + 7),
+        ("aa_apgd-ce", {"steps": 7, "restarts": 3}, 3 * (1 + 7)),
+        ("aa_square", {"queries": 12}, 1 + 12 + 1),
+        ("aa_square", {"queries": 12, "restarts": 2}, 2 * (1 + 12 + 1)),
+    ],
+)
+def test_autoattack_takes_the_parameters(key, changes, passes):
+    # No attack succeeds on constant logits, so the number of passes is known: two of AutoAttack's checks, two clean
+    # predictions, the attack, one prediction of what it found.
+    network = CountingNetwork(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0]))
+    images = tiny_images(BATCH_SIZE, labels=[0] * BATCH_SIZE)
+    row = PERTURBATIONS[key]
+    perturb_all(
+        row, row.parameters(epsilons_255=(8.0,), **changes), images, tiny_context(key, tiny_classifier(network))
+    )
+    assert network.n_images == BATCH_SIZE * (2 + 2 + passes + 1)
+
+
+# --- clean and corrupted -------------------------------------------------------------------------------------------
+
+
+def test_clean_is_unchanged():
+    found = perturb_all(PERTURBATIONS["clean"], small_parameters(PERTURBATIONS["clean"]), IMAGES, tiny_context("clean"))
+    assert torch.equal(found[0.0], torch.from_numpy(IMAGES.images) / 255)
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.kind == "corruption"], ids=lambda row: row.key)
+def test_corrupted_images_come_by_key_severity_and_row(row):
+    found = perturb_all(row, small_parameters(row), IMAGES, tiny_context(row.key))
+    for severity, pixels in found.items():
+        expected = corrupted_images(row.key, int(severity), IMAGES.indices)
+        assert torch.equal(pixels, torch.from_numpy(expected) / 255)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        None,
+        lambda key, severity, indices: corrupted_images(key, severity, indices)[:, :, 1:],
+        lambda key, severity, indices: corrupted_images(key, severity, indices[1:]),
+        lambda key, severity, indices: corrupted_images(key, severity, indices) / 255,
+    ],
+    ids=["no source", "small images", "too few", "not uint8"],
+)
+def test_a_bad_source_of_corrupted_images_is_refused(source):
+    row = PERTURBATIONS["fog"]
+    context = tiny_context("fog")
+    context = type(context)(**{**vars(context), "corrupted": source})
+    with pytest.raises(PerturbationError, match="fog"):
+        perturb_all(row, small_parameters(row), IMAGES, context)
+
+
+# --- the contract --------------------------------------------------------------------------------------------------
+
+
+def test_checked_passes_what_keeps_the_contract():
+    pixels = torch.from_numpy(IMAGES.images)
+    order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(0))
+    batches = [Perturbed(0, piece, to_float(pixels[piece])) for piece in order.split(4)]
+    passed = list(checked(iter(batches), name="x", images=pixels, strengths=(1.0,), ball=True))
+    assert [batch.positions.tolist() for batch in passed] == [batch.positions.tolist() for batch in batches]
+
+
+def _broken(change):
+    pixels = torch.from_numpy(IMAGES.images)
+    everything = torch.arange(len(pixels))
+    images = to_float(pixels)
+    return [Perturbed(*batch) for batch in change(everything, images)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda p, x: [(0, p, x.masked_fill(x == x.max(), torch.nan))], "NaN"),
+        (lambda p, x: [(0, p, x + (x == x.max()) * 0.5)], r"pixels in \[0, 1\]"),
+        (lambda p, x: [(0, p, x - (x == x.min()) * 0.5)], r"pixels in \[0, 1\]"),
+        (lambda p, x: [(0, p, (x + 1.1 / 255).clamp(0, 1))], "Linf"),
+        (lambda p, x: [(0, p, x.double())], "float64"),
+        (lambda p, x: [(0, p, x[:, :1])], "shape"),
+        (lambda p, x: [(0, p[:-1], x[:-1])], "image 20 0 times"),
+        (lambda p, x: [(0, p, x), (0, p[:1], x[:1])], "image 0 2 times"),
+        (lambda p, x: [(0, torch.cat([p, p[:1]]), torch.cat([x, x[:1]]))], "image 0 2 times"),
+        (lambda p, x: [(1, p, x)], "strength index"),
+        (lambda p, x: [(0, p + 1, x)], "positions in"),
+        (lambda p, x: [(0, p - 1, x)], "positions in"),
+        (lambda p, x: [(0, p.int(), x)], "int32"),
+        (lambda p, x: [(0, p[:0], x[:0])], "one or more positions"),
+        (lambda _p, _x: [], "image 0 0 times"),
+    ],
+)
+def test_checked_refuses_what_breaks_the_contract(change, message):
+    pixels = torch.from_numpy(IMAGES.images)
+    with pytest.raises(PerturbationError, match=message):
+        list(checked(iter(_broken(change)), name="#0 tiny pgd", images=pixels, strengths=(1.0,), ball=True))

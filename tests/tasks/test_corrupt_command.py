@@ -1,0 +1,33 @@
+"""What the command `corrupt` does and says."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robust201.core.errors import DatasetError
+from robust201.images.specs import DATASETS
+from robust201.tasks.corruptions import folder as corrupting
+from robust201.tasks.corruptions.folder import corrupt_dataset
+from tests.support.natural_images import image_set
+
+
+def test_the_command_corrupts_digits(tmp_path: Path) -> None:
+    lines, sound = corrupt_dataset(tmp_path, dataset="digits", keys=["fog", "frost"], count=12, seed=3)
+    assert sound
+    assert "2 corruptions of 12 images of digits at 5 severities" in lines[0]
+    assert "seed 3, frost synthetic" in lines[0]
+    assert np.load(tmp_path / "fog.npy").shape == (60, 32, 32, 3)
+    with pytest.raises(DatasetError, match="got 12 images of one without"):
+        corrupt_dataset(tmp_path, dataset="digits", count=12, check_published=True)
+
+
+def test_the_command_reports_differing_md5(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = image_set(6)
+    monkeypatch.setattr(corrupting, "load_images", lambda *args, **options: images)
+    monkeypatch.setitem(DATASETS, "cifar10", replace(DATASETS["cifar10"], n_test=6))
+    lines, sound = corrupt_dataset(tmp_path / "out", dataset="cifar10", keys=["contrast"], check_published=True)
+    assert not sound
+    assert lines[0].startswith("contrast: differs (md5 ")
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,232 @@
+"""The generator of corrupted images: properties of every row of the table, and the published script's own pixels."""
+
+import hashlib
+import itertools
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from robust201.core.errors import ConfigError, DatasetError
+from robust201.tasks import CORRUPTIONS
+from robust201.tasks.corruptions import generator as corruptions
+from robust201.tasks.corruptions.generator import (
+    CORRUPTION_FUNCTIONS,
+    DETERMINISTIC_CORRUPTIONS,
+    FROST_FILES,
+    corrupt,
+    load_frost,
+    synthetic_frost,
+)
+from tests.support.natural_images import natural_images, stripes
+
+FROST = stripes()
+EVERY_KEY = pytest.mark.parametrize("key", CORRUPTION_FUNCTIONS)
+
+PUBLISHED_SCRIPT = {
+    "brightness": "494e24c0e01772fa3b7a598c4f2ac014",
+    "contrast": "9c779dfc5c0dbc1e7804b7a238c74845",
+    "defocus_blur": "685630031fcc7d997edcb90ddd494914",
+    "fog": "1c230f30486ee4d5a47e1cd4dc003cf3",
+    "gaussian_noise": "ac510e17f7fa6a3da4effb67d45ba633",
+    "glass_blur": "9fc2fd78be0b6ce7f3b01c26c25e3922",
+    "pixelate": "512a951e6ffe78a52726ea5b3028f617",
+    "shot_noise": "1701c46a9c4cddd5425abfb8ae3ad27f",
+    "zoom_blur": "049dd5b18046e4a72bc2abbea6316a03",
+}
+"""SHA-256 (32 digits) of what the functions of hendrycks/robustness 8190fe3, make_cifar_c.py, give on
+`natural_images(12)` at severities 1 to 5: run with OpenCV 3.4.18 (5.0 gives the same), scikit-image 0.19.3, SciPy
+1.11.4 and Pillow 13, and with `np.random` replaced by our draws. jpeg_compression was equal too, but its bytes depend
+on libjpeg; elastic_transform differs by up to 3 of 255 (by 1 from OpenCV 5.0, which does not round positions to 1/32
+pixel); snow and motion_blur need ImageMagick."""
+
+GROWING = sorted(set(CORRUPTION_FUNCTIONS) - {"elastic_transform", "frost", "glass_blur", "motion_blur"})
+"""Keys whose published constants take images further from the clean ones at each severity. Glass severities 1 to 3 and
+motion severities 3 and 4 hardly differ; elastic and frost get weaker towards the end by this distance."""
+
+
+def corrupted(
+    images: NDArray[np.uint8], key: str, severity: int, *, seed: int = 0, first: int = 0
+) -> NDArray[np.uint8]:
+    indices = np.arange(first, first + len(images))
+    return corrupt(images, key, severity, seed=seed, indices=indices, frost=FROST)
+
+
+def distances(key: str, images: NDArray[np.uint8]) -> list[float]:
+    return [float(np.abs(corrupted(images, key, severity) - images.astype(float)).mean()) for severity in range(1, 6)]
+
+
+def test_the_table_has_the_papers_corruptions() -> None:
+    assert tuple(CORRUPTION_FUNCTIONS) == CORRUPTIONS
+    assert set(DETERMINISTIC_CORRUPTIONS) < set(CORRUPTIONS)
+
+
+@pytest.mark.parametrize("key", PUBLISHED_SCRIPT)
+def test_pixels_equal_the_published_scripts(key: str) -> None:
+    images = natural_images(12)
+    made = np.stack([corrupted(images, key, severity) for severity in range(1, 6)])
+    assert hashlib.sha256(made.tobytes()).hexdigest()[:32] == PUBLISHED_SCRIPT[key]
+
+
+@EVERY_KEY
+@pytest.mark.parametrize("size", [16, 24, 32, 64])
+def test_images_keep_their_form_at_every_size(key: str, size: int) -> None:
+    images = natural_images(2, size)
+    before = images.copy()
+    for severity in (1, 5):
+        made = corrupted(images, key, severity)
+        assert made.shape == images.shape
+        assert made.dtype == np.uint8
+        assert (made != images).any() or (key == "defocus_blur" and size < 32 and severity == 1)
+    assert (images == before).all()
+
+
+@EVERY_KEY
+@settings(max_examples=6)
+@given(order=st.permutations(range(5)), count=st.integers(1, 5), severity=st.integers(1, 5))
+def test_an_image_does_not_depend_on_the_others(key: str, order: list[int], count: int, severity: int) -> None:
+    images, rows = natural_images(5), np.array([3, 40, 41, 7000, 9999])
+    whole = corrupt(images, key, severity, seed=4, indices=rows, frost=FROST)
+    chosen = np.array(order[:count])
+    part = corrupt(images[chosen], key, severity, seed=4, indices=rows[chosen], frost=FROST)
+    assert (part == whole[chosen]).all()
+
+
+@EVERY_KEY
+def test_batches_do_not_show(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = natural_images(5)
+    whole = corrupted(images, key, 3)
+    monkeypatch.setattr(corruptions, "_VALUES_AT_A_TIME", 2 * images[0].size)
+    assert (corrupted(images, key, 3) == whole).all()
+
+
+@EVERY_KEY
+def test_seed_and_index_name_the_draws(key: str) -> None:
+    images = natural_images(2)
+    made = corrupted(images, key, 5)
+    other_seed, other_rows = corrupted(images, key, 5, seed=1), corrupted(images, key, 5, first=2)
+    random = key not in DETERMINISTIC_CORRUPTIONS
+    assert (made != other_seed).any() == random
+    assert (made != other_rows).any() == random
+
+
+@pytest.mark.parametrize("key", GROWING)
+@pytest.mark.parametrize("size", [16, 32, 64])
+def test_higher_severities_corrupt_more(key: str, size: int) -> None:
+    found = distances(key, natural_images(12, size))
+    if key == "defocus_blur" and size == 16:
+        assert found == sorted(found)  # the lens of severity 1 is smaller than a pixel
+    elif key == "zoom_blur" and size == 16:
+        assert found[4] > found[0]  # enlargements of 16 pixels by a few percent share their whole-pixel crops
+    else:
+        assert all(low < high for low, high in itertools.pairwise(found)), found
+
+
+@pytest.mark.parametrize("key", ["glass_blur", "motion_blur"])
+def test_the_highest_severity_corrupts_more_than_the_lowest(key: str) -> None:
+    found = distances(key, natural_images(12))
+    assert found[4] > 1.2 * found[0]
+
+
+@EVERY_KEY
+@pytest.mark.parametrize("value", [0, 255])
+def test_flat_images_do_not_fail(key: str, value: int) -> None:
+    images = np.full((2, 16, 16, 3), value, np.uint8)
+    made = corrupted(images, key, 5)
+    if key in ("motion_blur", "pixelate", "jpeg_compression", "elastic_transform", "glass_blur", "contrast"):
+        assert np.abs(made.astype(int) - value).max() <= 1
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["brightness", "contrast", "defocus_blur", "elastic_transform", "fog", "glass_blur", "motion_blur", "zoom_blur"],
+)
+def test_grey_images_stay_grey(key: str) -> None:
+    images = natural_images(3)[..., :1].repeat(3, 3)
+    assert np.ptp(corrupted(images, key, 4), axis=-1).max() == 0
+
+
+def test_severities_share_their_draws() -> None:
+    images = np.full((4, 32, 32, 3), 128, np.uint8)
+    hit = [corrupted(images, "impulse_noise", severity) != 128 for severity in range(1, 6)]
+    assert all((low <= high).all() for low, high in itertools.pairwise(hit))
+    assert [float(where.mean()) for where in hit] == pytest.approx([0.01, 0.02, 0.03, 0.05, 0.07], rel=0.15)
+
+
+def test_noise_has_the_published_spread() -> None:
+    images = np.full((20, 32, 32, 3), 128, np.uint8)
+    for severity, scale in enumerate((0.04, 0.06, 0.08, 0.09, 0.10), 1):
+        assert corrupted(images, "gaussian_noise", severity).std() / 255 == pytest.approx(scale, rel=0.02)
+    for severity, photons in enumerate((500, 250, 100, 75, 50), 1):
+        expected = (128 / 255 / photons) ** 0.5
+        assert corrupted(images, "shot_noise", severity).std() / 255 == pytest.approx(expected, rel=0.02)
+
+
+def test_frost_pieces_come_from_everywhere() -> None:
+    black = np.zeros((200, 32, 32, 3), np.uint8)
+    made = corrupted(black, "frost", 1)
+    textures = FROST.shrunk(0.2, 32)
+    first_pixels = {tuple(image[0, 0]) for image in made}
+    expected = [{tuple((0.2 * pixel).astype(np.uint8)) for pixel in texture[:16, 0]} for texture in textures]
+    assert first_pixels <= set.union(*expected)
+    assert all(first_pixels & one for one in expected)
+
+
+def test_frost_is_shrunk_to_every_fifth_pixel() -> None:
+    for full, small in zip(FROST.images, FROST.shrunk(0.2, 32), strict=True):
+        assert (small == full[2::5, 2::5]).all()
+
+
+def test_synthetic_frost_is_a_function_of_its_seed() -> None:
+    first, again, other = (synthetic_frost.__wrapped__(seed) for seed in (0, 0, 1))
+    assert first.name == "synthetic"
+    assert first.sha256 == again.sha256 != other.sha256
+    for texture in first.images:
+        assert texture.dtype == np.uint8
+        assert texture.std() > 10
+
+
+def test_textures_too_small_are_refused() -> None:
+    with pytest.raises(DatasetError, match=r"'stripes': expected more than 512 pixels each way, got 240x260"):
+        FROST.shrunk(1.0, 512)
+
+
+def test_frost_files_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"frost1\.png: expected one of .*No such file.*robust201 fetch"):
+        load_frost(tmp_path)
+    (tmp_path / "frost1.png").write_bytes(b"not frost")
+    with pytest.raises(DatasetError, match=f"expected sha256 {FROST_FILES['frost1.png']}, got "):
+        load_frost(tmp_path)
+
+
+def test_no_images_give_no_images() -> None:
+    empty = np.zeros((0, 32, 32, 3), np.uint8)
+    assert corrupted(empty, "fog", 1).shape == empty.shape
+
+
+@pytest.mark.parametrize(
+    ("images", "key", "severity", "error", "message"),
+    [
+        (natural_images(1), "gausian_noise", 1, ConfigError, "Did you mean 'gaussian_noise'?"),
+        (natural_images(1), "fog", 6, ConfigError, "expected a severity from 1 to 5, got 6"),
+        (natural_images(1), "fog", 0, ConfigError, "expected a severity from 1 to 5, got 0"),
+        (natural_images(1)[:, :, :16], "fog", 1, DatasetError, "got uint8 (1, 32, 16, 3)"),
+        (natural_images(1)[..., 0], "fog", 1, DatasetError, "got uint8 (1, 32, 32)"),
+        (natural_images(1) / 255.0, "fog", 1, DatasetError, "got float64 (1, 32, 32, 3)"),
+        (natural_images(1)[:, :4, :4], "fog", 1, DatasetError, "of 8 pixels or more"),
+    ],
+)
+def test_bad_input_is_named(
+    images: NDArray[np.uint8], key: str, severity: int, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=re.escape(message)):
+        corrupted(images, key, severity)
+
+
+def test_each_image_needs_an_index() -> None:
+    with pytest.raises(DatasetError, match="expected an index for each of the 2 images"):
+        corrupt(natural_images(2), "fog", 1, seed=0, indices=np.arange(3), frost=FROST)

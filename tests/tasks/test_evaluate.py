@@ -1,0 +1,260 @@
+"""Evaluating a part: what comes out, when, and what it does not depend on."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from robust201.core.errors import ConfigError, EvaluationError, PerturbationError
+from robust201.tasks import PERTURBATIONS
+from robust201.tasks.evaluate import configure_torch, evaluate
+from robust201.tasks.measurements import MEASUREMENTS, check_values, merge_values
+from robust201.tasks.perturbations.contract import Perturbed
+from tests.support.tiny_networks import (
+    BATCH_SIZE,
+    CountingNetwork,
+    PathlessNetwork,
+    TinyNetwork,
+    part_of,
+    perturb_all,
+    small_parameters,
+    tiny_classifier,
+    tiny_context,
+    tiny_images,
+)
+
+ROWS = list(PERTURBATIONS.values())
+every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.key)
+IMAGES = tiny_images()
+PROVENANCE = {"host": "here"}
+
+
+def results(row, *, context=None, images=IMAGES, measurements=tuple(MEASUREMENTS), parameters=None, **part):
+    parameters = parameters or small_parameters(row)
+    # The key is left for `evaluate` to set, as a worker may.
+    context = context or tiny_context("")
+    asked = part_of(row, parameters, images, **part)
+    return list(evaluate(context, row, parameters, asked, images, measurements, provenance=PROVENANCE))
+
+
+def assert_same_values(one, two):
+    assert [result.strength for result in one] == [result.strength for result in two]
+    for a, b in zip(one, two, strict=True):
+        assert {name: array.tobytes() for name, array in a.values.items()} == {
+            name: array.tobytes() for name, array in b.values.items()
+        }
+
+
+@every_row
+def test_measures_the_perturbed_images(row):
+    parameters = small_parameters(row)
+    found = results(row)
+    shown = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
+    assert [result.strength for result in found] == list(parameters.strengths)
+    for result in found:
+        predicted = tiny_classifier()(shown[result.strength]).argmax(dim=1).numpy()
+        assert result.values["predictions"].tolist() == predicted.tolist()
+        assert float(result.values["accuracy"]) == np.mean(predicted == IMAGES.labels)
+        check_values(result.values, len(IMAGES), np.bincount(IMAGES.labels, minlength=IMAGES.n_classes))
+        assert result.provenance == PROVENANCE
+        assert result.seconds > 0
+
+
+@every_row
+def test_parts_merge_to_the_whole(row):
+    whole = results(row)
+    parts = [results(row, start=start, stop=stop) for start, stop in ((0, 8), (8, 16), (16, 21))]
+    for i, result in enumerate(whole):
+        merged = merge_values([part[i].values for part in parts])
+        assert {name: array.tobytes() for name, array in merged.items()} == {
+            name: array.tobytes() for name, array in result.values.items()
+        }
+
+
+@every_row
+def test_strengths_apart_equal_strengths_together(row):
+    parameters = small_parameters(row)
+    apart = [result for strength in parameters.strengths for result in results(row, strengths=(strength,))]
+    assert_same_values(apart, results(row))
+
+
+@every_row
+def test_the_order_of_batches_leaves_no_trace(row, monkeypatch):
+    expected = results(row)
+    perturb = row.load()
+
+    def shuffled(*arguments, **images):
+        batches = list(perturb(*arguments, **images))
+        order = np.random.default_rng(0).permutation(len(batches))
+        for i in order:
+            turned = torch.arange(len(batches[i].positions)).flip(0)
+            yield Perturbed(batches[i].strength, batches[i].positions[turned], batches[i].images[turned])
+
+    monkeypatch.setattr(type(row), "load", lambda *_: shuffled)
+    assert_same_values(sorted(results(row), key=lambda result: result.strength), expected)
+
+
+@every_row
+def test_micro_batches_give_the_same_predictions(row):
+    for micro_batch in (1, 7):
+        context = tiny_context("", tiny_classifier(micro_batch=micro_batch))
+        for found, expected in zip(results(row, context=context), results(row), strict=True):
+            np.testing.assert_array_equal(found.values["predictions"], expected.values["predictions"])
+            for name in ("label", "argmax", "prediction"):
+                column = f"confidence_{name}"
+                np.testing.assert_allclose(found.values[column], expected.values[column], atol=1e-5)
+
+
+@every_row
+def test_a_network_without_a_path_gets_its_constant_accuracy(row):
+    context = tiny_context("", tiny_classifier(PathlessNetwork([0.0, 2.0, 0.0, 0.0, 0.0])))
+    images = tiny_images(20, labels=np.arange(20) % 5)
+    for result in results(row, context=context, images=images):
+        assert float(result.values["accuracy"]) == 0.2
+        assert np.unique(result.values["predictions"]).tolist() == [1]
+
+
+@every_row
+@pytest.mark.parametrize("n_images", [1, 2, BATCH_SIZE, BATCH_SIZE + 1])
+def test_few_images(row, n_images):
+    for result in results(row, images=tiny_images(n_images)):
+        assert result.values["cm"].sum() == n_images
+
+
+@every_row
+def test_all_images_wrong_from_the_start(row):
+    predicted = tiny_classifier()(torch.from_numpy(IMAGES.images) / 255).argmax(dim=1).numpy()
+    images = tiny_images(labels=(predicted + 1) % IMAGES.n_classes)
+    found = results(row, images=images)
+    if row.key.startswith("aa_"):
+        assert all(result.values["predictions"].tolist() == predicted.tolist() for result in found)
+
+
+@pytest.mark.parametrize("row", [row for row in ROWS if row.kind == "attack"], ids=lambda row: row.key)
+def test_attacks_lower_the_accuracy(row):
+    clean = float(results(PERTURBATIONS["clean"])[0].values["accuracy"])
+    parameters = row.parameters(epsilons_255=(0.1, 32.0), **({"queries": 60} if row.key == "aa_square" else {}))
+    weak, strong = (float(result.values["accuracy"]) for result in results(row, parameters=parameters))
+    assert clean >= weak > strong
+
+
+def test_a_strength_comes_as_soon_as_it_is_complete():
+    network = CountingNetwork(TinyNetwork())
+    row = PERTURBATIONS["fgsm"]
+    parameters = small_parameters(row)
+    stream = evaluate(
+        tiny_context("", tiny_classifier(network)),
+        row,
+        parameters,
+        part_of(row, parameters, IMAGES),
+        IMAGES,
+        ("accuracy",),
+        provenance={},
+    )
+    assert next(stream).strength == 1.0
+    one = network.n_images
+    assert next(stream).strength == 8.0
+    assert network.n_images == 2 * one
+
+
+def test_only_what_is_asked_for_is_measured():
+    (result,) = results(PERTURBATIONS["clean"], measurements=("accuracy",))
+    assert set(result.values) == {"accuracy", "cm"}
+
+
+def test_read_only_images_are_taken():
+    images = tiny_images()
+    for array in (images.images, images.labels, images.indices):
+        array.flags.writeable = False
+    assert_same_values(results(PERTURBATIONS["fgsm"], images=images), results(PERTURBATIONS["fgsm"]))
+
+
+@pytest.mark.parametrize(("start", "stop"), [(4, 21), (0, 12), (8, 8), (16, 24), (-8, 8)])
+def test_a_part_that_cuts_a_batch_or_leaves_the_images_is_refused(start, stop):
+    with pytest.raises(EvaluationError, match=f"Evaluating failed for .*{start}:{stop}"):
+        results(PERTURBATIONS["pgd"], start=start, stop=stop)
+
+
+def test_a_unit_of_other_images_is_refused():
+    row = PERTURBATIONS["clean"]
+    parameters = small_parameters(row)
+    part = part_of(row, parameters, tiny_images(16))
+    with pytest.raises(EvaluationError, match="expected a slice of 21 images"):
+        list(evaluate(tiny_context(""), row, parameters, part, IMAGES, ("cm",), provenance={}))
+
+
+@every_row
+def test_a_network_with_nan_weights_fails_by_name(row):
+    network = TinyNetwork()
+    with torch.no_grad():
+        network.classifier.weight[0, 0] = torch.nan
+    with pytest.raises(EvaluationError, match=f"#0 tiny {row.key}"):
+        results(row, context=tiny_context("", tiny_classifier(network)))
+
+
+def test_a_broken_attack_fails_by_name(monkeypatch):
+    row = PERTURBATIONS["fgsm"]
+    perturb = row.load()
+
+    def broken(*arguments, **images):
+        for batch in perturb(*arguments, **images):
+            yield batch._replace(images=(batch.images + 0.1).clamp(0, 1))
+
+    monkeypatch.setattr(type(row), "load", lambda *_: broken)
+    with pytest.raises(PerturbationError, match="#0 tiny fgsm"):
+        results(row)
+
+
+def test_the_seed_changes_what_is_drawn():
+    row = PERTURBATIONS["pgd"]
+    parameters = small_parameters(row, steps=1)
+    one = perturb_all(row, parameters, IMAGES, tiny_context("pgd"))
+    two = perturb_all(row, parameters, IMAGES, dataclasses.replace(tiny_context("pgd"), seed=12))
+    assert not torch.equal(one[8.0], two[8.0])
+
+
+@pytest.mark.parametrize(
+    ("name", "neutral", "other"),
+    [
+        ("NVIDIA_TF32_OVERRIDE", "0", "1"),
+        ("ONEDNN_DEFAULT_FPMATH_MODE", "strict", "BF16"),
+        ("DNNL_DEFAULT_FPMATH_MODE", "STRICT", "ANY"),
+    ],
+)
+def test_variables_that_change_the_arithmetic_are_refused(monkeypatch, name, neutral, other):
+    monkeypatch.setenv(name, neutral)
+    configure_torch(1)
+    if name.startswith("NVIDIA"):
+        with pytest.raises(ConfigError, match=name):
+            configure_torch(1, "tf32")
+    monkeypatch.setenv(name, other)
+    with pytest.raises(ConfigError, match=f"{name}: expected it unset, got '{other}'"):
+        configure_torch(1)
+
+
+def test_torch_is_configured_for_equal_bytes():
+    # In a process of its own: these settings are for the whole process.
+    command = """
+import os, torch
+from robust201.tasks.evaluate import configure_torch
+configure_torch(2)
+assert torch.get_num_threads() == 2
+assert torch.are_deterministic_algorithms_enabled()
+assert torch.get_float32_matmul_precision() == "highest"
+assert not torch.backends.cuda.matmul.allow_tf32
+assert not torch.backends.cudnn.allow_tf32
+assert torch.backends.cudnn.deterministic and not torch.backends.cudnn.benchmark
+assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "CUBLAS_WORKSPACE_CONFIG"}
+    subprocess.run([sys.executable, "-W", "error", "-c", command], env=environment, check=True)
+
+
+@pytest.mark.parametrize(("threads", "precision", "message"), [(1, "fp23", "fp32"), (0, "fp32", "1 or more")])
+def test_bad_settings_are_refused(threads, precision, message):
+    with pytest.raises(ConfigError, match=message):
+        configure_torch(threads, precision)

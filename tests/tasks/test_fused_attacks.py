@@ -1,0 +1,362 @@
+"""What the fused attacks do not depend on, with production draws; and the draws themselves."""
+
+from importlib import import_module
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from robust201.core.errors import ConfigError
+from robust201.dataset import export_dataset
+from robust201.runtime.executors import make_executor
+from robust201.runtime.sweep import load_plan, run_sweep
+from robust201.shards import ShardStore
+from robust201.tasks import PERTURBATIONS
+from robust201.tasks.evaluate import evaluate
+from robust201.tasks.perturbations.contract import checked, to_float
+from robust201.tasks.perturbations.fused.draws import CounterDraws
+from robust201.tasks.perturbations.fused.job import Job, job_of
+from robust201.tasks.perturbations.fused.model import Batching, ClassifierModel
+from tests.conftest import read_tree
+from tests.support.tiny_networks import (
+    N_CLASSES,
+    NORMALISATION,
+    SEED,
+    SIZE,
+    CountingNetwork,
+    PathlessNetwork,
+    part_of,
+    small_parameters,
+    tiny_classifier,
+    tiny_context,
+    tiny_images,
+)
+
+ATTACKS = [row for row in PERTURBATIONS.values() if row.kind == "attack"]
+AUTOATTACKS = [PERTURBATIONS["aa_apgd-ce"], PERTURBATIONS["aa_square"]]
+DRAWING = [PERTURBATIONS["pgd"], *AUTOATTACKS]
+every_attack = pytest.mark.parametrize("row", ATTACKS, ids=lambda row: row.key)
+every_autoattack = pytest.mark.parametrize("row", AUTOATTACKS, ids=lambda row: row.key)
+SHAPE = (3, SIZE, SIZE)
+
+
+class ExactNetwork(nn.Module):
+    """Answers float32 logits computed in float64 from rounded weights, so no sum depends on its order or its batch.
+
+    Pixels and weights are rounded to multiples of 2**-12 and 2**-6: every product and sum is exact.
+    """
+
+    def __init__(self):
+        super().__init__()
+        generator = torch.Generator().manual_seed(0)
+        self.register_buffer("weights", (torch.randn(12, 3 * SIZE * SIZE, generator=generator) * 64).round() / 64)
+        self.register_buffer("head", (torch.randn(N_CLASSES, 12, generator=generator) * 64).round() / 64)
+
+    def features(self, pixels):
+        exact = ((pixels.double() - 0.5) * 4096).round() / 4096
+        return exact.flatten(1) @ self.weights.double().T
+
+    def forward(self, pixels):
+        return (self.features(pixels).clamp(min=0) @ self.head.double().T).float()
+
+
+class ExactModel:
+    """A `Model` over `ExactNetwork` without any batch-dependent rounding, gradient included."""
+
+    def __init__(self):
+        self.network = ExactNetwork()
+        self.samples_shown = 0
+
+    def logits(self, pixels):
+        self.samples_shown += len(pixels)
+        return self.network(pixels)
+
+    def loss_and_gradient(self, pixels, labels):
+        logits = self.logits(pixels)
+        loss = nn.functional.cross_entropy(logits, labels, reduction="none")
+        error = logits.softmax(dim=1) - nn.functional.one_hot(labels, N_CLASSES)
+        # Multiples of 2**-20 keep the products exact; the sign of the gradient is all that an attack uses.
+        error = (error.double() * 2**20).round() / 2**20
+        inner = (error @ self.network.head.double()) * (self.network.features(pixels) > 0)
+        return logits, loss, (inner @ self.network.weights.double()).float().view(pixels.shape)
+
+
+MODEL = ExactModel()
+IMAGES = tiny_images(classifier=ExactNetwork())
+
+
+def attacked(row, *, parameters=None, chosen=None, strengths=None, samples=64, pool=10_000, together=None, model=MODEL):
+    """Attack some images; {strength: (n, 3, H, W)} in the order of `chosen`."""
+    parameters = parameters or small_parameters(row)
+    strengths = strengths or parameters.strengths
+    chosen = np.arange(len(IMAGES)) if chosen is None else np.asarray(chosen)
+    batching = Batching(samples, pool) if together is None else EveryFew(samples, pool, together)
+    job = Job(
+        model=model,
+        batching=batching,
+        draws=CounterDraws(SEED, row.key),
+        images=torch.from_numpy(IMAGES.images[chosen]),
+        labels=torch.from_numpy(IMAGES.labels[chosen]),
+        indices=IMAGES.indices[chosen],
+        epsilons=tuple(strength / 255 for strength in strengths),
+    )
+    found = {strength: torch.full((len(chosen), *SHAPE), torch.nan) for strength in strengths}
+    for batch in import_module(f"robust201.tasks.perturbations.fused.{row.module}").attack(job, parameters):
+        found[strengths[batch.strength]][batch.positions] = batch.images
+    return found
+
+
+class EveryFew(Batching):
+    """Looks for fooled images every so many queries."""
+
+    def __new__(cls, *_arguments):
+        return super().__new__(cls)
+
+    def __init__(self, samples, pool, queries):
+        super().__init__(samples, pool)
+        object.__setattr__(self, "queries", queries)
+
+    def queries_together(self, query):
+        return self.queries
+
+
+def assert_same(one, two, rows=slice(None)):
+    for strength in two:
+        assert torch.equal(one[strength][rows], two[strength]), strength
+
+
+LONG = {
+    "pgd": {"steps": 10},
+    "fgsm": {},
+    "aa_apgd-ce": {"steps": 15, "restarts": 2},
+    "aa_square": {"queries": 70, "restarts": 2},
+}
+PARAMETERS = {row.key: row.parameters(epsilons_255=(1.0, 4.0, 8.0), **LONG[row.key]) for row in ATTACKS}
+WHOLE = {row.key: attacked(row, parameters=PARAMETERS[row.key]) for row in ATTACKS}
+
+
+@every_autoattack
+def test_the_properties_are_tested_where_something_happens(row):
+    fooled = [
+        int((MODEL.network(images).argmax(dim=1) != torch.from_numpy(IMAGES.labels)).sum())
+        for images in WHOLE[row.key].values()
+    ]
+    assert 5 <= fooled[0] < fooled[1] < fooled[2]
+
+
+@every_attack
+@pytest.mark.parametrize(("samples", "pool"), [(2, 5), (11, 40), (30, 30), (1000, 1)])
+def test_batches_leave_no_trace(row, samples, pool):
+    found = attacked(row, parameters=PARAMETERS[row.key], samples=samples, pool=pool)
+    assert_same(WHOLE[row.key], found)
+
+
+@pytest.mark.parametrize("together", [1, 3, 17, 1000])
+def test_looking_for_fooled_images_seldom_leaves_no_trace(together):
+    row = PERTURBATIONS["aa_square"]
+    assert_same(WHOLE[row.key], attacked(row, parameters=PARAMETERS[row.key], together=together))
+
+
+@every_attack
+def test_strengths_together_equal_strengths_apart(row):
+    for strength in PARAMETERS[row.key].strengths:
+        apart = attacked(row, parameters=PARAMETERS[row.key], strengths=(strength,))
+        assert_same(WHOLE[row.key], apart)
+
+
+@every_attack
+@settings(max_examples=4)
+@given(chosen=st.lists(st.integers(0, len(IMAGES) - 1), unique=True, min_size=1))
+def test_other_images_and_their_order_leave_no_trace(row, chosen):
+    found = attacked(row, parameters=PARAMETERS[row.key], chosen=chosen, samples=7, pool=30)
+    assert_same(WHOLE[row.key], found, rows=chosen)
+
+
+@every_attack
+def test_keeps_the_contract(row):
+    pixels, labels = torch.from_numpy(IMAGES.images), torch.from_numpy(IMAGES.labels)
+    parameters = PARAMETERS[row.key]
+    before = torch.get_rng_state()
+    perturbed = row.load("fused")(
+        tiny_context(row.key), parameters, parameters.strengths, images=pixels, labels=labels, indices=IMAGES.indices
+    )
+    for batch in checked(perturbed, name=row.key, images=pixels, strengths=parameters.strengths, ball=True):
+        assert torch.is_grad_enabled()
+        assert not torch.is_inference_mode_enabled()
+        assert not batch.images.is_inference()
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+@every_attack
+def test_evaluate_runs_the_engine_that_is_asked_for(row):
+    images = tiny_images()
+    parameters = small_parameters(row)
+    context = type(tiny_context(row.key))(**{**vars(tiny_context(row.key)), "engine": "fused"})
+    part = part_of(row, parameters, images)
+    results = list(evaluate(context, row, parameters, part, images, ("predictions",), provenance={"host": "here"}))
+    assert sorted(result.strength for result in results) == list(parameters.strengths)
+    pixels, labels = torch.from_numpy(images.images), torch.from_numpy(images.labels)
+    expected = {strength: np.full(len(images), -1) for strength in parameters.strengths}
+    for batch in row.load("fused")(
+        context, parameters, parameters.strengths, images=pixels, labels=labels, indices=images.indices
+    ):
+        predicted = context.classifier(batch.images).argmax(dim=1)
+        expected[parameters.strengths[batch.strength]][batch.positions.numpy()] = predicted.numpy()
+    for result in results:
+        assert result.values["predictions"].tolist() == expected[result.strength].tolist()
+
+
+def test_measures_with_the_model_that_was_attacked():
+    row = PERTURBATIONS["fgsm"]
+    model = ExactModel()
+    context = tiny_context("")
+    context = type(context)(**{**vars(context), "engine": "fused", "model": model})
+    parameters = small_parameters(row)
+    part = part_of(row, parameters, IMAGES)
+    (weak, _) = evaluate(context, row, parameters, part, IMAGES, ("predictions",), provenance={"host": "here"})
+    shown = attacked(row, strengths=(parameters.strengths[0],))[parameters.strengths[0]]
+    assert weak.values["predictions"].tolist() == model.network(shown).argmax(dim=1).tolist()
+    assert model.samples_shown == 3 * len(IMAGES)
+
+
+@every_attack
+def test_no_images_give_no_batches(row):
+    assert attacked(row, chosen=np.zeros(0, np.int64))[1.0].shape[0] == 0
+
+
+@every_autoattack
+def test_returns_clean_images_where_it_does_not_succeed(row):
+    labels = torch.from_numpy(IMAGES.labels)
+    clean = to_float(torch.from_numpy(IMAGES.images))
+    wrong_before = MODEL.network(clean).argmax(dim=1) != labels
+    for images in WHOLE[row.key].values():
+        unchanged = (images == clean).flatten(1).all(dim=1)
+        wrong_after = MODEL.network(images).argmax(dim=1) != labels
+        assert unchanged[wrong_before].all()
+        assert torch.equal(~unchanged, wrong_after & ~wrong_before)
+
+
+def test_what_an_attack_found_is_shown_to_the_network_once_more():
+    class Mistaken(ExactModel):
+        def loss_and_gradient(self, pixels, labels):
+            logits, loss, gradient = super().loss_and_gradient(pixels, labels)
+            return -logits, loss, gradient
+
+    row = PERTURBATIONS["aa_apgd-ce"]
+    clean = to_float(torch.from_numpy(IMAGES.images))
+    for images in attacked(row, parameters=PARAMETERS[row.key], model=Mistaken()).values():
+        changed = (images != clean).flatten(1).any(dim=1)
+        assert (MODEL.network(images).argmax(dim=1) != torch.from_numpy(IMAGES.labels))[changed].all()
+
+
+@every_attack
+def test_micro_batches_bound_what_the_network_is_shown(row):
+    class Bounded(CountingNetwork):
+        def forward(self, pixels):
+            assert len(pixels) <= 5
+            return super().forward(pixels)
+
+    context = tiny_context(row.key, tiny_classifier(Bounded(tiny_classifier().network)))
+    context = type(context)(**{**vars(context), "model_batch": 5})
+    parameters = small_parameters(row)
+    pixels, labels = torch.from_numpy(IMAGES.images), torch.from_numpy(IMAGES.labels)
+    batches = row.load("fused")(
+        context, parameters, parameters.strengths, images=pixels, labels=labels, indices=IMAGES.indices
+    )
+    assert sum(len(batch.positions) for batch in batches) == len(IMAGES) * len(parameters.strengths)
+
+
+def test_a_sweep_does_not_depend_on_batches_nor_on_parts(make_sweep, tmp_path):
+    exports = []
+    # Predictions are counted, not confidences summed: the plain network's logits round differently in other batches.
+    for batch_size, minutes in ((4, 15.0), (3, 1e-4)):
+        config = make_sweep(
+            engine="fused",
+            batch_size=batch_size,
+            measurements=["accuracy", "predictions"],
+            results=str(tmp_path / f"results {batch_size}"),
+            execution={"part_minutes": minutes},
+        )
+        assert run_sweep(config, make_executor).complete
+        store = ShardStore.open(config.results)
+        out = tmp_path / f"json {batch_size}"
+        export_dataset(load_plan(config.results), store, store.inventory(verify="all", on_damage="raise"), out)
+        exports.append({name: text for name, text in read_tree(out).items() if "predictions" in name})
+    assert len(exports[0]) == 7
+    assert exports[0] == exports[1]
+
+
+# --- what it costs -------------------------------------------------------------------------------------------------
+
+
+def test_fgsm_takes_one_gradient_for_all_epsilons():
+    model = ExactModel()
+    attacked(PERTURBATIONS["fgsm"], strengths=tuple(float(epsilon) for epsilon in range(1, 12)), model=model)
+    assert model.samples_shown == len(IMAGES)
+
+
+def test_square_drops_what_it_has_fooled():
+    row = PERTURBATIONS["aa_square"]
+    model = ExactModel()
+    parameters = row.parameters(epsilons_255=(255.0,), queries=5000)
+    found = attacked(row, parameters=parameters, model=model)[255.0]
+    assert (model.network(found).argmax(dim=1) != torch.from_numpy(IMAGES.labels)).all()
+    assert model.samples_shown < 100 * len(IMAGES)
+
+
+def test_square_asks_nothing_more_of_images_whose_margin_is_zero():
+    network = CountingNetwork(PathlessNetwork([0.0] * N_CLASSES))
+    context = tiny_context("aa_square", tiny_classifier(network))
+    images = tiny_images(8, labels=[0] * 8)
+    row = PERTURBATIONS["aa_square"]
+    pixels, labels = torch.from_numpy(images.images), torch.from_numpy(images.labels)
+    list(row.load("fused")(context, row.parameters(), (8.0,), images=pixels, labels=labels, indices=images.indices))
+    # A clean prediction, the margin of the start, two predictions of what was found.
+    assert network.n_images == 8 * 4
+
+
+@pytest.mark.parametrize(
+    ("key", "changes", "passes"),
+    [
+        ("aa_apgd-ce", {"steps": 7}, 1 + 7),
+        ("aa_apgd-ce", {"steps": 7, "restarts": 3}, 3 * (1 + 7)),
+        ("aa_square", {"queries": 12}, 1 + 12 + 1),
+        ("aa_square", {"queries": 12, "restarts": 2}, 2 * (1 + 12 + 1)),
+    ],
+)
+def test_takes_the_parameters(key, changes, passes):
+    network = CountingNetwork(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0]))
+    images = tiny_images(8, labels=[0] * 8)
+    parameters = PERTURBATIONS[key].parameters(epsilons_255=(1.0, 8.0), **changes)
+    context = tiny_context(key, tiny_classifier(network))
+    pixels, labels = torch.from_numpy(images.images), torch.from_numpy(images.labels)
+    row = PERTURBATIONS[key]
+    batches = row.load("fused")(
+        context, parameters, parameters.strengths, images=pixels, labels=labels, indices=images.indices
+    )
+    assert len(list(batches)) == 2
+    # One clean prediction for all strengths; the attack and one prediction of what it found for each.
+    assert network.n_images == 8 * (1 + 2 * (passes + 1))
+
+
+def test_a_batch_is_never_larger_than_asked_for():
+    context = tiny_context("pgd", tiny_classifier(micro_batch=3))
+    nothing = torch.zeros((0, *SHAPE), dtype=torch.uint8), torch.zeros(0, dtype=torch.int64)
+    job = job_of(context, (1.0,), images=nothing[0], labels=nothing[1], indices=np.zeros(0, np.int64))
+    assert job.batching.samples == 3
+    assert isinstance(job.model, ClassifierModel)
+
+
+def test_an_unknown_engine_is_refused():
+    with pytest.raises(ConfigError, match="'fused'"):
+        PERTURBATIONS["pgd"].load("fussed")
+
+
+def test_the_normalisation_is_in_the_classifier():
+    pixels = torch.rand((2, *SHAPE), generator=torch.Generator().manual_seed(0))
+    classifier = tiny_classifier()
+    mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (NORMALISATION.mean, NORMALISATION.std))
+    assert torch.equal(ClassifierModel(classifier).logits(pixels), classifier.network((pixels - mean) / std)[1])

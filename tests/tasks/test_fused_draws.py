@@ -1,0 +1,82 @@
+"""What the fused attacks draw: names, distributions, the schedule of Square."""
+
+import numpy as np
+import pytest
+import torch
+
+from robust201.tasks import PERTURBATIONS
+from robust201.tasks.perturbations.fused.draws import CounterDraws
+from robust201.tasks.perturbations.fused.square import side_of
+from tests.support.tiny_networks import (
+    SIZE,
+)
+
+ATTACKS = [row for row in PERTURBATIONS.values() if row.kind == "attack"]
+AUTOATTACKS = [PERTURBATIONS["aa_apgd-ce"], PERTURBATIONS["aa_square"]]
+DRAWING = [PERTURBATIONS["pgd"], *AUTOATTACKS]
+every_attack = pytest.mark.parametrize("row", ATTACKS, ids=lambda row: row.key)
+every_autoattack = pytest.mark.parametrize("row", AUTOATTACKS, ids=lambda row: row.key)
+SHAPE = (3, SIZE, SIZE)
+
+
+# --- draws ---------------------------------------------------------------------------------------------------------
+
+
+def test_draws_follow_from_seed_key_restart_and_image():
+    images = np.array([3, 700, 64, 3])
+    uniforms = CounterDraws(0, "pgd").uniforms(0, images, SHAPE)
+    stripes = CounterDraws(0, "aa_square").stripes(0, images, SHAPE)
+    assert torch.equal(uniforms[0], uniforms[3])
+    assert torch.equal(uniforms[1:2], CounterDraws(0, "pgd").uniforms(0, images[1:2], SHAPE))
+    assert torch.equal(stripes[2:3], CounterDraws(0, "aa_square").stripes(0, images[2:3], SHAPE))
+    others = [(1, "pgd", 0), (0, "aa_apgd-ce", 0), (0, "pgd", 1)]
+    for seed, key, restart in others:
+        other = CounterDraws(seed, key)
+        assert not torch.equal(other.uniforms(restart, images, SHAPE), uniforms)
+    assert not torch.equal(CounterDraws(0, "aa_square").stripes(1, images, SHAPE), stripes)
+    assert not torch.equal(uniforms[0], uniforms[1])
+
+
+def test_draws_are_uniform():
+    uniforms = CounterDraws(0, "pgd").uniforms(0, np.arange(100), (3, 16, 16))
+    assert uniforms.min() >= 0
+    assert uniforms.max() < 1
+    counts = torch.histc(uniforms, bins=64, min=0, max=1)
+    assert ((counts - counts.mean()).abs() < 6 * counts.mean().sqrt()).all()
+    stripes = CounterDraws(0, "aa_square").stripes(0, np.arange(100), (3, 16, 16))
+    assert stripes.shape == (100, 3, 1, 16)
+    assert set(stripes.unique().tolist()) == {-1.0, 1.0}
+    assert abs(float(stripes.mean())) < 0.1
+
+
+def test_the_draws_of_today():
+    # Stored results depend on these numbers: they change with no version of anything.
+    draws = CounterDraws(7, "pgd")
+    words = (draws.uniforms(0, np.array([5]), (1, 1, 3)) * 2**24).long().flatten().tolist()
+    signs = draws.stripes(0, np.array([5]), (1, 1, 8)).flatten().tolist()
+    window = draws.windows(0, 11, [2], (3, 32, 32))[0]
+    assert words == [12551837, 3091260, 7270216]
+    assert signs == [1, 1, -1, 1, 1, 1, 1, 1]
+    assert (window.row, window.column, window.signs.flatten().tolist()) == (2, 15, [1, 1, -1])
+
+
+def test_windows_follow_from_the_number_of_the_query():
+    draws = CounterDraws(0, "aa_square")
+    sides = [5] * 40
+    whole = draws.windows(0, 0, sides, SHAPE)
+    rest = draws.windows(0, 30, sides[30:], SHAPE)
+    for one, two in zip(whole[30:], rest, strict=True):
+        assert one[:3] == two[:3]
+        assert torch.equal(one.signs, two.signs)
+    # AutoAttack draws below H - side, so the last row and column are never touched.
+    assert {window.row for window in whole} == {window.column for window in whole} == set(range(SIZE - 5))
+    assert draws.windows(0, 0, [SIZE], SHAPE)[0][:2] == (0, 0)
+    assert len({tuple(window.signs.flatten().tolist()) for window in whole}) == 8
+
+
+def test_sides_follow_the_published_schedule():
+    shape = (3, 32, 32)
+    edges = {0: 29, 10: 29, 11: 20, 50: 20, 51: 14, 200: 14, 201: 10, 500: 10, 501: 7, 1000: 7, 1001: 5, 2001: 4}
+    assert {query: side_of(query, 0.8, shape) for query in edges} == edges
+    assert side_of(9999, 0.8, shape) == 1
+    assert side_of(0, 1.0, (3, 16, 8)) == 8

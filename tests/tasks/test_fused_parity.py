@@ -1,0 +1,112 @@
+"""The fused attacks are the libraries', to the last bit: full iteration counts on tiny networks.
+
+`benchmarks/parity.py` does the same on whole networks.
+"""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from robust201.core.errors import PerturbationError
+from robust201.engine.classifier import Classifier
+from robust201.tasks import PERTURBATIONS
+from robust201.tasks.perturbations.fused.replay import ReplayedDraws
+from tests.support.library_parity import compare
+from tests.support.tiny_networks import NORMALISATION, PathlessNetwork, TinyNetwork, tiny_classifier, tiny_images
+
+SEED = 5
+FULL = {
+    "fgsm": {"epsilons_255": (0.5, 8.0, 255.0)},
+    "pgd": {"epsilons_255": (0.5, 3.0, 8.0)},
+    "aa_apgd-ce": {"epsilons_255": (0.5, 3.0, 8.0)},
+    "aa_square": {"epsilons_255": (0.5, 3.0, 8.0), "queries": 600},
+}
+every_attack = pytest.mark.parametrize("key", list(FULL))
+
+
+def parameters_of(key, **changes):
+    return PERTURBATIONS[key].parameters(**FULL[key] | changes)
+
+
+def assert_equal(key, classifier, image_set, parameters, *, apart=False):
+    images, labels = torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels)
+    differences = compare(key, classifier, images, labels, parameters, seed=SEED, apart=apart)
+    assert {strength: (found.image_bits, found.logit_bits) for strength, found in differences.items()} == dict.fromkeys(
+        parameters.strengths, (0, 0)
+    )
+    return differences
+
+
+@every_attack
+def test_a_tiny_network(key):
+    differences = assert_equal(key, tiny_classifier(), tiny_images(), parameters_of(key))
+    weakest, strongest = next(iter(differences.values())), list(differences.values())[-1]
+    # Some images are fooled at once, some on the way, some never: every path is taken.
+    assert strongest.changed > weakest.changed or key in ("fgsm", "pgd")
+    assert 0 < strongest.correct < weakest.correct or key == "fgsm"
+
+
+@every_attack
+def test_a_hundred_classes(key):
+    network = TinyNetwork()
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        network.classifier = nn.Linear(24, 100)
+    classifier = Classifier(network, NORMALISATION, 100)
+    assert_equal(key, classifier, tiny_images(classifier=classifier), parameters_of(key))
+
+
+@every_attack
+@pytest.mark.parametrize("in_graph", [True, False], ids=["zeros in the graph", "no graph"])
+@pytest.mark.parametrize("logits", [[0.0, 3.0, 1.0, -2.0, 0.5], [0.0] * 5], ids=["constant", "ties"])
+def test_a_network_without_a_path(key, logits, in_graph):
+    images = tiny_images(labels=np.arange(21) % 5)
+    parameters = parameters_of(key, **({"queries": 20} if key == "aa_square" else {}))
+    assert_equal(key, tiny_classifier(PathlessNetwork(logits, in_graph=in_graph)), images, parameters)
+
+
+@every_attack
+@pytest.mark.parametrize("n_correct", [0, 1, 2])
+def test_few_images_are_correct(key, n_correct):
+    seen = tiny_classifier()(torch.from_numpy(tiny_images().images) / 255).argmax(dim=1).numpy()
+    labels = (seen + 1) % 5
+    labels[:n_correct] = seen[:n_correct]
+    assert_equal(key, tiny_classifier(), tiny_images(labels=labels), parameters_of(key))
+
+
+@every_attack
+def test_one_image(key):
+    assert_equal(key, tiny_classifier(), tiny_images(1), parameters_of(key))
+
+
+@pytest.mark.parametrize("key", ["aa_apgd-ce", "aa_square"])
+@pytest.mark.parametrize("restarts", [2, 3])
+def test_restarts(key, restarts):
+    parameters = parameters_of(key, restarts=restarts, **({"queries": 60} if key == "aa_square" else {"steps": 20}))
+    assert_equal(key, tiny_classifier(), tiny_images(), parameters, apart=True)
+
+
+# After 3 steps an image has been fooled and is right again: its last misclassified iterate comes back.
+@pytest.mark.parametrize("steps", [1, 2, 3, 33])
+def test_few_iterations_of_apgd(steps):
+    assert_equal("aa_apgd-ce", tiny_classifier(), tiny_images(), parameters_of("aa_apgd-ce", steps=steps))
+
+
+@pytest.mark.parametrize("random_start", [True, False])
+@pytest.mark.parametrize("target", ["none", "least_likely"])
+def test_variants_of_pgd(random_start, target):
+    parameters = parameters_of("pgd", random_start=random_start, target=target)
+    assert_equal("pgd", tiny_classifier(), tiny_images(), parameters)
+
+
+@pytest.mark.parametrize("p_init", [0.05, 0.3, 1.0])
+def test_other_squares(p_init):
+    assert_equal("aa_square", tiny_classifier(), tiny_images(), parameters_of("aa_square", p_init=p_init, queries=120))
+
+
+def test_one_source_replays_restarts_for_one_strength_only():
+    draws = ReplayedDraws(0)
+    draws.uniforms(0, np.array([0, 1, 0, 1]), (3, 2, 2))
+    with pytest.raises(PerturbationError, match="restarts"):
+        draws.uniforms(1, np.array([0, 1]), (3, 2, 2))

@@ -1,0 +1,251 @@
+"""Measurements are exact in any order and merge to the byte."""
+
+import itertools
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robust201.core.errors import EvaluationError
+from robust201.tasks.measurements import (
+    COLUMNS,
+    MAX_IMAGES,
+    MEASUREMENTS,
+    Accumulator,
+    check_values,
+    columns_of,
+    merge_values,
+    to_json,
+)
+
+ALL = tuple(MEASUREMENTS)
+
+
+@st.composite
+def answers(draw, max_images=40):
+    """Logits and labels of a few images; classes that nobody has or predicts are common."""
+    n_images = draw(st.integers(1, max_images))
+    n_classes = draw(st.sampled_from([2, 3, 10]))
+    seed = draw(st.integers(0, 2**32 - 1))
+    scale = draw(st.sampled_from([0.0, 1.0, 8.0, 200.0]))
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn((n_images, n_classes), generator=generator) * scale
+    labels = torch.randint(0, draw(st.integers(1, n_classes)), (n_images,), generator=generator)
+    return logits, labels
+
+
+def measure(logits, labels, order=None, batch=1000, measurements=ALL):
+    order = torch.arange(len(labels)) if order is None else order
+    accumulator = Accumulator(measurements, logits.shape[1], "cpu", len(labels))
+    for positions in order.split(batch):
+        accumulator.update(positions, logits[positions], labels[positions])
+    return accumulator.finalise()
+
+
+def assert_same_bytes(one, two):
+    assert list(one) == list(two)
+    for name in one:
+        assert (one[name].dtype, one[name].shape) == (two[name].dtype, two[name].shape)
+        assert one[name].tobytes() == two[name].tobytes()
+
+
+@given(answers())
+def test_values_are_those_of_the_definition(sample):
+    logits, labels = sample
+    n_classes = logits.shape[1]
+    values = measure(logits, labels)
+    softmax = logits.double().softmax(dim=1).numpy()
+    predicted, labels = logits.argmax(dim=1).numpy(), labels.numpy()
+    assert values["accuracy"] == np.mean(predicted == labels)
+    assert values["predictions"].tolist() == predicted.tolist()
+    confidence = softmax[np.arange(len(labels)), predicted]
+    for i in range(n_classes):
+        assert values["cm"][i].tolist() == [int(np.sum((labels == i) & (predicted == j))) for j in range(n_classes)]
+        for name, chosen in (("confidence_label", labels == i), ("confidence_argmax", predicted == i)):
+            expected = softmax[chosen].mean(axis=0) if chosen.any() else np.full(n_classes, np.nan)
+            np.testing.assert_allclose(values[name][i], expected, atol=1e-6)
+    for i, chosen in enumerate((predicted == labels, predicted != labels)):
+        expected = confidence[chosen].mean() if chosen.any() else np.nan
+        np.testing.assert_allclose(values["confidence_prediction"][i], expected, atol=1e-6)
+
+
+@given(answers(), st.integers(0, 2**32 - 1), st.integers(1, 9))
+def test_order_and_batches_leave_no_trace(sample, seed, batch):
+    logits, labels = sample
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    assert_same_bytes(measure(logits, labels, order, batch), measure(logits, labels))
+
+
+@given(answers(), st.data())
+def test_any_split_merges_to_the_whole(sample, data):
+    logits, labels = sample
+    cuts = data.draw(st.lists(st.integers(1, len(labels)), unique=True, max_size=5).map(sorted))
+    edges = [0, *cuts, len(labels)]
+    parts = [
+        measure(logits[start:stop], labels[start:stop]) for start, stop in itertools.pairwise(edges) if start < stop
+    ]
+    whole = measure(logits, labels)
+    assert_same_bytes(merge_values(parts), whole)
+    middle = data.draw(st.integers(1, len(parts)))
+    left = [merge_values(parts[:middle])]
+    right = [merge_values(parts[middle:])] if parts[middle:] else []
+    assert_same_bytes(merge_values(left + right), whole)
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 2**32 - 1))
+def test_the_largest_number_of_images_merges_exactly(seed):
+    # Sums next to the bound, made by hand: every image of one class, predicted as it, with any confidence.
+    random = np.random.default_rng(seed)
+    half = MAX_IMAGES // 2
+    sums = random.integers(half * 2**31, half * 2**32, size=2, endpoint=True)
+
+    def part(total, count):
+        mean = np.array([[total / (count * 2.0**32), 1 - total / (count * 2.0**32)], [np.nan, np.nan]])
+        return {
+            "cm": np.array([[count, 0], [0, 0]], dtype=np.int32),
+            "accuracy": np.array(1.0),
+            "confidence_label": mean,
+        }
+
+    merged = merge_values([part(int(total), half) for total in sums])
+    assert merged["confidence_label"][0, 0] == int(sums.sum()) / (MAX_IMAGES * 2.0**32)
+
+
+def test_confidences_are_rounded_to_the_nearest_unit():
+    logits = torch.randn((200, 7), generator=torch.Generator().manual_seed(2)) * 3
+    for row in logits:
+        values = measure(row[None], torch.tensor([4]), measurements=("confidence",))
+        expected = np.rint(row.softmax(dim=0).double().numpy() * 2.0**32) / 2.0**32
+        np.testing.assert_array_equal(values["confidence_label"][4], expected)
+
+
+def test_one_image_more_than_the_bound_is_refused():
+    with pytest.raises(EvaluationError, match="262144"):
+        Accumulator(ALL, 10, "cpu", MAX_IMAGES + 1)
+    cm = np.array([[MAX_IMAGES // 2 + 1]], dtype=np.int32)
+    with pytest.raises(EvaluationError, match="262144"):
+        merge_values([{"accuracy": np.array(1.0), "cm": cm}] * 2)
+
+
+@given(answers())
+def test_columns_have_the_form_of_the_table_and_pass_the_checks(sample):
+    logits, labels = sample
+    n_classes = logits.shape[1]
+    for measurements in (ALL, ("accuracy",), ("confidence",), ("predictions", "cm")):
+        values = measure(logits, labels, measurements=measurements)
+        assert tuple(values) == columns_of(measurements)
+        assert {"accuracy", "cm"} <= set(values)
+        for name, array in values.items():
+            assert array.shape == COLUMNS[name].shape(n_classes, len(labels))
+            assert array.dtype == COLUMNS[name].dtype
+        check_values(values, len(labels), np.bincount(labels, minlength=n_classes))
+
+
+@given(answers())
+def test_json_has_no_nan_and_keeps_every_number(sample):
+    logits, labels = sample
+    values = measure(logits, labels)
+    for measurement in MEASUREMENTS:
+        plain = to_json(measurement, values)
+        again = json.loads(json.dumps(plain, allow_nan=False))
+        assert again == plain
+    confidence = to_json("confidence", values)
+    assert set(confidence) == {"label", "argmax", "prediction"}
+    for name, rows in confidence.items():
+        np.testing.assert_array_equal(np.array(rows, dtype=float), values[f"confidence_{name}"])
+    assert to_json("accuracy", values) == float(values["accuracy"])
+    assert to_json("cm", values) == values["cm"].tolist()
+    assert to_json("predictions", values) == values["predictions"].tolist()
+
+
+def test_means_over_no_image_are_null():
+    values = measure(torch.tensor([[3.0, 0.0, 0.0]]), torch.tensor([0]))
+    confidence = to_json("confidence", values)
+    assert confidence["label"][1:] == confidence["argmax"][1:] == [[None] * 3] * 2
+    assert confidence["prediction"][1] is None
+    assert confidence["prediction"][0] == confidence["label"][0][0]
+
+
+def test_ties_go_to_the_first_class():
+    values = measure(torch.tensor([[1.0, 1.0], [0.0, 0.0]]), torch.tensor([0, 1]))
+    assert values["predictions"].tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+def test_logits_that_are_not_finite_are_refused(bad):
+    accumulator = Accumulator(ALL, 2, "cpu", 2, name="#3")
+    accumulator.update(torch.arange(2), torch.tensor([[1.0, bad], [0.0, 1.0]]), torch.tensor([0, 1]))
+    with pytest.raises(EvaluationError, match=r"#3: expected finite logits, got NaN or infinity for 1 of 2 images"):
+        accumulator.finalise()
+
+
+def test_missing_images_are_refused():
+    accumulator = Accumulator(ALL, 2, "cpu", 3)
+    accumulator.update(torch.arange(2), torch.zeros(2, 2), torch.tensor([0, 1]))
+    with pytest.raises(EvaluationError, match="expected 3 images, got 2"):
+        accumulator.finalise()
+
+
+def _example():
+    generator = torch.Generator().manual_seed(5)
+    return measure(torch.randn((30, 3), generator=generator), torch.arange(30) % 2)
+
+
+def _changed(name, index, change):
+    values = {column: array.copy() for column, array in _example().items()}
+    values[name][index] = change(values[name][index])
+    return values
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (_changed("accuracy", (), lambda x: x + 1e-12), "accuracy"),
+        (_changed("cm", (0, 0), lambda x: x + 1), "30 images"),
+        (_changed("cm", ([0, 1], [0, 0]), lambda x: x + np.array([1, -1])), "rows of cm"),
+        (_changed("cm", ([0, 0], [0, 1]), lambda x: x + np.array([-31, 31])), "counts from -"),
+        (_changed("confidence_label", (0, 0), lambda x: x + 1e-4), "sum to 1"),
+        (_changed("confidence_label", (0, [0, 1]), lambda x: x + np.array([-1.5, 1.5])), r"in \[0, 1\]"),
+        (_changed("confidence_label", (0, [0, 1]), lambda x: x + np.array([1e-8, -1e-8])), "same confidences"),
+        (_changed("confidence_label", (0, 0), lambda _: np.nan), "NaN exactly"),
+        (_changed("confidence_label", 2, lambda _: 1 / 3), "NaN exactly"),
+        (_changed("confidence_argmax", (1, 1), lambda x: x - 1e-4), "sum to 1"),
+        (_changed("confidence_prediction", 0, lambda _: 1.5), r"in \[0, 1\]"),
+        (_changed("predictions", 4, lambda x: (x + 1) % 3), "predictions as in cm"),
+        (_changed("predictions", 4, lambda _: 200), "predictions as in cm"),
+        ({**_example(), "cm": _example()["cm"].astype(np.int64)}, "int32"),
+        ({**_example(), "predictions": _example()["predictions"][1:]}, r"\(30,\)"),
+        ({**_example(), "loss": np.array(1.0)}, "loss"),
+        ({"accuracy": np.array(1.0)}, "columns accuracy, cm"),
+    ],
+)
+def test_checks_find_damage(values, message):
+    check_values(_example(), 30, np.array([15, 15, 0]), name="#0 tiny fgsm")
+    with pytest.raises(EvaluationError, match=message) as caught:
+        check_values(values, 30, np.array([15, 15, 0]), name="#0 tiny fgsm")
+    assert "#0 tiny fgsm" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [],
+        [_example(), {name: _example()[name] for name in ("accuracy", "cm")}],
+        [_example(), measure(torch.zeros((3, 2)), torch.arange(3) % 2)],
+    ],
+    ids=["no parts", "different columns", "different classes"],
+)
+def test_parts_that_do_not_fit_are_refused(parts):
+    with pytest.raises(EvaluationError, match="Merging failed for #7: expected parts with equal columns"):
+        merge_values(parts, name="#7")
+
+
+def test_planning_and_export_do_not_import_torch_with_the_tables():
+    command = "import sys, robust201.tasks.measurements, robust201.tasks; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", command], check=True)

@@ -1,0 +1,239 @@
+"""The store of weights: what is added, found, refused, repaired."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robust201.core.errors import CheckpointError
+from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.weights.manifest import CheckpointRecord
+from robust201.weights.store import CheckpointStore
+from tests.support.official_archives import (
+    CELLS,
+    CHANNELS,
+    CLASSES,
+    assert_same_tensors,
+    random_weights,
+)
+
+
+def add(store: CheckpointStore, index: int = 3, dataset: str = "cifar10", **changes: Any) -> CheckpointRecord:
+    fields: dict[str, Any] = {
+        "index": index,
+        "spec": nasbench201.architecture(index).spec,
+        "dataset": dataset,
+        "epochs": 200,
+        "seed": 777,
+        "channels": CHANNELS,
+        "cells": CELLS,
+        "n_classes": CLASSES.get(dataset),
+        "source": "test",
+        "source_sha256": "0" * 64,
+    } | changes
+    if "state_dict" not in fields:
+        fields["state_dict"] = random_weights(index, dataset, fields["seed"], fields["epochs"])
+    return store.add(**fields)
+
+
+def test_store_gives_back_what_was_added(tmp_path: Path) -> None:
+    with CheckpointStore(tmp_path / "store") as store:
+        added = [add(store, index, training={"learning_rate": 0.1, "epochs": [1, 2]}) for index in (21, 3)]
+    again = CheckpointStore(tmp_path / "store")
+    assert again.records() == tuple(sorted(added, key=lambda record: record.index))
+    for record in again.records():
+        size = {"channels": CHANNELS, "cells": CELLS, "n_classes": 10}
+        assert record.parameters == nasbench201.parameter_count(record.spec, **size)
+        assert_same_tensors(again.load(record), random_weights(record.index, "cifar10", 777, 200))
+
+
+def test_adding_the_same_again_changes_nothing(tmp_path: Path) -> None:
+    with CheckpointStore(tmp_path) as store:
+        first = add(store)
+    before = {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in tmp_path.rglob("*") if path.is_file()}
+    with CheckpointStore(tmp_path) as store:
+        assert add(store) == first
+    assert before == {path: (path.stat().st_mtime_ns, path.read_bytes()) for path in before}
+
+
+def test_adding_again_repairs_a_damaged_file_and_supersedes_old_weights(tmp_path: Path) -> None:
+    with CheckpointStore(tmp_path) as store:
+        record = add(store)
+        (tmp_path / record.file).write_bytes(b"cut")
+        add(store)
+        store.load(record)
+        newer = add(store, state_dict=random_weights(3, "cifar10", 1, 1))
+    assert newer.sha256 != record.sha256
+    assert CheckpointStore(tmp_path).records() == (newer,)
+
+
+def test_find_prefers_200_epochs_and_seed_777(tmp_path: Path) -> None:
+    with CheckpointStore(tmp_path) as store:
+        for epochs, seed in ((12, 111), (12, 777), (200, 888), (200, 777), (300, 5)):
+            add(store, epochs=epochs, seed=seed)
+        for epochs, seed in ((12, 7), (90, 999), (90, 888)):
+            add(store, 21, epochs=epochs, seed=seed)
+
+    def choose(index: int, **exact: int) -> tuple[int, int]:
+        record = CheckpointStore(tmp_path).find(index, "cifar10", **exact)
+        return record.epochs, record.seed
+
+    assert choose(3) == (200, 777)
+    assert choose(3, epochs=12) == (12, 777)
+    assert choose(3, seed=888) == (200, 888)
+    assert choose(3, seed=111) == (12, 111)
+    assert choose(21) == (90, 888)
+    assert choose(21, epochs=12, seed=7) == (12, 7)
+    with pytest.raises(CheckpointError, match=r"#3 cifar10 .*expected 90 epochs and seed 1, got 12 epochs seed 111, "):
+        choose(3, epochs=90, seed=1)
+    with pytest.raises(CheckpointError, match=r"#3 cifar100 .*got only weights on cifar10"):
+        CheckpointStore(tmp_path).find(3, "cifar100")
+    with pytest.raises(
+        CheckpointError, match=r"#4 cifar10 .*got weights of 2 other networks \(#3, #21\)\. Name networks"
+    ):
+        choose(4)
+    with pytest.raises(CheckpointError, match=r"#4 cifar100 .*got none on this dataset\. Import them"):
+        CheckpointStore(tmp_path).find(4, "cifar100")
+
+
+@pytest.mark.parametrize(("count", "end"), [(1, "1 other network (#7)"), (20, "#26)"), (21, "#26, …)")])
+def test_up_to_twenty_networks_that_are_there_instead_are_named(count: int, end: str) -> None:
+    from robust201.weights.store import _describe_networks
+
+    assert _describe_networks(range(7, 7 + count)).endswith(end)
+
+
+def test_missing_store_and_file_are_named(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"expected manifest\.jsonl, got No such file"):
+        CheckpointStore(tmp_path / "absent").find(3, "cifar10")
+    assert not (tmp_path / "absent").exists()
+    with CheckpointStore(tmp_path) as store:
+        record = add(store)
+        (tmp_path / record.file).unlink()
+        with pytest.raises(CheckpointError, match=r"expected .*\.safetensors, got No such file"):
+            store.load(record)
+
+
+@settings(max_examples=25)
+@given(data=st.data())
+def test_changed_files_are_refused(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    folder = tmp_path_factory.mktemp("store")
+    with CheckpointStore(folder) as store:
+        record = add(store)
+    path = folder / record.file
+    raw = bytearray(path.read_bytes())
+    place = data.draw(st.integers(0, len(raw) - 1))
+    cut = data.draw(st.booleans())
+    if cut:
+        del raw[place:]
+    else:
+        raw[place] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(raw)
+    with pytest.raises(CheckpointError, match="expected SHA-256"):
+        store.load(record)
+    if cut:
+        with pytest.raises(CheckpointError, match="truncated or damaged"):
+            store.load(record, verify=False)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+@pytest.mark.parametrize("key", ["classifier.weight", "stem.1.running_var"])
+def test_weights_that_are_no_numbers_are_refused(tmp_path: Path, bad: float, key: str) -> None:
+    state_dict = random_weights(3, "cifar10", 777, 200)
+    state_dict[key].view(-1)[0] = bad
+    with CheckpointStore(tmp_path) as store, pytest.raises(CheckpointError, match=f"1 NaN or infinite values in {key}"):
+        add(store, state_dict=state_dict)
+    assert list(tmp_path.rglob("*")) == []
+
+
+def test_nan_in_a_stored_file_is_refused(tmp_path: Path) -> None:
+    from safetensors.torch import save
+
+    with CheckpointStore(tmp_path) as store:
+        record = add(store)
+        (tmp_path / record.file).write_bytes(save({"weight": torch.tensor([1.0, float("nan")])}))
+        with pytest.raises(CheckpointError, match="1 NaN or infinite values in weight"):
+            store.load(record, verify=False)
+
+
+def test_torn_last_line_is_ignored_and_cut_off(tmp_path: Path) -> None:
+    with CheckpointStore(tmp_path) as store:
+        first = add(store)
+        add(store, 21)
+    manifest = tmp_path / "manifest.jsonl"
+    manifest.write_bytes(manifest.read_bytes()[:-20])
+    with CheckpointStore(tmp_path) as store:
+        assert store.records() == (first,)
+        second = add(store, 309)
+    assert CheckpointStore(tmp_path).records() == (first, second)
+
+
+def test_damaged_and_foreign_manifests_are_refused(tmp_path: Path) -> None:
+    with CheckpointStore(tmp_path) as store:
+        add(store)
+    manifest = tmp_path / "manifest.jsonl"
+    header, line = manifest.read_text().splitlines()
+    other = json.dumps(json.loads(header) | {"version": 99})
+    word = json.dumps(json.loads(line) | {"seed": "0777"})
+    for text, message in (
+        (f"{other}\n{line}\n", "expected a manifest of version 1, got version 99"),
+        ("{}\n", "got another file"),
+        ("", "got another file"),
+        (f"{header}\n{line[:40]}\n{line}\n", "line 2: expected one checkpoint, got a damaged line"),
+        (f"{header}\n{line}\n{word}\n", "line 3: .*a number that is none"),
+    ):
+        manifest.write_text(text)
+        with pytest.raises(CheckpointError, match=message):
+            CheckpointStore(tmp_path).records()
+
+
+@pytest.mark.parametrize("file", ["../secret", "/etc/passwd"])
+def test_manifest_cannot_point_outside_the_store(tmp_path: Path, file: str) -> None:
+    with CheckpointStore(tmp_path) as store:
+        add(store)
+    manifest = tmp_path / "manifest.jsonl"
+    header, line = manifest.read_text().splitlines()
+    manifest.write_text(f"{header}\n{json.dumps(json.loads(line) | {'file': file})}\n")
+    store = CheckpointStore(tmp_path)
+    with pytest.raises(CheckpointError, match="expected a file below"):
+        store.load(store.find(3, "cifar10"))
+
+
+def test_dataset_that_names_no_folder_is_refused(tmp_path: Path) -> None:
+    with CheckpointStore(tmp_path) as store, pytest.raises(CheckpointError, match="expected a name that can name"):
+        add(store, dataset="../x", n_classes=10, state_dict={"w": torch.ones(1)})
+    assert list(tmp_path.rglob("*")) == []
+
+
+def test_manifest_of_the_whole_sweep_is_read_once_and_looked_up(tmp_path: Path) -> None:
+    line = {"space": "nasbench201", "spec": "x", "epochs": 200, "seed": 777, "channels": 16, "cells": 5}
+    line |= {"n_classes": 10, "parameters": 1, "source": "s", "source_sha256": "0" * 64, "sha256": "1" * 64}
+    rows = [
+        json.dumps(line | {"index": index, "dataset": dataset, "file": f"{dataset}/{index}"})
+        for dataset in ("cifar10", "cifar100", "ImageNet16-120")
+        for index in nasbench201.evaluated_indices()
+    ]
+    header = json.dumps({"format": "robust201 checkpoints", "version": 1})
+    (tmp_path / "manifest.jsonl").write_text("\n".join([header, *rows, ""]))
+    store = CheckpointStore(tmp_path)
+    assert len(store.records()) == len(rows) == 19_398
+    (tmp_path / "manifest.jsonl").unlink()
+    for index in nasbench201.evaluated_indices():
+        assert store.find(index, "cifar100").file == f"cifar100/{index}"
+
+
+def test_reading_a_manifest_needs_no_torch(tmp_path: Path) -> None:
+    with CheckpointStore(tmp_path) as store:
+        add(store)
+    script = (
+        "import sys; from pathlib import Path; from robust201.weights.store import CheckpointStore;"
+        "import robust201.core.unpickling, robust201.weights.published.formats;"
+        "assert CheckpointStore(Path(sys.argv[1])).find(3, 'cifar10').seed == 777; assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", script, str(tmp_path)], check=True, timeout=60)

@@ -1,0 +1,386 @@
+"""Readers of the published formats against the official packages."""
+
+import bz2
+import io
+import pickle
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robust201.core.errors import CheckpointError
+from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.weights.published.base import SourceWeights, choose_seeds
+from robust201.weights.published.formats import FORMATS, detect, iter_records, iter_weights
+from robust201.weights.published.parts import JoinedParts, find_parts
+from tests.support.official_archives import (
+    CELLS,
+    CHANNELS,
+    CLASSES,
+    assert_same_tensors,
+    make_states,
+    random_weights,
+    write_nasbench201,
+    write_nats,
+    write_split_tar,
+)
+
+INDICES = (3, 21, 309)
+
+
+@pytest.fixture(scope="module")
+def nats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_nats(tmp_path_factory.mktemp("nats") / "NATS-tss-v1_0-3ffb9-full", INDICES)
+
+
+@pytest.fixture(scope="module")
+def parts(nats: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    return write_split_tar(tmp_path_factory.mktemp("split") / "download", nats, 50_000)
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_nasbench201(tmp_path_factory.mktemp("nb201") / "NAS-Bench-201-v1_1-archive", INDICES[:2])
+
+
+def by_trial(weights: list[SourceWeights]) -> dict[tuple[int, str, int, int], SourceWeights]:
+    found = {(row.index, row.dataset, row.epochs, row.seed): row for row in weights}
+    assert len(found) == len(weights)
+    return found
+
+
+# Readers against the official packages
+
+
+def test_nats_folder_gives_the_official_tensors(nats: Path) -> None:
+    import nats_bench
+
+    api = nats_bench.create(str(nats), "tss", fast_mode=True, verbose=False)
+    for hp, seed in (("200", 777), ("12", 111)):
+        got = by_trial(list(iter_weights(nats, hp=hp, seed=seed)))
+        datasets = ("cifar10", "cifar100", "ImageNet16-120")
+        assert set(got) == {(index, dataset, int(hp), seed) for index in INDICES for dataset in datasets}
+        for (index, dataset, _, _), row in got.items():
+            assert_same_tensors(row.state_dict, api.get_net_param(index, dataset, seed, hp=hp))
+            config = api.get_net_config(index, dataset)
+            assert (config["C"], config["N"], config["num_classes"]) == (row.channels, row.cells, row.n_classes)
+            assert config["arch_str"] == row.spec
+
+
+def test_nasbench201_archive_gives_the_official_tensors(archive: Path) -> None:
+    from nas_201_api import NASBench201API
+
+    files = {index: torch.load(archive / f"{index:06d}-FULL.pth", weights_only=False) for index in INDICES[:2]}
+    api = NASBench201API(
+        {"meta_archs": list(nasbench201.specs()), "arch2infos": files, "evaluated_indexes": list(files)}, verbose=False
+    )
+    for hp, seed in (("200", 777), ("12", 111)):
+        got = by_trial(list(iter_weights(archive, hp=hp, seed=seed)))
+        assert len(got) == 6
+        for (index, dataset, epochs, found_seed), row in got.items():
+            assert (str(epochs), found_seed) == (hp, seed)
+            assert_same_tensors(row.state_dict, api.get_net_param(index, dataset, seed, hp=hp))
+
+
+@pytest.mark.parametrize("name", ["folder", "common name", "last part"])
+def test_split_tar_gives_the_same_as_the_folder(nats: Path, parts: list[Path], name: str) -> None:
+    assert len(parts) > 3
+    base = parts[0].name.removesuffix("aa")
+    path = {"folder": parts[0].parent, "common name": parts[0].with_name(base), "last part": parts[-1]}[name]
+    assert detect(path).name == "nats-tar"
+    got = by_trial(list(iter_weights(path)))
+    expected = by_trial(list(iter_weights(nats)))
+    assert got.keys() == expected.keys()
+    for trial, row in got.items():
+        assert row.source_sha256 == expected[trial].source_sha256
+        assert_same_tensors(row.state_dict, expected[trial].state_dict)
+
+
+def test_unsplit_tar_is_read_too(nats: Path, parts: list[Path], tmp_path: Path) -> None:
+    whole = tmp_path / "NATS-tss-v1_0-3ffb9-full.tar"
+    whole.write_bytes(b"".join(part.read_bytes() for part in parts))
+    assert [row.index for row in iter_weights(whole, datasets=["cifar10"])] == list(INDICES)
+
+
+def test_raw_training_checkpoints_are_read(tmp_path: Path) -> None:
+    for index, seed in ((3, 888), (3, 777), (21, 999), (21, 888)):
+        content: dict[str, Any] = {"info": {"host": "x"}, "all_dataset_keys": list(CLASSES)}
+        for dataset in CLASSES:
+            weights = random_weights(index, dataset, seed, 200)
+            content[dataset] = {"net_state_dict": weights, "total_epoch": 200, "param": 0.1, "finish-train": True}
+        torch.save(content, tmp_path / f"arch-{index:06d}-seed-{seed:04d}.pth")
+    assert detect(tmp_path).name == "nasbench201-raw"
+    got = by_trial(list(iter_weights(tmp_path)))
+    assert {(index, seed) for index, _, _, seed in got} == {(3, 777), (21, 888)}
+    for (index, dataset, epochs, seed), row in got.items():
+        assert (row.channels, row.cells, row.n_classes, row.spec) == (CHANNELS, CELLS, CLASSES[dataset], None)
+        assert_same_tensors(row.state_dict, random_weights(index, dataset, seed, epochs))
+    with pytest.raises(CheckpointError, match="expected a training of 12 epochs, got 200"):
+        list(iter_weights(tmp_path, hp="12"))
+
+
+@pytest.mark.parametrize("ending", ["pth", "pt", "safetensors"])
+def test_folder_of_state_dicts_is_read(tmp_path: Path, ending: str) -> None:
+    from safetensors.torch import save_file
+
+    weights = {index: random_weights(index, "cifar10", 1, 200) for index in INDICES}
+    for index, state_dict in weights.items():
+        path = tmp_path / f"{index:06d}.{ending}"
+        if ending == "safetensors":
+            save_file(state_dict, path)
+        else:  # as users save them: wrapped, and from DataParallel
+            torch.save({"state_dict": {f"module.{key}": value for key, value in state_dict.items()}}, path)
+    assert detect(tmp_path).name == "state-dicts"
+    for row in iter_weights(tmp_path, datasets=["cifar10"]):
+        assert (row.dataset, row.epochs, row.seed, row.n_classes) == ("cifar10", 200, 777, 10)
+        assert (row.channels, row.cells) == (CHANNELS, CELLS)
+        assert_same_tensors(row.state_dict, weights[row.index])
+    with pytest.raises(CheckpointError, match=r"expected the one dataset .* got none.*--datasets"):
+        list(iter_weights(tmp_path))
+
+
+def test_merged_files_give_records_and_say_that_they_have_no_weights(tmp_path: Path) -> None:
+    from nas_201_api import api_utils as old_utils
+    from nats_bench import api_utils as new_utils
+
+    meta = {"meta_archs": list(nasbench201.specs()), "total_archs": 15_625, "evaluated_indexes": list(INDICES)}
+    new = {index: make_states(index, new_utils, weights=False) for index in INDICES}
+    old = {index: make_states(index, old_utils, weights=False) for index in INDICES}
+    old = {index: {"full": states["200"], "less": states["12"]} for index, states in old.items()}
+    new_utils.pickle_save(meta | {"arch2infos": new}, tmp_path / "NATS-tss-v1_0-3ffb9.pickle")
+    torch.save(meta | {"arch2infos": old}, tmp_path / "NAS-Bench-201-v1_1-096897.pth")
+    for name in ("NATS-tss-v1_0-3ffb9.pickle.pbz2", "NAS-Bench-201-v1_1-096897.pth"):
+        records = list(iter_records(tmp_path / name, datasets=["cifar10"]))
+        assert [row.index for row in records] == list(INDICES)
+        assert {(row.seed, row.epochs, row.accuracies["ori-test"], row.has_weights) for row in records} == {
+            (777, 200, 0.625, False)
+        }
+        assert [row.spec for row in records] == [nasbench201.specs()[index] for index in INDICES]
+        with pytest.raises(CheckpointError, match=r"records without weights .*-full"):
+            list(iter_weights(tmp_path / name))
+        with pytest.raises(CheckpointError, match="failed for #5 in"):
+            list(iter_weights(tmp_path / name, indices=[5]))
+
+
+# Choice of trials
+
+
+def test_cifar10_valid_is_taken_by_name_only(nats: Path) -> None:
+    assert {row.dataset for row in iter_weights(nats, indices=[3])} == {"cifar10", "cifar100", "ImageNet16-120"}
+    assert [row.dataset for row in iter_weights(nats, indices=[3], datasets=["cifar10-valid"])] == ["cifar10-valid"]
+
+
+@given(present=st.sets(st.integers(0, 999), min_size=1), wanted=st.none() | st.integers(0, 999))
+def test_seed_is_the_wanted_one_else_the_lowest(present: set[int], wanted: int | None) -> None:
+    chosen = choose_seeds(present, wanted)
+    if wanted is None:
+        assert chosen == sorted(present)
+    else:
+        assert chosen == [wanted if wanted in present else min(present)]
+
+
+def test_seed_without_weights_counts_as_absent(tmp_path: Path) -> None:
+    from nats_bench import api_utils
+
+    states = make_states(3, api_utils, trials={"200": [("cifar10", 999), ("cifar10", 888), ("cifar10", 777)]})
+    states["200"]["all_results"]["cifar10", 777]["net_state_dict"] = None
+    api_utils.pickle_save(states, tmp_path / "000003.pickle")
+    (row,) = iter_weights(tmp_path)
+    assert row.seed == 888
+    assert [row.seed for row in iter_weights(tmp_path, seed=None)] == [888, 999]
+    assert [row.seed for row in iter_records(tmp_path)] == [777]
+
+
+def test_unpadded_file_name_is_the_fallback(nats: Path, tmp_path: Path) -> None:
+    (tmp_path / "21.pickle.pbz2").write_bytes((nats / "000021.pickle.pbz2").read_bytes())
+    assert [row.index for row in iter_weights(tmp_path, datasets=["cifar10"])] == [21]
+    (tmp_path / "000021.pickle.pbz2").write_bytes((nats / "000021.pickle.pbz2").read_bytes())
+    (tmp_path / "21.pickle.pbz2").write_bytes(b"")
+    assert [row.index for row in iter_weights(tmp_path, datasets=["cifar10"])] == [21]
+
+
+def test_what_is_absent_is_named(nats: Path, archive: Path) -> None:
+    for source in (nats, archive):
+        with pytest.raises(CheckpointError, match=r"failed for #5 in .*expected a file of network #5"):
+            list(iter_weights(source, indices=[5]))
+        with pytest.raises(CheckpointError, match=r"'cifr10', got none. Did you mean 'cifar10'"):
+            list(iter_weights(source, indices=[3], datasets=["cifr10"]))
+        with pytest.raises(CheckpointError, match=r"expected records of 90 epochs, got (12, 200|200, 12)"):
+            list(iter_weights(source, indices=[3], hp="90"))
+
+
+def test_unknown_source_and_format_are_named(nats: Path, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no such file or folder"):
+        list(iter_weights(tmp_path / "absent"))
+    with pytest.raises(CheckpointError, match="an empty folder"):
+        list(iter_weights(tmp_path))
+    with pytest.raises(CheckpointError, match="Did you mean 'nats'"):
+        list(iter_weights(nats, format="nat"))
+    for name in FORMATS:
+        with pytest.raises(CheckpointError):
+            list(iter_weights(tmp_path / "absent", format=name, indices=[1]))
+
+
+# Damage
+
+
+def test_record_of_another_index_is_refused(nats: Path, tmp_path: Path) -> None:
+    (tmp_path / "000022.pickle.pbz2").write_bytes((nats / "000021.pickle.pbz2").read_bytes())
+    with pytest.raises(CheckpointError, match=r"000022.*expected the records of network #22, got those of #21"):
+        list(iter_weights(tmp_path))
+
+
+def test_record_of_another_training_length_is_refused(tmp_path: Path) -> None:
+    from nats_bench import api_utils
+
+    states = make_states(3, api_utils, trials={"200": [("cifar10", 777)]})
+    states["200"]["all_results"]["cifar10", 777]["epochs"] = 12
+    api_utils.pickle_save(states, tmp_path / "000003.pickle")
+    with pytest.raises(CheckpointError, match=r"seed 777.*expected a training of 200 epochs, got 12"):
+        list(iter_weights(tmp_path))
+
+
+@settings(max_examples=15)
+@given(share=st.floats(0, 0.999))
+def test_truncated_files_are_refused(nats: Path, archive: Path, share: float) -> None:
+    import tempfile
+
+    for source in (nats / "000003.pickle.pbz2", archive / "000003-FULL.pth"):
+        raw = source.read_bytes()
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / source.name
+            path.write_bytes(raw[: int(len(raw) * share)])
+            with pytest.raises(CheckpointError, match=rf"failed for .*{source.name}: expected .*truncated"):
+                list(iter_weights(path))
+
+
+class Hostile:
+    def __reduce__(self) -> Any:
+        return pytest.fail, ("a pickle ran code",)
+
+
+@pytest.mark.parametrize("name", ["000003.pickle.pbz2", "000003-FULL.pth", "arch-000003-seed-0777.pth", "000003.pth"])
+def test_foreign_global_is_refused_in_every_format(tmp_path: Path, name: str) -> None:
+    content = {"200": {"arch_index": Hostile()}, "full": Hostile()}
+    if name.endswith("pbz2"):
+        (tmp_path / name).write_bytes(bz2.compress(pickle.dumps(content, 4)))
+    else:
+        torch.save(content, tmp_path / name)
+    with pytest.raises(CheckpointError, match=rf"{name}.*_pytest\.outcomes"):
+        list(iter_weights(tmp_path, datasets=["cifar10"]))
+
+
+@pytest.mark.parametrize("content", [[], {}, {"200": 3}, {"200": {"arch_index": 3, "all_results": {"cifar10": 1}}}])
+def test_foreign_structure_is_refused(tmp_path: Path, content: Any) -> None:
+    (tmp_path / "000003.pickle.pbz2").write_bytes(bz2.compress(pickle.dumps(content, 4)))
+    torch.save(content, tmp_path / "000003.pth")
+    with pytest.raises(CheckpointError, match=r"000003\.pickle\.pbz2: expected"):
+        list(iter_weights(tmp_path, format="nats"))
+    with pytest.raises(CheckpointError, match=r"000003\.pth: expected a state_dict"):
+        list(iter_weights(tmp_path, format="state-dicts", datasets=["cifar10"]))
+
+
+# Split archives
+
+
+def test_missing_parts_are_named(nats: Path, tmp_path: Path) -> None:
+    parts = write_split_tar(tmp_path / "download", nats, 30_000)
+    names = [part.name for part in parts]
+    for part in parts[-2:]:  # the last one alone may hold nothing but the padding that tar ends with
+        part.unlink()
+    with pytest.raises(CheckpointError, match=rf"expected {names[-2]} after {names[-3]}"):
+        list(iter_weights(tmp_path / "download", indices=[5]))
+    with pytest.raises(CheckpointError, match=rf"expected {names[-2]} after {names[-3]} to hold"):
+        list(iter_weights(tmp_path / "download"))
+    parts[1].unlink()
+    with pytest.raises(CheckpointError, match=rf"expected {names[1]} after {names[0]}"):
+        list(iter_weights(tmp_path / "download", indices=[309]))
+    parts[0].unlink()
+    with pytest.raises(CheckpointError, match=rf"expected its first part {names[0]}"):
+        list(iter_weights(tmp_path / "download"))
+
+
+def test_networks_in_the_parts_that_are_there_are_read(nats: Path, tmp_path: Path) -> None:
+    parts = write_split_tar(tmp_path / "download", nats, 30_000)
+    with tarfile.open(fileobj=io.BytesIO(b"".join(part.read_bytes() for part in parts))) as archive:
+        entries = [entry for entry in archive if entry.name.endswith("1.pickle.pbz2") or "00003." in entry.name]
+    first = entries[0]
+    needed = (first.offset_data + first.size - 1) // 30_000
+    for part in parts[needed + 1 :]:
+        part.unlink()
+    index = int(Path(first.name).name[:6])
+    assert [row.index for row in iter_weights(tmp_path / "download", indices=[index], datasets=["cifar10"])] == [index]
+
+
+def test_only_asked_for_records_are_read(parts: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    read = 0
+    original = JoinedParts.readinto
+
+    def count(self: JoinedParts, buffer: Any, /) -> int:
+        nonlocal read
+        got = original(self, buffer)
+        read += got
+        return got
+
+    monkeypatch.setattr(JoinedParts, "readinto", count)
+    total = sum(part.stat().st_size for part in parts)
+    list(iter_weights(parts[0], indices=[3], datasets=["cifar10"]))
+    assert read < total / 2
+
+
+@pytest.mark.parametrize("name", ["../000003.pickle.pbz2", "/etc/000003.pickle.pbz2", "a/../../000003.pickle.pbz2"])
+def test_tar_entry_that_escapes_is_refused(nats: Path, tmp_path: Path, name: str) -> None:
+    with tarfile.open(tmp_path / "evil.tar", "w") as archive:
+        entry = archive.gettarinfo(nats / "000003.pickle.pbz2")
+        entry.name = name
+        with (nats / "000003.pickle.pbz2").open("rb") as stream:
+            archive.addfile(entry, stream)
+    with pytest.raises(CheckpointError, match="expected entries inside its own folder"):
+        list(iter_weights(tmp_path / "evil.tar"))
+
+
+def test_tar_link_is_refused(tmp_path: Path) -> None:
+    with tarfile.open(tmp_path / "evil.tar", "w") as archive:
+        entry = tarfile.TarInfo("x/000003.pickle.pbz2")
+        entry.type, entry.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(entry)
+    with pytest.raises(CheckpointError, match="got a link"):
+        list(iter_weights(tmp_path / "evil.tar"))
+
+
+def test_parts_of_parts_and_of_several_archives(tmp_path: Path) -> None:
+    for name in ("a.taraa-aa", "a.taraa-ab", "a.tarab", "a.tarac-aa", "a.tarae"):
+        (tmp_path / name).touch()
+    assert [part.name for part in find_parts(tmp_path)] == ["a.taraa-aa", "a.taraa-ab", "a.tarab", "a.tarac-aa"]
+    (tmp_path / "b.taraa").touch()
+    with pytest.raises(CheckpointError, match=r"got a\.tar, b\.tar"):
+        find_parts(tmp_path)
+    assert [part.name for part in find_parts(tmp_path / "b.taraa")] == ["b.taraa"]
+    (tmp_path / "a.taraa").touch()
+    with pytest.raises(CheckpointError, match=r"expected a\.taraa or its own parts, got both"):
+        find_parts(tmp_path / "a.tarab")
+
+
+@settings(max_examples=50)
+@given(
+    pieces=st.lists(st.binary(max_size=9), min_size=1, max_size=5),
+    moves=st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=8),
+)
+def test_joined_parts_read_as_one_file(
+    tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes], moves: list[tuple[int, int]]
+) -> None:
+    folder = tmp_path_factory.mktemp("pieces")
+    paths = [folder / str(number) for number in range(len(pieces))]
+    for path, piece in zip(paths, pieces, strict=True):
+        path.write_bytes(piece)
+    whole = b"".join(pieces)
+    with io.BufferedReader(JoinedParts(paths), 4) as joined:  # type: ignore[type-var]
+        assert joined.read() == whole
+        for start, length in moves:
+            joined.seek(start)
+            assert joined.read(length) == whole[start : start + length]
+        assert joined.seek(0, io.SEEK_END) == len(whole)

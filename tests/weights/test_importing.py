@@ -1,0 +1,274 @@
+"""Importing: every network checked against the one that its index names, refusals, resumption."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from robust201.core.errors import CheckpointError
+from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.spaces.nasbench201.network import build_network
+from robust201.weights.importing import ImportReport, import_weights
+from robust201.weights.published.formats import iter_records
+from robust201.weights.store import CheckpointStore
+from tests.support.official_archives import (
+    CELLS,
+    CHANNELS,
+    CLASSES,
+    assert_same_tensors,
+    make_states,
+    random_weights,
+    write_nats,
+    write_split_tar,
+)
+
+INDICES = (3, 309)
+TRIALS = {"12": [("cifar10", 111)], "200": [("cifar10", 888), ("cifar10", 777), ("cifar100", 888)]}
+
+
+@pytest.fixture(scope="module")
+def nats(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_nats(tmp_path_factory.mktemp("nats") / "NATS-tss-v1_0-3ffb9-full", INDICES, trials=TRIALS)
+
+
+def run(source: Path, root: Path, **options: Any) -> ImportReport:
+    with CheckpointStore(root) as store:
+        return import_weights(source, store, **options)
+
+
+def write_changed(folder: Path, index: int, change: Any, trials: Any = None) -> None:
+    """Write one record after changing its states in place."""
+    from nats_bench import api_utils
+
+    states = make_states(index, api_utils, trials=trials or {"200": [("cifar10", 777)]})
+    change(states["200"], states["200"]["all_results"]["cifar10", 777])
+    folder.mkdir(exist_ok=True)
+    api_utils.pickle_save(states, folder / f"{index:06d}.pickle")
+
+
+def test_import_fills_the_store_with_checked_networks(nats: Path, tmp_path: Path) -> None:
+    steps: list[tuple[int, int]] = []
+    report = run(nats, tmp_path, progress=lambda done, total: steps.append((done, total)))
+    assert steps == [(1, 2), (2, 2)]
+    assert report.refused == ()
+    assert report.other_seeds == 2
+    store = CheckpointStore(tmp_path)
+    assert sorted(report.imported, key=lambda row: (row.dataset, row.index)) == list(store.records())
+    assert [(row.dataset, row.index, row.epochs, row.seed) for row in store.records()] == [
+        *(("cifar10", index, 200, 777) for index in INDICES),
+        *(("cifar100", index, 200, 888) for index in INDICES),
+    ]
+    for record in store.records():
+        size = {"channels": CHANNELS, "cells": CELLS, "n_classes": CLASSES[record.dataset]}
+        assert record.spec == nasbench201.architecture(record.index).spec
+        assert record.parameters == nasbench201.parameter_count(record.spec, **size)
+        assert record.source == f"{nats.name}/{record.index:06d}.pickle.pbz2"
+        weights = random_weights(record.index, record.dataset, record.seed, 200)
+        assert_same_tensors(store.load(record), weights)
+        build_network(record.spec, **size).load_state_dict(store.load(record), strict=True)
+
+
+def test_import_twice_and_from_the_split_tar_is_the_same_store(nats: Path, tmp_path: Path) -> None:
+    parts = write_split_tar(tmp_path / "download", nats, 20_000)
+    first = run(nats, tmp_path / "a")
+    before = {path.name: path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()}
+    assert run(nats, tmp_path / "a") == first
+    assert before == {path.name: path.read_bytes() for path in (tmp_path / "a").rglob("*") if path.is_file()}
+    from_tar = run(parts[0], tmp_path / "b", indices=[309, 3])
+    assert [row.sha256 for row in from_tar.imported] == [row.sha256 for row in first.imported]
+
+
+def test_selection_of_networks_datasets_epochs_and_seeds(nats: Path, tmp_path: Path) -> None:
+    def trials(**options: Any) -> set[tuple[int, str, int, int]]:
+        name = "-".join(map(str, options.values()))
+        report = run(nats, tmp_path / name, **options)
+        return {(row.index, row.dataset, row.epochs, row.seed) for row in report.imported}
+
+    assert trials(indices=[309], datasets=["cifar10"]) == {(309, "cifar10", 200, 777)}
+    assert trials(indices=[3], datasets=["cifar10"], seed=888) == {(3, "cifar10", 200, 888)}
+    assert trials(indices=[3], epochs=12) == {(3, "cifar10", 12, 111)}
+    assert trials(indices=[3], seed=None) == {
+        (3, "cifar10", 200, 777),
+        (3, "cifar10", 200, 888),
+        (3, "cifar100", 200, 888),
+    }
+
+
+OTHER = nasbench201.architecture(309).spec
+
+
+def other_weights(_state: Any, trial: Any) -> None:
+    trial["net_state_dict"] = random_weights(309, "cifar10", 777, 200)
+
+
+def other_cell(state: Any, _trial: Any) -> None:
+    state["arch_str"] = OTHER
+
+
+def nan(_state: Any, trial: Any) -> None:
+    trial["net_state_dict"]["stem.0.weight"][0, 0, 0, 0] = float("nan")
+
+
+def wrong_shape(_state: Any, trial: Any) -> None:
+    weight = trial["net_state_dict"]["stem.0.weight"]
+    trial["net_state_dict"]["stem.0.weight"] = weight.reshape(weight.shape[1], weight.shape[0], 3, 3)
+
+
+def missing_buffer(_state: Any, trial: Any) -> None:
+    del trial["net_state_dict"]["stem.1.running_mean"]
+
+
+def wrong_classes(_state: Any, trial: Any) -> None:
+    trial["arch_config"]["class_num"] = 100
+
+
+def absurd_size(_state: Any, trial: Any) -> None:
+    trial["arch_config"]["channel"] = 10**9
+
+
+CHANGES = {
+    other_weights: r"#3 cifar10 seed 777 in .*expected [\d,]+ parameters, got [\d,]+: .* another network",
+    other_cell: r"#3 cifar10 seed 777 in .*expected the cell \|avg.*, got \|nor.* another network",
+    nan: r"#3 cifar10 seed 777 in .*expected finite numbers, got 1 NaN or infinite values in stem\.0\.weight",
+    wrong_shape: r"#3 cifar10 seed 777 in .*size mismatch for stem\.0\.weight",
+    missing_buffer: r"#3 cifar10 seed 777 in .*Missing key.*stem\.1\.running_mean",
+    wrong_classes: r"#3 cifar10 seed 777 in .*expected [\d,]+ parameters, got",
+    absurd_size: r"#3 cifar10 seed 777 in .*expected [\d,]+ parameters, got",
+}
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
+def test_record_that_is_not_its_network_is_refused(tmp_path: Path, change: Any) -> None:
+    write_changed(tmp_path / "source", 3, change)
+    with pytest.raises(CheckpointError, match=CHANGES[change]):
+        run(tmp_path / "source", tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+
+
+def test_other_cell_with_equal_parameter_count_is_refused(tmp_path: Path) -> None:
+    # Two 1x1 convolutions, as in #309, on other edges.
+    spec = "|skip_connect~0|+|nor_conv_1x1~0|nor_conv_1x1~1|+|none~0|none~1|skip_connect~2|"
+    size = {"channels": CHANNELS, "cells": CELLS, "n_classes": 10}
+    assert nasbench201.parameter_count(spec, **size) == nasbench201.parameter_count(OTHER, **size)
+    twin = nasbench201.resolve(spec).index
+
+    def swap(_state: Any, trial: Any) -> None:
+        trial["net_state_dict"] = random_weights(twin, "cifar10", 777, 200)
+
+    write_changed(tmp_path / "source", 309, swap)
+    with pytest.raises(CheckpointError, match=r"#309 cifar10 seed 777 .*expected the tensors of .*Missing key"):
+        run(tmp_path / "source", tmp_path / "store")
+
+
+def test_keep_going_takes_the_rest_and_reports_what_was_refused(nats: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    trials = {"200": [("cifar10", 777), ("cifar100", 777)]}
+    write_changed(source, 3, other_weights, trials)
+    (source / "000021.pickle.pbz2").write_bytes((nats / "000003.pickle.pbz2").read_bytes()[:200])
+    (source / "000309.pickle.pbz2").write_bytes((nats / "000309.pickle.pbz2").read_bytes())
+    (source / "999999.pickle.pbz2").write_bytes((nats / "000003.pickle.pbz2").read_bytes())
+    report = run(source, tmp_path / "store", keep_going=True, indices=[3, 5, 21, 309, 999_999])
+    assert [(row.index, row.dataset, row.seed) for row in report.imported] == [
+        (3, "cifar100", 777),
+        (309, "cifar10", 777),
+        (309, "cifar100", 888),
+    ]
+    assert report.other_seeds == 1
+    assert len(report.refused) == 4
+    for message, start in zip(report.refused, ("#3 cifar10", "#5", "truncated", "999999"), strict=True):
+        assert start in message
+    assert CheckpointStore(tmp_path / "store").find(3, "cifar100").seed == 777
+
+
+def test_networks_before_a_refusal_stay_in_the_store(nats: Path, tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    write_changed(source, 309, nan)
+    (source / "000003.pickle.pbz2").write_bytes((nats / "000003.pickle.pbz2").read_bytes())
+    with pytest.raises(CheckpointError, match="#309"):
+        run(source, tmp_path / "store")
+    assert {row.index for row in CheckpointStore(tmp_path / "store").records()} == {3}
+
+
+def test_recorded_parameters_of_another_network_do_not_matter(tmp_path: Path) -> None:
+    # NATS-Bench issue 36: the fields beside the weights may be another network's.
+    def change(_state: Any, trial: Any) -> None:
+        trial["params"], trial["flop"], trial["seed"] = 99.0, 1.0, "0888"
+
+    write_changed(tmp_path / "source", 3, change)
+    (record,) = run(tmp_path / "source", tmp_path / "store").imported
+    assert record.seed == 777
+    size = {"channels": CHANNELS, "cells": CELLS, "n_classes": 10}
+    assert record.parameters == nasbench201.parameter_count(record.spec, **size)
+
+
+def test_folder_of_state_dicts_is_checked_against_its_indices(tmp_path: Path) -> None:
+    for name, index in (("000003", 3), ("000021", 309)):
+        torch.save(random_weights(index, "cifar10", 1, 1), tmp_path / f"{name}.pth")
+    report = run(tmp_path, tmp_path / "store", datasets=["cifar10"], keep_going=True)
+    assert [row.index for row in report.imported] == [3]
+    assert "#21 cifar10" in report.refused[0]
+
+
+# The folder named by ROBUST201_DATA
+
+README_PARAMETERS = {0: 129_306, 9: 316_346, 21: 372_346, 309: 129_306, 991: 615_386, 13_714: 1_073_466}
+
+
+@pytest.mark.shared
+def test_shared_checkpoints_import(shared_data: Path, tmp_path: Path) -> None:
+    source = shared_data / "checkpoints" / "NATS-tss-v1_0-3ffb9-full"
+    if not source.is_dir():
+        pytest.skip(f"no checkpoints in {shared_data}")
+    report = run(source, tmp_path)
+    assert {row.index: row.parameters for row in report.imported} == README_PARAMETERS
+    assert {(row.dataset, row.epochs, row.seed, row.channels, row.cells) for row in report.imported} == {
+        ("cifar10", 200, 777, 16, 5)
+    }
+    store = CheckpointStore(tmp_path)
+    record = store.find(21, "cifar10")
+    network = build_network(record.spec, channels=16, cells=5, n_classes=10)
+    network.load_state_dict(store.load(record), strict=True)
+    with pytest.raises(CheckpointError, match="expected weights of cifar100"):
+        run(source, tmp_path, indices=[21], datasets=["cifar100"])
+
+
+@pytest.mark.shared
+def test_shared_checkpoints_equal_what_the_official_package_loads(shared_data: Path) -> None:
+    from nats_bench import api_utils
+
+    from robust201.weights.published.formats import iter_weights
+
+    source = shared_data / "checkpoints" / "NATS-tss-v1_0-3ffb9-full"
+    if not source.is_dir():
+        pytest.skip(f"no checkpoints in {shared_data}")
+    (ours,) = iter_weights(source, indices=[9])
+    states = api_utils.pickle_load(str(source / "000009.pickle.pbz2"))
+    official = api_utils.ArchResults.create_from_state_dict(states["200"])
+    assert_same_tensors(ours.state_dict, official.get_net_param("cifar10", 777))
+
+
+@pytest.mark.shared
+def test_official_records_give_the_published_accuracies(shared_data: Path, tmp_path: Path) -> None:
+    source = shared_data / "nats-official"
+    if not source.is_dir():
+        pytest.skip(f"no nats-official in {shared_data}")
+    published = {0: (85.62, 51.93, 27.683), 11: (91.79, 67.29, 29.300), 284: (88.73, 62.53, 33.267)}
+    got: dict[int, list[float]] = {}
+    for record in iter_records(source):
+        assert (record.seed, record.epochs, record.has_weights) == (777, 200, False)
+        got.setdefault(record.index, []).append(round(100 * record.accuracies["ori-test"], 3))
+        classes = CLASSES[record.dataset]
+        expected = nasbench201.parameter_count(record.spec, channels=16, cells=5, n_classes=classes)
+        assert round(record.parameters * 1e6) == expected
+    assert {index: tuple(values) for index, values in got.items()} == published
+    with pytest.raises(CheckpointError, match="records without weights"):
+        run(source, tmp_path)
+
+
+def test_manifest_is_lines_of_json(nats: Path, tmp_path: Path) -> None:
+    run(nats, tmp_path, indices=[3], datasets=["cifar10"])
+    header, line = map(json.loads, (tmp_path / "manifest.jsonl").read_text().splitlines())
+    assert header == {"format": "robust201 checkpoints", "version": 1}
+    assert {"index", "dataset", "epochs", "seed", "parameters", "source", "source_sha256", "sha256"} <= set(line)
