@@ -17,15 +17,15 @@ import numpy as np
 import torch
 
 from benchmarks.trained import load_trained
-from robust201.engine.classifier import Model
+from robust201.engine.arithmetic import configure_torch
+from robust201.engine.attack_job import AttackJob
+from robust201.engine.batching import Batching
+from robust201.engine.draws import CounterDraws
+from robust201.engine.model import Model
 from robust201.images import load_images, select
 from robust201.spaces.nasbench201.compiled import compile_network
-from robust201.tasks import PAPER_EPSILONS_255, SquareParameters
-from robust201.tasks.evaluate import configure_torch
-from robust201.tasks.perturbations.fused.draws import CounterDraws
-from robust201.tasks.perturbations.fused.job import Job
-from robust201.tasks.perturbations.fused.model import Batching
-from robust201.tasks.perturbations.fused.square import attack
+from robust201.tasks.parameters import PAPER_EPSILONS_255, SquareParameters
+from robust201.tasks.perturbations.square import fused
 
 SEED = 0
 DEFAULT_OUTPUT = Path(__file__).with_name("square_active_share.json")
@@ -37,6 +37,8 @@ class CountingModel:
 
     def __init__(self, model: Model) -> None:
         self._model = model
+        self.loss_and_gradient = model.loss_and_gradient
+        self.value_and_gradient = model.value_and_gradient
         self.sizes: list[int] = []
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -44,16 +46,10 @@ class CountingModel:
         self.sizes.append(len(pixels))
         return self._model.logits(pixels)
 
-    def loss_and_gradient(
-        self, pixels: torch.Tensor, labels: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Refuse."""
-        raise NotImplementedError("Square asks for no gradient")
 
-
-def active_images(job: Job, model: CountingModel, parameters: SquareParameters) -> np.ndarray:
+def active_images(job: AttackJob, model: CountingModel, parameters: SquareParameters) -> np.ndarray:
     """Run Square at one epsilon: (queries,) images that each query is made for."""
-    for _ in attack(job, parameters):
+    for _ in fused(job, parameters):
         pass
     # Clean images, the stripes; then the queries; then what was found, twice.
     queries = model.sizes[2:-2]
@@ -82,7 +78,7 @@ def main() -> None:
     curves, means = {}, {}
     for epsilon_255 in PAPER_EPSILONS_255:
         model = CountingModel(compiled)
-        job = Job(
+        job = AttackJob(
             model=model,
             batching=Batching(len(images), len(images), as_library=True),
             draws=CounterDraws(SEED, "aa_square"),

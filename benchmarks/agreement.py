@@ -22,7 +22,6 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -33,15 +32,17 @@ from scipy.stats import binomtest
 from benchmarks.trained import load_trained
 from robust201.core.noise import derived_seed
 from robust201.core.records import ImageSet
+from robust201.engine.arithmetic import configure_torch
+from robust201.engine.attack_job import AttackJob
+from robust201.engine.batching import Batching
 from robust201.engine.classifier import Classifier
+from robust201.engine.context import Context, Perturbed, Request
+from robust201.engine.replay import ReplayedDraws
 from robust201.images import load_images, select
 from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_network
-from robust201.tasks import PERTURBATIONS, Parameters
-from robust201.tasks.evaluate import configure_torch
-from robust201.tasks.perturbations.contract import Context, Perturbed
-from robust201.tasks.perturbations.fused.job import Job
-from robust201.tasks.perturbations.fused.model import Batching
-from robust201.tasks.perturbations.fused.replay import ReplayedDraws
+from robust201.tasks import PERTURBATIONS
+from robust201.tasks.parameters import Parameters
+from robust201.tasks.perturbations.contract import perturb
 
 KEYS = ("clean", "fgsm", "pgd", "aa_apgd-ce", "aa_square")
 RUNS = ("reference", "replayed", "fused")
@@ -70,7 +71,7 @@ def perturbed_images(case: Case, key: str, run: str, parameters: Parameters) -> 
     row = PERTURBATIONS[key]
     images, labels = torch.from_numpy(case.images.images), torch.from_numpy(case.images.labels)
     if run == "replayed" and row.kind == "attack":
-        job = Job(
+        job = AttackJob(
             model=case.compiled,
             batching=Batching(samples=1, pool=1, as_library=True),
             draws=ReplayedDraws(derived_seed(SEED, key, 0)),
@@ -79,15 +80,13 @@ def perturbed_images(case: Case, key: str, run: str, parameters: Parameters) -> 
             indices=case.images.indices,
             epsilons=tuple(strength / 255 for strength in parameters.strengths),
         )
-        yield from import_module(f"robust201.tasks.perturbations.fused.{row.module}").attack(job, parameters)
+        yield from row.load("fused")(job, parameters)
         return
     engine = "reference" if run == "reference" else "fused"
     model = None if engine == "reference" else case.compiled
     # One batch of draws: what `replayed` replays.
     context = Context(case.classifier, SEED, len(images), key=key, engine=engine, model=model)
-    yield from row.load(engine)(
-        context, parameters, parameters.strengths, images=images, labels=labels, indices=case.images.indices
-    )
+    yield from perturb(row, context, parameters, Request(parameters.strengths, images, labels, case.images.indices))
 
 
 def predictions_of(case: Case, key: str, run: str, parameters: Parameters) -> NDArray[np.int64]:

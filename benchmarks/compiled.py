@@ -13,12 +13,11 @@ import torch
 
 from benchmarks.trained import load_trained
 from robust201.core.records import ImageSet
+from robust201.engine.arithmetic import configure_torch
 from robust201.engine.classifier import Classifier
+from robust201.engine.context import to_float
 from robust201.images import load_images, select
 from robust201.spaces.nasbench201.compiled import compile_network
-from robust201.tasks.evaluate import configure_torch
-from robust201.tasks.perturbations.contract import to_float
-from robust201.tasks.perturbations.fused.model import ClassifierModel
 
 SEED = 0
 
@@ -26,7 +25,7 @@ SEED = 0
 def print_row(folder: Path, index: int, images: ImageSet) -> None:
     """Compare logits, gradients and predictions of one network."""
     network, spec = load_trained(folder, index, n_classes=images.n_classes)
-    published = ClassifierModel(Classifier(network, images.normalisation, images.n_classes))
+    published = Classifier(network, images.normalisation, images.n_classes)
     compiled = compile_network(network, spec, images.normalisation, n_classes=images.n_classes)
     pixels, labels = to_float(torch.from_numpy(images.images)), torch.from_numpy(images.labels)
     expected, _, gradient = published.loss_and_gradient(pixels, labels)

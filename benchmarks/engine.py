@@ -43,9 +43,9 @@ from benchmarks.engine_case import (
     suite_seconds,
 )
 from benchmarks.square_stages import ACTIVE_SHARE_FILE, Stage, mean_query_seconds, search_seconds, stages_of
-from robust201.tasks.evaluate import configure_torch
-from robust201.tasks.perturbations.contract import to_float
-from robust201.tasks.perturbations.fused.job import CPU_SAMPLES
+from robust201.engine.arithmetic import configure_torch
+from robust201.engine.attack_job import CPU_SAMPLES
+from robust201.engine.context import to_float
 
 
 def measure_searches(case: Case, n_samples: int, stages: list[Stage], clock: Clock) -> dict[int, float]:

@@ -9,20 +9,21 @@ import torch
 from torch.nn import functional
 
 from robust201.core.records import Normalisation
-from robust201.engine.classifier import Classifier, Model
+from robust201.engine.classifier import Classifier
+from robust201.engine.context import Context, Request, to_float
+from robust201.engine.model import Model
 from robust201.spaces.nasbench201.cells import architecture, evaluated_indices, multiply_accumulates, parse
 from robust201.spaces.nasbench201.compiled import compile_network
 from robust201.spaces.nasbench201.compiled.kernels import Convolution
 from robust201.spaces.nasbench201.compiled.program import plan_cell
 from robust201.spaces.nasbench201.network import build_network
-from robust201.tasks import PERTURBATIONS, Parameters
-from robust201.tasks.perturbations.contract import Context, to_float
-from robust201.tasks.perturbations.fused import apgd, fgsm, pgd, square
+from robust201.tasks import PERTURBATIONS
+from robust201.tasks.parameters import Parameters
+from robust201.tasks.perturbations.contract import perturb
 
 NORMALISATION = Normalisation((0.4914, 0.4824, 0.4467), (0.2471, 0.2435, 0.2616))
 N_CLASSES = 10
 N_PAPER_EPSILONS = 7
-FUSED = {"fgsm": fgsm, "pgd": pgd, "aa_apgd-ce": apgd, "aa_square": square}
 LENGTHS = {"pgd": ("steps", 2, 6), "aa_apgd-ce": ("steps", 4, 8), "aa_square": ("queries", 4, 16)}
 FULL_LENGTHS = {"pgd": 40, "aa_apgd-ce": 100, "aa_square": 5000}
 HARMLESS_EPSILON_255 = 1e-4
@@ -69,9 +70,8 @@ class Case:
             model=self.model if fused else None,
             model_batch=self.model_batch,
         )
-        perturb = FUSED[key].perturb if fused else PERTURBATIONS[key].load()
-        indices = torch.arange(len(self.images)).numpy()
-        for found in perturb(context, parameters, strengths, images=self.images, labels=self.labels, indices=indices):
+        request = Request(strengths, self.images, self.labels, torch.arange(len(self.images)).numpy())
+        for found in perturb(PERTURBATIONS[key], context, parameters, request):
             if key != "fgsm" and not torch.equal(
                 self.model.logits(found.images).argmax(dim=1), self.labels[found.positions]
             ):

@@ -45,14 +45,15 @@ from benchmarks.engine_case import (
     stratified_sample,
     suite_seconds,
 )
+from robust201.engine.attack_job import IMAGES_HELD
 from robust201.engine.buckets import Bucketed
 from robust201.engine.capacity import Capacity, choose_capacity
+from robust201.engine.context import to_float
 from robust201.engine.graphs import GraphCapture
 from robust201.spaces.nasbench201.cells import architecture, evaluated_indices, multiply_accumulates
 from robust201.spaces.nasbench201.compiled.kernels import Convolution
-from robust201.tasks import CORRUPTIONS, SEVERITIES
-from robust201.tasks.perturbations.contract import to_float
-from robust201.tasks.perturbations.fused.job import IMAGES_HELD
+from robust201.tasks import CORRUPTIONS
+from robust201.tasks.parameters import SEVERITIES
 
 USUAL_BATCH = 250
 REFERENCE_BATCHES = (USUAL_BATCH, 500, 1000, 2000, 5000)

@@ -14,10 +14,10 @@ from statistics import median
 import torch
 from torch.nn import functional
 
+from robust201.engine.arithmetic import configure_torch
 from robust201.spaces.nasbench201.compiled.kernels import AveragePooling, Convolution, Halving, StridedGradient
 from robust201.spaces.nasbench201.compiled.memory import keep_freed_memory
 from robust201.spaces.nasbench201.compiled.network import CPU_CHUNK
-from robust201.tasks.evaluate import configure_torch
 
 STAGES = ((16, 32), (32, 16), (64, 8))
 CPU = torch.device("cpu")

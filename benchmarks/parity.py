@@ -21,11 +21,11 @@ from torch import nn
 
 from benchmarks.trained import load_trained
 from robust201.core.records import ImageSet
+from robust201.engine.arithmetic import configure_torch
 from robust201.engine.classifier import Classifier
+from robust201.engine.context import to_float
 from robust201.images import load_images, select
 from robust201.tasks import PERTURBATIONS
-from robust201.tasks.evaluate import configure_torch
-from robust201.tasks.perturbations.contract import to_float
 from tests.support.library_parity import Difference, compare
 
 NETWORKS = ("0", "9", "21", "309", "309/100", "991", "13714")

@@ -23,12 +23,14 @@ from benchmarks.agreement import SEED
 from benchmarks.trained import load_trained
 from robust201.core.precision import Precision
 from robust201.core.records import ImageSet
+from robust201.engine.arithmetic import configure_torch
 from robust201.engine.classifier import Classifier
+from robust201.engine.context import Context, Request, to_float
 from robust201.images import load_images, select
 from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_network
-from robust201.tasks import PERTURBATIONS, Parameters
-from robust201.tasks.evaluate import configure_torch
-from robust201.tasks.perturbations.contract import Context, to_float
+from robust201.tasks import PERTURBATIONS
+from robust201.tasks.parameters import Parameters
+from robust201.tasks.perturbations.contract import perturb
 
 PARAMETERS: dict[str, dict[str, Any]] = {
     "clean": {},
@@ -76,10 +78,8 @@ class Subject:
         context = Context(self.use().classifier, SEED, len(self.images), key=key, engine="fused", model=self.compiled)
         images = torch.from_numpy(self.images.images).to(self.classifier.device)
         found = np.zeros((len(parameters.strengths), len(self.images)), np.bool_)
-        batches = row.load("fused")(
-            context, parameters, parameters.strengths, images=images, labels=self.labels, indices=self.images.indices
-        )
-        for batch in batches:
+        request = Request(parameters.strengths, images, self.labels, self.images.indices)
+        for batch in perturb(row, context, parameters, request):
             right = self.compiled.logits(batch.images).argmax(dim=1) == self.labels[batch.positions]
             found[batch.strength, batch.positions.cpu().numpy()] = right.cpu().numpy()
         return found

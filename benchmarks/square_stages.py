@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from robust201.engine.batching import Batching
 from robust201.spaces.nasbench201.compiled import InferenceNetwork
-from robust201.tasks import SquareParameters
-from robust201.tasks.perturbations.fused.model import Batching
-from robust201.tasks.perturbations.fused.square import SHARE_HALVINGS, side_of
+from robust201.tasks.parameters import SquareParameters
+from robust201.tasks.perturbations.square import SHARE_HALVINGS, side_of
 
 ACTIVE_SHARE_FILE = Path(__file__).with_name("square_active_share.json")
 TIMED_QUERIES = 8

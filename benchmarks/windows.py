@@ -24,16 +24,16 @@ from typing import TypeVar
 import torch
 
 from benchmarks.trained import load_trained
-from robust201.engine.classifier import Model
+from robust201.engine.arithmetic import configure_torch
+from robust201.engine.attack_job import CPU_SAMPLES, AttackJob
+from robust201.engine.batching import Batching
+from robust201.engine.draws import CounterDraws
+from robust201.engine.model import Model
 from robust201.images import load_images, select
 from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_network
 from robust201.spaces.nasbench201.compiled.local import LocalPass
-from robust201.tasks import PAPER_EPSILONS_255, SquareParameters
-from robust201.tasks.evaluate import configure_torch
-from robust201.tasks.perturbations.fused.draws import CounterDraws
-from robust201.tasks.perturbations.fused.job import CPU_SAMPLES, Job
-from robust201.tasks.perturbations.fused.model import Batching
-from robust201.tasks.perturbations.fused.square import attack
+from robust201.tasks.parameters import PAPER_EPSILONS_255, SquareParameters
+from robust201.tasks.perturbations.square import fused
 
 SEED = 0
 
@@ -96,17 +96,13 @@ class TimedModel:
 
     def __init__(self, network: InferenceNetwork) -> None:
         self._network = network
+        self.loss_and_gradient = network.loss_and_gradient
+        self.value_and_gradient = network.value_and_gradient
         self.times: dict[int, Times] = defaultdict(Times)
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
         """Classify."""
         return self._network.logits(pixels)
-
-    def loss_and_gradient(
-        self, pixels: torch.Tensor, labels: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Refuse."""
-        raise NotImplementedError("Square asks for no gradient")
 
     def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> TimedSearch:
         """Start a search that answers both ways."""
@@ -119,15 +115,16 @@ class WholePasses:
     def __init__(self, network: InferenceNetwork) -> None:
         self.logits = network.logits
         self.loss_and_gradient = network.loss_and_gradient
+        self.value_and_gradient = network.value_and_gradient
 
 
-def compare_attacks(network: InferenceNetwork, job: Job, parameters: SquareParameters) -> None:
+def compare_attacks(network: InferenceNetwork, job: AttackJob, parameters: SquareParameters) -> None:
     """Make the whole attack both ways, in turn."""
 
     def found_by(model: Model) -> dict[tuple[int, int], torch.Tensor]:
         return {
             (batch.strength, position): image
-            for batch in attack(replace(job, model=model), parameters)
+            for batch in fused(replace(job, model=model), parameters)
             for position, image in zip(batch.positions.tolist(), batch.images, strict=True)
         }
 
@@ -169,7 +166,7 @@ def main() -> None:
     model = TimedModel(compiled)
     epsilons_255 = PAPER_EPSILONS_255 if arguments.whole_attack else arguments.epsilons
     parameters = SquareParameters(queries=arguments.queries)
-    job = Job(
+    job = AttackJob(
         model=model,
         batching=Batching(CPU_SAMPLES, 4096),
         draws=CounterDraws(SEED, "aa_square"),
@@ -182,7 +179,7 @@ def main() -> None:
         print(f"#{arguments.architecture}, {arguments.queries} queries")
         compare_attacks(compiled, job, parameters)
         return
-    for _ in attack(job, parameters):
+    for _ in fused(job, parameters):
         pass
     print(f"#{arguments.architecture}\nside  batches  local  whole, s  local, s  kept, s  ratio")
     for side, times in sorted(model.times.items(), reverse=True):

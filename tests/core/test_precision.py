@@ -15,13 +15,13 @@ from torch.nn import functional
 
 from robust201.core.errors import ConfigError
 from robust201.core.precision import check_precision
+from robust201.engine.arithmetic import configure_torch
 from robust201.engine.classifier import Classifier
 from robust201.runtime.worker import Worker, WorkerSettings
 from robust201.spaces.nasbench201.cells import format_spec, has_path, specs
 from robust201.spaces.nasbench201.compiled import compile_network, kernels
 from robust201.spaces.nasbench201.compiled.folding import round_once
 from robust201.spaces.nasbench201.network import build_network
-from robust201.tasks.evaluate import configure_torch
 from tests.conftest import MakeSweep, RunCommand, WriteSweep
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, answers_wrongly, images_of, network_of
 from tests.support.tiny_networks import PathlessNetwork
@@ -314,7 +314,7 @@ def test_switches_are_set_and_set_back():
     # In a process of its own: these settings are for the whole process.
     command = """
 import torch
-from robust201.tasks.evaluate import configure_torch
+from robust201.engine.arithmetic import (configure_torch)
 
 def switches():
     return (torch.get_float32_matmul_precision(), torch.backends.cuda.matmul.allow_tf32,

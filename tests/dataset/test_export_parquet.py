@@ -21,7 +21,7 @@ from robust201.planning.plan import make_plan as make_plan_of
 from robust201.planning.plan_file import load_plan
 from robust201.planning.sweep_yaml import read_fields
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks import PgdParameters
+from robust201.tasks.parameters import PgdParameters
 from tests.conftest import read_tree
 from tests.support.fabricated import export, make_plan, make_unit, make_values
 

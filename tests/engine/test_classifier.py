@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from robust201.engine.classifier import Classifier
-from robust201.tasks.perturbations.contract import to_float
+from robust201.engine.context import to_float
 from tests.support.tiny_networks import (
     N_CLASSES,
     NORMALISATION,

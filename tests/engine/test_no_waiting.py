@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from robust201.engine.attack_job import AttackJob
+from robust201.engine.batching import Batching
 from robust201.engine.buckets import Bucketed
 from robust201.engine.capacity import Capacity
+from robust201.engine.draws import CounterDraws
 from robust201.spaces.nasbench201.cells import specs
 from robust201.spaces.nasbench201.compiled import compile_network
 from robust201.tasks import PERTURBATIONS
-from robust201.tasks.perturbations.fused import apgd, pgd, square
-from robust201.tasks.perturbations.fused.draws import CounterDraws
-from robust201.tasks.perturbations.fused.job import Job
-from robust201.tasks.perturbations.fused.model import Batching, ClassifierModel
+from robust201.tasks.perturbations import apgd, pgd, square
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, network_of
 from tests.support.tiny_networks import TinyNetwork, tiny_classifier, tiny_images
 
@@ -87,14 +87,14 @@ def compiled(device):
 
 
 MODELS = {
-    "plain": lambda device: ClassifierModel(tiny_classifier(TinyNetwork()).to(device)),
+    "plain": lambda device: tiny_classifier(TinyNetwork()).to(device),
     "compiled": compiled,
     "in buckets": lambda device: Bucketed(compiled(device), Capacity(32, 16), device=device),
 }
 
 
 def job_on(device, key, model):
-    return Job(
+    return AttackJob(
         model=model,
         batching=Batching(20, 200),
         draws=CounterDraws(0, key),

@@ -14,7 +14,7 @@ from benchmarks.engine_case import convolutions_of, stratified_sample, suite_sec
 from benchmarks.square_stages import mean_query_seconds, stages_of
 from robust201.engine.capacity import Capacity
 from robust201.spaces.nasbench201.cells import evaluated_indices, format_spec, multiply_accumulates
-from robust201.tasks.perturbations.fused.square import side_of
+from robust201.tasks.perturbations.square import side_of
 
 ALL_CONVOLUTIONS = ("nor_conv_3x3", "nor_conv_1x1", "nor_conv_3x3", "nor_conv_1x1", "nor_conv_3x3", "nor_conv_3x3")
 IDENTITY = ("none", "none", "none", "skip_connect", "none", "none")

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Iterator
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,13 @@ import torch
 from torch.nn import functional
 
 from robust201.dataset import export_dataset
+from robust201.engine.arithmetic import configure_torch
+from robust201.engine.attack_job import AttackJob
+from robust201.engine.batching import Batching
 from robust201.engine.buckets import Bucketed
 from robust201.engine.capacity import USED_SHARE, Capacity, network_bytes
 from robust201.engine.classifier import Classifier
+from robust201.engine.draws import CounterDraws
 from robust201.engine.graphs import GraphCapture
 from robust201.planning.config import SweepConfig
 from robust201.runtime.executors import make_executor
@@ -23,11 +26,7 @@ from robust201.spaces.nasbench201.cells import format_spec, specs
 from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_network
 from robust201.spaces.nasbench201.compiled.kernels import Convolution
 from robust201.tasks import PERTURBATIONS
-from robust201.tasks.evaluate import configure_torch
-from robust201.tasks.perturbations.fused import pgd, square
-from robust201.tasks.perturbations.fused.draws import CounterDraws
-from robust201.tasks.perturbations.fused.job import Job
-from robust201.tasks.perturbations.fused.model import Batching, ClassifierModel
+from robust201.tasks.perturbations import pgd, square
 from tests.conftest import MakeSweep, read_tree
 from tests.engine.test_no_waiting import LOOPS, job_on, samples_of
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
@@ -107,10 +106,12 @@ def test_production_draws_are_those_of_the_cpu(device, key):
     changes = {"queries": 50} if key == "aa_square" else {"steps": 3}
     parameters = PERTURBATIONS[key].parameters(epsilons_255=(1.0, 8.0), **changes)
     for place in (torch.device("cpu"), device):
-        model = Recording(ClassifierModel(tiny_classifier(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0])).to(place)))
+        model = Recording(tiny_classifier(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0])).to(place))
         images, labels = on(place, torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels))
-        job = Job(model, Batching(64, 64), CounterDraws(0, key), images, labels, image_set.indices, (1 / 255, 8 / 255))
-        list(import_module(f"robust201.tasks.perturbations.fused.{PERTURBATIONS[key].module}").attack(job, parameters))
+        job = AttackJob(
+            model, Batching(64, 64), CounterDraws(0, key), images, labels, image_set.indices, (1 / 255, 8 / 255)
+        )
+        list(PERTURBATIONS[key].load("fused")(job, parameters))
         shown.append(torch.cat(model.shown))
     assert shown[0].shape == shown[1].shape
     # A pixel divided by 255 may round differently; the draws are the same numbers.
@@ -121,7 +122,7 @@ def test_production_draws_are_those_of_the_cpu(device, key):
 def test_a_compiled_network_equals_the_plain_one(device, spec):
     network = network_of(spec, channels=16)
     fast = compile_network(network, spec, NORMALISATION, n_classes=N_CLASSES, device=device)
-    plain = ClassifierModel(Classifier(network, NORMALISATION, N_CLASSES, device=device))
+    plain = Classifier(network, NORMALISATION, N_CLASSES, device=device)
     pixels, labels = on(device, *images_of(32, n_images=64))
     expected = plain.loss_and_gradient(pixels, labels % N_CLASSES)
     found = fast.loss_and_gradient(pixels, labels % N_CLASSES)
@@ -229,12 +230,15 @@ def refuse_waiting() -> Iterator[Callable[[], None]]:
 
 @pytest.mark.parametrize("key", ["pgd", "aa_apgd-ce"])
 def test_steps_do_not_wait_for_the_device(device, key, refuse_waiting):
-    class Refusing(ClassifierModel):
-        def loss_and_gradient(self, pixels, labels):
-            refuse_waiting()
-            return super().loss_and_gradient(pixels, labels)
+    classifier = tiny_classifier(TinyNetwork()).to(device)
+    differentiate = classifier.loss_and_gradient
 
-    job = job_on(device, key, Refusing(tiny_classifier(TinyNetwork()).to(device)))
+    def differentiate_and_refuse(pixels, labels):
+        refuse_waiting()
+        return differentiate(pixels, labels)
+
+    classifier.loss_and_gradient = differentiate_and_refuse
+    job = job_on(device, key, classifier)
     samples = samples_of(job)
     if key == "pgd":
         pgd._attack_samples(job, samples, PERTURBATIONS["pgd"].parameters(steps=5))

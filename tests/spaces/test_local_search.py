@@ -10,15 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional
 
+from robust201.engine.attack_job import AttackJob
+from robust201.engine.batching import Batching
+from robust201.engine.draws import CounterDraws
 from robust201.spaces.nasbench201.cells import EDGES, OPERATIONS, format_spec, specs
 from robust201.spaces.nasbench201.compiled import compile_network, kernels
 from robust201.spaces.nasbench201.compiled.local import LocalKernels, LocalPass
 from robust201.spaces.nasbench201.compiled.regions import Region, union
 from robust201.tasks import PERTURBATIONS
-from robust201.tasks.perturbations.fused.draws import CounterDraws
-from robust201.tasks.perturbations.fused.job import Job
-from robust201.tasks.perturbations.fused.model import Batching
-from robust201.tasks.perturbations.fused.square import attack
+from robust201.tasks.perturbations.square import fused
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, network_of
 from tests.tasks.test_fused_attacks import IMAGES, ExactModel, assert_same, attacked
 
@@ -249,7 +249,7 @@ class WholePasses:
 def square_on(model, images, labels, *, queries, epsilons, samples=64, together=None):
     """Run Square; (S, N, 3, H, W)."""
     chosen = np.arange(len(images)) if together is None else np.asarray(together)
-    job = Job(
+    job = AttackJob(
         model=model,
         batching=Batching(samples, 10_000),
         draws=CounterDraws(0, "aa_square"),
@@ -259,7 +259,7 @@ def square_on(model, images, labels, *, queries, epsilons, samples=64, together=
         epsilons=epsilons,
     )
     found = torch.full((len(epsilons), len(images), *images.shape[1:]), torch.nan)
-    for batch in attack(job, SQUARE.parameters(queries=queries)):
+    for batch in fused(job, SQUARE.parameters(queries=queries)):
         found[batch.strength][torch.from_numpy(chosen[batch.positions])] = batch.images
     return found
 

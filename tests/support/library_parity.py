@@ -1,6 +1,5 @@
 """The fused attacks and the libraries side by side, with equal draws and equal batches: how many bits differ."""
 
-from importlib import import_module
 from typing import NamedTuple
 
 import numpy as np
@@ -8,13 +7,14 @@ import torch
 from pyautoattack import AutoAttack
 from pyautoattack.autopgd_base import APGDAttack
 
+from robust201.engine.attack_job import AttackJob
+from robust201.engine.batching import Batching
 from robust201.engine.classifier import Classifier
-from robust201.tasks import PERTURBATIONS, Parameters
-from robust201.tasks.perturbations.contract import to_float
+from robust201.engine.context import to_float
+from robust201.engine.replay import ReplayedDraws
+from robust201.tasks import PERTURBATIONS
+from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.foolbox_engine import foolbox
-from robust201.tasks.perturbations.fused.job import Job
-from robust201.tasks.perturbations.fused.model import Batching, ClassifierModel
-from robust201.tasks.perturbations.fused.replay import ReplayedDraws
 
 LIBRARY_BATCHES = Batching(samples=1, pool=1, as_library=True)
 
@@ -83,8 +83,8 @@ def autoattack_images(key, classifier, pixels, labels, epsilon, seed, parameters
 def fused_images(key, classifier, images, labels, epsilons, seed, parameters):
     """Attack one batch at all epsilons with the fused attack: (S, N, 3, H, W)."""
     device = classifier.device if key == "pgd" else "cpu"
-    job = Job(
-        model=ClassifierModel(classifier),
+    job = AttackJob(
+        model=classifier,
         batching=LIBRARY_BATCHES,
         draws=ReplayedDraws(seed, device),
         images=images,
@@ -93,9 +93,7 @@ def fused_images(key, classifier, images, labels, epsilons, seed, parameters):
         epsilons=tuple(epsilons),
     )
     found = torch.full((len(epsilons), *images.shape), torch.nan, device=images.device)
-    for batch in import_module(f"robust201.tasks.perturbations.fused.{PERTURBATIONS[key].module}").attack(
-        job, parameters
-    ):
+    for batch in PERTURBATIONS[key].load("fused")(job, parameters):
         found[batch.strength, batch.positions] = batch.images
     return found
 
@@ -142,7 +140,7 @@ def compare(
         with torch.no_grad():
             wanted_logits = classifier(expected)
         with torch.inference_mode():
-            found_logits = ClassifierModel(classifier).logits(found)
+            found_logits = classifier.logits(found)
         differences[strength] = Difference(
             differing_bits(found, expected),
             differing_bits(found_logits, wanted_logits),

@@ -6,8 +6,9 @@ from torch import nn
 
 from robust201.core.records import ImageSet, Normalisation, Part, Unit, image_hash
 from robust201.engine.classifier import Classifier
+from robust201.engine.context import Context, Request
 from robust201.tasks import Perturbation
-from robust201.tasks.perturbations.contract import Context
+from robust201.tasks.perturbations.contract import perturb
 
 N_CLASSES = 5
 SIZE = 8
@@ -112,12 +113,16 @@ def part_of(row, parameters, images, start=0, stop=None, strengths=None):
     return Part(unit, strengths, start, len(images) if stop is None else stop)
 
 
+def request_of(images, strengths):
+    """All images at some strengths."""
+    return Request(strengths, torch.from_numpy(images.images), torch.from_numpy(images.labels), images.indices)
+
+
 def perturb_all(row, parameters, images, context, strengths=None):
     """Run a row; {strength: (N, 3, H, W) images in position order}."""
     strengths = strengths or parameters.strengths
     pixels = torch.from_numpy(images.images)
-    labels = torch.from_numpy(images.labels)
     found = {strength: torch.full(pixels.shape, torch.nan) for strength in strengths}
-    for batch in row.load()(context, parameters, strengths, images=pixels, labels=labels, indices=images.indices):
+    for batch in perturb(row, context, parameters, request_of(images, strengths)):
         found[strengths[batch.strength]][batch.positions] = batch.images
     return found

@@ -10,8 +10,10 @@ from pyautoattack import AutoAttack
 
 from robust201.core.errors import PerturbationError
 from robust201.core.noise import derived_seed
+from robust201.engine.context import Perturbed, to_float
 from robust201.tasks import PERTURBATIONS
-from robust201.tasks.perturbations.contract import Perturbed, checked, to_float
+from robust201.tasks.constraints import LINF
+from robust201.tasks.perturbations.contract import checked, perturb
 from robust201.tasks.perturbations.foolbox_engine import foolbox
 from tests.support.tiny_networks import (
     BATCH_SIZE,
@@ -21,6 +23,7 @@ from tests.support.tiny_networks import (
     PathlessNetwork,
     corrupted_images,
     perturb_all,
+    request_of,
     small_parameters,
     tiny_classifier,
     tiny_context,
@@ -57,13 +60,9 @@ def batches_of_draws(key):
 @every_row
 def test_keeps_the_contract(row):
     parameters = small_parameters(row)
-    pixels, labels = torch.from_numpy(IMAGES.images), torch.from_numpy(IMAGES.labels)
-    perturbed = row.load()(
-        tiny_context(row.key), parameters, parameters.strengths, images=pixels, labels=labels, indices=IMAGES.indices
-    )
-    batches = list(
-        checked(perturbed, name=row.key, images=pixels, strengths=parameters.strengths, ball=row.kind == "attack")
-    )
+    request = request_of(IMAGES, parameters.strengths)
+    perturbed = perturb(row, tiny_context(row.key), parameters, request)
+    batches = list(checked(perturbed, name=row.key, request=request, constraint=row.constraint))
     assert len(batches) == len(parameters.strengths) * 3
 
 
@@ -90,13 +89,10 @@ def test_leaves_the_random_state_and_the_trace_function_alone(row):
 
     parameters = small_parameters(row)
     context = tiny_context(row.key)
-    pixels, labels = torch.from_numpy(IMAGES.images), torch.from_numpy(IMAGES.labels)
     before = torch.get_rng_state(), sys.gettrace()
     sys.settrace(trace)
     try:
-        for _ in row.load()(
-            context, parameters, parameters.strengths, images=pixels, labels=labels, indices=IMAGES.indices
-        ):
+        for _ in perturb(row, context, parameters, request_of(IMAGES, parameters.strengths)):
             assert torch.equal(torch.get_rng_state(), before[0])
             assert torch.is_grad_enabled()
             assert sys.gettrace() is trace
@@ -350,7 +346,7 @@ def test_checked_passes_what_keeps_the_contract():
     pixels = torch.from_numpy(IMAGES.images)
     order = torch.randperm(len(pixels), generator=torch.Generator().manual_seed(0))
     batches = [Perturbed(0, piece, to_float(pixels[piece])) for piece in order.split(4)]
-    passed = list(checked(iter(batches), name="x", images=pixels, strengths=(1.0,), ball=True))
+    passed = list(checked(iter(batches), name="x", request=request_of(IMAGES, (1.0,)), constraint=LINF))
     assert [batch.positions.tolist() for batch in passed] == [batch.positions.tolist() for batch in batches]
 
 
@@ -382,6 +378,6 @@ def _broken(change):
     ],
 )
 def test_checked_refuses_what_breaks_the_contract(change, message):
-    pixels = torch.from_numpy(IMAGES.images)
+    request = request_of(IMAGES, (1.0,))
     with pytest.raises(PerturbationError, match=message):
-        list(checked(iter(_broken(change)), name="#0 tiny pgd", images=pixels, strengths=(1.0,), ball=True))
+        list(checked(iter(_broken(change)), name="#0 tiny pgd", request=request, constraint=LINF))

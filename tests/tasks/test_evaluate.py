@@ -10,10 +10,11 @@ import pytest
 import torch
 
 from robust201.core.errors import ConfigError, EvaluationError, PerturbationError
+from robust201.engine.arithmetic import configure_torch
+from robust201.engine.context import Perturbed
 from robust201.tasks import PERTURBATIONS
-from robust201.tasks.evaluate import configure_torch, evaluate
+from robust201.tasks.evaluate import evaluate
 from robust201.tasks.measurements import MEASUREMENTS, check_values, merge_values
-from robust201.tasks.perturbations.contract import Perturbed
 from tests.support.tiny_networks import (
     BATCH_SIZE,
     CountingNetwork,
@@ -240,7 +241,7 @@ def test_torch_is_configured_for_equal_bytes():
     # In a process of its own: these settings are for the whole process.
     command = """
 import os, torch
-from robust201.tasks.evaluate import configure_torch
+from robust201.engine.arithmetic import (configure_torch)
 configure_torch(2)
 assert torch.get_num_threads() == 2
 assert torch.are_deterministic_algorithms_enabled()

@@ -1,6 +1,6 @@
 """What the fused attacks do not depend on, with production draws; and the draws themselves."""
 
-from importlib import import_module
+import dataclasses
 
 import numpy as np
 import pytest
@@ -11,15 +11,16 @@ from torch import nn
 
 from robust201.core.errors import ConfigError
 from robust201.dataset import export_dataset
+from robust201.engine.attack_job import AttackJob, job_of
+from robust201.engine.batching import Batching
+from robust201.engine.context import to_float
+from robust201.engine.draws import CounterDraws
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import load_plan, run_sweep
 from robust201.shards import ShardStore
 from robust201.tasks import PERTURBATIONS
 from robust201.tasks.evaluate import evaluate
-from robust201.tasks.perturbations.contract import checked, to_float
-from robust201.tasks.perturbations.fused.draws import CounterDraws
-from robust201.tasks.perturbations.fused.job import Job, job_of
-from robust201.tasks.perturbations.fused.model import Batching, ClassifierModel
+from robust201.tasks.perturbations.contract import checked, perturb
 from tests.conftest import read_tree
 from tests.support.tiny_networks import (
     N_CLASSES,
@@ -29,6 +30,7 @@ from tests.support.tiny_networks import (
     CountingNetwork,
     PathlessNetwork,
     part_of,
+    request_of,
     small_parameters,
     tiny_classifier,
     tiny_context,
@@ -94,7 +96,7 @@ def attacked(row, *, parameters=None, chosen=None, strengths=None, samples=64, p
     strengths = strengths or parameters.strengths
     chosen = np.arange(len(IMAGES)) if chosen is None else np.asarray(chosen)
     batching = Batching(samples, pool) if together is None else EveryFew(samples, pool, together)
-    job = Job(
+    job = AttackJob(
         model=model,
         batching=batching,
         draws=CounterDraws(SEED, row.key),
@@ -104,7 +106,7 @@ def attacked(row, *, parameters=None, chosen=None, strengths=None, samples=64, p
         epsilons=tuple(strength / 255 for strength in strengths),
     )
     found = {strength: torch.full((len(chosen), *SHAPE), torch.nan) for strength in strengths}
-    for batch in import_module(f"robust201.tasks.perturbations.fused.{row.module}").attack(job, parameters):
+    for batch in row.load("fused")(job, parameters):
         found[strengths[batch.strength]][batch.positions] = batch.images
     return found
 
@@ -177,13 +179,12 @@ def test_other_images_and_their_order_leave_no_trace(row, chosen):
 
 @every_attack
 def test_keeps_the_contract(row):
-    pixels, labels = torch.from_numpy(IMAGES.images), torch.from_numpy(IMAGES.labels)
     parameters = PARAMETERS[row.key]
+    request = request_of(IMAGES, parameters.strengths)
     before = torch.get_rng_state()
-    perturbed = row.load("fused")(
-        tiny_context(row.key), parameters, parameters.strengths, images=pixels, labels=labels, indices=IMAGES.indices
-    )
-    for batch in checked(perturbed, name=row.key, images=pixels, strengths=parameters.strengths, ball=True):
+    context = dataclasses.replace(tiny_context(row.key), engine="fused")
+    perturbed = perturb(row, context, parameters, request)
+    for batch in checked(perturbed, name=row.key, request=request, constraint=row.constraint):
         assert torch.is_grad_enabled()
         assert not torch.is_inference_mode_enabled()
         assert not batch.images.is_inference()
@@ -194,15 +195,12 @@ def test_keeps_the_contract(row):
 def test_evaluate_runs_the_engine_that_is_asked_for(row):
     images = tiny_images()
     parameters = small_parameters(row)
-    context = type(tiny_context(row.key))(**{**vars(tiny_context(row.key)), "engine": "fused"})
+    context = dataclasses.replace(tiny_context(row.key), engine="fused")
     part = part_of(row, parameters, images)
     results = list(evaluate(context, row, parameters, part, images, ("predictions",), provenance={"host": "here"}))
     assert sorted(result.strength for result in results) == list(parameters.strengths)
-    pixels, labels = torch.from_numpy(images.images), torch.from_numpy(images.labels)
     expected = {strength: np.full(len(images), -1) for strength in parameters.strengths}
-    for batch in row.load("fused")(
-        context, parameters, parameters.strengths, images=pixels, labels=labels, indices=images.indices
-    ):
+    for batch in perturb(row, context, parameters, request_of(images, parameters.strengths)):
         predicted = context.classifier(batch.images).argmax(dim=1)
         expected[parameters.strengths[batch.strength]][batch.positions.numpy()] = predicted.numpy()
     for result in results:
@@ -260,12 +258,9 @@ def test_micro_batches_bound_what_the_network_is_shown(row):
             return super().forward(pixels)
 
     context = tiny_context(row.key, tiny_classifier(Bounded(tiny_classifier().network)))
-    context = type(context)(**{**vars(context), "model_batch": 5})
+    context = dataclasses.replace(context, engine="fused", model_batch=5)
     parameters = small_parameters(row)
-    pixels, labels = torch.from_numpy(IMAGES.images), torch.from_numpy(IMAGES.labels)
-    batches = row.load("fused")(
-        context, parameters, parameters.strengths, images=pixels, labels=labels, indices=IMAGES.indices
-    )
+    batches = perturb(row, context, parameters, request_of(IMAGES, parameters.strengths))
     assert sum(len(batch.positions) for batch in batches) == len(IMAGES) * len(parameters.strengths)
 
 
@@ -332,11 +327,8 @@ def test_takes_the_parameters(key, changes, passes):
     images = tiny_images(8, labels=[0] * 8)
     parameters = PERTURBATIONS[key].parameters(epsilons_255=(1.0, 8.0), **changes)
     context = tiny_context(key, tiny_classifier(network))
-    pixels, labels = torch.from_numpy(images.images), torch.from_numpy(images.labels)
-    row = PERTURBATIONS[key]
-    batches = row.load("fused")(
-        context, parameters, parameters.strengths, images=pixels, labels=labels, indices=images.indices
-    )
+    context = dataclasses.replace(context, engine="fused")
+    batches = perturb(PERTURBATIONS[key], context, parameters, request_of(images, parameters.strengths))
     assert len(list(batches)) == 2
     # One clean prediction for all strengths; the attack and one prediction of what it found for each.
     assert network.n_images == 8 * (1 + 2 * (passes + 1))
@@ -344,10 +336,9 @@ def test_takes_the_parameters(key, changes, passes):
 
 def test_a_batch_is_never_larger_than_asked_for():
     context = tiny_context("pgd", tiny_classifier(micro_batch=3))
-    nothing = torch.zeros((0, *SHAPE), dtype=torch.uint8), torch.zeros(0, dtype=torch.int64)
-    job = job_of(context, (1.0,), images=nothing[0], labels=nothing[1], indices=np.zeros(0, np.int64))
+    job = job_of(context, request_of(tiny_images(0), (1.0,)), [1 / 255])
     assert job.batching.samples == 3
-    assert isinstance(job.model, ClassifierModel)
+    assert job.model is context.classifier
 
 
 def test_an_unknown_engine_is_refused():
@@ -359,4 +350,4 @@ def test_the_normalisation_is_in_the_classifier():
     pixels = torch.rand((2, *SHAPE), generator=torch.Generator().manual_seed(0))
     classifier = tiny_classifier()
     mean, std = (torch.tensor(values).view(1, 3, 1, 1) for values in (NORMALISATION.mean, NORMALISATION.std))
-    assert torch.equal(ClassifierModel(classifier).logits(pixels), classifier.network((pixels - mean) / std)[1])
+    assert torch.equal(classifier.logits(pixels), classifier.network((pixels - mean) / std)[1])

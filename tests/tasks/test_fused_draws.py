@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
+from robust201.engine.draws import CounterDraws
 from robust201.tasks import PERTURBATIONS
-from robust201.tasks.perturbations.fused.draws import CounterDraws
-from robust201.tasks.perturbations.fused.square import side_of
+from robust201.tasks.perturbations.square import side_of
 from tests.support.tiny_networks import (
     SIZE,
 )

@@ -14,7 +14,8 @@ from robust201.core.errors import ConfigError, closest
 from robust201.core.records import Unit, is_imported
 from robust201.reader.result_files import EXPORT_FORMAT, META_FILE
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks import PERTURBATIONS, Parameters
+from robust201.tasks import PERTURBATIONS
+from robust201.tasks.parameters import Parameters
 
 SWEEP_YAML_FILE = "sweep.yaml"
 VERSIONS_FILE = "versions.json"

@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 
 from robust201.engine.capacity import Capacity, buckets_up_to, cut
-from robust201.engine.classifier import Model
+from robust201.engine.model import Model, Objective
 
 Compute = Callable[[], tuple[torch.Tensor, ...]]
 """One pass on fixed memory: reads what lies in its buffers, returns tensors that its next call may overwrite."""
@@ -102,6 +102,22 @@ class Bucketed:
         """Classify and differentiate (see `Model`)."""
         logits, loss, gradient = self._in_buckets(pixels, labels)
         return logits, loss, gradient
+
+    def value_and_gradient(
+        self, pixels: torch.Tensor, objective: Objective
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Classify and differentiate (see `Model`) in batches that fit; no pass is prepared for an objective."""
+        limit = self.capacity.gradients
+        self.shown = min(limit, len(pixels))
+        answers = []
+        for start in range(0, max(1, len(pixels)), limit):
+
+            def shifted(logits: torch.Tensor, rows: slice, start: int = start) -> torch.Tensor:
+                return objective(logits, slice(rows.start + start, rows.stop + start))
+
+            answers.append(self.model.value_and_gradient(pixels[start : start + limit], shifted))
+        logits, values, gradient = (torch.cat(column) for column in zip(*answers, strict=True))
+        return logits, values, gradient
 
     def _in_buckets(self, pixels: torch.Tensor, labels: torch.Tensor | None) -> tuple[torch.Tensor, ...]:
         limit = self.capacity.logits if labels is None else self.capacity.gradients

@@ -1,48 +1,18 @@
-"""The network as attacks and measurements see it, pixels in [0, 1] to logits; and what its other forms must offer."""
+"""Any network as attacks and measures see it: normalisation inside, [0, 1] pixels to logits, gradients by autograd."""
 
 import copy
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import nn
+from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from robust201.core.precision import Precision, check_precision, map_dtype
 from robust201.core.records import Normalisation
+from robust201.engine.model import Objective
 
 _Network = TypeVar("_Network", bound=nn.Module)
-
-
-class Model(Protocol):
-    """A frozen network that answers pixels with logits, and with the gradient of its loss.
-
-    Both methods must work inside and outside of `torch.inference_mode`, and change no state of torch.
-    """
-
-    def logits(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Classify.
-
-        Args:
-            pixels: (B, 3, H, W) float32 in [0, 1].
-
-        Returns:
-            (B, C) float32.
-        """
-        ...
-
-    def loss_and_gradient(
-        self, pixels: torch.Tensor, labels: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Classify, and differentiate the sum of the cross-entropies with respect to the pixels.
-
-        Args:
-            pixels: (B, 3, H, W) float32 in [0, 1].
-            labels: (B,) int64.
-
-        Returns:
-            Logits (B, C), each image's cross-entropy (B,) and the gradient (B, 3, H, W), all float32.
-        """
-        ...
 
 
 def cast_convolutions(network: _Network, dtype: torch.dtype) -> _Network:
@@ -67,7 +37,7 @@ def cast_convolutions(network: _Network, dtype: torch.dtype) -> _Network:
 
 
 class Classifier(nn.Module):
-    """A network with its normalisation inside, frozen and in evaluation mode.
+    """A network with its normalisation inside, frozen and in evaluation mode; a `Model` through autograd.
 
     Args:
         network: takes normalised (B, 3, H, W) float32 and returns logits (B, C), or (features, logits) as the published
@@ -80,7 +50,7 @@ class Classifier(nn.Module):
         precision: the arithmetic of the network (`core.precision.PRECISIONS`). With ``bf16`` a copy of the network
             is used and the one given stays as it is; it is shown bfloat16 images, and it must let its feature maps keep
             their type up to its float32 head, as `spaces.nasbench201.network.Network` does. With ``tf32`` the switches
-            must be set by `tasks.evaluate.configure_torch`.
+            must be set by `engine.arithmetic.configure_torch`.
 
     Attributes:
         shown: images that the last call sent through the network at once.
@@ -152,3 +122,32 @@ class Classifier(nn.Module):
                 [checkpoint(self._logits, piece, use_reentrant=False, preserve_rng_state=False) for piece in pieces]
             )
         return torch.cat([self._logits(piece) for piece in pieces])
+
+    def logits(self, pixels: torch.Tensor) -> torch.Tensor:
+        """Classify without a graph (see `Model`)."""
+        with torch.no_grad():
+            logits: torch.Tensor = self(pixels)
+        return logits
+
+    def loss_and_gradient(
+        self, pixels: torch.Tensor, labels: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Classify and differentiate (see `Model`)."""
+
+        def cross_entropy(logits: torch.Tensor, rows: slice) -> torch.Tensor:
+            # A copy: labels made in inference mode cannot be part of a graph.
+            return functional.cross_entropy(logits, labels[rows].clone(), reduction="none")
+
+        return self.value_and_gradient(pixels, cross_entropy)
+
+    def value_and_gradient(
+        self, pixels: torch.Tensor, objective: Objective
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Classify and differentiate (see `Model`)."""
+        with torch.inference_mode(mode=False), torch.enable_grad():
+            # Tensors made in inference mode cannot be part of a graph; their copies can.
+            pixels = pixels.clone().requires_grad_()
+            logits: torch.Tensor = self(pixels)
+            values = objective(logits, slice(0, len(pixels)))
+            (gradient,) = torch.autograd.grad(values.sum(), [pixels])
+        return logits.detach(), values.detach(), gradient

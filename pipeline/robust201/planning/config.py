@@ -14,8 +14,9 @@ from robust201.core.precision import Precision
 from robust201.images import DATASETS
 from robust201.planning.sweep_yaml import find_line, read_fields, substitute_variables
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks import CORRUPTIONS, PERTURBATIONS, CorruptionParameters, Fields, Parameters, perturbation
+from robust201.tasks import CORRUPTIONS, PERTURBATIONS, perturbation
 from robust201.tasks.measurements import MEASUREMENTS
+from robust201.tasks.parameters import CorruptionParameters, Fields, Parameters
 
 CORRUPTION_GROUP = "corruptions"
 

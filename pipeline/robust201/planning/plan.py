@@ -15,7 +15,8 @@ from robust201.images import DATASETS
 from robust201.planning.config import CORRUPTION_GROUP, SweepConfig
 from robust201.planning.cost import assumed_gmacs, cpu_gmacs, may_turn_out_slow
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks import CORRUPTIONS, PERTURBATIONS, Parameters
+from robust201.tasks import CORRUPTIONS, PERTURBATIONS
+from robust201.tasks.parameters import Parameters
 
 # Sizes of the trial in docs/cifar10-trial.md (10 classes, uncompacted): a confusion count takes .8 bytes of Parquet and
 # 3.3 of JSON, a mean confidence 6.1 and 21.7, the rest of a row with its share of the footer 670. At 100 classes it is

@@ -14,7 +14,8 @@ from robust201.reader.json_index import JsonRows, KeptByFile, has_indexable_rows
 from robust201.reader.row_stream import Taker, stream_rows
 from robust201.reader.value_checks import check_ids, check_row, check_rows, is_sound_meta, is_sound_sweep
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks import PERTURBATIONS, SEVERITIES, Perturbation
+from robust201.tasks import PERTURBATIONS, Perturbation
+from robust201.tasks.parameters import SEVERITIES
 
 EXPORT_FORMAT = 1
 """Version of sweep.json and of the layout around it."""

@@ -17,9 +17,12 @@ from torch import nn
 from robust201.core.errors import CheckpointError, ConfigError, EvaluationError, StorageError, WorkerBrokenError
 from robust201.core.precision import check_precision
 from robust201.core.records import Bundle, EvaluationResult, ImageSet, Part, Receipt, Unit, UnitFailure
+from robust201.engine.arithmetic import configure_torch
+from robust201.engine.attack_job import IMAGES_HELD
 from robust201.engine.buckets import Bucketed
 from robust201.engine.capacity import choose_capacity
 from robust201.engine.classifier import Classifier
+from robust201.engine.context import Context, to_float
 from robust201.engine.graphs import GraphCapture
 from robust201.images.corrupted import CorruptedStore
 from robust201.planning.config import SweepConfig
@@ -32,9 +35,7 @@ from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.compiled import CPU_CHUNK, MIN_BATCH, InferenceNetwork, compile_network
 from robust201.spaces.nasbench201.network import build_network
 from robust201.tasks import PERTURBATIONS
-from robust201.tasks.evaluate import ResidentImages, configure_torch, evaluate, resident
-from robust201.tasks.perturbations.contract import Context, to_float
-from robust201.tasks.perturbations.fused.job import IMAGES_HELD
+from robust201.tasks.evaluate import ResidentImages, evaluate, resident
 
 COMMIT_SECONDS = 300.0
 """A worker writes what it has at least this often, between the strengths of a part."""

@@ -6,14 +6,14 @@ the attack does not succeed.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Literal
 
-import torch
 from pyautoattack import AutoAttack
 
-from robust201.tasks.perturbations.contract import Context, Perturbed, positions_of, to_float
+from robust201.engine.context import Context, Perturbed, Request, positions_of, to_float
+from robust201.tasks.constraints import Constraint
 
 
 @contextmanager
@@ -28,35 +28,34 @@ def _trace_function_kept() -> Iterator[None]:
 
 def attack_batches(
     context: Context,
+    request: Request,
+    constraint: Constraint,
     *,
     name: Literal["apgd-ce", "square"],
     configure: Callable[[AutoAttack], None],
-    strengths: Sequence[float],
-    images: torch.Tensor,
-    labels: torch.Tensor,
 ) -> Iterator[Perturbed]:
     """Run one of AutoAttack's attacks by itself on every batch at every epsilon.
 
     Args:
         context: what surrounds the attack.
+        request: images at strengths.
+        constraint: what the strengths mean.
         name: AutoAttack's name of the attack.
         configure: sets the attack's parameters on a fresh `AutoAttack`.
-        strengths: (S,) epsilons in units of 1/255.
-        images: (N, 3, H, W) uint8.
-        labels: (N,) int64.
 
     Yields:
         Batches of images, one strength after the other: perturbed where the attack succeeded, else clean.
     """
-    for strength, epsilon_255 in enumerate(strengths):
+    images, labels = request.images, request.labels
+    for strength, value in enumerate(request.strengths):
         for number, batch in context.batches(len(images)):
             with context.draws(number) as seed, _trace_function_kept():
                 adversary = AutoAttack(
                     context.classifier,
                     attacks=[name],
                     device=context.classifier.device,
-                    eps=epsilon_255 / 255,
-                    norm="Linf",
+                    eps=constraint.radius(value),
+                    norm=constraint.name,
                     seed=seed,
                     version="custom",
                 )

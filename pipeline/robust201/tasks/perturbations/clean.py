@@ -1,29 +1,14 @@
 """The images as they are."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
-
-from robust201.tasks import CleanParameters
-from robust201.tasks.perturbations.contract import Context, Perturbed, positions_of, to_float
+from robust201.engine.context import Context, Perturbed, Request, positions_of, to_float
+from robust201.tasks.parameters import Parameters
 
 
-def perturb(
-    context: Context,
-    parameters: CleanParameters,
-    strengths: Sequence[float],
-    *,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    indices: NDArray[np.int64],
-) -> Iterator[Perturbed]:
-    """Yield the images unchanged (see `tasks.perturbations.contract` for the contract).
-
-    Yields:
-        Batches of float32 images in [0, 1].
-    """
-    for strength in range(len(strengths)):
-        for batch in context.slices(len(images)):
-            yield Perturbed(strength, positions_of(batch, images.device), to_float(images[batch]))
+def show(context: Context, parameters: Parameters, request: Request) -> Iterator[Perturbed]:
+    """Yield the images unchanged."""
+    del parameters  # there are none
+    for strength in range(len(request.strengths)):
+        for batch in context.slices(len(request.images)):
+            yield Perturbed(strength, positions_of(batch, request.images.device), to_float(request.images[batch]))

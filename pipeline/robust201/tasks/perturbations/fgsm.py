@@ -1,42 +1,48 @@
-"""Fast gradient sign method, as Foolbox runs it.
+"""Fast gradient sign method.
 
 Source: Goodfellow, Shlens and Szegedy, "Explaining and Harnessing Adversarial Examples", ICLR 2015;
 `foolbox.attacks.LinfFastGradientAttack`. One step of size epsilon along the sign of the cross-entropy's gradient, from
-the clean image, clipped to [0, 1]. Draws nothing.
+the clean image, clipped to [0, 1]. Draws nothing, and every image is attacked.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from robust201.tasks import FgsmParameters
-from robust201.tasks.perturbations.contract import Context, Perturbed
-from robust201.tasks.perturbations.foolbox_engine import attack_batches, foolbox
+from robust201.engine.attack_job import AttackJob
+from robust201.engine.context import Context, Perturbed, Request, to_float
+from robust201.tasks.constraints import LINF
+from robust201.tasks.parameters import FgsmParameters
 
 
-def perturb(
-    context: Context,
-    parameters: FgsmParameters,
-    strengths: Sequence[float],
-    *,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    indices: NDArray[np.int64],
-) -> Iterator[Perturbed]:
-    """Attack every image (see `tasks.perturbations.contract` for the contract).
+def reference(context: Context, parameters: FgsmParameters, request: Request) -> Iterator[Perturbed]:
+    """Attack with Foolbox."""
+    del parameters  # the method has none but epsilon
+    # Imported here: the fused engine must not wait for a library that it does not use.
+    from robust201.tasks.perturbations.foolbox_engine import attack_batches, foolbox
 
-    Args:
-        context: what surrounds the attack.
-        parameters: unused: the method has none but epsilon.
-        strengths: (S,) epsilons in units of 1/255.
-        images: (N, 3, H, W) uint8.
-        labels: (N,) int64.
-        indices: unused.
+    yield from attack_batches(context, foolbox.attacks.LinfFastGradientAttack(), request, LINF)
 
-    Yields:
-        Batches of perturbed images.
-    """
-    attack = foolbox.attacks.LinfFastGradientAttack()
-    yield from attack_batches(context, attack, strengths=strengths, images=images, labels=labels)
+
+def fused(job: AttackJob, parameters: FgsmParameters) -> Iterator[Perturbed]:
+    """Attack all epsilons with one gradient: it is taken at the clean image, so it is the same for every epsilon."""
+    del parameters
+    for piece in job.batching.slices(np.zeros(len(job.images), np.int64)):
+        clean = to_float(job.images[piece])
+        direction = _direction(job, clean, job.labels[piece])
+        positions = torch.arange(piece.start, piece.stop, device=clean.device)
+        for strength, epsilon in enumerate(job.epsilons):
+            yield Perturbed(strength, positions, _step(clean, direction, epsilon))
+
+
+@torch.inference_mode()
+def _direction(job: AttackJob, clean: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return job.model.loss_and_gradient(clean, labels)[2].sign()
+
+
+def _step(clean: torch.Tensor, direction: torch.Tensor, epsilon: float) -> torch.Tensor:
+    # Foolbox projects to the ball, clips to [0, 1], and projects again what it returns; each rounds.
+    stepped = clean + epsilon * direction
+    stepped = (clean + (stepped - clean).clamp_(-epsilon, epsilon)).clamp_(0, 1)
+    return clean + (stepped - clean).clamp_(-epsilon, epsilon)

@@ -6,13 +6,14 @@ from the start included, and returns the last iterate, not the best.
 
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
-from robust201.tasks.perturbations.contract import Context, Perturbed, positions_of, to_float
+from robust201.engine.context import Context, Perturbed, Request, positions_of, to_float
+from robust201.tasks.constraints import Constraint
 
 
 @contextmanager
@@ -39,34 +40,28 @@ __all__ = ["attack_batches", "foolbox"]
 
 
 def attack_batches(
-    context: Context,
-    attack: Any,
-    *,
-    strengths: Sequence[float],
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    least_likely: bool = False,
+    context: Context, attack: Any, request: Request, constraint: Constraint, *, least_likely: bool = False
 ) -> Iterator[Perturbed]:
-    """Run one of Foolbox's Linf attacks on every batch at every epsilon.
+    """Run one of Foolbox's attacks on every batch at every epsilon.
 
     Args:
         context: what surrounds the attack.
         attack: a `foolbox.attacks` object with a fixed epsilon.
-        strengths: (S,) epsilons in units of 1/255.
-        images: (N, 3, H, W) uint8.
-        labels: (N,) int64.
+        request: images at strengths.
+        constraint: what the strengths mean.
         least_likely: aim at the class that the clean image's logits put last, instead of away from its label.
 
     Yields:
         Batches of perturbed images, one strength after the other.
     """
+    images, labels = request.images, request.labels
     model = foolbox.PyTorchModel(context.classifier, bounds=(0, 1), device=context.classifier.device)
-    for strength, epsilon_255 in enumerate(strengths):
+    for strength, value in enumerate(request.strengths):
         for number, batch in context.batches(len(images)):
             pixels = to_float(images[batch])
             criterion = _criterion(context, pixels, labels[batch], least_likely=least_likely)
             with context.draws(number), torch.enable_grad():
-                _, clipped, _ = attack(model, pixels, criterion, epsilons=epsilon_255 / 255)
+                _, clipped, _ = attack(model, pixels, criterion, epsilons=constraint.radius(value))
             yield Perturbed(strength, positions_of(batch, images.device), clipped.detach())
 
 

@@ -1,50 +1,62 @@
-"""Projected gradient descent, as Foolbox runs it.
+"""Projected gradient descent.
 
 Source: Kurakin, Goodfellow and Bengio, "Adversarial Machine Learning at Scale", ICLR 2017; Madry et al., "Towards Deep
 Learning Models Resistant to Adversarial Attacks", ICLR 2018; `foolbox.attacks.LinfPGD`, whose defaults are the
 published sweep's (docs/protocol.md). Start at a uniform draw from the epsilon ball, then `steps` steps of size
 `rel_stepsize` × epsilon along the sign of the cross-entropy's gradient, each projected to the ball and clipped to
-[0, 1].
+[0, 1]. Every image is attacked, and the last iterate is returned, of images that were fooled on the way too. The target
+is none, or the class that the network finds least likely for the clean image (equation 2 of Jung et al., ICLR 2023,
+which their numbers do not follow).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from robust201.tasks import PgdParameters
-from robust201.tasks.perturbations.contract import Context, Perturbed
-from robust201.tasks.perturbations.foolbox_engine import attack_batches, foolbox
+from robust201.engine.attack_job import AttackJob, Samples, handed_back
+from robust201.engine.batching import gradient_of, logits_of
+from robust201.engine.context import Context, Perturbed, Request
+from robust201.tasks.constraints import LINF
+from robust201.tasks.parameters import PgdParameters
 
 
-def perturb(
-    context: Context,
-    parameters: PgdParameters,
-    strengths: Sequence[float],
-    *,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    indices: NDArray[np.int64],
-) -> Iterator[Perturbed]:
-    """Attack every image (see `tasks.perturbations.contract` for the contract).
+def reference(context: Context, parameters: PgdParameters, request: Request) -> Iterator[Perturbed]:
+    """Attack with Foolbox."""
+    # Imported here: the fused engine must not wait for a library that it does not use.
+    from robust201.tasks.perturbations.foolbox_engine import attack_batches, foolbox
 
-    Args:
-        context: what surrounds the attack.
-        parameters: steps, relative step size, random start, and the target: none, or the class that the network finds
-            least likely for the clean image (equation 2 of Jung et al., ICLR 2023, which their numbers do not follow).
-        strengths: (S,) epsilons in units of 1/255.
-        images: (N, 3, H, W) uint8.
-        labels: (N,) int64.
-        indices: unused.
-
-    Yields:
-        Batches of perturbed images.
-    """
     attack = foolbox.attacks.LinfPGD(
         rel_stepsize=parameters.rel_stepsize, steps=parameters.steps, random_start=parameters.random_start
     )
-    least_likely = parameters.target == "least_likely"
-    yield from attack_batches(
-        context, attack, strengths=strengths, images=images, labels=labels, least_likely=least_likely
-    )
+    yield from attack_batches(context, attack, request, LINF, least_likely=parameters.target == "least_likely")
+
+
+def fused(job: AttackJob, parameters: PgdParameters) -> Iterator[Perturbed]:
+    """Attack all epsilons together."""
+    for samples in job.chunks(np.arange(len(job.images))):
+        yield from handed_back(samples, _attack_samples(job, samples, parameters))
+
+
+@torch.inference_mode()
+def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdParameters) -> torch.Tensor:
+    clean, epsilons = samples.clean, samples.epsilons
+    steps = samples.scaled_epsilons(parameters.rel_stepsize, job.epsilons)
+    classes = samples.labels
+    if parameters.target == "least_likely":
+        classes = logits_of(job.model, job.batching, clean, samples.strengths).argmin(dim=1)
+        steps = -steps
+    images = clean.clone()
+    if parameters.random_start:
+        noise = job.draws.uniforms(0, samples.images, job.shape).to(clean.device)
+        images.add_(noise.mul_(2 * epsilons).sub_(epsilons)).clamp_(0, 1)
+    for _ in range(parameters.steps):
+        gradient = gradient_of(job.model, job.batching, images, classes, samples.strengths)[2]
+        images = _project(images.add_(gradient.sign().mul_(steps)), clean, epsilons).clamp_(0, 1)
+    return _project(images, clean, epsilons)
+
+
+def _project(images: torch.Tensor, clean: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
+    """Project to the epsilon ball, in Foolbox's order of operations; overwrites `images`."""
+    difference = images.sub_(clean)
+    return torch.minimum(torch.maximum(difference, -epsilons, out=difference), epsilons, out=difference).add_(clean)

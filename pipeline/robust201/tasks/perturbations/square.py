@@ -1,49 +1,46 @@
-"""Square attack, as AutoAttack runs it.
+"""Square attack.
 
 Source: Andriushchenko et al., "Square Attack: a query-efficient black-box adversarial attack via random search",
 ECCV 2020, algorithms 1 and 2; `pyautoattack.square.SquareAttack`. Vertical stripes of ±epsilon to start with, then
 random squares of ±2 epsilon (clipped to the ball), kept where the margin shrinks; an image drops out when it is
 misclassified. The side of the squares follows the number of the query, not its share of `queries` (AutoAttack's
-`resc_schedule=False`).
+`resc_schedule=False`). Images that are classified correctly are attacked; those that resist come back clean.
 """
 
+import functools
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pyautoattack import AutoAttack
-from pyautoattack.square import SquareAttack
 
-from robust201.tasks import SquareParameters
-from robust201.tasks.perturbations.autoattack_engine import attack_batches
-from robust201.tasks.perturbations.contract import Context, Perturbed
+from robust201.engine.attack_job import AttackJob, Samples, attack_correct
+from robust201.engine.batching import logits_of
+from robust201.engine.context import Context, Perturbed, Request
+from robust201.engine.draws import ImageShape, Window
+from robust201.engine.model import start_search
+from robust201.tasks.constraints import LINF
+from robust201.tasks.parameters import SquareParameters
+
+if TYPE_CHECKING:
+    from pyautoattack import AutoAttack
+
+SHARE_HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
+"""Queries after which the share of the pixels that a square covers is halved (Andriushchenko et al., 2020, section
+5.1): AutoAttack's schedule for 10,000 queries, kept for any number of them (`resc_schedule=False`)."""
 
 
-def perturb(
-    context: Context,
-    parameters: SquareParameters,
-    strengths: Sequence[float],
-    *,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    indices: NDArray[np.int64],
-) -> Iterator[Perturbed]:
-    """Attack every image that is classified correctly (see `tasks.perturbations.contract` for the contract).
+def reference(context: Context, parameters: SquareParameters, request: Request) -> Iterator[Perturbed]:
+    """Attack with AutoAttack."""
+    # Imported here: the fused engine must not wait for a library that it does not use.
+    from pyautoattack.square import SquareAttack
 
-    Args:
-        context: what surrounds the attack.
-        parameters: queries, restarts and the first share of pixels that a square covers.
-        strengths: (S,) epsilons in units of 1/255.
-        images: (N, 3, H, W) uint8.
-        labels: (N,) int64.
-        indices: unused.
+    from robust201.tasks.perturbations.autoattack_engine import attack_batches
 
-    Yields:
-        Batches of images: perturbed where the attack succeeded, else clean.
-    """
-
-    def configure(adversary: AutoAttack) -> None:
+    def configure(adversary: "AutoAttack") -> None:
         adversary.square = SquareAttack(
             context.classifier,
             norm=adversary.norm,
@@ -57,6 +54,116 @@ def perturb(
             device=adversary.device,
         )
 
-    yield from attack_batches(
-        context, name="square", configure=configure, strengths=strengths, images=images, labels=labels
-    )
+    yield from attack_batches(context, request, LINF, name="square", configure=configure)
+
+
+def fused(job: AttackJob, parameters: SquareParameters) -> Iterator[Perturbed]:
+    """Attack images and epsilons side by side.
+
+    A query proposes the same window, at the same place and with the same signs, to every sample; what differs is the
+    size of the change, twice the sample's epsilon. Samples that are fooled are dropped, and the survivors of all
+    epsilons and images share full batches.
+    """
+
+    def run(job: AttackJob, samples: Samples, restart: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return _single_run(job, samples, restart, parameters)
+
+    yield from attack_correct(job, functools.partial(_pools, job), run, parameters.restarts)
+
+
+def _pools(job: AttackJob, positions: NDArray[np.int64]) -> Iterator[Samples]:
+    """Cut images, with all their epsilons, into pools: small and large epsilons together keep batches full longest."""
+    n_strengths = len(job.epsilons)
+    n_images = len(positions) if job.batching.as_library else max(1, job.batching.pool // n_strengths)
+    for start in range(0, len(positions), max(1, n_images)):
+        chosen = positions[start : start + n_images]
+        yield job.samples(np.arange(n_strengths).repeat(len(chosen)), np.tile(chosen, n_strengths))
+
+
+@dataclass
+class _State:
+    """Where each sample stands.
+
+    Attributes:
+        best: (B, 3, H, W) what the search has accepted.
+        margins: (B,) its label's logit minus the largest other; above 0 while the search goes on.
+    """
+
+    best: torch.Tensor
+    margins: torch.Tensor
+
+
+def _single_run(
+    job: AttackJob, samples: Samples, restart: int, parameters: SquareParameters
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Run Square once, Andriushchenko et al. (2020), algorithm 1: the last images, and which are misclassified."""
+    stripes = job.draws.stripes(restart, samples.images, job.shape).to(samples.clean.device)
+    best = (samples.clean + samples.epsilons * stripes).clamp_(0, 1)
+    state = _State(best, _margins(logits_of(job.model, job.batching, best, samples.strengths), samples.labels))
+    query = 0
+    while query < parameters.queries:
+        active = (state.margins > 0).nonzero().flatten()
+        if len(active) == 0:
+            break
+        stop = min(parameters.queries, query + job.batching.queries_together(query))
+        sides = [side_of(number, parameters.p_init, job.shape) for number in range(query, stop)]
+        windows = _moved(job.draws.windows(restart, query, sides, job.shape), active.device)
+        for piece in job.batching.slices(samples.strengths[active.cpu().numpy()]):
+            _search(job, samples, state, active[piece], windows)
+        query = stop
+    logits = logits_of(job.model, job.batching, state.best, samples.strengths)
+    return state.best, logits.argmax(dim=1) != samples.labels
+
+
+def side_of(query: int, p_init: float, shape: ImageShape) -> int:
+    """Side of the square in a query.
+
+    Args:
+        query: number of the query, from 0.
+        p_init: share of the pixels that the first squares cover.
+        shape: of an image.
+
+    Returns:
+        Pixels, at least 1 and at most the image's shorter side.
+    """
+    channels, height, width = shape
+    share = p_init / 2 ** sum(query > after for after in SHARE_HALVINGS)
+    # Multiplied and divided by the channels because AutoAttack does, and rounding may see it.
+    return min(max(round(math.sqrt(share * (channels * height * width) / channels)), 1), height, width)
+
+
+def _moved(windows: Sequence[Window], device: torch.device) -> list[Window]:
+    """Move the signs of all windows to the device at once."""
+    signs = torch.stack([window.signs for window in windows]).to(device)
+    return [window._replace(signs=signs[i]) for i, window in enumerate(windows)]
+
+
+def _search(job: AttackJob, samples: Samples, state: _State, active: torch.Tensor, windows: Sequence[Window]) -> None:
+    """Make some queries for one batch of samples.
+
+    A sample that is fooled on the way stays as it is: its margin is at or below 0, and nothing is accepted any more.
+    """
+    clean, labels, epsilons = samples.clean[active], samples.labels[active], samples.epsilons[active]
+    best, margins = state.best[active], state.margins[active]
+    search = start_search(job.model, best, [window.side for window in windows])
+    for window in windows:
+        rows, columns = slice(window.row, window.row + window.side), slice(window.column, window.column + window.side)
+        # Outside of the window nothing moves: clipping what was clipped before changes no bit.
+        around = clean[:, :, rows, columns]
+        before = best[:, :, rows, columns].clone()
+        proposal = before + 2 * epsilons * window.signs
+        proposal = torch.minimum(torch.maximum(proposal, around - epsilons), around + epsilons).clamp_(0, 1)
+        best[:, :, rows, columns] = proposal
+        found = _margins(search.logits(window.row, window.column, proposal), labels)
+        accepted = (found < margins) & (margins > 0)
+        margins = torch.where(accepted, found, margins)
+        search.accept(accepted)
+        best[:, :, rows, columns] = torch.where(accepted.view(-1, 1, 1, 1), proposal, before)
+    state.best[active] = best
+    state.margins[active] = margins
+
+
+def _margins(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Label's logit minus the largest other: (B,)."""
+    own = torch.arange(logits.shape[1], device=logits.device) == labels[:, None]
+    return logits.gather(1, labels[:, None])[:, 0] - logits.masked_fill(own, -math.inf).amax(dim=1)

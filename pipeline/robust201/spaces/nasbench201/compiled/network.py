@@ -1,6 +1,7 @@
 """A loaded network, rewritten for speed: logits and input gradients that equal the plain network's within rounding."""
 
-from collections.abc import Iterator, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
 import torch
@@ -10,6 +11,7 @@ from torch.nn import functional
 from robust201.core.precision import Precision, check_precision, map_dtype
 from robust201.core.records import Normalisation
 from robust201.engine.classifier import cast_convolutions
+from robust201.engine.model import Objective, differentiate_objective
 from robust201.spaces.nasbench201.compiled.blocks import Block, CellBlock, Needs, ReductionBlock, Tape, Value
 from robust201.spaces.nasbench201.compiled.folding import batch_norm_affine, fold
 from robust201.spaces.nasbench201.compiled.kernels import Convolution, transposed
@@ -113,27 +115,52 @@ class InferenceNetwork:
         Returns:
             Logits (B, C), each image's cross-entropy (B,), and the gradient of their sum (B, 3, H, W), all float32.
         """
+
+        def cross_entropy(logits: torch.Tensor, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
+            log_probabilities = functional.log_softmax(logits, dim=1)
+            loss = -log_probabilities.gather(1, labels[rows, None])[:, 0]
+            # Compared, not scattered: scattering has no deterministic form on every device.
+            hit = labels[rows, None] == self._classes
+            return loss, log_probabilities.exp_() - hit.to(log_probabilities.dtype)
+
+        return self._differentiate(pixels, cross_entropy)
+
+    def value_and_gradient(
+        self, pixels: torch.Tensor, objective: Objective
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Classify and differentiate any function of the logits (see `engine.model.Model`)."""
+        return self._differentiate(pixels, functools.partial(differentiate_objective, objective))
+
+    def _differentiate(
+        self, pixels: torch.Tensor, onto_logits: Callable[[torch.Tensor, slice], tuple[torch.Tensor, torch.Tensor]]
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Run forth and back.
+
+        Args:
+            pixels: (B, 3, H, W) float32 in [0, 1].
+            onto_logits: (logits (b, C), which rows of the pixels they are of) → values (b,) and their gradient (b, C).
+        """
+        n_images = len(pixels)
         if self._is_constant:
             logits = self._constant(pixels)
-            return logits, functional.cross_entropy(logits, labels, reduction="none"), torch.zeros_like(pixels)
-        if 0 < len(pixels) < MIN_BATCH:
-            logits, loss, gradient = self.loss_and_gradient(_fill(pixels), _fill(labels))
-            return logits[: len(pixels)], loss[: len(pixels)], gradient[: len(pixels)]
-        logits = torch.empty(len(pixels), self.n_classes, device=self.device)
-        loss = torch.empty(len(pixels), device=self.device)
+            return logits, onto_logits(logits, slice(0, n_images))[0], torch.zeros_like(pixels)
+        if 0 < n_images < MIN_BATCH:
+            pixels = _fill(pixels)
+        logits = torch.empty(n_images, self.n_classes, device=self.device)
+        values = torch.empty(n_images, device=self.device)
         gradient = torch.empty_like(pixels)
         with torch.inference_mode():
             for piece in self._pieces(len(pixels)):
                 tapes: list[Tape] = [{} for _ in self._blocks]
                 activations = self._activations(self._forward(pixels[piece], tapes))
-                logits[piece] = self._classify(activations)
-                log_probabilities = functional.log_softmax(logits[piece], dim=1)
-                loss[piece] = -log_probabilities.gather(1, labels[piece, None])[:, 0]
-                # Compared, not scattered: scattering has no deterministic form on every device.
-                hit = labels[piece, None] == self._classes
-                onto_logits = log_probabilities.exp_() - hit.to(log_probabilities.dtype)
-                gradient[piece] = self._backward(onto_logits, activations, tapes)
-        return logits, loss, gradient
+                answers = self._classify(activations)
+                rows = slice(piece.start, min(piece.stop, n_images))  # without those that were filled up
+                logits[rows] = answers[: rows.stop - rows.start]
+                values[rows], upstream = onto_logits(logits[rows], rows)
+                if len(upstream) < len(answers):
+                    upstream = torch.cat([upstream, upstream.new_zeros(len(answers) - len(upstream), self.n_classes)])
+                gradient[piece] = self._backward(upstream, activations, tapes)
+        return logits, values, gradient[:n_images]
 
     def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> LocalPass | None:
         """Prepare to classify images again and again that change in one window at a time.
@@ -282,7 +309,7 @@ def compile_network(
         n_classes: number of classes.
         device: where to compute.
         precision: the arithmetic (`core.precision.PRECISIONS`). Weights are folded in float64 and rounded once,
-            directly to what it asks for. With ``tf32`` the switches must be set by `tasks.evaluate.configure_torch`.
+            directly to what it asks for. With ``tf32`` the switches must be set by `engine.arithmetic.configure_torch`.
 
     Returns:
         The network's logits and input gradients as functions of pixels in [0, 1].

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from robust201.core.errors import PerturbationError
-from robust201.tasks.perturbations.fused.draws import ImageShape, Window
+from robust201.engine.draws import ImageShape, Window
 
 
 class ReplayedDraws:

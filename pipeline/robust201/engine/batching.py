@@ -1,118 +1,14 @@
-"""What the attacks ask of a network, and in which batches they ask it."""
+"""In which batches samples go through a model."""
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robust201.engine.classifier import Classifier, Model
-
-
-class WindowSearch(Protocol):
-    """Answers proposals that change accepted images in one window, at the same place in each."""
-
-    def logits(self, row: int, column: int, window: torch.Tensor) -> torch.Tensor:
-        """Classify the accepted images with a window replaced.
-
-        Args:
-            row: the window's first row.
-            column: the window's first column.
-            window: (B, 3, h, w) float32 in [0, 1].
-
-        Returns:
-            (B, C) float32: what `Model.logits` answers to the whole images, within rounding.
-        """
-        ...
-
-    def accept(self, accepted: torch.Tensor) -> None:
-        """Make the last window a part of some images.
-
-        Args:
-            accepted: (B,) bool.
-        """
-        ...
-
-
-@runtime_checkable
-class WindowModel(Protocol):
-    """A `Model` that can do better than to look at whole images where only a window changes."""
-
-    def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> WindowSearch | None:
-        """Prepare to answer proposals.
-
-        Args:
-            pixels: (B, 3, H, W) float32 in [0, 1], the accepted images.
-            sides: rows and columns of the window in each query to come.
-
-        Returns:
-            The search; None where `Model.logits` is as fast.
-        """
-        ...
-
-
-class _WholeSearch:
-    """A search that shows whole images.
-
-    Args:
-        model: the model.
-        proposals: (B, 3, H, W), which the caller changes before each query.
-    """
-
-    def __init__(self, model: Model, proposals: torch.Tensor) -> None:
-        self._model = model
-        self._proposals = proposals
-
-    def logits(self, row: int, column: int, window: torch.Tensor) -> torch.Tensor:
-        """Classify the whole images."""
-        return self._model.logits(self._proposals)
-
-    def accept(self, accepted: torch.Tensor) -> None:
-        """Do nothing: the caller's images are all there is."""
-
-
-def start_search(model: Model, pixels: torch.Tensor, sides: Sequence[int]) -> WindowSearch:
-    """Prepare to answer proposals, as locally as the model can.
-
-    Args:
-        model: the model.
-        pixels: (B, 3, H, W) float32, the accepted images; the caller writes each proposal into them, too.
-        sides: rows and columns of the window in each query to come.
-    """
-    search = model.window_search(pixels, sides) if isinstance(model, WindowModel) else None
-    return _WholeSearch(model, pixels) if search is None else search
-
-
-class ClassifierModel:
-    """The published network as a `Model`, through autograd.
-
-    Args:
-        classifier: the network under test.
-    """
-
-    def __init__(self, classifier: Classifier) -> None:
-        self.classifier = classifier
-
-    def logits(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Classify (see `Model`)."""
-        with torch.no_grad():
-            logits: torch.Tensor = self.classifier(pixels)
-        return logits
-
-    def loss_and_gradient(
-        self, pixels: torch.Tensor, labels: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Classify and differentiate (see `Model`)."""
-        with torch.inference_mode(mode=False), torch.enable_grad():
-            # Tensors made in inference mode cannot be part of a graph; their copies can.
-            pixels = pixels.clone().requires_grad_()
-            logits: torch.Tensor = self.classifier(pixels)
-            loss = torch.nn.functional.cross_entropy(logits, labels.clone(), reduction="none")
-            (gradient,) = torch.autograd.grad(loss.sum(), [pixels])
-        return logits.detach(), loss.detach(), gradient
+from robust201.engine.model import Model
 
 
 @dataclass(frozen=True)

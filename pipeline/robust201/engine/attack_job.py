@@ -1,4 +1,4 @@
-"""What the four attacks share: images and epsilons at hand, (image, epsilon) samples, restarts, what is handed back.
+"""What the attacks of the fused engine share: (image, epsilon) samples, restarts, what is handed back.
 
 Samples are numbered strength by strength: sample s of n images is image s % n at strength s // n.
 """
@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robust201.engine.classifier import Model
-from robust201.tasks.perturbations.contract import Context, Perturbed, to_float
-from robust201.tasks.perturbations.fused.draws import CounterDraws, Draws, ImageShape
-from robust201.tasks.perturbations.fused.model import Batching, ClassifierModel, logits_of, runs
+from robust201.engine.batching import Batching, logits_of, runs
+from robust201.engine.context import Context, Perturbed, Request, to_float
+from robust201.engine.draws import CounterDraws, Draws, ImageShape
+from robust201.engine.model import Model
 
 CPU_SAMPLES = 64
 """Samples at once on the CPU: their activations stay in a processor's cache."""
@@ -35,7 +35,7 @@ and what a query works on. APGD holds about fourteen."""
 
 
 @dataclass(frozen=True)
-class Job:
+class AttackJob:
     """One key's attack on some images at some epsilons.
 
     Attributes:
@@ -45,7 +45,7 @@ class Job:
         images: (N, 3, H, W) uint8, on the device.
         labels: (N,) int64, on the device.
         indices: (N,) rows of the test split, which name the draws.
-        epsilons: (S,) Linf radii in units of the pixel range [0, 1].
+        epsilons: (S,) radii of the balls in units of the pixel range [0, 1].
     """
 
     model: Model
@@ -150,23 +150,15 @@ class Samples:
         return scaled[torch.from_numpy(self.strengths)].to(self.clean.device).view(-1, 1, 1, 1)
 
 
-def job_of(
-    context: Context,
-    strengths: Sequence[float],
-    *,
-    images: torch.Tensor,
-    labels: torch.Tensor,
-    indices: NDArray[np.int64],
-) -> Job:
-    """Make the production job of a `perturb` call: production draws, full batches.
+def job_of(context: Context, request: Request, epsilons: Sequence[float]) -> AttackJob:
+    """Make the production job of a request: production draws, full batches.
 
     Args:
         context: what surrounds the attack. Without a `model` the classifier is attacked through autograd.
-        strengths: (S,) epsilons in units of 1/255.
-        images: (N, 3, H, W) uint8.
-        labels: (N,) int64.
-        indices: (N,) rows of the test split.
+        request: images at strengths.
+        epsilons: (S,) radius of the ball at each strength, in the units of pixels.
     """
+    images = request.images
     device = context.classifier.device
     samples = context.model_batch or (CUDA_SAMPLES if device.type == "cuda" else CPU_SAMPLES)
     if context.classifier.micro_batch is not None:
@@ -174,14 +166,14 @@ def job_of(
     sample_bytes = 4 * max(1, int(np.prod(images.shape[1:])))
     kind = "cuda" if device.type == "cuda" else "cpu"
     pool = max(samples, min(_POOL_BYTES[kind] // sample_bytes, _POOL_BATCHES[kind] * samples))
-    return Job(
-        model=context.model or ClassifierModel(context.classifier),
+    return AttackJob(
+        model=context.model or context.classifier,
         batching=Batching(samples, pool),
         draws=CounterDraws(context.seed, context.key),
         images=images,
-        labels=labels,
-        indices=np.asarray(indices, dtype=np.int64),
-        epsilons=tuple(strength / 255 for strength in strengths),
+        labels=request.labels,
+        indices=np.asarray(request.indices, dtype=np.int64),
+        epsilons=tuple(epsilons),
     )
 
 
@@ -201,12 +193,12 @@ def handed_back(samples: Samples, images: torch.Tensor) -> Iterator[Perturbed]:
         yield Perturbed(int(samples.strengths[run.start]), positions[run], images[run].clone())
 
 
-SingleRun = Callable[[Job, Samples, int], tuple[torch.Tensor, torch.Tensor]]
+SingleRun = Callable[[AttackJob, Samples, int], tuple[torch.Tensor, torch.Tensor]]
 """(job, samples, number of the restart) → candidates (B, 3, H, W), and whether the attack thinks them wrong (B,)."""
 
 
 def attack_correct(
-    job: Job, cut: Callable[[NDArray[np.int64]], Iterator[Samples]], run: SingleRun, restarts: int
+    job: AttackJob, cut: Callable[[NDArray[np.int64]], Iterator[Samples]], run: SingleRun, restarts: int
 ) -> Iterator[Perturbed]:
     """Attack the images that are classified correctly; hand the others back as they are, as AutoAttack does.
 
@@ -227,7 +219,7 @@ def attack_correct(
 
 
 @torch.inference_mode()
-def _attack_with_restarts(job: Job, samples: Samples, run: SingleRun, restarts: int) -> torch.Tensor:
+def _attack_with_restarts(job: AttackJob, samples: Samples, run: SingleRun, restarts: int) -> torch.Tensor:
     """Restart for the samples that resist, then show the network once more what was found: (B, 3, H, W) float32."""
     adversarial = samples.clean.clone()
     left = np.arange(len(samples.strengths))

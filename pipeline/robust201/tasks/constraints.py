@@ -1,0 +1,52 @@
+"""The balls that attacks keep to: what a strength means, how distances are measured, how results are labelled."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True)
+class Constraint:
+    """A ball of a norm around each image, in pixels of [0, 1].
+
+    Attributes:
+        name: of the norm; published keys of attacks end with ``@`` and it.
+        order: of the norm.
+        divisor: what a strength is divided by to give a radius: 255 where strengths are written in units of 1/255.
+        axis: what strengths are called on the axis of a figure.
+        slack: how far a float32 image may lie outside: attacks add, subtract, project and clip a few times, and each
+            rounds.
+    """
+
+    name: str
+    order: Literal["inf", 2, 1]
+    divisor: float
+    axis: str
+    slack: float
+
+    def radius(self, strength: float) -> float:
+        """Radius of the ball at a strength, in the units of pixels."""
+        return strength / self.divisor
+
+    def distances(self, differences: "torch.Tensor") -> "torch.Tensor":
+        """Lengths of differences of images, (B, 3, H, W) float32 to (B,)."""
+        flat = differences.flatten(1)
+        lengths: torch.Tensor
+        if self.order == "inf":
+            lengths = flat.abs().amax(dim=1)
+            return lengths
+        # Summed in float64: the check must not round more than what it checks.
+        lengths = flat.double().norm(p=self.order, dim=1)
+        return lengths
+
+
+LINF = Constraint("Linf", "inf", 255.0, "epsilon in 1/255", 1e-6)
+"""A pixel in [0, 1] is off by at most 2**-25 after one rounding."""
+
+L2 = Constraint("L2", 2, 1.0, "epsilon (L2)", 1e-5)
+"""Of 3,072 pixels that are each off by 2**-25 in the worst case, the norm is off by 1.7e-6 per rounding."""
+
+CONSTRAINTS: dict[str, Constraint] = {constraint.name: constraint for constraint in (LINF, L2)}
+"""By name."""
