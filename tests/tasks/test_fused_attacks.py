@@ -306,9 +306,8 @@ def test_square_asks_nothing_more_of_images_whose_margin_is_zero():
     network = CountingNetwork(PathlessNetwork([0.0] * N_CLASSES))
     context = tiny_context("aa_square", tiny_classifier(network))
     images = tiny_images(8, labels=[0] * 8)
-    row = PERTURBATIONS["aa_square"]
-    pixels, labels = torch.from_numpy(images.images), torch.from_numpy(images.labels)
-    list(row.load("fused")(context, row.parameters(), (8.0,), images=pixels, labels=labels, indices=images.indices))
+    row, context = PERTURBATIONS["aa_square"], dataclasses.replace(context, engine="fused")
+    list(perturb(row, context, row.parameters(), request_of(images, (8.0,))))
     # A clean prediction, the margin of the start, two predictions of what was found.
     assert network.n_images == 8 * 4
 

@@ -7,12 +7,15 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 CLEAN_STRENGTH = 0.0
+
+ArchitectureId: TypeAlias = int | str
+"""Names an architecture within its space: an index, or text that begins with a letter."""
 
 
 def canonical_json(value: Any) -> str:
@@ -23,23 +26,6 @@ def canonical_json(value: Any) -> str:
 def content_digest(value: Any) -> str:
     """32 hex digits (128 bits of SHA-256) that name a JSON value by its content."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:32]
-
-
-@dataclass(frozen=True, slots=True)
-class Architecture:
-    """One cell of a space.
-
-    Attributes:
-        space: name of the space, ``"nasbench201"``.
-        index: position in the published order, 0 to 15,624.
-        spec: the cell string, such as ``|nor_conv_3x3~0|+|…|``.
-        isomorph: lowest index of the architecture's isomorphism class; equals `index` where it is evaluated.
-    """
-
-    space: str
-    index: int
-    spec: str
-    isomorph: int
 
 
 @dataclass(frozen=True, slots=True)

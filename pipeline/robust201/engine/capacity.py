@@ -15,10 +15,6 @@ USED_SHARE = 0.8
 the allocator's gaps, test images, and CUDA itself."""
 
 _FLOAT_BYTES = 4
-_FORWARD_MAPS = 8
-_BACKWARD_MAPS = 4
-_STAGE_WEIGHTS = 1 + 1 / 2 + 1 / 4
-_REDUCTION_MAPS = 1 + 1 / 2 + 1 / 2 + 1 / 4
 
 
 class Capacity(NamedTuple):
@@ -33,38 +29,13 @@ class Capacity(NamedTuple):
     gradients: int
 
 
-def network_bytes(channels: int, cells: int, image_size: int, *, gradient: bool) -> int:
-    """Estimate from above what one sample takes while it goes through an inference network of any cell.
-
-    The unit is a feature map of the first stage, 4 * channels * image_size**2 bytes; each later stage's is half of the
-    one before. A forward pass holds up to eight of them: the nodes of one cell, as they are and after their ReLUs, and
-    what a kernel writes. The way back needs the ReLUs' outputs, up to three a cell and two a reduction, from where they
-    are made to where they are used: that is nearly all of it at the published depth. A test compares both numbers with
-    what a pass really allocates.
-
-    Args:
-        channels: C, channels of the first stage.
-        cells: N, cells a stage.
-        image_size: height and width of the images, in pixels.
-        gradient: whether the gradient is taken.
-
-    Returns:
-        Bytes.
-    """
-    image = 3 * _FLOAT_BYTES * image_size**2
-    feature_map = channels * _FLOAT_BYTES * image_size**2
-    if not gradient:
-        return _FORWARD_MAPS * feature_map + image
-    remembered = 3 * cells * _STAGE_WEIGHTS + _REDUCTION_MAPS
-    return round((remembered + _BACKWARD_MAPS) * feature_map) + 3 * image
-
-
 def choose_capacity(
     *,
     free_bytes: int,
     total_bytes: int,
     share: float,
-    skeleton: tuple[int, int, int],
+    sample_bytes: Capacity,
+    image_size: int,
     images_held: int,
 ) -> Capacity:
     """Choose batch sizes for a device.
@@ -73,22 +44,22 @@ def choose_capacity(
         free_bytes: memory that nobody uses, or this process itself.
         total_bytes: memory of the device.
         share: part of the device that this process may use, in (0, 1].
-        skeleton: channels C, cells N and image size (see `network_bytes`).
+        sample_bytes: what one sample takes in the network, for logits and for gradients.
+        image_size: height and width of the images, in pixels.
         images_held: float32 images that an attack holds for each sample that is shown, beside the network.
 
     Returns:
         Two of `BUCKETS`. The smallest is given where even that does not fit: memory may run out then, and who asked
         can halve it.
     """
-    channels, cells, image_size = skeleton
     usable = USED_SHARE * min(free_bytes, share * total_bytes)
     held = images_held * 3 * _FLOAT_BYTES * image_size**2
 
-    def largest(*, gradient: bool) -> int:
-        room = usable / (network_bytes(channels, cells, image_size, gradient=gradient) + held)
+    def largest(n_bytes: int) -> int:
+        room = usable / (n_bytes + held)
         return max((bucket for bucket in BUCKETS if bucket <= room), default=BUCKETS[0])
 
-    return Capacity(largest(gradient=False), largest(gradient=True))
+    return Capacity(largest(sample_bytes.logits), largest(sample_bytes.gradients))
 
 
 def buckets_up_to(limit: int) -> tuple[int, ...]:

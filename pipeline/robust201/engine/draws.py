@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
 from robust201.core.noise import generator
 
@@ -49,6 +50,19 @@ class Draws(Protocol):
 
         Returns:
             (B, C, H, W) float32 uniform in [0, 1).
+        """
+        ...
+
+    def normals(self, restart: int, images: NDArray[np.int64], n_values: int) -> torch.Tensor:
+        """Draw directions: the start of PGD in an L2 ball, projections of a Jacobian.
+
+        Args:
+            restart: number of the restart or projection.
+            images: (B,) rows of the split, possibly repeated.
+            n_values: values per image.
+
+        Returns:
+            (B, n_values) float32, standard normal.
         """
         ...
 
@@ -100,6 +114,10 @@ class CounterDraws:
         values = _gather(_uniform_block, (*self._names, restart, int(np.prod(shape))), images)
         return torch.from_numpy(values).view(len(images), *shape)
 
+    def normals(self, restart: int, images: NDArray[np.int64], n_values: int) -> torch.Tensor:
+        """Draw directions (see `Draws`)."""
+        return torch.from_numpy(_gather(_normal_block, (*self._names, restart, n_values), images))
+
     def stripes(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
         """Draw the start of Square (see `Draws`)."""
         channels, _, width = shape
@@ -138,6 +156,16 @@ def _uniform_block(seed: int, key: str, restart: int, n_values: int, block: int)
     bits = words.view("<u4")[:, :n_values] >> np.uint32(8)
     uniforms: NDArray[np.float32] = np.multiply(bits, np.float32(2**-24), dtype=np.float32)
     return uniforms
+
+
+@functools.lru_cache(maxsize=_BLOCKS_KEPT)
+def _normal_block(seed: int, key: str, restart: int, n_values: int, block: int) -> NDArray[np.float32]:
+    """Draw (_BLOCK, n_values) normals for the images of a block: quantiles of uniforms that are never 0 or 1."""
+    words = np.empty((_BLOCK, n_values), dtype="<u8")
+    for i in range(_BLOCK):
+        words[i] = generator(seed, key, "normal", restart, block * _BLOCK + i).bit_generator.random_raw(n_values)
+    normals: NDArray[np.float32] = ndtri(((words >> np.uint64(11)) + 0.5) * 2.0**-53).astype(np.float32)
+    return normals
 
 
 @functools.lru_cache(maxsize=_BLOCKS_KEPT)

@@ -46,6 +46,31 @@ class Model(Protocol):
         ...
 
 
+class CompiledNetwork(Model, Protocol):
+    """A network rewritten for speed, which equals the plain one within rounding.
+
+    Attributes:
+        device: where it computes.
+        chunk: at most this many images go through it at once; None for no bound.
+        shown: images that the last call sent through it at once.
+        min_batch: images that go through it together, at least: smaller batches are filled up.
+    """
+
+    device: torch.device
+    chunk: int | None
+    shown: int
+    min_batch: int
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether its output does not depend on its input, so that nothing is computed."""
+        ...
+
+    def sample_bytes(self, image_size: int, *, gradient: bool) -> int:
+        """Estimate from above the memory that one sample takes on its way."""
+        ...
+
+
 def differentiate_objective(
     objective: Objective, logits: torch.Tensor, rows: slice
 ) -> tuple[torch.Tensor, torch.Tensor]:

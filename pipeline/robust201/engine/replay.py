@@ -33,18 +33,24 @@ class ReplayedDraws:
         self._shared = False
 
     def uniforms(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
-        """Draw the start of PGD and APGD (see `tasks.perturbations.fused.draws.Draws`)."""
+        """Draw the start of PGD and APGD (see `engine.draws.Draws`)."""
         n_images, rows = self._rows(restart, images)
         return self._uniform(n_images, *shape)[rows]
 
+    def normals(self, restart: int, images: NDArray[np.int64], n_values: int) -> torch.Tensor:
+        """Draw the start of PGD in an L2 ball (see `engine.draws.Draws`)."""
+        n_images, rows = self._rows(restart, images)
+        device = self._generator.device
+        return torch.randn((n_images, n_values), generator=self._generator, device=device)[rows]
+
     def stripes(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
-        """Draw the start of Square (see `tasks.perturbations.fused.draws.Draws`)."""
+        """Draw the start of Square (see `engine.draws.Draws`)."""
         n_images, rows = self._rows(restart, images)
         channels, _, width = shape
         return torch.sign(2 * self._uniform(n_images, channels, 1, width) - 1)[rows]
 
     def windows(self, restart: int, first: int, sides: Sequence[int], shape: ImageShape) -> list[Window]:
-        """Draw proposals of Square (see `tasks.perturbations.fused.draws.Draws`)."""
+        """Draw proposals of Square (see `engine.draws.Draws`)."""
         del restart, first  # the stream stands where the last call left it
         channels, height, width = shape
         windows = []

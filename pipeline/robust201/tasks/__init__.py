@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from robust201.core.errors import ConfigError, closest
-from robust201.tasks.constraints import LINF, Constraint
+from robust201.tasks.constraints import L2, LINF, Constraint
 from robust201.tasks.parameters import (
     ApgdParameters,
     CleanParameters,
     CorruptionParameters,
-    EpsilonParameters,
     FgsmParameters,
     Parameters,
+    PgdL2Parameters,
     PgdParameters,
     SquareParameters,
 )
@@ -75,9 +75,15 @@ class Perturbation:
         return function
 
 
-def _attack(key: str, module: str, parameters: type[EpsilonParameters], passes: Callable[[Any], float]) -> Perturbation:
+def _attack(
+    key: str,
+    module: str,
+    parameters: type[Parameters],
+    passes: Callable[[Any], float],
+    constraint: Constraint = LINF,
+) -> Perturbation:
     functions = {engine: f"{module}.{engine}" for engine in ENGINES}
-    return Perturbation(key, "attack", parameters, 1, functions, passes, LINF)
+    return Perturbation(key, "attack", parameters, 1, functions, passes, constraint)
 
 
 def _shown(key: str, kind: Literal["clean", "corruption"], parameters: type[Parameters]) -> Perturbation:
@@ -114,6 +120,7 @@ PERTURBATIONS: dict[str, Perturbation] = {
         _attack("aa_square", "square", SquareParameters, lambda p: 0.39 * p.queries * p.restarts + 6),
         _attack("fgsm", "fgsm", FgsmParameters, lambda _: 5.0),
         _attack("pgd", "pgd", PgdParameters, lambda p: 3.0 * p.steps + 2),
+        _attack("pgd_l2", "pgd_l2", PgdL2Parameters, lambda p: 3.0 * p.steps + 2, L2),
         *(_shown(key, "corruption", CorruptionParameters) for key in CORRUPTIONS),
     )
 }

@@ -15,6 +15,7 @@ PAPER_FGSM_EPSILONS_255 = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 255
 SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)
 
 Epsilon255 = Annotated[float, Field(gt=0, le=255, allow_inf_nan=False)]
+EpsilonL2 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Severity = Annotated[int, Field(ge=1, le=5)]
 PositiveInt = Annotated[int, Field(ge=1)]
 
@@ -46,7 +47,23 @@ class Parameters(Fields):
 
     def identity(self) -> dict[str, Any]:
         """Parameters that decide a number, without the strengths (those name single evaluations)."""
-        return self.model_dump(mode="json", exclude={"epsilons_255", "severities"})
+        return self.model_dump(mode="json", exclude={"epsilons", "epsilons_255", "severities"})
+
+    def refusal(self, engine: str) -> str | None:
+        """Say why an engine cannot compute with these parameters; None where it can."""
+        del engine
+        return None
+
+
+def ascending(strengths: tuple[float, ...], name: str) -> tuple[float, ...]:
+    """Sort strengths.
+
+    Raises:
+        ValueError: two are equal.
+    """
+    if len(set(strengths)) != len(strengths):
+        raise ValueError(f"expected different {name}, got {list(strengths)}.")
+    return tuple(sorted(strengths))
 
 
 class CleanParameters(Parameters):
@@ -65,10 +82,8 @@ class EpsilonParameters(Parameters):
 
     @field_validator("epsilons_255")
     @classmethod
-    def _ascending(cls, epsilons: tuple[float, ...]) -> tuple[float, ...]:
-        if len(set(epsilons)) != len(epsilons):
-            raise ValueError(f"expected different epsilons, got {list(epsilons)}.")
-        return tuple(sorted(epsilons))
+    def _sort_epsilons(cls, epsilons: tuple[float, ...]) -> tuple[float, ...]:
+        return ascending(epsilons, "epsilons")
 
     @property
     def strengths(self) -> tuple[float, ...]:
@@ -89,6 +104,32 @@ class PgdParameters(EpsilonParameters):
     rel_stepsize: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.01 / 0.3
     random_start: bool = True
     target: Literal["none", "least_likely"] = "none"
+
+
+class PgdL2Parameters(Parameters):
+    """Projected gradient descent in an L2 ball; the defaults are those of Wang and Horne (docs/protocol.md)."""
+
+    epsilons: tuple[EpsilonL2, ...] = Field(default=(0.25, 0.5), min_length=1)
+    step_size: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
+    steps: PositiveInt = 100
+    random_start: bool = False
+    iterate: Literal["last", "best"] = "last"
+
+    @field_validator("epsilons")
+    @classmethod
+    def _sort_epsilons(cls, epsilons: tuple[float, ...]) -> tuple[float, ...]:
+        return ascending(epsilons, "epsilons")
+
+    @property
+    def strengths(self) -> tuple[float, ...]:
+        """Epsilons in the units of pixels, ascending."""
+        return self.epsilons
+
+    def refusal(self, engine: str) -> str | None:
+        """Foolbox knows the last iterate only (see `Parameters`)."""
+        if engine == "reference" and self.iterate == "best":
+            return "expected iterate: last with engine: reference, since Foolbox returns the last iterate, got best."
+        return None
 
 
 class ApgdParameters(EpsilonParameters):
@@ -113,10 +154,8 @@ class CorruptionParameters(Parameters):
 
     @field_validator("severities")
     @classmethod
-    def _ascending(cls, severities: tuple[int, ...]) -> tuple[int, ...]:
-        if len(set(severities)) != len(severities):
-            raise ValueError(f"expected different severities, got {list(severities)}.")
-        return tuple(sorted(severities))
+    def _sort_severities(cls, severities: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(int(severity) for severity in ascending(severities, "severities"))
 
     @property
     def strengths(self) -> tuple[float, ...]:

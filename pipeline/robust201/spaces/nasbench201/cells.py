@@ -11,11 +11,11 @@ import json
 import random
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 from robust201.core.errors import ArchitectureError, closest
-from robust201.core.records import Architecture
 
 SPACE: Final = "nasbench201"
 
@@ -33,6 +33,23 @@ _ORDER_SEED = 88
 _ZERO = "#"
 _KERNEL_SIZES = {"nor_conv_1x1": 1, "nor_conv_3x3": 3}
 _SHAPE = re.compile(re.escape("|?~0|+|?~0|?~1|+|?~0|?~1|?~2|").replace(r"\?", "([^|+~]+)"))
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """One cell.
+
+    Attributes:
+        space: name of the space, ``"nasbench201"``.
+        index: position in the published order, 0 to 15,624.
+        spec: the cell string, such as ``|nor_conv_3x3~0|+|…|``.
+        isomorph: lowest index of the architecture's isomorphism class; equals `index` where it is evaluated.
+    """
+
+    space: str
+    index: int
+    spec: str
+    isomorph: int
 
 
 @cache

@@ -14,6 +14,7 @@ from robust201.engine.classifier import cast_convolutions
 from robust201.engine.model import Objective, differentiate_objective
 from robust201.spaces.nasbench201.compiled.blocks import Block, CellBlock, Needs, ReductionBlock, Tape, Value
 from robust201.spaces.nasbench201.compiled.folding import batch_norm_affine, fold
+from robust201.spaces.nasbench201.compiled.footprint import network_bytes
 from robust201.spaces.nasbench201.compiled.kernels import Convolution, transposed
 from robust201.spaces.nasbench201.compiled.local import LocalKernels, LocalPass
 from robust201.spaces.nasbench201.compiled.memory import keep_freed_memory
@@ -41,6 +42,8 @@ class InferenceNetwork:
         shown: images that the last call sent through the network at once.
     """
 
+    min_batch = MIN_BATCH
+
     def __init__(
         self,
         network: Network,
@@ -54,6 +57,8 @@ class InferenceNetwork:
         self.chunk: int | None = CPU_CHUNK if device.type == "cpu" else None
         self._dtype = dtype
         self._plain = network
+        self._n_cells = len(network.cells) // 3  # of a stage: a reduction stands before two of the three
+        self._channels = network.stem[0].out_channels
         self._is_constant = program.output is None
         self._constant_logits: dict[tuple[int, ...], torch.Tensor] = {}
         self.shown = 0
@@ -81,6 +86,10 @@ class InferenceNetwork:
     def is_constant(self) -> bool:
         """Whether the output does not depend on the input, so that nothing is computed."""
         return self._is_constant
+
+    def sample_bytes(self, image_size: int, *, gradient: bool) -> int:
+        """Estimate from above what one sample takes (see `footprint.network_bytes`)."""
+        return network_bytes(self._channels, self._n_cells, image_size, gradient=gradient)
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
         """Classify.

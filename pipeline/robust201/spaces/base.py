@@ -1,0 +1,70 @@
+"""What a space of architectures must offer: names, costs and networks. No torch until a network is built."""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+from robust201.core.precision import Precision
+from robust201.core.records import ArchitectureId, Normalisation
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from robust201.engine.model import CompiledNetwork
+
+
+class Space(Protocol):
+    """A set of architectures that can be built.
+
+    Ids are all integers or all text; text begins with a letter and goes on with letters, digits,
+    ``_``, ``.`` and ``-``.
+
+    Attributes:
+        name: what the sweep YAML calls the space; part of every unit's identity.
+    """
+
+    name: str
+
+    def identity(self) -> Mapping[str, Any]:
+        """Whatever else decides what a network of this space computes, as a JSON value: part of every protocol."""
+        ...
+
+    def select(self, selection: str | Sequence[int | str]) -> tuple[ArchitectureId, ...]:
+        """Resolve a selection of architectures.
+
+        Args:
+            selection: ``"evaluated"`` for all that are worth evaluating, a list of names, or their text between commas.
+
+        Returns:
+            Ids in the order of the space, each once.
+
+        Raises:
+            ArchitectureError: a name is no architecture of this space; the closest is named.
+            ConfigError: nothing is selected.
+        """
+        ...
+
+    def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> float:
+        """Estimate the multiply-accumulates of one forward pass of one image, for planning."""
+        ...
+
+    def build(self, architecture: ArchitectureId, *, n_classes: int) -> "nn.Module":
+        """Build a network with fresh weights: normalised (B, 3, H, W) float32 to logits (B, C), or (features, logits).
+
+        Raises:
+            ArchitectureError: there is no such architecture, or its network cannot be built.
+        """
+        ...
+
+    def compile(
+        self,
+        architecture: ArchitectureId,
+        network: "nn.Module",
+        normalisation: Normalisation,
+        *,
+        n_classes: int,
+        device: "torch.device",
+        precision: Precision,
+    ) -> "CompiledNetwork | None":
+        """Compile a loaded network for speed; None where the space has no way to."""
+        ...

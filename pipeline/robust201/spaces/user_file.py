@@ -1,0 +1,85 @@
+"""Architectures of the user's own: a Python file with a function that builds them."""
+
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from robust201.core.errors import ArchitectureError, ConfigError
+from robust201.core.precision import Precision
+from robust201.core.records import ArchitectureId, Normalisation
+from robust201.core.user_code import UserFunction
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+DEFAULT_GMACS = 0.1
+"""Billion multiply-accumulates per image that a network is assumed to take where nobody said it."""
+
+
+class UserFileSpace:
+    """Networks that ``build(architecture, n_classes)`` of a user's file makes.
+
+    Args:
+        function: the function; called in workers only.
+        gmacs: billion multiply-accumulates of one forward pass of one image, for planning.
+    """
+
+    name = "file"
+
+    def __init__(self, function: UserFunction, gmacs: float = DEFAULT_GMACS) -> None:
+        self.function = function
+        self.gmacs = gmacs
+
+    def identity(self) -> dict[str, Any]:
+        """The file's hash and the function's name (see `Space`)."""
+        return self.function.identity()
+
+    def select(self, selection: str | Sequence[int | str]) -> tuple[str, ...]:
+        """Check names; which of them exist the function alone knows (see `Space`)."""
+        if selection == "evaluated":
+            raise ConfigError(
+                "Selecting architectures failed for space: file: expected `architectures` to list the names that its "
+                "function builds, got evaluated. List them."
+            )
+        if isinstance(selection, str):
+            selection = [name.strip() for name in selection.split(",") if name.strip()]
+        for name in selection:
+            if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][\w.-]*", name):
+                raise ArchitectureError(
+                    f"Selecting architectures failed for {name!r}: expected names that begin with a letter and hold "
+                    "letters, digits, dots, dashes and underscores. Name it otherwise."
+                )
+        if not selection:
+            raise ConfigError(
+                "Selecting architectures failed for an empty list: expected at least one name, got none. List them."
+            )
+        return tuple(sorted({str(name) for name in selection}))
+
+    def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> float:
+        """Give what the sweep says of all of them (see `Space`)."""
+        return self.gmacs * 1e9
+
+    def build(self, architecture: ArchitectureId, *, n_classes: int) -> "nn.Module":
+        """Call the user's function (see `Space`)."""
+        from torch import nn
+
+        network = self.function.load()(architecture, n_classes)
+        if not isinstance(network, nn.Module):
+            raise ArchitectureError(
+                f"Building a network failed for {architecture!r} by {self.function.label}: expected a torch.nn.Module, "
+                f"got {type(network).__name__}. Let the function return the network."
+            )
+        return network
+
+    def compile(
+        self,
+        architecture: ArchitectureId,
+        network: "nn.Module",
+        normalisation: Normalisation,
+        *,
+        n_classes: int,
+        device: "torch.device",
+        precision: Precision,
+    ) -> None:
+        """Nothing is compiled: attacks go through autograd (see `Space`)."""

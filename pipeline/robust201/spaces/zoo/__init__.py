@@ -1,0 +1,1 @@
+"""Well-known networks beside any search space, by name."""

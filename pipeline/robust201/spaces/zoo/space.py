@@ -1,0 +1,86 @@
+"""The zoo as a `Space`: networks by name, in the form that 32x32 images need."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from robust201.core.errors import ArchitectureError, ConfigError, closest
+from robust201.core.precision import Precision
+from robust201.core.records import ArchitectureId, Normalisation
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+@dataclass(frozen=True)
+class ZooNetwork:
+    """One row of the table.
+
+    Attributes:
+        build: number of classes → network with fresh weights (imports torch).
+        macs_at_32: multiply-accumulates of one 32x32 image with ten classes.
+    """
+
+    build: "Callable[[int], nn.Module]"
+    macs_at_32: int
+
+
+def _resnet18(n_classes: int) -> "nn.Module":
+    from robust201.spaces.zoo.resnet import ResNet
+
+    return ResNet((2, 2, 2, 2), n_classes)
+
+
+NETWORKS: dict[str, ZooNetwork] = {"resnet18": ZooNetwork(_resnet18, 555_422_720)}
+"""Name to network."""
+
+
+class Zoo:
+    """Networks of the table, by name."""
+
+    name = "zoo"
+
+    def identity(self) -> dict[str, Any]:
+        """A name says it all (see `Space`)."""
+        return {}
+
+    def select(self, selection: str | Sequence[int | str]) -> tuple[str, ...]:
+        """Resolve names (see `Space`)."""
+        if selection == "evaluated":
+            return tuple(NETWORKS)
+        if isinstance(selection, str):
+            selection = [name.strip() for name in selection.split(",") if name.strip()]
+        for name in selection:
+            if name not in NETWORKS:
+                raise ArchitectureError(
+                    f"Looking up an architecture failed for {name!r}: expected a network of the zoo "
+                    f"({', '.join(NETWORKS)}), got another name.{closest(str(name), NETWORKS)}"
+                )
+        if not selection:
+            raise ConfigError(
+                "Selecting architectures failed for an empty list: expected at least one network of the zoo, got none. "
+                f"Name some of {', '.join(NETWORKS)}."
+            )
+        return tuple(name for name in NETWORKS if name in selection)
+
+    def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> float:
+        """Scale the count at 32x32 pixels (see `Space`)."""
+        del n_classes  # the last layer is a thousandth of it
+        return NETWORKS[str(architecture)].macs_at_32 * (image_size / 32) ** 2
+
+    def build(self, architecture: ArchitectureId, *, n_classes: int) -> "nn.Module":
+        """Build a network (see `Space`)."""
+        return NETWORKS[str(architecture)].build(n_classes)
+
+    def compile(
+        self,
+        architecture: ArchitectureId,
+        network: "nn.Module",
+        normalisation: Normalisation,
+        *,
+        n_classes: int,
+        device: "torch.device",
+        precision: Precision,
+    ) -> None:
+        """Nothing is compiled: attacks go through autograd (see `Space`)."""

@@ -1,0 +1,86 @@
+"""Projected gradient descent in an L2 ball.
+
+Source: Madry et al., "Towards Deep Learning Models Resistant to Adversarial Attacks", ICLR 2018;
+`foolbox.attacks.L2PGD`. Each step goes `step_size` along the cross-entropy's gradient divided by its norm; then the image is projected to the
+ball and clipped to [0, 1]. Every image is attacked. `iterate: best` returns, per image, the iterate of the highest
+cross-entropy, the start included, as the library of Engstrom et al. ("Robustness", 2019) does;
+Foolbox returns the last.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from robust201.engine.attack_job import AttackJob, Samples, handed_back
+from robust201.engine.batching import gradient_of, logits_of
+from robust201.engine.context import Context, Perturbed, Request
+from robust201.tasks.constraints import L2
+from robust201.tasks.parameters import PgdL2Parameters
+
+_SMALLEST_NORM = 1e-12
+
+
+def reference(context: Context, parameters: PgdL2Parameters, request: Request) -> Iterator[Perturbed]:
+    """Attack with Foolbox."""
+    # Imported here: the fused engine must not wait for a library that it does not use.
+    from robust201.tasks.perturbations.foolbox_engine import attack_batches, foolbox
+
+    attack = foolbox.attacks.L2PGD(
+        abs_stepsize=parameters.step_size, steps=parameters.steps, random_start=parameters.random_start
+    )
+    yield from attack_batches(context, attack, request, L2)
+
+
+def fused(job: AttackJob, parameters: PgdL2Parameters) -> Iterator[Perturbed]:
+    """Attack all epsilons together."""
+    for samples in job.chunks(np.arange(len(job.images))):
+        yield from handed_back(samples, _attack_samples(job, samples, parameters))
+
+
+@torch.inference_mode()
+def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdL2Parameters) -> torch.Tensor:
+    clean, labels, epsilons = samples.clean, samples.labels, samples.epsilons
+    images = _start(job, samples) if parameters.random_start else clean
+    best, best_loss = images, torch.full_like(labels, -torch.inf, dtype=torch.float32)
+    for _ in range(parameters.steps):
+        _, loss, gradient = gradient_of(job.model, job.batching, images, labels, samples.strengths)
+        if parameters.iterate == "best":
+            best, best_loss = _keep_better(best, best_loss, images, loss)
+        gradient = gradient * _norms(gradient).reciprocal()
+        images = _project(images + parameters.step_size * gradient, clean, epsilons).clamp(0, 1)
+    if parameters.iterate == "best":
+        logits = logits_of(job.model, job.batching, images, samples.strengths)
+        loss = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
+        images, _ = _keep_better(best, best_loss, images, loss)
+    return _project(images, clean, epsilons)
+
+
+def _start(job: AttackJob, samples: Samples) -> torch.Tensor:
+    """Draw uniformly from the ball, as Foolbox does.
+
+    Its points are the first n coordinates of points on a sphere in n + 2 dimensions (Voelker et al., 2017).
+    """
+    n_values = int(np.prod(job.shape))
+    normals = job.draws.normals(0, samples.images, n_values + 2).to(samples.clean.device)
+    directions = normals / (normals**2).sum(dim=-1, keepdim=True).sqrt()
+    inside = directions[:, :n_values].reshape(samples.clean.shape)
+    return (samples.clean + samples.epsilons * inside).clamp(0, 1)
+
+
+def _norms(images: torch.Tensor) -> torch.Tensor:
+    """L2 norms (B, 1, 1, 1), none of them 0, in Foolbox's order of operations."""
+    return (images.flatten(1) ** 2).sum(dim=-1).sqrt().clamp_min(_SMALLEST_NORM).view(-1, 1, 1, 1)
+
+
+def _project(images: torch.Tensor, clean: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
+    """Project to the ball, in Foolbox's order of operations."""
+    difference = images - clean
+    return clean + difference * (_norms(difference).reciprocal() * epsilons).clamp_max(1)
+
+
+def _keep_better(
+    best: torch.Tensor, best_loss: torch.Tensor, images: torch.Tensor, loss: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    better = loss > best_loss
+    return torch.where(better.view(-1, 1, 1, 1), images, best), torch.where(better, loss, best_loss)
