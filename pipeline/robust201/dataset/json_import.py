@@ -17,8 +17,8 @@ from robust201.core.files import sha256_of, visible_entries
 from robust201.core.records import IMPORTED, IMPORTED_FILE, EvaluationResult, Part
 from robust201.dataset.compression import compression_of
 from robust201.dataset.import_origins import explain_gaps, find_json, read_licence, read_origin
-from robust201.planning.imported_plan import ImportedGroup, ImportedPlan, load_imported_plan
-from robust201.planning.plan_file import PLAN_FILE, load_plan
+from robust201.dataset.imported_plan import ImportedGroup, ImportedPlan, load_imported_plan
+from robust201.planning.plan_file import PLAN_FILE
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.json_index import JsonRows, has_indexable_rows
 from robust201.reader.result_files import (
@@ -65,8 +65,7 @@ def import_json(
 ) -> JsonImportReport:
     """Store the results of a JSON dataset in a results folder.
 
-    The folder may hold an earlier import, which is added to, and the results of a sweep that takes imported ones, of
-    which none is changed. A measurement of a key that is imported again takes the
+    The folder may hold an earlier import, which is added to: a measurement of a key that is imported again takes the
     place of what was there; measurements that the key had and the files lack stay. Files are read row by row,
     compressed ones by way of a temporary file in the results folder, and each key of a dataset becomes one shard.
 
@@ -80,8 +79,8 @@ def import_json(
 
     Raises:
         ResultsError: the folder is no dataset, or a file is damaged or contradicts another.
-        InputError: the results folder holds something else, a sweep that takes no imported results, or measurements of
-            other architectures or strengths that would have to be joined with those of the files.
+        InputError: the results folder holds a sweep or something else, or measurements of other architectures or
+            strengths that would have to be joined with those of the files.
         LeaseHeldError: another import, or a driver, is at work in the results folder.
     """
     dataset = RobustnessDataset(source)
@@ -96,7 +95,7 @@ def import_json(
             f"Importing failed for {source}: expected files <dataset>/<key>_<measurement>.json of a known dataset and "
             "key, got none. Name the unpacked dataset's folder."
         )
-    _check_taking(results)
+    _refuse_sweep(results)
     if not (results / RESULTS_FOLDER_FILE).exists() and (foreign := visible_entries(results)):
         raise InputError(
             f"Importing failed for {results}: expected a new folder or an earlier import, got one with {foreign[0]} "
@@ -104,7 +103,7 @@ def import_json(
         )
     store = ShardStore.create(results)
     with Lease.acquire(results):
-        _check_taking(results)  # a sweep may have been planned while the lease was waited for
+        _refuse_sweep(results)  # a sweep may have been planned while the lease was waited for
         digests: dict[Path, str] = {}
         n_evaluations = _import_groups(dataset, store, places, digests, progress)
         held = load_imported_plan(results)
@@ -114,12 +113,11 @@ def import_json(
     return JsonImportReport(len(places), n_evaluations, tuple(sorted(some - everywhere)), remarks)
 
 
-def _check_taking(results: Path) -> None:
-    if (results / PLAN_FILE).is_file() and not load_plan(results).config.take_imported:
+def _refuse_sweep(results: Path) -> None:
+    if (results / PLAN_FILE).is_file():
         raise InputError(
-            f"Importing failed for {results}: expected a new folder, an earlier import, or a sweep that takes imported "
-            "results, got the results of a sweep that does not. Import into a folder of its own, and hold the two "
-            "together with: robust201 compare"
+            f"Importing failed for {results}: expected a new folder or an earlier import, got the results of a sweep. "
+            "Import into a folder of its own, and hold the two together with: robust201 compare"
         )
 
 
@@ -134,19 +132,18 @@ def _import_groups(
     for leftover in results.glob(f"{_TEMPORARY}*"):
         shutil.rmtree(leftover)
     held = load_imported_plan(results) if (results / IMPORTED_FILE).is_file() else ImportedPlan(dataset.path.name, ())
-    before = {(group.dataset, group.key): group for group in held.groups}
     inventory = store.inventory(verify="unverified", on_damage="report")
     n_evaluations = 0
     for done, (name, key) in enumerate(places):
         with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=results) as folder:
             found = _open_files(dataset, name, key, Path(folder))
-            earlier = _Earlier.of(before.get((name, key)), found, store, inventory)
+            earlier = _Earlier.of(held.find(name, key), found, store, inventory)
             group = _import_group(dataset, store, name, key, found, earlier)
             for measure in found:
                 if (file := find_json(dataset, name, key, measure)) is not None:
                     digests[file] = group.payload["files"][measure]
             dataset.files.forget()
-        held = held.updated([group])
+        held = held.updated(group)
         held.save(results)
         n_evaluations += len(group.architectures) * len(group.strengths)
         progress(done + 1, len(places))
@@ -234,7 +231,6 @@ def _import_group(
     earlier.check(dataset.path, ids, strengths)
     origin = read_origin(dataset.path, dataset.sweep, name, key)
     decimals = {
-        # Where a sweep took imported results, some rows are rounded and others are not.
         measure: _fewest(origin.decimals.get(measure), count_decimals(rows, ids))
         for measure, rows in found.items()
         if measure in _ROUNDED
@@ -244,10 +240,7 @@ def _import_group(
     known = {} if earlier.group is None else earlier.group.payload
     measurements = (*found, *earlier.measurements)
     n_images = _count_images(found, ids[0], key, origin.n_images, earlier)
-    told = origin.to_payload()
-    if earlier.group is not None:  # of measurements that came from two places only what both tell is known
-        told = {field: value for field, value in told.items() if known.get(field) == value}
-    payload = {
+    payload: dict[str, Any] = {
         "protocol": IMPORTED,
         "source": dataset.path.name,
         "licence": read_licence(dataset.path),
@@ -258,15 +251,18 @@ def _import_group(
         "files": {m: h for m, h in known.get("files", {}).items() if m in earlier.measurements} | files,
         "decimals": {m: d for m, d in known.get("decimals", {}).items() if m in earlier.measurements} | decimals,
         "imported_by": f"robust201 {__version__}",
-    } | told
+    }
+    # Of measurements that came from two places only what both tell is known.
+    if origin.computed_under and (earlier.group is None or known.get("computed_under") == origin.computed_under):
+        payload["computed_under"] = dict(origin.computed_under)
     group = ImportedGroup(
-        name,
-        key,
-        strengths,
-        n_images,
-        tuple(map(int, ids)),
-        tuple(m for m in MEASUREMENTS if m in measurements),
-        payload,
+        dataset=name,
+        key=key,
+        strengths=strengths,
+        n_images=n_images,
+        architectures=tuple(map(int, ids)),
+        measurements=tuple(m for m in MEASUREMENTS if m in measurements),
+        payload=payload,
     )
     store.save_protocol(group.protocol)
     try:
