@@ -168,22 +168,13 @@ def part_of(source: Path, folder: Path, *measures: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("order", [("cm", "accuracy"), ("accuracy", "cm")])
-def test_measurements_imported_apart_are_exported_together(tmp_path, order):
-    source = write(tmp_path / "source", make_plan(ARCHITECTURES, severities=SEVERITIES), round_to=3)
-    (source / "sweep.json").unlink()
-    parts = [part_of(source, tmp_path / name, name) for name in (*order, "confidence")]
-    for part in parts:
-        import_json(part, tmp_path / "results")
-    assert load_any_plan(tmp_path / "results").measurements == ("accuracy", "confidence", "cm")
-    assert published(export_again(tmp_path / "results", tmp_path / "out", round_to=3)) == published(source)
-    assert verify_results(tmp_path / "results", export=tmp_path / "out").sound
-    change(parts[0] / f"cifar10/pgd_{order[0]}.json", lambda rows: rows.pop("10"))
-    with pytest.raises(InputError, match=r"of which the results folder has .*confidence"):
-        import_json(parts[0], tmp_path / "results")
-    change(parts[1] / f"cifar10/fog_{order[1]}.json", lambda rows: rows.update({"2": rows["309"]}))
-    with pytest.raises(ResultsError, match="which is that of cm"):
-        import_json(parts[1], tmp_path / "results")
+def test_measurements_are_imported_together(tmp_path):
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean", "pgd"]))
+    import_json(source, tmp_path / "results")
+    before = read_tree(tmp_path / "results")
+    with pytest.raises(InputError, match=r"cifar10 clean: .* got none of accuracy, confidence\."):
+        import_json(part_of(source, tmp_path / "part", "cm"), tmp_path / "results")
+    assert read_tree(tmp_path / "results") == before
 
 
 def test_the_number_of_images_of_an_export_is_taken_from_its_sweep_json(tmp_path):
@@ -357,7 +348,7 @@ def test_how_imported_results_were_computed_is_told_as_long_as_one_protocol_did(
     again = export_again(tmp_path / "results", tmp_path / "out")
     import_json(again, tmp_path / "again")
     for folder in (tmp_path / "results", tmp_path / "again"):
-        assert load_imported_plan(folder).find("cifar10", "clean").payload["computed_under"] == clean
+        assert load_imported_plan(folder).groups[0].payload["computed_under"] == clean
 
 
 def test_exact_rows_among_rounded_ones_are_imported_as_the_dataset_tells(tmp_path):
@@ -369,7 +360,7 @@ def test_exact_rows_among_rounded_ones_are_imported_as_the_dataset_tells(tmp_pat
     clean = {"dataset": "cifar10", "key": "clean"}
     tell_protocols(source, clean, clean | {"protocol": "imported", "n_images": 40, "decimals": {"accuracy": 2}})
     import_json(source, tmp_path / "results")
-    payload = load_imported_plan(tmp_path / "results").find("cifar10", "clean").payload
+    payload = load_imported_plan(tmp_path / "results").groups[0].payload
     assert (payload["decimals"]["accuracy"], "computed_under" in payload) == (2, False)
     assert verify_results(tmp_path / "results").sound
 

@@ -92,10 +92,6 @@ class ImportedPlan:
         """No sweep computed these results here: where they come from."""
         return {"name": self.name, IMPORTED: [dict(group.payload) for group in self.groups]}
 
-    def find(self, dataset: str, key: str) -> ImportedGroup | None:
-        """What was imported of a key on a dataset, if anything."""
-        return next((group for group in self.groups if (group.dataset, group.key) == (dataset, key)), None)
-
     def updated(self, group: ImportedGroup) -> "ImportedPlan":
         """Add a group, in place of that of the same dataset and key."""
         held = {(group.dataset, group.key): group for group in (*self.groups, group)}
