@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 from robust201.core.errors import RobustError
 from robust201.core.files import show_bytes
-from robust201.core.records import IMPORTED_FILE
 from robust201.monitoring.doctor_machines import Finding, examine_clock, examine_cluster, examine_device, examine_gpus
 
 if TYPE_CHECKING:
@@ -60,6 +59,7 @@ def examine(config: SweepConfig | None, *, address: str | None = None) -> Iterat
 def _examine_sweep(config: SweepConfig) -> Iterator[Finding]:
     yield from _attempt("device", lambda: [examine_device(config)])
     yield from _attempt("results", lambda: [_examine_results(config.results)])
+    yield from _attempt("imported results", lambda: _examine_imported(config.results))
     if url := config.shards:
         yield from _attempt("shards", lambda: [_examine_shards(url)])
     yield from _attempt("disk", lambda: [_examine_space(config)])
@@ -124,9 +124,6 @@ def _nearest_folder(path: Path) -> Path:
 
 
 def _examine_results(results: Path) -> Finding:
-    if (results / IMPORTED_FILE).is_file():
-        told = f"{results} holds imported results"
-        return Finding("results", ok=False, detail=told, fix="Name another folder by `results`.")
     folder = _nearest_folder(results)
     try:
         with tempfile.NamedTemporaryFile(dir=folder):
@@ -135,6 +132,15 @@ def _examine_results(results: Path) -> Finding:
         return Finding(
             "results", ok=False, detail=f"{folder}: {error.strerror}", fix="Name another folder by `results`."
         )
+
+
+def _examine_imported(results: Path) -> Iterator[Finding]:
+    """Say nothing where there are no imported results."""
+    from robust201.core.records import IMPORTED_FILE
+
+    if (results / IMPORTED_FILE).is_file():
+        told = f"{results} holds them, and takes no sweep"
+        yield Finding("imported results", ok=False, detail=told, fix="Name another folder by `results`.")
 
 
 def _examine_shards(url: str) -> Finding:
