@@ -52,14 +52,6 @@ class MadeUpStore:
         """Everything is there."""
         return True
 
-    def source(self, unit: Unit, *_arguments: Any) -> Unit:
-        """Nothing was imported."""
-        return unit
-
-    def protocol(self, _digest: str) -> Mapping[str, Any]:
-        """No protocol is known."""
-        return {}
-
     def provenances(self, _inventory: Any) -> list[Mapping[str, str]]:
         """Nothing was computed."""
         return []

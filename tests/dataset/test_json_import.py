@@ -2,17 +2,19 @@
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from robust201.core.errors import ConfigError, InputError, LeaseHeldError, ResultsError
-from robust201.core.records import is_imported
+from robust201.core.records import IMPORTED_FILE, is_imported
 from robust201.dataset import export_dataset
 from robust201.dataset.compare import compare_results
+from robust201.dataset.imported_plan import load_any_plan, load_imported_plan
 from robust201.dataset.json_import import count_decimals, import_json, split_by_strength
 from robust201.dataset.verify import verify_results
-from robust201.planning.imported_plan import load_any_plan
 from robust201.reader import json_index
 from robust201.reader.result_files import ResultFiles
 from robust201.runtime.lease import Lease
@@ -37,9 +39,6 @@ class SoundStore:
     def is_complete(self, *_arguments):
         return True
 
-    def source(self, unit, *_arguments):
-        return unit
-
     def provenances(self, _inventory):
         return []
 
@@ -63,6 +62,10 @@ def write(out: Path, plan=None, **options) -> Path:
         **options,
     )
     return out
+
+
+def read_json(path: Path) -> Any:
+    return json.loads(path.read_text())
 
 
 def export_again(results: Path, out: Path, **options) -> Path:
@@ -165,22 +168,13 @@ def part_of(source: Path, folder: Path, *measures: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("order", [("cm", "accuracy"), ("accuracy", "cm")])
-def test_measurements_imported_apart_are_exported_together(tmp_path, order):
-    source = write(tmp_path / "source", make_plan(ARCHITECTURES, severities=SEVERITIES), round_to=3)
-    (source / "sweep.json").unlink()
-    parts = [part_of(source, tmp_path / name, name) for name in (*order, "confidence")]
-    for part in parts:
-        import_json(part, tmp_path / "results")
-    assert load_any_plan(tmp_path / "results").measurements == ("accuracy", "confidence", "cm")
-    assert published(export_again(tmp_path / "results", tmp_path / "out", round_to=3)) == published(source)
-    assert verify_results(tmp_path / "results", export=tmp_path / "out").sound
-    change(parts[0] / f"cifar10/pgd_{order[0]}.json", lambda rows: rows.pop("10"))
-    with pytest.raises(InputError, match=r"of which the results folder has .*confidence"):
-        import_json(parts[0], tmp_path / "results")
-    change(parts[1] / f"cifar10/fog_{order[1]}.json", lambda rows: rows.update({"2": rows["309"]}))
-    with pytest.raises(ResultsError, match="which is that of cm"):
-        import_json(parts[1], tmp_path / "results")
+def test_measurements_are_imported_together(tmp_path):
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean", "pgd"]))
+    import_json(source, tmp_path / "results")
+    before = read_tree(tmp_path / "results")
+    with pytest.raises(InputError, match=r"cifar10 clean: .* got none of accuracy, confidence\."):
+        import_json(part_of(source, tmp_path / "part", "cm"), tmp_path / "results")
+    assert read_tree(tmp_path / "results") == before
 
 
 def test_the_number_of_images_of_an_export_is_taken_from_its_sweep_json(tmp_path):
@@ -288,7 +282,7 @@ def test_verbs_for_sweeps_say_that_results_were_imported(tmp_path, robust201):
     for verb in (("status", imported), ("logs", "0/cifar10/clean", imported), ("merge", imported, "--into", tmp_path)):
         refusal = robust201(*verb).refusal(2)
         assert "expected the results of a sweep, got imported ones" in refusal
-        assert refusal.endswith("with a sweep that says `take_imported: true`.")
+        assert refusal.endswith("Use verify, compare or export.")
 
 
 def test_results_of_a_sweep_are_left_alone(tmp_path, write_sweep, robust201):
@@ -302,6 +296,137 @@ def test_results_of_a_sweep_are_left_alone(tmp_path, write_sweep, robust201):
     assert robust201("verify", tmp_path / "imported").code == 0
     assert robust201("export", tmp_path / "imported", tmp_path / "out", "--processes", 1).code == 0
     assert published(tmp_path / "out") == published(source)
+
+
+def test_a_sweep_is_not_run_into_imported_results(tmp_path, write_sweep, robust201):
+    sweep, results = write_sweep(), tmp_path / "results"
+    import_json(write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"])), results)
+    before = read_tree(results)
+    for arguments in (("run", sweep), ("run", sweep, "--share", "1/2"), ("plan", sweep), ("plan", sweep, "--save")):
+        refusal = robust201(*arguments).refusal(2)
+        assert f"failed for {results}: expected no imported results in the folder, got imported.json" in refusal
+        assert refusal.endswith("read both datasets together: RobustnessDataset(published, ours).")
+    assert f"imported results: {results} holds them" in robust201("doctor", sweep).out
+    assert robust201("run", sweep, "--results", tmp_path / "own").code == 0
+    assert "expected no imported results" in robust201("merge", tmp_path / "own", "--into", results).refusal(2)
+    assert read_tree(results) == before
+
+
+def test_a_sweep_that_an_earlier_version_completed_goes_on_with_what_it_computed(tmp_path, write_sweep, robust201):
+    """Its folder holds imported shards beside computed ones, and its plan says that these count."""
+    assert robust201("run", write_sweep(), "--keys", "clean").code == 0
+    results, imported = tmp_path / "results", tmp_path / "imported"
+    import_json(write(tmp_path / "source", make_plan(ARCHITECTURES, ["fgsm"], ["digits"])), imported)
+    shutil.copytree(imported, results, ignore=shutil.ignore_patterns("format.json"), dirs_exist_ok=True)
+    plan = json.loads((results / "plan.json").read_text())
+    plan["config"]["take_imported"] = True
+    (results / "plan.json").write_text(json.dumps(plan))
+    state = json.loads(robust201("status", results, "--json").out)
+    assert (state["done"], state["total"], state["stale_evaluations"]) == (2, 10, 12)
+    verdict = json.loads(robust201("verify", results, "--json").out)
+    assert (verdict["sound"], verdict["missing"]) == (True, 8)
+    assert robust201("export", results, tmp_path / "out", "--partial", "--processes", 1).code == 3
+    assert json.loads((tmp_path / "out/digits/clean_accuracy.json").read_text())["digits"]["clean"]["accuracy"]
+    assert "take_imported: false\n" in (tmp_path / "out/sweep.yaml").read_text()
+    assert "expected no imported results in the folder" in robust201("run", write_sweep()).refusal(2)
+    (results / IMPORTED_FILE).unlink()
+    ended = robust201("run", write_sweep())
+    assert (ended.code, "12 evaluations of fgsm are kept but not used: they were imported" in ended.err) == (0, True)
+
+
+def tell_protocols(source: Path, *protocols: dict[str, Any]) -> None:
+    told = read_json(source / "sweep.json")
+    told["sweep"]["protocols"] = protocols
+    (source / "sweep.json").write_text(json.dumps(told))
+
+
+def test_how_imported_results_were_computed_is_told_as_long_as_one_protocol_did(tmp_path):
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean", "fog"]))
+    clean = {"dataset": "cifar10", "key": "clean", "engine": "fused"}
+    tell_protocols(source, clean)
+    import_json(source, tmp_path / "results")
+    again = export_again(tmp_path / "results", tmp_path / "out")
+    import_json(again, tmp_path / "again")
+    for folder in (tmp_path / "results", tmp_path / "again"):
+        assert load_imported_plan(folder).groups[0].payload["computed_under"] == clean
+
+
+def test_exact_rows_among_rounded_ones_are_imported_as_the_dataset_tells(tmp_path):
+    """Earlier versions exported imported rows and computed ones together."""
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"]))
+    change(source / "cifar10/clean_accuracy.json", lambda rows: rows.update({"309": rows["309"] + 0.004}))
+    with pytest.raises(ResultsError, match="which is that of cm"):
+        import_json(source, tmp_path / "refused")
+    clean = {"dataset": "cifar10", "key": "clean"}
+    tell_protocols(source, clean, clean | {"protocol": "imported", "n_images": 40, "decimals": {"accuracy": 2}})
+    import_json(source, tmp_path / "results")
+    payload = load_imported_plan(tmp_path / "results").groups[0].payload
+    assert (payload["decimals"]["accuracy"], "computed_under" in payload) == (2, False)
+    assert verify_results(tmp_path / "results").sound
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"protocols": [1]},
+        {"protocols": None},
+        {"images": 5},
+        {"protocols": [{"dataset": "cifar10", "key": "clean", "decimals": 1}]},
+    ],
+)
+def test_a_sweep_json_of_another_form_is_refused(tmp_path, told):
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"]))
+    (source / "sweep.json").write_text(json.dumps(read_json(source / "sweep.json") | {"sweep": told}))
+    with pytest.raises(ResultsError, match=r"sweep\.json: expected protocols as an export writes them"):
+        import_json(source, tmp_path / "results")
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+def test_a_file_with_an_architecture_twice_is_refused(tmp_path, monkeypatch, indexed):
+    if indexed:
+        monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 1)
+    path = write(tmp_path / "source", make_plan(ARCHITECTURES, ["fgsm"])) / "cifar10/fgsm_accuracy.json"
+    path.write_text(path.read_text().replace('"0":', '"0": [0.5, 0.5, 0.5], "0":', 1))
+    with pytest.raises(ResultsError, match=r"fgsm_accuracy\.json: expected .*twice"):
+        import_json(tmp_path / "source", tmp_path / "results")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("n_images", 11),
+        ("strengths", [-1.0]),
+        ("architectures", [0, 309, 15_625]),
+        ("architectures", [0, [309]]),
+        ("dataset", "../elsewhere"),
+        ("payload", ["clean"]),
+    ],
+)
+def test_what_was_imported_is_not_changed_by_hand(tmp_path, field, value):
+    import_json(write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"])), tmp_path / "results")
+    path = tmp_path / "results" / IMPORTED_FILE
+    content = read_json(path)
+    content["groups"][0][field] = value
+    for damaged in (json.dumps(content), "{"):
+        path.write_text(damaged)
+        for use in (verify_results, load_any_plan):
+            with pytest.raises(InputError, match=r"imported.json: .* import every dataset of the folder again"):
+                use(tmp_path / "results")
+
+
+def test_names_of_what_was_imported_are_known_ones(tmp_path):
+    import_json(write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"])), tmp_path / "results")
+    plan = load_imported_plan(tmp_path / "results")
+    replace(plan, groups=(replace(plan.groups[0], dataset="../elsewhere"),)).save(tmp_path / "results")
+    with pytest.raises(InputError, match=r"unknown '../elsewhere'"):
+        load_imported_plan(tmp_path / "results")
+
+
+def test_a_compaction_leaves_imported_shards_as_they_are(tmp_path):
+    import_json(write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean", "fog"])), tmp_path / "results")
+    before = read_tree(tmp_path / "results/shards")
+    assert ShardStore.open(tmp_path / "results").compact(grace_seconds=0).rows == 0
+    assert read_tree(tmp_path / "results/shards") == before
 
 
 def warnings_of(robust201, source: Path, results: Path) -> list[str]:

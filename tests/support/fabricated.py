@@ -95,13 +95,6 @@ class FabricatedStore:
         del measurements
         return (unit.architecture, unit.key, strength) not in self.lacking
 
-    def source(self, unit: Unit, strength: float, measurements: Collection[str]) -> Unit:
-        del strength, measurements
-        return unit
-
-    def protocol(self, digest: str) -> dict[str, Any]:
-        raise KeyError(digest)
-
     def select(
         self, units: Sequence[Unit], inventory: object, measurements: Collection[str], *, cache_bytes: int = 0
     ) -> "FabricatedSelection":
@@ -130,10 +123,6 @@ class FabricatedSelection:
     @property
     def digest(self) -> str:
         return content_digest([[unit.id, list(unit.strengths)] for unit in self.units])
-
-    def source(self, unit: Unit, strength: float) -> Unit:
-        del strength
-        return unit
 
     def iter_values(self, measurement: str | None = None) -> Iterator[tuple[Unit, dict[float, Values]]]:
         measurements = self.measurements if measurement is None else (measurement,)

@@ -88,8 +88,9 @@ def plan(
 ) -> None:
     """Count a sweep's units and evaluations, estimate bytes and hours, and check its inputs."""
     from robust201.planning.config import load_config
-    from robust201.planning.inputs import Inputs, check_taking
+    from robust201.planning.inputs import Inputs
     from robust201.planning.plan import assumed_facts, make_plan
+    from robust201.planning.plan_file import refuse_imports
     from robust201.runtime.sweep import prepare_sweep
 
     config = load_config(sweep)
@@ -100,7 +101,7 @@ def plan(
     if save:
         prepare_sweep(config, say=console.say)
     elif not dry_run:
-        check_taking(config)
+        refuse_imports(config.results)
         Inputs(config, console.say).check()
     summary = make_plan(config, assumed_facts(config)).summary()
     if as_json:
@@ -191,7 +192,7 @@ def merge(
     """Join results folders of several clusters; status and export then see one sweep."""
     from robust201.runtime.sweep import merge_results
 
-    report, other_plans = merge_results(sources, into, say=console.say)
+    report, other_plans = merge_results(sources, into)
     were = "was" if report.present == 1 else "were"
     typer.echo(f"Joined {console.show_count(report.added, 'shard')}, {report.present:,} {were} there already.")
     for source in other_plans:

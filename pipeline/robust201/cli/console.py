@@ -80,14 +80,13 @@ def show_pace(evaluations_per_second: float | None, seconds_left: float | None) 
 def show_outlook(outlook: Outlook) -> None:
     """Say what is done, what is missing and what cannot be used, before a run begins."""
     total = outlook.plan.n_evaluations
-    imported = f" ({outlook.imported:,} of them imported)" if outlook.plan.config.take_imported else ""
     say(
         f"Planned {show_count(total, 'evaluation')} in {show_count(len(outlook.plan.units), 'unit')}: "
-        f"{outlook.done:,} done{imported}, {total - outlook.done:,} missing."
+        f"{outlook.done:,} done, {total - outlook.done:,} missing."
     )
     for shard in outlook.damaged:
         say(f"Damaged shard set aside, its evaluations are computed again: {shard}")
-    for line in (*outlook.mixing, *outlook.stale):
+    for line in outlook.stale:
         say(line)
 
 
@@ -296,9 +295,10 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
         from robust201.planning.plan_file import PLAN_FILE
 
         imported, planned = ((results / name).is_file() for name in (IMPORTED_FILE, PLAN_FILE))
-        ways = [f"compute it again with: robust201 run SWEEP.yaml ({results})"] if planned or not imported else []
-        ways += [f"import it again with: robust201 import-json DATASET {quote(str(results))}"] if imported else []
-        say(f"What was in them counts as missing; {', or what was imported: '.join(ways)}")
+        again = f"compute it again with: robust201 run SWEEP.yaml ({results})"
+        if imported and not planned:
+            again = f"import it again with: robust201 import-json DATASET {quote(str(results))}"
+        say(f"What was in them counts as missing; {again}")
     if verdict.sound:
         return 3 if verdict.n_missing else 0
     return 3 if verdict.requeued and not verdict.export else 4

@@ -79,8 +79,6 @@ def show_status(state: SweepStatus) -> None:
     console.show_table(f"Sweep {state.name}", ("", "done", "of", ""), rows)
     for line in (_show_workers(state), _show_pace(state), _count_failures(state)):
         out.print(line, markup=False, highlight=False)
-    if state.imported:
-        out.print(f"{state.imported:,} of the evaluations done were imported, not computed")
     if state.stale:
         stale = console.show_count(state.stale, "evaluation")
         belong, are = ("belongs", "is") if state.stale == 1 else ("belong", "are")

@@ -40,15 +40,14 @@ def export(
     """Write the dataset of a complete sweep: JSON in the published layout, Parquet if asked for, card and checksums."""
     from robust201.dataset import export_dataset, parse_key_style
     from robust201.dataset.compression import parse_compression
+    from robust201.dataset.imported_plan import load_any_plan
     from robust201.dataset.pool import default_processes, most_processes
-    from robust201.planning.adoption import explain_mixing, explain_unused, read_inventory
-    from robust201.planning.imported_plan import load_any_plan
     from robust201.shards import ShardStore
 
     style, compression = parse_key_style(key_style), parse_compression(compress)
     formats = _choose_formats(json_files, parquet)
     planned, store = load_any_plan(results), ShardStore.open(results)
-    inventory = read_inventory(planned, store, verify="all")
+    inventory = store.inventory(verify="all")
     if processes is not None and processes > (most := most_processes(parquet=parquet)):
         console.say(f"{processes} processes may hold more than 1.5 GB together; up to {most} do not.")
     with console.counting("Exporting rows") as progress:
@@ -66,10 +65,7 @@ def export(
             processes=processes or default_processes(parquet=parquet),
             progress=progress,
         )
-    code = console.show_export(report)
-    for line in (*explain_mixing(planned, inventory, results), *explain_unused(planned, inventory, results)):
-        console.say(line)
-    raise typer.Exit(code)
+    raise typer.Exit(console.show_export(report))
 
 
 def _choose_formats(json_files: bool, parquet: bool) -> "tuple[Format, ...]":
@@ -125,10 +121,7 @@ def import_json(
     ],
     results: Annotated[
         Path,
-        typer.Argument(
-            metavar="RESULTS",
-            help="Results folder; made if absent, or holding an import, or a sweep with take_imported.",
-        ),
+        typer.Argument(metavar="RESULTS", help="Results folder, made if absent; it may hold an earlier import."),
     ],
 ) -> None:
     """Read a published or exported JSON dataset in as shards, to verify, compare and export it again."""

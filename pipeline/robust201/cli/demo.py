@@ -10,7 +10,6 @@ from robust201.core.files import bundled
 from robust201.dataset import export_dataset
 from robust201.figures.plots import save_plots
 from robust201.figures.report import write_report
-from robust201.planning.adoption import read_inventory
 from robust201.planning.config import SweepConfig, load_config
 from robust201.planning.plan_file import load_plan
 from robust201.reader.dataset import RobustnessDataset
@@ -78,7 +77,7 @@ def run_demo(
     say("Exporting")
     plan, store = load_plan(config.results), ShardStore.open(config.results)
     dataset = out / "dataset"
-    export_dataset(plan, store, read_inventory(plan, store, verify="all"), dataset)
+    export_dataset(plan, store, store.inventory(verify="all"), dataset)
     say("Drawing")
     reader = RobustnessDataset(dataset)
     plots = tuple(save_plots(reader, out / "plots", figures=DEMO_FIGURES))

@@ -20,7 +20,6 @@ from robust201.core.errors import ConfigError
 from robust201.dataset.folder import WrittenFile
 from robust201.dataset.listing import CHECKSUM_FILE
 from robust201.dataset.side_files import Group, ProtocolShare
-from robust201.planning.plan import describe_difference
 from robust201.reader.result_files import PARQUET_FOLDER, parquet_name
 from robust201.tasks import PERTURBATIONS
 
@@ -228,64 +227,23 @@ def _contents(facts: CardFacts) -> str:
 
 
 def _protocol(facts: CardFacts) -> str:
-    imported = [share for share in facts.shares if share.imported]
-    sources = ", ".join(f"`{name}`" for name in sorted({str(share.payload["source"]) for share in imported}))
     if are_imported(facts.shares):
+        sources = ", ".join(f"`{name}`" for name in sorted({str(share.payload["source"]) for share in facts.shares}))
         return (
             "## Protocol\n\n"
             f"These numbers were not computed by robust201: they were read from the files of {sources}. `sweep.json` "
             "holds, for each dataset and key, the SHA-256 of the files read, their decimals and the number of images; "
             "how the numbers were computed is not known. `versions.json` names the software that wrote these files.\n"
         )
-    payloads = [share.payload for share in facts.shares if not share.imported]
-    engines = sorted({str(payload.get("engine", "unknown")) for payload in payloads})
-    precisions = sorted({str(payload.get("precision", "unknown")) for payload in payloads})
-    told = (
+    engines = sorted({str(share.payload.get("engine", "unknown")) for share in facts.shares})
+    precisions = sorted({str(share.payload.get("precision", "unknown")) for share in facts.shares})
+    return (
         "## Protocol\n\n"
         f"Engine {', '.join(engines) or 'unknown'}, precision {', '.join(precisions) or 'unknown'}. `sweep.json` holds "
         "everything that decided a number (attack parameters, image selection, hashes, seed), `sweep.yaml` the sweep "
         "to run again, `weights.json` the SHA-256 of each network's file of weights, `versions.json` the software that "
         "computed and wrote it.\n"
     )
-    if not imported:
-        return told
-    n_imported = sum(share.n_evaluations for share in imported)
-    return (
-        f"{told}\n"
-        f"That holds for {facts.n_evaluations - n_imported:,} of the {facts.n_evaluations:,} evaluations. The other "
-        f"{n_imported:,} were not computed by robust201's sweep but read from the files of {sources}:\n\n"
-        "| dataset | key | imported evaluations | of | decimals of accuracies | computed |\n|---|---|---|---|---|---|\n"
-        f"{_imported_rows(facts, imported)}\n"
-        "`imported.json` names them by architecture and strength. `sweep.json` has their protocols beside the computed "
-        "ones: the SHA-256 of the files read, their decimals, and how they were computed where that is known; under "
-        "`evaluations` it counts what came of each protocol. In the Parquet files `protocol` begins with `imported-` "
-        "in their rows, and `checkpoint_sha256` is `imported`. The sweep computes the others when its results folder "
-        "holds the same import.\n"
-    )
-
-
-def _imported_rows(facts: CardFacts, imported: Sequence[ProtocolShare]) -> str:
-    n_of = {(group.dataset, group.key): len(group.complete_units) * len(group.strengths) for group in facts.groups}
-    lines = ""
-    for share in imported:
-        dataset, key = share.payload["dataset"], share.payload["key"]
-        decimals = share.payload["decimals"].get("accuracy")
-        told = "all" if decimals is None else decimals
-        how = _describe_computing(share, facts.shares)
-        lines += f"| {dataset} | `{key}` | {share.n_evaluations:,} | {n_of[dataset, key]:,} | {told} | {how} |\n"
-    return lines
-
-
-def _describe_computing(imported: ProtocolShare, shares: Sequence[ProtocolShare]) -> str:
-    """Say how imported results were computed, compared with the sweep's of the same key."""
-    computed_under = imported.payload.get("computed_under")
-    if computed_under is None:
-        return "not known how"
-    place = imported.payload["dataset"], imported.payload["key"]
-    own = next(s.payload for s in shares if not s.imported and (s.payload["dataset"], s.payload["key"]) == place)
-    differences = describe_difference(computed_under, own)
-    told = " ".join("; ".join(differences).split()).replace("|", r"\|")  # it comes from somebody's file into a table
-    return f"otherwise (imported → this sweep: {told})" if differences else "as the others"
 
 
 def _layout(facts: CardFacts) -> str:

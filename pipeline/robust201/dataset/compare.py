@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from robust201.core.errors import ConfigError, InputError
 from robust201.core.files import sha256_of
 from robust201.core.records import IMPORTED
+from robust201.dataset.imported_plan import load_any_plan
 from robust201.dataset.json_import import count_decimals
 from robust201.dataset.listing import explain_changes
-from robust201.planning.adoption import read_inventory
-from robust201.planning.imported_plan import load_any_plan
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import META_FILE, RESULTS_FOLDER_FILE, SWEEP_FILE, row_of, values_by_strength
 from robust201.reader.sources import describe_source
@@ -272,10 +271,7 @@ def read_decimals(folder: Path, accuracies: Accuracies) -> int | None:
     """
     told: dict[str, Any]
     if (folder / RESULTS_FOLDER_FILE).is_file():
-        plan = load_any_plan(folder)
-        inventory = read_inventory(plan, ShardStore.open(folder))
-        told = plan.meta_payload()
-        told["protocols"] = [*told["protocols"], *map(inventory.protocol, inventory.adopted_protocols)]
+        told = load_any_plan(folder).meta_payload()
     else:
         sweep = RobustnessDataset(folder).sweep
         if sweep is None:
@@ -289,7 +285,7 @@ def read_decimals(folder: Path, accuracies: Accuracies) -> int | None:
 
 def _accuracies_of_shards(folder: Path) -> Accuracies:
     plan, store = load_any_plan(folder), ShardStore.open(folder)
-    inventory = read_inventory(plan, store)
+    inventory = store.inventory()
     held = [
         replace(unit, strengths=strengths)
         for unit in plan.units

@@ -4,8 +4,7 @@ Every file is ``{dataset: {key: {measurement: {id: value}}}}`` (appendix of Jung
 published files): one value for ``clean``, else a list with one value per strength, ascending. Beside them lie
 ``meta.json`` (ids and epsilons, nothing else, as published), ``sweep.json`` (protocols, image selection, strengths),
 ``weights.json`` (the networks' files), ``versions.json``, ``sweep.yaml``, the cards of `dataset.card`,
-``missing.json`` where a partial export lacks something, ``imported.json`` where a sweep took imported results, and the
-listing of `dataset.folder`.
+``missing.json`` where a partial export lacks something, and the listing of `dataset.folder`.
 """
 
 import itertools
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from typing import Protocol as Interface
 
 from robust201.core.errors import IncompleteError
-from robust201.core.records import Protocol, Unit, is_imported
+from robust201.core.records import Protocol, Unit
 from robust201.dataset.card import (
     CARD_FILE,
     CROISSANT_FILE,
@@ -34,7 +33,6 @@ from robust201.dataset.json_files import FileTask, RowSelection
 from robust201.dataset.listing import CHECKSUM_FILE
 from robust201.dataset.pool import POOL_CACHE_BYTES, write_files
 from robust201.dataset.side_files import (
-    IMPORTED_ROWS_FILE,
     SWEEP_YAML_FILE,
     VERSIONS_FILE,
     WEIGHTS_FILE,
@@ -42,7 +40,6 @@ from robust201.dataset.side_files import (
     KeyStyle,
     ProtocolShare,
     SweepPlan,
-    imported_text,
     meta_text_of_groups,
     missing_text,
     sweep_text,
@@ -66,12 +63,6 @@ class ResultInventory(Interface):
 
     def is_complete(self, unit: Unit, strength: float, measurements: Collection[str]) -> bool:
         """Whether an evaluation is there with all its images and measurements."""
-
-    def source(self, unit: Unit, strength: float, measurements: Collection[str]) -> Unit:
-        """The unit that an evaluation is of: itself, or an imported one."""
-
-    def protocol(self, digest: str) -> Mapping[str, Any]:
-        """Payload of a protocol."""
 
 
 class ResultStore(Interface):
@@ -182,7 +173,7 @@ def export_dataset(
     groups = group_units(plan, inventory)
     if any(group.lacking for group in groups) and not partial:
         raise IncompleteError(_describe_missing(out, groups))
-    shares = share_out(plan, inventory, groups)
+    shares = share_out(plan, groups)
     named = choose_licence(licence, shares, out)
     form = FileForm(key_style, round_to, compression, POOL_CACHE_BYTES // processes)
     export = _Export(plan, store, inventory, form, formats, groups, shares)
@@ -226,8 +217,6 @@ class _Export:
             texts[WEIGHTS_FILE] = weights_text(self.weights)
         if self.missing:
             texts[MISSING_FILE] = missing_text(self.groups, style)
-        if any(group.imported for group in self.written):
-            texts[IMPORTED_ROWS_FILE] = imported_text(self.written, style)
         if not are_imported(self.shares):
             texts[SWEEP_YAML_FILE] = sweep_yaml_text(plan)
         return texts
@@ -354,33 +343,18 @@ def group_units(plan: SweepPlan, inventory: ResultInventory) -> list[Group]:
             for unit in members
             if (absent := tuple(s for s in unit.strengths if not inventory.is_complete(unit, s, plan.measurements)))
         }
-        groups.append(Group(dataset, key, members, lacking, _find_imported(plan, inventory, members, lacking)))
+        groups.append(Group(dataset, key, members, lacking))
     return groups
 
 
-def _find_imported(
-    plan: SweepPlan, inventory: ResultInventory, units: Iterable[Unit], lacking: Collection[int]
-) -> dict[int, tuple[float, ...]]:
-    """Strengths by architecture that were imported, of units that lack none."""
-    found = {}
-    known: dict[tuple[float, ...], tuple[float, ...]] = {}  # of a few different ones there are many equal
-    for unit in units:
-        strengths = tuple(s for s in unit.strengths if inventory.source(unit, s, plan.measurements) is not unit)
-        if strengths and unit.architecture not in lacking:
-            found[unit.architecture] = known.setdefault(strengths, strengths)
-    return found
-
-
-def share_out(plan: SweepPlan, inventory: ResultInventory, groups: Iterable[Group]) -> list[ProtocolShare]:
-    """Count what an export has of each protocol: the plan's, then those of imported results that it took."""
+def share_out(plan: SweepPlan, groups: Iterable[Group]) -> list[ProtocolShare]:
+    """Count what an export has of each of a plan's protocols."""
     counts: Counter[str] = Counter()
     for group in groups:
         for unit in group.complete_units:
-            for strength in group.strengths:
-                counts[inventory.source(unit, strength, plan.measurements).protocol] += 1
+            counts[unit.protocol] += len(group.strengths)
     planned = [Protocol.of(payload) for payload in plan.meta_payload()["protocols"]]
-    own = [ProtocolShare(one.digest, one.payload, counts.pop(one.digest, 0)) for one in planned]
-    return own + [ProtocolShare(d, inventory.protocol(d), n) for d, n in counts.items() if is_imported(d)]
+    return [ProtocolShare(protocol.digest, protocol.payload, counts[protocol.digest]) for protocol in planned]
 
 
 def _describe_missing(out: Path, groups: Sequence[Group]) -> str:

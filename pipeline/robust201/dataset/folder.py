@@ -164,7 +164,7 @@ def _same_weights(path: Path, weights: Mapping[str, Mapping[str, str]]) -> list[
 
 def _describe_sweep(told: Mapping[str, Any]) -> str:
     protocols = told["protocols"]
-    # A sweep that took imported results lists its own protocols too.
+    # Sweeps of earlier versions may list imported protocols beside their own.
     imported = bool(protocols) and all(protocol.get("protocol") == IMPORTED for protocol in protocols)
     return f"the {'imported results' if imported else 'sweep'} {told['name']!r}"
 

@@ -1,4 +1,4 @@
-"""What a dataset's folder tells of its results: licence, images, protocol, and whether the files are the export's."""
+"""What a dataset's folder tells of its results: licence, number of images, protocol, and what was changed since."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import yaml
 
 from robust201.core.errors import ResultsError
 from robust201.core.files import sha256_of
-from robust201.core.records import IMPORTED, Protocol
+from robust201.core.records import IMPORTED
 from robust201.dataset.card import CARD_FILE
 from robust201.dataset.listing import explain_changes
 from robust201.images import DATASETS
@@ -19,25 +19,19 @@ from robust201.reader.result_files import META_FILE, PARQUET_FOLDER, SWEEP_FILE,
 
 @dataclass(frozen=True)
 class Origin:
-    """What is told of the results of a key on a dataset.
+    """What an export tells of the results of a key on a dataset.
 
     Attributes:
         n_images: number of images; that of the whole test split where nothing is told.
-        images: their hash, and how they were selected, as in a protocol; None where that is not told.
+        decimals: fewest decimals that imported ones among them have, by measurement; other rows may have more, as
+            earlier versions put both into one file.
         computed_under: payload of the one protocol that computed all of them; None where there were several or that is
             not told.
-        decimals: fewest decimals that imported ones among them have, by measurement; their other rows may have more.
     """
 
     n_images: int
-    images: Mapping[str, Any] | None
-    computed_under: Mapping[str, Any] | None
     decimals: Mapping[str, int]
-
-    def to_payload(self) -> dict[str, Any]:
-        """What is known of images and protocol, as the payload of an imported protocol keeps it."""
-        known = {"images": self.images, "computed_under": self.computed_under}
-        return {name: dict(value) for name, value in known.items() if value is not None}
+    computed_under: Mapping[str, Any] | None
 
 
 def read_origin(source: Path, sweep: Mapping[str, Any] | None, dataset: str, key: str) -> Origin:
@@ -53,41 +47,23 @@ def read_origin(source: Path, sweep: Mapping[str, Any] | None, dataset: str, key
         ResultsError: `sweep.json` is not of the form that an export writes.
     """
     try:
-        return _find_origin(sweep, dataset, key)
+        told = (sweep or {}).get("sweep", {})
+        protocols = [p for p in told.get("protocols", ()) if (p.get("dataset"), p.get("key")) == (dataset, key)]
+        counts = [protocol["n_images"] for protocol in protocols if "n_images" in protocol]
+        n_images = int(next(iter(counts), None) or told.get("images", {}).get("count") or DATASETS[dataset].n_test)
+        decimals: dict[str, int] = {}
+        for protocol in protocols:
+            known = {name: count for name, count in protocol.get("decimals", {}).items() if count is not None}
+            decimals |= {name: min(count, decimals.get(name, count)) for name, count in known.items()}
+        only = protocols[0] if len(protocols) == 1 else None
+        if only is not None and only.get("protocol") == IMPORTED:
+            only = only.get("computed_under")
+        return Origin(n_images, decimals, only if isinstance(only, dict) else None)
     except (AttributeError, TypeError, ValueError) as error:
         raise ResultsError(
             f"Importing failed for {source / SWEEP_FILE}: expected protocols as an export writes them, got something "
             f"else ({error}). Export or download it again, or remove it."
         ) from error
-
-
-def _find_origin(sweep: Mapping[str, Any] | None, dataset: str, key: str) -> Origin:
-    told = {} if sweep is None else sweep.get("sweep", {})
-    protocols = [p for p in told.get("protocols", ()) if (p.get("dataset"), p.get("key")) == (dataset, key)]
-    if isinstance(counts := (sweep or {}).get("evaluations"), dict):
-        protocols = [protocol for protocol in protocols if counts.get(Protocol.of(protocol).digest, 0)]
-    n_images = next((p["n_images"] for p in protocols if p.get("protocol") == IMPORTED and p.get("n_images")), None)
-    computed = [p.get("computed_under") if p.get("protocol") == IMPORTED else p for p in protocols]
-    return Origin(
-        int(n_images or told.get("images", {}).get("count") or DATASETS[dataset].n_test),
-        _only([protocol.get("images") for protocol in protocols]),
-        _only(computed),
-        _fewest([protocol.get("decimals", {}) for protocol in protocols]),
-    )
-
-
-def _fewest(decimals: list[Mapping[str, int | None]]) -> Mapping[str, int]:
-    fewest: dict[str, int] = {}
-    for measurement, count in ((name, count) for of_protocol in decimals for name, count in of_protocol.items()):
-        if count is not None:
-            fewest[measurement] = min(count, fewest.get(measurement, count))
-    return fewest
-
-
-def _only(values: list[Any]) -> Mapping[str, Any] | None:
-    """The one value that all have; None where they differ, or one or all of them have none."""
-    first = values[0] if values else None
-    return first if isinstance(first, dict) and all(value == first for value in values) else None
 
 
 def find_json(dataset: RobustnessDataset, name: str, key: str, measure: str) -> Path | None:

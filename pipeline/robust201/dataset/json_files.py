@@ -47,9 +47,6 @@ class RowSelection(Protocol):
     def iter_values(self, measurement: str | None) -> Iterator[tuple[Unit, Mapping[float, Values]]]:
         """Columns by strength, unit by unit: those of a measurement, or of all."""
 
-    def source(self, unit: Unit, strength: float) -> Unit:
-        """The unit that an evaluation is of: itself, or an imported one."""
-
 
 @dataclass(frozen=True, eq=False)
 class FileTask:

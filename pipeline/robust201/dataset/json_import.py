@@ -17,8 +17,8 @@ from robust201.core.files import sha256_of, visible_entries
 from robust201.core.records import IMPORTED, IMPORTED_FILE, EvaluationResult, Part
 from robust201.dataset.compression import compression_of
 from robust201.dataset.import_origins import explain_gaps, find_json, read_licence, read_origin
-from robust201.planning.imported_plan import ImportedGroup, ImportedPlan, load_imported_plan
-from robust201.planning.plan_file import PLAN_FILE, load_plan
+from robust201.dataset.imported_plan import ImportedGroup, ImportedPlan, load_imported_plan
+from robust201.planning.plan_file import PLAN_FILE
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.json_index import JsonRows, has_indexable_rows
 from robust201.reader.result_files import (
@@ -30,7 +30,7 @@ from robust201.reader.result_files import (
 )
 from robust201.reader.row_stream import read_pieces
 from robust201.runtime.lease import Lease
-from robust201.shards import Inventory, ShardStore
+from robust201.shards import ShardStore
 from robust201.shards.imported import check_imported
 from robust201.tasks import PERTURBATIONS
 from robust201.tasks.measurements import COLUMNS, MEASUREMENTS
@@ -65,10 +65,9 @@ def import_json(
 ) -> JsonImportReport:
     """Store the results of a JSON dataset in a results folder.
 
-    The folder may hold an earlier import, which is added to, and the results of a sweep that takes imported ones, of
-    which none is changed. A measurement of a key that is imported again takes the
-    place of what was there; measurements that the key had and the files lack stay. Files are read row by row,
-    compressed ones by way of a temporary file in the results folder, and each key of a dataset becomes one shard.
+    The folder may hold an earlier import, which is added to: a key that is imported again takes the place of what was
+    there, and must have all its measurements. Files are read row by row, compressed ones by way of a temporary file in
+    the results folder, and each key of a dataset becomes one shard.
 
     Args:
         source: the dataset's folder, in either spelling of keys, compressed or not.
@@ -80,8 +79,7 @@ def import_json(
 
     Raises:
         ResultsError: the folder is no dataset, or a file is damaged or contradicts another.
-        InputError: the results folder holds something else, a sweep that takes no imported results, or measurements of
-            other architectures or strengths that would have to be joined with those of the files.
+        InputError: the results folder holds a sweep or something else, or measurements of a key that the files lack.
         LeaseHeldError: another import, or a driver, is at work in the results folder.
     """
     dataset = RobustnessDataset(source)
@@ -96,7 +94,7 @@ def import_json(
             f"Importing failed for {source}: expected files <dataset>/<key>_<measurement>.json of a known dataset and "
             "key, got none. Name the unpacked dataset's folder."
         )
-    _check_taking(results)
+    _refuse_sweep(results)
     if not (results / RESULTS_FOLDER_FILE).exists() and (foreign := visible_entries(results)):
         raise InputError(
             f"Importing failed for {results}: expected a new folder or an earlier import, got one with {foreign[0]} "
@@ -104,7 +102,7 @@ def import_json(
         )
     store = ShardStore.create(results)
     with Lease.acquire(results):
-        _check_taking(results)  # a sweep may have been planned while the lease was waited for
+        _refuse_sweep(results)  # a sweep may have been planned while the lease was waited for
         digests: dict[Path, str] = {}
         n_evaluations = _import_groups(dataset, store, places, digests, progress)
         held = load_imported_plan(results)
@@ -114,12 +112,11 @@ def import_json(
     return JsonImportReport(len(places), n_evaluations, tuple(sorted(some - everywhere)), remarks)
 
 
-def _check_taking(results: Path) -> None:
-    if (results / PLAN_FILE).is_file() and not load_plan(results).config.take_imported:
+def _refuse_sweep(results: Path) -> None:
+    if (results / PLAN_FILE).is_file():
         raise InputError(
-            f"Importing failed for {results}: expected a new folder, an earlier import, or a sweep that takes imported "
-            "results, got the results of a sweep that does not. Import into a folder of its own, and hold the two "
-            "together with: robust201 compare"
+            f"Importing failed for {results}: expected a new folder or an earlier import, got the results of a sweep. "
+            "Import into a folder of its own, and hold the two together with: robust201 compare"
         )
 
 
@@ -134,24 +131,36 @@ def _import_groups(
     for leftover in results.glob(f"{_TEMPORARY}*"):
         shutil.rmtree(leftover)
     held = load_imported_plan(results) if (results / IMPORTED_FILE).is_file() else ImportedPlan(dataset.path.name, ())
-    before = {(group.dataset, group.key): group for group in held.groups}
-    inventory = store.inventory(verify="unverified", on_damage="report")
+    for earlier in held.groups:
+        if (earlier.dataset, earlier.key) in places:
+            _refuse_joining(dataset, earlier)
     n_evaluations = 0
     for done, (name, key) in enumerate(places):
         with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=results) as folder:
             found = _open_files(dataset, name, key, Path(folder))
-            earlier = _Earlier.of(before.get((name, key)), found, store, inventory)
-            group = _import_group(dataset, store, name, key, found, earlier)
+            group = _import_group(dataset, store, name, key, found)
             for measure in found:
                 if (file := find_json(dataset, name, key, measure)) is not None:
                     digests[file] = group.payload["files"][measure]
             dataset.files.forget()
-        held = held.updated([group])
+        held = held.updated(group)
         held.save(results)
         n_evaluations += len(group.architectures) * len(group.strengths)
         progress(done + 1, len(places))
     store.remove_other_imports({group.protocol.digest for group in held.groups})
     return n_evaluations
+
+
+def _refuse_joining(dataset: RobustnessDataset, earlier: ImportedGroup) -> None:
+    """Make sure that an import that takes the place of another has all its measurements."""
+    name, key = earlier.dataset, earlier.key
+    lacking = [measure for measure in earlier.measurements if find_json(dataset, name, key, measure) is None]
+    if lacking:
+        raise InputError(
+            f"Importing failed for {dataset.path} {name} {key}: expected files of all measurements that the results "
+            f"folder has of it, got none of {', '.join(lacking)}. Put the files of both into one folder, and import "
+            "that."
+        )
 
 
 def _open_files(dataset: RobustnessDataset, name: str, key: str, folder: Path) -> dict[str, Rows]:
@@ -177,77 +186,21 @@ def _open_files(dataset: RobustnessDataset, name: str, key: str, folder: Path) -
     return found
 
 
-@dataclass(frozen=True)
-class _Earlier:
-    """What an earlier import had of a key, and the files at hand lack: it stays.
-
-    Attributes:
-        group: the earlier import; None where there is nothing to keep.
-        measurements: those to keep.
-        store: reads them.
-        inventory: what the store held before.
-    """
-
-    group: ImportedGroup | None
-    measurements: tuple[str, ...]
-    store: ShardStore
-    inventory: Inventory
-
-    @classmethod
-    def of(
-        cls, group: ImportedGroup | None, found: Mapping[str, Rows], store: ShardStore, inventory: Inventory
-    ) -> "_Earlier":
-        kept = () if group is None else tuple(name for name in group.measurements if name not in found)
-        return cls(group if kept else None, kept, store, inventory)
-
-    def check(self, path: Path, ids: Sequence[str], strengths: Sequence[float]) -> None:
-        """Hold the files at hand to what they are joined with."""
-        group = self.group
-        if group is None:
-            return
-        wanted = {int(identifier) for identifier in ids}
-        whole = all(
-            self.inventory.is_complete(group.unit(index), strength, self.measurements)
-            for index in group.architectures
-            for strength in group.strengths
-        )
-        if wanted != set(group.architectures) or tuple(strengths) != group.strengths or not whole:
-            told = f"{len(group.architectures)} architectures at {len(group.strengths)} strengths"
-            raise InputError(
-                f"Importing failed for {path} {group.dataset} {group.key}: expected the {told} of which the results "
-                f"folder has {', '.join(self.measurements)}, got {'others' if whole else 'gaps in these'}. "
-                "Import into another folder."
-            )
-
-    def values(self, architecture: int, strength: float) -> dict[str, NDArray[Any]]:
-        """Columns to keep of one evaluation."""
-        if self.group is None:
-            return {}
-        return self.store.values(self.group.unit(architecture), strength, self.inventory, self.measurements)
-
-
 def _import_group(
-    dataset: RobustnessDataset, store: ShardStore, name: str, key: str, found: Mapping[str, Rows], earlier: _Earlier
+    dataset: RobustnessDataset, store: ShardStore, name: str, key: str, found: Mapping[str, Rows]
 ) -> ImportedGroup:
     ids = _common_ids(dataset.path, name, key, found)
     strengths = dataset.strengths(name, key)
-    earlier.check(dataset.path, ids, strengths)
     origin = read_origin(dataset.path, dataset.sweep, name, key)
     decimals = {
-        # Where a sweep took imported results, some rows are rounded and others are not.
         measure: _fewest(origin.decimals.get(measure), count_decimals(rows, ids))
         for measure, rows in found.items()
         if measure in _ROUNDED
     }
     opened = {measure: find_json(dataset, name, key, measure) for measure in found}
     files = {measure: sha256_of(file) for measure, file in opened.items() if file is not None}
-    known = {} if earlier.group is None else earlier.group.payload
-    measurements = (*found, *earlier.measurements)
-    n_images = _count_images(found, ids[0], key, origin.n_images, earlier)
-    told = origin.to_payload()
-    if earlier.group is not None:  # of measurements that came from two places only what both tell is known
-        told = {field: value for field, value in told.items() if known.get(field) == value}
-    payload = {
+    n_images = _count_images(found, ids[0], key, origin.n_images)
+    payload: dict[str, Any] = {
         "protocol": IMPORTED,
         "source": dataset.path.name,
         "licence": read_licence(dataset.path),
@@ -255,22 +208,24 @@ def _import_group(
         "key": key,
         "strengths": list(strengths),
         "n_images": n_images,
-        "files": {m: h for m, h in known.get("files", {}).items() if m in earlier.measurements} | files,
-        "decimals": {m: d for m, d in known.get("decimals", {}).items() if m in earlier.measurements} | decimals,
+        "files": files,
+        "decimals": decimals,
         "imported_by": f"robust201 {__version__}",
-    } | told
+    }
+    if origin.computed_under:
+        payload["computed_under"] = dict(origin.computed_under)
     group = ImportedGroup(
-        name,
-        key,
-        strengths,
-        n_images,
-        tuple(map(int, ids)),
-        tuple(m for m in MEASUREMENTS if m in measurements),
-        payload,
+        dataset=name,
+        key=key,
+        strengths=strengths,
+        n_images=n_images,
+        architectures=tuple(map(int, ids)),
+        measurements=tuple(m for m in MEASUREMENTS if m in found),
+        payload=payload,
     )
     store.save_protocol(group.protocol)
     try:
-        store.add_imported(name, _results(group, found, ids, earlier, dataset.path))
+        store.add_imported(name, _results(group, found, ids, dataset.path))
     except EvaluationError as error:
         # Not raised inside: an error of the files read would look like one of the file being written.
         raise ResultsError(str(error)) from error
@@ -310,15 +265,13 @@ def count_decimals(rows: Rows, ids: Sequence[str]) -> int | None:
     return most if most < EXACT_DECIMALS else None
 
 
-def _count_images(found: Mapping[str, Rows], identifier: str, key: str, told: int, earlier: _Earlier) -> int:
+def _count_images(found: Mapping[str, Rows], identifier: str, key: str, told: int) -> int:
     """Count a key's images: by a measurement of each of them, else as the dataset tells."""
     for measure in _COUNTED:
         if measure in found:
             value = found[measure][identifier]
             first = np.asarray(value if key == "clean" else value[0])
             return int(first.sum()) if measure == "cm" else len(first)
-    if earlier.group is not None and set(_COUNTED) & set(earlier.measurements):
-        return earlier.group.n_images
     return told
 
 
@@ -326,7 +279,6 @@ def _results(
     group: ImportedGroup,
     found: Mapping[str, Rows],
     ids: Sequence[str],
-    earlier: _Earlier,
     path: Path,
 ) -> Iterator[list[EvaluationResult]]:
     for identifier in ids:
@@ -340,7 +292,7 @@ def _results(
             }
             results = []
             for place, strength in enumerate(unit.strengths):
-                values = earlier.values(unit.architecture, strength)
+                values: dict[str, NDArray[Any]] = {}
                 for measure, plain in by_measure.items():
                     values |= columns_of_json(measure, plain[place])
                 check_imported(values, unit.n_images, group.payload["decimals"], name=f"{label} at {strength:g}")

@@ -188,7 +188,6 @@ class ParquetTask:
         schema: pa.Schema,
     ) -> pa.Table:
         units = [unit for unit, _, _ in pieces]
-        sources = [self.rows.source(unit, strength) for unit, strength, _ in pieces]
         members = _isomorphs()
         arrays: dict[str, Any] = {
             "dataset": [self.dataset] * len(pieces),
@@ -199,8 +198,8 @@ class ParquetTask:
             "strength": [strength for _, strength, _ in pieces],
             "n_images": [unit.n_images for unit in units],
             "n_classes": [_count_classes(self.dataset, values) for _, _, values in pieces],
-            "protocol": [source.protocol for source in sources],
-            "checkpoint_sha256": [source.checkpoint_sha256 for source in sources],
+            "protocol": [unit.protocol for unit in units],
+            "checkpoint_sha256": [unit.checkpoint_sha256 for unit in units],
         }
         for name, column in columns.items():
             if column.source:

@@ -3,7 +3,7 @@
 import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any, Literal, Protocol, get_args
 
@@ -19,9 +19,6 @@ from robust201.tasks.parameters import Parameters
 
 SWEEP_YAML_FILE = "sweep.yaml"
 VERSIONS_FILE = "versions.json"
-IMPORTED_ROWS_FILE = "imported.json"
-"""What of a sweep's export was imported, by architecture: JSON files of results have no place for it."""
-
 WEIGHTS_FILE = "weights.json"
 """Which weights a sweep's networks have: protocols tell nothing of them."""
 
@@ -54,13 +51,12 @@ class SweepPlan(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The units of one (dataset, key), what they lack, and what was imported for them: strengths by architecture."""
+    """The units of one (dataset, key), and the strengths that they lack, by architecture."""
 
     dataset: str
     key: str
     units: tuple[Unit, ...]
     lacking: Mapping[int, tuple[float, ...]]
-    imported: Mapping[int, tuple[float, ...]] = field(default_factory=dict)
 
     @property
     def strengths(self) -> tuple[float, ...]:
@@ -201,7 +197,7 @@ def sweep_yaml_text(plan: SweepPlan) -> str:
 
 
 def versions_text(provenances: Iterable[Mapping[str, str]], shares: Iterable[ProtocolShare] = ()) -> str:
-    """Text of versions.json: what computed the results, where others were imported from, and what wrote the files.
+    """Text of versions.json: what computed the results, or where they were imported from, and what wrote the files.
 
     Args:
         provenances: of the results (see `core.records.EvaluationResult`). What tells machines apart is left out.
@@ -235,18 +231,10 @@ def weights_text(weights: Mapping[str, Mapping[str, str]]) -> str:
 
 
 def missing_text(groups: Iterable[Group], key_style: KeyStyle) -> str:
-    """Text of missing.json: strengths that a partial export lacks."""
-    return _strengths_text({(group.dataset, group.spell(key_style)): group.lacking for group in groups})
-
-
-def imported_text(groups: Iterable[Group], key_style: KeyStyle) -> str:
-    """Text of imported.json: strengths of a sweep's export that were imported, not computed."""
-    return _strengths_text({(group.dataset, group.spell(key_style)): group.imported for group in groups})
-
-
-def _strengths_text(strengths: Mapping[tuple[str, str], Mapping[int, tuple[float, ...]]]) -> str:
+    """Text of missing.json: strengths that a partial export lacks, by dataset, key and architecture."""
     nested: dict[str, dict[str, dict[str, list[float]]]] = {}
-    for (dataset, key), of_key in strengths.items():
-        if of_key:
-            nested.setdefault(dataset, {})[key] = {str(index): list(held) for index, held in of_key.items()}
+    for group in groups:
+        if group.lacking:
+            lacking = {str(index): list(strengths) for index, strengths in group.lacking.items()}
+            nested.setdefault(group.dataset, {})[group.spell(key_style)] = lacking
     return json.dumps(nested, indent=1) + "\n"

@@ -7,10 +7,9 @@ from typing import Any
 
 from robust201.core.errors import InputError
 from robust201.core.records import IMPORTED_FILE
+from robust201.dataset.imported_plan import load_any_plan
 from robust201.dataset.listing import count_listed
 from robust201.dataset.side_files import SweepPlan
-from robust201.planning.adoption import adopt, read_inventory
-from robust201.planning.imported_plan import load_any_plan
 from robust201.planning.plan_file import PLAN_FILE
 from robust201.runtime.lease import Lease
 from robust201.shards import Finding, Inventory, ShardStore
@@ -106,7 +105,6 @@ def _verify(
     findings = store.verify(inventory, on_progress=on_progress)
     planned = any((store.root / name).is_file() for name in (PLAN_FILE, IMPORTED_FILE))
     plan = load_any_plan(store.root) if planned else None
-    counted = inventory if plan is None else adopt(plan, inventory, store.root)
     moved: tuple[str, ...] = ()
     wrong: tuple[str, ...] = ()
     if export is not None and plan is None:
@@ -120,17 +118,17 @@ def _verify(
         from robust201.dataset.checking import check_export
 
         # What was moved can no longer be read, and what is damaged proves nothing about an export.
-        left = read_inventory(plan, store, on_damage="report") if moved else counted
+        left = store.inventory(on_damage="report") if moved else inventory
         wrong = tuple(check_export(plan, store, left, export))
     return Verdict(
         tuple(findings),
-        () if plan is None else find_gaps(plan, counted),
+        () if plan is None else find_gaps(plan, inventory),
         wrong,
         moved,
         len(inventory.shards),
         inventory.n_evaluations,
         None if plan is None else sum(len(unit.strengths) for unit in plan.units),
-        0 if plan is None else count_missing(plan, counted),
+        0 if plan is None else count_missing(plan, inventory),
         n_exported,
     )
 

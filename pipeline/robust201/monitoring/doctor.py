@@ -59,7 +59,7 @@ def examine(config: SweepConfig | None, *, address: str | None = None) -> Iterat
 def _examine_sweep(config: SweepConfig) -> Iterator[Finding]:
     yield from _attempt("device", lambda: [examine_device(config)])
     yield from _attempt("results", lambda: [_examine_results(config.results)])
-    yield from _attempt("imported results", lambda: _examine_imported(config))
+    yield from _attempt("imported results", lambda: _examine_imported(config.results))
     if url := config.shards:
         yield from _attempt("shards", lambda: [_examine_shards(url)])
     yield from _attempt("disk", lambda: [_examine_space(config)])
@@ -134,14 +134,13 @@ def _examine_results(results: Path) -> Finding:
         )
 
 
-def _examine_imported(config: SweepConfig) -> Iterator[Finding]:
+def _examine_imported(results: Path) -> Iterator[Finding]:
     """Say nothing where there are no imported results."""
     from robust201.core.records import IMPORTED_FILE
-    from robust201.planning.inputs import check_taking
 
-    check_taking(config)
-    if (config.results / IMPORTED_FILE).is_file():
-        yield Finding("imported results", ok=True, detail="the sweep takes them")
+    if (results / IMPORTED_FILE).is_file():
+        told = f"{results} holds them, and takes no sweep"
+        yield Finding("imported results", ok=False, detail=told, fix="Name another folder by `results`.")
 
 
 def _examine_shards(url: str) -> Finding:

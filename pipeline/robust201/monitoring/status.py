@@ -12,7 +12,6 @@ from typing import Any
 from robust201.core.host import HostId
 from robust201.core.records import Unit
 from robust201.monitoring.underway import estimate_pace, find_underway
-from robust201.planning.adoption import read_inventory
 from robust201.planning.plan import Plan
 from robust201.planning.shares import is_at_work, share_folders
 from robust201.runtime.lease import LEASE_NAME, Holder
@@ -69,7 +68,6 @@ class SweepStatus:
         seconds_left: time left by estimated work (see `monitoring.underway.estimate_pace`), or None.
         worker_seconds: time spent on the evaluations that are there.
         cost: the same as people pay for it.
-        imported: evaluations among those done that were imported, not computed.
         parts_underway: for how many seconds each part in progress has been computed, the longest first, as logs say.
     """
 
@@ -88,7 +86,6 @@ class SweepStatus:
     seconds_left: float | None
     worker_seconds: float
     cost: Cost
-    imported: int = 0
     parts_underway: tuple[float, ...] = ()
 
     @property
@@ -122,7 +119,6 @@ class SweepStatus:
             "name": self.name,
             "done": self.done,
             "total": self.total,
-            "imported": self.imported,
             "complete": self.complete,
             "running": self.running,
             "running_driver": self.driver,
@@ -159,9 +155,6 @@ class _Count:
     done: Mapping[tuple[str, str], int]
     macs_left: float
     stale: int
-    imports: frozenset[str]
-    closed_imported: int
-    imported: int
 
 
 class StatusReader:
@@ -231,37 +224,28 @@ class StatusReader:
             seconds_left=pace.seconds_left,
             worker_seconds=inventory.seconds,
             cost=self._cost(inventory.seconds, runs),
-            imported=count.imported,
             parts_underway=tuple(sorted((max(0.0, now - one.since) for one in underway), reverse=True)),
         )
 
     def _count_evaluations(self, inventory: Inventory, before: _Count | None) -> _Count:
-        """Count what is done; units that were complete stay so unless shards were damaged or taken away.
-
-        A later import that takes the place of an earlier one does so too.
-        """
-        plan, imports = self._plan, inventory.adopted_protocols
+        """Count what is done; units that were complete stay so unless shards were damaged or taken away."""
+        plan = self._plan
         fresh = before is None or before.damaged != inventory.damaged or len(inventory) < before.n_rows
-        fresh = fresh or before is None or before.imports != imports
-        imported = closed_imported = 0 if fresh or before is None else before.closed_imported
         closed: Counter[tuple[str, str]] = Counter() if fresh or before is None else Counter(before.closed)
         candidates = plan.units if fresh or before is None else before.open_units
         done: Counter[tuple[str, str]] = Counter()
         still_open: list[Unit] = []
         macs_left = 0.0
         for unit in candidates:
-            taken = inventory.count_adopted(unit, plan.measurements) if imports else 0
-            imported += taken
             if inventory.count_complete(unit, plan.measurements) == len(unit.strengths):
                 closed[unit.dataset, unit.key] += len(unit.strengths)
-                closed_imported += taken
                 continue
             missing = inventory.missing(unit, plan.measurements)
             still_open.append(unit)
             macs_left += sum(map(plan.macs, missing))
             lacking = {strength for part in missing for strength in part.strengths}
             done[unit.dataset, unit.key] += len(unit.strengths) - len(lacking)
-        stale = sum(inventory.foreign(self._units.keys()).values()) - imported
+        stale = sum(inventory.foreign(self._units.keys()).values())
         return _Count(
             inventory.shards,
             inventory.damaged,
@@ -271,9 +255,6 @@ class StatusReader:
             done + closed,
             macs_left,
             stale,
-            imports,
-            closed_imported,
-            imported,
         )
 
     def _open_failures(self, inventory: Inventory) -> list[dict[str, Any]]:
@@ -320,7 +301,7 @@ def watch_status(plan: Plan, store: ShardStore) -> Callable[[], SweepStatus]:
 
     def read() -> SweepStatus:
         store.folder.check_format()  # a folder that was deleted looks like one in which nothing is done
-        return reader.read(read_inventory(plan, store, on_damage="report"))
+        return reader.read(store.inventory(on_damage="report"))
 
     return read
 

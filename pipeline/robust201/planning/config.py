@@ -139,6 +139,7 @@ class SweepConfig(Section):
     results: ConfigPath
     shards: ShardsUrl | None = None
     take_imported: bool = False
+    """Gone, but still in every plan and exported sweep, whose bytes stay."""
     space: Literal["nasbench201"] = "nasbench201"
     architectures: Literal["evaluated"] | tuple[int | str, ...] = "evaluated"
     network: NetworkSection = NetworkSection()
@@ -152,6 +153,16 @@ class SweepConfig(Section):
     seed: int = 0
     batch_size: Annotated[int, Field(ge=1)] = 250
     execution: ExecutionSection = ExecutionSection()
+
+    @field_validator("take_imported", mode="before")
+    @classmethod
+    def _check_take_imported(cls, value: object) -> object:
+        if value is not False:
+            raise ValueError(
+                f"expected false, as earlier versions wrote it, got {reprlib.repr(value)}. Remove it, "
+                "and read both datasets together: RobustnessDataset(published, ours)."
+            )
+        return value
 
     @field_validator("architectures", mode="before")
     @classmethod

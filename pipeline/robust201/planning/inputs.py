@@ -6,8 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from robust201.core.errors import CheckpointError, DatasetError, InputError
-from robust201.core.records import IMPORTED_FILE, ImageSet, content_digest
+from robust201.core.errors import CheckpointError, DatasetError
+from robust201.core.records import ImageSet, content_digest
 from robust201.images import DATASETS, load_images, select
 from robust201.images.corrupted import CorruptedStore, open_generated, open_published
 from robust201.images.generated_folder import MANIFEST
@@ -201,18 +201,4 @@ class Inputs:
                 dataset: {index: self.checkpoint(dataset, index).sha256 for index in self._config.architecture_indices}
                 for dataset in self._config.datasets
             },
-        )
-
-
-def check_taking(config: SweepConfig) -> None:
-    """Make sure that a sweep takes the imported results of its results folder, if there are any.
-
-    Raises:
-        InputError: there are, and it does not.
-    """
-    if (config.results / IMPORTED_FILE).is_file() and not config.take_imported:
-        raise InputError(
-            f"Preparing the sweep failed for {config.results}: expected `take_imported: true` in the sweep, as the "
-            "folder holds imported results, got false. Write that to compute only what they lack, or name another "
-            "folder by `results`."
         )

@@ -26,6 +26,20 @@ def save_plan(plan: Plan, facts: Facts, store: ShardStore) -> None:
     write_text(plan.config.results / PLAN_FILE, json.dumps(payload))
 
 
+def refuse_imports(results: Path) -> None:
+    """Make sure that a results folder of a sweep holds no imported results.
+
+    Raises:
+        InputError: it does.
+    """
+    if (results / IMPORTED_FILE).is_file():
+        raise InputError(
+            f"Preparing the sweep failed for {results}: expected no imported results in the folder, got "
+            f"{IMPORTED_FILE}. Name another folder by `results`, and read both datasets together: "
+            "RobustnessDataset(published, ours)."
+        )
+
+
 def load_plan(results: Path) -> Plan:
     """Read the plan that the last `run` recorded in a results folder (see `load_plan_and_facts`)."""
     return load_plan_and_facts(results)[0]
@@ -50,14 +64,14 @@ def load_plan_and_facts(results: Path) -> tuple[Plan, Facts]:
             )
         known = Facts.from_payload(facts)
         # The folder itself knows where it and its shards lie: a plan may have come from another one by a merge.
-        here = {"results": str(results), "shards": store.shards_url or None}
+        # Where an earlier version completed imported results, what it computed is still a sweep's.
+        here = {"results": str(results), "shards": store.shards_url or None, "take_imported": False}
         return make_plan(parse_config(fields | here, str(path)), known), known
     except FileNotFoundError as error:
         if (results / IMPORTED_FILE).is_file():
             raise InputError(
                 f"Reading the plan failed for {results}: expected the results of a sweep, got imported ones, which "
-                "have no plan. Use verify, compare or export, or compute what they lack with a sweep that says "
-                "`take_imported: true`."
+                "have no plan. Use verify, compare or export."
             ) from error
         raise InputError(
             f"Reading the plan failed for {results}: expected {PLAN_FILE}, got none. "

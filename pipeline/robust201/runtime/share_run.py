@@ -10,11 +10,10 @@ from typing import Any
 
 from robust201.core.errors import ConfigError, InputError
 from robust201.core.records import Bundle, Unit
-from robust201.planning.adoption import count_taken, read_inventory
 from robust201.planning.config import SweepConfig
-from robust201.planning.inputs import Inputs, check_taking
+from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Facts, Plan, describe_difference
-from robust201.planning.plan_file import PLAN_FILE, load_plan_and_facts
+from robust201.planning.plan_file import PLAN_FILE, load_plan_and_facts, refuse_imports
 from robust201.planning.shares import Share, all_bundles, missing_bundles, staying_alive
 from robust201.runtime.executors.base import Event
 from robust201.runtime.lease import LEASE_NAME
@@ -64,7 +63,7 @@ def run_share(
         StorageError: results cannot be written.
     """
     filters.check(config)
-    check_taking(config)
+    refuse_imports(config.results)
     kept, facts = _load_prepared(config)
     narrowed = kept.narrow(architectures=filters.architectures, datasets=filters.datasets, keys=filters.keys)
     mine = share.bundles(all_bundles(narrowed))
@@ -72,13 +71,13 @@ def run_share(
     config = _of_one_machine(config)
     with staying_alive(folder):
         plan = Plan(config, _units_of(mine), kept.protocols)
-        missing, n_imported = _find_missing(plan, mine, say)
+        missing = _find_missing(plan, mine, say)
         _check_inputs(config, facts, missing)
         if (config.results / LEASE_NAME).exists():
             say("A driver works here too: what it and this share both compute is stored twice and counted once.")
         parts = tuple(part for bundle in missing for part in bundle.parts)
         n_missing = len({(part.unit.id, strength) for part in parts for strength in part.strengths})
-        outlook = Outlook(plan, parts, plan.n_evaluations - n_missing, (), (), n_imported)
+        outlook = Outlook(plan, parts, plan.n_evaluations - n_missing, (), ())
         on_outlook(outlook)
         make = partial(make_executor, plan, facts)
         return compute(outlook, missing, make, folder=folder, on_progress=on_progress, say=say)
@@ -116,16 +115,11 @@ def read_drain_seconds(environment: Mapping[str, str]) -> float | None:
     return seconds
 
 
-def _find_missing(plan: Plan, mine: Sequence[Bundle], say: Callable[[str], None]) -> tuple[tuple[Bundle, ...], int]:
-    """Find out which parts of a share lack results, and how many evaluations were imported.
-
-    Damaged shards count as missing, and are named.
-    """
+def _find_missing(plan: Plan, mine: Sequence[Bundle], say: Callable[[str], None]) -> tuple[Bundle, ...]:
+    """Find out which parts of a share lack results; damaged shards count as missing, and are named."""
     units = {part.unit.id: part.unit for bundle in mine for part in bundle.parts}
     # Each share hashes what it wrote itself: else a thousand of them would read everything a thousand times.
-    inventory = read_inventory(
-        plan,
-        ShardStore.open(plan.config.results),
+    inventory = ShardStore.open(plan.config.results).inventory(
         verify="unverified",
         on_damage="report",
         networks={(unit.dataset, unit.architecture) for unit in units.values()},
@@ -133,7 +127,7 @@ def _find_missing(plan: Plan, mine: Sequence[Bundle], say: Callable[[str], None]
     for shard in inventory.damaged:
         say(f"Damaged shard, whose evaluations are computed again; submit or run sets it aside: {shard}")
     parts = (part for unit in units.values() for part in inventory.missing(unit, plan.measurements))
-    return missing_bundles(mine, parts), count_taken(plan, inventory)
+    return missing_bundles(mine, parts)
 
 
 def _load_prepared(config: SweepConfig) -> tuple[Plan, Facts]:

@@ -12,12 +12,11 @@ from robust201.core.errors import ConfigError, StorageError, closest
 from robust201.core.files import write_text
 from robust201.core.interrupts import draining_on_signals
 from robust201.core.records import Bundle, Part, Receipt, is_imported
-from robust201.planning.adoption import count_taken, explain_mixing, explain_unused, merge_imported, read_inventory
 from robust201.planning.config import SweepConfig
 from robust201.planning.cost import cpu_gmacs, may_turn_out_slow
-from robust201.planning.inputs import Inputs, check_taking
+from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Facts, Plan, describe_difference, make_plan
-from robust201.planning.plan_file import PLAN_FILE, load_plan, save_plan
+from robust201.planning.plan_file import PLAN_FILE, load_plan, refuse_imports, save_plan
 from robust201.planning.shares import warn_of_shares
 from robust201.runtime.executors.base import Event, Executor
 from robust201.runtime.lease import Lease
@@ -78,8 +77,6 @@ class Outlook:
         done: evaluations of it that are already there.
         damaged: shards that were set aside.
         stale: lines that say which results in the folder this plan cannot use, and why.
-        imported: how many of `done` were imported.
-        mixing: lines that say which of these are known to have been computed otherwise.
     """
 
     plan: Plan
@@ -87,34 +84,28 @@ class Outlook:
     done: int
     damaged: tuple[str, ...]
     stale: tuple[str, ...]
-    imported: int = 0
-    mixing: tuple[str, ...] = ()
 
 
-def merge_results(
-    sources: Sequence[Path], target: Path, *, say: Callable[[str], None] = lambda _line: None
-) -> tuple[MergeReport, tuple[Path, ...]]:
+def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, tuple[Path, ...]]:
     """Join the results folders of several clusters that worked on one sweep.
 
     Args:
         sources: results folders; they stay as they are.
         target: receives their shards, and the first one's plan unless it has one.
-        say: told of imported results that are not used, since another folder has others of the same key.
 
     Returns:
         What was joined, and the sources that were planned otherwise than the target.
 
     Raises:
-        InputError: a source is no results folder.
+        InputError: a source is no results folder of a sweep, or the target holds imported results.
         LeaseHeldError: a driver works in the target.
     """
     plans = {source: load_plan(source) for source in sources}
+    refuse_imports(target)
     with Lease.acquire(ShardStore.create(target).root):
         report = ShardStore.merge(sources, target)
         if not (target / PLAN_FILE).exists():
             write_text(target / PLAN_FILE, (sources[0] / PLAN_FILE).read_text(encoding="utf-8"))
-        for line in merge_imported(sources, target):
-            say(line)
     wanted = {unit.id for unit in load_plan(target).units}
     return report, tuple(source for source, plan in plans.items() if {unit.id for unit in plan.units} != wanted)
 
@@ -125,7 +116,7 @@ def look_ahead(plan: Plan, full: Plan, inventory: Inventory) -> Outlook:
     Args:
         plan: the narrowed plan of this run.
         full: the whole plan, whose results are not stale.
-        inventory: what the results folder holds, imported results adopted.
+        inventory: what the results folder holds.
     """
     missing = tuple(part for unit in plan.units for part in inventory.missing(unit, plan.measurements))
     open_strengths = {(part.unit.id, strength) for part in missing for strength in part.strengths}
@@ -134,9 +125,7 @@ def look_ahead(plan: Plan, full: Plan, inventory: Inventory) -> Outlook:
         missing,
         plan.n_evaluations - len(open_strengths),
         tuple(inventory.damaged),
-        (*explain_stale(full, inventory), *explain_unused(full, inventory, full.config.results)),
-        count_taken(plan, inventory),
-        tuple(explain_mixing(full, inventory, full.config.results)),
+        tuple(explain_stale(full, inventory)),
     )
 
 
@@ -148,8 +137,6 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
     found: list[tuple[int, str, str, int]] = []
     order = list(PERTURBATIONS)
     for digest, count in inventory.foreign({unit.id for unit in plan.units}).items():
-        if is_imported(digest):
-            continue  # see `planning.adoption.explain_unused`
         if digest in plan.protocols:
             what = "another checkpoint, or architectures outside this sweep"
             key = plan.protocols[digest].payload["key"]
@@ -158,6 +145,7 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
             key = payload.get("key", "?")
             current = by_key.get((payload.get("dataset", "?"), key))
             what = "; ".join(describe_difference(payload, current[0])) if current else "a key outside this sweep"
+            what = "they were imported, not computed" if is_imported(digest) else what
         found.append((order.index(key) if key in order else len(order), key, what, count))
     for _, key, what, count in sorted(found):
         yield f"{count:,} evaluations of {key} are kept but not used: {what}"
@@ -229,12 +217,12 @@ def _prepared(
 ) -> Iterator[tuple[Outlook, Facts, Lease]]:
     """Check and hash the inputs, take the lease, and write down everything that workers, status and export read."""
     filters.check(config)
-    check_taking(config)
+    refuse_imports(config.results)
     inputs = Inputs(config, say)
     inputs.check()
     store = ShardStore.create(config.results, shards=config.shards or "")
     with Lease.acquire(config.results, on_wait=say) as lease:
-        check_taking(config)  # an import may have ended while the lease was waited for
+        refuse_imports(config.results)  # an import may have ended while the lease was waited for
         facts = inputs.gather()
         full = make_plan(config, facts)
         plan = full.narrow(architectures=filters.architectures, datasets=filters.datasets, keys=filters.keys)
@@ -243,7 +231,7 @@ def _prepared(
         warn_of_shares(config.results, say)
         store.folder.remove_leftovers()
         say("Checking finished shards")
-        inventory = read_inventory(full, store, verify="unverified", on_damage="set_aside")
+        inventory = store.inventory(verify="unverified", on_damage="set_aside")
         yield look_ahead(plan, full, inventory), facts, lease
 
 

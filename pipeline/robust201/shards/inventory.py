@@ -5,7 +5,6 @@
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby
@@ -60,7 +59,6 @@ class Inventory:
         superseded: names of shards that a compacted shard replaces and that still lie in the folder.
         shards: names of the shards in here, sorted.
         units: every unit that rows belong to.
-        adopted_protocols: digests of the imported protocols whose results count as those of a plan's units.
         hashed: whether every shard in here was hashed when it was scanned, and had the hash of its name.
     """
 
@@ -89,22 +87,6 @@ class Inventory:
         self._n_images = np.array([unit.n_images for unit in self.units], dtype=np.int32)
         self._last: tuple[str, dict[float, list[Slice]]] = ("", {})
         self._complete: dict[frozenset[str], _Complete] = {}
-        self._adopted: Mapping[str, Unit] = {}
-        self.adopted_protocols: frozenset[str] = frozenset()
-
-    def adopting(self, imported: Mapping[str, Unit]) -> "Inventory":
-        """Let imported results count as those of a plan's units, where these were not computed.
-
-        Args:
-            imported: by id of a plan's unit, the imported unit of the same architecture, dataset, key and images.
-
-        Returns:
-            An inventory of the same shards; this one stays as it is.
-        """
-        view = copy(self)
-        view._adopted = imported
-        view.adopted_protocols = frozenset(unit.protocol for unit in imported.values())
-        return view
 
     def __len__(self) -> int:
         return len(self._rows["unit"])
@@ -200,33 +182,13 @@ class Inventory:
         return chosen
 
     def is_complete(self, unit: Unit, strength: float, measurements: Collection[str]) -> bool:
-        """Say whether an evaluation is done, computed or adopted, with every measurement asked for."""
-        return strength in self._computed(unit, measurements) or strength in self._imported(unit, measurements)
-
-    def source(self, unit: Unit, strength: float, measurements: Collection[str]) -> Unit:
-        """Find the unit whose rows make up an evaluation: itself, or the imported one where only that is done."""
-        if strength in self._imported(unit, measurements) and strength not in self._computed(unit, measurements):
-            return self._adopted[unit.id]
-        return unit
+        """Say whether an evaluation is done, with every measurement asked for."""
+        return strength in self._complete_strengths(unit, columns_needed(unit, measurements))
 
     def count_complete(self, unit: Unit, measurements: Collection[str]) -> int:
-        """Count the strengths of a unit that are done, computed or adopted, with every measurement asked for."""
-        computed = self._computed(unit, measurements)
-        if computed == unit.strengths:
-            return len(computed)
-        return len({*computed, *self._imported(unit, measurements)}.intersection(unit.strengths))
-
-    def count_adopted(self, unit: Unit, measurements: Collection[str]) -> int:
-        """Count the strengths of a unit that were imported and not computed, with every measurement asked for."""
-        imported = set(self._imported(unit, measurements)).intersection(unit.strengths)
-        return len(imported.difference(self._computed(unit, measurements))) if imported else 0
-
-    def _computed(self, unit: Unit, measurements: Collection[str]) -> tuple[float, ...]:
-        return self._complete_strengths(unit, columns_needed(unit, measurements))
-
-    def _imported(self, unit: Unit, measurements: Collection[str]) -> tuple[float, ...]:
-        adopted = self._adopted.get(unit.id)
-        return () if adopted is None else self._computed(adopted, measurements)
+        """Count the strengths of a unit that are done, with every measurement asked for."""
+        complete = self._complete_strengths(unit, columns_needed(unit, measurements))
+        return len(complete) if complete == unit.strengths else len({*complete}.intersection(unit.strengths))
 
     def _complete_strengths(self, unit: Unit, columns: frozenset[str]) -> tuple[float, ...]:
         """Strengths of a unit at which every image is covered by rows with the given columns, ascending."""
@@ -271,12 +233,10 @@ class Inventory:
         columns = columns_needed(unit, measurements)
         if self._complete_strengths(unit, columns) == unit.strengths:
             return ()
-        imported = self._imported(unit, measurements)
-        wanted = tuple(strength for strength in unit.strengths if strength not in imported)
         if unit.id not in self._numbers:
-            return (Part(unit, wanted, 0, unit.n_images),) if wanted else ()
+            return (Part(unit, unit.strengths, 0, unit.n_images),)
         strengths_of: dict[tuple[int, int], list[float]] = {}
-        for strength in wanted:
+        for strength in unit.strengths:
             for gap in gaps(choose_slices(self._usable(unit, strength, columns)), unit.n_images):
                 strengths_of.setdefault(gap, []).append(strength)
         return tuple(Part(unit, tuple(strengths), *gap) for gap, strengths in sorted(strengths_of.items()))

@@ -125,9 +125,8 @@ class RowReader:
         self, unit: Unit, strength: float, inventory: Inventory, measurements: Collection[str]
     ) -> dict[str, NDArray[Any]]:
         """Read an evaluation, its parts merged (see `ShardStore.values`)."""
-        source = inventory.source(unit, strength, measurements)
-        columns = columns_needed(source, measurements)
-        rows = [item.row for item in inventory.slices(source, strength, columns)]
+        columns = columns_needed(unit, measurements)
+        rows = [item.row for item in inventory.slices(unit, strength, columns)]
         parts = [self.row(*inventory.place(row), columns) for row in rows]
         return parts[0] if len(parts) == 1 else dict(merge_values(parts))
 

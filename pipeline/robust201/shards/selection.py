@@ -31,7 +31,6 @@ class Selection:
         offsets: (E + 1,) int32, the first row of each evaluation (by unit and strength), then the number of rows.
         shard: (R,) int32, position in `shards`.
         position: (R,) int32, position of the row in its shard.
-        adopted: by unit's id, the imported unit that some of its evaluations are of, and their strengths.
         cache_bytes: bound on decoded row groups kept while reading.
     """
 
@@ -42,7 +41,6 @@ class Selection:
     offsets: NDArray[np.int32]
     shard: NDArray[np.int32]
     position: NDArray[np.int32]
-    adopted: Mapping[str, tuple[Unit, tuple[float, ...]]]
     cache_bytes: int = CACHE_BYTES
 
     @cached_property
@@ -55,11 +53,6 @@ class Selection:
         for array in (self.offsets, self.shard, self.position):
             digest.update(array.tobytes())
         return digest.hexdigest()
-
-    def source(self, unit: Unit, strength: float) -> Unit:
-        """Find the unit that an evaluation is of: itself, or an imported one."""
-        imported, strengths = self.adopted.get(unit.id, (unit, ()))
-        return imported if strength in strengths else unit
 
     def iter_values(
         self, measurement: str | None = None
@@ -107,18 +100,14 @@ def select(
     """Choose the rows of units (see `shards.ShardStore.select`)."""
     numbers: dict[str, int] = {}
     offsets, shard, position = [0], [], []
-    adopted: dict[str, tuple[Unit, tuple[float, ...]]] = {}
     for unit in units:
+        columns = columns_needed(unit, measurements)
         for strength in unit.strengths:
-            source = inventory.source(unit, strength, measurements)
-            if source is not unit:
-                _, before = adopted.get(unit.id, (source, ()))
-                adopted[unit.id] = source, (*before, strength)
-            for item in inventory.slices(source, strength, columns_needed(source, measurements)):
+            for item in inventory.slices(unit, strength, columns):
                 name, place = inventory.place(item.row)
                 shard.append(numbers.setdefault(name, len(numbers)))
                 position.append(place)
             offsets.append(len(shard))
     starts, shards, places = (np.array(column, dtype=np.int32) for column in (offsets, shard, position))
     chosen = tuple(units), tuple(measurements), tuple(numbers)
-    return Selection(root, *chosen, starts, shards, places, adopted, cache_bytes)
+    return Selection(root, *chosen, starts, shards, places, cache_bytes)

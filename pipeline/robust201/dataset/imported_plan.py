@@ -1,8 +1,8 @@
 """What was imported into a results folder: the plan of results that no sweep computed here."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -49,9 +49,16 @@ class ImportedGroup:
     def unit(self, architecture: int) -> Unit:
         """The unit of one architecture."""
         digest = self.protocol.digest
-        identifier = unit_id(nasbench201.SPACE, architecture, IMPORTED, digest)
-        fields = (identifier, architecture, self.dataset, self.key, self.strengths, self.n_images, digest, IMPORTED)
-        return Unit(*fields)
+        return Unit(
+            id=unit_id(nasbench201.SPACE, architecture, IMPORTED, digest),
+            architecture=architecture,
+            dataset=self.dataset,
+            key=self.key,
+            strengths=self.strengths,
+            n_images=self.n_images,
+            protocol=digest,
+            checkpoint_sha256=IMPORTED,
+        )
 
 
 @dataclass(frozen=True)
@@ -85,29 +92,16 @@ class ImportedPlan:
         """No sweep computed these results here: where they come from."""
         return {"name": self.name, IMPORTED: [dict(group.payload) for group in self.groups]}
 
-    def updated(self, groups: Sequence[ImportedGroup]) -> "ImportedPlan":
-        """Add groups, in place of those of the same dataset and key."""
-        held = {(group.dataset, group.key): group for group in (*self.groups, *groups)}
-        order = list(PERTURBATIONS)
-        datasets = list(dict.fromkeys(dataset for dataset, _ in held))
-        places = sorted(held, key=lambda place: (datasets.index(place[0]), order.index(place[1])))
+    def updated(self, group: ImportedGroup) -> "ImportedPlan":
+        """Add a group, in place of that of the same dataset and key."""
+        held = {(group.dataset, group.key): group for group in (*self.groups, group)}
+        datasets, keys = list(dict.fromkeys(dataset for dataset, _ in held)), list(PERTURBATIONS)
+        places = sorted(held, key=lambda place: (datasets.index(place[0]), keys.index(place[1])))
         return ImportedPlan(self.name, tuple(held[place] for place in places))
 
     def save(self, results: Path) -> None:
         """Keep the plan with the results."""
-        groups = [
-            {
-                "dataset": group.dataset,
-                "key": group.key,
-                "strengths": list(group.strengths),
-                "n_images": group.n_images,
-                "architectures": list(group.architectures),
-                "measurements": list(group.measurements),
-                "payload": dict(group.payload),
-            }
-            for group in self.groups
-        ]
-        content = {"name": self.name, "groups": groups}
+        content = asdict(self)
         told = {"format": _FORMAT, "digest": content_digest(content)}
         write_text(results / IMPORTED_FILE, json.dumps(told | content))
 
@@ -116,7 +110,7 @@ def load_imported_plan(results: Path) -> ImportedPlan:
     """Read what was imported into a results folder.
 
     Raises:
-        InputError: nothing was, or the file is damaged.
+        InputError: nothing was, or the file is damaged or was changed by hand.
         FormatVersionError: another version wrote it.
     """
     path = results / IMPORTED_FILE
@@ -127,20 +121,7 @@ def load_imported_plan(results: Path) -> ImportedPlan:
                 f"Reading the imported plan failed for {path}: expected format {_FORMAT}, got {payload['format']!r}. "
                 "Use the version of robust201 that wrote it."
             )
-        _check_content(payload)
-        groups = tuple(
-            ImportedGroup(
-                group["dataset"],
-                group["key"],
-                tuple(group["strengths"]),
-                group["n_images"],
-                tuple(group["architectures"]),
-                tuple(group["measurements"]),
-                group["payload"],
-            )
-            for group in payload["groups"]
-        )
-        return ImportedPlan(payload["name"], groups)
+        return _read_plan(payload)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"Reading the imported plan failed for {path}: expected a plan as an import wrote it, got other content "
@@ -149,17 +130,16 @@ def load_imported_plan(results: Path) -> ImportedPlan:
         ) from error
 
 
-def _check_content(payload: Mapping[str, Any]) -> None:
-    """Hold a plan to its digest, as which results count hangs on it alone, and its names to those that may be in paths.
-
-    Raises:
-        ValueError: it was changed, or names an unknown dataset or key.
-    """
+def _read_plan(payload: Mapping[str, Any]) -> ImportedPlan:
     if payload["digest"] != content_digest({name: payload[name] for name in ("name", "groups")}):
         raise ValueError("another digest")
-    for group in payload["groups"]:
-        if group["dataset"] not in DATASETS or group["key"] not in PERTURBATIONS:
-            raise ValueError(f"unknown {group['dataset']!r} or {group['key']!r}")
+    groups: list[dict[str, Any]] = payload["groups"]
+    for fields in groups:
+        if fields["dataset"] not in DATASETS or fields["key"] not in PERTURBATIONS:  # they become names of files
+            raise ValueError(f"unknown {fields['dataset']!r} or {fields['key']!r}")
+        for name in ("strengths", "architectures", "measurements"):
+            fields[name] = tuple(fields[name])
+    return ImportedPlan(payload["name"], tuple(ImportedGroup(**fields) for fields in groups))
 
 
 def load_any_plan(results: Path) -> Plan | ImportedPlan:
