@@ -29,7 +29,7 @@ from robust201.core.records import EvaluationResult, Part, Unit, unit_id
 from robust201.dataset import export_dataset
 from robust201.dataset.json_files import FileTask
 from robust201.shards import ShardStore
-from robust201.tasks.measurements import COLUMNS, FRACTION_BITS, columns_of, to_json
+from robust201.tasks.columns import COLUMNS, FRACTION_BITS, columns_of, to_json
 
 N_CLASSES = 100
 N_IMAGES = 10_000

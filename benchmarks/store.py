@@ -114,7 +114,7 @@ def write_small_shards(store: ShardStore, units: Sequence[Unit], *, confidences:
 def write_compacted_shards(store: ShardStore, plan: Plan, tables: "MakeTables | None" = None) -> int:
     """Write all evaluations of a plan in compacted shards, as an export reads them; return the number of rows."""
     from robust201.shards.parquet import Footer, write_tables
-    from robust201.tasks.measurements import columns_of
+    from robust201.tasks.columns import columns_of
 
     columns, n_rows = columns_of(plan.measurements), 0
     for dataset in plan.datasets:
@@ -133,7 +133,7 @@ def zero_tables(rows: Sequence[tuple[Unit, float]], columns: Sequence[str]) -> I
     import pyarrow as pa
 
     from robust201.shards.parquet import schema_of
-    from robust201.tasks.measurements import COLUMNS
+    from robust201.tasks.columns import COLUMNS
 
     schema = schema_of(columns)
     for first in range(0, len(rows), ROWS_PER_GROUP):

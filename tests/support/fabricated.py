@@ -12,7 +12,7 @@ from robust201.core.errors import StorageError
 from robust201.core.records import CLEAN_STRENGTH, Unit, content_digest
 from robust201.dataset import export_dataset
 from robust201.tasks import PERTURBATIONS
-from robust201.tasks.measurements import Values
+from robust201.tasks.columns import Values
 
 N_IMAGES = 40
 

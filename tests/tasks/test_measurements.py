@@ -12,16 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robust201.core.errors import EvaluationError
-from robust201.tasks.measurements import (
-    COLUMNS,
-    MAX_IMAGES,
-    MEASUREMENTS,
-    Accumulator,
-    check_values,
-    columns_of,
-    merge_values,
-    to_json,
-)
+from robust201.tasks.columns import COLUMNS, MEASUREMENTS, columns_of, to_json
+from robust201.tasks.measurements import MAX_IMAGES, Accumulator, check_values, merge_values
 
 ALL = tuple(MEASUREMENTS)
 

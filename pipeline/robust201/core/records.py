@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,24 @@ class Normalisation:
 
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
+
+
+Split: TypeAlias = Literal["test", "train"]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageSelection:
+    """Which images of a dataset: a class-stratified subset of a split, or all of it.
+
+    Attributes:
+        split: `"test"` or `"train"`.
+        count: how many; None for all.
+        seed: what picks them, where there is a count.
+    """
+
+    split: Split
+    count: int | None = None
+    seed: int = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -50,7 +50,7 @@ from robust201.dataset.side_files import (
 )
 from robust201.images import DATASETS
 from robust201.reader.result_files import META_FILE, MISSING_FILE, PARQUET_FOLDER, SWEEP_FILE, parquet_name
-from robust201.tasks.measurements import COLUMNS
+from robust201.tasks.columns import COLUMNS
 
 if TYPE_CHECKING:
     from robust201.dataset.parquet_files import ParquetTask

@@ -16,7 +16,7 @@ from robust201.core.records import Unit
 from robust201.dataset.compression import Compression
 from robust201.dataset.folder import WrittenFile, hashed_file
 from robust201.dataset.number_text import array_text
-from robust201.tasks.measurements import MEASUREMENTS, Values
+from robust201.tasks.columns import MEASUREMENTS, Values
 
 TEXT_VERSION = 1
 """Raised when the same rows would give other bytes: files of an interrupted export are then written anew."""

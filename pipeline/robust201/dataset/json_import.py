@@ -33,7 +33,7 @@ from robust201.runtime.lease import Lease
 from robust201.shards import ShardStore
 from robust201.shards.imported import check_imported
 from robust201.tasks import PERTURBATIONS
-from robust201.tasks.measurements import COLUMNS, MEASUREMENTS
+from robust201.tasks.columns import COLUMNS, MEASUREMENTS
 
 EXACT_DECIMALS = 15
 """Numbers with so many decimals were not rounded."""

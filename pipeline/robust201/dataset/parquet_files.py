@@ -25,7 +25,7 @@ from robust201.dataset.json_files import RowSelection, check_row
 from robust201.images import DATASETS
 from robust201.reader.result_files import parquet_name
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks.measurements import MEASUREMENTS
+from robust201.tasks.columns import MEASUREMENTS
 
 PARQUET_VERSION = 2
 """Raised when the same rows would give other columns or bytes."""

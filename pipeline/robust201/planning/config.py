@@ -14,8 +14,8 @@ from robust201.core.precision import Precision
 from robust201.images import DATASETS
 from robust201.planning.sweep_yaml import find_line, read_fields, substitute_variables
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks import CORRUPTIONS, PERTURBATIONS, perturbation
-from robust201.tasks.measurements import MEASUREMENTS
+from robust201.tasks import CORRUPTIONS, PAPER_KEYS, PERTURBATIONS, perturbation
+from robust201.tasks.columns import MEASUREMENTS
 from robust201.tasks.parameters import CorruptionParameters, Fields, Parameters
 
 CORRUPTION_GROUP = "corruptions"
@@ -128,7 +128,7 @@ def _fill_empty(value: object) -> object:
 
 
 def _every_key() -> dict[str, dict[str, Any]]:
-    return {key: {} for key in PERTURBATIONS}
+    return {key: {} for key in PAPER_KEYS}
 
 
 class SweepConfig(Section):

@@ -11,7 +11,8 @@ from robust201.core.errors import EvaluationError
 from robust201.core.records import EvaluationResult
 from robust201.shards.folder import ResultsFolder
 from robust201.shards.parquet import ROW_GROUP_BYTES, Footer, Table, concat, table_of, write_tables
-from robust201.tasks.measurements import COLUMNS, MEANS, ROW_SUM_TOLERANCE, Values
+from robust201.tasks.columns import COLUMNS, MEANS, Values
+from robust201.tasks.measurements import ROW_SUM_TOLERANCE
 
 _EXACT = 1e-12
 

@@ -20,8 +20,8 @@ from robust201.core.files import load_json
 from robust201.core.records import Part, Protocol, Unit, is_imported
 from robust201.shards.covering import Slice, choose_slices, gaps
 from robust201.shards.identity import UnitFacts
-from robust201.tasks.measurements import COLUMNS
-from robust201.tasks.measurements import columns_of as measurements_columns
+from robust201.tasks.columns import COLUMNS
+from robust201.tasks.columns import columns_of as measurements_columns
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from robust201.core.errors import FormatVersionError, ShardDamagedError, StorageError
 from robust201.core.records import EvaluationResult, canonical_json
 from robust201.shards.backends import ShardPlace, unreadable
-from robust201.tasks.measurements import COLUMNS
+from robust201.tasks.columns import COLUMNS
 
 Table = pa.Table
 
@@ -60,7 +60,7 @@ MEASUREMENT_TYPES: dict[str, pa.DataType] = {
     for name, column in COLUMNS.items()
     for kind in (pa.from_numpy_dtype(column.dtype),)
 }
-"""Measurement columns as they are stored: those of `tasks.measurements.COLUMNS`, matrices flattened by row."""
+"""Measurement columns as they are stored: those of `tasks.columns.COLUMNS`, matrices flattened by row."""
 
 LOCATING_COLUMNS = ("n_classes", "start", "stop")
 """Identity columns that the shapes of a row's measurements follow from."""

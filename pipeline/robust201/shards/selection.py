@@ -14,7 +14,8 @@ from robust201.core.records import Unit
 from robust201.shards.folder import ResultsFolder
 from robust201.shards.inventory import Inventory, columns_needed, columns_of
 from robust201.shards.reading import RowReader
-from robust201.tasks.measurements import COLUMNS, merge_values
+from robust201.tasks.columns import COLUMNS
+from robust201.tasks.measurements import merge_values
 
 CACHE_BYTES = 64 << 20
 

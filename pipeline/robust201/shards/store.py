@@ -187,7 +187,7 @@ class ShardStore:
             measurements: names of the measurements wanted.
 
         Returns:
-            Measurement columns (see `tasks.measurements.COLUMNS`); `accuracy` and `cm` are always among them.
+            Measurement columns (see `tasks.columns.COLUMNS`); `accuracy` and `cm` are always among them.
 
         Raises:
             IncompleteError: images are missing.

@@ -19,6 +19,7 @@ from robust201.tasks.parameters import (
     CleanParameters,
     CorruptionParameters,
     FgsmParameters,
+    JacobianParameters,
     Parameters,
     PgdL2Parameters,
     PgdParameters,
@@ -29,27 +30,38 @@ ENGINES = ("reference", "fused")
 """What runs the attacks: the libraries called once an epsilon, or the project's own, all epsilons together."""
 
 
+Kind = Literal["clean", "attack", "corruption", "measure"]
+
+
 @dataclass(frozen=True)
 class Perturbation:
     """One row of the table.
 
     Attributes:
         key: the key in the paper's style.
-        kind: what family the key belongs to.
+        kind: what family the key belongs to; a `measure` measures the network itself, and perturbs nothing.
         parameters: class of the key's parameters.
         semantics_version: raised only when the numbers change for equal parameters.
-        functions: what does the work, as ``module.function`` of `tasks.perturbations`, by name of the engine.
+        functions: what does the work, as ``module.function`` of `tasks.perturbations` or, for a measure, of
+            `tasks.measures`, by name of the engine.
         passes: forward-pass equivalents that one image costs at one strength (a gradient counts 3), for planning.
         constraint: the ball that perturbed images keep to; None for no bound.
+        columns: what a measure gives; empty for a perturbation, whose columns follow from the sweep's measurements.
     """
 
     key: str
-    kind: Literal["clean", "attack", "corruption"]
+    kind: Kind
     parameters: type[Parameters]
     semantics_version: int
     functions: Mapping[str, str]
     passes: Callable[[Any], float]
     constraint: Constraint | None = None
+    columns: tuple[str, ...] = ()
+
+    @property
+    def is_divisible(self) -> bool:
+        """Whether a unit may be cut by images: answers to images merge exactly, a measure is taken as a whole."""
+        return self.kind != "measure"
 
     @property
     def published_key(self) -> str:
@@ -71,7 +83,8 @@ class Perturbation:
                 f"{closest(engine, self.functions)}"
             )
         module, name = self.functions[engine].split(".")
-        function: Callable[..., Any] = getattr(importlib.import_module(f"robust201.tasks.perturbations.{module}"), name)
+        room = "measures" if self.kind == "measure" else "perturbations"
+        function: Callable[..., Any] = getattr(importlib.import_module(f"robust201.tasks.{room}.{module}"), name)
         return function
 
 
@@ -89,6 +102,13 @@ def _attack(
 def _shown(key: str, kind: Literal["clean", "corruption"], parameters: type[Parameters]) -> Perturbation:
     module = "clean" if kind == "clean" else "corruption"
     return Perturbation(key, kind, parameters, 1, dict.fromkeys(ENGINES, f"{module}.show"), lambda _: 1.0)
+
+
+def _measure(
+    key: str, parameters: type[Parameters], passes: Callable[[Any], float], columns: tuple[str, ...]
+) -> Perturbation:
+    functions = dict.fromkeys(ENGINES, f"{key}.measure")
+    return Perturbation(key, "measure", parameters, 1, functions, passes, columns=columns)
 
 
 CORRUPTIONS = (
@@ -122,9 +142,19 @@ PERTURBATIONS: dict[str, Perturbation] = {
         _attack("pgd", "pgd", PgdParameters, lambda p: 3.0 * p.steps + 2),
         _attack("pgd_l2", "pgd_l2", PgdL2Parameters, lambda p: 3.0 * p.steps + 2, L2),
         *(_shown(key, "corruption", CorruptionParameters) for key in CORRUPTIONS),
+        # Exact, a gradient per class: ten are assumed.
+        _measure(
+            "jacobian",
+            JacobianParameters,
+            lambda p: 3.0 * (10 if p.projections == "exact" else p.projections),
+            ("squared_norm", "squared_norm_sd"),
+        ),
     )
 }
 """Key to row, in the order in which results are listed."""
+
+PAPER_KEYS = ("clean", "aa_apgd-ce", "aa_square", "fgsm", "pgd", *CORRUPTIONS)
+"""What a sweep evaluates that names no keys: the twenty of the paper."""
 
 
 def perturbation(key: str) -> Perturbation:

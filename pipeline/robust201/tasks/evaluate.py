@@ -13,7 +13,7 @@ from robust201.core.errors import EvaluationError
 from robust201.core.records import EvaluationResult, ImageSet, Part
 from robust201.engine.context import Context, Perturbed, Request
 from robust201.tasks import Perturbation
-from robust201.tasks.measurements import Accumulator, check_values
+from robust201.tasks.measurements import Accumulator, check_measured, check_values
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.contract import checked, perturb
 
@@ -58,7 +58,7 @@ def evaluate(
         parameters: the row's parameters; the strengths are the part's.
         part: strengths and image positions [start, stop), which must be cut at batches of draws.
         images: the whole selection that the part is a slice of.
-        measurements: names from `tasks.measurements.MEASUREMENTS`.
+        measurements: names from `tasks.columns.MEASUREMENTS`.
         provenance: versions, host and device, passed on to the results.
         on_device: the same images on the classifier's device, where they are there already; else they are copied.
 
@@ -77,17 +77,37 @@ def evaluate(
     on_device = on_device or resident(images, context.classifier.device)
     pixels, labels = on_device.pixels[chosen], on_device.labels[chosen]
     request = Request(part.strengths, pixels, labels, images.indices[chosen])
+    if row.kind == "measure":
+        yield from _measure_network(context, row, parameters, part, request, provenance)
+        return
     batches = checked(
         perturb(row, context, parameters, request), name=part.label, request=request, constraint=row.constraint
     )
-    measured = _measure(batches, context, labels, part.strengths, measurements, name=part.label)
+    measured = _measure_answers(batches, context, labels, part.strengths, measurements, name=part.label)
     label_counts = np.bincount(images.labels[chosen], minlength=images.n_classes)
     for strength, values, seconds in measured:
         check_values(values, len(labels), label_counts, name=part.label)
         yield EvaluationResult(part, part.strengths[strength], values, seconds, provenance)
 
 
-def _measure(
+def _measure_network(
+    context: Context,
+    row: Perturbation,
+    parameters: Parameters,
+    part: Part,
+    request: Request,
+    provenance: Mapping[str, str],
+) -> Iterator[EvaluationResult]:
+    """Yield the result of a measure for each strength."""
+    function = row.load(context.engine)
+    for strength in part.strengths:
+        before = time.perf_counter()
+        values = dict(function(context, parameters, dataclasses.replace(request, strengths=(strength,))))
+        check_measured(values, row.columns, name=part.label)
+        yield EvaluationResult(part, strength, values, time.perf_counter() - before, provenance)
+
+
+def _measure_answers(
     batches: Iterator[Perturbed],
     context: Context,
     labels: torch.Tensor,

@@ -1,26 +1,23 @@
-"""What is measured of a network's answers, as sums that are exact in any order and merge exactly.
+"""What is measured of a network's answers to images, as sums that are exact in any order and merge exactly.
 
 Confidences are added up as 64-bit integers with 32 fractional bits, so neither the order of images nor the split of a
 unit into parts leaves a trace. A finalised mean and the counts in `cm` give back the integer sum, because with at most
 2**18 images it fits the 53 bits of a float64 with room for the rounding of one division and one product.
 
-This module imports torch only where it computes on a device: planning, shards and export read its tables.
+This module imports torch only where it computes on a device: shards and exports check and merge by it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError
+from robust201.tasks.columns import ALWAYS, COLUMNS, FRACTION_BITS, MEANS, Answers, Values, columns_of
 
 if TYPE_CHECKING:
     import torch
-
-FRACTION_BITS = 32
-"""Fractional bits of a confidence in a sum."""
 
 MAX_IMAGES = 2**18
 """Images per strength up to which a mean gives back its sum: 2**(18 + FRACTION_BITS) is below 2**52."""
@@ -30,148 +27,6 @@ MAX_CLASSES = 256
 
 ROW_SUM_TOLERANCE = 1e-5
 """How far a mean of softmax vectors may be from summing to 1: float32 rounding of up to 120 terms."""
-
-Values = Mapping[str, NDArray[Any]]
-"""Column name → array, as in `EvaluationResult.values`."""
-
-
-@dataclass(frozen=True)
-class Answers:
-    """What a network answers to a batch, on its device.
-
-    Attributes:
-        labels: (B,) int64 true classes.
-        predicted: (B,) int64, the first of the largest logits.
-        confidences: (B, C) int64, softmax of the logits in units of 2**-FRACTION_BITS.
-    """
-
-    labels: "torch.Tensor"
-    predicted: "torch.Tensor"
-    confidences: "torch.Tensor"
-
-
-@dataclass(frozen=True)
-class Mean:
-    """How a column of mean confidences is added up.
-
-    Attributes:
-        select: (answers) → each image's group (B,) int64, and what it adds to the group, (B,) or (B, C) int64.
-        counts: (`cm` (C, C) int64) → images in each group, of a shape that broadcasts to the column's.
-    """
-
-    select: "Callable[[Answers], tuple[torch.Tensor, torch.Tensor]]"
-    counts: Callable[[NDArray[np.int64]], NDArray[np.int64]]
-
-
-@dataclass(frozen=True)
-class Column:
-    """A column of results: what a shard stores of one measurement.
-
-    Attributes:
-        measurement: the measurement it belongs to.
-        shape: (number of classes, number of images) → shape of the array.
-        dtype: its NumPy type.
-        mean: how it is added up, where it holds mean confidences.
-    """
-
-    measurement: str
-    shape: Callable[[int, int], tuple[int, ...]]
-    dtype: np.dtype[Any]
-    mean: Mean | None = None
-
-
-def _by_label(answers: Answers) -> "tuple[torch.Tensor, torch.Tensor]":
-    return answers.labels, answers.confidences
-
-
-def _by_prediction(answers: Answers) -> "tuple[torch.Tensor, torch.Tensor]":
-    return answers.predicted, answers.confidences
-
-
-def _by_correctness(answers: Answers) -> "tuple[torch.Tensor, torch.Tensor]":
-    wrong = (answers.predicted != answers.labels).long()
-    return wrong, answers.confidences.gather(1, answers.predicted[:, None])[:, 0]
-
-
-def _correct_and_wrong(cm: NDArray[np.int64]) -> NDArray[np.int64]:
-    correct = int(np.trace(cm))
-    return np.array([correct, int(cm.sum()) - correct])
-
-
-_FLOAT64 = np.dtype(np.float64)
-
-COLUMNS: dict[str, Column] = {
-    "accuracy": Column("accuracy", lambda _c, _n: (), _FLOAT64),
-    "cm": Column("cm", lambda c, _: (c, c), np.dtype(np.int32)),
-    "confidence_label": Column(
-        "confidence", lambda c, _: (c, c), _FLOAT64, Mean(_by_label, lambda cm: cm.sum(axis=1)[:, None])
-    ),
-    "confidence_argmax": Column(
-        "confidence", lambda c, _: (c, c), _FLOAT64, Mean(_by_prediction, lambda cm: cm.sum(axis=0)[:, None])
-    ),
-    "confidence_prediction": Column(
-        "confidence", lambda _c, _n: (2,), _FLOAT64, Mean(_by_correctness, _correct_and_wrong)
-    ),
-    "predictions": Column("predictions", lambda _, n: (n,), np.dtype(np.uint8)),
-}
-"""Column name to column. `accuracy` is a fraction; `cm[i, j]` counts images of true class i predicted as j;
-`confidence_label[i]` is the mean softmax over images of true class i, `confidence_argmax[j]` over images predicted
-as j, `confidence_prediction` the mean confidence in the predicted class of correct and of incorrect images (Jung et
-al., ICLR 2023, section 3); `predictions` are predicted classes by image position. Means over no image are NaN."""
-
-ALWAYS = ("accuracy", "cm")
-"""Columns that every result has: `cm` holds the counts that merging needs."""
-
-MEANS: dict[str, Mean] = {name: column.mean for name, column in COLUMNS.items() if column.mean is not None}
-"""The columns that hold mean confidences."""
-
-
-def _plain(array: NDArray[Any]) -> Any:
-    array = np.asarray(array)
-    missing = np.isnan(array)
-    if not missing.any():
-        return array.tolist()
-    plain = array.astype(object)
-    plain[missing] = None
-    return plain.tolist()
-
-
-MEASUREMENTS: dict[str, str | dict[str, str]] = {
-    "accuracy": "accuracy",
-    "confidence": {name: f"confidence_{name}" for name in ("label", "argmax", "prediction")},
-    "cm": "cm",
-    "predictions": "predictions",
-}
-"""Name of a measurement, as in the sweep YAML and in exported files, to its column, or to the columns of its fields."""
-
-
-def columns_of(measurements: Sequence[str]) -> tuple[str, ...]:
-    """List the columns that a result holds, in the order of the table.
-
-    Args:
-        measurements: names from `MEASUREMENTS`.
-
-    Returns:
-        Column names: those of the measurements, and `accuracy` and `cm` in any case.
-    """
-    return tuple(name for name, column in COLUMNS.items() if name in ALWAYS or column.measurement in measurements)
-
-
-def to_json(measurement: str, values: Values) -> Any:
-    """Turn a measurement into its JSON value.
-
-    Args:
-        measurement: a name from `MEASUREMENTS`.
-        values: columns of one evaluation.
-
-    Returns:
-        `accuracy`: a float. `cm`: C lists of C integers. `predictions`: N integers. `confidence`:
-        ``{"label": C×C, "argmax": C×C, "prediction": 2}`` of floats, None where a mean is over no image.
-    """
-    form = MEASUREMENTS[measurement]
-    if isinstance(form, str):
-        return _plain(values[form])
-    return {name: _plain(values[column]) for name, column in form.items()}
 
 
 class Accumulator:
@@ -272,7 +127,9 @@ def merge_values(parts: Sequence[Values], *, name: str = "a result") -> dict[str
     Raises:
         EvaluationError: no parts, parts with different columns or classes, or too many images.
     """
-    forms = {f"{', '.join(sorted(part))} of {len(part['cm'])} classes" for part in parts}
+    if len(parts) == 1 and not holds_answers(parts[0]):
+        return dict(parts[0])
+    forms = {f"{', '.join(sorted(part))} of {len(part.get('cm', ()))} classes" for part in parts}
     if len(forms) != 1:
         raise EvaluationError(
             f"Merging failed for {name}: expected parts with equal columns, "
@@ -343,6 +200,9 @@ def check_values(
             [0, 1] or a row of them does not sum to 1, means by label and by prediction come from different sums, or
             `predictions` are not those that `cm` counts.
     """
+    if not holds_answers(values):
+        check_measured(values, name=name)
+        return
     failure = _form_failure(values, n_images)
     if failure is None:
         cm = values["cm"].astype(np.int64)
@@ -350,6 +210,37 @@ def check_values(
     if failure is not None:
         raise EvaluationError(
             f"Checking measurements failed for {name}: expected {failure}. The result is damaged; evaluate it again."
+        )
+
+
+def holds_answers(values: Values) -> bool:
+    """Whether values are of answers to images, not of a measure."""
+    return not COLUMNS.keys().isdisjoint(values)
+
+
+def check_measured(values: Values, declared: Sequence[str] | None = None, *, name: str = "a result") -> None:
+    """Hold a measure's result to what must be true of every one.
+
+    Args:
+        values: columns of one evaluation.
+        declared: the columns that the task declares, where they are known.
+        name: what the values are of, for the message.
+
+    Raises:
+        EvaluationError: there are other columns than declared, or one is no finite float64 number or list of numbers.
+    """
+    failure = None
+    if declared is not None and set(declared) != set(values):
+        failure = f"the columns {', '.join(declared)}, got {', '.join(values) or 'none'}"
+    for column, array in values.items():
+        if array.dtype != np.float64 or array.ndim > 1:
+            failure = failure or f"{column} as float64 numbers, got {array.dtype} of shape {array.shape}"
+        elif not np.isfinite(array).all():
+            failure = failure or f"{column} to be finite, got {array.tolist()}"
+    if failure is not None or not values:
+        raise EvaluationError(
+            f"Checking a measure failed for {name}: expected {failure or 'one column or more, got none'}. "
+            "Check the network's weights and the task's function."
         )
 
 

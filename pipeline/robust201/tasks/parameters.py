@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
-from robust201.core.records import CLEAN_STRENGTH
+from robust201.core.records import CLEAN_STRENGTH, ImageSelection, Split
 
 PAPER_EPSILONS_255 = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 8.0)
 """Epsilons of PGD, APGD-CE and Square in units of 1/255 (meta.json of the published dataset)."""
@@ -48,6 +48,11 @@ class Parameters(Fields):
     def identity(self) -> dict[str, Any]:
         """Parameters that decide a number, without the strengths (those name single evaluations)."""
         return self.model_dump(mode="json", exclude={"epsilons", "epsilons_255", "severities"})
+
+    @property
+    def own_images(self) -> ImageSelection | None:
+        """The images that a measure asks for; None for those that the sweep selects."""
+        return None
 
     def refusal(self, engine: str) -> str | None:
         """Say why an engine cannot compute with these parameters; None where it can."""
@@ -145,6 +150,30 @@ class SquareParameters(EpsilonParameters):
     queries: PositiveInt = 5000
     restarts: PositiveInt = 1
     p_init: Annotated[float, Field(gt=0, le=1)] = 0.8
+
+
+class JacobianParameters(Parameters):
+    """Frobenius norm of the input Jacobian; the defaults are those of Jung et al. (2023): 10 batches of 256 images."""
+
+    split: Split = "test"
+    images: PositiveInt | None = 2560
+    image_seed: int = 0
+    projections: PositiveInt | Literal["exact"] = 1
+    input: Literal["normalised", "pixels"] = "normalised"
+
+    @property
+    def strengths(self) -> tuple[float, ...]:
+        """One strength that says nothing."""
+        return (CLEAN_STRENGTH,)
+
+    @property
+    def own_images(self) -> ImageSelection:
+        """What is measured on, whatever the sweep selects."""
+        return ImageSelection(self.split, self.images, self.image_seed)
+
+    def identity(self) -> dict[str, Any]:
+        """All but what the hash of the images says (see `Parameters`)."""
+        return self.model_dump(mode="json", exclude={"split", "images", "image_seed"})
 
 
 class CorruptionParameters(Parameters):
