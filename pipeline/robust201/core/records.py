@@ -129,14 +129,46 @@ def is_imported(protocol_digest: str) -> bool:
     return protocol_digest.startswith(f"{IMPORTED}-")
 
 
-def unit_id(space: str, index: int, checkpoint_sha256: str, protocol_digest: str) -> str:
+def show_architecture(architecture: ArchitectureId) -> str:
+    """Name an architecture in text: ``#21``, or ``resnet18``."""
+    return f"#{architecture}" if isinstance(architecture, int) else architecture
+
+
+def unit_id(space: str, architecture: ArchitectureId, checkpoint_sha256: str, protocol_digest: str) -> str:
     """Name a unit by its content: 32 hex digits.
 
     Strengths are no part of it: an evaluation is named by (unit id, strength), so that one more epsilon is one more
     evaluation of the same unit.
     """
-    text = f"{space}\n{index}\n{checkpoint_sha256}\n{protocol_digest}"
+    text = f"{space}\n{architecture}\n{checkpoint_sha256}\n{protocol_digest}"
     return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """One state of an architecture's parameters, named by its content.
+
+    Attributes:
+        sha256: 64 hex digits of the weights' file, or of the recipe of random weights.
+        recipe: name of the training that made them; empty where nobody named it.
+        epochs: length of the training, or epoch of the snapshot; None where unknown.
+        seed: of the training, or of random weights; None where unknown.
+        is_random: whether nothing was trained.
+    """
+
+    sha256: str
+    recipe: str = ""
+    epochs: int | None = None
+    seed: int | None = None
+    is_random: bool = False
+
+    @property
+    def name(self) -> str:
+        """Short name among the weights of a network, such as ``e200-s777`` or ``random-s0``; or empty."""
+        parts = [self.recipe or ("random" if self.is_random else "")]
+        parts += [f"e{self.epochs}"] if self.epochs is not None else []
+        parts += [f"s{self.seed}"] if self.seed is not None else []
+        return "-".join(filter(None, parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,28 +177,31 @@ class Unit:
 
     Attributes:
         id: 32 hex digits, see `unit_id`.
-        architecture: index of the architecture.
+        architecture: id of the architecture in the sweep's space.
         dataset: name of the dataset.
         key: what is done to the images.
         strengths: ascending; epsilons in units of 1/255, severities 1 to 5, or `(CLEAN_STRENGTH,)`.
         n_images: images per strength.
         protocol: digest of the unit's protocol.
-        checkpoint_sha256: hash of the weights' file.
+        checkpoint_sha256: hash of the weights (see `Weights`).
+        weights: short name of the weights where a network has several in its sweep; else empty.
     """
 
     id: str
-    architecture: int
+    architecture: ArchitectureId
     dataset: str
     key: str
     strengths: tuple[float, ...]
     n_images: int
     protocol: str
     checkpoint_sha256: str
+    weights: str = ""
 
     @property
     def label(self) -> str:
         """Readable name for messages and logs, such as ``#21 cifar10 pgd``."""
-        return f"#{self.architecture} {self.dataset} {self.key}"
+        weights = f" {self.weights}" if self.weights else ""
+        return f"{show_architecture(self.architecture)}{weights} {self.dataset} {self.key}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,9 +228,9 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Parts of one (architecture, dataset) that one worker computes with the weights loaded once."""
+    """Parts of one network on one dataset that one worker computes with the weights loaded once."""
 
-    architecture: int
+    architecture: ArchitectureId
     dataset: str
     parts: tuple[Part, ...]
 

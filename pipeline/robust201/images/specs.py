@@ -5,6 +5,9 @@ from dataclasses import dataclass
 from robust201.core.errors import ConfigError, closest
 from robust201.core.records import Normalisation
 
+UNKNOWN_COUNT = 0
+"""Images of a split that nobody knows before it is read."""
+
 
 @dataclass(frozen=True, slots=True)
 class DatasetSpec:
@@ -151,3 +154,27 @@ def dataset(name: str) -> DatasetSpec:
     if row is None:
         raise ConfigError(f"Looking up a dataset failed for {name!r}: no such dataset.{closest(name, DATASETS)}")
     return row
+
+
+def own_dataset(name: str, *, n_classes: int, image_size: int) -> DatasetSpec:
+    """Make the row of a dataset that is in no table, whose networks are shown pixels in [0, 1] as they are.
+
+    Args:
+        name: what the sweep calls it.
+        n_classes: number of classes.
+        image_size: height and width in pixels.
+    """
+    return DatasetSpec(
+        name=name,
+        n_classes=n_classes,
+        image_size=image_size,
+        n_train=UNKNOWN_COUNT,
+        n_test=UNKNOWN_COUNT,
+        class_names=tuple(str(number) for number in range(n_classes)),
+        normalisation=Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
+        crop_padding=0,
+        horizontal_flip=False,
+        licence="not stated",
+        citation="a dataset of the user's own",
+        forms=("npz", "parquet"),
+    )

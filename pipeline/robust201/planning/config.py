@@ -2,38 +2,31 @@
 
 import re
 import reprlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from robust201.core.errors import ConfigError, RobustError, closest
-from robust201.core.files import bundled
 from robust201.core.precision import Precision
+from robust201.core.records import ArchitectureId, ImageSelection, Normalisation, Weights
+from robust201.core.user_code import UserFunction
 from robust201.images import DATASETS
-from robust201.planning.sweep_yaml import find_line, read_fields, substitute_variables
-from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks import CORRUPTIONS, PAPER_KEYS, PERTURBATIONS, perturbation
+from robust201.images.specs import DatasetSpec, own_dataset
+from robust201.planning.field_errors import describe_problem
+from robust201.planning.sweep_yaml import ConfigPath, substitute_variables
+from robust201.planning.user_tasks import UserTaskParameters
+from robust201.spaces.nasbench201.space import NasBench201
+from robust201.spaces.user_file import DEFAULT_GMACS, UserFileSpace
+from robust201.spaces.zoo.space import Zoo
+from robust201.tasks import CORRUPTIONS, PAPER_KEYS, PERTURBATIONS, Perturbation, perturbation
 from robust201.tasks.columns import MEASUREMENTS
 from robust201.tasks.parameters import CorruptionParameters, Fields, Parameters
 
 CORRUPTION_GROUP = "corruptions"
-
-
-def _expand(value: object) -> object:
-    """Replace ``${NAME}`` and ``${NAME:-default}``, and find ``bundled:`` files that ship with robust201."""
-    if not isinstance(value, str):
-        return value
-    text = substitute_variables(value)
-    if not text or "\0" in text:
-        raise ValueError(f"expected a path, got {text!r}. Name a file or folder, '.' for the current one.")
-    if text.startswith("bundled:"):
-        return bundled(text.removeprefix("bundled:"))
-    try:
-        return Path(text).expanduser()
-    except RuntimeError as error:
-        raise ValueError(f"expected a path, got {text!r}: no such user. Write the folder out.") from error
 
 
 def _check_shards(value: object) -> object:
@@ -45,7 +38,7 @@ def _check_shards(value: object) -> object:
     return check_url(substitute_variables(value))
 
 
-ConfigPath = Annotated[Path, BeforeValidator(_expand)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 ShardsUrl = Annotated[str, BeforeValidator(_check_shards)]
 
 
@@ -66,6 +59,48 @@ class CheckpointsSection(Section):
     path: ConfigPath
     epochs: Annotated[int, Field(ge=1)] | None = None
     seed: int | None = None
+
+
+class RandomWeights(Section):
+    """Networks as they are initialised: one per seed."""
+
+    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+
+
+class WeightsSection(Section):
+    """Several weights per network: trainings of a store, files by name, or random ones."""
+
+    path: ConfigPath | None = None
+    recipe: str | None = None
+    epochs: tuple[Annotated[int, Field(ge=0)], ...] | None = None
+    seeds: tuple[int, ...] | None = None
+    files: dict[str, ConfigPath] | None = None
+    random: RandomWeights | None = None
+
+    @model_validator(mode="after")
+    def _check_source(self) -> Self:
+        given = [name for name in ("path", "files", "random") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(f"expected one of path, files and random, got {' and '.join(given) or 'none'}.")
+        chosen = [name for name in ("recipe", "epochs", "seeds") if getattr(self, name) is not None]
+        if chosen and self.path is None:
+            raise ValueError(f"expected {chosen[0]} beside path alone, which names a store, got it beside {given[0]}.")
+        return self
+
+
+class SpaceFile(Section):
+    """A Python file of one's own that builds networks."""
+
+    file: ConfigPath
+    function: str = "build"
+    gmacs: Annotated[float, Field(gt=0)] = DEFAULT_GMACS
+
+
+class NormalisationSection(Section):
+    """Per-channel mean and standard deviation of pixels in [0, 1] that a network was trained with."""
+
+    mean: tuple[float, float, float]
+    std: tuple[PositiveFloat, PositiveFloat, PositiveFloat]
 
 
 class CorruptionsSection(Section):
@@ -92,6 +127,18 @@ class DatasetSection(Section):
     path: ConfigPath | None = None
     form: str | None = None
     corruptions: CorruptionsSection | None = None
+    classes: Annotated[int, Field(ge=2)] | None = None
+    image_size: Annotated[int, Field(ge=1)] | None = None
+    normalisation: NormalisationSection | None = None
+
+    def identity(self) -> dict[str, Any]:
+        """What the sweep says of a dataset that is in no table, or says otherwise; it decides numbers."""
+        fields = {"classes": self.classes, "normalisation": self.normalisation}
+        return {
+            name: value.model_dump(mode="json") if isinstance(value, Section) else value
+            for name, value in fields.items()
+            if value is not None
+        }
 
 
 class ImagesSection(Section):
@@ -140,10 +187,11 @@ class SweepConfig(Section):
     shards: ShardsUrl | None = None
     take_imported: bool = False
     """Gone, but still in every plan and exported sweep, whose bytes stay."""
-    space: Literal["nasbench201"] = "nasbench201"
+    space: Literal["nasbench201", "zoo"] | SpaceFile = "nasbench201"
     architectures: Literal["evaluated"] | tuple[int | str, ...] = "evaluated"
     network: NetworkSection = NetworkSection()
-    checkpoints: CheckpointsSection
+    checkpoints: CheckpointsSection | None = None
+    weights: WeightsSection | None = None
     datasets: dict[str, DatasetSection] = Field(min_length=1)
     images: ImagesSection = ImagesSection()
     keys: dict[str, dict[str, Any]] = Field(default_factory=_every_key)
@@ -173,8 +221,7 @@ class SweepConfig(Section):
                 raise ValueError(f"expected evaluated, or a list such as [0, 21, 100-199], got {value!r}.{near}")
             wrong = [name for name in value if not isinstance(name, int | str) or isinstance(name, bool)]
             if wrong:
-                raise ValueError(f"expected indices, ranges and cell strings, got {wrong[0]!r} among them.")
-            select_architectures(tuple(value))
+                raise ValueError(f"expected names of architectures, got {wrong[0]!r} among them.")
         return value
 
     @field_validator("datasets", mode="before")
@@ -185,9 +232,14 @@ class SweepConfig(Section):
     @field_validator("datasets")
     @classmethod
     def _check_datasets(cls, value: dict[str, DatasetSection]) -> dict[str, DatasetSection]:
-        for name in value:
-            if name not in DATASETS:
-                raise ValueError(f"expected a known dataset, got {name!r}.{closest(name, DATASETS)}")
+        for name, section in value.items():
+            if name not in DATASETS and (section.classes is None or section.image_size is None or section.path is None):
+                raise ValueError(
+                    f"expected a known dataset, or path, classes and image_size of one's own, got {name!r}."
+                    f"{closest(name, DATASETS)}"
+                )
+            if name not in DATASETS and not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
+                raise ValueError(f"expected a name of letters, digits, dots, dashes and underscores, got {name!r}.")
         return value
 
     @field_validator("keys", mode="before")
@@ -214,33 +266,130 @@ class SweepConfig(Section):
         return tuple(name for name in MEASUREMENTS if name in value)
 
     @model_validator(mode="after")
+    def _check_sources(self) -> Self:
+        given = [name for name in ("checkpoints", "weights") if getattr(self, name) is not None]
+        if len(given) != 1:
+            raise ValueError(
+                f"expected one of the fields checkpoints and weights, got {' and '.join(given) or 'neither'}."
+            )
+        if self.space != "nasbench201" and "network" in self.model_fields_set and self.network != NetworkSection():
+            raise ValueError("network: expected it with space: nasbench201 alone, whose skeleton it is, got it.")
+        try:
+            names = self.selected_architectures
+        except RobustError as error:
+            raise ValueError(f"architectures: {error}") from error
+        if self.weights is not None and self.weights.files is not None:
+            lacking = [name for name in names if str(name) not in self.weights.files]
+            if lacking:
+                raise ValueError(f"weights.files: expected a file for each architecture, got none for {lacking[0]}.")
+        return self
+
+    @model_validator(mode="after")
+    def _check_engines(self) -> Self:
+        for key, parameters in self.parameters.items():
+            row = self.tasks[key]
+            if self.engine not in row.functions:
+                raise ValueError(
+                    f"engine: expected one that {key} has ({', '.join(row.functions)}), got {self.engine}. "
+                    "Choose another engine, or leave the key out."
+                )
+            refusal = parameters.refusal(self.engine)
+            if refusal is not None:
+                raise ValueError(f"keys.{key}: {refusal}")
+        return self
+
+    @model_validator(mode="after")
     def _check_device(self) -> Self:
         if self.precision == "tf32" and self.execution.device == "cpu":
             raise ValueError("execution.device: expected auto or cuda, since CPUs have no precision tf32, got cpu.")
         return self
 
-    @property
+    @cached_property
     def parameters(self) -> dict[str, Parameters]:
-        """Parameters by key, the group `corruptions` written out, in the order of the table."""
+        """Parameters by key, the group `corruptions` written out, in the order of the table, then the user's own."""
         return _expand_keys(self.keys)
 
+    @cached_property
+    def tasks(self) -> dict[str, Perturbation]:
+        """What is done, by key: rows of the table, and the user's own tasks."""
+        return {
+            key: given.to_task(key) if isinstance(given, UserTaskParameters) else PERTURBATIONS[key]
+            for key, given in self.parameters.items()
+        }
+
     @property
-    def architecture_indices(self) -> tuple[int, ...]:
-        """Indices to evaluate, ascending; each stands for its isomorphism class."""
-        return select_architectures(self.architectures)
+    def space_name(self) -> str:
+        """Name of the space, part of every unit's identity."""
+        return self.space if isinstance(self.space, str) else UserFileSpace.name
+
+    @cached_property
+    def selected_architectures(self) -> tuple[ArchitectureId, ...]:
+        """Architectures to evaluate, in the order of their space."""
+        if isinstance(self.space, SpaceFile):
+            return UserFileSpace(UserFunction(self.space.file, self.space.function)).select(self.architectures)
+        return (Zoo() if self.space == "zoo" else NasBench201()).select(self.architectures)
+
+    @property
+    def has_several_weights(self) -> bool:
+        """Whether networks may have more than one state in this sweep, which its units then name."""
+        return self.weights is not None and self.weights.files is None
+
+    @cached_property
+    def own_images(self) -> tuple[ImageSelection, ...]:
+        """Selections of images that measures ask for beside the sweep's."""
+        return tuple(dict.fromkeys(given.own_images for given in self.parameters.values() if given.own_images))
+
+    def assumed_weights(self, sha256: str) -> tuple[Weights, ...]:
+        """As many weights as each network has in this sweep, for counting: all of one hash."""
+        section = self.weights
+        if section is None or section.files is not None:
+            return (Weights(sha256),)
+        if section.random is not None:
+            return tuple(Weights(sha256, seed=seed, is_random=True) for seed in section.random.seeds)
+        return tuple(
+            Weights(sha256, section.recipe or "", epochs, seed)
+            for epochs in section.epochs or (None,)
+            for seed in section.seeds or (None,)
+        )
+
+    def dataset_spec(self, dataset: str) -> DatasetSpec:
+        """What a network trained on a dataset needs to know: of the table, or as the sweep says it."""
+        section = self.datasets[dataset]
+        spec = DATASETS.get(dataset)
+        if spec is None:
+            assert section.classes is not None and section.image_size is not None  # noqa: S101, PT018 - checked above
+            spec = own_dataset(dataset, n_classes=section.classes, image_size=section.image_size)
+        if section.normalisation is not None:
+            spec = replace(spec, normalisation=Normalisation(section.normalisation.mean, section.normalisation.std))
+        return spec
+
+    def code_files(self) -> dict[str, Path]:
+        """Python files that the sweep names, which its workers execute, by the field that names each."""
+        files = {"space": self.space.file} if isinstance(self.space, SpaceFile) else {}
+        own = {key: given for key, given in self.parameters.items() if isinstance(given, UserTaskParameters)}
+        return files | {f"keys.{key}": given.file for key, given in own.items()}
 
     def keys_of(self, dataset: str) -> tuple[str, ...]:
         """Keys evaluated on a dataset: all of them, or all but the corruptions where it has none."""
         corrupted = self.datasets[dataset].corruptions is not None
-        return tuple(key for key in self.parameters if corrupted or PERTURBATIONS[key].kind != "corruption")
+        return tuple(key for key, row in self.tasks.items() if corrupted or row.kind != "corruption")
 
 
 def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]:
     written_out: dict[str, Parameters] = {}
+    own: dict[str, Parameters] = {}
     for name, given in keys.items():
         if name == CORRUPTION_GROUP:
             shared = _parse_parameters(name, CorruptionParameters, given)
             written_out |= {key: shared for key in CORRUPTIONS if key not in keys}
+            continue
+        if "file" in given:
+            if name in PERTURBATIONS or not re.fullmatch(r"[A-Za-z][\w.-]*", name):
+                raise ValueError(
+                    "expected a name that begins with a letter and is in no table for a task of one's own, such as "
+                    f"my_attack, got {name!r}."
+                )
+            own[name] = _parse_parameters(name, UserTaskParameters, given)
             continue
         try:
             row = perturbation(name)
@@ -251,161 +400,11 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
         if row.key in written_out:
             raise ValueError(f"expected each key in one spelling, got {row.key!r} and {row.published_key!r}.")
         written_out[row.key] = _parse_parameters(name, row.parameters, given)
-    return {key: written_out[key] for key in PERTURBATIONS if key in written_out}
+    return {key: written_out[key] for key in PERTURBATIONS if key in written_out} | own
 
 
 def _parse_parameters(name: str, model: type[Parameters], given: Mapping[str, Any]) -> Parameters:
     try:
         return model.model_validate(given)
     except ValidationError as error:
-        raise ConfigError(_first_problem(error, model, ("keys", name))) from error
-
-
-def select_architectures(selection: str | tuple[int | str, ...]) -> tuple[int, ...]:
-    """Resolve a selection of architectures to the indices that get evaluated.
-
-    Args:
-        selection: ``"evaluated"`` for all 6,466, or indices, ranges such as ``"0-99"`` (those evaluated in it) and cell
-            strings.
-
-    Returns:
-        Ascending indices. A single architecture stands for its isomorphism class: its lowest index is taken.
-
-    Raises:
-        ArchitectureError: an index or string names no architecture, or nothing is selected.
-    """
-    evaluated = nasbench201.evaluated_indices()
-    if selection == "evaluated":
-        return evaluated
-    if isinstance(selection, str):
-        selection = tuple(name for name in selection.split(",") if name.strip())
-    indices: set[int] = set()
-    for name in selection:
-        bounds = re.fullmatch(r"\s*(\d+)\s*-\s*(\d+)\s*", name) if isinstance(name, str) else None
-        if bounds:
-            first, last = (nasbench201.resolve(int(bound)).index for bound in bounds.groups())
-            indices.update(index for index in evaluated if first <= index <= last)
-        else:
-            indices.add(nasbench201.resolve(name).isomorph)
-    if not indices:
-        raise ConfigError(
-            f"Selecting architectures failed for {', '.join(map(str, selection)) or 'an empty list'}: expected at "
-            "least one evaluated index, got none. "
-            "Name indices, ranges such as 0-99, or cell strings."
-        )
-    return tuple(sorted(indices))
-
-
-def load_config(path: Path, **overrides: Any) -> SweepConfig:
-    """Read and check a sweep YAML.
-
-    Args:
-        path: the YAML file.
-        **overrides: fields that replace what the file says, those of a section in a mapping; None leaves the file's.
-
-    Returns:
-        The sweep, all fields resolved.
-
-    Raises:
-        ConfigError: the file is missing, is no YAML, or a field is unknown or wrong; the closest name is given.
-    """
-    replaced = {name for name, value in overrides.items() if value is not None and not isinstance(value, Mapping)}
-
-    def find(steps: Sequence[str]) -> int | None:
-        return None if steps[:1] and steps[0] in replaced else find_line(path, steps)
-
-    return parse_config(_replace(read_fields(path), overrides), str(path), find)
-
-
-def _replace(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    replaced = dict(fields)
-    for name, value in changes.items():
-        if isinstance(value, Mapping) and isinstance(fields.get(name, {}), Mapping):
-            replaced[name] = _replace(fields.get(name, {}), value)
-        elif value is not None and not isinstance(value, Mapping):
-            replaced[name] = value
-    return replaced
-
-
-def parse_config(
-    payload: Mapping[str, Any], source: str, find_line: Callable[[Sequence[str]], int | None] = lambda _steps: None
-) -> SweepConfig:
-    """Check a sweep given as plain values.
-
-    Args:
-        payload: the fields.
-        source: where they come from, for errors.
-        find_line: finds the line of a field there.
-
-    Raises:
-        ConfigError: a field is unknown or wrong; the closest name is given.
-    """
-    try:
-        return SweepConfig.model_validate(payload)
-    except ValidationError as error:
-        line = find_line(_steps_of(error.errors(include_url=False)[0]["loc"]))
-        where = source if line is None else f"{source}, line {line}"
-        raise ConfigError(
-            f"Reading the sweep failed for {where}: {_first_problem(error, SweepConfig)} docs/configuration.md "
-            "explains every field."
-        ) from error
-    except RobustError as error:
-        raise type(error)(
-            f"Reading the sweep failed for {source}: {error} docs/configuration.md explains every field."
-        ) from error
-
-
-_EXPECTATIONS = {
-    "greater_than": "more than {gt:g}",
-    "greater_than_equal": "at least {ge:g}",
-    "less_than_equal": "at most {le:g}",
-    "too_short": "at least {min_length} of them",
-    "string_pattern_mismatch": "letters, digits, dots, dashes and underscores",
-    "literal_error": "{expected}",
-    "dict_type": "names, each with its fields",
-    "model_type": "fields",
-    "path_type": "a path",
-}
-"""What a value should have been, by pydantic's type of error; other types say it well enough themselves."""
-
-
-def _steps_of(loc: Sequence[int | str]) -> tuple[str, ...]:
-    return tuple(str(step) for step in loc if step != "[key]")
-
-
-def _first_problem(error: ValidationError, model: type[BaseModel], above: tuple[str, ...] = ()) -> str:
-    """Say in one line what is wrong with the first wrong field, `above` being where the model stands in the YAML."""
-    problem = error.errors(include_url=False)[0]
-    steps = (*above, *_steps_of(problem["loc"]))
-    place = ".".join(steps)
-    if problem["type"] == "extra_forbidden":
-        fields = _fields_at(model, problem["loc"][:-1])
-        return f"expected a known field, got {place!r}.{closest(steps[-1], fields)}"
-    if problem["type"] == "missing":
-        return f"expected the field {place!r}, got none."
-    if problem["type"] == "value_error":
-        return f"{place}: {problem['ctx']['error']}" if place else str(problem["ctx"]["error"])
-    template = _EXPECTATIONS.get(problem["type"])
-    message = problem["msg"].removeprefix("Input should be ")
-    expected = template.format(**problem.get("ctx", {})) if template else f"{message[0].lower()}{message[1:]}"
-    choices = re.findall("'([^']*)'", expected) if problem["type"] == "literal_error" else []
-    near = closest(str(problem["input"]), choices) if choices else ""
-    return f"{place}: expected {expected}, got {reprlib.repr(problem['input'])}.{near}"
-
-
-def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """Names of the fields that may stand at a place of the YAML."""
-    current: Any = model
-    for step in location:
-        if isinstance(current, type) and issubclass(current, BaseModel):
-            current = current.model_fields[str(step)].annotation if str(step) in current.model_fields else None
-        else:  # a mapping's value type: dict[str, X]
-            current = getattr(current, "__args__", (None, None))[1]
-        for candidate in getattr(current, "__args__", ()):
-            if (
-                isinstance(candidate, type)
-                and issubclass(candidate, BaseModel)
-                and getattr(current, "__origin__", None) is not dict
-            ):
-                current = candidate
-    return list(current.model_fields) if isinstance(current, type) and issubclass(current, BaseModel) else []
+        raise ConfigError(describe_problem(error, model, ("keys", name))) from error

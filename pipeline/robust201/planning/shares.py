@@ -21,6 +21,7 @@ from pathlib import Path
 from robust201.core.errors import ConfigError
 from robust201.core.files import make_folder
 from robust201.core.records import Bundle, Part
+from robust201.planning.bundles import make_bundles
 from robust201.planning.plan import Plan
 
 BEAT_SECONDS = 5.0
@@ -79,7 +80,7 @@ class Share:
 
 def all_bundles(plan: Plan) -> tuple[Bundle, ...]:
     """Every bundle of a plan, whatever is done of it: what shares divide."""
-    return plan.bundles(Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units)
+    return make_bundles(plan, (Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units))
 
 
 def missing_bundles(bundles: Iterable[Bundle], missing: Iterable[Part]) -> tuple[Bundle, ...]:

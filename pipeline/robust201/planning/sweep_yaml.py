@@ -7,11 +7,13 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
+from pydantic import BeforeValidator
 
 from robust201.core.errors import ConfigError
+from robust201.core.files import bundled
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
@@ -130,3 +132,22 @@ def referenced_variables(value: object) -> frozenset[str]:
     if isinstance(value, list):
         return frozenset[str]().union(*map(referenced_variables, value))
     return frozenset(match[1] for match in _VARIABLE.finditer(value)) if isinstance(value, str) else frozenset()
+
+
+def _expand(value: object) -> object:
+    """Replace ``${NAME}`` and ``${NAME:-default}``, and find ``bundled:`` files that ship with robust201."""
+    if not isinstance(value, str):
+        return value
+    text = substitute_variables(value)
+    if not text or "\0" in text:
+        raise ValueError(f"expected a path, got {text!r}. Name a file or folder, '.' for the current one.")
+    if text.startswith("bundled:"):
+        return bundled(text.removeprefix("bundled:"))
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise ValueError(f"expected a path, got {text!r}: no such user. Write the folder out.") from error
+
+
+ConfigPath = Annotated[Path, BeforeValidator(_expand)]
+"""A path of the YAML, whose variables are replaced."""

@@ -68,6 +68,10 @@ class Perturbation:
         """The key as the published files spell it."""
         return self.key if self.constraint is None else f"{self.key}@{self.constraint.name}"
 
+    def wants_job(self, engine: str) -> bool:
+        """Whether its function takes a job of the fused engine (see `engine.attack_job`), not a request."""
+        return engine == "fused" and self.kind == "attack"
+
     def load(self, engine: str = "reference") -> Callable[..., Any]:
         """Import the function of this row (imports torch).
 

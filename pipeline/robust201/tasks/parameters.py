@@ -50,6 +50,11 @@ class Parameters(Fields):
         return self.model_dump(mode="json", exclude={"epsilons", "epsilons_255", "severities"})
 
     @property
+    def draws(self) -> bool:
+        """Whether a measure draws at random; of attacks the seed is always part of the protocol."""
+        return False
+
+    @property
     def own_images(self) -> ImageSelection | None:
         """The images that a measure asks for; None for those that the sweep selects."""
         return None
@@ -165,6 +170,11 @@ class JacobianParameters(Parameters):
     def strengths(self) -> tuple[float, ...]:
         """One strength that says nothing."""
         return (CLEAN_STRENGTH,)
+
+    @property
+    def draws(self) -> bool:
+        """Projections are drawn (see `Parameters`)."""
+        return self.projections != "exact"
 
     @property
     def own_images(self) -> ImageSelection:

@@ -25,7 +25,7 @@ def perturb(row: Perturbation, context: Context, parameters: Parameters, request
         ConfigError: the row has no function for the engine.
     """
     function = row.load(context.engine)
-    if row.constraint is None or context.engine == "reference":
+    if row.constraint is None or not row.wants_job(context.engine):
         perturbed: Iterator[Perturbed] = function(context, parameters, request)
         return perturbed
     epsilons = [row.constraint.radius(strength) for strength in request.strengths]

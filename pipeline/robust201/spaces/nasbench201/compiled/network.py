@@ -62,6 +62,7 @@ class InferenceNetwork:
         self._is_constant = program.output is None
         self._constant_logits: dict[tuple[int, ...], torch.Tensor] = {}
         self.shown = 0
+        self._classes = torch.arange(self.n_classes, device=device)
         if self._is_constant:
             return
         self._blocks, needs = _build_blocks(network, program, device, dtype)
@@ -75,7 +76,6 @@ class InferenceNetwork:
         scale, shift = batch_norm_affine(network.lastact[0])  # type: ignore[arg-type]
         self._scale = scale.to(device, torch.float32).view(1, -1, 1, 1)
         self._shift = shift.to(device, torch.float32).view(1, -1, 1, 1)
-        self._classes = torch.arange(self.n_classes, device=device)
         self._classifier_weight = network.classifier.weight.detach().to(device, torch.float32)
         self._classifier_bias = network.classifier.bias.detach().to(device, torch.float32)
         self._local: LocalKernels | None = None

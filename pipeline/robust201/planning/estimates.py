@@ -1,0 +1,53 @@
+"""What a plan amounts to: counts, bytes and hours."""
+
+from collections import Counter
+from typing import Any
+
+from robust201.core.records import Part
+from robust201.planning.cost import assumed_gmacs, cpu_gmacs, may_turn_out_slow
+from robust201.planning.plan import Plan
+
+# Sizes of the trial in docs/cifar10-trial.md (10 classes, uncompacted): a confusion count takes .8 bytes of Parquet and
+# 3.3 of JSON, a mean confidence 6.1 and 21.7, the rest of a row with its share of the footer 670. At 100 classes it is
+# unmeasured.
+_SHARD_BYTES_PER_COUNT, _SHARD_BYTES_PER_MEAN, _SHARD_BYTES_PER_ROW = 1, 6, 670
+_JSON_BYTES_PER_COUNT, _JSON_BYTES_PER_MEAN = 3, 22
+
+
+def estimate(plan: Plan) -> dict[str, Any]:
+    """Counts and estimates of a whole plan, as a JSON value (bytes and hours are estimates)."""
+    rows = Counter((unit.dataset, unit.key) for unit in plan.units)
+    shard_bytes = json_bytes = 0
+    for (dataset, key), n_units in rows.items():
+        n_rows = n_units * len(plan.strengths(dataset, key))
+        counts, means = _numbers_per_row(plan, dataset, key)
+        shard_bytes += n_rows * (_SHARD_BYTES_PER_ROW + counts * _SHARD_BYTES_PER_COUNT + means * _SHARD_BYTES_PER_MEAN)
+        json_bytes += n_rows * (counts * _JSON_BYTES_PER_COUNT + means * _JSON_BYTES_PER_MEAN)
+    execution = plan.config.execution
+    seconds = sum(plan.seconds(Part(unit, unit.strengths, 0, unit.n_images)) for unit in plan.units)
+    return {
+        "name": plan.config.name,
+        "architectures": len({unit.architecture for unit in plan.units}),
+        "units": len(plan.units),
+        "evaluations": plan.n_evaluations,
+        "evaluated_images": sum(len(unit.strengths) * unit.n_images for unit in plan.units),
+        "estimated_shard_bytes": shard_bytes,
+        "estimated_json_bytes": json_bytes,
+        "device": execution.device,
+        "estimated_worker_hours": seconds / 3600,
+        "assumed_gmacs_per_second": assumed_gmacs(execution),
+        "assumed_cpu_gmacs_per_second": cpu_gmacs(execution) if may_turn_out_slow(execution) else None,
+        "units_by_dataset_and_key": {
+            dataset: {key: rows[dataset, key] for key in plan.keys(dataset) if (dataset, key) in rows}
+            for dataset in plan.datasets
+        },
+    }
+
+
+def _numbers_per_row(plan: Plan, dataset: str, key: str) -> tuple[int, int]:
+    """Counts and means that a row of a key holds."""
+    if plan.config.tasks[key].columns:
+        return 0, len(plan.config.tasks[key].columns)
+    n_classes = plan.config.dataset_spec(dataset).n_classes
+    means = 2 * n_classes**2 + 2 if "confidence" in plan.measurements else 0
+    return n_classes**2, means

@@ -1,0 +1,113 @@
+"""What planning must know of a sweep's inputs: counts and hashes, no paths."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple
+
+from robust201.core.records import ArchitectureId, ImageSelection, Weights
+
+
+class ImageFacts(NamedTuple):
+    """What planning must know of a selection of images.
+
+    Attributes:
+        n_images: how many there are.
+        sha256: `ImageSet.sha256`.
+    """
+
+    n_images: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class DatasetFacts:
+    """What planning must know of a dataset's images.
+
+    Attributes:
+        n_images: images of the test split that the sweep selects.
+        images_sha256: `ImageSet.sha256` of that selection.
+        corruptions: identity payload of each corruption key's images (source, hash and, where generated, recipe).
+        own_images: selections that measures ask for.
+    """
+
+    n_images: int
+    images_sha256: str
+    corruptions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    own_images: Mapping[ImageSelection, ImageFacts] = field(default_factory=dict)
+
+    def images(self, selection: ImageSelection | None) -> ImageFacts:
+        """Facts of a measure's own images, or of those that the sweep selects."""
+        return ImageFacts(self.n_images, self.images_sha256) if selection is None else self.own_images[selection]
+
+    def to_payload(self) -> dict[str, Any]:
+        """JSON value that `from_payload` reads."""
+        payload: dict[str, Any] = {
+            "n_images": self.n_images,
+            "images_sha256": self.images_sha256,
+            "corruptions": self.corruptions,
+        }
+        if self.own_images:
+            payload["own_images"] = [asdict(wanted) | found._asdict() for wanted, found in self.own_images.items()]
+        return payload
+
+    @classmethod
+    def from_payload(cls, payload: Mapping[str, Any]) -> "DatasetFacts":
+        """Read what `to_payload` wrote."""
+        own = {
+            ImageSelection(item["split"], item["count"], item["seed"]): ImageFacts(item["n_images"], item["sha256"])
+            for item in payload.get("own_images", ())
+        }
+        return cls(payload["n_images"], payload["images_sha256"], payload["corruptions"], own)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Hashes of everything a sweep reads: what identity is made of.
+
+    Attributes:
+        datasets: by name.
+        weights: the weights to evaluate, by dataset and architecture.
+        code: SHA-256 of each Python file that the sweep names, by the field that names it.
+    """
+
+    datasets: Mapping[str, DatasetFacts]
+    weights: Mapping[str, Mapping[ArchitectureId, tuple[Weights, ...]]]
+    code: Mapping[str, str] = field(default_factory=dict)
+
+    def to_payload(self) -> dict[str, Any]:
+        """JSON value that `from_payload` reads."""
+        payload: dict[str, Any] = {
+            "datasets": {name: facts.to_payload() for name, facts in self.datasets.items()},
+            "checkpoints": {
+                dataset: {str(name): _weights_payload(states) for name, states in networks.items()}
+                for dataset, networks in self.weights.items()
+            },
+        }
+        return payload | ({"code": dict(self.code)} if self.code else {})
+
+    @classmethod
+    def from_payload(cls, payload: Mapping[str, Any]) -> "Facts":
+        """Read what `to_payload` wrote."""
+        return cls(
+            {name: DatasetFacts.from_payload(facts) for name, facts in payload["datasets"].items()},
+            {
+                dataset: {_parse_id(name): _parse_weights(states) for name, states in networks.items()}
+                for dataset, networks in payload["checkpoints"].items()
+            },
+            payload.get("code", {}),
+        )
+
+
+def _weights_payload(states: tuple[Weights, ...]) -> Any:
+    """A hash where a network has one unnamed state, as it was before there could be several; else all of them."""
+    if len(states) == 1 and states[0] == Weights(states[0].sha256):
+        return states[0].sha256
+    return [asdict(state) for state in states]
+
+
+def _parse_weights(value: Any) -> tuple[Weights, ...]:
+    return (Weights(value),) if isinstance(value, str) else tuple(Weights(**state) for state in value)
+
+
+def _parse_id(text: str) -> ArchitectureId:
+    return int(text) if text.isdecimal() else text

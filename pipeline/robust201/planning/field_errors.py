@@ -1,0 +1,66 @@
+"""What pydantic found wrong with fields, said in one line."""
+
+import re
+import reprlib
+from collections.abc import Sequence
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from robust201.core.errors import closest
+
+_EXPECTATIONS = {
+    "greater_than": "more than {gt:g}",
+    "greater_than_equal": "at least {ge:g}",
+    "less_than_equal": "at most {le:g}",
+    "too_short": "at least {min_length} of them",
+    "string_pattern_mismatch": "letters, digits, dots, dashes and underscores",
+    "literal_error": "{expected}",
+    "dict_type": "names, each with its fields",
+    "model_type": "fields",
+    "path_type": "a path",
+}
+"""What a value should have been, by pydantic's type of error; other types say it well enough themselves."""
+
+
+def steps_of(loc: Sequence[int | str]) -> tuple[str, ...]:
+    """Names of the fields on the way to a place of the YAML."""
+    return tuple(str(step) for step in loc if step != "[key]")
+
+
+def describe_problem(error: ValidationError, model: type[BaseModel], above: tuple[str, ...] = ()) -> str:
+    """Say in one line what is wrong with the first wrong field, `above` being where the model stands in the YAML."""
+    problem = error.errors(include_url=False)[0]
+    steps = (*above, *steps_of(problem["loc"]))
+    place = ".".join(steps)
+    if problem["type"] == "extra_forbidden":
+        fields = _fields_at(model, problem["loc"][:-1])
+        return f"expected a known field, got {place!r}.{closest(steps[-1], fields)}"
+    if problem["type"] == "missing":
+        return f"expected the field {place!r}, got none."
+    if problem["type"] == "value_error":
+        return f"{place}: {problem['ctx']['error']}" if place else str(problem["ctx"]["error"])
+    template = _EXPECTATIONS.get(problem["type"])
+    message = problem["msg"].removeprefix("Input should be ")
+    expected = template.format(**problem.get("ctx", {})) if template else f"{message[0].lower()}{message[1:]}"
+    choices = re.findall("'([^']*)'", expected) if problem["type"] == "literal_error" else []
+    near = closest(str(problem["input"]), choices) if choices else ""
+    return f"{place}: expected {expected}, got {reprlib.repr(problem['input'])}.{near}"
+
+
+def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """Names of the fields that may stand at a place of the YAML."""
+    current: Any = model
+    for step in location:
+        if isinstance(current, type) and issubclass(current, BaseModel):
+            current = current.model_fields[str(step)].annotation if str(step) in current.model_fields else None
+        else:  # a mapping's value type: dict[str, X]
+            current = getattr(current, "__args__", (None, None))[1]
+        for candidate in getattr(current, "__args__", ()):
+            if (
+                isinstance(candidate, type)
+                and issubclass(candidate, BaseModel)
+                and getattr(current, "__origin__", None) is not dict
+            ):
+                current = candidate
+    return list(current.model_fields) if isinstance(current, type) and issubclass(current, BaseModel) else []

@@ -1,0 +1,68 @@
+"""What an export tells of its sweep: fields that anyone can run again, and nothing of the machines it ran on."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from robust201.core.files import portable_name
+from robust201.planning.config import CORRUPTION_GROUP
+from robust201.planning.plan import Plan
+from robust201.planning.space import space_of
+from robust201.tasks import CORRUPTIONS
+from robust201.tasks.parameters import Parameters
+
+
+def describe_sweep(plan: Plan) -> dict[str, Any]:
+    """What an export tells about how its numbers came about: a JSON value without paths of this machine."""
+    config = plan.config
+    return {
+        "name": config.name,
+        "space": config.space_name,
+        "network": dict(space_of(config, plan.facts.code).identity()),
+        "images": config.images.model_dump(),
+        "seed": config.seed,
+        "measurements": list(plan.measurements),
+        "protocols": [protocol.payload for protocol in plan.protocols.values()],
+    }
+
+
+def portable_fields(plan: Plan) -> dict[str, Any]:
+    """Fields of a sweep YAML that computes the same numbers, every default written out; nothing is of machines."""
+    # What came after format 1 stands there only where it is used, so that exports of older sweeps keep their bytes.
+    fields = plan.config.model_dump(mode="json", exclude={"execution", "shards"}, exclude_none=False)
+    for name in ("checkpoints", "weights"):
+        if fields[name] is None:
+            del fields[name]
+    fields["results"] = "results"
+    fields["keys"] = _write_out(plan.parameters)
+    for dataset in fields["datasets"].values():
+        for name in ("classes", "image_size", "normalisation"):
+            if dataset[name] is None:
+                del dataset[name]
+    return _with_portable_paths(fields)
+
+
+_PATH_FIELDS = {"path", "frost_path", "file"}
+
+
+def _with_portable_paths(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: portable_name(Path(part))
+        if name in _PATH_FIELDS and isinstance(part, str)
+        # weights: {files: {NAME: PATH}}
+        else {key: portable_name(Path(path)) for key, path in part.items()}
+        if name == "files" and part
+        else _with_portable_paths(part)
+        for name, part in value.items()
+    }
+
+
+def _write_out(parameters: Mapping[str, Parameters]) -> dict[str, Any]:
+    """Give the `keys` of a sweep YAML with all parameters, one entry for corruptions that are all there and alike."""
+    keys = {key: given.model_dump(mode="json") for key, given in parameters.items()}
+    first, *others = (keys.get(key) for key in CORRUPTIONS)
+    if first is None or any(other != first for other in others):
+        return keys
+    return {key: given for key, given in keys.items() if key not in CORRUPTIONS} | {CORRUPTION_GROUP: first}

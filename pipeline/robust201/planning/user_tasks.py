@@ -1,0 +1,104 @@
+"""Tasks of the user's own, as the sweep YAML gives them: a Python file, and what planning must know of its function."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from robust201.core.records import CLEAN_STRENGTH, ImageSelection, Split
+from robust201.core.user_code import UserFunction
+from robust201.planning.sweep_yaml import ConfigPath
+from robust201.tasks import ENGINES
+from robust201.tasks.columns import COLUMNS
+from robust201.tasks.constraints import CONSTRAINTS
+from robust201.tasks.parameters import Parameters, PositiveInt, ascending
+from robust201.tasks.user_task import UserTask
+
+
+class UserTaskParameters(Parameters):
+    """A task of the user's own: a function in a Python file, and what planning must know of it.
+
+    An attack is ``perturb(model, images, labels, strength, **parameters)`` and returns images; a measure is
+    ``measure(model, images, labels, **parameters)`` and returns numbers by column (docs/your-own.md).
+    """
+
+    file: ConfigPath
+    kind: Literal["attack", "measure"] = "attack"
+    function: str = ""
+    norm: str | None = None
+    strengths_given: tuple[Annotated[float, Field(ge=0, allow_inf_nan=False)], ...] = Field(
+        default=(CLEAN_STRENGTH,), min_length=1, alias="strengths"
+    )
+    columns: tuple[Annotated[str, Field(pattern=r"^[a-z]\w*$")], ...] = ()
+    passes: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
+    split: Split = "test"
+    images: PositiveInt | None = None
+    image_seed: int = 0
+    parameters: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check_kind(self) -> Self:
+        if self.norm is not None and self.norm not in CONSTRAINTS:
+            raise ValueError(f"norm: expected one of {', '.join(CONSTRAINTS)}, got {self.norm!r}.")
+        if self.kind == "measure":
+            different = len(set(self.columns)) == len(self.columns)
+            if not self.columns or not different or not COLUMNS.keys().isdisjoint(self.columns):
+                raise ValueError(
+                    "columns: expected one or more different names of a measure's numbers, none of them "
+                    f"{', '.join(COLUMNS)}, got {list(self.columns)}."
+                )
+            if self.norm is not None:
+                raise ValueError("norm: expected none for a measure, which changes no image, got one.")
+        elif self.columns or "split" in self.model_fields_set or "images" in self.model_fields_set:
+            raise ValueError("columns, split and images: expected them with kind: measure alone, got them.")
+        return self
+
+    @field_validator("strengths_given")
+    @classmethod
+    def _sort_strengths(cls, strengths: tuple[float, ...]) -> tuple[float, ...]:
+        return ascending(strengths, "strengths")
+
+    @property
+    def strengths(self) -> tuple[float, ...]:
+        """Strengths, ascending."""
+        return self.strengths_given
+
+    @property
+    def draws(self) -> bool:
+        """Nobody knows, so the seed is part of the protocol."""
+        return True
+
+    @property
+    def own_images(self) -> ImageSelection | None:
+        """A measure's own images, where it names any."""
+        if self.kind == "attack" or (self.split == "test" and self.images is None):
+            return None
+        return ImageSelection(self.split, self.images, self.image_seed)
+
+    def identity(self) -> dict[str, Any]:
+        """What the function is given and promises; its file is in the protocol by its hash (see `Parameters`)."""
+        return {
+            "kind": self.kind,
+            "function": self.function_name,
+            "norm": self.norm,
+            "columns": list(self.columns),
+            "parameters": self.parameters,
+        }
+
+    @property
+    def function_name(self) -> str:
+        """Name of the function in the file."""
+        return self.function or ("perturb" if self.kind == "attack" else "measure")
+
+    def to_task(self, key: str) -> UserTask:
+        """Make the row of the table of tasks; its file has no hash yet."""
+        return UserTask(
+            key=key,
+            kind=self.kind,
+            parameters=type(self),
+            semantics_version=1,
+            functions=dict.fromkeys(ENGINES, self.function_name),
+            passes=lambda given: given.passes,
+            constraint=None if self.norm is None else CONSTRAINTS[self.norm],
+            columns=self.columns,
+            function=UserFunction(self.file, self.function_name),
+        )

@@ -1,0 +1,87 @@
+"""Calls of a user's own functions: what they are given, and what their answers must be."""
+
+import reprlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from robust201.core.errors import EvaluationError, PerturbationError
+from robust201.engine.context import Context, Perturbed, Request, positions_of, to_float
+
+
+class UserParameters(Protocol):
+    """What a call needs of a task's parameters."""
+
+    parameters: dict[str, Any]
+
+
+def call_attack(
+    attack: Callable[..., object], label: str, context: Context, given: UserParameters, request: Request
+) -> Iterator[Perturbed]:
+    """Perturb images, batch by batch at every strength.
+
+    Args:
+        attack: ``(model, images, labels, strength, **parameters)`` → images; `model` maps (B, 3, H, W) float32 in
+            [0, 1] to logits (B, C) and can be differentiated, `images` are such pixels, `labels` (B,) int64.
+        label: the function's name, for messages.
+        context: what surrounds the attack.
+        given: parameters that the sweep gives.
+        request: images at strengths.
+
+    Raises:
+        PerturbationError: the function gave no tensor.
+    """
+    for strength, value in enumerate(request.strengths):
+        for number, batch in context.batches(len(request.images)):
+            with context.draws(number), torch.enable_grad():
+                pixels, labels = to_float(request.images[batch]), request.labels[batch].clone()
+                perturbed = attack(context.classifier, pixels, labels, value, **given.parameters)
+            if not isinstance(perturbed, torch.Tensor):
+                raise PerturbationError(
+                    f"Perturbing failed for {label}: expected a tensor of images, got {type(perturbed).__name__}. "
+                    "Let the function return the images."
+                )
+            shown = perturbed.detach().to(request.images.device)
+            yield Perturbed(strength, positions_of(batch, request.images.device), shown)
+
+
+def call_measure(
+    measure: Callable[..., object], label: str, context: Context, given: UserParameters, request: Request
+) -> Mapping[str, NDArray[Any]]:
+    """Measure a network on all images of a request at once.
+
+    Args:
+        measure: ``(model, images, labels, **parameters)`` → numbers, or lists of them, by column; what it is given is
+            that of an attack.
+        label: the function's name, for messages.
+        context: what surrounds the measure.
+        given: parameters that the sweep gives.
+        request: images.
+
+    Raises:
+        EvaluationError: the function gave something else.
+    """
+    with context.draws(0), torch.enable_grad():
+        found = measure(context.classifier, to_float(request.images), request.labels.clone(), **given.parameters)
+    if not isinstance(found, Mapping):
+        raise EvaluationError(
+            f"Measuring failed for {label}: expected numbers by column, got {type(found).__name__}. {_ADVICE}"
+        )
+    return {str(name): _to_array(value, f"{name} of {label}") for name, value in found.items()}
+
+
+_ADVICE = "Let the function return a dict of the columns that the sweep declares."
+
+
+def _to_array(value: object, name: str) -> NDArray[np.float64]:
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    try:
+        return np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise EvaluationError(
+            f"Measuring failed for {name}: expected a number or a list of numbers, got {reprlib.repr(value)}. {_ADVICE}"
+        ) from error
