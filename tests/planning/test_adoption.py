@@ -44,9 +44,9 @@ def test_computed_results_win_over_imported_ones(part: Path, sweep: MakeNamed) -
     config = sweep("results")
     run(config, filters=Filters(keys=("pgd",)))
     import_json(part, config.results)
-    outlook = run(config)
-    assert (outlook.done, outlook.imported) == (N_LEFT + 2, N_LEFT - 4)
-    (line,) = outlook.stale
+    preview = run(config)
+    assert (preview.done, preview.imported) == (N_LEFT + 2, N_LEFT - 4)
+    (line,) = preview.stale
     assert line.startswith("4 imported evaluations of digits pgd are kept but not used: computed here as well")
     assert status_of(config).stale == 4
 
@@ -84,10 +84,10 @@ def test_other_corrupted_images_are_not_taken(
     corrupted = {"source": "generated", "path": str(tmp_path / "corruptions"), "seed": 1}
     config = sweep("results", datasets={"digits": {"corruptions": corrupted}})
     import_json(whole[1], config.results)
-    outlook = prepare_sweep(config)
-    (line,) = outlook.stale
+    preview = prepare_sweep(config)
+    (line,) = preview.stale
     assert line.startswith("6 imported evaluations of digits brightness are kept but not used: they are of other corr")
-    assert outlook.imported == N_PLANNED - 6
+    assert preview.imported == N_PLANNED - 6
 
 
 def test_generated_corruptions_are_not_mixed_with_those_that_a_dataset_does_not_tell_of(
@@ -102,10 +102,10 @@ def test_generated_corruptions_are_not_mixed_with_those_that_a_dataset_does_not_
     change_json(tmp_path / "told less/sweep.json", forget)
     config = sweep("results")
     import_json(tmp_path / "told less", config.results)
-    outlook = prepare_sweep(config)
-    (line,) = outlook.stale
+    preview = prepare_sweep(config)
+    (line,) = preview.stale
     assert "6 imported evaluations of digits brightness are kept but not used: which corrupted images they are" in line
-    assert outlook.imported == N_PLANNED - 6
+    assert preview.imported == N_PLANNED - 6
 
 
 def test_images_that_are_the_whole_test_split_need_not_be_named(part: Path, sweep: MakeNamed) -> None:
@@ -117,15 +117,15 @@ def test_images_that_are_the_whole_test_split_need_not_be_named(part: Path, swee
         (part / name).unlink()
     config = sweep("results", images={}, keys={"clean": {}}, **PLAIN, measurements=["accuracy"])
     import_json(part, config.results)
-    outlook = prepare_sweep(config)
-    assert (outlook.imported, len(outlook.missing)) == (2, 1)
+    preview = prepare_sweep(config)
+    assert (preview.imported, len(preview.missing)) == (2, 1)
 
 
 def test_a_known_difference_of_protocols_is_told(part: Path, sweep: MakeNamed, tmp_path: Path) -> None:
     config = sweep("results", keys=KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 3}})
     import_json(part, config.results)
-    outlook = run(config)
-    assert outlook.mixing == (
+    preview = run(config)
+    assert preview.mixing == (
         (
             "digits pgd mixes two protocols: 4 of its 6 evaluations are imported and were computed otherwise "
             "(imported → this sweep: parameters.steps: 2 → 3)"
@@ -178,8 +178,8 @@ def test_imported_results_that_a_sweep_leaves_are_told_by_reason(
     config = sweep("results", architectures=[0, 21], keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}}, **PLAIN)
     run(config, filters=Filters(architectures=(21,)))
     import_json(whole[1], config.results)
-    outlook = prepare_sweep(config)
-    assert set(outlook.stale) == {
+    preview = prepare_sweep(config)
+    assert set(preview.stale) == {
         (
             "12 imported evaluations of digits pgd, digits brightness are kept but not used: "
             "a dataset or key outside this sweep"
@@ -188,7 +188,7 @@ def test_imported_results_that_a_sweep_leaves_are_told_by_reason(
         "2 imported evaluations of digits fgsm are kept but not used: strengths outside this sweep",
         "3 imported evaluations of digits clean, digits fgsm are kept but not used: computed here as well",
     }
-    assert outlook.mixing == ()
+    assert preview.mixing == ()
 
 
 def test_many_keys_outside_a_sweep_take_one_line(sweep: MakeNamed, tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from robust201.reader import json_index
 from robust201.runtime.executors import make_executor
 from robust201.runtime.executors.base import Event
 from robust201.runtime.lease import Lease
-from robust201.runtime.progress import Progress
+from robust201.runtime.progress import RunProgress
 from robust201.runtime.share_run import run_share
-from robust201.runtime.sweep import Filters, Outlook, merge_results, prepare_sweep, run_sweep
+from robust201.runtime.sweep import Filters, RunPreview, merge_results, prepare_sweep, run_sweep
 from robust201.shards import Inventory, ShardStore
 from tests.conftest import RunCommand
 from tests.support.completing import (
@@ -43,9 +43,9 @@ def test_what_was_imported_is_completed_to_the_same_bytes(
 ) -> None:
     config = sweep("results")
     import_json(part, config.results)
-    outlook = run(config)
-    assert (outlook.done, outlook.imported, outlook.mixing, outlook.stale) == (N_LEFT, N_LEFT, (), ())
-    assert sum(part.n_evaluations for part in outlook.missing) == N_PLANNED - N_LEFT
+    preview = run(config)
+    assert (preview.done, preview.imported, preview.mixing, preview.stale) == (N_LEFT, N_LEFT, (), ())
+    assert sum(part.n_evaluations for part in preview.missing) == N_PLANNED - N_LEFT
     out = export(config, tmp_path / "B", formats=("json", "parquet"))
     assert results_of(out) == results_of(whole[1])
     verdict = verify_results(config.results, export=out)
@@ -134,7 +134,7 @@ def test_a_run_that_was_killed_goes_on_where_it_was(
     import_json(part, config.results)
     events: list[Event] = []
 
-    def kill(_progress: Progress, event: Event) -> None:
+    def kill(_progress: RunProgress, event: Event) -> None:
         events.append(event)
         if len(events) == 3:
             raise Killed
@@ -142,10 +142,10 @@ def test_a_run_that_was_killed_goes_on_where_it_was(
     with pytest.raises(Killed):
         run_sweep(config, make_executor, on_progress=kill)
     held = len(list((config.results / "shards").rglob("*.parquet")))
-    outlook = run(config)
-    assert N_LEFT < outlook.done < N_PLANNED
-    assert outlook.imported == N_LEFT
-    assert len(list((config.results / "shards").rglob("*.parquet"))) == held + len(outlook.missing)
+    preview = run(config)
+    assert N_LEFT < preview.done < N_PLANNED
+    assert preview.imported == N_LEFT
+    assert len(list((config.results / "shards").rglob("*.parquet"))) == held + len(preview.missing)
     assert results_of(export(config, tmp_path / "B")) == results_of(whole[1])
 
 
@@ -155,10 +155,10 @@ def test_shares_take_imported_results_too(
     config = sweep("results")
     import_json(part, config.results)
     prepare_sweep(config)
-    seen: list[Outlook] = []
+    seen: list[RunPreview] = []
     for number in (1, 2):
-        assert run_share(config, Share(number, 2), make_executor, on_outlook=seen.append).complete
-    assert sum(outlook.imported for outlook in seen) == N_LEFT
+        assert run_share(config, Share(number, 2), make_executor, on_preview=seen.append).complete
+    assert sum(preview.imported for preview in seen) == N_LEFT
     assert results_of(export(config, tmp_path / "B")) == results_of(whole[1])
     with pytest.raises(InputError, match="`take_imported: true`"):
         run_share(sweep("results", take_imported=False), Share(1, 2), make_executor)
@@ -184,8 +184,8 @@ def test_a_damaged_imported_shard_is_computed_or_imported_again(
     shutil.copytree(config.results, tmp_path / "other")
     import_json(part, config.results)
     assert status_of(config).complete
-    outlook = run(sweep("other"))
-    assert (outlook.imported, len(outlook.missing)) == (N_LEFT - 4, 2)
+    preview = run(sweep("other"))
+    assert (preview.imported, len(preview.missing)) == (N_LEFT - 4, 2)
     assert verify_results(tmp_path / "other").sound
 
 
@@ -211,8 +211,8 @@ def test_an_import_deletes_nothing_that_was_computed(
     import_json(part, config.results)
     left = {path.name for path in (config.results / "shards").rglob("*.parquet")}
     assert (len(names - left), len(left - names)) == (1, 1)  # the import of clean that was replaced
-    outlook = run(config)
-    assert (outlook.done, outlook.imported, len(outlook.missing)) == (N_PLANNED - 1, N_LEFT - 1, 1)
+    preview = run(config)
+    assert (preview.done, preview.imported, len(preview.missing)) == (N_PLANNED - 1, N_LEFT - 1, 1)
     assert results_of(export(config, tmp_path / "B")) == results_of(whole[1])
     assert verify_results(config.results).sound
 

@@ -14,7 +14,7 @@ from robust201.planning.adoption import read_inventory
 from robust201.planning.config import SweepConfig, parse_config
 from robust201.planning.plan_file import load_plan
 from robust201.runtime.executors import make_executor
-from robust201.runtime.sweep import Outlook, run_sweep
+from robust201.runtime.sweep import RunPreview, run_sweep
 from robust201.shards import Inventory, ShardStore
 
 ARCHITECTURES = (0, 21, 309)
@@ -62,9 +62,9 @@ def sweep(tiny_weights: Path, corruptions: Path, tmp_path: Path) -> MakeNamed:
     return lambda name, **changes: make_config(tmp_path / name, tiny_weights, corruptions, **changes)
 
 
-def run(config: SweepConfig, **options: Any) -> Outlook:
-    seen: list[Outlook] = []
-    assert run_sweep(config, make_executor, on_outlook=seen.append, **options).complete
+def run(config: SweepConfig, **options: Any) -> RunPreview:
+    seen: list[RunPreview] = []
+    assert run_sweep(config, make_executor, on_preview=seen.append, **options).complete
     return seen[0]
 
 

@@ -157,7 +157,7 @@ def run(
             config,
             make_executor=make_executor,
             filters=filters,
-            on_outlook=console.show_outlook,
+            on_preview=console.show_preview,
             on_progress=display.update,
             say=console.say,
         )
@@ -323,7 +323,7 @@ def demo(
 
     display = console.RunDisplay()
     with display.showing():
-        outcome = run_demo(out, on_outlook=console.show_outlook, on_progress=display.update, say=console.say)
+        outcome = run_demo(out, on_preview=console.show_preview, on_progress=display.update, say=console.say)
     console.show_summary(summary_table(RobustnessDataset(outcome.dataset)))
     for what, place in (
         ("results", outcome.results),

@@ -33,11 +33,11 @@ if TYPE_CHECKING:  # each verb imports what it runs; the others need not wait fo
     from robust201.dataset.compare import ComparisonReport
     from robust201.dataset.verify import Verdict
     from robust201.figures.report import SummaryRow
-    from robust201.monitoring.doctor_machines import Finding
+    from robust201.monitoring.doctor_machines import HealthCheck
     from robust201.runtime.executors.base import Event
-    from robust201.runtime.progress import Progress as SweepProgress
+    from robust201.runtime.progress import RunProgress
     from robust201.runtime.scheduler import RunTally
-    from robust201.runtime.sweep import Outlook
+    from robust201.runtime.sweep import RunPreview
     from robust201.weights.importing import ImportReport
 
 _LOG_SECONDS = 10.0
@@ -77,17 +77,17 @@ def show_pace(evaluations_per_second: float | None, seconds_left: float | None) 
     return ", ".join(pace)
 
 
-def show_outlook(outlook: Outlook) -> None:
+def show_preview(preview: RunPreview) -> None:
     """Say what is done, what is missing and what cannot be used, before a run begins."""
-    total = outlook.plan.n_evaluations
-    imported = f" ({outlook.imported:,} of them imported)" if outlook.plan.config.take_imported else ""
+    total = preview.plan.n_evaluations
+    imported = f" ({preview.imported:,} of them imported)" if preview.plan.config.take_imported else ""
     say(
-        f"Planned {show_count(total, 'evaluation')} in {show_count(len(outlook.plan.units), 'unit')}: "
-        f"{outlook.done:,} done{imported}, {total - outlook.done:,} missing."
+        f"Planned {show_count(total, 'evaluation')} in {show_count(len(preview.plan.units), 'unit')}: "
+        f"{preview.done:,} done{imported}, {total - preview.done:,} missing."
     )
-    for shard in outlook.damaged:
+    for shard in preview.damaged:
         say(f"Damaged shard set aside, its evaluations are computed again: {shard}")
-    for line in (*outlook.mixing, *outlook.stale):
+    for line in (*preview.mixing, *preview.stale):
         say(line)
 
 
@@ -113,7 +113,7 @@ class RunDisplay:
         with self._live:
             yield self
 
-    def update(self, progress: SweepProgress, event: Event | None) -> None:
+    def update(self, progress: RunProgress, event: Event | None) -> None:
         """Show an event; a new failure and a worker's death get a line of their own, and so does a long silence."""
         from robust201.core.records import UnitFailure
         from robust201.runtime.executors.base import BundleLost, WorkerLost
@@ -256,7 +256,7 @@ def download_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
         yield lambda done, total: live.update(task, completed=done, total=total)
 
 
-def show_finding(finding: Finding) -> None:
+def show_finding(finding: HealthCheck) -> None:
     """Show something that doctor found, with its fix."""
     mark = "[red]fix [/red]" if not finding.ok else "[yellow]warn[/yellow]" if finding.warns else "[green]ok  [/green]"
     out.print(mark, f"{finding.what}: {escape(finding.detail)}", highlight=False)

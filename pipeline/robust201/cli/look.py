@@ -40,7 +40,8 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show how far a sweep is, by dataset and key, who works on it, and the time left; also after a crash."""
-    from robust201.monitoring.status import watch_status
+    from robust201.monitoring.status import StatusReader, SweepStatus
+    from robust201.planning.adoption import read_inventory
     from robust201.planning.plan_file import load_plan
     from robust201.shards import ShardStore
 
@@ -50,7 +51,13 @@ def status(
             "Scripts call `robust201 status --json` as often as they like."
         )
     results = _results_of(place)
-    read = watch_status(load_plan(results), ShardStore.open(results))
+    plan, store = load_plan(results), ShardStore.open(results)
+    reader = StatusReader(plan)
+
+    def read() -> SweepStatus:
+        store.folder.check_format()  # a folder that was deleted looks like one in which nothing is done
+        return reader.read(read_inventory(plan, store, on_damage="report"))
+
     if watch:
         raise typer.Exit(_watch(read, every=every, patience=60 * patience))
     state = read()
@@ -117,7 +124,7 @@ def doctor(
 ) -> None:
     """Examine the installation and what a sweep needs, with a fix beside each finding."""
     from robust201.monitoring.doctor import examine
-    from robust201.monitoring.doctor_machines import Finding
+    from robust201.monitoring.doctor_machines import HealthCheck
 
     config, unreadable = None, []
     try:
@@ -126,7 +133,9 @@ def doctor(
 
             config = load_config(sweep)
     except RobustError as error:  # what is wrong with this machine may be the very reason, such as a variable not set
-        unreadable.append(Finding("sweep", ok=False, detail=f"{sweep}: not readable, so not looked at", fix=str(error)))
+        unreadable.append(
+            HealthCheck("sweep", ok=False, detail=f"{sweep}: not readable, so not looked at", fix=str(error))
+        )
     except ImportError as error:
         raise ConfigError(
             f"Reading the sweep failed for {sweep}: expected the packages that this needs, got none ({error}). "
