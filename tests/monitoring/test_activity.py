@@ -98,9 +98,7 @@ def test_only_missing_parts_are_in_flight_and_a_silent_worker_is_told_until_anot
     assert read_at(half_done, NOW + 31).silent_workers == (31.0, 31.0)
 
 
-def test_while_a_worker_computes_a_part_the_status_says_so(
-    half_done: Plan, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_while_a_worker_computes_a_part_the_status_says_so(half_done: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     from robust201.engine.classifier import Classifier
 
     classify = Classifier.__call__
@@ -195,7 +193,7 @@ def test_a_run_in_which_nothing_ends_says_for_how_long(monkeypatch: pytest.Monke
     monkeypatch.setattr(console, "err", Console(file=told, width=200))
     monkeypatch.setattr(console, "_QUIET_SECONDS", 0.0)
     monkeypatch.setattr("robust201.runtime.progress.time.monotonic", lambda: 1200.0)
-    progress = RunProgress(10, 20, evaluations_before=4, started=1000.0, measured=1100.0)
+    progress = RunProgress(20, evaluations_before=4, started=1000.0, measured=1100.0)
     progress.evaluations_of_this_run, progress.done_macs, progress.remaining_macs = 5.0, 50.0, 100.0
     display = console.RunDisplay()
     display.update(progress, None)
@@ -209,6 +207,6 @@ def test_a_run_in_which_nothing_ends_says_for_how_long(monkeypatch: pytest.Monke
 
 def test_a_few_cheap_parts_at_the_start_give_no_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("robust201.runtime.progress.time.monotonic", lambda: 1500.0)
-    progress = RunProgress(10, 20, evaluations_of_this_run=5.0, done_macs=1.0, started=1000.0, measured=1000.5)
+    progress = RunProgress(20, evaluations_of_this_run=5.0, done_macs=1.0, started=1000.0, measured=1000.5)
     assert not progress.is_settled  # however long the next part takes
     assert replace(progress, measured=1000.0 + RATE_SECONDS).is_settled

@@ -232,7 +232,7 @@ def fetch(
     """Download a dataset, or say where to get it; resumed after an interruption, verified before it is visible."""
     from robust201.images.downloads.fetch import fetch as fetch_dataset
 
-    with console.download_progress(name) as progress:
+    with console.counting_bytes(f"Downloading {name}") as progress:
         folder = fetch_dataset(name, to, progress=progress)
     typer.echo(folder)
 

@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from shlex import quote
@@ -19,6 +19,7 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
@@ -224,44 +225,35 @@ def show_import(report: ImportReport, store: Path) -> int:
 
 
 @contextmanager
-def counting(what: str) -> Iterator[Callable[[int, int], None]]:
+def counting(what: str, *columns: ProgressColumn) -> Iterator[Callable[[int, int | None], None]]:
     """Show a count of done and total steps while a block runs.
 
+    Args:
+        what: is counted.
+        columns: how; done of total where none are given.
+
     Yields:
-        A function of (done, total).
+        A function of (done, total or None).
     """
+    columns = columns or (MofNCompleteColumn(),)
     with Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=err, disable=not err.is_terminal
+        TextColumn("{task.description}"), BarColumn(), *columns, console=err, disable=not err.is_terminal
     ) as live:
         task = live.add_task(what, total=None)
         yield lambda done, total: live.update(task, completed=done, total=total)
 
 
-@contextmanager
-def download_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Show bytes, rate and time left while a block downloads.
-
-    Yields:
-        A function of (bytes so far, bytes in all or None).
-    """
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=err, disable=not err.is_terminal) as live:
-        task = live.add_task(f"Downloading {name}", total=None)
-        yield lambda done, total: live.update(task, completed=done, total=total)
+def counting_bytes(what: str) -> AbstractContextManager[Callable[[int, int | None], None]]:
+    """Show bytes, rate and time left while a block runs (see `counting`)."""
+    return counting(what, DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
 
 
-def show_finding(finding: HealthCheck) -> None:
-    """Show something that doctor found, with its fix."""
-    mark = "[red]fix [/red]" if not finding.ok else "[yellow]warn[/yellow]" if finding.warns else "[green]ok  [/green]"
-    out.print(mark, f"{finding.what}: {escape(finding.detail)}", highlight=False)
-    if not finding.ok or finding.warns:
-        out.print(f"     {finding.fix}", markup=False, highlight=False)
+def show_health_check(check: HealthCheck) -> None:
+    """Show what doctor looked at, with its fix."""
+    mark = "[red]fix [/red]" if not check.ok else "[yellow]warn[/yellow]" if check.warns else "[green]ok  [/green]"
+    out.print(mark, f"{check.what}: {escape(check.detail)}", highlight=False)
+    if not check.ok or check.warns:
+        out.print(f"     {check.fix}", markup=False, highlight=False)
 
 
 def show_export(report: ExportReport) -> int:

@@ -58,12 +58,9 @@ def run_demo(
 
     Args:
         out: folder for everything.
-        on_preview: told what is done and what is missing.
-        on_progress: told after each event, and without one now and then.
-        say: told of steps.
-
-    Returns:
-        Where everything is.
+        on_preview: see `runtime.sweep.run_sweep`, like the others.
+        on_progress: likewise.
+        say: likewise.
 
     Raises:
         IncompleteError: it was interrupted, or a unit failed.

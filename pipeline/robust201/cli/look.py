@@ -122,7 +122,7 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Examine the installation and what a sweep needs, with a fix beside each finding."""
+    """Examine the installation and what a sweep needs, with a fix beside each check that fails."""
     from robust201.monitoring.doctor import examine
     from robust201.monitoring.doctor_machines import HealthCheck
 
@@ -141,11 +141,11 @@ def doctor(
             f"Reading the sweep failed for {sweep}: expected the packages that this needs, got none ({error}). "
             "See what is missing: robust201 doctor, without a sweep."
         ) from error
-    findings = []
-    for finding in itertools.chain(examine(config, address=address), unreadable):
-        findings.append(finding)
+    checks = []
+    for check in itertools.chain(examine(config, address=address), unreadable):
+        checks.append(check)
         if not as_json:
-            console.show_finding(finding)
+            console.show_health_check(check)
     if as_json:
-        print_json([vars(finding) for finding in findings])
-    raise typer.Exit(0 if all(finding.ok for finding in findings) else 2)
+        print_json([vars(check) for check in checks])
+    raise typer.Exit(0 if all(check.ok for check in checks) else 2)

@@ -33,14 +33,10 @@ class PartInFlight:
 
 @dataclass(frozen=True)
 class Activity:
-    """Who works on a sweep.
+    """Who works on a sweep; driver, shares, state and last heartbeat as in `monitoring.status.SweepStatus`.
 
     Attributes:
-        driver: host, process and start of the driver at work, or None.
-        shares: names of the shares at work.
-        state: see `monitoring.status.SweepStatus`.
-        last_heartbeat: seconds since the last sign of a driver, share or worker, or None.
-        runs: what the last driver and the last run of every share told of themselves.
+        runs: what the last driver told of itself, then the last run of every share.
         rates: of those at work.
         parts: in flight, those of silent workers too, unless somebody else computes or has computed them.
     """

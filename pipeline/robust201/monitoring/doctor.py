@@ -1,4 +1,4 @@
-"""What `robust201 doctor` looks at: the installation and what a sweep needs, with a fix beside each finding.
+"""What `robust201 doctor` looks at: the installation and what a sweep needs, with a fix for each check that fails.
 
 Whatever a package that may be missing is needed for is imported by the function that needs it.
 """
@@ -51,7 +51,7 @@ def examine(config: SweepConfig | None, *, address: str | None = None) -> Iterat
         address: of a Ray head's dashboard, ``http://HOST:PORT``, or None to look at no cluster.
 
     Yields:
-        Findings, as they are made.
+        Checks, as they are made.
     """
     yield _examine_python()
     for package, module in PACKAGES.items():
@@ -77,7 +77,7 @@ def _examine_sweep(config: SweepConfig) -> Iterator[HealthCheck]:
 
 
 def _attempt(what: str, look: Callable[[], Iterable[HealthCheck]]) -> Iterator[HealthCheck]:
-    """Look at one thing; an error on the way is a finding: what is broken is what doctor is there for."""
+    """Look at one thing; an error on the way is a failed check: what is broken is what doctor is there for."""
     try:
         yield from look()
     except RobustError as error:

@@ -110,7 +110,7 @@ def examine_clock(folder: Path, *, clock: Callable[[], float] = time.time) -> He
         before = clock()
         stamp, after = file_server_time(folder), clock()
     except OSError as error:
-        # That the folder cannot be written is a finding of its own, with its fix.
+        # That the folder cannot be written is a check of its own, with its fix.
         return HealthCheck("clock", ok=True, detail=f"not compared: {folder}: {error.strerror}")
     return _judge_clock("clock", stamp, before, after, f"the file server of {folder}")
 

@@ -30,11 +30,9 @@ RATE_SECONDS = 15.0
 
 @dataclass
 class RunProgress:
-    """How far a run is, in evaluations, units and work (multiply-accumulates), with its rate.
+    """How far a run is, in evaluations and work (multiply-accumulates), with its rate.
 
     Attributes:
-        total_units: units of the run.
-        done_units: units complete.
         evaluations_before: evaluations that were there when the run began.
         total_evaluations: evaluations of the run.
         remaining_macs: estimated work left.
@@ -44,9 +42,7 @@ class RunProgress:
         measured: monotonic seconds when something was last finished, which is when rates are taken; None for now.
     """
 
-    total_units: int
     total_evaluations: int
-    done_units: int = 0
     evaluations_before: int = 0
     remaining_macs: float = 0.0
     done_macs: float = 0.0
@@ -134,8 +130,7 @@ class Tracker:
         self._is_stale = False
         self._state = "running"
         self._writing = threading.RLock()
-        self.progress = RunProgress(len(plan.units), plan.n_evaluations)
-        self.progress.done_units = len(plan.units) - len(self._units)
+        self.progress = RunProgress(plan.n_evaluations)
         self.progress.evaluations_before = done
         self.progress.remaining_macs = sum(plan.macs(part) for part in missing)
         (folder / FAILURES_FILE).unlink(missing_ok=True)
@@ -195,8 +190,6 @@ class Tracker:
         self._metrics.record("robust201_images_total", n_evaluations * unit.n_images, **tags)
         self._metrics.record("robust201_part_seconds", receipt.seconds, **tags)
         self._pending[unit.id] -= len(receipt.strengths) * (receipt.stop - receipt.start)
-        if self._pending[unit.id] == 0:
-            self.progress.done_units += 1
 
     def _lose(self, preempted: bool, reason: str, units: Collection[Unit]) -> None:
         self._metrics.record(f"robust201_{'preemptions' if preempted else 'worker_deaths'}_total")
@@ -244,8 +237,6 @@ class Tracker:
             "state": state,
             "quiet_seconds": progress.quiet_seconds,
             "measured_seconds": progress.measured_seconds,
-            "done_units": progress.done_units,
-            "total_units": progress.total_units,
             "done_evaluations": progress.done_evaluations,
             "total_evaluations": progress.total_evaluations,
             "evaluations_per_second": progress.evaluations_per_second if known else None,
