@@ -39,8 +39,8 @@ from robust201.planning.config import SweepConfig, load_config
 from robust201.planning.plan import Plan, assumed_facts, make_plan
 from robust201.runtime.executors.base import Event
 from robust201.runtime.executors.ray import RayExecutor
-from robust201.runtime.progress import Progress
-from robust201.runtime.sweep import Outlook, compute
+from robust201.runtime.progress import RunProgress
+from robust201.runtime.sweep import RunPreview, compute
 from robust201.shards import ShardStore
 
 SWEEP = Path(__file__).parent.parent / "jobs" / "paper.yaml"
@@ -111,7 +111,7 @@ class Observer:
     spans: dict[str, tuple[float, float, int]] = field(default_factory=dict)
     n_received: int = 0
 
-    def observe(self, progress: Progress, event: Event | None) -> None:
+    def observe(self, progress: RunProgress, event: Event | None) -> None:
         """Take a receipt into account."""
         del progress
         if not isinstance(event, Receipt):
@@ -175,7 +175,7 @@ def measure(arguments: argparse.Namespace, results: Path) -> str:
     worker = SimulatedWorker(arguments.unit_seconds, results if arguments.write_shards else None)
     observer = Observer(len(plan.units))
     tally = compute(
-        Outlook(plan, missing, 0, (), ()),
+        RunPreview(plan, missing, 0, (), ()),
         bundles,
         lambda: RayExecutor(plan.config, lambda _metrics: worker),
         folder=results,

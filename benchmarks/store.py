@@ -175,7 +175,7 @@ def plan_step(folder: Path) -> str:
 
 def resume_step(folder: Path) -> str:
     """Find out what a results folder lacks, as `run` does."""
-    from robust201.runtime.sweep import look_ahead
+    from robust201.runtime.sweep import preview_run
 
     plan, store = load_plan(folder), ShardStore.open(folder)
     check_hash, hashed = store.folder.check_hash, set()
@@ -188,7 +188,7 @@ def resume_step(folder: Path) -> str:
     started = time.perf_counter()
     inventory = store.inventory(verify="unverified", on_damage="set_aside")
     seconds = time.perf_counter() - started
-    done = look_ahead(plan, plan, inventory).done
+    done = preview_run(plan, plan, inventory).done
     n_bytes = sum(entry.n_bytes for entry in store.folder.place.entries() if entry.name in hashed)
     rate = f", {n_bytes / 1e9:.2f} GB hashed at {n_bytes / seconds / 1e6:.0f} MB/s" if hashed else ""
     return f"{len(inventory.shards):,} shards, {done:,} done{rate}"

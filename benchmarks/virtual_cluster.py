@@ -17,7 +17,7 @@ import numpy as np
 
 from robust201.core.records import Bundle, Part, Receipt
 from robust201.runtime.executors.base import BundleDone, BundleLost, Event
-from robust201.runtime.metrics import Metrics, SilentMetrics
+from robust201.runtime.metrics import Metrics
 
 Activity = Literal["absent", "starting", "idle", "loading", "computing"]
 Cause = Literal["absent", "starting", "idle", "loading", "computing", "lost"]
@@ -90,7 +90,7 @@ class VirtualCluster:
     gpus_per_worker = 1.0
 
     def __init__(self, machines: Machines, seconds_of: Callable[[Part], float], seed: int) -> None:
-        self.metrics: Metrics = SilentMetrics()
+        self.metrics = Metrics()
         self._machines = machines
         self._seconds_of = seconds_of
         self._random = np.random.default_rng(seed)

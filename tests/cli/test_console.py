@@ -7,7 +7,7 @@ from rich.console import Console
 
 from robust201.cli import console
 from robust201.runtime.executors.base import WorkerLost
-from robust201.runtime.progress import RATE_SECONDS, Progress
+from robust201.runtime.progress import RATE_SECONDS, RunProgress
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ def test_a_progress_line_counts_evaluations_alone(
     monkeypatch.setattr(console, "err", Console(file=told, width=200))
     monkeypatch.setattr(console, "_LOG_SECONDS", 0.0)
     monkeypatch.setattr("robust201.runtime.progress.time.monotonic", lambda: 1000.0 + age)
-    progress = Progress(10, 20, evaluations_before=4, started=1000.0)
+    progress = RunProgress(20, evaluations_before=4, started=1000.0)
     progress.evaluations_of_this_run, progress.done_macs, progress.remaining_macs = computed, 6 * computed, 60.0
     console.RunDisplay().update(progress, WorkerLost(reason="gone", preempted=True))
     assert told.getvalue().splitlines()[-1] == line

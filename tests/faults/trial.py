@@ -153,7 +153,7 @@ class Trial:
         """Environment of every command of this trial."""
         return os.environ | {
             MARK: self.mark,
-            "PYTHONPATH": str(REPOSITORY),
+            "PYTHONPATH": os.pathsep.join((str(REPOSITORY / "pipeline"), str(REPOSITORY))),
             "OMP_NUM_THREADS": "1",
             **self.settings,
         }

@@ -18,7 +18,13 @@ import pytest
 from robust201.cli import console
 from robust201.core.errors import StorageError
 from robust201.monitoring.doctor import examine
-from robust201.monitoring.doctor_machines import Finding, examine_clock, examine_cluster, examine_device, examine_gpus
+from robust201.monitoring.doctor_machines import (
+    HealthCheck,
+    examine_clock,
+    examine_cluster,
+    examine_device,
+    examine_gpus,
+)
 from tests.conftest import REPOSITORY, MakeSweep, RunCommand, WriteSweep
 
 
@@ -100,7 +106,7 @@ def head(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[SimpleName
     server.server_close()
 
 
-def wrong_with(head: SimpleNamespace) -> dict[str, Finding]:
+def wrong_with(head: SimpleNamespace) -> dict[str, HealthCheck]:
     return {found.what: found for found in examine_cluster(None, head.address) if not found.ok}
 
 
@@ -142,8 +148,8 @@ def test_a_token_that_others_may_read_is_told(head: SimpleNamespace) -> None:
 
 
 def test_a_warning_has_a_mark_of_its_own_and_its_fix(capsys: pytest.CaptureFixture[str]) -> None:
-    console.show_finding(Finding("token", ok=True, detail="mode 0644", fix="chmod 600", warns=True))
-    console.show_finding(Finding("clock", ok=True, detail="0 s", fix="Let both synchronise."))
+    console.show_finding(HealthCheck("token", ok=True, detail="mode 0644", fix="chmod 600", warns=True))
+    console.show_finding(HealthCheck("clock", ok=True, detail="0 s", fix="Let both synchronise."))
     assert capsys.readouterr().out == "warn token: mode 0644\n     chmod 600\nok   clock: 0 s\n"
 
 
@@ -216,7 +222,7 @@ def test_a_device_that_is_not_here_is_told(make_sweep: MakeSweep, monkeypatch: p
 def test_the_cluster_that_a_sweep_names_is_looked_for(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_AUTH_TOKEN", "a token")
 
-    def cluster(address: str) -> Finding:
+    def cluster(address: str) -> HealthCheck:
         config = make_sweep(execution={"executor": "ray", "ray_address": address})
         return next(found for found in examine_cluster(config, None) if found.what == "cluster")
 
@@ -275,10 +281,10 @@ def test_images_that_may_not_be_read_are_told(make_sweep: MakeSweep, monkeypatch
 def test_findings_are_shown_as_they_are_made(
     robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def examine_two(*_arguments: object, **_named: object) -> Iterator[Finding]:
-        yield Finding("first", ok=True, detail="there")
+    def examine_two(*_arguments: object, **_named: object) -> Iterator[HealthCheck]:
+        yield HealthCheck("first", ok=True, detail="there")
         shown.append(capsys.readouterr().out)
-        yield Finding("second", ok=False, detail="gone", fix="Bring it back.")
+        yield HealthCheck("second", ok=False, detail="gone", fix="Bring it back.")
 
     shown: list[str] = []
     monkeypatch.setattr("robust201.monitoring.doctor.examine", examine_two)
@@ -315,7 +321,7 @@ def test_a_url_of_shards_is_written_to(make_sweep: MakeSweep, monkeypatch: pytes
     memory = fsspec.filesystem("memory")
     monkeypatch.setattr(object_place, "url_to_fs", lambda url, **_named: (memory, url.removeprefix("s3:/")))
 
-    def shards(url: str) -> Finding:
+    def shards(url: str) -> HealthCheck:
         return next(found for found in examine(make_sweep(shards=url)) if found.what == "shards")
 
     assert shards("s3://bucket/paper").ok

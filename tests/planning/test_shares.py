@@ -24,14 +24,15 @@ from robust201.monitoring.status import SweepStatus, read_status
 from robust201.planning.config import SweepConfig, parse_config
 from robust201.planning.plan import Plan, assumed_facts, make_plan
 from robust201.planning.plan_file import load_plan
-from robust201.planning.shares import Share, all_bundles, missing_bundles, share_folders, staying_alive
+from robust201.planning.shares import Share, all_bundles, missing_bundles
 from robust201.runtime.executors import make_executor
 from robust201.runtime.executors.base import Event
+from robust201.runtime.heartbeat import Heartbeat
 from robust201.runtime.lease import Lease
-from robust201.runtime.progress import Progress
+from robust201.runtime.progress import RunProgress
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.share_run import DRAIN_VARIABLE, read_drain_seconds, run_share
-from robust201.runtime.sweep import Outlook, prepare_sweep, run_sweep
+from robust201.runtime.sweep import RunPreview, prepare_sweep, run_sweep
 from robust201.shards import ShardStore
 from tests.conftest import REPOSITORY, TINY_KEYS, MakeSweep, RunCommand, WriteSweep, read_tree
 
@@ -145,9 +146,9 @@ def status(config: SweepConfig) -> SweepStatus:
     return read_status(load_plan(config.results), ShardStore.open(config.results).inventory(on_damage="report"))
 
 
-def compute(config: SweepConfig, share: str, **options: object) -> tuple[RunTally, Outlook]:
-    seen: list[Outlook] = []
-    tally = run_share(config, Share.parse(share), make_executor, on_outlook=seen.append, **options)
+def compute(config: SweepConfig, share: str, **options: object) -> tuple[RunTally, RunPreview]:
+    seen: list[RunPreview] = []
+    tally = run_share(config, Share.parse(share), make_executor, on_preview=seen.append, **options)
     return tally, seen[0]
 
 
@@ -200,7 +201,7 @@ def test_shares_at_the_same_time_export_the_bytes_of_one_run(
         assert "Complete for this selection" in said
     results = read_tree(tmp_path / "results")
     assert prepared.items() <= results.items()  # shares only add
-    assert not [name for name in results if name.endswith(("lease.json", "alive", ".tmp"))]
+    assert not [name for name in results if name.startswith("heartbeats/") or name.endswith(("lease.json", ".tmp"))]
     assert ShardStore.open(tmp_path / "results").verify() == []
     assert export(tmp_path / "results", tmp_path / "a") == export(tmp_path / "ordinary", tmp_path / "b")
 
@@ -212,19 +213,19 @@ def test_a_signal_drains_a_share_and_running_it_again_finishes_it(
     config = make_sweep(keys=KEYS)
     prepare_sweep(config)
 
-    def interrupt(progress: Progress, event: Event) -> None:
+    def interrupt(progress: RunProgress, event: Event) -> None:
         del progress
         if isinstance(event, Receipt):
             signal.raise_signal(number)
 
-    tally, outlook = compute(config, "1/2", on_progress=interrupt)
+    tally, preview = compute(config, "1/2", on_progress=interrupt)
     assert (tally.drained, tally.time_limit) == (True, is_time_limit)
-    assert 0 < tally.evaluations < outlook.plan.n_evaluations
-    assert tally.remaining == outlook.plan.n_evaluations - tally.evaluations
-    again, outlook = compute(config, "1/2")
-    assert outlook.done == tally.evaluations
+    assert 0 < tally.evaluations < preview.plan.n_evaluations
+    assert tally.remaining == preview.plan.n_evaluations - tally.evaluations
+    again, preview = compute(config, "1/2")
+    assert preview.done == tally.evaluations
     assert (again.complete, again.drained, again.time_limit) == (True, False, False)
-    assert status(config).done == outlook.plan.n_evaluations
+    assert status(config).done == preview.plan.n_evaluations
     assert compute(config, "2/2")[0].complete
     assert status(config).done == status(config).total
 
@@ -239,7 +240,7 @@ def test_a_driver_beside_a_share_and_a_share_twice_are_told_and_harmless(make_sw
     assert any("A driver works here too" in line for line in said)
     said.clear()
     twice = config.model_copy(update={"results": tmp_path / "twice"})
-    with staying_alive(Share(1, 1).folder(twice.results)):
+    with Heartbeat(twice.results, share=Share(1, 1).name):
         assert run_sweep(twice, make_executor, say=said.append).complete
     assert any(line.startswith("1 share is at work") for line in said)
     for path in (twice.results / "shards").rglob("*.parquet"):
@@ -332,9 +333,11 @@ def test_status_counts_the_shares_that_work(make_sweep: MakeSweep) -> None:
     ended = status(config)
     assert (ended.running, ended.shares) == (False, ())
     assert ended.evaluations_per_second is None
-    # A share that was killed leaves its sign of life behind, which is soon too old.
-    (folder,) = share_folders(config.results)
-    (folder / "alive").touch()
+    # A share that was killed leaves its heartbeat behind, which is soon too old.
+    left = config.results / "heartbeats/here-1-ab.json"
+    left.write_text(json.dumps({"share": "1-of-3"}))
     assert len(status(config).shares) == 1
-    os.utime(folder / "alive", (time.time() - 60,) * 2)
+    os.utime(left, (time.time() - 60,) * 2)
     assert (status(config).running, status(config).shares) == (False, ())
+    prepare_sweep(config)
+    assert not left.exists()

@@ -14,7 +14,7 @@ import ray
 from robust201.core.records import Receipt
 from robust201.runtime.executors import make_executor
 from robust201.runtime.executors.base import Event
-from robust201.runtime.progress import Progress
+from robust201.runtime.progress import RunProgress
 from robust201.runtime.sweep import Filters, run_sweep
 from robust201.weights.store import CheckpointStore
 from tests.conftest import REPOSITORY, TINY_KEYS, MakeFields, MakeSweep
@@ -48,9 +48,11 @@ def test_all_is_computed_once_and_nothing_twice(make_sweep: MakeSweep, execution
 
 def test_a_drain_ends_early_and_the_rest_is_resumed(make_sweep: MakeSweep, execution: dict[str, object]) -> None:
     config = make_sweep(keys=KEYS, execution=execution)
+    asked: list[Receipt] = []
 
-    def interrupt(progress: Progress, event: Event) -> None:
-        if isinstance(event, Receipt) and progress.done_units == 1:
+    def interrupt(_progress: RunProgress, event: Event) -> None:
+        if isinstance(event, Receipt) and not asked:
+            asked.append(event)
             signal.raise_signal(signal.SIGTERM)
 
     drained = run_sweep(config, make_executor, on_progress=interrupt)

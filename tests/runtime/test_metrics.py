@@ -14,7 +14,7 @@ from robust201.core.records import Part, Receipt, UnitFailure
 from robust201.planning.plan_file import load_plan
 from robust201.runtime.executors import base
 from robust201.runtime.executors.inline import InlineExecutor
-from robust201.runtime.metrics import METRICS, SilentMetrics
+from robust201.runtime.metrics import METRICS, Metrics
 from robust201.runtime.progress import Tracker
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.sweep import prepare_sweep
@@ -47,17 +47,17 @@ def test_every_metric_is_documented() -> None:
 
 
 def test_in_one_process_nobody_is_told() -> None:
-    assert isinstance(InlineExecutor(lambda _bundle: iter(())).metrics, SilentMetrics)
+    assert type(InlineExecutor(lambda _bundle: iter(())).metrics) is Metrics
 
 
 def test_events_become_numbers_and_lines(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}}, architectures=[21])
-    outlook = prepare_sweep(config)
+    preview = prepare_sweep(config)
     log, recorded = WorkLog(config.results, "driver"), Recorded()
-    tracker = Tracker(outlook.plan, outlook.missing, config.results, outlook.done, log)
-    tracker.watch(metrics=recorded, gpus_per_worker=0.5)
+    tracker = Tracker(preview.plan, preview.missing, config.results, preview.done, log)
+    tracker.attach(metrics=recorded, gpus_per_worker=0.5)
     clean, fgsm = (Part(unit, unit.strengths, 0, unit.n_images) for unit in load_plan(config.results).units)
-    bundle = outlook.plan.bundles([clean, fgsm])[0]
+    bundle = preview.plan.bundles([clean, fgsm])[0]
     for event in (
         base.BundleLost(bundle, started=True, preempted=True, reason="the machine was taken away"),
         base.BundleLost(bundle, started=False, preempted=False, reason="it waited"),

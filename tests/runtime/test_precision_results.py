@@ -47,7 +47,7 @@ def test_every_evaluation_has_another_identity_in_another_precision(make_sweep: 
 
 def run(config: SweepConfig):
     seen = []
-    tally = run_sweep(config, make_executor, on_outlook=seen.append)
+    tally = run_sweep(config, make_executor, on_preview=seen.append)
     assert tally.complete
     return tally, seen[0]
 
@@ -78,10 +78,10 @@ def sweeps(request: pytest.FixtureRequest, make_sweep: MakeSweep, tmp_path: Path
 def test_a_bf16_sweep_does_not_take_fp32_results(sweeps, tmp_path: Path) -> None:
     tally, _ = run(sweeps("fp32", "shared"))
     fp32 = export(tmp_path / "shared", tmp_path / "json")
-    again, outlook = run(sweeps("bf16", "shared"))
-    assert (outlook.done, again.evaluations) == (0, tally.evaluations)
-    assert len(outlook.stale) == 6
-    assert all(line.endswith("are kept but not used: precision: fp32 → bf16") for line in outlook.stale)
+    again, preview = run(sweeps("bf16", "shared"))
+    assert (preview.done, again.evaluations) == (0, tally.evaluations)
+    assert len(preview.stale) == 6
+    assert all(line.endswith("are kept but not used: precision: fp32 → bf16") for line in preview.stale)
 
     # What a shared folder exports is what a folder of its own would, and it never takes the place of the fp32 export.
     with pytest.raises(InputError, match="of the same name but of other protocols"):
@@ -94,8 +94,8 @@ def test_a_bf16_sweep_does_not_take_fp32_results(sweeps, tmp_path: Path) -> None
     assert bf16["digits/clean_confidence.json"] != fp32["digits/clean_confidence.json"]
 
     # And back: fp32's results are all still there, to the byte.
-    _, outlook = run(sweeps("fp32", "shared"))
-    assert outlook.missing == ()
+    _, preview = run(sweeps("fp32", "shared"))
+    assert preview.missing == ()
     assert export(tmp_path / "shared", tmp_path / "json") == fp32
 
 
@@ -115,8 +115,8 @@ def test_merged_folders_do_not_complete_another_precision(sweeps, tmp_path: Path
     run(sweeps("bf16", "bf16"))
     fp32 = export(tmp_path / "fp32", tmp_path / "fp32-json")
     merge_results([tmp_path / "fp32"], tmp_path / "bf16")
-    _, outlook = run(sweeps("fp32", "bf16"))
-    assert outlook.missing == ()
+    _, preview = run(sweeps("fp32", "bf16"))
+    assert preview.missing == ()
     assert export(tmp_path / "bf16", tmp_path / "bf16-json") == fp32
 
 

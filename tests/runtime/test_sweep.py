@@ -18,9 +18,9 @@ from robust201.planning.plan import Facts, Plan
 from robust201.runtime.executors import make_executor
 from robust201.runtime.executors.base import Event, Executor
 from robust201.runtime.lease import Lease
-from robust201.runtime.progress import Progress
+from robust201.runtime.progress import RunProgress
 from robust201.runtime.scheduler import RunTally
-from robust201.runtime.sweep import Filters, Outlook, load_plan, run_sweep
+from robust201.runtime.sweep import Filters, RunPreview, load_plan, run_sweep
 from robust201.shards import ShardStore
 from robust201.tasks import ENGINES, PERTURBATIONS
 from tests.conftest import TINY_KEYS, MakeSweep, read_tree
@@ -34,9 +34,9 @@ def local_ray() -> Iterator[None]:
     ray.shutdown()
 
 
-def run(config: SweepConfig, **options: object) -> tuple[RunTally, Outlook]:
-    seen: list[Outlook] = []
-    tally = run_sweep(config, make_executor, on_outlook=seen.append, **options)
+def run(config: SweepConfig, **options: object) -> tuple[RunTally, RunPreview]:
+    seen: list[RunPreview] = []
+    tally = run_sweep(config, make_executor, on_preview=seen.append, **options)
     return tally, seen[0]
 
 
@@ -52,11 +52,11 @@ def shards(config: SweepConfig) -> list[Path]:
 
 def test_a_sweep_completes_and_running_it_again_does_nothing(make_sweep: MakeSweep) -> None:
     config = make_sweep()
-    tally, outlook = run(config)
+    tally, preview = run(config)
     assert tally.complete
-    assert (outlook.done, outlook.plan.n_evaluations, tally.evaluations) == (0, 2 * 13, 2 * 13)
-    again, outlook = run(config)
-    assert (outlook.missing, outlook.done, again.evaluations) == ((), 2 * 13, 0)
+    assert (preview.done, preview.plan.n_evaluations, tally.evaluations) == (0, 2 * 13, 2 * 13)
+    again, preview = run(config)
+    assert (preview.missing, preview.done, again.evaluations) == ((), 2 * 13, 0)
 
 
 def test_the_export_has_the_papers_layout(make_sweep: MakeSweep, tmp_path: Path) -> None:
@@ -104,8 +104,8 @@ def test_epsilons_together_and_apart_give_the_same_results(make_sweep: MakeSweep
     apart = make_sweep(engine=engine, results=str(tmp_path / "apart"), keys=keys(8))
     run(apart)
     apart = make_sweep(engine=engine, results=str(tmp_path / "apart"), keys=keys(1, 8))
-    tally, outlook = run(apart)
-    assert (outlook.done, tally.evaluations) == (8, 8)
+    tally, preview = run(apart)
+    assert (preview.done, tally.evaluations) == (8, 8)
     assert export(together, tmp_path / "together-json") == export(apart, tmp_path / "apart-json")
 
 
@@ -114,7 +114,7 @@ def test_a_drained_run_is_resumed(make_sweep: MakeSweep, tmp_path: Path) -> None
 
     config = make_sweep()
 
-    def interrupt(progress: Progress, event: Event) -> None:
+    def interrupt(progress: RunProgress, event: Event) -> None:
         del progress
         if isinstance(event, Receipt):
             signal.raise_signal(signal.SIGTERM)
@@ -122,8 +122,8 @@ def test_a_drained_run_is_resumed(make_sweep: MakeSweep, tmp_path: Path) -> None
     tally, _ = run(config, on_progress=interrupt)
     assert tally.drained
     assert 0 < tally.evaluations < 26
-    resumed, outlook = run(config)
-    assert outlook.done == tally.evaluations
+    resumed, preview = run(config)
+    assert preview.done == tally.evaluations
     assert resumed.complete
     undisturbed = make_sweep(results=str(tmp_path / "undisturbed"))
     run(undisturbed)
@@ -134,22 +134,22 @@ def test_narrowed_runs_add_up(make_sweep: MakeSweep) -> None:
     config = make_sweep()
     first, _ = run(config, filters=Filters(architectures=(21,), keys=("clean", "pgd")))
     assert first.evaluations == 3
-    rest, outlook = run(config)
-    assert (outlook.done, rest.evaluations) == (3, 23)
+    rest, preview = run(config)
+    assert (preview.done, rest.evaluations) == (3, 23)
 
 
 def test_a_changed_protocol_is_computed_anew_and_the_difference_is_named(make_sweep: MakeSweep) -> None:
     run(make_sweep())
-    tally, outlook = run(make_sweep(keys=TINY_KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 3}}))
+    tally, preview = run(make_sweep(keys=TINY_KEYS | {"pgd": {"epsilons_255": [1, 8], "steps": 3}}))
     assert tally.evaluations == 4
-    assert any("pgd" in line and "parameters.steps: 2 → 3" in line for line in outlook.stale)
+    assert any("pgd" in line and "parameters.steps: 2 → 3" in line for line in preview.stale)
 
 
 def test_what_is_not_used_is_told_in_the_order_of_keys(make_sweep: MakeSweep) -> None:
     keys = {key: TINY_KEYS[key] for key in ("aa_square", "clean", "fgsm", "pgd")}
     run(make_sweep(keys=keys, images={"count": 10, "seed": 0}))
-    _, outlook = run(make_sweep(keys=keys, images={"count": 11, "seed": 0}))
-    told = [re.fullmatch(r"\d+ evaluations of (\S+) are kept but not used: .+", line) for line in outlook.stale]
+    _, preview = run(make_sweep(keys=keys, images={"count": 11, "seed": 0}))
+    told = [re.fullmatch(r"\d+ evaluations of (\S+) are kept but not used: .+", line) for line in preview.stale]
     assert [match[1] for match in told if match] == [key for key in PERTURBATIONS if key in keys]
 
 
@@ -165,8 +165,8 @@ def test_a_damaged_shard_is_set_aside_and_its_evaluations_recomputed(
     position = {"truncated": len(content) // 2, "data": len(content) // 3, "footer": len(content) - 40}[damage]
     content[position] ^= 1
     victim.write_bytes(content[:position] if damage == "truncated" else content)
-    tally, outlook = run(config)
-    assert [victim.name in name for name in outlook.damaged] == [True]
+    tally, preview = run(config)
+    assert [victim.name in name for name in preview.damaged] == [True]
     assert tally.complete
     assert tally.evaluations in (1, 2)
     assert export(config, tmp_path / "after") == before
@@ -193,7 +193,7 @@ def test_a_driver_in_a_long_part_counts_as_running(make_sweep: MakeSweep) -> Non
     config = make_sweep(keys={"clean": {}})
     run(config)
     progress = config.results / "progress.json"
-    progress.write_text(json.dumps(json.loads(progress.read_text()) | {"state": "running", "updated": 0.0}))
+    progress.write_text(json.dumps(json.loads(progress.read_text()) | {"state": "running"}))
 
     def running() -> bool:
         return read_status(load_plan(config.results), ShardStore.open(config.results).inventory()).running
@@ -273,8 +273,8 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(make_sweep: MakeSweep, monk
     with pytest.raises(StorageFullError):
         run(config)
     monkeypatch.undo()
-    tally, outlook = run(config)
-    assert outlook.done > 0
+    tally, preview = run(config)
+    assert preview.done > 0
     assert tally.complete
 
 

@@ -118,12 +118,12 @@ def test_the_fused_engine_halves_what_it_showed(make_sweep: MakeSweep, small_mem
 def test_halving_is_told_to_metrics_and_logs(make_sweep: MakeSweep, small_memory) -> None:
     small_memory(8)
     config = make_sweep(architectures=[21], keys=PGD, engine="fused", batch_size=250)
-    outlook = prepare_sweep(config)
+    preview = prepare_sweep(config)
     told: list[tuple[str, dict[str, str]]] = []
     metrics = SimpleNamespace(record=lambda name, value=1.0, **tags: told.append((name, tags)))
     facts = load_plan_and_facts(config.results)[1]
     halving = worker.Worker(worker.WorkerSettings(config, facts.datasets), metrics)
-    assert len([outcome for bundle in outlook.plan.bundles(outlook.missing) for outcome in halving.run(bundle)]) == 1
+    assert len([outcome for bundle in preview.plan.bundles(preview.missing) for outcome in halving.run(bundle)]) == 1
     assert told == [("robust201_micro_batch_halvings_total", {"dataset": "digits", "key": "pgd"})] * 2
     (log,) = (config.results / "logs").iterdir()
     lines = [json.loads(line) for line in log.read_text().splitlines()]

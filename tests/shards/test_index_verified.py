@@ -202,15 +202,15 @@ def test_a_sweep_resumes_after_an_export_that_met_hidden_damage(make_sweep, monk
     monkeypatch.setattr(ResultsFolder, "check_hash", lambda *args: hashed.append(args[1]) or real(*args))
     seen = []
     for _ in range(2):
-        run_sweep(config, make_executor, on_outlook=seen.append)
+        run_sweep(config, make_executor, on_preview=seen.append)
     assert sorted(hashed) == list(store.inventory().shards)  # once, by the first of the two
     victim = store.inventory().shards[0]
     flip_middle_bit(store, victim, keep_time=True)
-    run_sweep(config, make_executor, on_outlook=seen.append)
+    run_sweep(config, make_executor, on_preview=seen.append)
     assert (seen[-1].missing, seen[-1].damaged) == ((), ())
     with pytest.raises(ShardDamagedError, match="Run the sweep again"):
         store.inventory(verify="all", on_damage="raise")
-    tally = run_sweep(config, make_executor, on_outlook=seen.append)
+    tally = run_sweep(config, make_executor, on_preview=seen.append)
     assert len(seen[-1].damaged) == 1
     assert tally.evaluations > 0
     assert store.inventory(verify="all").shards == store.inventory().shards

@@ -158,7 +158,7 @@ def run(
             config,
             make_executor=make_executor,
             filters=filters,
-            on_outlook=console.show_outlook,
+            on_preview=console.show_preview,
             on_progress=display.update,
             say=console.say,
         )
@@ -233,7 +233,7 @@ def fetch(
     """Download a dataset, or say where to get it; resumed after an interruption, verified before it is visible."""
     from robust201.images.downloads.fetch import fetch as fetch_dataset
 
-    with console.download_progress(name) as progress:
+    with console.counting_bytes(f"Downloading {name}") as progress:
         folder = fetch_dataset(name, to, progress=progress)
     typer.echo(folder)
 
@@ -324,7 +324,7 @@ def demo(
 
     display = console.RunDisplay()
     with display.showing():
-        outcome = run_demo(out, on_outlook=console.show_outlook, on_progress=display.update, say=console.say)
+        outcome = run_demo(out, on_preview=console.show_preview, on_progress=display.update, say=console.say)
     console.show_summary(summary_table(RobustnessDataset(outcome.dataset)))
     for what, place in (
         ("results", outcome.results),

@@ -6,7 +6,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from pathlib import Path
 from shlex import quote
@@ -19,6 +19,7 @@ from rich.progress import (
     DownloadColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
     TaskID,
     TextColumn,
     TimeRemainingColumn,
@@ -33,11 +34,11 @@ if TYPE_CHECKING:  # each verb imports what it runs; the others need not wait fo
     from robust201.dataset.compare import ComparisonReport
     from robust201.dataset.verify import Verdict
     from robust201.figures.report import SummaryRow
-    from robust201.monitoring.doctor_machines import Finding
+    from robust201.monitoring.doctor_machines import HealthCheck
     from robust201.runtime.executors.base import Event
-    from robust201.runtime.progress import Progress as SweepProgress
+    from robust201.runtime.progress import RunProgress
     from robust201.runtime.scheduler import RunTally
-    from robust201.runtime.sweep import Outlook
+    from robust201.runtime.sweep import RunPreview
     from robust201.weights.importing import ImportReport
 
 _LOG_SECONDS = 10.0
@@ -77,16 +78,16 @@ def show_pace(evaluations_per_second: float | None, seconds_left: float | None) 
     return ", ".join(pace)
 
 
-def show_outlook(outlook: Outlook) -> None:
+def show_preview(preview: RunPreview) -> None:
     """Say what is done, what is missing and what cannot be used, before a run begins."""
-    total = outlook.plan.n_evaluations
+    total = preview.plan.n_evaluations
     say(
-        f"Planned {show_count(total, 'evaluation')} in {show_count(len(outlook.plan.units), 'unit')}: "
-        f"{outlook.done:,} done, {total - outlook.done:,} missing."
+        f"Planned {show_count(total, 'evaluation')} in {show_count(len(preview.plan.units), 'unit')}: "
+        f"{preview.done:,} done, {total - preview.done:,} missing."
     )
-    for shard in outlook.damaged:
+    for shard in preview.damaged:
         say(f"Damaged shard set aside, its evaluations are computed again: {shard}")
-    for line in outlook.stale:
+    for line in preview.stale:
         say(line)
 
 
@@ -112,7 +113,7 @@ class RunDisplay:
         with self._live:
             yield self
 
-    def update(self, progress: SweepProgress, event: Event | None) -> None:
+    def update(self, progress: RunProgress, event: Event | None) -> None:
         """Show an event; a new failure and a worker's death get a line of their own, and so does a long silence."""
         from robust201.core.records import UnitFailure
         from robust201.runtime.executors.base import BundleLost, WorkerLost
@@ -223,44 +224,35 @@ def show_import(report: ImportReport, store: Path) -> int:
 
 
 @contextmanager
-def counting(what: str) -> Iterator[Callable[[int, int], None]]:
+def counting(what: str, *columns: ProgressColumn) -> Iterator[Callable[[int, int | None], None]]:
     """Show a count of done and total steps while a block runs.
 
+    Args:
+        what: is counted.
+        columns: how; done of total where none are given.
+
     Yields:
-        A function of (done, total).
+        A function of (done, total or None).
     """
+    columns = columns or (MofNCompleteColumn(),)
     with Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), console=err, disable=not err.is_terminal
+        TextColumn("{task.description}"), BarColumn(), *columns, console=err, disable=not err.is_terminal
     ) as live:
         task = live.add_task(what, total=None)
         yield lambda done, total: live.update(task, completed=done, total=total)
 
 
-@contextmanager
-def download_progress(name: str) -> Iterator[Callable[[int, int | None], None]]:
-    """Show bytes, rate and time left while a block downloads.
-
-    Yields:
-        A function of (bytes so far, bytes in all or None).
-    """
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=err, disable=not err.is_terminal) as live:
-        task = live.add_task(f"Downloading {name}", total=None)
-        yield lambda done, total: live.update(task, completed=done, total=total)
+def counting_bytes(what: str) -> AbstractContextManager[Callable[[int, int | None], None]]:
+    """Show bytes, rate and time left while a block runs (see `counting`)."""
+    return counting(what, DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
 
 
-def show_finding(finding: Finding) -> None:
-    """Show something that doctor found, with its fix."""
-    mark = "[red]fix [/red]" if not finding.ok else "[yellow]warn[/yellow]" if finding.warns else "[green]ok  [/green]"
-    out.print(mark, f"{finding.what}: {escape(finding.detail)}", highlight=False)
-    if not finding.ok or finding.warns:
-        out.print(f"     {finding.fix}", markup=False, highlight=False)
+def show_health_check(check: HealthCheck) -> None:
+    """Show what doctor looked at, with its fix."""
+    mark = "[red]fix [/red]" if not check.ok else "[yellow]warn[/yellow]" if check.warns else "[green]ok  [/green]"
+    out.print(mark, f"{check.what}: {escape(check.detail)}", highlight=False)
+    if not check.ok or check.warns:
+        out.print(f"     {check.fix}", markup=False, highlight=False)
 
 
 def show_export(report: ExportReport) -> int:

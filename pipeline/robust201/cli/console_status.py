@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, Group, RenderableType
@@ -49,15 +50,18 @@ def _show_workers(state: SweepStatus) -> str:
     if state.shares:
         who.append(f"{console.show_count(len(state.shares), 'share')} at work")
     ended = "" if state.state is None else f" ({_ENDINGS.get(state.state, f'the last driver: {state.state}')})"
-    sign = ""
-    if state.last_sign_of_life is not None:
-        sign = f"; last sign of life {console.show_duration(state.last_sign_of_life)} ago"
-    parts = ""
-    if who and state.parts_underway:
-        n_parts = console.show_count(len(state.parts_underway), "part")
-        parts = f"; {n_parts} in progress, the longest for {console.show_duration(max(state.parts_underway))}"
     how = "draining" if state.driver and state.state == "draining" else "running"
-    return (f"{how}: {' and '.join(who)}" if who else f"nobody at work{ended}") + sign + parts
+    words = [f"{how}: {' and '.join(who)}" if who else f"nobody at work{ended}"]
+    if state.last_heartbeat is not None:
+        words.append(f"last heartbeat {console.show_duration(state.last_heartbeat)} ago")
+    for seconds, noun, what in (
+        (state.parts_in_flight if who else (), "part", "in flight"),
+        (state.silent_workers, "worker", "silent"),
+    ):
+        if seconds:
+            longest = console.show_duration(max(seconds))
+            words.append(f"{console.show_count(len(seconds), noun)} {what}, the longest for {longest}")
+    return "; ".join(words)
 
 
 def _show_pace(state: SweepStatus) -> str:
@@ -133,10 +137,9 @@ def status_line(state: SweepStatus, now: float) -> str:
         state: the status.
         now: seconds since 1970.
     """
-    from robust201.monitoring.status import show_time
-
+    told = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     done = f"{state.done:,}/{state.total:,} evaluations ({_percent(state.done, state.total)})"
-    return f"{show_time(now)} {done}; {_show_pace(state)}; {_count_failures(state)}; {_show_workers(state)}"
+    return f"{told} {done}; {_show_pace(state)}; {_count_failures(state)}; {_show_workers(state)}"
 
 
 class WatchDisplay:

@@ -15,8 +15,8 @@ from robust201.planning.plan_file import load_plan
 from robust201.reader.dataset import RobustnessDataset
 from robust201.runtime.executors import make_executor
 from robust201.runtime.executors.base import Event
-from robust201.runtime.progress import Progress
-from robust201.runtime.sweep import Outlook, run_sweep
+from robust201.runtime.progress import RunProgress
+from robust201.runtime.sweep import RunPreview, run_sweep
 from robust201.shards import ShardStore
 
 DEMO_SWEEP = "jobs/demo.yaml"
@@ -49,26 +49,23 @@ def demo_config(out: Path) -> SweepConfig:
 def run_demo(
     out: Path,
     *,
-    on_outlook: Callable[[Outlook], None],
-    on_progress: Callable[[Progress, Event | None], None],
+    on_preview: Callable[[RunPreview], None],
+    on_progress: Callable[[RunProgress, Event | None], None],
     say: Callable[[str], None],
 ) -> DemoOutcome:
     """Run the demo's sweep, or what is left of it, then export and draw it.
 
     Args:
         out: folder for everything.
-        on_outlook: told what is done and what is missing.
-        on_progress: told after each event, and without one now and then.
-        say: told of steps.
-
-    Returns:
-        Where everything is.
+        on_preview: see `runtime.sweep.run_sweep`, like the others.
+        on_progress: likewise.
+        say: likewise.
 
     Raises:
         IncompleteError: it was interrupted, or a unit failed.
     """
     config = demo_config(out)
-    tally = run_sweep(config, make_executor, on_outlook=on_outlook, on_progress=on_progress, say=say)
+    tally = run_sweep(config, make_executor, on_preview=on_preview, on_progress=on_progress, say=say)
     if not tally.complete:
         raise IncompleteError(
             f"The demo ended early for {out}: expected every evaluation, got {len(tally.failures)} failed parts and "

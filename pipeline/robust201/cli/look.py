@@ -40,7 +40,7 @@ def status(
     as_json: AsJson = False,
 ) -> None:
     """Show how far a sweep is, by dataset and key, who works on it, and the time left; also after a crash."""
-    from robust201.monitoring.status import watch_status
+    from robust201.monitoring.status import StatusReader, SweepStatus
     from robust201.planning.plan_file import load_plan
     from robust201.shards import ShardStore
 
@@ -50,7 +50,13 @@ def status(
             "Scripts call `robust201 status --json` as often as they like."
         )
     results = _results_of(place)
-    read = watch_status(load_plan(results), ShardStore.open(results))
+    plan, store = load_plan(results), ShardStore.open(results)
+    reader = StatusReader(plan)
+
+    def read() -> SweepStatus:
+        store.folder.check_format()  # a folder that was deleted looks like one in which nothing is done
+        return reader.read(store.inventory(on_damage="report"))
+
     if watch:
         raise typer.Exit(_watch(read, every=every, patience=60 * patience))
     state = read()
@@ -115,9 +121,9 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Examine the installation and what a sweep needs, with a fix beside each finding."""
+    """Examine the installation and what a sweep needs, with a fix beside each check that fails."""
     from robust201.monitoring.doctor import examine
-    from robust201.monitoring.doctor_machines import Finding
+    from robust201.monitoring.doctor_machines import HealthCheck
 
     config, unreadable = None, []
     try:
@@ -126,17 +132,19 @@ def doctor(
 
             config = load_config(sweep)
     except RobustError as error:  # what is wrong with this machine may be the very reason, such as a variable not set
-        unreadable.append(Finding("sweep", ok=False, detail=f"{sweep}: not readable, so not looked at", fix=str(error)))
+        unreadable.append(
+            HealthCheck("sweep", ok=False, detail=f"{sweep}: not readable, so not looked at", fix=str(error))
+        )
     except ImportError as error:
         raise ConfigError(
             f"Reading the sweep failed for {sweep}: expected the packages that this needs, got none ({error}). "
             "See what is missing: robust201 doctor, without a sweep."
         ) from error
-    findings = []
-    for finding in itertools.chain(examine(config, address=address), unreadable):
-        findings.append(finding)
+    checks = []
+    for check in itertools.chain(examine(config, address=address), unreadable):
+        checks.append(check)
         if not as_json:
-            console.show_finding(finding)
+            console.show_health_check(check)
     if as_json:
-        print_json([vars(finding) for finding in findings])
-    raise typer.Exit(0 if all(finding.ok for finding in findings) else 2)
+        print_json([vars(check) for check in checks])
+    raise typer.Exit(0 if all(check.ok for check in checks) else 2)

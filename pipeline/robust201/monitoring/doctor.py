@@ -1,4 +1,4 @@
-"""What `robust201 doctor` looks at: the installation and what a sweep needs, with a fix beside each finding.
+"""What `robust201 doctor` looks at: the installation and what a sweep needs, with a fix for each check that fails.
 
 Whatever a package that may be missing is needed for is imported by the function that needs it.
 """
@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING
 
 from robust201.core.errors import RobustError
 from robust201.core.files import show_bytes
-from robust201.monitoring.doctor_machines import Finding, examine_clock, examine_cluster, examine_device, examine_gpus
+from robust201.monitoring.doctor_machines import (
+    HealthCheck,
+    examine_clock,
+    examine_cluster,
+    examine_device,
+    examine_gpus,
+)
 
 if TYPE_CHECKING:
     from robust201.planning.config import SweepConfig
@@ -37,7 +43,7 @@ PACKAGES = {
 _REINSTALL = "Install robust201 again with -c constraints.txt."
 
 
-def examine(config: SweepConfig | None, *, address: str | None = None) -> Iterator[Finding]:
+def examine(config: SweepConfig | None, *, address: str | None = None) -> Iterator[HealthCheck]:
     """Look at this machine, and at what a sweep needs where one is given.
 
     Args:
@@ -45,7 +51,7 @@ def examine(config: SweepConfig | None, *, address: str | None = None) -> Iterat
         address: of a Ray head's dashboard, ``http://HOST:PORT``, or None to look at no cluster.
 
     Yields:
-        Findings, as they are made.
+        Checks, as they are made.
     """
     yield _examine_python()
     for package, module in PACKAGES.items():
@@ -56,7 +62,7 @@ def examine(config: SweepConfig | None, *, address: str | None = None) -> Iterat
         yield from _examine_sweep(config)
 
 
-def _examine_sweep(config: SweepConfig) -> Iterator[Finding]:
+def _examine_sweep(config: SweepConfig) -> Iterator[HealthCheck]:
     yield from _attempt("device", lambda: [examine_device(config)])
     yield from _attempt("results", lambda: [_examine_results(config.results)])
     yield from _attempt("imported results", lambda: _examine_imported(config.results))
@@ -70,37 +76,37 @@ def _examine_sweep(config: SweepConfig) -> Iterator[Finding]:
         yield from _attempt(f"{dataset} corruptions", partial(_examine_corruptions, config, dataset))
 
 
-def _attempt(what: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
-    """Look at one thing; an error on the way is a finding: what is broken is what doctor is there for."""
+def _attempt(what: str, look: Callable[[], Iterable[HealthCheck]]) -> Iterator[HealthCheck]:
+    """Look at one thing; an error on the way is a failed check: what is broken is what doctor is there for."""
     try:
         yield from look()
     except RobustError as error:
-        yield Finding(what, ok=False, detail="not readable", fix=str(error))
+        yield HealthCheck(what, ok=False, detail="not readable", fix=str(error))
     except ImportError as error:
-        yield Finding(what, ok=False, detail=f"not looked at: {error}", fix=_REINSTALL)
+        yield HealthCheck(what, ok=False, detail=f"not looked at: {error}", fix=_REINSTALL)
     except OSError as error:
         fix = f"Check the path and its permissions; where it is a file of a package: {_REINSTALL}"
-        yield Finding(what, ok=False, detail=f"not looked at: {error}", fix=fix)
+        yield HealthCheck(what, ok=False, detail=f"not looked at: {error}", fix=fix)
     except Exception as error:  # noqa: BLE001 - packages that do not fit together raise anything
-        yield Finding(what, ok=False, detail=f"not looked at: {type(error).__name__}: {error}", fix=_REINSTALL)
+        yield HealthCheck(what, ok=False, detail=f"not looked at: {type(error).__name__}: {error}", fix=_REINSTALL)
 
 
-def _examine_python() -> Finding:
+def _examine_python() -> HealthCheck:
     found = ".".join(map(str, sys.version_info[:3]))
-    return Finding("python", sys.version_info >= (3, 11), found, "Install Python 3.11 or later.")
+    return HealthCheck("python", sys.version_info >= (3, 11), found, "Install Python 3.11 or later.")
 
 
-def _examine_package(name: str, module: str) -> Finding:
+def _examine_package(name: str, module: str) -> HealthCheck:
     try:
         found = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return Finding(name, ok=False, detail="not installed", fix=_REINSTALL)
+        return HealthCheck(name, ok=False, detail="not installed", fix=_REINSTALL)
     if importlib.util.find_spec(module) is None:
-        return Finding(name, ok=False, detail=f"{found}, whose module {module} is gone", fix=_REINSTALL)
+        return HealthCheck(name, ok=False, detail=f"{found}, whose module {module} is gone", fix=_REINSTALL)
     wanted = _minimum_of(name)
     if _numbers(found) < _numbers(wanted):
-        return Finding(name, ok=False, detail=f"{found}, older than {wanted}", fix=_REINSTALL)
-    return Finding(name, ok=True, detail=found)
+        return HealthCheck(name, ok=False, detail=f"{found}, older than {wanted}", fix=_REINSTALL)
+    return HealthCheck(name, ok=True, detail=found)
 
 
 def _minimum_of(name: str) -> str:
@@ -123,27 +129,27 @@ def _nearest_folder(path: Path) -> Path:
     return next(folder for folder in (path.absolute(), *path.absolute().parents) if folder.is_dir())
 
 
-def _examine_results(results: Path) -> Finding:
+def _examine_results(results: Path) -> HealthCheck:
     folder = _nearest_folder(results)
     try:
         with tempfile.NamedTemporaryFile(dir=folder):
-            return Finding("results", ok=True, detail=f"{results} is writable")
+            return HealthCheck("results", ok=True, detail=f"{results} is writable")
     except OSError as error:
-        return Finding(
+        return HealthCheck(
             "results", ok=False, detail=f"{folder}: {error.strerror}", fix="Name another folder by `results`."
         )
 
 
-def _examine_imported(results: Path) -> Iterator[Finding]:
+def _examine_imported(results: Path) -> Iterator[HealthCheck]:
     """Say nothing where there are no imported results."""
     from robust201.core.records import IMPORTED_FILE
 
     if (results / IMPORTED_FILE).is_file():
         told = f"{results} holds them, and takes no sweep"
-        yield Finding("imported results", ok=False, detail=told, fix="Name another folder by `results`.")
+        yield HealthCheck("imported results", ok=False, detail=told, fix="Name another folder by `results`.")
 
 
-def _examine_shards(url: str) -> Finding:
+def _examine_shards(url: str) -> HealthCheck:
     """Write an object where the shards shall lie, and delete it again."""
     from robust201.shards.object_store import ObjectPlace, folder_of  # pyarrow comes with it, and may be missing
 
@@ -155,11 +161,11 @@ def _examine_shards(url: str) -> Finding:
         place.publish(probe, b"robust201 doctor")
         place.delete([probe])
     except RobustError as error:
-        return Finding("shards", ok=False, detail=f"{url}: not writable", fix=str(error))
-    return Finding("shards", ok=True, detail=f"{url} takes and deletes objects")
+        return HealthCheck("shards", ok=False, detail=f"{url}: not writable", fix=str(error))
+    return HealthCheck("shards", ok=True, detail=f"{url} takes and deletes objects")
 
 
-def _examine_space(config: SweepConfig) -> Finding:
+def _examine_space(config: SweepConfig) -> HealthCheck:
     from robust201.planning.plan import assumed_facts, make_plan
     from robust201.shards.object_store import folder_of
 
@@ -169,10 +175,10 @@ def _examine_space(config: SweepConfig) -> Finding:
         needed = 0  # a bucket has no end; the folder holds the plan, the images and logs
     free = shutil.disk_usage(_nearest_folder(place)).free
     detail = f"{show_bytes(free)} free, about {show_bytes(needed)} needed"
-    return Finding("disk", free > needed, detail, "Free some space or name another folder by `results`.")
+    return HealthCheck("disk", free > needed, detail, "Free some space or name another folder by `results`.")
 
 
-def _examine_checkpoints(config: SweepConfig) -> Finding:
+def _examine_checkpoints(config: SweepConfig) -> HealthCheck:
     from robust201.planning.inputs import Inputs
 
     inputs = Inputs(config)
@@ -184,18 +190,18 @@ def _examine_checkpoints(config: SweepConfig) -> Finding:
         except RobustError as error:
             missing.append(str(error))
     detail = f"{len(pairs) - len(missing)} of {len(pairs)} networks in {config.checkpoints.path}"
-    return Finding("checkpoints", not missing, detail, missing[0] if missing else "")
+    return HealthCheck("checkpoints", not missing, detail, missing[0] if missing else "")
 
 
-def _examine_dataset(config: SweepConfig, name: str) -> Iterator[Finding]:
+def _examine_dataset(config: SweepConfig, name: str) -> Iterator[HealthCheck]:
     from robust201.images import DATASETS
     from robust201.planning.inputs import Inputs
 
     images = Inputs(config).images(name)
-    yield Finding(name, ok=True, detail=f"{len(images)} of {DATASETS[name].n_test} test images")
+    yield HealthCheck(name, ok=True, detail=f"{len(images)} of {DATASETS[name].n_test} test images")
 
 
-def _examine_corruptions(config: SweepConfig, name: str) -> Iterator[Finding]:
+def _examine_corruptions(config: SweepConfig, name: str) -> Iterator[HealthCheck]:
     """Look at published corruptions; generated ones are made by the run."""
     from robust201.images import DATASETS
     from robust201.planning.inputs import Inputs
@@ -206,7 +212,7 @@ def _examine_corruptions(config: SweepConfig, name: str) -> Iterator[Finding]:
     what, published = f"{name} corruptions", DATASETS[name].corruptions
     if published and not section.path.is_dir():  # said also where the clean images, which opening needs, are missing
         fix = f"Put the published files there: robust201 fetch {published}"
-        yield Finding(what, ok=False, detail=f"no folder {section.path}", fix=fix)
+        yield HealthCheck(what, ok=False, detail=f"no folder {section.path}", fix=fix)
         return
     Inputs(config).open_corruptions(name)
-    yield Finding(what, ok=True, detail=f"published files in {section.path}")
+    yield HealthCheck(what, ok=True, detail=f"published files in {section.path}")

@@ -8,7 +8,6 @@ import os
 import shutil
 import socket
 import subprocess
-import tempfile
 import time
 import urllib.error
 import urllib.request
@@ -19,20 +18,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robust201.core.errors import ConfigError
+from robust201.runtime.heartbeat import file_server_time
 from robust201.submission.access import Access, check_access, find_token, token_file
 
 if TYPE_CHECKING:
     from robust201.planning.config import SweepConfig
 
 CLOCK_SECONDS = 10.0
-"""Difference of two clocks from which `status` may take a living driver for dead (it waits 30 s for a sign of life)."""
+"""Difference of two clocks from which lines of `logs` come out of order, and from which a `status` that cannot ask the
+file server for its time may take a living driver for dead."""
 
 _ANSWER_SECONDS = 10.0
 _WITHOUT_FIX = ""
 
 
 @dataclass(frozen=True)
-class Finding:
+class HealthCheck:
     """One thing looked at.
 
     Attributes:
@@ -50,7 +51,7 @@ class Finding:
     warns: bool = False
 
 
-def examine_gpus() -> Finding:
+def examine_gpus() -> HealthCheck:
     """See whether PyTorch can use every GPU that the driver knows."""
     import torch
 
@@ -65,11 +66,11 @@ def examine_gpus() -> Finding:
             else f"Update the driver to one that knows CUDA {torch.version.cuda}, or install a PyTorch built for an "
             "older CUDA."
         )
-        return Finding("gpus", ok=False, detail=f"{'; '.join(listed)}: not usable by {built}", fix=fix)
+        return HealthCheck("gpus", ok=False, detail=f"{'; '.join(listed)}: not usable by {built}", fix=fix)
     if not names:
-        return Finding("gpus", ok=True, detail=f"none; {cores}")
+        return HealthCheck("gpus", ok=True, detail=f"none; {cores}")
     driver = f"; driver {listed[0].rpartition(', ')[2]}" if listed else ""
-    return Finding("gpus", ok=True, detail=f"{', '.join(names)} ({built}{driver}); {cores}")
+    return HealthCheck("gpus", ok=True, detail=f"{', '.join(names)} ({built}{driver}); {cores}")
 
 
 def _ask_driver() -> list[str]:
@@ -84,7 +85,7 @@ def _ask_driver() -> list[str]:
     return [line.strip() for line in done.stdout.splitlines() if line.strip()] if done.returncode == 0 else []
 
 
-def examine_device(config: SweepConfig) -> Finding:
+def examine_device(config: SweepConfig) -> HealthCheck:
     """See whether the device and precision that a sweep asks for are here, where it computes here."""
     from robust201.runtime.executors import check_device
 
@@ -93,12 +94,12 @@ def examine_device(config: SweepConfig) -> Finding:
     try:
         check_device(config)
     except ConfigError as error:
-        return Finding("device", ok=False, detail=f"{asked}: not here", fix=str(error))
+        return HealthCheck("device", ok=False, detail=f"{asked}: not here", fix=str(error))
     elsewhere = execution.executor == "ray" and execution.ray_address
-    return Finding("device", ok=True, detail=f"{asked}{'; the cluster has them or not' if elsewhere else ''}")
+    return HealthCheck("device", ok=True, detail=f"{asked}{'; the cluster has them or not' if elsewhere else ''}")
 
 
-def examine_clock(folder: Path, *, clock: Callable[[], float] = time.time) -> Finding:
+def examine_clock(folder: Path, *, clock: Callable[[], float] = time.time) -> HealthCheck:
     """Compare this machine's clock with that of the file server behind a folder.
 
     Args:
@@ -106,26 +107,22 @@ def examine_clock(folder: Path, *, clock: Callable[[], float] = time.time) -> Fi
         clock: seconds since 1970, of this machine.
     """
     try:
-        with tempfile.NamedTemporaryFile(dir=folder) as probe:
-            before = clock()
-            probe.write(b"what time is it?")
-            probe.flush()
-            os.fsync(probe.fileno())
-            stamp, after = Path(probe.name).stat().st_mtime, clock()
+        before = clock()
+        stamp, after = file_server_time(folder), clock()
     except OSError as error:
-        # That the folder cannot be written is a finding of its own, with its fix.
-        return Finding("clock", ok=True, detail=f"not compared: {folder}: {error.strerror}")
+        # That the folder cannot be written is a check of its own, with its fix.
+        return HealthCheck("clock", ok=True, detail=f"not compared: {folder}: {error.strerror}")
     return _judge_clock("clock", stamp, before, after, f"the file server of {folder}")
 
 
-def _judge_clock(what: str, its: float, before: float, after: float, whose: str) -> Finding:
+def _judge_clock(what: str, its: float, before: float, after: float, whose: str) -> HealthCheck:
     skew = max(0.0, its - after, before - its)
     detail = f"{skew:.0f} s from that of {whose}"
-    fix = "Let both synchronise by NTP (timedatectl set-ntp true); `status` compares their times."
-    return Finding(what, ok=skew < CLOCK_SECONDS, detail=detail, fix=fix)
+    fix = "Let both synchronise by NTP (timedatectl set-ntp true); `logs` sorts by their times."
+    return HealthCheck(what, ok=skew < CLOCK_SECONDS, detail=detail, fix=fix)
 
 
-def examine_cluster(config: SweepConfig | None, address: str | None) -> Iterator[Finding]:
+def examine_cluster(config: SweepConfig | None, address: str | None) -> Iterator[HealthCheck]:
     """Look at the token, and at the Ray head where its address is known.
 
     Args:
@@ -136,7 +133,7 @@ def examine_cluster(config: SweepConfig | None, address: str | None) -> Iterator
     try:
         token = find_token()
     except ConfigError as error:
-        yield Finding("token", ok=False, detail="not readable", fix=str(error))
+        yield HealthCheck("token", ok=False, detail="not readable", fix=str(error))
         return
     yield _examine_token(token, is_needed=bool(address or ray_address))
     if address is None:
@@ -147,41 +144,41 @@ def examine_cluster(config: SweepConfig | None, address: str | None) -> Iterator
         access = check_access(address, token)
         access.check_reachable()
     except ConfigError as error:
-        yield Finding("cluster", ok=False, detail=f"{address}: not reachable", fix=str(error))
+        yield HealthCheck("cluster", ok=False, detail=f"{address}: not reachable", fix=str(error))
         return
     yield from _examine_head(access)
 
 
-def _examine_ray_address(address: str) -> Finding:
+def _examine_ray_address(address: str) -> HealthCheck:
     """See whether something listens where a sweep says that its cluster is; ``auto`` means the machine that runs it."""
     more = "--address http://HOST:8265 looks at the head's dashboard"
     host, _, port = address.rpartition(":")
     if not (host and port.isdecimal()) or "/" in address:
-        return Finding("cluster", ok=True, detail=f"{address}, known to the machine that runs the sweep; {more}")
+        return HealthCheck("cluster", ok=True, detail=f"{address}, known to the machine that runs the sweep; {more}")
     try:
         with socket.create_connection((host, int(port)), timeout=_ANSWER_SECONDS):
-            return Finding("cluster", ok=True, detail=f"{address} listens; {more}")
+            return HealthCheck("cluster", ok=True, detail=f"{address} listens; {more}")
     except (OSError, OverflowError) as error:
         fix = "Start the cluster, correct execution.ray_address, or run doctor where the sweep will run."
-        return Finding("cluster", ok=False, detail=f"{address}: {error}", fix=fix)
+        return HealthCheck("cluster", ok=False, detail=f"{address}: {error}", fix=fix)
 
 
-def _examine_token(token: str | None, *, is_needed: bool) -> Finding:
+def _examine_token(token: str | None, *, is_needed: bool) -> HealthCheck:
     path = token_file()
     if token is None:
         fix = "Make one: (umask 077; ray get-auth-token --generate), and start the cluster with RAY_AUTH_MODE=token."
-        return Finding("token", not is_needed, "none" if is_needed else "none; clusters alone need one", fix)
+        return HealthCheck("token", not is_needed, "none" if is_needed else "none; clusters alone need one", fix)
     if os.environ.get("RAY_AUTH_TOKEN", "").strip():
-        return Finding("token", ok=True, detail="in RAY_AUTH_TOKEN")
+        return HealthCheck("token", ok=True, detail="in RAY_AUTH_TOKEN")
     mode = path.stat().st_mode & 0o777
     if not mode & 0o077:
-        return Finding("token", ok=True, detail=f"{path}, mode {mode:04o}")
+        return HealthCheck("token", ok=True, detail=f"{path}, mode {mode:04o}")
     fix = f"Let nobody else read it: chmod 600 {path}"
     # Without a cluster the token opens nothing, so that the line warns and doctor still ends well.
-    return Finding("token", not is_needed, f"{path}, mode {mode:04o}: others can read it", fix, warns=not is_needed)
+    return HealthCheck("token", not is_needed, f"{path}, mode {mode:04o}: others can read it", fix, warns=not is_needed)
 
 
-def _examine_head(access: Access) -> Iterator[Finding]:
+def _examine_head(access: Access) -> Iterator[HealthCheck]:
     """Ask a head for its version: says whether it takes our token, and what time it has."""
     request = urllib.request.Request(f"{access.address}/api/version", headers=access.headers())  # noqa: S310 - http(s)
     before = time.time()
@@ -194,7 +191,7 @@ def _examine_head(access: Access) -> Iterator[Finding]:
         return
     except (OSError, ValueError, AttributeError) as error:
         fix = "Is it the dashboard of a Ray head (port 8265), and is the tunnel open: ray dashboard CLUSTER.yaml?"
-        yield Finding("cluster", ok=False, detail=f"{access.address}: no Ray head answers ({error})", fix=fix)
+        yield HealthCheck("cluster", ok=False, detail=f"{access.address}: no Ray head answers ({error})", fix=fix)
         return
     try:
         ours = importlib.metadata.version("ray")
@@ -202,23 +199,25 @@ def _examine_head(access: Access) -> Iterator[Finding]:
         ours = "none"
     other_way = "" if ours == "none" else f", or Ray {ours} on the cluster"
     fix = f"Install ray=={found} here{other_way}: a job is submitted and run by one version."
-    yield Finding("cluster", found == ours, f"{access.address}: Ray {found}, here {ours}", fix)
+    yield HealthCheck("cluster", found == ours, f"{access.address}: Ray {found}, here {ours}", fix)
     if access.token is None:
         fix = "Start it with RAY_AUTH_MODE=token: whoever reaches it runs code on the whole cluster."
-        yield Finding("cluster token", ok=False, detail="the head asks for none", fix=fix)
+        yield HealthCheck("cluster token", ok=False, detail="the head asks for none", fix=fix)
     else:
-        yield Finding("cluster token", ok=True, detail="accepted")
+        yield HealthCheck("cluster token", ok=True, detail="accepted")
     if date is not None:
         its = parsedate_to_datetime(date).timestamp()
         yield _judge_clock("cluster clock", its, before - 1, time.time(), "the Ray head")  # it tells whole seconds
 
 
-def _judge_refusal(access: Access, status: int) -> Finding:
+def _judge_refusal(access: Access, status: int) -> HealthCheck:
     if status == 401:
         fix = "Put the cluster's token into ~/.ray/auth_token (mode 0600) or RAY_AUTH_TOKEN."
-        return Finding("cluster token", ok=False, detail=f"{access.address} asks for one, and none was sent", fix=fix)
+        return HealthCheck(
+            "cluster token", ok=False, detail=f"{access.address} asks for one, and none was sent", fix=fix
+        )
     if status == 403:
         fix = "Copy the token from the cluster's head (~/.ray/auth_token there): this one is another cluster's."
-        return Finding("cluster token", ok=False, detail=f"refused by {access.address}", fix=fix)
+        return HealthCheck("cluster token", ok=False, detail=f"refused by {access.address}", fix=fix)
     fix = "Name the address of a Ray head's dashboard by --address."
-    return Finding("cluster", ok=False, detail=f"{access.address}: answered with HTTP status {status}", fix=fix)
+    return HealthCheck("cluster", ok=False, detail=f"{access.address}: answered with HTTP status {status}", fix=fix)

@@ -5,33 +5,21 @@ lease and never talk to each other; what is done already is subtracted after the
 share. Bundles are sorted longest first, so the estimated work of two shares differs by one bundle at most.
 
 A share keeps what it tells of itself in a folder of its own, ``shares/<i>-of-<n>/`` in the results folder, with the
-files that a driver keeps at the top; ``alive`` is there, and touched every few seconds, as long as it runs. These files
-are for people only: what is done is said by the shards.
+files that a driver keeps at the top. These files are for people only: what is done is said by the shards.
 """
 
 import re
-import threading
-import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from robust201.core.errors import ConfigError
-from robust201.core.files import make_folder
 from robust201.core.records import Bundle, Part
 from robust201.planning.bundles import make_bundles
 from robust201.planning.plan import Plan
 
-BEAT_SECONDS = 5.0
-"""Time between two touches of a share's `alive`."""
-
-SILENT_SECONDS = 30.0
-"""Age of `alive` from which its share counts as dead."""
-
 _FOLDER = "shares"
-_ALIVE = "alive"
 _NAME = re.compile(r"(\d+)-of-(\d+)")
 
 
@@ -65,9 +53,14 @@ class Share:
     def __str__(self) -> str:
         return f"{self.index}/{self.count}"
 
+    @property
+    def name(self) -> str:
+        """Its name in files, such as ``3-of-64``."""
+        return f"{self.index}-of-{self.count}"
+
     def folder(self, results: Path) -> Path:
         """Where the share keeps what it tells of itself."""
-        return results / _FOLDER / f"{self.index}-of-{self.count}"
+        return results / _FOLDER / self.name
 
     def bundles(self, divided: tuple[Bundle, ...]) -> tuple[Bundle, ...]:
         """The bundles of this share.
@@ -97,14 +90,19 @@ def missing_bundles(bundles: Iterable[Bundle], missing: Iterable[Part]) -> tuple
     for part in missing:
         missing_of[part.unit.id].append(part)
     left = (
-        (bundle, tuple(rest for part in bundle.parts for rest in _intersect(part, missing_of[part.unit.id])))
+        (bundle, tuple(rest for part in bundle.parts for rest in intersect(part, missing_of[part.unit.id])))
         for bundle in bundles
     )
     return tuple(Bundle(bundle.architecture, bundle.dataset, parts) for bundle, parts in left if parts)
 
 
-def _intersect(part: Part, missing: Iterable[Part]) -> Iterator[Part]:
-    """What is missing of one part."""
+def intersect(part: Part, missing: Iterable[Part]) -> Iterator[Part]:
+    """What is missing of one part.
+
+    Args:
+        part: of a unit.
+        missing: parts of the same unit.
+    """
     for gap in missing:
         strengths = tuple(strength for strength in part.strengths if strength in gap.strengths)
         start, stop = max(part.start, gap.start), min(part.stop, gap.stop)
@@ -120,51 +118,3 @@ def share_folders(results: Path) -> tuple[Path, ...]:
         if (match := _NAME.fullmatch(path.name))
     ]
     return tuple(path for _, _, path in sorted(found))
-
-
-def is_at_work(folder: Path) -> bool:
-    """Whether the share of a folder gave a sign of life within the last `SILENT_SECONDS`."""
-    try:
-        return abs(time.time() - (folder / _ALIVE).stat().st_mtime) < SILENT_SECONDS
-    except FileNotFoundError:
-        return False
-
-
-def warn_of_shares(results: Path, say: Callable[[str], None]) -> None:
-    """Say so if shares are at work in a results folder that something else is about to work on."""
-    count = sum(map(is_at_work, share_folders(results)))
-    if count:
-        say(
-            f"{count} {'share is' if count == 1 else 'shares are'} at work in {results}: what two workers both compute "
-            "is stored twice and counted once."
-        )
-
-
-@contextmanager
-def staying_alive(folder: Path) -> Iterator[None]:
-    """Show that a share runs, for the length of a block.
-
-    Args:
-        folder: of the share; made if absent.
-    """
-    make_folder(folder)
-    alive = folder / _ALIVE
-    ended = threading.Event()
-
-    def touch() -> None:
-        while True:
-            with suppress(OSError):  # only a sign for people; whether results can be written shows when they are
-                alive.touch()
-            if ended.wait(BEAT_SECONDS):
-                return
-
-    alive.touch()
-    thread = threading.Thread(target=touch, name="share heartbeat", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        thread.join()
-        with suppress(OSError):
-            alive.unlink(missing_ok=True)

@@ -5,7 +5,7 @@ the names of `METRICS`, and the executor says where they go (`runtime.executors`
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 _UNIT_TAGS = ("dataset", "key")
 
@@ -49,8 +49,8 @@ METRICS = {
 """Metrics by name (docs/cluster.md lists them). Ray puts ``ray_`` before each name."""
 
 
-class Metrics(Protocol):
-    """Where values go."""
+class Metrics:
+    """Where values go: nowhere, unless a subclass says otherwise."""
 
     def record(self, name: str, value: float = 1.0, **tags: str) -> None:
         """Record a value; never waits and never fails a run.
@@ -60,11 +60,3 @@ class Metrics(Protocol):
             value: what to add (counter), to set (gauge) or to observe (histogram).
             **tags: a value for each of the metric's tags.
         """
-        ...
-
-
-class SilentMetrics:
-    """Nobody watches: values go nowhere."""
-
-    def record(self, name: str, value: float = 1.0, **tags: str) -> None:
-        """Forget a value."""

@@ -13,7 +13,7 @@ from robust201.core.files import load_json, write_text
 from robust201.core.records import Part, Receipt, Unit, UnitFailure
 from robust201.planning.plan import Plan
 from robust201.runtime.executors.base import BundleLost, Event, WorkerLost
-from robust201.runtime.metrics import Metrics, SilentMetrics
+from robust201.runtime.metrics import Metrics
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.work_log import WorkLog
 
@@ -29,12 +29,10 @@ RATE_SECONDS = 15.0
 
 
 @dataclass
-class Progress:
-    """How far a run is, in evaluations, units and work (multiply-accumulates), with its rate.
+class RunProgress:
+    """How far a run is, in evaluations and work (multiply-accumulates), with its rate.
 
     Attributes:
-        total_units: units of the run.
-        done_units: units complete.
         evaluations_before: evaluations that were there when the run began.
         total_evaluations: evaluations of the run.
         remaining_macs: estimated work left.
@@ -42,19 +40,15 @@ class Progress:
         evaluations_of_this_run: evaluations computed since then, slices counted by their share of the images.
         started: monotonic seconds when the first part began.
         measured: monotonic seconds when something was last finished, which is when rates are taken; None for now.
-        began: seconds since 1970 when the run began.
     """
 
-    total_units: int
     total_evaluations: int
-    done_units: int = 0
     evaluations_before: int = 0
     remaining_macs: float = 0.0
     done_macs: float = 0.0
     evaluations_of_this_run: float = 0.0
     started: float = field(default_factory=time.monotonic)
     measured: float | None = None
-    began: float = field(default_factory=time.time)
 
     @property
     def quiet_seconds(self) -> float:
@@ -120,7 +114,7 @@ class Tracker:
     def __init__(self, plan: Plan, missing: Collection[Part], folder: Path, done: int, log: WorkLog) -> None:
         self._plan = plan
         self._log = log
-        self._metrics: Metrics = SilentMetrics()
+        self._metrics = Metrics()
         self._gpus_per_worker = read_progress(folder).get("gpus_per_worker")  # of the last run, until one is known
         self._tally = RunTally()
         self._missing: defaultdict[tuple[str, str], float] = defaultdict(float)
@@ -128,21 +122,20 @@ class Tracker:
             share = (part.stop - part.start) / part.unit.n_images
             self._missing[part.unit.dataset, part.unit.key] += len(part.strengths) * share
         self._units = {part.unit.id: part.unit for part in missing}
-        self._open: Counter[str] = Counter()
+        self._pending: Counter[str] = Counter()
         for part in missing:
-            self._open[part.unit.id] += len(part.strengths) * (part.stop - part.start)
+            self._pending[part.unit.id] += len(part.strengths) * (part.stop - part.start)
         self._folder = folder
         self._last_write = 0.0
         self._is_stale = False
         self._state = "running"
         self._writing = threading.RLock()
-        self.progress = Progress(len(plan.units), plan.n_evaluations)
-        self.progress.done_units = len(plan.units) - len(self._units)
+        self.progress = RunProgress(plan.n_evaluations)
         self.progress.evaluations_before = done
         self.progress.remaining_macs = sum(plan.macs(part) for part in missing)
         (folder / FAILURES_FILE).unlink(missing_ok=True)
 
-    def watch(self, *, metrics: Metrics, gpus_per_worker: float) -> None:
+    def attach(self, *, metrics: Metrics, gpus_per_worker: float) -> None:
         """Take over from a started executor where metrics go and what a worker occupies."""
         self._metrics, self._gpus_per_worker = metrics, gpus_per_worker
 
@@ -160,7 +153,7 @@ class Tracker:
             case UnitFailure():
                 self._record(event)
             case BundleLost(started=True):
-                units = {part.unit.id: part.unit for part in event.bundle.parts if self._open[part.unit.id] > 0}
+                units = {part.unit.id: part.unit for part in event.bundle.parts if self._pending[part.unit.id] > 0}
                 self._lose(event.preempted, event.reason, list(units.values()))
             case WorkerLost():
                 self._lose(event.preempted, event.reason, [])
@@ -196,9 +189,7 @@ class Tracker:
         self._metrics.record("robust201_evaluations_total", n_evaluations, **tags)
         self._metrics.record("robust201_images_total", n_evaluations * unit.n_images, **tags)
         self._metrics.record("robust201_part_seconds", receipt.seconds, **tags)
-        self._open[unit.id] -= len(receipt.strengths) * (receipt.stop - receipt.start)
-        if self._open[unit.id] == 0:
-            self.progress.done_units += 1
+        self._pending[unit.id] -= len(receipt.strengths) * (receipt.stop - receipt.start)
 
     def _lose(self, preempted: bool, reason: str, units: Collection[Unit]) -> None:
         self._metrics.record(f"robust201_{'preemptions' if preempted else 'worker_deaths'}_total")
@@ -242,15 +233,10 @@ class Tracker:
             self._metrics.record("robust201_missing_evaluations", max(0.0, n_missing), dataset=dataset, key=key)
         if known and progress.seconds_left is not None:
             self._metrics.record("robust201_seconds_left", progress.seconds_left)
-        now = time.time()
         return {
             "state": state,
-            "updated": now,
-            "began": progress.began,
-            "measured": now - progress.quiet_seconds,
+            "quiet_seconds": progress.quiet_seconds,
             "measured_seconds": progress.measured_seconds,
-            "done_units": progress.done_units,
-            "total_units": progress.total_units,
             "done_evaluations": progress.done_evaluations,
             "total_evaluations": progress.total_evaluations,
             "evaluations_per_second": progress.evaluations_per_second if known else None,

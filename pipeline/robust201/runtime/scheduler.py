@@ -97,7 +97,7 @@ class Scheduler:
         self._waiting: deque[Bundle] = deque()
         self._in_flight = 0
         # By slice, since a sweep has a million evaluations: most strengths are then a part's own tuple.
-        self._open: dict[_Slice, tuple[float, ...]] = {}
+        self._pending: dict[_Slice, tuple[float, ...]] = {}
         self._deaths: Counter[tuple[_Slice, float]] = Counter()
         self._fruitless_deaths = 0
 
@@ -118,14 +118,14 @@ class Scheduler:
         for bundle in self._waiting:
             for part in bundle.parts:
                 piece = _slice_of(part)
-                known = self._open.get(piece, ())
-                self._open[piece] = (*known, *part.strengths) if known else part.strengths
+                known = self._pending.get(piece, ())
+                self._pending[piece] = (*known, *part.strengths) if known else part.strengths
         try:
             self._loop()
         except DrainDeadlineError:
             self._tally.drained = True
             self._tally.abandoned = self._in_flight
-        self._tally.remaining = sum(map(len, self._open.values()))
+        self._tally.remaining = sum(map(len, self._pending.values()))
         return self._tally
 
     def _loop(self) -> None:
@@ -176,21 +176,21 @@ class Scheduler:
             )
 
     def _close(self, piece: _Slice, strengths: tuple[float, ...]) -> None:
-        left = tuple(strength for strength in self._open.pop(piece, ()) if strength not in strengths)
+        left = tuple(strength for strength in self._pending.pop(piece, ()) if strength not in strengths)
         if left:
-            self._open[piece] = left
+            self._pending[piece] = left
 
     def _give_up(self, failure: UnitFailure) -> None:
         self._close(_slice_of(failure.part), failure.part.strengths)
         self._tally.failures.append(failure)
 
     def _requeue(self, lost: BundleLost) -> None:
-        remaining = self._open_parts(lost.bundle)
+        remaining = self._pending_parts(lost.bundle)
         if lost.started:
             for receipt in self._find_committed(remaining):
                 self._count(receipt)
                 self._on_event(receipt, self._tally)
-            remaining = self._open_parts(lost.bundle)
+            remaining = self._pending_parts(lost.bundle)
             self._count_lost_worker(lost.preempted)
         if not remaining:
             return
@@ -213,12 +213,12 @@ class Scheduler:
             # Half way to the end: whatever killed it may have passed by then, and the end of the run stays short.
             self._waiting.insert(len(self._waiting) // 2, _bundle_of(lost.bundle, [suspect]))
 
-    def _open_parts(self, bundle: Bundle) -> list[Part]:
-        return [part for part in map(self._still_open, bundle.parts) if part is not None]
+    def _pending_parts(self, bundle: Bundle) -> list[Part]:
+        return [part for part in map(self._pending_of, bundle.parts) if part is not None]
 
-    def _still_open(self, part: Part) -> Part | None:
-        still_open = self._open.get(_slice_of(part), ())
-        strengths = tuple(strength for strength in part.strengths if strength in still_open)
+    def _pending_of(self, part: Part) -> Part | None:
+        pending = self._pending.get(_slice_of(part), ())
+        strengths = tuple(strength for strength in part.strengths if strength in pending)
         return Part(part.unit, strengths, part.start, part.stop) if strengths else None
 
 

@@ -9,17 +9,19 @@ from functools import partial
 from typing import Any
 
 from robust201.core.errors import ConfigError, InputError
+from robust201.core.files import make_folder
 from robust201.core.records import Bundle, Unit
 from robust201.planning.config import SweepConfig
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Facts, Plan, describe_difference
 from robust201.planning.plan_file import PLAN_FILE, load_plan_and_facts, refuse_imports
-from robust201.planning.shares import Share, all_bundles, missing_bundles, staying_alive
+from robust201.planning.shares import Share, all_bundles, missing_bundles
 from robust201.runtime.executors.base import Event
+from robust201.runtime.heartbeat import Heartbeat
 from robust201.runtime.lease import LEASE_NAME
-from robust201.runtime.progress import Progress
+from robust201.runtime.progress import RunProgress
 from robust201.runtime.scheduler import RunTally
-from robust201.runtime.sweep import EVERYTHING, Filters, MakeExecutor, Outlook, compute
+from robust201.runtime.sweep import EVERYTHING, Filters, MakeExecutor, RunPreview, compute
 from robust201.shards import ShardStore
 from robust201.tasks import PERTURBATIONS
 
@@ -35,8 +37,8 @@ def run_share(
     make_executor: MakeExecutor,
     *,
     filters: Filters = EVERYTHING,
-    on_outlook: Callable[[Outlook], None] = lambda _outlook: None,
-    on_progress: Callable[[Progress, Event | None], None] = lambda _progress, _event: None,
+    on_preview: Callable[[RunPreview], None] = lambda _preview: None,
+    on_progress: Callable[[RunProgress, Event | None], None] = lambda _progress, _event: None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> RunTally:
     """Compute what is missing of one share of a sweep.
@@ -50,7 +52,7 @@ def run_share(
         share: which share of it.
         make_executor: starts the executor; called only if something is missing.
         filters: what to narrow the sweep to before it is divided.
-        on_outlook: told what is there and what is missing of the share, before anything is computed.
+        on_preview: told what is there and what is missing of the share, before anything is computed.
         on_progress: told after each event, and without one now and then.
         say: told of what else there is to know.
 
@@ -68,8 +70,9 @@ def run_share(
     narrowed = kept.narrow(architectures=filters.architectures, datasets=filters.datasets, keys=filters.keys)
     mine = share.bundles(all_bundles(narrowed))
     folder = share.folder(config.results)
+    make_folder(folder)
     config = _of_one_machine(config)
-    with staying_alive(folder):
+    with Heartbeat(config.results, share=share.name):
         plan = Plan(config, _units_of(mine), kept.protocols)
         missing = _find_missing(plan, mine, say)
         _check_inputs(config, facts, missing)
@@ -77,10 +80,10 @@ def run_share(
             say("A driver works here too: what it and this share both compute is stored twice and counted once.")
         parts = tuple(part for bundle in missing for part in bundle.parts)
         n_missing = len({(part.unit.id, strength) for part in parts for strength in part.strengths})
-        outlook = Outlook(plan, parts, plan.n_evaluations - n_missing, (), ())
-        on_outlook(outlook)
+        preview = RunPreview(plan, parts, plan.n_evaluations - n_missing, (), ())
+        on_preview(preview)
         make = partial(make_executor, plan, facts)
-        return compute(outlook, missing, make, folder=folder, on_progress=on_progress, say=say)
+        return compute(preview, missing, make, folder=folder, on_progress=on_progress, say=say)
 
 
 def _of_one_machine(config: SweepConfig) -> SweepConfig:

@@ -16,11 +16,11 @@ from robust201.planning.config import SweepConfig
 from robust201.planning.cost import cpu_gmacs, may_turn_out_slow
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Facts, Plan, describe_difference, make_plan
-from robust201.planning.plan_file import PLAN_FILE, load_plan, refuse_imports, save_plan
-from robust201.planning.shares import warn_of_shares
+from robust201.planning.plan_file import PLAN_FILE, load_plan, save_plan
 from robust201.runtime.executors.base import Event, Executor
+from robust201.runtime.heartbeat import remove_silent_heartbeats, warn_of_shares
 from robust201.runtime.lease import Lease
-from robust201.runtime.progress import Progress, Tracker
+from robust201.runtime.progress import RunProgress, Tracker
 from robust201.runtime.scheduler import RunTally, Scheduler
 from robust201.runtime.work_log import WorkLog
 from robust201.shards import Inventory, MergeReport, ShardStore
@@ -68,7 +68,7 @@ EVERYTHING = Filters()
 
 
 @dataclass(frozen=True)
-class Outlook:
+class RunPreview:
     """What a run is about to do.
 
     Attributes:
@@ -110,7 +110,7 @@ def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, t
     return report, tuple(source for source, plan in plans.items() if {unit.id for unit in plan.units} != wanted)
 
 
-def look_ahead(plan: Plan, full: Plan, inventory: Inventory) -> Outlook:
+def preview_run(plan: Plan, full: Plan, inventory: Inventory) -> RunPreview:
     """Subtract what is done from what is planned.
 
     Args:
@@ -119,11 +119,11 @@ def look_ahead(plan: Plan, full: Plan, inventory: Inventory) -> Outlook:
         inventory: what the results folder holds.
     """
     missing = tuple(part for unit in plan.units for part in inventory.missing(unit, plan.measurements))
-    open_strengths = {(part.unit.id, strength) for part in missing for strength in part.strengths}
-    return Outlook(
+    missing_strengths = {(part.unit.id, strength) for part in missing for strength in part.strengths}
+    return RunPreview(
         plan,
         missing,
-        plan.n_evaluations - len(open_strengths),
+        plan.n_evaluations - len(missing_strengths),
         tuple(inventory.damaged),
         tuple(explain_stale(full, inventory)),
     )
@@ -159,8 +159,8 @@ def run_sweep(
     make_executor: MakeExecutor,
     *,
     filters: Filters = EVERYTHING,
-    on_outlook: Callable[[Outlook], None] = lambda _outlook: None,
-    on_progress: Callable[[Progress, Event | None], None] = lambda _progress, _event: None,
+    on_preview: Callable[[RunPreview], None] = lambda _preview: None,
+    on_progress: Callable[[RunProgress, Event | None], None] = lambda _progress, _event: None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> RunTally:
     """Compute what a sweep still misses.
@@ -169,7 +169,7 @@ def run_sweep(
         config: the sweep.
         make_executor: starts the executor; called only if something is missing.
         filters: what to narrow this run to.
-        on_outlook: told what is there and what is missing, before anything is computed.
+        on_preview: told what is there and what is missing, before anything is computed.
         on_progress: told after each event, and without one now and then.
         say: told of steps that take long.
 
@@ -180,12 +180,12 @@ def run_sweep(
         InputError: bad input; nothing was started.
         StorageError: the results folder is held by another driver, or cannot be written.
     """
-    with _prepared(config, filters, say) as (outlook, facts, lease):
-        on_outlook(outlook)
+    with _prepared(config, filters, say) as (preview, facts, lease):
+        on_preview(preview)
         return compute(
-            outlook,
-            outlook.plan.bundles(outlook.missing),
-            partial(make_executor, outlook.plan, facts),
+            preview,
+            preview.plan.bundles(preview.missing),
+            partial(make_executor, preview.plan, facts),
             folder=config.results,
             on_progress=on_progress,
             check=lease.check,  # also while no event comes: another driver may have taken over
@@ -193,7 +193,7 @@ def run_sweep(
         )
 
 
-def prepare_sweep(config: SweepConfig, *, say: Callable[[str], None] = lambda _line: None) -> Outlook:
+def prepare_sweep(config: SweepConfig, *, say: Callable[[str], None] = lambda _line: None) -> RunPreview:
     """Write down the plan and keep what workers read, so that shares can run; compute nothing.
 
     Args:
@@ -207,14 +207,14 @@ def prepare_sweep(config: SweepConfig, *, say: Callable[[str], None] = lambda _l
         InputError: bad input; nothing was written.
         StorageError: the results folder is held by a driver, or cannot be written.
     """
-    with _prepared(config, EVERYTHING, say) as (outlook, _, _):
-        return outlook
+    with _prepared(config, EVERYTHING, say) as (preview, _, _):
+        return preview
 
 
 @contextmanager
 def _prepared(
     config: SweepConfig, filters: Filters, say: Callable[[str], None]
-) -> Iterator[tuple[Outlook, Facts, Lease]]:
+) -> Iterator[tuple[RunPreview, Facts, Lease]]:
     """Check and hash the inputs, take the lease, and write down everything that workers, status and export read."""
     filters.check(config)
     refuse_imports(config.results)
@@ -229,10 +229,11 @@ def _prepared(
         save_plan(full, facts, store)
         inputs.keep_images()
         warn_of_shares(config.results, say)
+        remove_silent_heartbeats(config.results)
         store.folder.remove_leftovers()
         say("Checking finished shards")
         inventory = store.inventory(verify="unverified", on_damage="set_aside")
-        yield look_ahead(plan, full, inventory), facts, lease
+        yield preview_run(plan, full, inventory), facts, lease
 
 
 def cut_for_cpus(plan: Plan, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
@@ -254,19 +255,19 @@ def cut_for_cpus(plan: Plan, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
 
 
 def compute(
-    outlook: Outlook,
+    preview: RunPreview,
     bundles: Sequence[Bundle],
     start_executor: Callable[[], Executor],
     *,
     folder: Path,
-    on_progress: Callable[[Progress, Event | None], None],
+    on_progress: Callable[[RunProgress, Event | None], None],
     check: Callable[[], None] = lambda: None,
     say: Callable[[str], None],
 ) -> RunTally:
     """Compute what is missing until it is done or a signal asks to drain, and keep progress and failures in files.
 
     Args:
-        outlook: what is missing of what.
+        preview: what is missing of what.
         bundles: the missing parts.
         start_executor: starts where they are computed; called only if there are any.
         folder: where progress.json and failures.jsonl go.
@@ -274,8 +275,8 @@ def compute(
         check: called now and then; raises where the run must stop.
         say: told of a signal.
     """
-    log = WorkLog(outlook.plan.config.results, "driver")
-    tracker = Tracker(outlook.plan, outlook.missing, folder, outlook.done, log)
+    log = WorkLog(preview.plan.config.results, "driver")
+    tracker = Tracker(preview.plan, preview.missing, folder, preview.done, log)
 
     def observe(event: Event, tally: RunTally) -> None:
         tracker.count(event, tally)
@@ -284,7 +285,7 @@ def compute(
     tally = RunTally()
     try:
         if bundles:
-            execution = outlook.plan.config.execution
+            execution = preview.plan.config.execution
 
             def tell_of_draining(line: str) -> None:
                 tracker.note_draining()
@@ -292,11 +293,11 @@ def compute(
 
             draining = draining_on_signals(tell_of_draining, execution.drain_seconds)
             with draining as request, closing(start_executor()) as executor:
-                tracker.watch(metrics=executor.metrics, gpus_per_worker=executor.gpus_per_worker)
+                tracker.attach(metrics=executor.metrics, gpus_per_worker=executor.gpus_per_worker)
                 tracker.write(state="running")  # the first event may be a quarter of an hour away
                 if not executor.gpus_per_worker:
-                    bundles = cut_for_cpus(outlook.plan, bundles)
-                log.write("run_started", f"{len(bundles)} bundles, {len(outlook.missing)} parts")
+                    bundles = cut_for_cpus(preview.plan, bundles)
+                log.write("run_started", f"{len(bundles)} bundles, {len(preview.missing)} parts")
 
                 def should_drain() -> bool:
                     check()
@@ -305,7 +306,7 @@ def compute(
                     return request()
 
                 def find_committed(parts: Sequence[Part]) -> Sequence[Receipt]:
-                    return ShardStore.open(outlook.plan.config.results).find_receipts(parts, outlook.plan.measurements)
+                    return ShardStore.open(preview.plan.config.results).find_receipts(parts, preview.plan.measurements)
 
                 scheduler = Scheduler(
                     executor,

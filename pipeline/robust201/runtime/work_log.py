@@ -7,14 +7,13 @@ A line is a JSON object with ``time`` (UTC, ISO 8601), ``level``, ``worker`` (th
 
 Logs are for people and decide nothing. A line is one write to a file that nobody else writes to, opened and closed for
 it, so that other hosts see the line at once where files are shared by NFS. It is not flushed to the disk: it survives
-the death of a process, but not always that of a machine. Writing never fails a run: where it fails, as on a full disk,
-lines are dropped and counted, and the count is told once writing works again. A full disk stops a run anyway, by its
-shards. A file is at most `MAX_BYTES` long; then it becomes ``….1.jsonl`` in place of an older one, so a worker has two.
-Beyond `MAX_FILES` files, those that began first go, unless somebody has written to them within a day.
+the death of a process, but not always that of a machine. Writing never fails a run: a line that cannot be written, as
+on a full disk, is lost, and a full disk stops the run by its shards. A file is at most `MAX_BYTES` long; then it
+becomes ``….1.jsonl`` in place of an older one, so a worker has two. Beyond `MAX_FILES` files, those that began first
+go, unless somebody has written to them within a day.
 """
 
 import contextlib
-import errno
 import json
 import logging
 import os
@@ -40,7 +39,6 @@ MAX_FILES = 4000
 """Number of log files in a results folder beyond which old ones go."""
 
 _QUIET_SECONDS = 24 * 3600.0
-_RETRY_SECONDS = 60.0
 _TEXT_CHARACTERS = 20_000
 
 
@@ -76,8 +74,6 @@ class WorkLog:
         name = f"{begun}-{host}-{self._pid}-{secrets.token_hex(3)}"
         self.worker = f"{name}-{role}" if role else name
         self._n_bytes = 0
-        self._n_dropped = 0
-        self._retry_at = 0.0
         self._is_torn = False
         self._unit: Unit | None = None
         self._lock = threading.RLock()
@@ -113,8 +109,13 @@ class WorkLog:
             }
             if concerned is not None:
                 line |= {"unit": concerned.id, "label": label_of(concerned)}
-            line |= {name: _shorten(value) for name, value in fields.items() if value is not None}
-            self._append(line)
+            line |= {
+                name: value[-_TEXT_CHARACTERS:] if isinstance(value, str) else value
+                for name, value in fields.items()
+                if value is not None
+            }
+            with contextlib.suppress(OSError):
+                self._append(line)
 
     def write_outcome(self, outcome: Receipt | UnitFailure) -> None:
         """Write what came of a part: a shard, or a failure with its traceback."""
@@ -162,19 +163,6 @@ class WorkLog:
             self._unit = before
 
     def _append(self, line: dict[str, Any]) -> None:
-        if self._n_dropped and time.monotonic() < self._retry_at:
-            self._n_dropped += 1
-            return
-        try:
-            if self._n_dropped:
-                self._put(line | {"event": "lines_lost", "level": "warning", "message": str(self._n_dropped)})
-                self._n_dropped = 0
-            self._put(line)
-        except OSError:
-            self._n_dropped += 1
-            self._retry_at = time.monotonic() + _RETRY_SECONDS
-
-    def _put(self, line: dict[str, Any]) -> None:
         data = b"\n" * self._is_torn + (json.dumps(line, default=str) + "\n").encode()
         if self._n_bytes and self._n_bytes + len(data) > self._max_bytes:
             with contextlib.suppress(FileNotFoundError):  # logs may be deleted at any time
@@ -186,12 +174,10 @@ class WorkLog:
             written = os.write(descriptor, data)
         finally:
             os.close(descriptor)
+        self._is_torn = written < len(data)  # the disk is full
         if not self._n_bytes:
             remove_old_logs(self._folder)
         self._n_bytes += written
-        self._is_torn = written < len(data)
-        if self._is_torn:  # the disk is full
-            raise OSError(errno.ENOSPC, "short write", str(self.path))
 
 
 class _LibraryLines(logging.Handler):
@@ -207,10 +193,6 @@ class _LibraryLines(logging.Handler):
         except Exception:  # noqa: BLE001 - a library's malformed message must not fail the evaluation that it is about
             text = str(record.msg)
         self._log.write("library_log", text, level=record.levelname.lower(), source=record.name)
-
-
-def _shorten(value: Any) -> Any:
-    return value[-_TEXT_CHARACTERS:] if isinstance(value, str) else value
 
 
 def remove_old_logs(folder: Path, *, max_files: int = MAX_FILES, quiet_seconds: float = _QUIET_SECONDS) -> int:

@@ -28,7 +28,8 @@ from robust201.images.corrupted import CorruptedStore
 from robust201.planning.config import SweepConfig
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import DatasetFacts
-from robust201.runtime.metrics import Metrics, SilentMetrics
+from robust201.runtime.heartbeat import Heartbeat
+from robust201.runtime.metrics import Metrics
 from robust201.runtime.work_log import WorkLog
 from robust201.shards import ShardStore
 from robust201.spaces.nasbench201 import cells as nasbench201
@@ -75,7 +76,7 @@ class Worker:
     def __init__(self, settings: WorkerSettings, metrics: Metrics | None = None) -> None:
         self.device = choose_device(settings.config.execution.device, settings.config.precision)
         self._config = settings.config
-        self._metrics = metrics or SilentMetrics()
+        self._metrics = metrics or Metrics()
         self._log = WorkLog(settings.config.results)
         self._facts = settings.datasets
         self._inputs = Inputs(settings.config)
@@ -108,10 +109,12 @@ class Worker:
         """
         # torch's switches are the process's: another worker in it may have set them for a precision of its own.
         configure_torch(self._config.execution.threads, self._config.precision)
-        for part in bundle.parts:
-            if self._draining.is_set():
-                return
-            yield from self._run_part(part)
+        with Heartbeat(self._config.results) as heartbeat:
+            for part in bundle.parts:
+                if self._draining.is_set():
+                    return
+                heartbeat.begin(part)
+                yield from self._run_part(part)
 
     def _run_part(self, part: Part) -> Iterator[Receipt | UnitFailure]:
         # A part that needed smaller micro-batches must not change the last bits of the next one.

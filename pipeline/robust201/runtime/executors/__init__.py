@@ -6,7 +6,7 @@ from functools import partial
 from robust201.planning.config import SweepConfig
 from robust201.planning.plan import DatasetFacts, Facts, Plan
 from robust201.runtime.executors.base import BundleWorker, Executor
-from robust201.runtime.metrics import Metrics, SilentMetrics
+from robust201.runtime.metrics import Metrics
 
 
 def check_device(config: SweepConfig) -> None:
@@ -38,7 +38,7 @@ def make_executor(plan: Plan, facts: Facts) -> Executor:
         from robust201.runtime.executors.inline import InlineExecutor
         from robust201.runtime.worker import choose_device
 
-        worker = start(SilentMetrics())
+        worker = start(Metrics())
         execution = plan.config.execution
         on_gpu = choose_device(execution.device, plan.config.precision).type == "cuda"
         gpus = execution.gpus_per_worker if on_gpu else 0.0

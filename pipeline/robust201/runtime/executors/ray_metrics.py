@@ -2,10 +2,10 @@
 
 from ray.util.metrics import Counter, Gauge, Histogram
 
-from robust201.runtime.metrics import METRICS
+from robust201.runtime.metrics import METRICS, Metrics
 
 
-class RayMetrics:
+class RayMetrics(Metrics):
     """Records values with the Ray that this process is connected to."""
 
     def __init__(self) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import shutil
 import time
 from dataclasses import replace
@@ -13,7 +14,7 @@ from rich.console import Console
 from robust201.cli import console_status
 from robust201.cli.console_status import WatchDisplay, status_line
 from robust201.core.errors import InputError
-from robust201.monitoring.status import Cost, KeyStatus, StatusReader, SweepStatus, watch_status
+from robust201.monitoring.status import Cost, KeyStatus, StatusReader, SweepStatus
 from robust201.monitoring.watch import watch
 from robust201.planning.plan_file import load_plan
 from robust201.runtime.executors import make_executor
@@ -34,7 +35,7 @@ HALF = SweepStatus(
     driver="node7, process 12, since 2026-11-21T08:00:00+00:00",
     shares=("1-of-2",),
     state="running",
-    last_sign_of_life=3.0,
+    last_heartbeat=3.0,
     deaths=3,
     preemptions=5,
     evaluations_per_second=2.5,
@@ -64,7 +65,7 @@ class Clock:
         ([HALF, HALF, WHOLE], 60, "complete", 20),
         ([WHOLE], 0, "complete", 0),
         ([IDLE] * 8, 60, "abandoned", 60),
-        ([IDLE] * 5 + [HALF] + [IDLE] * 8, 60, "abandoned", 120),  # a sign of life begins the wait anew
+        ([IDLE] * 5 + [HALF] + [IDLE] * 8, 60, "abandoned", 120),  # somebody at work begins the wait anew
         ([HALF] * 50 + [WHOLE], 0, "complete", 500),
     ],
 )
@@ -97,7 +98,7 @@ def test_elsewhere_than_on_a_terminal_a_reading_is_one_line() -> None:
         "1:00:00 left by estimated work; 4.00 GPU-hours in finished parts; "
         "2 parts failed (1 killed, 1 application); 3 workers died, 5 preempted; "
         "running: driver on node7, process 12, since 2026-11-21T08:00:00+00:00 and 1 share at work; "
-        "last sign of life 0:00:03 ago"
+        "last heartbeat 0:00:03 ago"
     )
     assert "nobody at work (the last driver: drained)" in second
 
@@ -170,7 +171,11 @@ def test_only_what_changed_is_counted_again(make_sweep: MakeSweep, monkeypatch: 
     run_sweep(config, make_executor, filters=Filters(keys=("clean",)))
     plan, store = load_plan(config.results), ShardStore.open(config.results)
     asked: list[str] = []
-    read = watch_status(plan, store)
+    reader = StatusReader(plan)
+
+    def read() -> SweepStatus:
+        return reader.read(store.inventory())
+
     count_complete = store.inventory().__class__.count_complete
 
     def counting(inventory, unit, measurements):
@@ -181,7 +186,7 @@ def test_only_what_changed_is_counted_again(make_sweep: MakeSweep, monkeypatch: 
     first = read()
     assert (first.done, first.total, sorted(asked)) == (2, 6, ["clean"] * 2 + ["fgsm"] * 2)
     asked.clear()
-    assert replace(read(), last_sign_of_life=None) == replace(first, last_sign_of_life=None)
+    assert replace(read(), last_heartbeat=None) == replace(first, last_heartbeat=None)
     assert asked == []
     run_sweep(config, make_executor)
     asked.clear()
@@ -197,11 +202,14 @@ def test_shares_and_drivers_are_told_with_their_cost(make_sweep: MakeSweep) -> N
     plan, inventory = load_plan(config.results), ShardStore.open(config.results).inventory()
     progress = json.loads((config.results / "progress.json").read_text())
     assert progress["gpus_per_worker"] == 0
-    told = progress | {"gpus_per_worker": 0.5, "deaths": 2, "preemptions": 3, "updated": 1000.0, "state": "running"}
+    told = progress | {"gpus_per_worker": 0.5, "deaths": 2, "preemptions": 3, "state": "running"}
     (config.results / "progress.json").write_text(json.dumps(told))
+    (config.results / "lease.json").write_text("of a driver of another version")
+    for name in ("progress.json", "lease.json"):
+        os.utime(config.results / name, (1000.0, 1000.0))
     state = StatusReader(plan, clock=lambda: 1010.0).read(inventory)
     assert state.cost == Cost(inventory.seconds / 7200, "GPU-hours")
-    assert (state.running, state.driver, state.last_sign_of_life) == (True, "unknown", 10.0)
+    assert (state.running, state.driver, state.last_heartbeat) == (True, "unknown", 10.0)
     assert (state.deaths, state.preemptions) == (2, 3)
     assert not StatusReader(plan, clock=lambda: 1031.0).read(inventory).running
 

@@ -1,0 +1,130 @@
+"""Who works on a sweep and what is in flight: from the driver's lease, heartbeats and what runs tell of themselves."""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from robust201.core.host import HostId
+from robust201.core.records import Part
+from robust201.monitoring.pace import MeasuredRate
+from robust201.planning.plan import Plan
+from robust201.planning.shares import intersect, share_folders
+from robust201.runtime.heartbeat import SILENT_SECONDS, LastBeat, file_server_time, read_heartbeats
+from robust201.runtime.lease import LEASE_NAME, Holder
+from robust201.runtime.progress import PROGRESS_FILE, WORKING_STATES, read_progress
+from robust201.shards import Inventory
+
+
+@dataclass(frozen=True, slots=True)
+class PartInFlight:
+    """A part that a worker computes.
+
+    Attributes:
+        rest: what is missing of it.
+        seconds: since the worker began it.
+        silent_seconds: since the worker's last beat, where that is overdue; else None.
+    """
+
+    rest: tuple[Part, ...]
+    seconds: float
+    silent_seconds: float | None
+
+
+@dataclass(frozen=True)
+class Activity:
+    """Who works on a sweep; driver, shares, state and last heartbeat as in `monitoring.status.SweepStatus`.
+
+    Attributes:
+        runs: what the last driver told of itself, then the last run of every share.
+        rates: of those at work.
+        parts: in flight, those of silent workers too, unless somebody else computes or has computed them.
+    """
+
+    driver: str | None
+    shares: tuple[str, ...]
+    state: str | None
+    last_heartbeat: float | None
+    runs: tuple[dict[str, Any], ...]
+    rates: tuple[MeasuredRate, ...]
+    parts: tuple[PartInFlight, ...]
+
+
+def read_file_time(results: Path) -> float:
+    """The file server's time; this machine's where the folder cannot be written."""
+    try:
+        return file_server_time(results)
+    except OSError:
+        return time.time()
+
+
+def read_activity(plan: Plan, inventory: Inventory, host_id: HostId, now: float) -> Activity:
+    """See who is at work in a results folder.
+
+    Args:
+        plan: the sweep's plan.
+        inventory: what the results folder holds now.
+        host_id: where this process runs.
+        now: the file server's time.
+    """
+    results = plan.config.results
+    beats = read_heartbeats(results, now)
+    runs = {folder: read_progress(folder) for folder in (results, *share_folders(results))}
+    state = runs[results].get("state")
+    holder = _read_holder(results)
+    # The lease, because progress is written when a part ends, which may be a quarter of an hour after the last one.
+    lease_age = _age(results / LEASE_NAME, now)
+    has_died = holder is not None and holder.is_dead_for(host_id) is True
+    is_driving = state in WORKING_STATES and lease_age is not None and abs(lease_age) < SILENT_SECONDS and not has_died
+    shares = tuple(dict.fromkeys(beat.share for beat in beats if beat.share and not beat.is_silent))
+    working = [folder for folder in runs if (is_driving if folder == results else folder.name in shares)]
+    told = [lease_age, *(_age(folder / PROGRESS_FILE, now) for folder in runs), *(beat.age for beat in beats)]
+    return Activity(
+        driver=_describe(holder) if is_driving else None,
+        shares=tuple(folder.name for folder in runs if folder != results and folder.name in shares),
+        state="died" if has_died else state,
+        last_heartbeat=min((max(0.0, age) for age in told if age is not None), default=None),
+        runs=tuple(runs.values()),
+        rates=tuple(_rate_of(runs[folder], _age(folder / PROGRESS_FILE, now)) for folder in working),
+        parts=_find_parts(plan, inventory, beats),
+    )
+
+
+def _read_holder(results: Path) -> Holder | None:
+    try:
+        return Holder.read(results / LEASE_NAME)
+    except FileNotFoundError:
+        return None
+
+
+def _describe(holder: Holder | None) -> str:
+    return "unknown" if holder is None else f"{holder.host_id.host}, process {holder.pid}, since {holder.since}"
+
+
+def _age(path: Path, now: float) -> float | None:
+    try:
+        return now - path.stat().st_mtime
+    except FileNotFoundError:
+        return None
+
+
+def _rate_of(run: dict[str, Any], age: float | None) -> MeasuredRate:
+    quiet = max(0.0, age or 0.0) + run.get("quiet_seconds", 0.0)
+    span = run.get("measured_seconds", 0.0)
+    return MeasuredRate(run.get("evaluations_per_second"), run.get("macs_per_second"), span, quiet)
+
+
+def _find_parts(plan: Plan, inventory: Inventory, beats: tuple[LastBeat, ...]) -> tuple[PartInFlight, ...]:
+    units = {beat.unit: None for beat in beats if beat.unit}
+    wanted = {unit.id: unit for unit in plan.units if unit.id in units}
+    found: dict[tuple[str, int], PartInFlight] = {}
+    for beat in sorted(beats, key=lambda beat: -beat.age):  # the freshest last: it takes the place of older ones
+        unit = wanted.get(beat.unit or "")
+        if unit is None:
+            continue
+        part = Part(unit, beat.strengths, *beat.images)
+        rest = tuple(intersect(part, inventory.missing(unit, plan.measurements)))
+        if rest:
+            silent = beat.age if beat.is_silent else None
+            found[unit.id, part.start] = PartInFlight(rest, beat.seconds + max(0.0, beat.age), silent)
+    return tuple(found.values())

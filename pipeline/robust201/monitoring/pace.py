@@ -1,0 +1,62 @@
+"""How fast a sweep gets on and when it will end, from what its runs last measured."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRate:
+    """What a run told when it last finished something.
+
+    Attributes:
+        evaluations_per_second: rate; None before it is known.
+        macs_per_second: multiply-accumulates per second, likewise.
+        span_seconds: time that both were measured over.
+        age_seconds: time since then.
+    """
+
+    evaluations_per_second: float | None
+    macs_per_second: float | None
+    span_seconds: float
+    age_seconds: float
+
+    def fade(self, on_time: float = 0.0) -> float:
+        """Fraction of the rate that is left after its age, of which a fraction was computed at full rate."""
+        span, age = self.span_seconds, self.age_seconds
+        return (span + on_time * age) / (span + age) if age else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How fast a sweep gets on.
+
+    Attributes:
+        evaluations_per_second: finished ones; None before it is known.
+        seconds_left: estimate by work, or None.
+    """
+
+    evaluations_per_second: float | None
+    seconds_left: float | None
+
+
+def estimate_pace(rates: Sequence[MeasuredRate], *, work_left: float, work_in_flight: float) -> Pace:
+    """Estimate rate and time left.
+
+    Work goes on at the known rate until all that is in flight should be done. From then on it counts as late, so that
+    the rate falls and the time left grows.
+
+    Args:
+        rates: of the runs at work.
+        work_left: multiply-accumulates of all that is not finished.
+        work_in_flight: those of the parts in flight.
+    """
+    known = [(rate, rate.macs_per_second) for rate in rates if rate.macs_per_second is not None]
+    expected = sum(macs * rate.age_seconds for rate, macs in known)
+    credited = min(expected, work_in_flight, work_left)
+    on_time = credited / expected if expected else 1.0
+    counted = [rate.evaluations_per_second * rate.fade() for rate in rates if rate.evaluations_per_second is not None]
+    evaluations_rate = float(sum(counted)) if counted else None
+    if not work_left:
+        return Pace(evaluations_rate, 0.0)
+    macs_rate = sum(macs * rate.fade(on_time) for rate, macs in known)
+    return Pace(evaluations_rate, (work_left - credited) / macs_rate if macs_rate else None)

@@ -1,0 +1,203 @@
+"""Heartbeats: who is at work in a results folder, and on which part; for people, and deciding nothing.
+
+A process at work keeps a small file, ``<results>/heartbeats/<host>-<pid>-<nonce>.json``, and writes it anew every few
+seconds and when it begins a part. It removes the file when it ends; one that was killed leaves it, and falls silent.
+A file's age is the difference of two times of one file server, and how long a part takes is counted by the worker:
+the wall clocks of two machines are never compared.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from robust201.core.files import load_json
+
+if TYPE_CHECKING:  # doctor, which asks for the file server's time, also works where numpy is missing
+    from robust201.core.records import Part
+
+HEARTBEATS_FOLDER = "heartbeats"
+
+BEAT_SECONDS = 5.0
+"""Longest time between two beats."""
+
+SILENT_SECONDS = 30.0
+"""Age of the last beat from which a process counts as silent."""
+
+_PAUSE_SECONDS = 0.5
+"""Shortest time between two beats: parts may take milliseconds."""
+
+_JOIN_SECONDS = 5.0
+"""How long an end waits for a beat in progress, which a file server that is away may hold up."""
+
+
+class Heartbeat:
+    """Shows, for the length of a block, that this process is at work. A thread writes: a worker never waits for it.
+
+    Args:
+        results: the results folder.
+        share: name of the share that this process is, such as ``3-of-64``; None for a worker.
+    """
+
+    def __init__(self, results: Path, *, share: str | None = None) -> None:
+        host = re.sub(r"[^\w.-]", "_", socket.gethostname())[:64]
+        self.path = results / HEARTBEATS_FOLDER / f"{host}-{os.getpid()}-{secrets.token_hex(4)}.json"
+        self._share = share
+        self._part: tuple[Part, float] | None = None
+        self._is_due = threading.Event()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, name="heartbeat", daemon=True)
+
+    def begin(self, part: Part) -> None:
+        """Note the part that is computed from now on."""
+        self._part = part, time.monotonic()
+        self._is_due.set()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._is_due.set()
+        self._thread.join(_JOIN_SECONDS)
+
+    def _beat(self) -> None:
+        temporary = self.path.with_name(f".{self.path.name}.tmp")
+        while not self._ended.is_set():
+            self._is_due.clear()
+            with contextlib.suppress(OSError):  # whether results can be written shows when they are
+                self.path.parent.mkdir(exist_ok=True)
+                temporary.write_text(json.dumps(self._payload()), encoding="utf-8")
+                temporary.replace(self.path)
+            if not self._ended.wait(_PAUSE_SECONDS):
+                self._is_due.wait(BEAT_SECONDS - _PAUSE_SECONDS)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
+            self.path.unlink(missing_ok=True)
+
+    def _payload(self) -> dict[str, Any]:
+        if self._part is None:
+            return {"share": self._share}
+        part, begun = self._part
+        return {
+            "share": self._share,
+            "unit": part.unit.id,
+            "label": part.label,
+            "strengths": part.strengths,
+            "images": [part.start, part.stop],
+            "seconds": time.monotonic() - begun,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class LastBeat:
+    """What a heartbeat file says.
+
+    Attributes:
+        age: seconds since it was written.
+        share: name of the share that wrote it; None for a worker.
+        unit: id of the unit whose part is computed; None between two parts.
+        strengths: of the part.
+        images: first position of the part, and one past the last.
+        seconds: for how long the part was computed when the file was written.
+    """
+
+    age: float
+    share: str | None = None
+    unit: str | None = None
+    strengths: tuple[float, ...] = ()
+    images: tuple[int, int] = (0, 0)
+    seconds: float = 0.0
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether the next beat is long overdue; times in the future are no sign of life either."""
+        return abs(self.age) >= SILENT_SECONDS
+
+
+def read_heartbeats(results: Path, now: float) -> tuple[LastBeat, ...]:
+    """Read all heartbeats of a results folder, silent ones too; none where there never were any.
+
+    Args:
+        results: the results folder.
+        now: the file server's time (see `file_server_time`).
+    """
+    return tuple(beat for path in _files(results) if (beat := _read(path, now)) is not None)
+
+
+def _files(results: Path) -> list[Path]:
+    return sorted((results / HEARTBEATS_FOLDER).glob("*.json"))
+
+
+def _read(path: Path, now: float) -> LastBeat | None:
+    try:
+        payload = load_json(path)  # opened before its time is asked for: NFS then asks the server for both
+        age = now - path.stat().st_mtime
+        if payload.get("unit") is None:
+            return LastBeat(age, payload.get("share"))
+        start, stop = payload["images"]
+        strengths = tuple(map(float, payload["strengths"]))
+        return LastBeat(
+            age, payload["share"], payload["unit"], strengths, (int(start), int(stop)), float(payload["seconds"])
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # its process has just ended, or the file is none of ours
+
+
+def file_server_time(folder: Path) -> float:
+    """Tell the time of the file server behind a folder by a file that is written there and removed.
+
+    Args:
+        folder: a folder that exists.
+
+    Returns:
+        Seconds since 1970.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".clock.", suffix=".tmp") as probe:
+        probe.write(b"what time is it?")
+        probe.flush()
+        os.fsync(probe.fileno())
+        return Path(probe.name).stat().st_mtime
+
+
+def working_shares(results: Path) -> tuple[str, ...]:
+    """Names of the shares at work in a results folder that this process can write to."""
+    beats = read_heartbeats(results, file_server_time(results))
+    return tuple(sorted({beat.share for beat in beats if beat.share and not beat.is_silent}))
+
+
+def warn_of_shares(results: Path, say: Callable[[str], None]) -> None:
+    """Say so if shares are at work in a results folder that something else is about to work on."""
+    count = len(working_shares(results))
+    if count:
+        say(
+            f"{count} {'share is' if count == 1 else 'shares are'} at work in {results}: what two workers both compute "
+            "is stored twice and counted once."
+        )
+
+
+def remove_silent_heartbeats(results: Path) -> None:
+    """Remove what killed processes left; one that lives, and was only cut off for a while, writes its file again."""
+    now = file_server_time(results)
+    for path in _files(results):
+        with contextlib.suppress(OSError):
+            if now - path.stat().st_mtime >= SILENT_SECONDS:
+                path.unlink()

@@ -1,0 +1,97 @@
+"""Heartbeats: a file as long as a process is at work, which says on what."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from robust201.core.records import Part, Unit
+from robust201.runtime import heartbeat
+from robust201.runtime.heartbeat import (
+    HEARTBEATS_FOLDER,
+    Heartbeat,
+    LastBeat,
+    file_server_time,
+    read_heartbeats,
+    remove_silent_heartbeats,
+    working_shares,
+)
+
+UNIT = Unit("ab" * 16, 21, "digits", "fgsm", (1.0, 8.0), 10, "p" * 32, "c" * 64)
+
+
+def read(results: Path) -> tuple[LastBeat, ...]:
+    return read_heartbeats(results, file_server_time(results))
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_a_worker_tells_its_part_until_it_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "_PAUSE_SECONDS", 0.01)
+    with Heartbeat(tmp_path) as beats:
+        wait_for(beats.path.exists)
+        beats.begin(Part(UNIT, (8.0,), 2, 5))
+        wait_for(lambda: read(tmp_path)[0].unit is not None)
+        (told,) = read(tmp_path)
+        assert (told.unit, told.strengths, told.images, told.share) == (UNIT.id, (8.0,), (2, 5), None)
+        assert 0 <= told.seconds < 20
+        assert not told.is_silent
+        first = told
+        beats.begin(Part(UNIT, (1.0,), 2, 5))
+        wait_for(lambda: read(tmp_path)[0].strengths != first.strengths)
+    assert list((tmp_path / HEARTBEATS_FOLDER).iterdir()) == []
+
+
+def test_it_beats_while_a_part_takes_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.02)
+    with Heartbeat(tmp_path, share="3-of-64") as beats:
+        wait_for(beats.path.exists)
+        beats.path.unlink()  # whoever cleans up: the next beat makes it again
+        wait_for(beats.path.exists)
+        assert working_shares(tmp_path) == ("3-of-64",)
+
+
+def test_a_killed_process_falls_silent_and_its_file_goes_with_the_next_run(tmp_path: Path) -> None:
+    program = (
+        "import sys, time; from pathlib import Path; from robust201.runtime.heartbeat import Heartbeat\n"
+        "with Heartbeat(Path(sys.argv[1]), share='1-of-2'):\n    time.sleep(600)"
+    )
+    child = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)])
+    try:
+        wait_for(lambda: working_shares(tmp_path) == ("1-of-2",))
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.wait()
+    (left,) = (tmp_path / HEARTBEATS_FOLDER).glob("*.json")
+    remove_silent_heartbeats(tmp_path)
+    assert left.exists()  # it may live
+    os.utime(left, (time.time() - 60,) * 2)
+    assert working_shares(tmp_path) == ()
+    assert [beat.is_silent for beat in read(tmp_path)] == [True]
+    remove_silent_heartbeats(tmp_path)
+    assert not left.exists()
+
+
+def test_where_it_cannot_be_written_nothing_fails(tmp_path: Path) -> None:
+    (tmp_path / HEARTBEATS_FOLDER).write_text("a file")
+    with Heartbeat(tmp_path) as beats:
+        beats.begin(Part(UNIT, (1.0,), 0, 10))
+    assert read(tmp_path) == ()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", '{"unit": "ab"}', '{"unit": "ab", "share": null, "images": 3}'])
+def test_files_that_are_no_heartbeats_are_passed_over(tmp_path: Path, text: str) -> None:
+    (tmp_path / HEARTBEATS_FOLDER).mkdir()
+    (tmp_path / HEARTBEATS_FOLDER / "node-1-ab.json").write_text(text)
+    assert read(tmp_path) == ()
