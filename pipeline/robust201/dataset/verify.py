@@ -13,7 +13,7 @@ from robust201.planning.adoption import adopt, read_inventory
 from robust201.planning.imported_plan import load_any_plan
 from robust201.planning.plan_file import PLAN_FILE
 from robust201.runtime.lease import Lease
-from robust201.shards import Finding, Inventory, ShardStore
+from robust201.shards import Inventory, ShardFinding, ShardStore, requeue_shards
 
 Progress = Callable[[int, int], None]
 
@@ -38,7 +38,7 @@ class Verdict:
         n_exported: files of the export that were checked; None where none was to be.
     """
 
-    findings: tuple[Finding, ...]
+    findings: tuple[ShardFinding, ...]
     gaps: tuple[str, ...]
     export: tuple[str, ...]
     requeued: tuple[str, ...]
@@ -115,7 +115,7 @@ def _verify(
             "got none. Write it with: robust201 run SWEEP.yaml"
         )
     if requeue:
-        moved = tuple(store.requeue(inventory, findings))
+        moved = requeue_shards(store.folder, inventory, findings)
     if export is not None and plan is not None:
         from robust201.dataset.checking import check_export
 

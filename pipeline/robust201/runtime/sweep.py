@@ -24,7 +24,7 @@ from robust201.runtime.lease import Lease
 from robust201.runtime.progress import Progress, Tracker
 from robust201.runtime.scheduler import RunTally, Scheduler
 from robust201.runtime.work_log import WorkLog
-from robust201.shards import Inventory, MergeReport, ShardStore
+from robust201.shards import Inventory, MergeReport, ShardStore, merge_folders
 from robust201.tasks import PERTURBATIONS
 
 
@@ -110,7 +110,7 @@ def merge_results(
     """
     plans = {source: load_plan(source) for source in sources}
     with Lease.acquire(ShardStore.create(target).root):
-        report = ShardStore.merge(sources, target)
+        report = merge_folders(sources, target)
         if not (target / PLAN_FILE).exists():
             write_text(target / PLAN_FILE, (sources[0] / PLAN_FILE).read_text(encoding="utf-8"))
         for line in merge_imported(sources, target):

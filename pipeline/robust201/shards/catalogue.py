@@ -9,10 +9,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from robust201.shards.backends import Entry
-from robust201.shards.facts import UnitColumns
-from robust201.shards.identity import Rows, UnitFacts
 from robust201.shards.inventory import Contents
 from robust201.shards.parquet import Footer
+from robust201.shards.row_identity import ShardRows, StoredUnit, UnitColumns
 
 Catalogue: TypeAlias = pa.Table
 
@@ -49,10 +48,10 @@ class CatalogueBuilder:
         self._entries: list[Entry] = []
         self._verified: list[bool] = []
         self._footers: list[Footer] = []
-        self._units: list[Sequence[UnitFacts]] = []
-        self._rows: list[Rows] = []
+        self._units: list[Sequence[StoredUnit]] = []
+        self._rows: list[ShardRows] = []
 
-    def add(self, entry: Entry, footer: Footer, rows: Rows, *, verified: bool) -> None:
+    def add(self, entry: Entry, footer: Footer, rows: ShardRows, *, verified: bool) -> None:
         """Add one shard."""
         self._entries.append(entry)
         self._verified.append(verified)
@@ -81,10 +80,10 @@ class CatalogueBuilder:
         return pa.table(arrays, schema=SCHEMA)
 
 
-def _unit_columns(found: Iterable[Sequence[UnitFacts]]) -> dict[str, pa.Array]:
+def _unit_columns(found: Iterable[Sequence[StoredUnit]]) -> dict[str, pa.Array]:
     """Facts of units, one after the other."""
     pieces: dict[str, list[pa.Array]] = {name: [pa.array([], kind)] for name, kind in _UNIT_TYPES.items()}
-    pending: list[UnitFacts] = []
+    pending: list[StoredUnit] = []
 
     def add_pending() -> None:
         for (name, kind), column in zip(_UNIT_TYPES.items(), zip(*pending, strict=True), strict=False):
@@ -212,7 +211,7 @@ def _lengths(catalogue: Catalogue, name: str) -> NDArray[np.int64]:
     return lengths.astype(np.int64)
 
 
-def _facts(catalogue: Catalogue, ids: pa.Array, first: NDArray[np.int64]) -> list[UnitFacts]:
+def _facts(catalogue: Catalogue, ids: pa.Array, first: NDArray[np.int64]) -> list[StoredUnit]:
     places = pa.array(first)
     columns: list[list[Any]] = [ids.to_pylist()]
     for name, kind in list(_UNIT_TYPES.items())[1:]:
@@ -223,4 +222,4 @@ def _facts(catalogue: Catalogue, ids: pa.Array, first: NDArray[np.int64]) -> lis
             columns.append([texts[code] for code in encoded.indices.to_pylist()])
         else:
             columns.append(values.to_pylist())
-    return list(map(UnitFacts._make, zip(*columns, strict=True)))
+    return list(map(StoredUnit._make, zip(*columns, strict=True)))
