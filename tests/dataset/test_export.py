@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robust201.core.errors import ConfigError, IncompleteError, StorageError, StorageFullError
-from robust201.dataset import export_dataset, meta_text, parse_key_style
+from robust201.dataset import export_dataset, meta_file_text, parse_key_style
 from robust201.tasks import PERTURBATIONS
 from tests.conftest import read_tree
 from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_plan, make_unit, make_values
@@ -152,7 +152,7 @@ def test_meta_of_the_papers_sweep_is_the_published_file(tmp_path):
     units = tuple(make_unit(0, "cifar10", key, row.parameters().strengths) for key, row in PERTURBATIONS.items())
     export(tmp_path, FabricatedPlan(units, ("accuracy",)), key_style="published")
     assert hashlib.sha256((tmp_path / "meta.json").read_bytes()).hexdigest() == PUBLISHED_META_SHA256
-    text = meta_text({key: row.parameters() for key, row in PERTURBATIONS.items()}, "published")
+    text = meta_file_text({key: row.parameters() for key, row in PERTURBATIONS.items()}, "published")
     assert text.encode() == (tmp_path / "meta.json").read_bytes()
 
 

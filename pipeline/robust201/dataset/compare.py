@@ -36,7 +36,7 @@ Accuracies = Mapping[Place, Mapping[int, float]]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class KeyComparison:
     """One key at one strength, in both sets.
 
     Attributes:
@@ -77,7 +77,7 @@ class ComparisonReport:
         remarks: what of a dataset's files was changed or is gone since they were exported, as far as its folder tells.
     """
 
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[KeyComparison, ...]
     only_first: tuple[Place, ...]
     only_second: tuple[Place, ...]
     architectures: tuple[int, int, int]
@@ -87,7 +87,7 @@ class ComparisonReport:
     remarks: tuple[str, ...]
 
     @property
-    def different(self) -> tuple[Comparison, ...]:
+    def different(self) -> tuple[KeyComparison, ...]:
         """Comparisons with an architecture whose accuracies differ."""
         return tuple(comparison for comparison in self.comparisons if comparison.max_difference > 0)
 
@@ -172,14 +172,14 @@ def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> Com
     left: set[int] = set().union(*(one[place] for place in common))
     right: set[int] = set().union(*(other[place] for place in common))
     return ComparisonReport(
-        tuple(_compare(place, one[place], other[place]) for place in sorted(common, key=_table_order)),
-        tuple(sorted(one.keys() - other.keys(), key=_table_order)),
-        tuple(sorted(other.keys() - one.keys(), key=_table_order)),
-        (len(left - right), len(left & right), len(right - left)),
-        tolerance,
-        (read_decimals(first, one), read_decimals(second, other)),
-        (read_source(first), read_source(second)),
-        tuple(dict.fromkeys(line for folder in (first, second) for line in _explain_changes(folder))),
+        comparisons=tuple(_compare(place, one[place], other[place]) for place in sorted(common, key=_table_order)),
+        only_first=tuple(sorted(one.keys() - other.keys(), key=_table_order)),
+        only_second=tuple(sorted(other.keys() - one.keys(), key=_table_order)),
+        architectures=(len(left - right), len(left & right), len(right - left)),
+        tolerance=tolerance,
+        decimals=(read_decimals(first, one), read_decimals(second, other)),
+        sources=(read_source(first), read_source(second)),
+        remarks=tuple(dict.fromkeys(line for folder in (first, second) for line in _explain_changes(folder))),
     )
 
 
@@ -201,7 +201,7 @@ def _table_order(place: Place) -> tuple[str, int, str, float]:
     return dataset, order.index(key) if key in order else len(order), key, strength
 
 
-def _compare(place: Place, one: Mapping[int, float], other: Mapping[int, float]) -> Comparison:
+def _compare(place: Place, one: Mapping[int, float], other: Mapping[int, float]) -> KeyComparison:
     architectures = sorted(one.keys() & other.keys())
     before, after = (np.array([values[i] for i in architectures]) for values in (one, other))
     differences = after - before
@@ -209,14 +209,17 @@ def _compare(place: Place, one: Mapping[int, float], other: Mapping[int, float])
     absolute = np.round(np.abs(differences), 12)
     most = np.argsort(-absolute, kind="stable")[:MOVED_MOST]
     moved = [(architectures[i], float(before[i]), float(after[i])) for i in most.tolist() if absolute[i] > 0]
-    return Comparison(
-        *place,
-        len(architectures),
-        float(absolute.max()),
-        float(absolute.mean()),
-        float(differences.mean()),
-        _kendall_tau(before, after),
-        tuple(moved),
+    dataset, key, strength = place
+    return KeyComparison(
+        dataset=dataset,
+        key=key,
+        strength=strength,
+        n_architectures=len(architectures),
+        max_difference=float(absolute.max()),
+        mean_absolute_difference=float(absolute.mean()),
+        mean_difference=float(differences.mean()),
+        kendall_tau=_kendall_tau(before, after),
+        moved_most=tuple(moved),
     )
 
 

@@ -195,7 +195,7 @@ class LocalBackend:
         return entries
 
     def settled(self, entries: Iterable[Entry]) -> set[str]:
-        """Find the shards last changed some seconds ago, by the clock that stamps them (see `StorageBackend.settled`)."""
+        """Find the shards last changed some seconds ago, by the clock that stamps them (see `StorageBackend`)."""
         try:
             with tempfile.TemporaryFile(dir=self.root) as probe:  # a file server has a clock of its own
                 now = os.fstat(probe.fileno()).st_mtime
