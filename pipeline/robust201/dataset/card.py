@@ -32,10 +32,6 @@ CROISSANT_FILE = "croissant.json"
 DEFAULT_LICENCE = "mit"
 
 PROJECT_URL = "https://robustness.vision"
-PAPER = (
-    "Steffen Jung, Jovita Lukasik, Margret Keuper: Neural Architecture Design and Robustness: A Dataset. "
-    "International Conference on Learning Representations (ICLR), 2023."
-)
 BIBTEX = """@inproceedings{jung2023neural,
   title     = {Neural Architecture Design and Robustness: A Dataset},
   author    = {Jung, Steffen and Lukasik, Jovita and Keuper, Margret},

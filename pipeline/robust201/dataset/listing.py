@@ -41,7 +41,6 @@ def read_listing(out: Path) -> Listing:
 
     Raises:
         ResultsError: there is no listing, or something else than a file has its name.
-        UnicodeDecodeError: it is no text.
     """
     path = out / CHECKSUM_FILE
     if path.is_symlink() or not path.is_file():
@@ -51,7 +50,9 @@ def read_listing(out: Path) -> Listing:
         )
     digests: dict[str, str] = {}
     wrong: list[str] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"), start=1):
+    for number, line in enumerate(
+        path.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n"), start=1
+    ):
         match = _LINE.fullmatch(line)
         got = ""
         if match is None:
@@ -73,18 +74,6 @@ def read_listing(out: Path) -> Listing:
     return Listing(digests, tuple(wrong))
 
 
-def count_listed(out: Path) -> int:
-    """Count the files that an export listed; 0 where the listing is no text.
-
-    Raises:
-        ResultsError: there is no listing.
-    """
-    try:
-        return len(read_listing(out).digests)
-    except UnicodeDecodeError:
-        return 0
-
-
 def explain_changes(out: Path, digests: Mapping[str, str]) -> Iterator[str]:
     """Say in which way files that were read as JSON are not those that an export listed.
 
@@ -101,8 +90,11 @@ def explain_changes(out: Path, digests: Mapping[str, str]) -> Iterator[str]:
             yield f"{out} has no {CHECKSUM_FILE}, which an export writes last: it may not be whole"
         return
     try:
-        listed = read_listing(out).digests
-    except (OSError, ResultsError, UnicodeDecodeError):
+        listing = read_listing(out)
+    except (OSError, ResultsError):
+        listing = Listing({}, wrong=("unreadable",))
+    listed = listing.digests
+    if listing.wrong and not listed:
         yield f"{path} is no listing: nothing tells whether the files of {out} are those of the export"
         return
     other = [name for name, digest in sorted(digests.items()) if listed.get(name) != digest]

@@ -9,7 +9,7 @@ from typing import Any
 from robust201.core.errors import InputError
 from robust201.core.records import IMPORTED_FILE
 from robust201.dataset.groups import SweepPlan
-from robust201.dataset.listing import count_listed
+from robust201.dataset.listing import read_listing
 from robust201.planning.adoption import adopt, read_inventory
 from robust201.planning.imported_plan import load_any_plan
 from robust201.planning.plan_file import PLAN_FILE
@@ -91,7 +91,7 @@ def verify_results(
         LeaseHeldError: a driver is at work, and `requeue` was asked for.
     """
     store = ShardStore.open(results)
-    n_exported = None if export is None else count_listed(export)
+    n_exported = None if export is None else len(read_listing(export).digests)
     with Lease.acquire(results) if requeue else nullcontext():
         return _verify(store, export, n_exported, requeue=requeue, on_progress=on_progress)
 

@@ -13,7 +13,7 @@ from robust201.core.errors import IncompleteError, ResultsError, StorageError
 from robust201.dataset.export_files import FileForm, Format, list_files, make_files
 from robust201.dataset.groups import Group, KeyStyle, SweepPlan, group_units
 from robust201.dataset.json_files import JsonFile
-from robust201.dataset.listing import AGAIN, CHECKSUM_FILE, check_listing, read_listing
+from robust201.dataset.listing import AGAIN, check_listing, read_listing
 from robust201.dataset.parquet_files import ParquetFile
 from robust201.dataset.written_file import compression_of
 from robust201.reader.json_files import read_json
@@ -40,11 +40,7 @@ def check_export(plan: SweepPlan, store: ShardStore, inventory: Inventory, out: 
     Raises:
         ResultsError: the folder is no export of robust201.
     """
-    try:
-        listing = read_listing(out)
-    except UnicodeDecodeError as error:
-        yield f"Verifying failed for {out / CHECKSUM_FILE}: expected a listing, got other content ({error}). {AGAIN}"
-        return
+    listing = read_listing(out)
     yield from check_listing(out, listing)
     names = listing.digests
     try:

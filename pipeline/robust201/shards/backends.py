@@ -73,13 +73,6 @@ class StorageBackend(Protocol):
     def label(self, shard: str) -> str:
         """Path or URL of a shard, for messages."""
 
-    def check(self) -> None:
-        """Make sure that the backend can be reached.
-
-        Raises:
-            StorageError: it cannot.
-        """
-
     def entries(self) -> list[Entry]:
         """List all shards as they are now, sorted by name; what else lies there is left out."""
 
@@ -172,9 +165,6 @@ class LocalBackend:
     def label(self, shard: str) -> str:
         """Path of a shard, for messages."""
         return str(self.path(shard))
-
-    def check(self) -> None:
-        """Nothing to check: the folder is made when it is needed."""
 
     def entries(self) -> list[Entry]:
         """List all shards as they are now (see `StorageBackend.entries`)."""

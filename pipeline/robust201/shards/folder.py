@@ -86,10 +86,10 @@ class ResultsFolder:
                 folder says, and the folder itself for a new one.
 
         Raises:
-            InputError: the path is a file, or a folder that holds something else, or its shards lie elsewhere.
-            FormatVersionError: another version made it.
+            InputError: the path is a file, or a folder that holds something else.
             StorageFullError: no space is left.
             StorageError: the URL cannot be reached.
+            ConfigError, FormatVersionError: see `check_format`.
         """
         form = self.root / "format.json"
         make_folder(self.root)
@@ -103,7 +103,7 @@ class ResultsFolder:
             payload: dict[str, Any] = {"format": FORMAT_NAME, "version": FORMAT_VERSION}
             if shards:
                 if folder_of(shards) is None:
-                    ObjectBackend(shards, self.on_step).check()  # a wrong URL must not be remembered
+                    ObjectBackend(shards, self.on_step).entries()  # a wrong URL must not be remembered
                 payload["shards"] = shards
             write_text(form, canonical_json(payload) + "\n")
             self.__dict__.pop("backend", None)
@@ -116,7 +116,8 @@ class ResultsFolder:
             shards: where its shards are expected (see `create`); None for anywhere.
 
         Raises:
-            InputError: it is none, or its shards lie elsewhere.
+            InputError: it is none.
+            ConfigError: its shards lie elsewhere.
             FormatVersionError: another version made it.
         """
         form = self.root / "format.json"
@@ -163,23 +164,13 @@ class ResultsFolder:
         self.check_hash(shard, self.backend.sha256(shard))
 
     def read_verified(self, shard: str) -> bytes:
-        """Read a whole shard and compare its bytes with its name.
-
-        Raises:
-            ShardDamagedError: they differ, or the disk has lost them.
-            StorageError: it cannot be read now, whatever its bytes are.
-            FileNotFoundError: there is no such shard.
-        """
+        """Read a whole shard and compare its bytes with its name (raises as `verify_hash` does)."""
         content = self.backend.read(shard)
         self.check_hash(shard, hashlib.sha256(content).hexdigest())
         return content
 
     def check_hash(self, shard: str, sha256: str) -> None:
-        """Compare the hash of a shard's bytes with its name.
-
-        Raises:
-            ShardDamagedError: they differ.
-        """
+        """Compare the hash of a shard's bytes with its name (raises as `verify_hash` does)."""
         if sha256[:SHA_DIGITS] != sha_of_name(shard):
             raise ShardDamagedError(
                 f"Verifying failed for shard {self.backend.label(shard)}: expected SHA-256 {sha_of_name(shard)}…, got "

@@ -170,10 +170,6 @@ class ObjectBackend:
         """URL of a shard, for messages."""
         return f"{self.url}/{shard}" if shard else self.url
 
-    def check(self) -> None:
-        """Make sure that the store can be listed (see `StorageBackend.check`)."""
-        self.entries()
-
     def entries(self) -> list[Entry]:
         """List all shards as they are now (see `StorageBackend.entries`)."""
 

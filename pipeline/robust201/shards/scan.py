@@ -7,7 +7,7 @@ from typing import Literal
 from robust201.core.errors import ShardDamagedError, StorageError
 from robust201.core.freed_memory import give_back_freed_memory
 from robust201.shards.backends import Entry, map_ahead
-from robust201.shards.catalogue import Catalogue, CatalogueBuilder, contents_of, inputs_of, join, names_of
+from robust201.shards.catalogue import Catalogue, ScannedShard, contents_of, inputs_of, join, make_catalogue, names_of
 from robust201.shards.folder import ResultsFolder, is_compacted, network_of
 from robust201.shards.index import Index
 from robust201.shards.inventory import Inventory
@@ -108,14 +108,14 @@ class _Scanner:
         return network_of(shard) in self.networks
 
     def _read_all(self, entries: Sequence[Entry]) -> Catalogue:
-        builder = CatalogueBuilder()
+        scanned = []
         threads = min(self.folder.backend.threads, len(entries))
         for entry, found in zip(entries, map_ahead(self._read, entries, threads), strict=True):
             if isinstance(found, ShardDamagedError):
                 self._record(entry.name, found)
             else:
-                builder.add(entry, *found, verified=entry.name in self.settled)
-        return builder.build()
+                scanned.append(ScannedShard(entry, *found, verified=entry.name in self.settled))
+        return make_catalogue(scanned)
 
     def _read(self, entry: Entry) -> tuple[Footer, ShardRows] | ShardDamagedError:
         backend, shard = self.folder.backend, entry.name

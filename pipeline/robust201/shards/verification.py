@@ -1,6 +1,6 @@
 """What can be wrong with stored results, and how it is found."""
 
-from collections import Counter
+from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -21,8 +21,6 @@ from robust201.shards.row_reader import RowReader
 from robust201.tasks.measurements import check_values
 
 FindingKind = Literal["damaged", "invalid", "misplaced", "unlike others", "unequal duplicates", "lost in compaction"]
-
-_NOT_SEEN = -1
 
 
 @dataclass(frozen=True)
@@ -123,24 +121,15 @@ class _ClassCounts:
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
-        self._groups: dict[tuple[str, str, int, int], int] = {}
-        self._counts: dict[tuple[int, ...], int] = {}
-        self._group = np.full(len(inventory), _NOT_SEEN, dtype=np.int32)
-        self._count = np.full(len(inventory), _NOT_SEEN, dtype=np.int32)
+        self._rows: dict[tuple[str, str, int, int], dict[tuple[int, ...], array[int]]] = {}
         self._images: dict[str, str] = {}
 
     def add(self, row: int, cm: NDArray[np.int32]) -> None:
-        """Note a row of the inventory.
-
-        Args:
-            row: its position in the inventory.
-            cm: (C, C) its confusion matrix.
-        """
+        """Note the (C, C) confusion matrix of a row of the inventory."""
         unit = self._inventory.units[self._inventory.row_column("unit")[row]]
         start, stop = (int(self._inventory.row_column(name)[row]) for name in ("start", "stop"))
-        group = (unit.dataset, self._images_of(unit.protocol), start, stop)
-        self._group[row] = self._groups.setdefault(group, len(self._groups))
-        self._count[row] = self._counts.setdefault(tuple(cm.sum(axis=1).tolist()), len(self._counts))
+        by_counts = self._rows.setdefault((unit.dataset, self._images_of(unit.protocol), start, stop), {})
+        by_counts.setdefault(tuple(cm.sum(axis=1).tolist()), array("i")).append(row)
 
     def _images_of(self, protocol: str) -> str:
         """Name the images of a protocol: by their hash, where the folder knows it."""
@@ -155,15 +144,12 @@ class _ClassCounts:
         Yields:
             Row of the inventory, and what was expected and got.
         """
-        known = list(self._counts)
-        for group in range(len(self._groups)):
-            rows = np.flatnonzero(self._group == group)
-            counted = Counter(self._count[rows].tolist())
-            usual = max(counted, key=lambda count: (counted[count], -count))
-            for row in rows[self._count[rows] != usual].tolist():
-                got = list(known[self._count[row]])
-                told = f"as in {counted[usual]} other rows, got {got}. Evaluate it again."
-                yield row, f"expected rows of cm to count {list(known[usual])} images, {told}"
+        for by_counts in self._rows.values():
+            usual, rows = max(by_counts.items(), key=lambda item: len(item[1]))
+            told = f"expected rows of cm to count {list(usual)} images, as in {len(rows)} other rows"
+            unlike = ((row, counts) for counts, rows in by_counts.items() if counts != usual for row in rows)
+            for row, counts in sorted(unlike):
+                yield row, f"{told}, got {list(counts)}. Evaluate it again."
 
 
 def _check_rows(
