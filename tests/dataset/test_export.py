@@ -152,7 +152,7 @@ def test_meta_of_the_papers_sweep_is_the_published_file(tmp_path):
     units = tuple(make_unit(0, "cifar10", key, row.parameters().strengths) for key, row in PERTURBATIONS.items())
     export(tmp_path, FabricatedPlan(units, ("accuracy",)), key_style="published")
     assert hashlib.sha256((tmp_path / "meta.json").read_bytes()).hexdigest() == PUBLISHED_META_SHA256
-    text = meta_file_text({key: row.parameters() for key, row in PERTURBATIONS.items()}, "published")
+    text = meta_file_text({key: row.parameters().strengths for key, row in PERTURBATIONS.items()}, "published")
     assert text.encode() == (tmp_path / "meta.json").read_bytes()
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from robust201.core.errors import InputError, LeaseHeldError, ResultsError
 from robust201.core.records import is_imported
-from robust201.dataset.compare import compare_results, read_results
+from robust201.dataset.compare import compare_results, read_result_set
 from robust201.dataset.json_import import import_json
 from robust201.dataset.verify import verify_results
 from robust201.planning.config import SweepConfig
@@ -104,7 +104,7 @@ def test_imported_values_stay_rounded_and_computed_ones_are_exact(
     assert got == {"0": exact["0"], "21": source["21"], "309": source["309"]}
     assert got["21"] != exact["21"]
     assert verify_results(config.results, export=out).sound
-    assert read_results(config.results).decimals == read_results(out).decimals
+    assert read_result_set(config.results).decimals == read_result_set(out).decimals
     # An export with both is imported and exported again, although its first rows are exact.
     import_json(out, tmp_path / "again")
     assert verify_results(tmp_path / "again").sound

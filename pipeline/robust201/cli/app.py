@@ -73,10 +73,8 @@ def meta(
     from robust201.dataset import meta_file_text, parse_key_style
     from robust201.tasks import PERTURBATIONS
 
-    typer.echo(
-        meta_file_text({key: row.parameters() for key, row in PERTURBATIONS.items()}, parse_key_style(key_style)),
-        nl=False,
-    )
+    strengths = {key: row.parameters().strengths for key, row in PERTURBATIONS.items()}
+    typer.echo(meta_file_text(strengths, parse_key_style(key_style)), nl=False)
 
 
 def plan(

@@ -179,7 +179,7 @@ def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> Com
             f"Comparing failed for the tolerance of {tolerance}: expected a finite number, 0 or more, got another. "
             "Name the largest difference of accuracy to let pass, such as 0.001."
         )
-    sets = read_results(first), read_results(second)
+    sets = read_result_set(first), read_result_set(second)
     one, other = (held.accuracies for held in sets)
     common = [place for place in one if place in other and one[place].keys() & other[place].keys()]
     if not common:
@@ -249,7 +249,7 @@ def _kendall_tau(before: NDArray[np.float64], after: NDArray[np.float64]) -> flo
     return float(kendalltau(before, after).statistic)
 
 
-def read_results(folder: Path) -> ResultSet:
+def read_result_set(folder: Path) -> ResultSet:
     """Read the accuracies of a results folder, of an exported dataset or of the published one.
 
     Raises:

@@ -32,6 +32,11 @@ class Listing:
     digests: Mapping[str, str]
     wrong: tuple[str, ...]
 
+    @property
+    def is_other_content(self) -> bool:
+        """Whether the file has lines, and none of them lists anything."""
+        return bool(self.wrong) and not self.digests
+
 
 def read_listing(out: Path) -> Listing:
     """Read the listing of an export.
@@ -89,14 +94,15 @@ def explain_changes(out: Path, digests: Mapping[str, str]) -> Iterator[str]:
         if (out / SWEEP_FILE).is_file():
             yield f"{out} has no {CHECKSUM_FILE}, which an export writes last: it may not be whole"
         return
+    listing: Listing | None
     try:
         listing = read_listing(out)
     except (OSError, ResultsError):
-        listing = Listing({}, wrong=("unreadable",))
-    listed = listing.digests
-    if listing.wrong and not listed:
+        listing = None
+    if listing is None or listing.is_other_content:
         yield f"{path} is no listing: nothing tells whether the files of {out} are those of the export"
         return
+    listed = listing.digests
     other = [name for name, digest in sorted(digests.items()) if listed.get(name) != digest]
     if other:
         yield (

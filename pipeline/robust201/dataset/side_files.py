@@ -14,7 +14,7 @@ from robust201.core.records import Unit, is_imported
 from robust201.dataset.groups import Group, KeyStyle, ProtocolShare, SweepPlan, are_imported, spell
 from robust201.reader.result_files import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks import PERTURBATIONS, Parameters
+from robust201.tasks import PERTURBATIONS
 
 SWEEP_YAML_FILE = "sweep.yaml"
 VERSIONS_FILE = "versions.json"
@@ -44,7 +44,7 @@ def side_file_texts(
     """Make the texts of all that lies beside an export's results but the cards, by name of the file."""
     exported = [group for group in groups if group.complete_units]
     texts = {
-        META_FILE: meta_text_of_groups(groups, key_style),
+        META_FILE: meta_file_text(strengths_of_keys(groups), key_style),
         SWEEP_FILE: sweep_text(plan, groups, key_style, round_to, shares),
         VERSIONS_FILE: versions_text(provenances, shares),
     }
@@ -59,21 +59,26 @@ def side_file_texts(
     return texts
 
 
-def meta_file_text(parameters: Mapping[str, Parameters], key_style: KeyStyle) -> str:
+def meta_file_text(strengths: Mapping[str, Sequence[float]], key_style: KeyStyle) -> str:
     """Text of meta.json: all 15,625 architectures with their isomorphs, and the epsilons of each attack.
 
     Args:
-        parameters: by key in the paper's style; keys that are no attacks are passed over.
+        strengths: by key in the paper's style; keys that are no attacks are passed over.
         key_style: how to spell the keys.
 
     Returns:
         With the paper's epsilons and published keys, the bytes of the published file.
     """
-    return _meta_text_of({key: given.strengths for key, given in parameters.items()}, key_style)
+    epsilons = {
+        spell(key, key_style): [float(epsilon) for epsilon in strengths[key]]
+        for key, row in PERTURBATIONS.items()
+        if key in strengths and row.kind == "attack"
+    }
+    return nasbench201.meta_text(epsilons)
 
 
-def meta_text_of_groups(groups: Iterable[Group], key_style: KeyStyle) -> str:
-    """Text of meta.json for an export.
+def strengths_of_keys(groups: Iterable[Group]) -> dict[str, tuple[float, ...]]:
+    """Find the strengths of each key.
 
     Raises:
         ConfigError: an attack has different epsilons on different datasets.
@@ -84,19 +89,10 @@ def meta_text_of_groups(groups: Iterable[Group], key_style: KeyStyle) -> str:
         if first.strengths != group.strengths and PERTURBATIONS[group.key].kind == "attack":
             raise ConfigError(
                 f"Exporting failed for {group.dataset} {group.key}: expected the epsilons of {first.dataset}, "
-                f"{list(first.strengths)}, got {list(group.strengths)}. {META_FILE} has one list a key: export the "
+                f"{list(first.strengths)}, got {list(group.strengths)}. {META_FILE} has one list per key: export the "
                 "datasets apart with --datasets."
             )
-    return _meta_text_of({key: group.strengths for key, group in by_key.items()}, key_style)
-
-
-def _meta_text_of(strengths: Mapping[str, Sequence[float]], key_style: KeyStyle) -> str:
-    epsilons = {
-        spell(key, key_style): [float(epsilon) for epsilon in strengths[key]]
-        for key, row in PERTURBATIONS.items()
-        if key in strengths and row.kind == "attack"
-    }
-    return nasbench201.meta_text(epsilons)
+    return {key: group.strengths for key, group in by_key.items()}
 
 
 def sweep_text(

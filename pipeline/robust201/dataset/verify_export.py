@@ -41,6 +41,9 @@ def check_export(plan: SweepPlan, store: ShardStore, inventory: Inventory, out: 
         ResultsError: the folder is no export of robust201.
     """
     listing = read_listing(out)
+    if listing.is_other_content:
+        yield from listing.wrong
+        return
     yield from check_listing(out, listing)
     names = listing.digests
     try:

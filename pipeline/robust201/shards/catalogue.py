@@ -71,7 +71,7 @@ def make_catalogue(shards: Sequence[ScannedShard]) -> Catalogue:
     return pa.table(arrays, schema=SCHEMA)
 
 
-def _unit_columns(found: Iterable[Sequence[StoredUnit]]) -> dict[str, pa.Array]:
+def _unit_columns(found: Iterable[Sequence[StoredUnit] | UnitColumns]) -> dict[str, pa.Array]:
     """Facts of units, one after the other."""
     pieces: dict[str, list[pa.Array]] = {name: [pa.array([], kind)] for name, kind in _UNIT_TYPES.items()}
     pending: list[StoredUnit] = []

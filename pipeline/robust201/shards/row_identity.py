@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, overload
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -45,7 +45,7 @@ class ShardRows:
         seconds: (R,) float32.
     """
 
-    units: Sequence[StoredUnit]
+    units: "Sequence[StoredUnit] | UnitColumns"
     unit: NDArray[np.int64]
     strength: NDArray[np.float64]
     start: NDArray[np.int32]
@@ -146,7 +146,7 @@ def _checked(column: pa.ChunkedArray) -> pa.Array:
     return array
 
 
-class UnitColumns(Sequence[StoredUnit]):
+class UnitColumns:
     """Units of a compacted shard as columns, since a scan of a whole sweep needs no object for each of them.
 
     Args:
@@ -163,13 +163,7 @@ class UnitColumns(Sequence[StoredUnit]):
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
 
-    @overload
-    def __getitem__(self, position: int) -> StoredUnit: ...
-
-    @overload
-    def __getitem__(self, position: slice) -> list[StoredUnit]: ...
-
-    def __getitem__(self, position: int | slice) -> StoredUnit | list[StoredUnit]:
+    def __getitem__(self, position: int) -> StoredUnit:
         return self._units[position]
 
 
