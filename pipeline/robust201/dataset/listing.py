@@ -53,11 +53,14 @@ def read_listing(out: Path) -> Listing:
         raise ResultsError(
             f"Verifying failed for {out}: expected a whole export with the file {CHECKSUM_FILE}, got {got}. {AGAIN}"
         )
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        told = f"Verifying failed for {path}: expected a listing, got other content ({error}). {AGAIN}"
+        return Listing({}, (told,))
     digests: dict[str, str] = {}
     wrong: list[str] = []
-    for number, line in enumerate(
-        path.read_text(encoding="utf-8", errors="replace").removesuffix("\n").split("\n"), start=1
-    ):
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
         match = _LINE.fullmatch(line)
         got = ""
         if match is None:
