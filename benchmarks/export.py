@@ -27,7 +27,7 @@ import psutil
 
 from robust201.core.records import EvaluationResult, Part, Unit, unit_id
 from robust201.dataset import export_dataset
-from robust201.dataset.json_files import FileTask
+from robust201.dataset.json_files import JsonFile
 from robust201.shards import ShardStore
 from robust201.tasks.columns import COLUMNS, FRACTION_BITS, columns_of, to_json
 
@@ -160,9 +160,16 @@ def compare_with_json_dump(store: ShardStore, plan: SyntheticPlan, folder: Path,
             json.dump(content, stream)
 
     def export() -> None:
-        FileTask(folder, "export.json", "cifar100", units[0].key, "confidence", units, rows, None, None).write(
-            lambda: None
-        )
+        JsonFile(
+            folder=folder,
+            name="export.json",
+            dataset="cifar100",
+            key=units[0].key,
+            units=units,
+            rows=rows,
+            measurement="confidence",
+            round_to=None,
+        ).write(lambda: None)
 
     dumped, exported = fastest(dump), fastest(export)
     n_bytes = (folder / "dump.json").stat().st_size

@@ -150,7 +150,7 @@ def main() -> None:
         large = large_units(plan, options.row_groups)
         n_rows = write_compacted_shards(store, plan, InventedRows(large))
         age(store)
-        sizes = [entry.n_bytes for entry in store.folder.place.entries()]
+        sizes = [entry.n_bytes for entry in store.folder.backend.entries()]
         print(
             f"{len(plan.units):,} units, {n_rows:,} rows, {len(large):,} units of them large; {len(sizes)} shards of "
             f"{sum(sizes) / 1e9:.2f} GB, made in {time.perf_counter() - start:.0f} s",

@@ -97,7 +97,7 @@ def main() -> None:
     chosen = nasbench201.evaluated_indices()[: options.architectures]
     draws = np.random.default_rng(2).choice(chosen, size=options.look_ups).tolist()
     try:
-        store = MadeUpStore()
+        store: Any = MadeUpStore()
         small, large = folder / "accuracy", folder / "cm"
         export_dataset(
             MadeUpPlan(options.architectures, ("accuracy",)), store, store, small, formats=("json", "parquet")

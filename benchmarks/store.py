@@ -189,7 +189,7 @@ def resume_step(folder: Path) -> str:
     inventory = store.inventory(verify="unverified", on_damage="set_aside")
     seconds = time.perf_counter() - started
     done = preview_run(plan, plan, inventory).done
-    n_bytes = sum(entry.n_bytes for entry in store.folder.place.entries() if entry.name in hashed)
+    n_bytes = sum(entry.n_bytes for entry in store.folder.backend.entries() if entry.name in hashed)
     rate = f", {n_bytes / 1e9:.2f} GB hashed at {n_bytes / seconds / 1e6:.0f} MB/s" if hashed else ""
     return f"{len(inventory.shards):,} shards, {done:,} done{rate}"
 
@@ -219,7 +219,7 @@ def compare_step(folder: Path) -> str:
 def compact_step(folder: Path) -> str:
     """Merge small shards."""
     store = ShardStore.open(folder)
-    n_bytes = sum(entry.n_bytes for entry in store.folder.place.entries())
+    n_bytes = sum(entry.n_bytes for entry in store.folder.backend.entries())
     started = time.perf_counter()
     report = store.compact()
     rate = n_bytes / (time.perf_counter() - started) / 1e6
@@ -263,8 +263,8 @@ def cool(results: Path) -> None:
 
 def age(store: ShardStore) -> None:
     """Let shards have been written a minute ago: what is hashed within seconds of its writing is hashed again."""
-    for entry in store.folder.place.entries():
-        os.utime(store.folder.path(entry.name), (entry.modified - 60, entry.modified - 60))
+    for entry in store.folder.backend.entries():
+        os.utime(store.folder.shards.joinpath(entry.name), (entry.modified - 60, entry.modified - 60))
 
 
 def describe_outputs(folder: Path) -> None:
@@ -274,8 +274,8 @@ def describe_outputs(folder: Path) -> None:
     from robust201.shards.folder import is_compacted
 
     store = ShardStore.open(folder)
-    for entry in filter(lambda entry: is_compacted(entry.name), store.folder.place.entries()):
-        metadata = pq.read_metadata(store.folder.path(entry.name))
+    for entry in filter(lambda entry: is_compacted(entry.name), store.folder.backend.entries()):
+        metadata = pq.read_metadata(store.folder.shards.joinpath(entry.name))
         groups = [metadata.row_group(i).total_byte_size / MIB for i in range(metadata.num_row_groups)]
         dataset = entry.name.partition("/")[0]
         size = f"{entry.n_bytes / MIB:.0f} MiB, {len(groups)} row groups of at most {max(groups):.1f} MiB"

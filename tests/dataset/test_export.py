@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robust201.core.errors import ConfigError, IncompleteError, StorageError, StorageFullError
-from robust201.dataset import export_dataset, meta_text, parse_key_style
+from robust201.dataset import export_dataset, meta_file_text, parse_key_style
 from robust201.tasks import PERTURBATIONS
 from tests.conftest import read_tree
 from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_plan, make_unit, make_values
@@ -152,7 +152,7 @@ def test_meta_of_the_papers_sweep_is_the_published_file(tmp_path):
     units = tuple(make_unit(0, "cifar10", key, row.parameters().strengths) for key, row in PERTURBATIONS.items())
     export(tmp_path, FabricatedPlan(units, ("accuracy",)), key_style="published")
     assert hashlib.sha256((tmp_path / "meta.json").read_bytes()).hexdigest() == PUBLISHED_META_SHA256
-    text = meta_text({key: row.parameters() for key, row in PERTURBATIONS.items()}, "published")
+    text = meta_file_text({key: row.parameters().strengths for key, row in PERTURBATIONS.items()}, "published")
     assert text.encode() == (tmp_path / "meta.json").read_bytes()
 
 
@@ -289,11 +289,18 @@ def test_key_styles_are_checked():
         parse_key_style("publishd")
 
 
-def test_exporting_and_reading_start_without_torch():
+@pytest.mark.parametrize(
+    ("modules", "absent"),
+    [
+        ("robust201.dataset", {"torch", "ray", "pandas", "matplotlib"}),
+        ("robust201.reader.dataset, robust201.figures.report", {"torch", "ray", "pyarrow", "pandas", "matplotlib"}),
+    ],
+)
+def test_exporting_and_reading_start_without_torch(modules, absent):
     code = (
-        "import sys, robust201.dataset, robust201.reader.dataset, robust201.figures.report\n"
-        "import robust201; robust201.RobustnessDataset\n"
-        "print(sorted({'torch', 'ray', 'pyarrow', 'pandas', 'matplotlib'} & set(sys.modules)))"
+        f"import sys, robust201, {modules}\n"
+        "robust201.RobustnessDataset\n"
+        f"print(sorted(set({sorted(absent)}).intersection(sys.modules)))"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert shown.stdout.strip() == "[]"

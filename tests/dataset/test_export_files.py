@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from robust201.core.errors import ConfigError, StorageError
 from robust201.dataset import pool
-from robust201.dataset.compression import parse_compression
 from robust201.dataset.folder import JOURNAL_FILE
 from robust201.dataset.number_text import array_text, round_array
+from robust201.dataset.written_file import parse_compression
 from robust201.planning.plan_file import load_plan
 from robust201.shards import ShardStore
 from tests.conftest import read_tree

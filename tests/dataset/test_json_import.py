@@ -18,7 +18,7 @@ from robust201.dataset.verify import verify_results
 from robust201.reader import json_index
 from robust201.reader.result_files import ResultFiles
 from robust201.runtime.lease import Lease
-from robust201.shards import ShardStore, imported
+from robust201.shards import ShardStore, parquet
 from tests.conftest import read_tree
 from tests.support.fabricated import FabricatedStore, export, make_plan
 from tests.support.shard_support import make_unit as make_sound_unit
@@ -109,10 +109,10 @@ def test_each_row_of_an_import_is_measured_once(monkeypatch, bound, groups):
             MeasuredTable.measured += 1
             return 1
 
-    monkeypatch.setattr(imported, "table_of", lambda _results: MeasuredTable())
-    monkeypatch.setattr(imported, "concat", len)
-    monkeypatch.setattr(imported, "ROW_GROUP_BYTES", bound)
-    assert list(imported._tables([], iter([[]] * 199))) == groups
+    monkeypatch.setattr(parquet, "table_of", lambda _results: MeasuredTable())
+    monkeypatch.setattr(parquet, "concat", len)
+    monkeypatch.setattr(parquet, "ROW_GROUP_BYTES", bound)
+    assert list(parquet._row_groups([[]] * 200)) == groups
     assert MeasuredTable.measured == 200
 
 

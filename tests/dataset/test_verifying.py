@@ -11,10 +11,10 @@ from robust201.core.errors import StorageError
 from robust201.core.files import sha256_of
 from robust201.core.records import EvaluationResult, Part
 from robust201.dataset import export_dataset
-from robust201.dataset.checking import check_export
 from robust201.dataset.verify import verify_results
+from robust201.dataset.verify_export import check_export
 from robust201.planning.plan_file import load_plan
-from robust201.shards import ShardStore
+from robust201.shards import ShardStore, requeue_shards
 from robust201.shards.folder import ResultsFolder
 from tests.conftest import read_tree
 from tests.faults.flip_bits import flip_bits, make_store
@@ -76,7 +76,7 @@ def test_only_what_is_wrong_counts_as_missing_after_requeueing(tmp_path, monkeyp
     inventory = store.inventory(verify="all")
     findings = store.verify(inventory)
     assert [(found.kind, found.unit) for found in findings] == [(kind, "#2 digits pgd at 1 images 0:30")]
-    for moved in store.requeue(inventory, findings):
+    for moved in requeue_shards(store.folder, inventory, findings):
         assert (tmp_path / "damaged" / moved).exists()
     left = store.inventory(verify="all")
     assert store.verify(left) == []
@@ -102,7 +102,7 @@ def test_unequal_duplicates_are_both_requeued(tmp_path):
     inventory = store.inventory()
     findings = store.verify(inventory)
     assert {found.kind for found in findings} == {"unequal duplicates"}
-    assert len(store.requeue(inventory, findings)) == 2
+    assert len(requeue_shards(store.folder, inventory, findings)) == 2
     left = store.inventory()
     assert not left.is_complete(unit, 1.0, ("accuracy",))
     assert left.is_complete(other, 1.0, ("accuracy",))
@@ -111,7 +111,7 @@ def test_unequal_duplicates_are_both_requeued(tmp_path):
 def test_a_requeued_unit_is_computed_again_and_nothing_else(finished, tmp_path, write_sweep, robust201):
     robust201("export", finished, tmp_path / "before", "--processes", 1)
     store = ShardStore.open(finished)
-    shard = next(entry.name for entry in store.folder.place.entries() if "-fgsm-" in entry.name)
+    shard = next(entry.name for entry in store.folder.backend.entries() if "-fgsm-" in entry.name)
     victim = store.folder.shards / shard
     content = bytearray(victim.read_bytes())
     content[-30] ^= 4
@@ -168,7 +168,7 @@ def test_an_export_of_other_results_is_told_apart_though_its_listing_agrees(fini
 
 def test_units_with_gaps_are_named_and_are_no_damage(finished, robust201):
     store = ShardStore.open(finished)
-    shard = next(name for name in [entry.name for entry in store.folder.place.entries()] if "000000-fgsm" in name)
+    shard = next(name for name in [entry.name for entry in store.folder.backend.entries()] if "000000-fgsm" in name)
     path = store.folder.shards / shard
     inventory = store.inventory()
     unit = next(unit for unit in load_plan(finished).units if (unit.architecture, unit.key) == (0, "fgsm"))
@@ -311,7 +311,7 @@ def test_each_shard_is_hashed_once(finished, monkeypatch):
         ResultsFolder, "check_hash", lambda folder, shard, sha: (hashed.append(shard), check(folder, shard, sha))[1]
     )
     assert verify_results(finished).sound
-    shards = [entry.name for entry in ShardStore.open(finished).folder.place.entries()]
+    shards = [entry.name for entry in ShardStore.open(finished).folder.backend.entries()]
     assert sorted(hashed) == sorted(shards)
 
 

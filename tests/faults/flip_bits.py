@@ -33,7 +33,7 @@ def flip_bits(store: ShardStore, flips: int, seed: int = 0) -> list[str]:
         What went unnoticed: the shard and the bit.
     """
     draws = np.random.default_rng(seed)
-    shards = [entry.name for entry in store.folder.place.entries()]
+    shards = [entry.name for entry in store.folder.backend.entries()]
     unnoticed = []
     for number in range(flips):
         shard = shards[int(draws.integers(len(shards)))]

@@ -316,7 +316,7 @@ def test_a_url_of_shards_is_written_to(make_sweep: MakeSweep, monkeypatch: pytes
     import fsspec
 
     from robust201.shards import object_store as object_place
-    from robust201.shards.object_store import ObjectPlace
+    from robust201.shards.object_store import ObjectBackend
 
     memory = fsspec.filesystem("memory")
     monkeypatch.setattr(object_place, "url_to_fs", lambda url, **_named: (memory, url.removeprefix("s3:/")))
@@ -328,10 +328,10 @@ def test_a_url_of_shards_is_written_to(make_sweep: MakeSweep, monkeypatch: pytes
     assert memory.find("/bucket") == []
     assert shards(f"file://{tmp_path}/far").ok
 
-    def refuse(self: ObjectPlace, shard: str, content: bytes) -> None:
+    def refuse(self: ObjectBackend, shard: str, content: bytes) -> None:
         raise StorageError("Writing failed for the bucket: expected to write there, got Access Denied.")
 
-    monkeypatch.setattr(ObjectPlace, "publish", refuse)
+    monkeypatch.setattr(ObjectBackend, "publish", refuse)
     found = shards("s3://bucket/paper")
     assert (found.ok, "Access Denied" in found.fix) == (False, True)
 

@@ -34,9 +34,9 @@ def test_the_trial_on_real_images_runs(shared_data: Path, tmp_path: Path, monkey
     inventory = store.inventory()
     clean = {
         unit.architecture: float(values[0.0]["accuracy"])
-        for unit, values in store.iter_values(
+        for unit, values in store.select(
             [unit for unit in plan.units if unit.key == "clean"], inventory, plan.measurements
-        )
+        ).iter_values()
     }
     # trained networks: .6354 and .7326 on all 10,000 images; 40 of them are within .25 with near certainty
     assert clean[0] == pytest.approx(0.6354, abs=0.25)

@@ -9,7 +9,7 @@ import pytest
 
 import robust201
 from robust201.core.errors import ArchitectureError, ConfigError, FormatVersionError, InputError, ResultsError
-from robust201.dataset import meta_text
+from robust201.dataset import meta_file_text
 from robust201.reader.dataset import RobustnessDataset
 from robust201.tasks import CORRUPTIONS, PERTURBATIONS
 from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_plan
@@ -34,7 +34,7 @@ def published(tmp_path_factory) -> Path:
     """A folder as the published dataset's: no sweep.json, ``@Linf`` in names, no corruptions of ImageNet16-120."""
     out = tmp_path_factory.mktemp("published-layout")
     (out / "meta.json").write_text(
-        meta_text({key: row.parameters() for key, row in PERTURBATIONS.items()}, "published")
+        meta_file_text({key: row.parameters().strengths for key, row in PERTURBATIONS.items()}, "published")
     )
     for data in ("cifar10", "cifar100", "ImageNet16-120"):
         (out / data).mkdir()

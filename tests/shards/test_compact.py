@@ -12,7 +12,7 @@ import pytest
 
 from robust201.core import files
 from robust201.core.errors import FormatVersionError, StorageFullError
-from robust201.shards import ShardStore, merge
+from robust201.shards import ShardStore, merge_folders
 from robust201.shards.folder import is_compacted
 from robust201.shards.parquet import encode
 from tests.support.shard_support import (
@@ -49,7 +49,7 @@ def test_compacting_changes_no_value(store):
     inventory = assert_all_there(store, UNITS)
     (shard,) = inventory.shards
     assert is_compacted(shard)
-    assert shard.endswith(f"{files.sha256_of(store.folder.path(shard))[:16]}.parquet")
+    assert shard.endswith(f"{files.sha256_of(store.folder.shards.joinpath(shard))[:16]}.parquet")
     assert inventory.superseded == before
     assert inventory.seconds == pytest.approx(9.0)
 
@@ -57,7 +57,7 @@ def test_compacting_changes_no_value(store):
 def test_rows_are_sorted_as_an_export_reads_them(store):
     store.compact(row_group_bytes=2000)
     (shard,) = store.inventory().shards
-    file = pq.ParquetFile(store.folder.path(shard))
+    file = pq.ParquetFile(store.folder.shards.joinpath(shard))
     assert file.metadata.num_row_groups > 3
     columns = file.read(columns=["key", "architecture", "strength", "start"]).to_pydict()
     rows = list(zip(*columns.values(), strict=True))
@@ -67,7 +67,7 @@ def test_rows_are_sorted_as_an_export_reads_them(store):
 
 
 def test_target_size_bounds_the_outputs(store):
-    n_bytes = sum(store.folder.path(shard).stat().st_size for shard in store.inventory().shards)
+    n_bytes = sum(store.folder.shards.joinpath(shard).stat().st_size for shard in store.inventory().shards)
     report = store.compact(target_bytes=n_bytes // 4)
     assert report.outputs >= 2
     assert_all_there(store, UNITS)
@@ -89,7 +89,9 @@ def test_outputs_and_row_groups_lie_within_their_bounds(tmp_path):
     assert len(sizes) >= 3
     # What comes later joins the remainder, and leaves the others alone.
     before = set(store.inventory().shards)
-    remainder = store.folder.path(min(before, key=lambda shard: store.folder.path(shard).stat().st_size)).name
+    remainder = store.folder.shards.joinpath(
+        min(before, key=lambda shard: store.folder.shards.joinpath(shard).stat().st_size)
+    ).name
     assert min(sizes) < 2 * target / 3
     store.commit(make_results(make_unit(99, n_images=n_images), measurements=("accuracy", "predictions")))
     report = store.compact(target_bytes=target, row_group_bytes=row_group)
@@ -100,7 +102,7 @@ def test_outputs_and_row_groups_lie_within_their_bounds(tmp_path):
 
 def check_sizes(store, report, target, row_group):
     """Hold compacted shards to their bounds, all but the last; return their sizes."""
-    paths = [store.folder.path(shard) for shard in store.inventory().shards]
+    paths = [store.folder.shards.joinpath(shard) for shard in store.inventory().shards]
     assert len(paths) == report.outputs
     sizes = sorted(path.stat().st_size for path in paths)
     assert all(2 * target / 3 <= size for size in sizes[1:])
@@ -117,9 +119,9 @@ def test_inputs_are_deleted_after_the_grace_period_only(store):
     inputs = store.inventory().shards
     store.compact(grace_seconds=HOUR)
     assert store.compact(grace_seconds=HOUR).deleted == 0
-    assert all(store.folder.path(shard).exists() for shard in inputs)
+    assert all(store.folder.shards.joinpath(shard).exists() for shard in inputs)
     assert store.compact(grace_seconds=HOUR, clock=LATER).deleted == len(inputs)
-    assert not any(store.folder.path(shard).exists() for shard in inputs)
+    assert not any(store.folder.shards.joinpath(shard).exists() for shard in inputs)
     assert_all_there(store, UNITS)
 
 
@@ -148,7 +150,7 @@ def test_what_a_merged_compacted_shard_replaced_stays_hidden_without_it(store):
     (first,) = store.inventory().shards
     store.commit(make_results(make_unit(4)))
     store.compact()
-    store.folder.path(first).unlink()
+    store.folder.shards.joinpath(first).unlink()
     assert len(assert_all_there(store, [*UNITS, make_unit(4)]).shards) == 1
 
 
@@ -171,7 +173,7 @@ def test_shards_with_other_columns_or_datasets_stay_apart(store):
 
 def test_damaged_inputs_are_left_and_named(store):
     victim = store.inventory().shards[0]
-    path = store.folder.path(victim)
+    path = store.folder.shards.joinpath(victim)
     path.write_bytes(path.read_bytes()[:1000] + b"\0\0\0\0" + path.read_bytes()[1004:])
     report = store.compact()
     assert report.damaged == (victim,)
@@ -181,7 +183,7 @@ def test_damaged_inputs_are_left_and_named(store):
 
 def test_the_verb_names_damaged_shards_and_fails(store, robust201):
     victim = store.inventory().shards[0]
-    path = store.folder.path(victim)
+    path = store.folder.shards.joinpath(victim)
     path.write_bytes(path.read_bytes()[:-1])
     ended = robust201("compact", store.root)
     assert ended.code == 4
@@ -194,7 +196,7 @@ def test_damaged_compacted_shard_gives_way_to_its_inputs(store):
     inputs = store.inventory().shards
     store.compact()
     (shard,) = store.inventory().shards
-    path = store.folder.path(shard)
+    path = store.folder.shards.joinpath(shard)
     path.write_bytes(path.read_bytes()[:-20] + b"\0" * 20)
     inventory = store.inventory(verify="all", on_damage="set_aside")
     assert inventory.damaged == (shard,)
@@ -206,20 +208,20 @@ def test_inputs_of_a_damaged_compacted_shard_are_not_deleted(store):
     inputs = store.inventory().shards
     store.compact()
     (shard,) = store.inventory().shards
-    path = store.folder.path(shard)
+    path = store.folder.shards.joinpath(shard)
     content = bytearray(path.read_bytes())
     content[500] ^= 1
     path.write_bytes(content)
     report = store.compact(grace_seconds=0, clock=LATER)
     assert report.deleted == 0
     assert report.damaged == (shard,)
-    assert all(store.folder.path(name).exists() for name in inputs)
+    assert all(store.folder.shards.joinpath(name).exists() for name in inputs)
 
 
 def test_no_flipped_bit_of_a_compacted_shard_ends_in_another_exception(store):
     store.compact()
     (shard,) = store.inventory().shards
-    path = store.folder.path(shard)
+    path = store.folder.shards.joinpath(shard)
     sound = path.read_bytes()
     n_noticed = 0
     for bit in np.random.default_rng(0).integers(0, 8 * len(sound), 400):
@@ -321,11 +323,11 @@ def test_two_compactions_at_the_same_time(store):
 
 
 def test_merging_folders_of_which_one_is_compacted(store, tmp_path):
-    copy = merge([store.root], tmp_path / "copy")
+    copy = merge_folders([store.root], tmp_path / "copy")
     assert copy.added == 9
     store.compact(grace_seconds=HOUR)
     store.compact(grace_seconds=HOUR, clock=LATER)
-    report = merge([store.root, tmp_path / "copy"], tmp_path / "all")
+    report = merge_folders([store.root, tmp_path / "copy"], tmp_path / "all")
     assert report.conflicts == ()
     joined = ShardStore.open(tmp_path / "all")
     assert len(assert_all_there(joined, UNITS).shards) == 1

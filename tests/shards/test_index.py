@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from robust201.core.errors import IncompleteError, StorageFullError
 from robust201.core.files import atomic_write
 from robust201.shards import ShardStore, index, scan
-from robust201.shards.inventory import columns_of
+from robust201.shards.inventory import required_columns
 from tests.support.shard_support import (
     ALL,
     DEFAULT,
@@ -46,7 +46,7 @@ def read(monkeypatch):
     """Names of the shards that scans read."""
     names = []
     real = scan.read_footer
-    monkeypatch.setattr(scan, "read_footer", lambda place, entry: names.append(entry.name) or real(place, entry))
+    monkeypatch.setattr(scan, "read_footer", lambda backend, entry: names.append(entry.name) or real(backend, entry))
     return names
 
 
@@ -66,10 +66,10 @@ def test_only_what_is_new_or_changed_is_read(store, read):
     changed = store.inventory().shards[3]
     assert read == [more]
     read.clear()
-    os.utime(store.folder.path(changed), ns=(1, 1))
+    os.utime(store.folder.shards.joinpath(changed), ns=(1, 1))
     store.inventory()
     assert read == [changed]
-    path = store.folder.path(changed)
+    path = store.folder.shards.joinpath(changed)
     path.write_bytes(path.read_bytes()[:-1])
     found = store.inventory(on_damage="report")
     assert found.damaged == (changed,)
@@ -78,7 +78,7 @@ def test_only_what_is_new_or_changed_is_read(store, read):
 
 def test_what_vanishes_drops_out(store):
     shard = store.inventory().shards[0]
-    store.folder.path(shard).unlink()
+    store.folder.shards.joinpath(shard).unlink()
     found = facts_of(store.inventory())
     assert shard not in found[0]
     assert found == cold_facts(store)
@@ -107,7 +107,7 @@ def test_a_damaged_compacted_shard_gives_way_to_its_inputs_despite_the_index(sto
     inputs = store.inventory().shards
     store.compact()
     (compacted,) = store.inventory().shards
-    path = store.folder.path(compacted)
+    path = store.folder.shards.joinpath(compacted)
     path.write_bytes(path.read_bytes()[:-20] + b"\0" * 20)
     found = store.inventory(on_damage="report")
     assert found.shards == inputs
@@ -258,6 +258,6 @@ def test_complete_evaluations_are_counted_as_they_are_found_one_by_one(store):
 
 def _can_be_read(inventory, unit, strength, measurements):
     try:
-        return bool(inventory.slices(unit, strength, columns_of(measurements)))
+        return bool(inventory.slices(unit, strength, required_columns(measurements)))
     except IncompleteError:
         return False

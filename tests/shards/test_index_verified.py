@@ -9,7 +9,7 @@ import pytest
 from robust201.core.errors import ShardDamagedError
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import run_sweep
-from robust201.shards import ShardStore, index
+from robust201.shards import ShardStore, index, merge_folders
 from robust201.shards import backends as places
 from robust201.shards.folder import ResultsFolder, network_of
 from tests.support.shard_support import (
@@ -47,9 +47,9 @@ def hashed(monkeypatch):
 
 def age(store, seconds=60):
     """Let all shards have been written some time ago."""
-    for entry in store.folder.place.entries():
+    for entry in store.folder.backend.entries():
         then = int((entry.modified - seconds) * 1e9)
-        os.utime(store.folder.path(entry.name), ns=(then, then))
+        os.utime(store.folder.shards.joinpath(entry.name), ns=(then, then))
 
 
 def resume(store, **options):
@@ -65,7 +65,7 @@ def test_a_resume_hashes_what_was_not_hashed_before(store, hashed):
     assert hashed == []
     more = store.commit(make_results(make_unit(50))).shard
     touched = first.shards[3]
-    os.utime(store.folder.path(touched), ns=(1, 1))  # as by a clock that was set back
+    os.utime(store.folder.shards.joinpath(touched), ns=(1, 1))  # as by a clock that was set back
     store.inventory()  # what was read without being hashed is not verified
     assert hashed == []
     resume(store)
@@ -139,7 +139,7 @@ def test_damage_that_no_time_shows_is_found_by_others_and_by_every_resume_after_
         with pytest.raises(ShardDamagedError, match="Run the sweep again"):
             store.inventory(verify="all", on_damage="raise")
     else:
-        report = ShardStore.merge([store.root], tmp_path / "target")
+        report = merge_folders([store.root], tmp_path / "target")
         assert [finding.shard for finding in report.conflicts] == [victim]
     found = resume(store)
     assert found.damaged == (victim,)

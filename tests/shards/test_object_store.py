@@ -13,10 +13,10 @@ import pytest
 from robust201.core.errors import StorageError
 from robust201.dataset import export_dataset
 from robust201.planning.plan_file import load_plan
-from robust201.shards import ShardStore, index, merge
-from robust201.shards.backends import LocalPlace
+from robust201.shards import ShardStore, index, merge_folders
+from robust201.shards.backends import LocalBackend
 from robust201.shards.folder import ResultsFolder, is_compacted
-from robust201.shards.object_store import PUT_STEPS, ObjectPlace
+from robust201.shards.object_store import PUT_STEPS, ObjectBackend
 from robust201.shards.parquet import encode
 from tests.conftest import read_tree
 from tests.support.object_stores import BUCKET
@@ -51,10 +51,10 @@ def store(url, tmp_path):
 
 
 def flip_a_byte(store, shard, position=1000):
-    place = store.folder.place
+    place = store.folder.backend
     content = bytearray(place.read(shard))
     content[position] ^= 1
-    if isinstance(place, LocalPlace):
+    if isinstance(place, LocalBackend):
         place.path(shard).write_bytes(content)
     else:
         filesystem, root = fsspec.core.url_to_fs(place.url)
@@ -74,14 +74,14 @@ def test_values_come_back_as_they_were_committed(store):
 
 def test_a_flipped_byte_is_found_and_set_aside(store):
     shards = [store.commit(make_results(unit)).shard for unit in UNITS[:2]]
-    sound = store.folder.place.read(shards[0])
+    sound = store.folder.backend.read(shards[0])
     flip_a_byte(store, shards[0])
     assert [finding.kind for finding in store.verify()] == ["damaged"]
     inventory = store.inventory(verify="all", on_damage="set_aside")
     assert inventory.damaged == (shards[0],)
     assert inventory.missing(UNITS[0], DEFAULT) == (whole(UNITS[0]),)
     assert store.inventory(verify="all").shards == (shards[1],)
-    aside = store.folder.place.read(f"damaged/{shards[0]}") if store.shards_url else None
+    aside = store.folder.backend.read(f"damaged/{shards[0]}") if store.folder.shards_url else None
     aside = aside or (store.root / "damaged" / shards[0]).read_bytes()
     assert len(aside) == len(sound)
     assert aside != sound
@@ -121,7 +121,7 @@ def test_inputs_go_after_the_grace_period(store):
     assert store.compact(grace_seconds=HOUR).deleted == 0
     assert sorted(store.inventory().superseded) == sorted(inputs)
     assert store.compact(grace_seconds=HOUR, clock=LATER).deleted == len(UNITS)
-    (entry,) = store.folder.place.entries()
+    (entry,) = store.folder.backend.entries()
     assert is_compacted(entry.name)
     assert_all_there(store, UNITS)
 
@@ -132,21 +132,21 @@ def test_folders_merge_from_and_to_any_place(store, tmp_path):
     store.compact()
     damaged = store.commit(make_results(make_unit(99))).shard
     flip_a_byte(store, damaged)
-    report = merge([store.root], tmp_path / "copy")
+    report = merge_folders([store.root], tmp_path / "copy")
     assert (report.added, [finding.shard for finding in report.conflicts]) == (1, [damaged])
     copy = ShardStore.open(tmp_path / "copy")
     assert_all_there(copy, UNITS)
     more = make_unit(50)
     copy.commit(make_results(more))
-    store.set_aside(damaged)
-    assert merge([copy.root], store.root).added == 1
+    store.folder.backend.set_aside(damaged)
+    assert merge_folders([copy.root], store.root).added == 1
     assert_all_there(store, [*UNITS, more])
 
 
 def test_other_files_below_the_place_are_left_alone(store, tmp_path):
     shard = store.commit(make_results(UNITS[0])).shard
-    if store.shards_url:
-        filesystem, root = fsspec.core.url_to_fs(store.shards_url)
+    if store.folder.shards_url:
+        filesystem, root = fsspec.core.url_to_fs(store.folder.shards_url)
         for name in ("readme.txt", "digits/notes.parquet", "damaged/digits/" + shard.rpartition("/")[2]):
             filesystem.makedirs(f"{root}/{name}".rpartition("/")[0], exist_ok=True)
             filesystem.pipe_file(f"{root}/{name}", b"x")
@@ -158,7 +158,7 @@ def test_other_files_below_the_place_are_left_alone(store, tmp_path):
 
 def test_the_first_of_equal_writers_wins(s3, s3_url, tmp_path):
     stores = [ShardStore.create(tmp_path / name, shards=s3_url) for name in "ab"]
-    place = stores[0].folder.place
+    place = stores[0].folder.backend
     shards = {store.commit(make_results(UNITS[0])).shard for store in stores}
     (shard,) = shards
     path = f"{BUCKET}/{tmp_path.name}/{shard}"
@@ -177,7 +177,7 @@ def test_the_first_of_equal_writers_wins(s3, s3_url, tmp_path):
 def test_a_compacted_shard_may_need_several_uploads(s3, s3_url, tmp_path, monkeypatch):
     # Uploads of several parts begin at a hundred MiB; the smallest part that S3 takes is 5 MiB.
     monkeypatch.setattr("s3fs.core.calculate_chunksize", lambda *_args, **_named: 5 << 20)
-    place = ShardStore.create(tmp_path / "results", shards=s3_url).folder.place
+    place = ShardStore.create(tmp_path / "results", shards=s3_url).folder.backend
     content = os.urandom(11 << 20)
     name = f"compact-{hashlib.sha256(content).hexdigest()[:16]}.parquet"
     for _ in range(2):
@@ -193,7 +193,7 @@ def test_a_compacted_shard_may_need_several_uploads(s3, s3_url, tmp_path, monkey
 
 def test_reading_past_the_end_gives_what_there_is(s3, s3_url, tmp_path, monkeypatch):
     monkeypatch.setattr("robust201.shards.object_store._RANGE_BYTES", 100)
-    place = ShardStore.create(tmp_path / "results", shards=s3_url).folder.place
+    place = ShardStore.create(tmp_path / "results", shards=s3_url).folder.backend
     for n_bytes in (0, 99, 100, 250, 300):
         content = os.urandom(n_bytes)
         s3.pipe_file(f"{BUCKET}/{tmp_path.name}/digits/x", content)
@@ -249,9 +249,9 @@ def test_what_vanishes_is_missing_as_in_a_folder(s3_url, tmp_path):
     store = ShardStore.create(tmp_path / "results", shards=s3_url)
     shard = store.commit(make_results(UNITS[0])).shard
     inventory = store.inventory()
-    store.folder.place.delete([shard, shard])
+    store.folder.backend.delete([shard, shard])
     with pytest.raises(FileNotFoundError):
-        store.folder.place.read(shard)
+        store.folder.backend.read(shard)
     with pytest.raises(StorageError, match="Run the same command again"):
         store.values(UNITS[0], 1.0, inventory, DEFAULT)
 
@@ -298,7 +298,7 @@ def test_rays_workers_reach_the_shards(make_sweep, s3, s3_url):
 
 
 def test_places_are_opened_anew_in_a_forked_process():
-    place = ObjectPlace("memory://fork", lambda _step: None)
+    place = ObjectBackend("memory://fork", lambda _step: None)
     one = place._filesystem()
     place._opened = (os.getpid() + 1, *one)
     assert place._filesystem()[1] == one[1]

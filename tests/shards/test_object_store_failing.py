@@ -146,7 +146,7 @@ def test_a_folder_whose_shards_lie_elsewhere_is_refused(tmp_path):
             with pytest.raises(ConfigError, match="shards") as caught:
                 opening(tmp_path / root, shards=shards)
             assert str(tmp_path / root) in str(caught.value)
-    assert ShardStore.create(tmp_path / "away", shards=elsewhere).shards_url == elsewhere
+    assert ShardStore.create(tmp_path / "away", shards=elsewhere).folder.shards_url == elsewhere
 
 
 def test_results_of_threads_come_in_order_and_errors_in_their_place():

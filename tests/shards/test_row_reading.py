@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from robust201.shards import ShardStore
 from robust201.shards.parquet import ShardFile
-from robust201.shards.reading import RowReader
+from robust201.shards.row_reader import RowReader
 from tests.support.shard_support import make_results, make_unit
 
 

@@ -17,8 +17,8 @@ from robust201.core.errors import (
     InputError,
 )
 from robust201.core.records import EvaluationResult, Part, Protocol
-from robust201.shards import ShardStore, merge
-from robust201.shards.covering import Slice, choose_slices, gaps
+from robust201.shards import ShardStore, merge_folders
+from robust201.shards.inventory import Slice, choose_slices, gaps
 from tests.support.shard_support import (
     ALL,
     DEFAULT,
@@ -61,7 +61,7 @@ def test_only_the_columns_asked_for_are_read(store):
 def test_shard_opens_in_any_parquet_reader(store):
     unit = make_unit()
     shard = store.commit(make_results(unit, measurements=ALL)).shard
-    frame = pq.read_table(store.folder.path(shard)).to_pandas()
+    frame = pq.read_table(store.folder.shards.joinpath(shard)).to_pandas()
     assert list(frame["strength"]) == [1.0, 4.0]
     assert set(frame["unit_id"]) == {unit.id}
     assert set(frame["checkpoint_sha256"]) == {unit.checkpoint_sha256}
@@ -72,13 +72,13 @@ def test_shard_opens_in_any_parquet_reader(store):
 def test_footer_longer_than_the_first_read(store, monkeypatch):
     unit = make_unit()
     store.commit(make_results(unit))
-    monkeypatch.setattr("robust201.shards.facts._TAIL_BYTES", 64)
+    monkeypatch.setattr("robust201.shards.row_identity._TAIL_BYTES", 64)
     assert store.inventory().missing(unit, DEFAULT) == ()
 
 
 def test_name_is_the_content(store):
     shard = store.commit(make_results(make_unit())).shard
-    sha = files.sha256_of(store.folder.path(shard))
+    sha = files.sha256_of(store.folder.shards.joinpath(shard))
     assert shard == f"digits/000021-pgd-{sha[:16]}.parquet"
 
 
@@ -148,14 +148,13 @@ def test_results_of_another_checkpoint_are_foreign(store):
     assert inventory.protocol("unknown") == {}
 
 
-def test_iter_values_gives_each_unit_its_complete_strengths(store):
+def test_a_selection_gives_each_unit_its_strengths_in_the_order_asked_for(store):
     units = [make_unit(architecture) for architecture in (3, 1, 2)]
-    for unit in units[:2]:
+    for unit in units:
         store.commit(make_results(unit))
-    store.commit(make_results(units[2], strengths=(4.0,)))
-    found = list(store.iter_values(units, store.inventory(), DEFAULT))
+    found = list(store.select(units, store.inventory(), DEFAULT).iter_values())
     assert [unit for unit, _ in found] == units
-    assert [sorted(values) for _, values in found] == [[1.0, 4.0], [1.0, 4.0], [4.0]]
+    assert [sorted(values) for _, values in found] == [[1.0, 4.0]] * 3
     assert_equal_values(found[0][1][4.0], make_values(units[0], 4.0, 0, 30))
 
 
@@ -184,7 +183,7 @@ def test_first_name_wins_among_equals(store):
     shards += [store.commit([_slower(result, n) for result in make_results(unit)]).shard for n in (1, 2)]
     inventory = store.inventory()
     (row,) = {item.row for item in inventory.slices(unit, 1.0, frozenset())}
-    assert inventory.place(row)[0] == min(shards)
+    assert inventory.locate(row)[0] == min(shards)
     assert inventory.n_evaluations == 2
     assert store.verify() == []
 
@@ -208,15 +207,15 @@ def test_parts_that_differ_from_the_whole_are_found(store):
     store.commit(make_results(unit, start=0, stop=10))
     store.commit(make_results(unit, start=10, stop=30, measurements=ALL))
     assert store.verify() == []
-    store.set_aside(next(shard for shard in store.inventory().shards if _holds_whole(store, shard)))
+    store.folder.backend.set_aside(next(shard for shard in store.inventory().shards if _holds_whole(store, shard)))
     store.commit(make_results(unit, seed=5))
     assert [finding.kind for finding in store.verify()] == ["unequal duplicates"]
 
 
 def _holds_whole(store, shard):
     return (
-        pq.read_table(store.folder.path(shard))["stop"][0].as_py() == 30
-        and "predictions" not in pq.read_schema(store.folder.path(shard)).names
+        pq.read_table(store.folder.shards.joinpath(shard))["stop"][0].as_py() == 30
+        and "predictions" not in pq.read_schema(store.folder.shards.joinpath(shard)).names
     )
 
 
@@ -292,7 +291,7 @@ def test_merge_joins_folders(tmp_path):
         b.commit(make_results(unit))
     b.commit(make_results(units[2], stop=10))
     a.commit(make_results(units[2], start=10))
-    report = merge([a.root, b.root], tmp_path / "all")
+    report = merge_folders([a.root, b.root], tmp_path / "all")
     # The same results of the same unit give the same bytes, so the duplicate is one shard.
     assert (report.added, report.present, report.protocols, report.conflicts) == (4, 1, 1, ())
     joined = ShardStore.open(tmp_path / "all")
@@ -300,7 +299,7 @@ def test_merge_joins_folders(tmp_path):
     assert all(inventory.missing(unit, DEFAULT) == () for unit in units)
     assert_equal_values(joined.values(units[2], 4.0, inventory, DEFAULT), make_values(units[2], 4.0, 0, 30))
     assert inventory.protocol(protocol.digest) == {"key": "pgd"}
-    again = merge([a.root, b.root], tmp_path / "all")
+    again = merge_folders([a.root, b.root], tmp_path / "all")
     assert (again.added, again.present) == (0, 5)
 
 
@@ -311,24 +310,24 @@ def test_merge_copies_where_it_cannot_link(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "link", refuse)
     a = ShardStore.create(tmp_path / "a")
     shard = a.commit(make_results(make_unit())).shard
-    assert merge([a.root], tmp_path / "b").added == 1
+    assert merge_folders([a.root], tmp_path / "b").added == 1
     copied = ShardStore.open(tmp_path / "b")
-    assert copied.folder.path(shard).read_bytes() == a.folder.path(shard).read_bytes()
+    assert copied.folder.shards.joinpath(shard).read_bytes() == a.folder.shards.joinpath(shard).read_bytes()
 
 
 def test_merge_reports_damage_and_unequal_duplicates(tmp_path):
     a, b = (ShardStore.create(tmp_path / name) for name in "ab")
     damaged = a.commit(make_results(make_unit(1))).shard
-    flip(a.folder.path(damaged), 2000)
+    flip(a.folder.shards.joinpath(damaged), 2000)
     a.commit(make_results(make_unit(2), seed=1))
     b.commit(make_results(make_unit(2), seed=2))
-    report = merge([a.root], b.root)
+    report = merge_folders([a.root], b.root)
     assert {finding.kind for finding in report.conflicts} == {"damaged", "unequal duplicates"}
-    assert not b.folder.path(damaged).exists()
+    assert not b.folder.shards.joinpath(damaged).exists()
 
 
 def test_merge_refuses_what_is_no_results_folder(tmp_path):
     a = ShardStore.create(tmp_path / "a")
     with pytest.raises(InputError):
-        merge([a.root, tmp_path / "nothing"], tmp_path / "target")
+        merge_folders([a.root, tmp_path / "nothing"], tmp_path / "target")
     assert not (tmp_path / "target").exists()

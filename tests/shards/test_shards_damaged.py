@@ -29,7 +29,7 @@ def store(tmp_path):
 
 
 def test_every_flipped_bit_is_found(store):
-    path = store.folder.path(store.commit(make_results(make_unit())).shard)
+    path = store.folder.shards.joinpath(store.commit(make_results(make_unit())).shard)
     sound = path.read_bytes()
     footer = len(sound) - 8 - int.from_bytes(sound[-8:-4], "little")
     draws = np.random.default_rng(0)
@@ -43,7 +43,7 @@ def test_every_flipped_bit_is_found(store):
 
 def test_no_flipped_bit_ends_in_another_exception(store):
     unit = make_unit()
-    path = store.folder.path(store.commit(make_results(unit)).shard)
+    path = store.folder.shards.joinpath(store.commit(make_results(unit)).shard)
     sound = path.read_bytes()
     footer = len(sound) - 8 - int.from_bytes(sound[-8:-4], "little")
     draws = np.random.default_rng(1)
@@ -61,7 +61,7 @@ def test_no_flipped_bit_ends_in_another_exception(store):
 @pytest.mark.parametrize("kept", [0, 1, 7, 100, -1, -8, -100])
 def test_truncated_shard_is_found(store, kept):
     unit = make_unit()
-    path = store.folder.path(store.commit(make_results(unit)).shard)
+    path = store.folder.shards.joinpath(store.commit(make_results(unit)).shard)
     path.write_bytes(path.read_bytes()[:kept])
     for verify in ("all", "unverified", "none"):
         with pytest.raises(ShardDamagedError, match="expected"):
@@ -74,7 +74,7 @@ def test_damaged_shard_is_set_aside_and_its_evaluations_are_missing(store):
     unit, other = make_unit(1), make_unit(2)
     shard = store.commit(make_results(unit)).shard
     store.commit(make_results(other))
-    flip(store.folder.path(shard), 1000)
+    flip(store.folder.shards.joinpath(shard), 1000)
     inventory = store.inventory(verify="all", on_damage="set_aside")
     assert inventory.damaged == (shard,)
     assert "expected SHA-256" in inventory.damage[shard]
@@ -96,8 +96,8 @@ def test_verify_finds_rows_that_break_an_invariant(store, monkeypatch):
 
 @pytest.mark.parametrize("name", ["digits/000022-pgd", "digits/000021-fgsm", "cifar10/000021-pgd"])
 def test_verify_finds_misplaced_shards(store, name):
-    path = store.folder.path(store.commit(make_results(make_unit())).shard)
-    target = store.folder.path(f"{name}-{path.name[-24:]}")
+    path = store.folder.shards.joinpath(store.commit(make_results(make_unit())).shard)
+    target = store.folder.shards.joinpath(f"{name}-{path.name[-24:]}")
     target.parent.mkdir(exist_ok=True)
     path.rename(target)
     assert {finding.kind for finding in store.verify()} == {"misplaced"}
@@ -107,7 +107,7 @@ def test_shard_that_vanishes_after_the_scan_is_a_storage_error(store):
     unit = make_unit()
     shard = store.commit(make_results(unit)).shard
     inventory = store.inventory()
-    store.set_aside(shard)
+    store.folder.backend.set_aside(shard)
     with pytest.raises(StorageError, match="Run the same command again"):
         store.values(unit, 1.0, inventory, DEFAULT)
 

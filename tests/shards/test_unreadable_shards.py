@@ -7,9 +7,9 @@ import pytest
 
 from robust201.core.errors import ShardDamagedError, StorageError
 from robust201.shards import ShardStore
-from robust201.shards.backends import LocalPlace
-from robust201.shards.facts import read_footer, read_rows
+from robust201.shards.backends import LocalBackend
 from robust201.shards.parquet import ShardFile
+from robust201.shards.row_identity import read_footer, read_shard_rows
 from tests.support.shard_support import make_results, make_unit
 
 TRANSIENT = [errno.EACCES, errno.ESTALE, errno.EMFILE, errno.ETIMEDOUT]
@@ -29,7 +29,7 @@ def store(request, tmp_path):
 
 def fail_reads(monkeypatch, number, times=1 << 30):
     """Let the first reads of shards by the place fail with an error number."""
-    left, path_of = [times], LocalPlace.path
+    left, path_of = [times], LocalBackend.path
 
     def path(self, shard):
         if left[0]:
@@ -37,8 +37,8 @@ def fail_reads(monkeypatch, number, times=1 << 30):
             raise OSError(number, os.strerror(number), shard)
         return path_of(self, shard)
 
-    monkeypatch.setattr(LocalPlace, "path", path)
-    monkeypatch.setattr(LocalPlace, "label", lambda _self, shard: shard)
+    monkeypatch.setattr(LocalBackend, "path", path)
+    monkeypatch.setattr(LocalBackend, "label", lambda _self, shard: shard)
 
 
 @pytest.mark.parametrize("number", TRANSIENT)
@@ -57,7 +57,7 @@ def test_what_cannot_be_read_now_stays_where_it_is(store, monkeypatch, number):
 
 @pytest.mark.parametrize("number", [*TRANSIENT, errno.EIO])
 def test_a_reader_of_parquet_tells_wrong_bytes_from_none(store, monkeypatch, number):
-    place = store.folder.place
+    place = store.folder.backend
     (entry,) = place.entries()
     footer, file = read_footer(place, entry), ShardFile(place, entry.name)
 
@@ -69,7 +69,7 @@ def test_a_reader_of_parquet_tells_wrong_bytes_from_none(store, monkeypatch, num
     monkeypatch.setattr("pyarrow.parquet.ParquetFile.__del__", lambda _self: None, raising=False)
     attempts = [lambda: file.read(0), lambda: ShardFile(place, entry.name)]
     if not footer.identity:
-        attempts.append(lambda: read_rows(place, entry.name, footer))
+        attempts.append(lambda: read_shard_rows(place, entry.name, footer))
     for attempt in attempts:
         with pytest.raises(StorageError, match=os.strerror(number)) as refused:
             attempt()
@@ -77,10 +77,10 @@ def test_a_reader_of_parquet_tells_wrong_bytes_from_none(store, monkeypatch, num
 
 
 def test_the_footer_that_cannot_be_read_is_an_error_of_ours(store, monkeypatch):
-    (entry,) = store.folder.place.entries()
+    (entry,) = store.folder.backend.entries()
     fail_reads(monkeypatch, errno.EACCES)
     with pytest.raises(StorageError, match=os.strerror(errno.EACCES)):
-        read_footer(store.folder.place, entry)
+        read_footer(store.folder.backend, entry)
 
 
 def test_a_disk_that_fails_once_is_asked_again(store, monkeypatch):

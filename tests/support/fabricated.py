@@ -154,5 +154,5 @@ class SlowStore(FabricatedStore):
 
 
 def export(out: Path, plan: FabricatedPlan, store: FabricatedStore | None = None, **options: Any) -> Any:
-    store = store or FabricatedStore()
-    return export_dataset(plan, store, store, out, **options)
+    held: Any = store or FabricatedStore()
+    return export_dataset(plan, held, held, out, **options)

@@ -68,4 +68,4 @@ def s3_url(s3, tmp_path):
 
 def opened(store):
     """The file system that a store writes to: its methods are made when it is, so patching the class would not do."""
-    return store.folder.place._filesystem()[0]
+    return store.folder.backend._filesystem()[0]

@@ -86,7 +86,7 @@ def index_files(store):
 
 def flip_middle_bit(store, shard, *, keep_time):
     """Damage a shard, with or without a trace in the time of its last change."""
-    path = store.folder.path(shard)
+    path = store.folder.shards.joinpath(shard)
     state, content = path.stat(), bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(content)

@@ -70,12 +70,11 @@ def meta(
     key_style: Annotated[str, typer.Option(help="paper (pgd) or published (pgd@Linf).")] = "paper",
 ) -> None:
     """Print meta.json: all 15,625 architectures, their isomorphs, and the paper's epsilons."""
-    from robust201.dataset import meta_text, parse_key_style
+    from robust201.dataset import meta_file_text, parse_key_style
     from robust201.tasks import PERTURBATIONS
 
-    typer.echo(
-        meta_text({key: row.parameters() for key, row in PERTURBATIONS.items()}, parse_key_style(key_style)), nl=False
-    )
+    strengths = {key: row.parameters().strengths for key, row in PERTURBATIONS.items()}
+    typer.echo(meta_file_text(strengths, parse_key_style(key_style)), nl=False)
 
 
 def plan(

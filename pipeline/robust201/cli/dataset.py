@@ -11,7 +11,7 @@ from robust201.cli.look import AsJson, print_json
 from robust201.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from robust201.dataset.export import Format
+    from robust201.dataset.export_files import Format
 
 
 def export(
@@ -39,9 +39,9 @@ def export(
 ) -> None:
     """Write the dataset of a complete sweep: JSON in the published layout, Parquet if asked for, card and checksums."""
     from robust201.dataset import export_dataset, parse_key_style
-    from robust201.dataset.compression import parse_compression
     from robust201.dataset.imported_plan import load_any_plan
     from robust201.dataset.pool import default_processes, most_processes
+    from robust201.dataset.written_file import parse_compression
     from robust201.shards import ShardStore
 
     style, compression = parse_key_style(key_style), parse_compression(compress)

@@ -1,11 +1,13 @@
-"""Export: finished evaluations to a dataset that others download, in the layout of the published one.
+"""Datasets: finished evaluations to files that others download, in the layout of the published one, and back.
 
-`dataset` is the face of the room; below it are `folder` (whole files, journal and listing), `files` (one file of
-results, written by one process), `pool` (the processes), `number_text` (arrays to JSON text), `compression` and
-`side_files` (what lies beside the results).
+`export` is the way out; below it are `groups` (what is exported, and what is missing), `export_files` (which files),
+`result_file`, `json_files` and `parquet_files` (one file of results), `pool` (processes that write them), `folder` (an
+older export is replaced), `written_file` and `listing` (whole files and their hashes), `side_files` and `card` (what
+lies beside the results). `json_import` reads datasets in, `verify` and `verify_export` check, `compare` compares.
 """
 
 from robust201.dataset.export import ExportReport, export_dataset
-from robust201.dataset.side_files import KeyStyle, meta_text, parse_key_style
+from robust201.dataset.groups import KeyStyle, parse_key_style
+from robust201.dataset.side_files import meta_file_text
 
-__all__ = ["ExportReport", "KeyStyle", "export_dataset", "meta_text", "parse_key_style"]
+__all__ = ["ExportReport", "KeyStyle", "export_dataset", "meta_file_text", "parse_key_style"]

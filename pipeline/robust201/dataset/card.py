@@ -8,18 +8,20 @@ give equal bytes.
 import json
 import re
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import yaml
 
 from robust201 import __version__
 from robust201.core.errors import ConfigError
-from robust201.dataset.folder import WrittenFile
+from robust201.dataset.groups import Group, ProtocolShare, are_imported
 from robust201.dataset.listing import CHECKSUM_FILE
-from robust201.dataset.side_files import Group, ProtocolShare
+from robust201.dataset.parquet_files import ParquetColumn
+from robust201.dataset.written_file import WrittenFile
 from robust201.reader.result_files import PARQUET_FOLDER, parquet_name
 from robust201.tasks import PERTURBATIONS
 
@@ -29,10 +31,6 @@ CROISSANT_FILE = "croissant.json"
 DEFAULT_LICENCE = "mit"
 
 PROJECT_URL = "https://robustness.vision"
-PAPER = (
-    "Steffen Jung, Jovita Lukasik, Margret Keuper: Neural Architecture Design and Robustness: A Dataset. "
-    "International Conference on Learning Representations (ICLR), 2023."
-)
 BIBTEX = """@inproceedings{jung2023neural,
   title     = {Neural Architecture Design and Robustness: A Dataset},
   author    = {Jung, Steffen and Lukasik, Jovita and Keuper, Margret},
@@ -46,7 +44,6 @@ _EXAMPLE = """  ```python
   datasets.load_dataset("parquet", data_dir="parquet", split="train")
   ```"""
 
-_MAIN_TYPES = {"int": "sc:Integer", "float": "sc:Float", "text": "sc:Text"}
 _TERMS = (
     *("citeAs", "column", "equivalentProperty", "extract", "field", "fileProperty", "fileObject", "fileSet", "format"),
     *("includes", "isLiveDataset", "jsonPath", "key", "md5", "parentField", "path", "recordSet", "references", "regex"),
@@ -65,25 +62,6 @@ _CONTEXT: dict[str, Any] = {
     "sc": "https://schema.org/",
 } | {term: f"cr:{term}" for term in _TERMS}
 """The context that Croissant 1.0 prescribes, whole."""
-
-
-@dataclass(frozen=True)
-class CardColumn:
-    """A column of the Parquet files, for people and for Croissant.
-
-    Attributes:
-        name: of the column.
-        kind: as Arrow writes its type.
-        meaning: one sentence.
-        base: ``"int"``, ``"float"`` or ``"text"``.
-        repeated: whether a cell holds a list.
-    """
-
-    name: str
-    kind: str
-    meaning: str
-    base: str
-    repeated: bool
 
 
 @dataclass(frozen=True)
@@ -106,7 +84,7 @@ class CardFacts:
     measurements: Sequence[str]
     shares: Sequence[ProtocolShare]
     files: Sequence[WrittenFile]
-    columns: Sequence[CardColumn]
+    columns: Mapping[str, ParquetColumn]
 
     @property
     def title(self) -> str:
@@ -136,11 +114,6 @@ class CardFacts:
             f"{', '.join(self.measurements)} of {self.n_evaluations:,} evaluations, clean, under attacks and under "
             "common corruptions."
         )
-
-
-def are_imported(shares: Sequence[ProtocolShare]) -> bool:
-    """Whether no sweep stands behind results: every protocol is of results that were read from a dataset's files."""
-    return bool(shares) and all(share.imported for share in shares)
 
 
 def choose_licence(given: str | None, shares: Sequence[ProtocolShare], out: Path) -> str:
@@ -274,7 +247,7 @@ def _columns(facts: CardFacts) -> str:
     if not facts.columns:
         return ""
     lines = ["## Columns", "", "| column | type | meaning |", "|---|---|---|"]
-    lines += [f"| `{column.name}` | `{column.kind}` | {column.meaning} |" for column in facts.columns]
+    lines += [f"| `{name}` | `{column.type_name}` | {column.meaning} |" for name, column in facts.columns.items()]
     return "\n".join([*lines, ""])
 
 
@@ -314,7 +287,7 @@ def croissant_text(facts: CardFacts) -> str:
                 "@id": "evaluations",
                 "name": "evaluations",
                 "description": "One row an evaluation: an architecture on a dataset under a key at a strength.",
-                "field": [_field(column) for column in facts.columns],
+                "field": [_field(name, column) for name, column in facts.columns.items()],
             }
         ]
     return json.dumps(payload, indent=1) + "\n"
@@ -340,14 +313,16 @@ def _file_object(file: WrittenFile) -> dict[str, Any]:
     }
 
 
-def _field(column: CardColumn) -> dict[str, Any]:
+def _field(name: str, column: ParquetColumn) -> dict[str, Any]:
+    is_text, is_float = pa.types.is_dictionary(column.leaf), pa.types.is_floating(column.leaf)
+    base = "sc:Text" if is_text else "sc:Float" if is_float else "sc:Integer"
     field: dict[str, Any] = {
         "@type": "cr:Field",
-        "@id": f"evaluations/{column.name}",
-        "name": column.name,
+        "@id": f"evaluations/{name}",
+        "name": name,
         "description": column.meaning,
-        "dataType": _MAIN_TYPES[column.base],
-        "source": {"fileSet": {"@id": "parquet-files"}, "extract": {"column": column.name}},
+        "dataType": base,
+        "source": {"fileSet": {"@id": "parquet-files"}, "extract": {"column": name}},
     }
     if column.repeated:
         field["repeated"] = True

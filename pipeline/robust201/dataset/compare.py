@@ -35,7 +35,24 @@ Accuracies = Mapping[Place, Mapping[int, float]]
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ResultSet:
+    """What is compared of a results folder, of an exported dataset or of the published one.
+
+    Attributes:
+        accuracies: by place and architecture.
+        decimals: the fewest decimals that accuracies of any key have; None where all are kept.
+        source: what they were read from, such as ``"shards"`` or ``"JSON"``.
+        remarks: what of a dataset's files was changed or is gone since they were exported.
+    """
+
+    accuracies: Accuracies
+    decimals: int | None
+    source: str
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class KeyComparison:
     """One key at one strength, in both sets.
 
     Attributes:
@@ -76,7 +93,7 @@ class ComparisonReport:
         remarks: what of a dataset's files was changed or is gone since they were exported, as far as its folder tells.
     """
 
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[KeyComparison, ...]
     only_first: tuple[Place, ...]
     only_second: tuple[Place, ...]
     architectures: tuple[int, int, int]
@@ -86,7 +103,7 @@ class ComparisonReport:
     remarks: tuple[str, ...]
 
     @property
-    def different(self) -> tuple[Comparison, ...]:
+    def different(self) -> tuple[KeyComparison, ...]:
         """Comparisons with an architecture whose accuracies differ."""
         return tuple(comparison for comparison in self.comparisons if comparison.max_difference > 0)
 
@@ -161,7 +178,8 @@ def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> Com
             f"Comparing failed for the tolerance of {tolerance}: expected a finite number, 0 or more, got another. "
             "Name the largest difference of accuracy to let pass, such as 0.001."
         )
-    one, other = read_accuracies(first), read_accuracies(second)
+    sets = read_result_set(first), read_result_set(second)
+    one, other = (held.accuracies for held in sets)
     common = [place for place in one if place in other and one[place].keys() & other[place].keys()]
     if not common:
         raise InputError(
@@ -171,14 +189,14 @@ def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> Com
     left: set[int] = set().union(*(one[place] for place in common))
     right: set[int] = set().union(*(other[place] for place in common))
     return ComparisonReport(
-        tuple(_compare(place, one[place], other[place]) for place in sorted(common, key=_table_order)),
-        tuple(sorted(one.keys() - other.keys(), key=_table_order)),
-        tuple(sorted(other.keys() - one.keys(), key=_table_order)),
-        (len(left - right), len(left & right), len(right - left)),
-        tolerance,
-        (read_decimals(first, one), read_decimals(second, other)),
-        (read_source(first), read_source(second)),
-        tuple(dict.fromkeys(line for folder in (first, second) for line in _explain_changes(folder))),
+        comparisons=tuple(_compare(place, one[place], other[place]) for place in sorted(common, key=_table_order)),
+        only_first=tuple(sorted(one.keys() - other.keys(), key=_table_order)),
+        only_second=tuple(sorted(other.keys() - one.keys(), key=_table_order)),
+        architectures=(len(left - right), len(left & right), len(right - left)),
+        tolerance=tolerance,
+        decimals=(sets[0].decimals, sets[1].decimals),
+        sources=(sets[0].source, sets[1].source),
+        remarks=tuple(dict.fromkeys(sets[0].remarks + sets[1].remarks)),
     )
 
 
@@ -200,7 +218,7 @@ def _table_order(place: Place) -> tuple[str, int, str, float]:
     return dataset, order.index(key) if key in order else len(order), key, strength
 
 
-def _compare(place: Place, one: Mapping[int, float], other: Mapping[int, float]) -> Comparison:
+def _compare(place: Place, one: Mapping[int, float], other: Mapping[int, float]) -> KeyComparison:
     architectures = sorted(one.keys() & other.keys())
     before, after = (np.array([values[i] for i in architectures]) for values in (one, other))
     differences = after - before
@@ -208,14 +226,17 @@ def _compare(place: Place, one: Mapping[int, float], other: Mapping[int, float])
     absolute = np.round(np.abs(differences), 12)
     most = np.argsort(-absolute, kind="stable")[:MOVED_MOST]
     moved = [(architectures[i], float(before[i]), float(after[i])) for i in most.tolist() if absolute[i] > 0]
-    return Comparison(
-        *place,
-        len(architectures),
-        float(absolute.max()),
-        float(absolute.mean()),
-        float(differences.mean()),
-        _kendall_tau(before, after),
-        tuple(moved),
+    dataset, key, strength = place
+    return KeyComparison(
+        dataset=dataset,
+        key=key,
+        strength=strength,
+        n_architectures=len(architectures),
+        max_difference=float(absolute.max()),
+        mean_absolute_difference=float(absolute.mean()),
+        mean_difference=float(differences.mean()),
+        kendall_tau=_kendall_tau(before, after),
+        moved_most=tuple(moved),
     )
 
 
@@ -227,29 +248,26 @@ def _kendall_tau(before: NDArray[np.float64], after: NDArray[np.float64]) -> flo
     return float(kendalltau(before, after).statistic)
 
 
-def read_accuracies(folder: Path) -> Accuracies:
+def read_result_set(folder: Path) -> ResultSet:
     """Read the accuracies of a results folder, of an exported dataset or of the published one.
 
     Raises:
         InputError: the folder is none of them.
     """
     if (folder / RESULTS_FOLDER_FILE).is_file():
-        return _accuracies_of_shards(folder)
-    return _accuracies_of_dataset(RobustnessDataset(folder))
-
-
-def read_source(folder: Path) -> str:
-    """Say what the accuracies of a folder are read from (see `read_accuracies`)."""
-    if (folder / RESULTS_FOLDER_FILE).is_file():
-        return "shards"
+        return _read_shards(folder)
     dataset = RobustnessDataset(folder)
-    return describe_source(dataset.files, dataset.data, dataset.keys_all)
+    accuracies = _accuracies_of_dataset(dataset)
+    if dataset.sweep is None:
+        values = [value for by_index in accuracies.values() for value in islice(by_index.values(), _SAMPLED)]
+        decimals = count_decimals({"": values}, [""])
+    else:
+        decimals = _fewest_decimals({"round_to": dataset.sweep.get("round_to"), **dataset.sweep.get("sweep", {})})
+    source = describe_source(dataset.files, dataset.data, dataset.keys_all)
+    return ResultSet(accuracies, decimals, source, remarks=tuple(_explain_changes(folder, dataset)))
 
 
-def _explain_changes(folder: Path) -> Iterator[str]:
-    if (folder / RESULTS_FOLDER_FILE).is_file():
-        return
-    dataset = RobustnessDataset(folder)
+def _explain_changes(folder: Path, dataset: RobustnessDataset) -> Iterator[str]:
     read = [dataset.files.find(name, key, "accuracy") for name in dataset.data for key in dataset.keys_all]
     # Parquet files hold every measurement, and hashing them would take longer than the comparison.
     json_files = [file for file in read if file is not None and file.suffix != ".parquet"]
@@ -259,31 +277,14 @@ def _explain_changes(folder: Path) -> Iterator[str]:
         yield from explain_changes(folder, digests)
 
 
-def read_decimals(folder: Path, accuracies: Accuracies) -> int | None:
-    """Tell how many decimals the accuracies of a folder have (see `read_accuracies`).
-
-    Args:
-        folder: of results or of a dataset.
-        accuracies: what was read of it; counted in a dataset that does not tell.
-
-    Returns:
-        The fewest decimals of any key; None where all are kept.
-    """
-    told: dict[str, Any]
-    if (folder / RESULTS_FOLDER_FILE).is_file():
-        told = load_any_plan(folder).meta_payload()
-    else:
-        sweep = RobustnessDataset(folder).sweep
-        if sweep is None:
-            values = [value for by_index in accuracies.values() for value in islice(by_index.values(), _SAMPLED)]
-            return count_decimals({"": values}, [""])
-        told = {"round_to": sweep.get("round_to"), **sweep.get("sweep", {})}
+def _fewest_decimals(told: Mapping[str, Any]) -> int | None:
+    """Tell the fewest decimals of accuracies, of what sweep.json tells of an export; None where all are kept."""
     protocols = [protocol for protocol in told.get("protocols", ()) if protocol.get("protocol") == IMPORTED]
     counts = [told.get("round_to"), *(protocol["decimals"].get("accuracy") for protocol in protocols)]
     return min((count for count in counts if count is not None), default=None)
 
 
-def _accuracies_of_shards(folder: Path) -> Accuracies:
+def _read_shards(folder: Path) -> ResultSet:
     plan, store = load_any_plan(folder), ShardStore.open(folder)
     inventory = store.inventory()
     held = [
@@ -295,7 +296,7 @@ def _accuracies_of_shards(folder: Path) -> Accuracies:
     for unit, values in store.select(held, inventory, ("accuracy",)).iter_values("accuracy"):
         for strength, columns in values.items():
             found.setdefault((unit.dataset, unit.key, strength), {})[unit.architecture] = float(columns["accuracy"])
-    return found
+    return ResultSet(found, _fewest_decimals(plan.meta_payload()), "shards")
 
 
 def _accuracies_of_dataset(dataset: RobustnessDataset) -> Accuracies:

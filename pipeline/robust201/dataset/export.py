@@ -7,74 +7,22 @@ published files): one value for ``clean``, else a list with one value per streng
 ``missing.json`` where a partial export lacks something, and the listing of `dataset.folder`.
 """
 
-import itertools
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
-from typing import Protocol as Interface
+from typing import Any
 
 from robust201.core.errors import IncompleteError
-from robust201.core.records import Protocol, Unit
-from robust201.dataset.card import (
-    CARD_FILE,
-    CROISSANT_FILE,
-    CardColumn,
-    CardFacts,
-    are_imported,
-    card_text,
-    choose_licence,
-    croissant_text,
-)
-from robust201.dataset.compression import Compression
-from robust201.dataset.folder import ExportFolder, WrittenFile, open_folder
-from robust201.dataset.json_files import FileTask, RowSelection
+from robust201.dataset.card import CARD_FILE, CROISSANT_FILE, CardFacts, card_text, choose_licence, croissant_text
+from robust201.dataset.export_files import FileForm, Format, list_files, make_files
+from robust201.dataset.folder import open_folder
+from robust201.dataset.groups import KeyStyle, SweepPlan, describe_missing, group_units, share_out
 from robust201.dataset.listing import CHECKSUM_FILE
+from robust201.dataset.parquet_files import parquet_columns
 from robust201.dataset.pool import POOL_CACHE_BYTES, write_files
-from robust201.dataset.side_files import (
-    SWEEP_YAML_FILE,
-    VERSIONS_FILE,
-    WEIGHTS_FILE,
-    Group,
-    KeyStyle,
-    ProtocolShare,
-    SweepPlan,
-    meta_text_of_groups,
-    missing_text,
-    sweep_text,
-    sweep_yaml_text,
-    versions_text,
-    weights_of,
-    weights_text,
-)
-from robust201.images import DATASETS
-from robust201.reader.result_files import META_FILE, MISSING_FILE, PARQUET_FOLDER, SWEEP_FILE, parquet_name
-from robust201.tasks.columns import COLUMNS
-
-if TYPE_CHECKING:
-    from robust201.dataset.parquet_files import ParquetTask
-
-Format = Literal["json", "parquet"]
-
-
-class ResultInventory(Interface):
-    """What export needs of `shards.Inventory`."""
-
-    def is_complete(self, unit: Unit, strength: float, measurements: Collection[str]) -> bool:
-        """Whether an evaluation is there with all its images and measurements."""
-
-
-class ResultStore(Interface):
-    """What export needs of `shards.ShardStore`."""
-
-    def provenances(self, inventory: Any) -> list[Mapping[str, str]]:
-        """Every different provenance of the rows."""
-
-    def select(
-        self, units: Sequence[Unit], inventory: Any, measurements: Collection[str], *, cache_bytes: int
-    ) -> RowSelection:
-        """Choose the rows of units, in the order given."""
+from robust201.dataset.side_files import side_file_texts, weight_hashes
+from robust201.dataset.written_file import Compression
+from robust201.shards import Inventory, ShardStore
 
 
 @dataclass(frozen=True)
@@ -127,8 +75,8 @@ class ExportReport:
 
 def export_dataset(
     plan: SweepPlan,
-    store: ResultStore,
-    inventory: ResultInventory,
+    store: ShardStore,
+    inventory: Inventory,
     out: Path,
     *,
     key_style: KeyStyle = "paper",
@@ -172,199 +120,50 @@ def export_dataset(
     """
     groups = group_units(plan, inventory)
     if any(group.lacking for group in groups) and not partial:
-        raise IncompleteError(_describe_missing(out, groups))
+        raise IncompleteError(describe_missing(out, groups))
     shares = share_out(plan, groups)
-    named = choose_licence(licence, shares, out)
-    form = FileForm(key_style, round_to, compression, POOL_CACHE_BYTES // processes)
-    export = _Export(plan, store, inventory, form, formats, groups, shares)
-    with open_folder(out, export.names, plan.meta_payload(), export.weights) as folder:
-        kept = export.write_results(folder, processes, progress)
-        export.write_cards(folder, named)
-        return export.close(folder, kept)
-
-
-class _Export:
-    """An export to be written: its side files are made first, results are written next, cards last."""
-
-    def __init__(
-        self,
-        plan: SweepPlan,
-        store: ResultStore,
-        inventory: ResultInventory,
-        form: "FileForm",
-        formats: Sequence[Format],
-        groups: Sequence[Group],
-        shares: Sequence[ProtocolShare],
-    ) -> None:
-        self.plan, self.store, self.inventory, self.form, self.formats = plan, store, inventory, form, formats
-        self.groups, self.shares = groups, shares
-        self.written = [group for group in groups if group.complete_units]
-        self.missing = {(group.dataset, group.key): group.n_left_out for group in groups if group.lacking}
-        self.files = files_of(self.written, plan.measurements, formats)
-        self.weights = weights_of(plan.units)
-        self.side_files = self._side_files()
-        results = {form.file_name(*file) for file in self.files}
-        self.names = {*self.side_files, CARD_FILE, CROISSANT_FILE, *results}
-
-    def _side_files(self) -> dict[str, str]:
-        plan, style = self.plan, self.form.key_style
-        texts = {
-            META_FILE: meta_text_of_groups(self.groups, style),
-            SWEEP_FILE: sweep_text(plan, self.groups, style, self.form.round_to, self.shares),
-            VERSIONS_FILE: versions_text(self.store.provenances(self.inventory), self.shares),
-        }
-        if self.weights:
-            texts[WEIGHTS_FILE] = weights_text(self.weights)
-        if self.missing:
-            texts[MISSING_FILE] = missing_text(self.groups, style)
-        if not are_imported(self.shares):
-            texts[SWEEP_YAML_FILE] = sweep_yaml_text(plan)
-        return texts
-
-    def write_results(
-        self, folder: ExportFolder, processes: int, progress: Callable[[int, int], None] | None
-    ) -> list[str]:
-        """Write the files of results; give the names of those that were kept."""
-        n_rows = sum(len(group.complete_units) for group, _ in self.files)
+    licence = choose_licence(licence, shares, out)
+    form = FileForm(
+        key_style=key_style, round_to=round_to, compression=compression, cache_bytes=POOL_CACHE_BYTES // processes
+    )
+    exported = [group for group in groups if group.complete_units]
+    listed = list_files(exported, plan.measurements, formats)
+    weights = weight_hashes(plan.units)
+    provenances = store.provenances(inventory)
+    side_files = side_file_texts(
+        plan, groups, shares, provenances=provenances, weights=weights, key_style=key_style, round_to=round_to
+    )
+    planned = {*side_files, CARD_FILE, CROISSANT_FILE, *(form.file_name(*file) for file in listed)}
+    told = plan.meta_payload()
+    with open_folder(out, planned, told, weights) as folder:
+        n_rows = sum(len(group.complete_units) for group, _ in listed)
         tell = (lambda done: progress(done, n_rows)) if progress is not None else (lambda _done: None)
-        made_of = (self.plan, self.store, self.inventory)
-        tasks = make_tasks(self.files, self.form, folder.path, *made_of, folder.finished)
         kept = []
-        for file, was_kept in write_files(tasks, processes, tell):
+        files = make_files(listed, form, out, plan, store, inventory, folder.earlier)
+        for file, was_kept in write_files(files, processes, tell):
             folder.record(file)
             kept += [file.name] if was_kept else []
-        return kept
-
-    def write_cards(self, folder: ExportFolder, licence: str) -> None:
-        """Write the side files, then the cards, which list every file that is there by then."""
-        columns: Sequence[CardColumn] = ()
-        if "parquet" in self.formats:
-            from robust201.dataset.parquet_files import card_columns
-
-            columns = card_columns(self.plan.measurements)
-        for name, text in self.side_files.items():
+        for name, text in side_files.items():
             folder.write(name, text)
-        told = self.plan.meta_payload()
         for name, text_of in ((CARD_FILE, card_text), (CROISSANT_FILE, croissant_text)):
-            files = tuple(folder.written[name] for name in sorted(folder.written))
-            about = (told["name"], licence, self.written, self.plan.measurements, self.shares)
-            folder.write(name, text_of(CardFacts(*about, files, columns)))
-
-    def close(self, folder: ExportFolder, kept: Sequence[str]) -> ExportReport:
-        """List the files, and say what was written."""
-        removed, names = folder.close(), tuple(sorted({*folder.written, CHECKSUM_FILE}))
-        n_units = sum(len(group.complete_units) for group in self.written)
-        n_evaluations = sum(len(group.complete_units) * len(group.strengths) for group in self.written)
-        counts = (n_units, n_evaluations, self.missing, folder.n_bytes)
-        return ExportReport(folder.path, names, tuple(sorted(kept)), removed, *counts)
-
-
-@dataclass(frozen=True)
-class FileForm:
-    """How files of results are written (see `export_dataset`)."""
-
-    key_style: KeyStyle
-    round_to: int | None
-    compression: Compression | None
-    cache_bytes: int
-
-    def file_name(self, group: Group, measurement: str) -> str:
-        """Name of a file of `files_of`, relative to the export's folder."""
-        if measurement == PARQUET_FOLDER:
-            return parquet_name(group.dataset, group.spell(self.key_style))
-        suffix = "" if self.compression is None else f".{self.compression}"
-        return group.file_name(measurement, self.key_style) + suffix
-
-
-def files_of(
-    groups: Iterable[Group], measurements: Sequence[str], formats: Collection[Format]
-) -> list[tuple[Group, str]]:
-    """List the files of an export: each a group and a measurement, or `PARQUET_FOLDER` for its Parquet file."""
-    whats = [*(measurements if "json" in formats else ()), *((PARQUET_FOLDER,) if "parquet" in formats else ())]
-    return sorted(itertools.product(groups, whats), key=_size, reverse=True)
-
-
-def _size(file: tuple[Group, str]) -> int:
-    """Numbers in a file, about: the largest come first, so that no process is left with one at the end."""
-    group, measurement = file
-    specification = DATASETS.get(group.dataset)
-    n_classes = 10 if specification is None else specification.n_classes
-    held = [c for c in COLUMNS.values() if measurement in (c.measurement, PARQUET_FOLDER)]
-    shapes = [column.shape(n_classes, group.units[0].n_images) for column in held]
-    numbers = sum(shape[0] * shape[-1] if shape else 1 for shape in shapes)
-    return numbers * len(group.complete_units) * len(group.strengths)
-
-
-def make_tasks(
-    files: Sequence[tuple[Group, str]],
-    form: FileForm,
-    folder: Path,
-    plan: SweepPlan,
-    store: ResultStore,
-    inventory: ResultInventory,
-    finished: Callable[[str, str], WrittenFile | None] = lambda _name, _recipe: None,
-) -> "Iterator[FileTask | ParquetTask]":
-    """Make the task of each file of `files_of`; `finished` tells what an interrupted export noted of one."""
-    selections: dict[tuple[str, str], RowSelection] = {}
-    for group, measurement in files:
-        place = group.dataset, group.key
-        if place not in selections:
-            selections[place] = store.select(
-                group.complete_units, inventory, plan.measurements, cache_bytes=form.cache_bytes
+            facts = CardFacts(
+                name=told["name"],
+                licence=licence,
+                groups=exported,
+                measurements=plan.measurements,
+                shares=shares,
+                files=tuple(folder.written[name] for name in sorted(folder.written)),  # every file there by then
+                columns=parquet_columns(plan.measurements) if "parquet" in formats else {},
             )
-        name, key, units = form.file_name(group, measurement), group.spell(form.key_style), group.complete_units
-        if measurement == PARQUET_FOLDER:
-            from robust201.dataset.parquet_files import ParquetTask
-
-            whole = (folder, group.dataset, key, tuple(plan.measurements), units, selections[place])
-            yield ParquetTask(*whole, finished(name, ParquetTask(*whole).recipe))
-            continue
-        fields = (
-            folder,
-            name,
-            group.dataset,
-            key,
-            measurement,
-            units,
-            selections[place],
-            form.round_to,
-            form.compression,
-        )
-        yield FileTask(*fields, finished(name, FileTask(*fields).recipe))
-
-
-def group_units(plan: SweepPlan, inventory: ResultInventory) -> list[Group]:
-    """Group a plan's units by dataset and key, and find out what each group lacks."""
-    groups = []
-    for (dataset, key), units in itertools.groupby(plan.units, key=lambda unit: (unit.dataset, unit.key)):
-        members = tuple(sorted(units, key=lambda unit: unit.architecture))
-        lacking = {
-            unit.architecture: absent
-            for unit in members
-            if (absent := tuple(s for s in unit.strengths if not inventory.is_complete(unit, s, plan.measurements)))
-        }
-        groups.append(Group(dataset, key, members, lacking))
-    return groups
-
-
-def share_out(plan: SweepPlan, groups: Iterable[Group]) -> list[ProtocolShare]:
-    """Count what an export has of each of a plan's protocols."""
-    counts: Counter[str] = Counter()
-    for group in groups:
-        for unit in group.complete_units:
-            counts[unit.protocol] += len(group.strengths)
-    planned = [Protocol.of(payload) for payload in plan.meta_payload()["protocols"]]
-    return [ProtocolShare(protocol.digest, protocol.payload, counts[protocol.digest]) for protocol in planned]
-
-
-def _describe_missing(out: Path, groups: Sequence[Group]) -> str:
-    planned = sum(len(unit.strengths) for group in groups for unit in group.units)
-    absent = {group: sum(map(len, group.lacking.values())) for group in groups if group.lacking}
-    counts = ", ".join(f"{group.dataset} {group.key} {count:,}" for group, count in absent.items())
-    first = next(iter(absent))
-    architecture, strengths = next(iter(first.lacking.items()))
-    return (
-        f"Exporting failed for {out}: expected {planned:,} evaluations, got {planned - sum(absent.values()):,}; "
-        f"missing {counts}; for example #{architecture} {first.dataset} {first.key} at strength {strengths[0]:g}. "
-        "Run the whole sweep again, not narrowed, to compute only these, or export what there is with --partial."
+            folder.write(name, text_of(facts))
+        removed = folder.close()
+    return ExportReport(
+        out=out,
+        files=tuple(sorted({*folder.written, CHECKSUM_FILE})),
+        kept=tuple(sorted(kept)),
+        removed=removed,
+        n_units=sum(len(group.complete_units) for group in exported),
+        n_evaluations=sum(len(group.complete_units) * len(group.strengths) for group in exported),
+        missing={(group.dataset, group.key): group.n_left_out for group in groups if group.lacking},
+        n_bytes=folder.n_bytes,
     )

@@ -2,95 +2,26 @@
 
 import contextlib
 import glob
-import hashlib
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 from robust201.core.errors import InputError
-from robust201.core.files import atomic_write, load_json, sha256_of, sole_writer, visible_entries, write_text
+from robust201.core.files import load_json, sole_writer, visible_entries, write_text
 from robust201.core.records import IMPORTED, canonical_json
-from robust201.dataset.compression import Compression, compressing
 from robust201.dataset.listing import CHECKSUM_FILE, is_below
 from robust201.dataset.side_files import WEIGHTS_FILE
+from robust201.dataset.written_file import WrittenFile, hashed_file
 from robust201.reader.json_index import INDEX_FOLDER
 from robust201.reader.result_files import SWEEP_FILE
 
 JOURNAL_FILE = ".export-journal.json"
 """Names of the files that an export in progress owns, and a line for each that is finished; there only until the
 listing is."""
-
-
-@dataclass(frozen=True)
-class WrittenFile:
-    """A whole file of an export.
-
-    Attributes:
-        name: relative to the folder.
-        sha256: hash of its bytes.
-        n_bytes: its size.
-        recipe: digest of everything that its bytes follow from; ``""`` for a file that is written anew each time.
-    """
-
-    name: str
-    sha256: str
-    n_bytes: int
-    recipe: str = ""
-
-    def is_at(self, path: Path) -> bool:
-        """Whether the file lies there, byte for byte."""
-        return path.is_file() and path.stat().st_size == self.n_bytes and sha256_of(path) == self.sha256
-
-
-class _HashedStream:
-    """A write-only stream that counts and hashes what goes into a file."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self.digest = hashlib.sha256()
-        self.n_bytes = 0
-        self.closed = False
-
-    def write(self, data: bytes) -> int:
-        self.digest.update(data)
-        self.n_bytes += len(data)
-        return self._stream.write(data)
-
-    def flush(self) -> None:
-        self._stream.flush()
-
-    def close(self) -> None:
-        """Leave the file open: whoever opened it flushes and renames it."""
-
-    def readable(self) -> bool:
-        return False
-
-    def writable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return False
-
-
-@contextmanager
-def hashed_file(path: Path, compression: Compression | None = None) -> Iterator[tuple[BinaryIO, "_HashedStream"]]:
-    """Write a file that appears whole, under its name, when the block ends without an error.
-
-    Args:
-        path: the file.
-        compression: of what is written.
-
-    Yields:
-        The stream to write to, and what counts and hashes the file's bytes, complete after the block.
-    """
-    with atomic_write(path) as stream:
-        hashed = _HashedStream(stream)
-        with compressing(cast(BinaryIO, hashed), compression) as text:
-            yield text, hashed
 
 
 @contextmanager
@@ -103,7 +34,7 @@ def open_folder(
         path: the folder; made if absent.
         planned: names of the files to come, relative to it.
         told: how the numbers to be exported came about: ``name`` and ``protocols``, as sweep.json tells.
-        weights: of which networks, as weights.json tells (see `dataset.side_files.weights_of`).
+        weights: of which networks, as weights.json tells (see `dataset.side_files.weight_hashes`).
 
     Raises:
         InputError: `path` is a file, lies in a results folder, or holds something that no export listed, or an export
@@ -215,10 +146,9 @@ class ExportFolder:
         """Size of the files written or kept so far."""
         return sum(file.n_bytes for file in self.written.values())
 
-    def finished(self, name: str, recipe: str) -> WrittenFile | None:
-        """What an interrupted export noted of a file, if by the same recipe; its bytes are still to be checked."""
-        file = self._finished.get(name)
-        return file if file is not None and file.recipe == recipe else None
+    def earlier(self, name: str) -> WrittenFile | None:
+        """What an interrupted export noted of a file; recipe and bytes are still to be compared."""
+        return self._finished.get(name)
 
     def record(self, file: WrittenFile) -> None:
         """Note that a file is whole, so that a repeated export can keep it."""

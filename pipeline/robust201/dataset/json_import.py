@@ -15,9 +15,9 @@ from robust201 import __version__
 from robust201.core.errors import EvaluationError, InputError, ResultsError
 from robust201.core.files import sha256_of, visible_entries
 from robust201.core.records import IMPORTED, IMPORTED_FILE, EvaluationResult, Part
-from robust201.dataset.compression import compression_of
 from robust201.dataset.import_origins import explain_gaps, find_json, read_licence, read_origin
 from robust201.dataset.imported_plan import ImportedGroup, ImportedPlan, load_imported_plan
+from robust201.dataset.written_file import compression_of
 from robust201.planning.plan_file import PLAN_FILE
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.json_index import JsonRows, has_indexable_rows

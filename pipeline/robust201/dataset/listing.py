@@ -32,6 +32,11 @@ class Listing:
     digests: Mapping[str, str]
     wrong: tuple[str, ...]
 
+    @property
+    def is_other_content(self) -> bool:
+        """Whether the file has lines, and none of them lists anything."""
+        return bool(self.wrong) and not self.digests
+
 
 def read_listing(out: Path) -> Listing:
     """Read the listing of an export.
@@ -41,7 +46,6 @@ def read_listing(out: Path) -> Listing:
 
     Raises:
         ResultsError: there is no listing, or something else than a file has its name.
-        UnicodeDecodeError: it is no text.
     """
     path = out / CHECKSUM_FILE
     if path.is_symlink() or not path.is_file():
@@ -49,9 +53,14 @@ def read_listing(out: Path) -> Listing:
         raise ResultsError(
             f"Verifying failed for {out}: expected a whole export with the file {CHECKSUM_FILE}, got {got}. {AGAIN}"
         )
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        told = f"Verifying failed for {path}: expected a listing, got other content ({error}). {AGAIN}"
+        return Listing({}, (told,))
     digests: dict[str, str] = {}
     wrong: list[str] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").removesuffix("\n").split("\n"), start=1):
+    for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
         match = _LINE.fullmatch(line)
         got = ""
         if match is None:
@@ -73,18 +82,6 @@ def read_listing(out: Path) -> Listing:
     return Listing(digests, tuple(wrong))
 
 
-def count_listed(out: Path) -> int:
-    """Count the files that an export listed; 0 where the listing is no text.
-
-    Raises:
-        ResultsError: there is no listing.
-    """
-    try:
-        return len(read_listing(out).digests)
-    except UnicodeDecodeError:
-        return 0
-
-
 def explain_changes(out: Path, digests: Mapping[str, str]) -> Iterator[str]:
     """Say in which way files that were read as JSON are not those that an export listed.
 
@@ -100,11 +97,15 @@ def explain_changes(out: Path, digests: Mapping[str, str]) -> Iterator[str]:
         if (out / SWEEP_FILE).is_file():
             yield f"{out} has no {CHECKSUM_FILE}, which an export writes last: it may not be whole"
         return
+    listing: Listing | None
     try:
-        listed = read_listing(out).digests
-    except (OSError, ResultsError, UnicodeDecodeError):
+        listing = read_listing(out)
+    except (OSError, ResultsError):
+        listing = None
+    if listing is None or listing.is_other_content:
         yield f"{path} is no listing: nothing tells whether the files of {out} are those of the export"
         return
+    listed = listing.digests
     other = [name for name, digest in sorted(digests.items()) if listed.get(name) != digest]
     if other:
         yield (

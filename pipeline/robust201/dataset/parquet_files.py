@@ -1,17 +1,14 @@
-"""The analysis-ready Parquet files of an export: one row an evaluation, one file a dataset and key.
+"""The analysis-ready Parquet files of an export: one row per evaluation, one file per dataset and key.
 
 They lie in ``parquet/dataset=<dataset>/key=<key>/part-0.parquet`` (Hive's layout), carry `dataset` and `key` as columns
 too, and need nothing of ours to be read. Both columns are dictionaries of strings because that is what Arrow makes of
 the folders' names: the two then agree, and libraries that do not know Hive's layout still have them.
 """
 
-import hashlib
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -19,11 +16,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from robust201.core.records import Unit
-from robust201.dataset.card import CardColumn
-from robust201.dataset.folder import WrittenFile, hashed_file
-from robust201.dataset.json_files import RowSelection, check_row
+from robust201.dataset.result_file import ResultFile
 from robust201.images import DATASETS
-from robust201.reader.result_files import parquet_name
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.tasks.columns import MEASUREMENTS
 
@@ -43,6 +37,24 @@ class ParquetColumn(NamedTuple):
     kind: pa.DataType
     meaning: str
     source: str = ""
+
+    @property
+    def repeated(self) -> bool:
+        """Whether a cell holds a list."""
+        return bool(pa.types.is_list(self.kind))
+
+    @property
+    def leaf(self) -> pa.DataType:
+        """Type of a single value in a cell."""
+        leaf = self.kind
+        while pa.types.is_list(leaf):
+            leaf = leaf.value_type
+        return leaf
+
+    @property
+    def type_name(self) -> str:
+        """Type of a cell, for people."""
+        return "string" if self.leaf == _NAMES else str(self.kind).replace("element: ", "")
 
 
 PARQUET_COLUMNS: dict[str, ParquetColumn] = {
@@ -92,7 +104,7 @@ _PREDICTION_FIELDS = ("confidence_correct", "confidence_incorrect")
 _STATISTICS = ["architecture", "strength", "accuracy"]
 
 
-def columns_of(measurements: Sequence[str]) -> dict[str, ParquetColumn]:
+def parquet_columns(measurements: Sequence[str]) -> dict[str, ParquetColumn]:
     """Columns of the files of a sweep with the given measurements."""
     held = {column for name in measurements for column in _column_names(name)}
     return {name: column for name, column in PARQUET_COLUMNS.items() if not column.source or column.source in held}
@@ -103,64 +115,44 @@ def _column_names(measurement: str) -> tuple[str, ...]:
     return (form,) if isinstance(form, str) else tuple(form.values())
 
 
-@dataclass(frozen=True, eq=False)
-class ParquetTask:
-    """A Parquet file to write (fields as those of `dataset.json_files.FileTask`)."""
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ParquetFile(ResultFile):
+    """A Parquet file of all measurements of a dataset and key."""
 
-    folder: Path
-    dataset: str
-    key: str
     measurements: tuple[str, ...]
-    units: Sequence[Unit]
-    rows: RowSelection
-    finished: WrittenFile | None = None
+
+    def _ingredients(self) -> list[Any]:
+        return [PARQUET_VERSION, pa.__version__, self.name, list(self.measurements)]
 
     @property
-    def name(self) -> str:
-        """Name of the file, relative to the folder."""
-        return parquet_name(self.dataset, self.key)
+    def _columns(self) -> dict[str, ParquetColumn]:
+        return parquet_columns(self.measurements)
 
     @property
-    def recipe(self) -> str:
-        """Digest of everything that the file's content follows from."""
-        recipe = [PARQUET_VERSION, pa.__version__, self.name, list(self.measurements), self.rows.digest]
-        return hashlib.sha256(json.dumps(recipe).encode()).hexdigest()
+    def _schema(self) -> pa.Schema:
+        fields = [pa.field(name, c.kind, metadata={"description": c.meaning}) for name, c in self._columns.items()]
+        return pa.schema(fields)
 
-    def write(self, on_row: Callable[[], None]) -> tuple[WrittenFile, bool]:
-        """Write the file, or keep the one that an interrupted export left (see `FileTask.write`)."""
-        path = self.folder / self.name
-        if self.finished is not None and self.finished.is_at(path):
-            for _ in self.units:
-                on_row()
-            return self.finished, True
-        columns, schema = self._form()
-        with (
-            hashed_file(path) as (stream, hashed),
-            pq.ParquetWriter(
-                pa.PythonFile(stream, mode="w"),
-                schema,
-                compression="zstd",
-                use_dictionary=[name for name, column in columns.items() if column.kind == _NAMES],
-                column_encoding=dict.fromkeys(_float_leaves(columns), "BYTE_STREAM_SPLIT"),
-                write_statistics=_STATISTICS,
-                write_page_checksum=True,
-            ) as writer,
-        ):
+    def _write_content(self, stream: BinaryIO, on_row: Callable[[], None]) -> None:
+        columns = self._columns
+        matrices = [f"{name}.list.element.list.element" for name, c in columns.items() if c.kind == _MATRIX]
+        with pq.ParquetWriter(
+            pa.PythonFile(stream, mode="w"),
+            self._schema,
+            compression="zstd",
+            use_dictionary=[name for name, column in columns.items() if column.kind == _NAMES],
+            column_encoding=dict.fromkeys(matrices, "BYTE_STREAM_SPLIT"),
+            write_statistics=_STATISTICS,
+            write_page_checksum=True,
+        ) as writer:
             for table in self.tables(on_row):
                 writer.write_table(table, row_group_size=len(table))
                 del table  # before the next is made
-        return WrittenFile(self.name, hashed.digest.hexdigest(), hashed.n_bytes, self.recipe), False
-
-    def _form(self) -> tuple[dict[str, ParquetColumn], pa.Schema]:
-        columns = columns_of(self.measurements)
-        fields = [pa.field(name, c.kind, metadata={"description": c.meaning}) for name, c in columns.items()]
-        return columns, pa.schema(fields)
 
     def tables(self, on_row: Callable[[], None] = lambda: None) -> Iterator[pa.Table]:
         """Make the file's row groups."""
-        columns, schema = self._form()
         for pieces in self._row_groups(on_row):
-            table = self._table(pieces, columns, schema)
+            table = self._table(pieces)
             pieces.clear()  # the table has copies, and writing it takes as much again
             yield table
             del table
@@ -168,9 +160,7 @@ class ParquetTask:
     def _row_groups(self, on_row: Callable[[], None]) -> Iterator[list[tuple[Unit, float, Mapping[str, Any]]]]:
         pieces: list[tuple[Unit, float, Mapping[str, Any]]] = []
         n_bytes = 0
-        expected = iter(self.units)
-        for unit, values in self.rows.iter_values(None):
-            check_row(unit, values, next(expected, None))
+        for unit, values in self.read_units(None):
             for strength in unit.strengths:
                 pieces.append((unit, strength, values[strength]))
                 n_bytes += sum(array.nbytes for array in values[strength].values())
@@ -181,12 +171,8 @@ class ParquetTask:
         if pieces:
             yield pieces
 
-    def _table(
-        self,
-        pieces: Sequence[tuple[Unit, float, Mapping[str, Any]]],
-        columns: Mapping[str, ParquetColumn],
-        schema: pa.Schema,
-    ) -> pa.Table:
+    def _table(self, pieces: Sequence[tuple[Unit, float, Mapping[str, Any]]]) -> pa.Table:
+        columns = self._columns
         units = [unit for unit, _, _ in pieces]
         members = _isomorphs()
         arrays: dict[str, Any] = {
@@ -207,7 +193,7 @@ class ParquetTask:
                 if name in _PREDICTION_FIELDS:
                     stacked = [pair[_PREDICTION_FIELDS.index(name)] for pair in stacked]
                 arrays[name] = _lists(stacked, column.kind)
-        return pa.table([pa.array(arrays[name], kind.kind) for name, kind in columns.items()], schema=schema)
+        return pa.table([pa.array(arrays[name], kind.kind) for name, kind in columns.items()], schema=self._schema)
 
 
 def _count_classes(dataset: str, values: Mapping[str, NDArray[Any]]) -> int:
@@ -231,20 +217,3 @@ def _lists(values: Sequence[NDArray[Any]], kind: pa.DataType) -> pa.Array:
         n_lists = int(np.prod(stacked.shape[:level]))
         array = pa.ListArray.from_arrays(np.arange(n_lists + 1, dtype=np.int32) * stacked.shape[level], array)
     return array.cast(kind)
-
-
-def _float_leaves(columns: Mapping[str, ParquetColumn]) -> list[str]:
-    return [f"{name}.list.element.list.element" for name, column in columns.items() if column.kind == _MATRIX]
-
-
-def card_columns(measurements: Sequence[str]) -> list[CardColumn]:
-    """Columns of the files of a sweep with the given measurements, as a dataset card tells of them."""
-    told = []
-    for name, column in columns_of(measurements).items():
-        leaf = column.kind
-        while pa.types.is_list(leaf):
-            leaf = leaf.value_type
-        base = "text" if leaf == _NAMES else "float" if pa.types.is_floating(leaf) else "int"
-        kind = "string" if leaf == _NAMES else str(column.kind).replace("element: ", "")
-        told.append(CardColumn(name, kind, column.meaning, base, pa.types.is_list(column.kind)))
-    return told

@@ -9,8 +9,8 @@ from typing import Any
 
 from robust201.core.errors import StorageError
 from robust201.core.processes import end_with_parent, fork_server, holding_interrupts
-from robust201.dataset.folder import WrittenFile
-from robust201.dataset.json_files import ExportStoppedError, ExportTask
+from robust201.dataset.result_file import ExportStoppedError, ResultFile
+from robust201.dataset.written_file import WrittenFile
 
 MEMORY_BYTES = 1_500_000_000
 """Bound on what all processes hold together (proportional set sizes), by which their number is chosen."""
@@ -49,12 +49,12 @@ def most_processes(*, parquet: bool) -> int:
 
 
 def write_files(
-    tasks: Iterable[ExportTask], processes: int, on_rows: Callable[[int], None]
+    files: Iterable[ResultFile], processes: int, on_rows: Callable[[int], None]
 ) -> Iterator[tuple[WrittenFile, bool]]:
     """Write files of results.
 
     Args:
-        tasks: made as processes become free.
+        files: made as processes become free.
         processes: 1 writes in this process, one after another.
         on_rows: told now and then how many rows are written in all.
 
@@ -62,10 +62,10 @@ def write_files(
         Each file when it is whole, and whether an interrupted export had left it.
 
     Raises:
-        StorageError: a process died, or see `ExportTask.write`. Other files in the making are abandoned.
+        StorageError: a process died, or see `ResultFile.write`. Other files in the making are abandoned.
     """
     if processes > 1:
-        yield from _write_in_pool(tasks, processes, on_rows)
+        yield from _write_in_pool(files, processes, on_rows)
         return
     n_rows = 0
 
@@ -74,12 +74,12 @@ def write_files(
         n_rows += 1
         on_rows(n_rows)
 
-    for task in tasks:
-        yield task.write(count)
+    for file in files:
+        yield file.write(count)
 
 
 def _write_in_pool(
-    tasks: Iterable[ExportTask], processes: int, on_rows: Callable[[int], None]
+    files: Iterable[ResultFile], processes: int, on_rows: Callable[[int], None]
 ) -> Iterator[tuple[WrittenFile, bool]]:
     from robust201.core.freed_memory import give_back_freed_memory
 
@@ -88,14 +88,14 @@ def _write_in_pool(
     stopped, rows = context.RawValue("b", 0), context.Value("q", 0)
     pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_start, initargs=(stopped, rows))
     give_back_freed_memory()  # this process keeps what it holds now as long as the others work
-    left = iter(tasks)
+    left = iter(files)
     pending: set[Future[tuple[WrittenFile, bool]]] = set()
     try:
         while True:
-            # One task waits beside those that run: making more would hold their rows in memory for nothing.
-            while len(pending) <= processes and (task := next(left, None)) is not None:
+            # One file waits beside those that run: making more would hold their rows in memory for nothing.
+            while len(pending) <= processes and (file := next(left, None)) is not None:
                 with holding_interrupts():
-                    pending.add(pool.submit(_write, task))
+                    pending.add(pool.submit(_write, file))
             if not pending:
                 break
             done, pending = wait(pending, timeout=_POLL_SECONDS, return_when=FIRST_COMPLETED)
@@ -120,8 +120,8 @@ def _start(stopped: Any, rows: Any) -> None:
     end_with_parent()
 
 
-def _write(task: ExportTask) -> tuple[WrittenFile, bool]:
-    return task.write(_count_row)
+def _write(file: ResultFile) -> tuple[WrittenFile, bool]:
+    return file.write(_count_row)
 
 
 def _count_row() -> None:

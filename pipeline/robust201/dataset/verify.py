@@ -1,24 +1,19 @@
 """Everything that can be checked of finished results: shards, rows, coverage, and an export made of them."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from robust201.core.errors import InputError
 from robust201.core.records import IMPORTED_FILE
+from robust201.dataset.groups import SweepPlan
 from robust201.dataset.imported_plan import load_any_plan
-from robust201.dataset.listing import count_listed
-from robust201.dataset.side_files import SweepPlan
+from robust201.dataset.listing import read_listing
 from robust201.planning.plan_file import PLAN_FILE
 from robust201.runtime.lease import Lease
-from robust201.shards import Finding, Inventory, ShardStore
-
-Progress = Callable[[int, int], None]
-
-
-def _go_on(_done: int, _total: int) -> None:
-    """Do nothing after a shard."""
+from robust201.shards import Inventory, ShardFinding, ShardStore, requeue_shards
 
 
 @dataclass(frozen=True)
@@ -37,7 +32,7 @@ class Verdict:
         n_exported: files of the export that were checked; None where none was to be.
     """
 
-    findings: tuple[Finding, ...]
+    findings: tuple[ShardFinding, ...]
     gaps: tuple[str, ...]
     export: tuple[str, ...]
     requeued: tuple[str, ...]
@@ -72,7 +67,11 @@ class Verdict:
 
 
 def verify_results(
-    results: Path, *, export: Path | None = None, requeue: bool = False, on_progress: Progress = _go_on
+    results: Path,
+    *,
+    export: Path | None = None,
+    requeue: bool = False,
+    on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Verdict:
     """Check a results folder, and an export of it.
 
@@ -91,15 +90,18 @@ def verify_results(
         LeaseHeldError: a driver is at work, and `requeue` was asked for.
     """
     store = ShardStore.open(results)
-    n_exported = None if export is None else count_listed(export)
-    if requeue:
-        with Lease.acquire(results):
-            return _verify(store, export, n_exported, requeue=True, on_progress=on_progress)
-    return _verify(store, export, n_exported, requeue=False, on_progress=on_progress)
+    n_exported = None if export is None else len(read_listing(export).digests)
+    with Lease.acquire(results) if requeue else nullcontext():
+        return _verify(store, export, n_exported, requeue=requeue, on_progress=on_progress)
 
 
 def _verify(
-    store: ShardStore, export: Path | None, n_exported: int | None, *, requeue: bool, on_progress: Progress
+    store: ShardStore,
+    export: Path | None,
+    n_exported: int | None,
+    *,
+    requeue: bool,
+    on_progress: Callable[[int, int], None],
 ) -> Verdict:
     inventory = store.inventory(verify="all", on_damage="report")
     findings = store.verify(inventory, on_progress=on_progress)
@@ -113,23 +115,23 @@ def _verify(
             "got none. Write it with: robust201 run SWEEP.yaml"
         )
     if requeue:
-        moved = tuple(store.requeue(inventory, findings))
+        moved = requeue_shards(store.folder, inventory, findings)
     if export is not None and plan is not None:
-        from robust201.dataset.checking import check_export
+        from robust201.dataset.verify_export import check_export
 
         # What was moved can no longer be read, and what is damaged proves nothing about an export.
         left = store.inventory(on_damage="report") if moved else inventory
         wrong = tuple(check_export(plan, store, left, export))
     return Verdict(
-        tuple(findings),
-        () if plan is None else find_gaps(plan, inventory),
-        wrong,
-        moved,
-        len(inventory.shards),
-        inventory.n_evaluations,
-        None if plan is None else sum(len(unit.strengths) for unit in plan.units),
-        0 if plan is None else count_missing(plan, inventory),
-        n_exported,
+        findings=tuple(findings),
+        gaps=() if plan is None else find_gaps(plan, inventory),
+        export=wrong,
+        requeued=moved,
+        n_shards=len(inventory.shards),
+        n_evaluations=inventory.n_evaluations,
+        n_planned=None if plan is None else sum(len(unit.strengths) for unit in plan.units),
+        n_missing=0 if plan is None else count_missing(plan, inventory),
+        n_exported=n_exported,
     )
 
 

@@ -151,15 +151,15 @@ def _examine_imported(results: Path) -> Iterator[HealthCheck]:
 
 def _examine_shards(url: str) -> HealthCheck:
     """Write an object where the shards shall lie, and delete it again."""
-    from robust201.shards.object_store import ObjectPlace, folder_of  # pyarrow comes with it, and may be missing
+    from robust201.shards.object_store import ObjectBackend, folder_of  # pyarrow comes with it, and may be missing
 
     folder = folder_of(url)
     if folder is not None:
         return replace(_examine_results(folder), what="shards")
-    place, probe = ObjectPlace(url, lambda _step: None), f"doctor/{secrets.token_hex(8)}.probe"
+    backend, probe = ObjectBackend(url, lambda _step: None), f"doctor/{secrets.token_hex(8)}.probe"
     try:
-        place.publish(probe, b"robust201 doctor")
-        place.delete([probe])
+        backend.publish(probe, b"robust201 doctor")
+        backend.delete([probe])
     except RobustError as error:
         return HealthCheck("shards", ok=False, detail=f"{url}: not writable", fix=str(error))
     return HealthCheck("shards", ok=True, detail=f"{url} takes and deletes objects")

@@ -65,7 +65,7 @@ def load_plan_and_facts(results: Path) -> tuple[Plan, Facts]:
         known = Facts.from_payload(facts)
         # The folder itself knows where it and its shards lie: a plan may have come from another one by a merge.
         # Where an earlier version completed imported results, what it computed is still a sweep's.
-        here = {"results": str(results), "shards": store.shards_url or None, "take_imported": False}
+        here = {"results": str(results), "shards": store.folder.shards_url or None, "take_imported": False}
         return make_plan(parse_config(fields | here, str(path)), known), known
     except FileNotFoundError as error:
         if (results / IMPORTED_FILE).is_file():

@@ -16,14 +16,14 @@ from robust201.planning.config import SweepConfig
 from robust201.planning.cost import cpu_gmacs, may_turn_out_slow
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Facts, Plan, describe_difference, make_plan
-from robust201.planning.plan_file import PLAN_FILE, load_plan, save_plan
+from robust201.planning.plan_file import PLAN_FILE, load_plan, refuse_imports, save_plan
 from robust201.runtime.executors.base import Event, Executor
 from robust201.runtime.heartbeat import remove_silent_heartbeats, warn_of_shares
 from robust201.runtime.lease import Lease
 from robust201.runtime.progress import RunProgress, Tracker
 from robust201.runtime.scheduler import RunTally, Scheduler
 from robust201.runtime.work_log import WorkLog
-from robust201.shards import Inventory, MergeReport, ShardStore
+from robust201.shards import Inventory, MergeReport, ShardStore, merge_folders
 from robust201.tasks import PERTURBATIONS
 
 
@@ -103,7 +103,7 @@ def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, t
     plans = {source: load_plan(source) for source in sources}
     refuse_imports(target)
     with Lease.acquire(ShardStore.create(target).root):
-        report = ShardStore.merge(sources, target)
+        report = merge_folders(sources, target)
         if not (target / PLAN_FILE).exists():
             write_text(target / PLAN_FILE, (sources[0] / PLAN_FILE).read_text(encoding="utf-8"))
     wanted = {unit.id for unit in load_plan(target).units}

@@ -1,17 +1,26 @@
 """The store of finished evaluations: immutable Parquet shards named by their content.
 
 A shard under its final name is the record that its evaluations are done. `store` is the face of the room; below it are
-`folder` (names), `places` and `object_place` (where bytes lie), `parquet` (the form of a shard) and `facts` (what it
-says of its rows), `scan`, `catalogue`, `index` and `inventory` (what is there), `covering` (which rows make a whole),
-`reading` and `selection` (values), `verification`, `requeue`, `compaction` and `merging`, `imported` (results read from
-a dataset's files).
+`folder` (names), `backends` and `object_store` (where bytes lie), `parquet` (the form of a shard) and `row_identity`
+(what it says of its rows), `scan`, `catalogue`, `index` and `inventory` (what is there), `row_reader` (values),
+`verification`, `requeue`, `compaction` and `merging`, `imported` (checks of results read from a dataset's files).
 """
 
 from robust201.shards.compaction import CompactReport
 from robust201.shards.inventory import Inventory
-from robust201.shards.merging import MergeReport, merge
-from robust201.shards.selection import Selection
+from robust201.shards.merging import MergeReport, merge_folders
+from robust201.shards.requeue import requeue_shards
+from robust201.shards.row_reader import RowSelection
 from robust201.shards.store import ShardStore
-from robust201.shards.verification import Finding
+from robust201.shards.verification import ShardFinding
 
-__all__ = ["CompactReport", "Finding", "Inventory", "MergeReport", "Selection", "ShardStore", "merge"]
+__all__ = [
+    "CompactReport",
+    "Inventory",
+    "MergeReport",
+    "RowSelection",
+    "ShardFinding",
+    "ShardStore",
+    "merge_folders",
+    "requeue_shards",
+]

@@ -1,11 +1,12 @@
-"""Where shards lie: in a folder of a POSIX file system, or below a URL of an object store.
+"""Storage backends of shards: a folder of a POSIX file system, or a URL of an object store.
 
-A place knows names and bytes, nothing of what is in a shard. Its shards are named by their content and never change, so
-publishing one twice is harmless; a place only has to see to it that a shard appears whole or not at all.
+A backend knows names and bytes, nothing of what is in a shard. Its shards are named by their content and never change,
+so publishing one twice is harmless; a backend only has to see to it that a shard appears whole or not at all.
 """
 
 import errno
 import hashlib
+import io
 import os
 import re
 import tempfile
@@ -15,7 +16,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, Protocol, TypeVar
+from typing import Any, BinaryIO, Protocol, TypeVar
 
 from robust201.core.errors import ShardDamagedError, StorageError
 from robust201.core.files import NewFile, atomic_write, fsync_folder, new_file, remove_leftovers, sha256_of
@@ -50,8 +51,8 @@ class Entry:
         name: of the shard, such as ``cifar10/000021-pgd-0123456789abcdef.parquet``.
         n_bytes: size.
         mark: a text that changes when the bytes do (time of the last change, or an object's ETag); ``""`` where the
-            place has none.
-        modified: when it was written, in seconds since the epoch; infinity where the place does not say.
+            backend has none.
+        modified: when it was written, in seconds since the epoch; infinity where the backend does not say.
     """
 
     name: str
@@ -60,8 +61,8 @@ class Entry:
     modified: float
 
 
-class ShardPlace(Protocol):
-    """What the store asks of the place where shards lie.
+class StorageBackend(Protocol):
+    """What the store asks of where its shards lie.
 
     Attributes:
         threads: how many reads at once make it faster.
@@ -71,13 +72,6 @@ class ShardPlace(Protocol):
 
     def label(self, shard: str) -> str:
         """Path or URL of a shard, for messages."""
-
-    def check(self) -> None:
-        """Make sure that the place can be reached.
-
-        Raises:
-            StorageError: it cannot.
-        """
 
     def entries(self) -> list[Entry]:
         """List all shards as they are now, sorted by name; what else lies there is left out."""
@@ -89,7 +83,7 @@ class ShardPlace(Protocol):
             entries: a listing, just made.
 
         Returns:
-            Their names; none where the place cannot tell.
+            Their names; none where the backend cannot tell.
         """
 
     def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
@@ -148,7 +142,7 @@ class ShardPlace(Protocol):
         """
 
 
-class LocalPlace:
+class LocalBackend:
     """Shards in a folder, local or shared: a temporary file, flushed, renamed, and the folder flushed.
 
     Args:
@@ -172,11 +166,8 @@ class LocalPlace:
         """Path of a shard, for messages."""
         return str(self.path(shard))
 
-    def check(self) -> None:
-        """Nothing to check: the folder is made when it is needed."""
-
     def entries(self) -> list[Entry]:
-        """List all shards as they are now (see `ShardPlace.entries`)."""
+        """List all shards as they are now (see `StorageBackend.entries`)."""
         if not self.root.is_dir():
             return []
         entries = []
@@ -194,7 +185,7 @@ class LocalPlace:
         return entries
 
     def settled(self, entries: Iterable[Entry]) -> set[str]:
-        """Find the shards that were last changed some seconds ago, by the clock that stamps them (see `ShardPlace`)."""
+        """Find the shards last changed some seconds ago, by the clock that stamps them (see `StorageBackend`)."""
         try:
             with tempfile.TemporaryFile(dir=self.root) as probe:  # a file server has a clock of its own
                 now = os.fstat(probe.fileno()).st_mtime
@@ -203,7 +194,7 @@ class LocalPlace:
         return {entry.name for entry in entries if entry.modified <= now - SETTLING_SECONDS}
 
     def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Read bytes of a shard (see `ShardPlace.read`)."""
+        """Read bytes of a shard (see `StorageBackend.read`)."""
 
         def read() -> bytes:
             with self.path(shard).open("rb", buffering=0) as stream:
@@ -217,7 +208,7 @@ class LocalPlace:
         return self.path(shard)
 
     def sha256(self, shard: str) -> str:
-        """Hash a shard's bytes (see `ShardPlace.sha256`)."""
+        """Hash a shard's bytes (see `StorageBackend.sha256`)."""
         return self._try_reading(shard, lambda: sha256_of(self.path(shard)))
 
     def _try_reading(self, shard: str, read: Callable[[], _Out], *, is_second: bool = False) -> _Out:
@@ -237,7 +228,7 @@ class LocalPlace:
         return self._try_reading(shard, read, is_second=True)
 
     def publish(self, shard: str, content: bytes) -> None:
-        """Let a shard appear (see `ShardPlace.publish`).
+        """Let a shard appear (see `StorageBackend.publish`).
 
         Raises:
             StorageFullError: no space is left; nothing is left behind.
@@ -246,7 +237,7 @@ class LocalPlace:
             stream.write(content)
 
     def writing(self, dataset: str) -> AbstractContextManager[NewFile]:
-        """Open a shard for writing (see `ShardPlace.writing`).
+        """Open a shard for writing (see `StorageBackend.writing`).
 
         Raises:
             StorageFullError: no space is left; nothing is left behind.
@@ -263,7 +254,7 @@ class LocalPlace:
         return str(target)
 
     def delete(self, shards: Iterable[str]) -> None:
-        """Delete shards (see `ShardPlace.delete`)."""
+        """Delete shards (see `StorageBackend.delete`)."""
         paths = [self.path(shard) for shard in shards]
         for path in paths:
             path.unlink(missing_ok=True)
@@ -271,7 +262,7 @@ class LocalPlace:
             fsync_folder(folder)
 
     def remove_temporaries(self, clock: Callable[[], float]) -> int:
-        """Remove what killed writers left behind (see `ShardPlace.remove_temporaries`)."""
+        """Remove what killed writers left behind (see `StorageBackend.remove_temporaries`)."""
         return remove_leftovers(self.root, clock=clock)
 
 
@@ -279,45 +270,31 @@ def _name(item: "os.DirEntry[str]") -> str:
     return item.name
 
 
-class HashingStream:
-    """A write-only binary stream that hashes what goes through it.
+class HashingStream(io.RawIOBase):
+    """A write-only binary stream that counts and hashes what goes through it; closing it leaves the file open.
 
     Args:
-        stream: where the bytes go.
+        stream: where the bytes go; whoever opened it flushes and names it.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self.digest = hashlib.sha256()
-        self.closed = False
+        self.n_bytes = 0
 
-    def write(self, data: bytes) -> int:
+    def write(self, data: Any, /) -> int:
         """Pass bytes on."""
         self.digest.update(data)
+        self.n_bytes += len(data)
         return self._stream.write(data)
 
     def tell(self) -> int:
-        """Position in the stream."""
-        return self._stream.tell()
-
-    def flush(self) -> None:
-        """Flush the stream."""
-        self._stream.flush()
+        """Number of bytes that went through."""
+        return self.n_bytes
 
     def writable(self) -> bool:
         """Yes."""
         return True
-
-    def readable(self) -> bool:
-        """No."""
-        return False
-
-    def seekable(self) -> bool:
-        """No: bytes that went through are hashed."""
-        return False
-
-    def close(self) -> None:
-        """Leave the file open: whoever opened it flushes and names it."""
 
 
 def map_ahead(function: Callable[[_In], _Out], items: Iterable[_In], threads: int) -> Iterator[_Out]:

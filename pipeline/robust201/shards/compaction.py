@@ -6,22 +6,27 @@ later compaction, after a grace period for readers that still have them in hand,
 bytes have been read back and match its name.
 """
 
+import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import ShardDamagedError
 from robust201.core.records import is_imported
-from robust201.shards.backends import Entry, LocalPlace, map_ahead
-from robust201.shards.facts import read_footer
+from robust201.shards.backends import Entry, LocalBackend, map_ahead
 from robust201.shards.folder import ResultsFolder, is_compacted
 from robust201.shards.index import Index
 from robust201.shards.inventory import Inventory
-from robust201.shards.parquet import MEASUREMENT_TYPES, Footer, Table, gather, write_tables
-from robust201.shards.reading import RowReader
+from robust201.shards.parquet import MEASUREMENT_TYPES, ROW_GROUP_BYTES, Footer, write_tables
+from robust201.shards.row_identity import read_footer
+from robust201.shards.row_reader import RowReader, read_row_groups
 from robust201.shards.scan import scan
+
+TARGET_BYTES = 192 << 20
+GRACE_SECONDS = 24 * 3600.0
+"""How long replaced shards stay: longer than any export or status that may still read them."""
 
 _FIRST_RATIO = 0.8
 """Bytes of an output for each byte of small inputs, before one was seen: footers go, and values compress a little
@@ -54,22 +59,28 @@ class CompactReport:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """A live shard that may be merged; ordered by where its first row belongs."""
+    """A live shard that may be merged.
 
-    place: tuple[str, int, int, str]
+    Attributes:
+        order: key, architecture and first image of its first row, by which candidates are sorted.
+        shard: its name.
+        columns: its measurement columns.
+        n_bytes: its size.
+        number: its position among the shards of the inventory.
+    """
+
+    order: tuple[str, int, int]
+    shard: str
     columns: frozenset[str]
     n_bytes: int
     number: int
 
-    @property
-    def shard(self) -> str:
-        return self.place[-1]
 
-
+@dataclass
 class Compaction:
     """One pass over a results folder.
 
-    Args:
+    Attributes:
         folder: the results folder.
         target_bytes: size that compacted shards aim at, on disk: from two to four thirds of it. What is left over makes
             a smaller one, which a later pass merges with what has come since.
@@ -78,25 +89,18 @@ class Compaction:
         clock: wall clock in seconds since the epoch, to compare with the times of files.
     """
 
-    def __init__(
-        self,
-        folder: ResultsFolder,
-        *,
-        target_bytes: int,
-        row_group_bytes: int,
-        grace_seconds: float,
-        clock: Callable[[], float],
-    ) -> None:
-        self._folder = folder
-        self._place = folder.place
-        self._entries: dict[str, Entry] = {}
-        self._target_bytes = target_bytes
-        self._row_group_bytes = row_group_bytes
-        self._grace_seconds = grace_seconds
-        self._clock = clock
-        self._damaged: set[str] = set()
-        self._least_bytes = 2 * target_bytes // 3
-        self._ratio = _FIRST_RATIO
+    folder: ResultsFolder
+    target_bytes: int = TARGET_BYTES
+    row_group_bytes: int = ROW_GROUP_BYTES
+    grace_seconds: float = GRACE_SECONDS
+    clock: Callable[[], float] = time.time
+    _entries: dict[str, Entry] = field(default_factory=dict, init=False)
+    _damaged: set[str] = field(default_factory=set, init=False)
+    _ratio: float = field(default=_FIRST_RATIO, init=False)
+
+    @property
+    def _least_bytes(self) -> int:
+        return 2 * self.target_bytes // 3
 
     def run(self) -> CompactReport:
         """Delete what earlier passes merged, then merge what is small.
@@ -105,38 +109,42 @@ class Compaction:
             StorageFullError: no space is left; nothing is lost and nothing half-written.
         """
         deleted = self._delete_inputs()
-        removed = self._place.remove_temporaries(self._clock)
-        inventory = scan(self._folder, verify="none", on_damage="report")
-        self._entries = {entry.name: entry for entry in self._place.entries()}
+        removed = self.folder.backend.remove_temporaries(self.clock)
+        inventory = scan(self.folder, verify="none", on_damage="report")
+        self._entries = {entry.name: entry for entry in self.folder.backend.entries()}
         self._damaged.update(inventory.damaged)
         inputs = outputs = rows = 0
         for group in self._groups(inventory):
             n_inputs, n_rows = self._merge(inventory, group)
             inputs, outputs, rows = inputs + n_inputs, outputs + (n_inputs > 0), rows + n_rows
-        Index(self._folder.index).forget(self._damaged)
-        return CompactReport(inputs, outputs, rows, deleted, removed, tuple(sorted(self._damaged)))
-
-    def _is_old(self, modified: float, seconds: float) -> bool:
-        return self._clock() - modified >= seconds
+        Index(self.folder.index).forget(self._damaged)
+        return CompactReport(
+            inputs=inputs,
+            outputs=outputs,
+            rows=rows,
+            deleted=deleted,
+            removed_temporaries=removed,
+            damaged=tuple(sorted(self._damaged)),
+        )
 
     def _delete_inputs(self) -> int:
         deleted = 0
-        entries = self._place.entries()
+        entries = self.folder.backend.entries()
         present = {entry.name for entry in entries}
         for entry in entries:
             if not is_compacted(entry.name):
                 continue
             try:
-                inputs = present.intersection(read_footer(self._place, entry).inputs)
-                if not inputs or not self._is_old(entry.modified, self._grace_seconds):
+                inputs = present.intersection(read_footer(self.folder.backend, entry).inputs)
+                if not inputs or self.clock() - entry.modified < self.grace_seconds:
                     continue
-                self._folder.verify_hash(entry.name)
+                self.folder.verify_hash(entry.name)
             except ShardDamagedError:
                 self._damaged.add(entry.name)
                 continue
             except FileNotFoundError:
                 continue  # another compaction was faster
-            self._place.delete(sorted(inputs))
+            self.folder.backend.delete(sorted(inputs))
             present -= inputs
             deleted += len(inputs)
         return deleted
@@ -151,11 +159,16 @@ class Compaction:
                 continue  # another compaction was faster
             if is_imported(unit.protocol):
                 continue  # one shard a key already, which a later import of that key deletes as a whole
-            n_bytes = self._entries[shard].n_bytes
-            start = int(inventory.row_column("start")[row])
-            place = unit.key, unit.architecture, start, shard
-            found.append(_Candidate(place, inventory.shard_columns(number), n_bytes, number))
-        return sorted(found, key=lambda candidate: candidate.place)
+            found.append(
+                _Candidate(
+                    order=(unit.key, unit.architecture, int(inventory.row_column("start")[row])),
+                    shard=shard,
+                    columns=inventory.shard_columns(number),
+                    n_bytes=self._entries[shard].n_bytes,
+                    number=number,
+                )
+            )
+        return sorted(found, key=lambda candidate: (candidate.order, candidate.shard))
 
     def _groups(self, inventory: Inventory) -> Iterator[list[_Candidate]]:
         """Choose sets of inputs, each of which becomes one compacted shard of about the target size.
@@ -177,7 +190,7 @@ class Compaction:
         total = 0.0
         for item in [*small, *(item for item in candidates if not is_compacted(item.shard))]:
             expected = self._expected_bytes(item)
-            bound = self._target_bytes if total >= self._least_bytes else 2 * self._least_bytes
+            bound = self.target_bytes if total >= self._least_bytes else 2 * self._least_bytes
             if group and total + expected > bound:
                 yield group
                 group, total = [], 0.0
@@ -198,14 +211,14 @@ class Compaction:
         inputs = {item.shard for item in intact}
         for shard in filter(is_compacted, tuple(inputs)):
             # What an input replaces may still lie there, and must stay hidden.
-            inputs.update(self._entries.keys() & set(read_footer(self._place, self._entries[shard]).inputs))
+            inputs.update(self._entries.keys() & set(read_footer(self.folder.backend, self._entries[shard]).inputs))
         columns = tuple(name for name in MEASUREMENT_TYPES if name in intact[0].columns)
         rows = _sorted_rows(inventory, [item.number for item in intact])
-        reader = RowReader(self._folder, contents={name: held for name, held in contents.items() if held is not None})
+        reader = RowReader(self.folder, contents={name: held for name, held in contents.items() if held is not None})
         dataset = intact[0].shard.partition("/")[0]
         footer = Footer("compacted", columns, tuple(sorted(inputs)))
-        with self._folder.publishing_compacted(dataset) as stream:
-            n_rows = write_tables(stream, read_row_groups(reader, inventory, rows, self._row_group_bytes), footer)
+        with self.folder.publishing_compacted(dataset) as stream:
+            n_rows = write_tables(stream, read_row_groups(reader, inventory, rows, self.row_group_bytes), footer)
             n_bytes = stream.tell()
         reader.close()
         n_small = sum(item.n_bytes for item in intact if not is_compacted(item.shard))
@@ -222,16 +235,16 @@ class Compaction:
 
         def verify(shard: str) -> bytes | ShardDamagedError | FileNotFoundError | None:
             try:
-                if not is_compacted(shard) and not isinstance(self._place, LocalPlace):
-                    return self._folder.read_verified(shard)
-                self._folder.verify_hash(shard)
+                if not is_compacted(shard) and not isinstance(self.folder.backend, LocalBackend):
+                    return self.folder.read_verified(shard)
+                self.folder.verify_hash(shard)
             except (ShardDamagedError, FileNotFoundError) as error:
                 return error
             return None
 
         contents: dict[str, bytes | None] = {}
         shards = [item.shard for item in group]
-        for shard, found in zip(shards, map_ahead(verify, shards, self._place.threads), strict=True):
+        for shard, found in zip(shards, map_ahead(verify, shards, self.folder.backend.threads), strict=True):
             if isinstance(found, ShardDamagedError):
                 self._damaged.add(shard)
             elif not isinstance(found, FileNotFoundError):  # else another compaction was faster
@@ -255,41 +268,3 @@ def _sorted_rows(inventory: Inventory, shard_numbers: list[int]) -> NDArray[np.i
         ]
     )
     return rows[order]
-
-
-def read_row_groups(
-    reader: RowReader, inventory: Inventory, rows: NDArray[np.int64], row_group_bytes: int
-) -> Iterator[Table]:
-    """Read rows in the given order, in tables of about the given size."""
-    pending: dict[tuple[str, int], _Piece] = {}
-    n_rows, n_bytes = 0, 0.0
-    for row in rows.tolist():
-        shard, position = inventory.place(row)
-        group, position_in_group = reader.locate(shard, position)
-        piece = pending.get((shard, group))
-        if piece is None:
-            table = reader.row_group(shard, group)
-            piece = _Piece(table, reader.bytes_per_row(shard, group, table))
-        if pending and n_bytes + piece.bytes_per_row > row_group_bytes:
-            yield _gather(pending)
-            pending, n_rows, n_bytes = {}, 0, 0.0
-            piece = _Piece(piece.table, piece.bytes_per_row)
-        pending[shard, group] = piece
-        piece.positions.append(position_in_group)
-        piece.places.append(n_rows)
-        n_rows += 1
-        n_bytes += piece.bytes_per_row
-    if pending:
-        yield _gather(pending)
-
-
-class _Piece:
-    def __init__(self, table: Table, bytes_per_row: float) -> None:
-        self.table = table
-        self.bytes_per_row = bytes_per_row
-        self.positions: list[int] = []
-        self.places: list[int] = []
-
-
-def _gather(pending: dict[tuple[str, int], _Piece]) -> Table:
-    return gather([(p.table, np.array(p.positions), np.array(p.places)) for p in pending.values()])

@@ -20,11 +20,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from robust201.core.errors import ConfigError, FormatVersionError, InputError, ShardDamagedError, StorageError
+from robust201.core.errors import ConfigError, FormatVersionError, InputError, ShardDamagedError
 from robust201.core.files import load_json, make_folder, remove_leftovers, write_text
 from robust201.core.records import canonical_json
-from robust201.shards.backends import SHA_DIGITS, SHARD_NAME, HashingStream, LocalPlace, ShardPlace
-from robust201.shards.object_store import ObjectPlace, folder_of
+from robust201.shards.backends import SHA_DIGITS, SHARD_NAME, HashingStream, LocalBackend, StorageBackend
+from robust201.shards.object_store import ObjectBackend, folder_of
 
 FORMAT_NAME = "robust201-results"
 FORMAT_VERSION = 1
@@ -61,13 +61,13 @@ class ResultsFolder:
         self.on_step = on_step
 
     @cached_property
-    def place(self) -> ShardPlace:
+    def backend(self) -> StorageBackend:
         """Where the shards lie, as format.json says; in the folder itself where there is none yet."""
         url = self.shards_url
         folder = folder_of(url)
         if folder is not None:
-            return LocalPlace(folder, folder / "damaged", self.on_step)
-        return ObjectPlace(url, self.on_step) if url else LocalPlace(self.shards, self.damaged, self.on_step)
+            return LocalBackend(folder, folder / "damaged", self.on_step)
+        return ObjectBackend(url, self.on_step) if url else LocalBackend(self.shards, self.damaged, self.on_step)
 
     @property
     def shards_url(self) -> str:
@@ -86,10 +86,10 @@ class ResultsFolder:
                 folder says, and the folder itself for a new one.
 
         Raises:
-            InputError: the path is a file, or a folder that holds something else, or its shards lie elsewhere.
-            FormatVersionError: another version made it.
+            InputError: the path is a file, or a folder that holds something else.
             StorageFullError: no space is left.
             StorageError: the URL cannot be reached.
+            ConfigError, FormatVersionError: see `check_format`.
         """
         form = self.root / "format.json"
         make_folder(self.root)
@@ -103,10 +103,10 @@ class ResultsFolder:
             payload: dict[str, Any] = {"format": FORMAT_NAME, "version": FORMAT_VERSION}
             if shards:
                 if folder_of(shards) is None:
-                    ObjectPlace(shards, self.on_step).check()  # a wrong URL must not be remembered
+                    ObjectBackend(shards, self.on_step).entries()  # a wrong URL must not be remembered
                 payload["shards"] = shards
             write_text(form, canonical_json(payload) + "\n")
-            self.__dict__.pop("place", None)
+            self.__dict__.pop("backend", None)
         self.check_format(shards)
 
     def check_format(self, shards: str | None = None) -> None:
@@ -116,7 +116,8 @@ class ResultsFolder:
             shards: where its shards are expected (see `create`); None for anywhere.
 
         Raises:
-            InputError: it is none, or its shards lie elsewhere.
+            InputError: it is none.
+            ConfigError: its shards lie elsewhere.
             FormatVersionError: another version made it.
         """
         form = self.root / "format.json"
@@ -147,23 +148,10 @@ class ResultsFolder:
                 f"or name another results folder. If the shards were moved, correct {form}."
             )
 
-    def path(self, shard: str) -> Path:
-        """Path of a shard that lies in a folder.
-
-        Raises:
-            StorageError: the shards lie below a URL, where nothing has a path.
-        """
-        if isinstance(self.place, LocalPlace):
-            return self.place.path(shard)
-        raise StorageError(
-            f"Looking up a path failed for {self.place.label(shard)}: expected shards in a folder, got a URL. "
-            "Read it through the store."
-        )
-
     def remove_leftovers(self) -> int:
         """Delete what killed processes left in this folder and where its shards lie (see `files.remove_leftovers`)."""
         removed = remove_leftovers(self.root)
-        return removed + self.place.remove_temporaries(time.time) if self.shards_url else removed
+        return removed + self.backend.remove_temporaries(time.time) if self.shards_url else removed
 
     def verify_hash(self, shard: str) -> None:
         """Compare a shard's bytes with its name.
@@ -173,34 +161,22 @@ class ResultsFolder:
             StorageError: it cannot be read now, whatever its bytes are.
             FileNotFoundError: there is no such shard.
         """
-        self.check_hash(shard, self.place.sha256(shard))
+        self.check_hash(shard, self.backend.sha256(shard))
 
     def read_verified(self, shard: str) -> bytes:
-        """Read a whole shard and compare its bytes with its name.
-
-        Raises:
-            ShardDamagedError: they differ, or the disk has lost them.
-            StorageError: it cannot be read now, whatever its bytes are.
-            FileNotFoundError: there is no such shard.
-        """
-        content = self.place.read(shard)
+        """Read a whole shard and compare its bytes with its name (raises as `verify_hash` does)."""
+        content = self.backend.read(shard)
         self.check_hash(shard, hashlib.sha256(content).hexdigest())
         return content
 
     def check_hash(self, shard: str, sha256: str) -> None:
-        """Compare the hash of a shard's bytes with its name.
-
-        Raises:
-            ShardDamagedError: they differ.
-        """
+        """Compare the hash of a shard's bytes with its name (raises as `verify_hash` does)."""
         if sha256[:SHA_DIGITS] != sha_of_name(shard):
-            raise self._mismatch(shard, sha256[:SHA_DIGITS])
-
-    def _mismatch(self, shard: str, got: str) -> ShardDamagedError:
-        return ShardDamagedError(
-            f"Verifying failed for shard {self.place.label(shard)}: expected SHA-256 {sha_of_name(shard)}…, got {got}. "
-            "Run the sweep again: it sets the shard aside and computes its evaluations anew."
-        )
+            raise ShardDamagedError(
+                f"Verifying failed for shard {self.backend.label(shard)}: expected SHA-256 {sha_of_name(shard)}…, got "
+                f"{sha256[:SHA_DIGITS]}. Run the sweep again: it sets the shard aside and computes its evaluations "
+                "anew."
+            )
 
     def publish(self, dataset: str, stem: str, content: bytes) -> str:
         """Write a shard durably under the name that its content gives it.
@@ -218,7 +194,7 @@ class ResultsFolder:
             StorageError: it cannot be written; nothing of it is visible.
         """
         shard = f"{dataset}/{stem}-{hashlib.sha256(content).hexdigest()[:SHA_DIGITS]}.parquet"
-        self.place.publish(shard, content)
+        self.backend.publish(shard, content)
         return shard
 
     @contextmanager
@@ -232,7 +208,7 @@ class ResultsFolder:
             StorageFullError: no space is left; nothing is left behind.
             StorageError: it cannot be written; nothing of it is visible.
         """
-        with self.place.writing(dataset) as new:
+        with self.backend.writing(dataset) as new:
             stream = HashingStream(new.stream)
             yield stream
             new.name = f"compact-{stream.digest.hexdigest()[:SHA_DIGITS]}.parquet"

@@ -1,16 +1,12 @@
 """Results that were not computed here but read from the files of a dataset: rounded, and perhaps not all of them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError
-from robust201.core.records import EvaluationResult
-from robust201.shards.folder import ResultsFolder
-from robust201.shards.parquet import ROW_GROUP_BYTES, Footer, Table, concat, table_of, write_tables
 from robust201.tasks.columns import COLUMNS, MEANS, Values
 from robust201.tasks.measurements import ROW_SUM_TOLERANCE
 
@@ -72,38 +68,3 @@ def _check_means(means: NDArray[Any], slack: float, name: str, column: str) -> N
 
 def _failure(name: str, expected: str) -> EvaluationError:
     return EvaluationError(f"Checking measurements failed for {name}: expected {expected}. Download the file again.")
-
-
-def write_imported(folder: ResultsFolder, dataset: str, units: Iterable[Sequence[EvaluationResult]]) -> int:
-    """Store the results of many units, all with the same columns, as one shard.
-
-    Args:
-        folder: the results folder.
-        dataset: name of the dataset.
-        units: one result a strength of each unit; at least one unit.
-
-    Returns:
-        Number of rows.
-
-    Raises:
-        StorageFullError: no space is left; nothing is left behind.
-    """
-    remaining = iter(units)
-    first = next(remaining)
-    columns = tuple(name for name in COLUMNS if name in first[0].values)
-    with folder.publishing_compacted(dataset) as stream:
-        return write_tables(stream, _tables(first, remaining), Footer("compacted", columns))
-
-
-def _tables(first: Sequence[EvaluationResult], units: Iterator[Sequence[EvaluationResult]]) -> Iterator[Table]:
-    pending: list[Table] = []
-    n_bytes = 0
-    for results in chain([first], units):
-        table = table_of(results)
-        pending.append(table)
-        n_bytes += table.nbytes
-        if n_bytes >= ROW_GROUP_BYTES:
-            yield concat(pending)
-            pending, n_bytes = [], 0
-    if pending:
-        yield concat(pending)

@@ -20,7 +20,7 @@ import pyarrow as pa
 from robust201.core.errors import StorageError
 from robust201.core.files import atomic_write
 from robust201.shards.backends import Entry
-from robust201.shards.table import SCHEMA, Catalogue, count_rows, join, matching, verified_names, without
+from robust201.shards.catalogue import SCHEMA, Catalogue, count_rows, join, matching, verified_names, without
 
 _MAGIC = b"robust201 index 1\n"
 _DIGEST_BYTES = 32

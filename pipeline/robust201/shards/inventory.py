@@ -3,6 +3,7 @@
 1.6 million evaluations take under 200 MB: 33 bytes a row, and about 400 a unit.
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,17 +19,61 @@ from numpy.typing import NDArray
 from robust201.core.errors import IncompleteError, StorageError
 from robust201.core.files import load_json
 from robust201.core.records import Part, Protocol, Unit, is_imported
-from robust201.shards.covering import Slice, choose_slices, gaps
-from robust201.shards.identity import UnitFacts
+from robust201.shards.row_identity import StoredUnit
 from robust201.tasks.columns import COLUMNS
 from robust201.tasks.columns import columns_of as measurements_columns
+
+
+class Slice(NamedTuple):
+    """One row of the inventory: image positions [start, stop), and where its values are."""
+
+    start: int
+    stop: int
+    row: int
+
+
+def choose_slices(slices: Sequence[Slice]) -> tuple[Slice, ...]:
+    """Choose disjoint slices that cover the most images, with the fewest slices among those.
+
+    Sums over parts that overlap would count images twice, so a cover is disjoint. Among equal slices the first wins.
+
+    Args:
+        slices: in order of start, stop and shard name.
+
+    Returns:
+        The choice, by ascending start.
+    """
+    if len(slices) <= 1:
+        return tuple(slices)
+    # Weighted interval scheduling: best[i] is the best choice among the slices that begin at or after slices[i].
+    best: list[tuple[int, int, tuple[Slice, ...]]] = [(0, 0, ())] * (len(slices) + 1)
+    starts = [item.start for item in slices]
+    for i in range(len(slices) - 1, -1, -1):
+        item = slices[i]
+        following = bisect_left(starts, item.stop)
+        images, negative_count, rest = best[following]
+        taken = images + item.stop - item.start, negative_count - 1, (item, *rest)
+        best[i] = taken if taken[:2] >= best[i + 1][:2] else best[i + 1]
+    return best[0][2]
+
+
+def gaps(chosen: Sequence[Slice], n_images: int) -> list[tuple[int, int]]:
+    """Ranges of [0, n_images) that disjoint slices leave open, ascending."""
+    open_ranges, position = [], 0
+    for item in chosen:
+        if item.start > position:
+            open_ranges.append((position, item.start))
+        position = item.stop
+    if position < n_images:
+        open_ranges.append((position, n_images))
+    return open_ranges
 
 
 @dataclass(frozen=True)
 class UnitGroup:
     """All rows of one evaluation: a unit at a strength."""
 
-    unit: UnitFacts
+    unit: StoredUnit
     strength: float
     slices: tuple[Slice, ...]
 
@@ -46,7 +91,7 @@ class Contents:
 
     shards: tuple[str, ...]
     columns: list[frozenset[str]]
-    units: list[UnitFacts]
+    units: list[StoredUnit]
     rows: dict[str, NDArray[Any]]
 
 
@@ -279,7 +324,7 @@ class Inventory:
             )
         return dict(payload)
 
-    def place(self, row: int) -> tuple[str, int]:
+    def locate(self, row: int) -> tuple[str, int]:
         """Where a row of the inventory is: name of its shard, and position in it."""
         return self.shards[self._rows["shard"][row]], int(self._rows["position"][row])
 
@@ -321,13 +366,13 @@ class _Complete(NamedTuple):
 
 def columns_needed(unit: Unit, measurements: Collection[str]) -> frozenset[str]:
     """Measurement columns that a row of a unit must have: imported ones may lack what was not asked for."""
-    columns = columns_of(measurements)
+    columns = required_columns(measurements)
     if not is_imported(unit.protocol):
         return columns
     return frozenset(name for name in columns if COLUMNS[name].measurement in measurements)
 
 
-def columns_of(measurements: Collection[str]) -> frozenset[str]:
+def required_columns(measurements: Collection[str]) -> frozenset[str]:
     """Measurement columns that hold the given measurements; `accuracy` and `cm` are always among them."""
     return _columns_of(tuple(measurements))
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from robust201.core.files import atomic_write, fsync_folder
-from robust201.shards.backends import HashingStream, LocalPlace
+from robust201.shards.backends import HashingStream, LocalBackend
 from robust201.shards.folder import ResultsFolder
-from robust201.shards.reading import RowReader
+from robust201.shards.row_reader import RowReader
 from robust201.shards.scan import scan
-from robust201.shards.verification import Finding, find_unequal_duplicates
+from robust201.shards.verification import ShardFinding, find_unequal_duplicates
 
 _COPY_BYTES = 32 << 20
 
@@ -29,14 +29,14 @@ class MergeReport:
     added: int
     present: int
     protocols: int
-    conflicts: tuple[Finding, ...]
+    conflicts: tuple[ShardFinding, ...]
 
 
-def merge(sources: Sequence[Path], target: Path) -> MergeReport:
+def merge_folders(sources: Sequence[Path], target: Path) -> MergeReport:
     """Join results folders; the sources stay as they are, and may overlap.
 
     Names of shards are hashes of their content, so equal names are equal shards; each is verified before it is linked
-    (within a file system) or copied; the folders may have their shards at different places.
+    (within a file system) or copied; the folders may have different storage backends.
 
     Args:
         sources: results folders.
@@ -56,35 +56,35 @@ def merge(sources: Sequence[Path], target: Path) -> MergeReport:
     receiver = ResultsFolder(target)
     receiver.create()
     added = present = protocols = 0
-    conflicts: list[Finding] = []
+    conflicts: list[ShardFinding] = []
     for folder in folders:
         if folder.root.resolve() == receiver.root.resolve():
             continue
         inventory = scan(folder, verify="all", on_damage="report")
-        conflicts += [Finding(shard, "", "damaged", message) for shard, message in inventory.damage.items()]
+        conflicts += [ShardFinding.damaged(shard, message) for shard, message in inventory.damage.items()]
         protocols += _receive_protocols(folder, receiver)
-        held = {entry.name for entry in receiver.place.entries()}
+        held = {entry.name for entry in receiver.backend.entries()}
         for shard in inventory.shards:
             if shard in held:
                 present += 1
             else:
                 _receive_shard(folder, receiver, shard)
                 added += 1
-        if isinstance(receiver.place, LocalPlace):
+        if isinstance(receiver.backend, LocalBackend):
             for dataset in {shard.partition("/")[0] for shard in inventory.shards}:
-                fsync_folder(receiver.place.path(dataset))  # links are durable only now
+                fsync_folder(receiver.backend.path(dataset))  # links are durable only now
     inventory = scan(receiver, verify="none", on_damage="report")
-    conflicts += [Finding(shard, "", "damaged", message) for shard, message in inventory.damage.items()]
+    conflicts += [ShardFinding.damaged(shard, message) for shard, message in inventory.damage.items()]
     conflicts += find_unequal_duplicates(RowReader(receiver), inventory)
-    return MergeReport(added, present, protocols, tuple(conflicts))
+    return MergeReport(added=added, present=present, protocols=protocols, conflicts=tuple(conflicts))
 
 
 def _receive_shard(source: ResultsFolder, target: ResultsFolder, shard: str) -> None:
-    if isinstance(source.place, LocalPlace) and isinstance(target.place, LocalPlace):
-        path = target.place.path(shard)
+    if isinstance(source.backend, LocalBackend) and isinstance(target.backend, LocalBackend):
+        path = target.backend.path(shard)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            os.link(source.place.path(shard), path)
+            os.link(source.backend.path(shard), path)
         except FileExistsError:
             return
         except OSError:
@@ -92,9 +92,9 @@ def _receive_shard(source: ResultsFolder, target: ResultsFolder, shard: str) -> 
         else:
             return
     dataset, _, name = shard.partition("/")
-    with target.place.writing(dataset) as new:
+    with target.backend.writing(dataset) as new:
         stream, start = HashingStream(new.stream), 0
-        while piece := source.place.read(shard, start, start + _COPY_BYTES):
+        while piece := source.backend.read(shard, start, start + _COPY_BYTES):
             stream.write(piece)
             start += len(piece)
         source.check_hash(shard, stream.digest.hexdigest())

@@ -106,7 +106,7 @@ def folder_of(url: str) -> Path | None:
     return Path(rest) if scheme in {"file", "local"} else None
 
 
-class ObjectPlace:
+class ObjectBackend:
     """Shards below a URL of an object store, or of anything else that fsspec reaches.
 
     Args:
@@ -159,10 +159,10 @@ class ObjectPlace:
             raise self._failed(doing, self.label(shard), error) from error
 
     @staticmethod
-    def _failed(doing: str, place: str, error: Exception) -> StorageError:
+    def _failed(doing: str, label: str, error: Exception) -> StorageError:
         text = " ".join(str(error).split()).rstrip(".")
         return StorageError(
-            f"{doing} failed for {place}: expected the store to answer, got {type(error).__name__}"
+            f"{doing} failed for {label}: expected the store to answer, got {type(error).__name__}"
             f"{': ' + text if text else ''}. {_advice(error)} Then run the same command again; finished work is kept."
         )
 
@@ -170,12 +170,8 @@ class ObjectPlace:
         """URL of a shard, for messages."""
         return f"{self.url}/{shard}" if shard else self.url
 
-    def check(self) -> None:
-        """Make sure that the store can be listed (see `ShardPlace.check`)."""
-        self.entries()
-
     def entries(self) -> list[Entry]:
-        """List all shards as they are now (see `ShardPlace.entries`)."""
+        """List all shards as they are now (see `StorageBackend.entries`)."""
 
         def find(filesystem: Any, root: str) -> dict[str, dict[str, Any]]:
             filesystem.invalidate_cache()
@@ -196,11 +192,11 @@ class ObjectPlace:
         return sorted(entries, key=lambda entry: entry.name)
 
     def settled(self, entries: Iterable[Entry]) -> set[str]:
-        """Find the shards that have an ETag or the like (see `ShardPlace.settled`)."""
+        """Find the shards that have an ETag or the like (see `StorageBackend.settled`)."""
         return {entry.name for entry in entries if entry.mark.partition(" ")[0] in _SETTLED_MARKS}
 
     def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Read bytes of a shard (see `ShardPlace.read`)."""
+        """Read bytes of a shard (see `StorageBackend.read`)."""
         if stop is not None:
             return self._read_range(shard, start, stop)
         pieces = list(self._pieces(shard, start))
@@ -236,14 +232,14 @@ class ObjectPlace:
         )
 
     def sha256(self, shard: str) -> str:
-        """Hash a shard's bytes (see `ShardPlace.sha256`)."""
+        """Hash a shard's bytes (see `StorageBackend.sha256`)."""
         digest = hashlib.sha256()
         for piece in self._pieces(shard):
             digest.update(piece)
         return digest.hexdigest()
 
     def publish(self, shard: str, content: bytes) -> None:
-        """Let a shard appear by one conditional PUT (see `ShardPlace.publish`)."""
+        """Let a shard appear by one conditional PUT (see `StorageBackend.publish`)."""
 
         def put(filesystem: Any, path: str, mode: str) -> None:
             filesystem.pipe_file(path, content, mode=mode)
@@ -252,7 +248,7 @@ class ObjectPlace:
 
     @contextmanager
     def writing(self, dataset: str) -> Iterator[NewFile]:
-        """Open a shard for writing (see `ShardPlace.writing`).
+        """Open a shard for writing (see `StorageBackend.writing`).
 
         Its name is the hash of what is yet to be written, so the bytes wait in a temporary file of this machine.
         """
@@ -292,7 +288,7 @@ class ObjectPlace:
         return self.label(target)
 
     def delete(self, shards: Iterable[str]) -> None:
-        """Delete shards (see `ShardPlace.delete`)."""
+        """Delete shards (see `StorageBackend.delete`)."""
         for shard in shards:
             try:
                 self._call("Deleting", shard, lambda filesystem, path: filesystem.rm_file(path))

@@ -13,8 +13,9 @@ columns without statistics and Arrow schema halve the footer, which is a tenth o
 import errno
 import io
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +26,8 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import FormatVersionError, ShardDamagedError, StorageError
 from robust201.core.records import EvaluationResult, canonical_json
-from robust201.shards.backends import ShardPlace, unreadable
+from robust201.shards.backends import StorageBackend, unreadable
 from robust201.tasks.columns import COLUMNS
-
-Table = pa.Table
 
 FORMAT_VERSION = 1
 """Version of a shard's columns and footer; what is in a protocol never changes it."""
@@ -208,13 +207,43 @@ def write_tables(sink: Any, tables: Any, footer: Footer) -> int:
     return n_rows
 
 
+def write_results(sink: Any, units: Iterable[Sequence[EvaluationResult]]) -> int:
+    """Write results of many units, all with the same columns, as a compacted shard that replaces none.
+
+    Args:
+        sink: a binary stream.
+        units: one result per strength of each unit; at least one unit.
+
+    Returns:
+        Number of rows.
+    """
+    remaining = iter(units)
+    first = next(remaining)
+    columns = tuple(name for name in COLUMNS if name in first[0].values)
+    return write_tables(sink, _row_groups(chain([first], remaining)), Footer("compacted", columns))
+
+
+def _row_groups(units: Iterable[Sequence[EvaluationResult]]) -> Iterator[pa.Table]:
+    pending: list[pa.Table] = []
+    n_bytes = 0
+    for results in units:
+        table = table_of(results)
+        pending.append(table)
+        n_bytes += table.nbytes
+        if n_bytes >= ROW_GROUP_BYTES:
+            yield concat(pending)
+            pending, n_bytes = [], 0
+    if pending:
+        yield concat(pending)
+
+
 def _flat_lists(values: Sequence[NDArray[Any]], kind: pa.DataType) -> pa.Array:
     flat = [value.ravel() for value in values]
     offsets = np.cumsum([0, *(len(value) for value in flat)], dtype=np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(np.concatenate(flat)), type=kind)
 
 
-def damaged(label: str, what: object) -> ShardDamagedError:
+def damaged_shard(label: str, what: object) -> ShardDamagedError:
     """Make the error of a shard that cannot be read."""
     return ShardDamagedError(
         f"Reading failed for shard {label}: expected a whole Parquet file of this project, got {what}. "
@@ -227,14 +256,14 @@ def failed_to_read(label: str, error: Exception) -> StorageError:
     # Readers of wrong bytes give no number, or that of a seek to where nothing can be.
     if isinstance(error, OSError) and error.errno not in {None, errno.EINVAL}:
         return unreadable(label, error)
-    return damaged(label, repr(error))
+    return damaged_shard(label, repr(error))
 
 
 class ShardFile:
     """An open shard, read by row group.
 
     Args:
-        place: where the shard lies.
+        backend: where the shard lies.
         shard: its name.
         content: its bytes, where they were read already.
 
@@ -244,10 +273,10 @@ class ShardFile:
         FileNotFoundError: there is no such file.
     """
 
-    def __init__(self, place: ShardPlace, shard: str, content: bytes | None = None) -> None:
-        self.label = place.label(shard)
+    def __init__(self, backend: StorageBackend, shard: str, content: bytes | None = None) -> None:
+        self.label = backend.label(shard)
         try:
-            self._source = place.source(shard) if content is None else io.BytesIO(content)
+            self._source = backend.source(shard) if content is None else io.BytesIO(content)
             self._file = pq.ParquetFile(self._source, pre_buffer=not isinstance(self._source, Path))
             metadata = self._file.metadata
             groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
@@ -313,26 +342,6 @@ def row_values(table: pa.Table, row: int, columns: Sequence[str]) -> dict[str, N
         flat = cell.values.to_numpy(zero_copy_only=False) if pa.types.is_list(cell.type) else cell.as_py()
         values[name] = np.array(flat, dtype=column.dtype).reshape(column.shape(n_classes, stop - start))
     return values
-
-
-def gather(pieces: Sequence[tuple[pa.Table, NDArray[np.int64], NDArray[np.int64]]]) -> pa.Table:
-    """Put rows of several tables into one new order.
-
-    Args:
-        pieces: tables, each with the positions of the rows wanted from it and, as long, their places in the result.
-
-    Returns:
-        One table with one chunk a column.
-    """
-    n_rows = sum(len(places) for _, _, places in pieces)
-    order = np.empty(n_rows, dtype=np.int64)
-    slices, offset = [], 0
-    for table, positions, places in pieces:
-        low = int(positions.min())
-        slices.append(table.slice(low, int(positions.max()) + 1 - low))
-        order[places] = positions - low + offset
-        offset += len(slices[-1])
-    return pa.concat_tables(slices).combine_chunks().take(pa.array(order))
 
 
 def concat(tables: Sequence[pa.Table]) -> pa.Table:

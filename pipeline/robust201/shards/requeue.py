@@ -6,16 +6,15 @@ from collections.abc import Collection, Mapping
 import numpy as np
 
 from robust201.shards.backends import Entry
-from robust201.shards.compaction import read_row_groups
-from robust201.shards.facts import read_footer, read_rows
 from robust201.shards.folder import ResultsFolder, is_compacted
 from robust201.shards.inventory import Inventory
 from robust201.shards.parquet import ROW_GROUP_BYTES, Footer, write_tables
-from robust201.shards.reading import RowReader
-from robust201.shards.verification import Finding
+from robust201.shards.row_identity import read_footer, read_shard_rows
+from robust201.shards.row_reader import RowReader, read_row_groups
+from robust201.shards.verification import ShardFinding
 
 
-def requeue(folder: ResultsFolder, inventory: Inventory, findings: Collection[Finding]) -> tuple[str, ...]:
+def requeue_shards(folder: ResultsFolder, inventory: Inventory, findings: Collection[ShardFinding]) -> tuple[str, ...]:
     """Move what is wrong into ``damaged/``, so that it counts as missing.
 
     A shard of one unit moves whole. A compacted shard that is intact but for some rows is written again without them
@@ -31,17 +30,17 @@ def requeue(folder: ResultsFolder, inventory: Inventory, findings: Collection[Fi
     """
     rows_of: defaultdict[str, set[int | None]] = defaultdict(set)
     for finding in findings:
-        for shard, position in finding.places:
+        for shard, position in finding.locations:
             rows_of[shard].add(position)
     moved: list[str] = []
-    entries = {entry.name: entry for entry in folder.place.entries()}
+    entries = {entry.name: entry for entry in folder.backend.entries()}
     for shard, positions in sorted(rows_of.items()):
         if shard not in entries or shard in moved:
             continue
         wrong = {position for position in positions if position is not None}
         if is_compacted(shard) and len(wrong) == len(positions):
             moved += _write_without(folder, entries, inventory, shard, wrong)
-        folder.place.set_aside(shard)
+        folder.backend.set_aside(shard)
         moved.append(shard)
     return tuple(sorted(moved))
 
@@ -56,7 +55,7 @@ def _write_without(
     rows = rows[~left_out]
     if not len(rows):
         return []
-    footer = read_footer(folder.place, entries[shard])
+    footer = read_footer(folder.backend, entries[shard])
     replaced = [name for name in footer.inputs if name in entries]
     reader = RowReader(folder)
     with folder.publishing_compacted(shard.partition("/")[0]) as stream:
@@ -65,8 +64,8 @@ def _write_without(
     reader.close()
     holding = []
     for name in replaced:
-        rows_there = read_rows(folder.place, name, read_footer(folder.place, entries[name]))
+        rows_there = read_shard_rows(folder.backend, name, read_footer(folder.backend, entries[name]))
         if wrong & {rows_there.units[number].id for number in set(rows_there.unit.tolist())}:
-            folder.place.set_aside(name)
+            folder.backend.set_aside(name)
             holding.append(name)
     return holding

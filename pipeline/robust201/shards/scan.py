@@ -1,18 +1,18 @@
 """From a results folder to its inventory: which shards count, and which are damaged."""
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 from robust201.core.errors import ShardDamagedError, StorageError
 from robust201.core.freed_memory import give_back_freed_memory
 from robust201.shards.backends import Entry, map_ahead
-from robust201.shards.facts import parse_footer, read_footer, read_rows
+from robust201.shards.catalogue import Catalogue, ScannedShard, contents_of, inputs_of, join, make_catalogue, names_of
 from robust201.shards.folder import ResultsFolder, is_compacted, network_of
-from robust201.shards.identity import Rows
 from robust201.shards.index import Index
 from robust201.shards.inventory import Inventory
 from robust201.shards.parquet import Footer
-from robust201.shards.table import Catalogue, CatalogueBuilder, contents_of, inputs_of, join, names_of
+from robust201.shards.row_identity import ShardRows, parse_footer, read_footer, read_shard_rows
 
 OnDamage = Literal["raise", "set_aside", "report"]
 Verify = Literal["none", "unverified", "all"]
@@ -31,20 +31,21 @@ def scan(
 
     Args:
         folder: the results folder.
-        verify: which shards to hash and compare with their names. ``"all"`` trusts nothing and finds any damaged byte;
-            ``"unverified"`` trusts the index where size and mark are those at which it saw a shard verified.
-        on_damage: what to do with a damaged shard: raise, set it aside, or only report it.
+        verify: which shards to hash and compare with their names: ``"all"``, as an export must, which trusts nothing;
+            ``"unverified"``, as a resume does, those that the index did not see verified at their present size and
+            mark; or ``"none"``, where only damage that hinders reading is noticed.
+        on_damage: raise; set damaged shards aside into ``damaged/``; or leave and report them.
         networks: (dataset, architecture) pairs; with ``"unverified"``, only uncompacted shards of these are hashed.
 
     Returns:
-        What is there.
+        Rows of all intact shards that no compacted shard replaces, and what was damaged.
 
     Raises:
         ShardDamagedError: a shard is damaged, and `on_damage` is ``"raise"``.
         FormatVersionError: another format version wrote a shard.
         StorageError: shards keep vanishing.
     """
-    scanner = _Scanner(folder, verify, on_damage, networks)
+    scanner = _Scanner(folder=folder, verify=verify, on_damage=on_damage, networks=networks)
     vanished: FileNotFoundError | None = None
     for _ in range(_SCAN_ATTEMPTS):
         try:
@@ -60,33 +61,27 @@ def scan(
     )
 
 
+@dataclass
 class _Scanner:
-    def __init__(
-        self,
-        folder: ResultsFolder,
-        verify: Verify,
-        on_damage: OnDamage,
-        networks: Collection[tuple[str, int]] | None,
-    ) -> None:
-        self._folder = folder
-        self._verify = verify
-        self._on_damage = on_damage
-        self._networks = networks
-        self._damage: dict[str, str] = {}
-        self._to_hash: frozenset[str] = frozenset()
-        self._settled: set[str] = set()
+    folder: ResultsFolder
+    verify: Verify
+    on_damage: OnDamage
+    networks: Collection[tuple[str, int]] | None
+    damage: dict[str, str] = field(default_factory=dict)
+    to_hash: frozenset[str] = frozenset()
+    settled: set[str] = field(default_factory=set)
 
     def scan(self) -> Inventory:
-        entries = [entry for entry in self._folder.place.entries() if entry.name not in self._damage]
-        index = Index(self._folder.index)
-        self._to_hash = frozenset(entry.name for entry in entries if self._is_to_be_verified(entry.name))
+        entries = [entry for entry in self.folder.backend.entries() if entry.name not in self.damage]
+        index = Index(self.folder.index)
+        self.to_hash = frozenset(entry.name for entry in entries if self._is_to_be_verified(entry.name))
         # Whoever verifies all reads every byte anyway, and trusts nothing else.
-        known = index.load(entries if self._verify != "all" else (), self._to_hash)
+        known = index.load(entries if self.verify != "all" else (), self.to_hash)
         names = set(names_of(known))
         unread = [entry for entry in entries if entry.name not in names]
         # Asked before anything is hashed: what changes from now on will show.
-        to_hash = [entry for entry in unread if entry.name in self._to_hash]
-        self._settled = self._folder.place.settled(to_hash) if to_hash else set()
+        to_hash = [entry for entry in unread if entry.name in self.to_hash]
+        self.settled = self.folder.backend.settled(to_hash) if to_hash else set()
         # Compacted shards first: only an intact one may hide the shards that it replaces.
         compacted = self._read_all([entry for entry in unread if is_compacted(entry.name)])
         replaced = inputs_of(known) | inputs_of(compacted)
@@ -95,50 +90,50 @@ class _Scanner:
         )
         new = join([compacted, rest])
         index.add(new)
-        if self._verify == "all":
-            index.forget(self._damage)
+        if self.verify == "all":
+            index.forget(self.damage)
         contents = contents_of(join([known, new]), hidden=replaced)
         superseded = [entry.name for entry in entries if entry.name in replaced]
         return Inventory(
             contents,
-            damage=self._damage,
+            damage=self.damage,
             superseded=superseded,
-            protocols=self._folder.protocols,
-            hashed=self._verify == "all",
+            protocols=self.folder.protocols,
+            hashed=self.verify == "all",
         )
 
     def _is_to_be_verified(self, shard: str) -> bool:
-        if self._verify != "unverified" or self._networks is None:
-            return self._verify != "none"
-        return network_of(shard) in self._networks
+        if self.verify != "unverified" or self.networks is None:
+            return self.verify != "none"
+        return network_of(shard) in self.networks
 
     def _read_all(self, entries: Sequence[Entry]) -> Catalogue:
-        builder = CatalogueBuilder()
-        threads = min(self._folder.place.threads, len(entries))
+        scanned = []
+        threads = min(self.folder.backend.threads, len(entries))
         for entry, found in zip(entries, map_ahead(self._read, entries, threads), strict=True):
             if isinstance(found, ShardDamagedError):
                 self._record(entry.name, found)
             else:
-                builder.add(entry, *found, verified=entry.name in self._settled)
-        return builder.build()
+                scanned.append(ScannedShard(entry, *found, verified=entry.name in self.settled))
+        return make_catalogue(scanned)
 
-    def _read(self, entry: Entry) -> tuple[Footer, Rows] | ShardDamagedError:
-        place, shard = self._folder.place, entry.name
+    def _read(self, entry: Entry) -> tuple[Footer, ShardRows] | ShardDamagedError:
+        backend, shard = self.folder.backend, entry.name
         try:
-            if shard in self._to_hash and not is_compacted(shard):
-                footer = parse_footer(self._folder.read_verified(shard), place.label(shard))
+            if shard in self.to_hash and not is_compacted(shard):
+                footer = parse_footer(self.folder.read_verified(shard), backend.label(shard))
             else:
-                if shard in self._to_hash:
-                    self._folder.verify_hash(shard)
-                footer = read_footer(place, entry)
-            return footer, read_rows(place, shard, footer)
+                if shard in self.to_hash:
+                    self.folder.verify_hash(shard)
+                footer = read_footer(backend, entry)
+            return footer, read_shard_rows(backend, shard, footer)
         except ShardDamagedError as error:
             return error
 
     def _record(self, shard: str, error: ShardDamagedError) -> None:
-        if self._on_damage == "raise":
-            Index(self._folder.index).forget([shard])
+        if self.on_damage == "raise":
+            Index(self.folder.index).forget([shard])
             raise error
-        self._damage[shard] = str(error)
-        if self._on_damage == "set_aside":
-            self._folder.place.set_aside(shard)
+        self.damage[shard] = str(error)
+        if self.on_damage == "set_aside":
+            self.folder.backend.set_aside(shard)

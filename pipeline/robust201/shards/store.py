@@ -1,34 +1,26 @@
 """The store of finished evaluations: the face of a results folder to the rest of the program."""
 
+import json
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.errors import EvaluationError
+from robust201.core.errors import EvaluationError, ShardDamagedError
 from robust201.core.files import write_text
 from robust201.core.records import EvaluationResult, Part, Protocol, Receipt, Unit, canonical_json, is_imported
-from robust201.shards import merging, verification
-from robust201.shards.compaction import Compaction, CompactReport
-from robust201.shards.folder import ResultsFolder, stem_of
-from robust201.shards.imported import write_imported
-from robust201.shards.inventory import Inventory
-from robust201.shards.merging import MergeReport
-from robust201.shards.parquet import ROW_GROUP_BYTES, encode
-from robust201.shards.provenance import read_provenances
-from robust201.shards.reading import RowReader, iterate_values
-from robust201.shards.receipts import find_receipts
-from robust201.shards.requeue import requeue
+from robust201.shards.compaction import GRACE_SECONDS, TARGET_BYTES, Compaction, CompactReport
+from robust201.shards.folder import ResultsFolder, has_stem, network_of, stem_of
+from robust201.shards.inventory import Inventory, columns_needed, required_columns
+from robust201.shards.parquet import ROW_GROUP_BYTES, ShardFile, encode, write_results
+from robust201.shards.row_identity import parse_footer, read_shard_rows
+from robust201.shards.row_reader import SELECTION_CACHE_BYTES, RowReader, RowSelection
 from robust201.shards.scan import OnDamage, Verify, scan
-from robust201.shards.selection import CACHE_BYTES, Selection, select
-from robust201.shards.verification import Finding
+from robust201.shards.verification import ShardFinding, verify_shards
 from robust201.tasks.measurements import check_values
-
-TARGET_BYTES = 192 << 20
-GRACE_SECONDS = 24 * 3600.0
-"""How long replaced shards stay: longer than any export or status that may still read them."""
 
 
 class ShardStore:
@@ -47,35 +39,14 @@ class ShardStore:
 
     @classmethod
     def create(cls, root: Path, *, shards: str | None = None) -> "ShardStore":
-        """Open a results folder, or make an empty one.
-
-        Args:
-            root: the folder.
-            shards: URL below which its shards shall lie, ``""`` for the folder itself; None takes what an existing
-                folder says, and the folder itself for a new one.
-
-        Raises:
-            InputError: the path is taken by something else, or the shards lie elsewhere.
-            StorageError: the URL cannot be reached.
-            FormatVersionError: another version made it.
-            StorageFullError: no space is left.
-        """
+        """Open a results folder, or make an empty one (see `ResultsFolder.create`)."""
         store = cls(root)
         store.folder.create(shards)
         return store
 
     @classmethod
     def open(cls, root: Path, *, shards: str | None = None) -> "ShardStore":
-        """Open an existing results folder.
-
-        Args:
-            root: the folder.
-            shards: where its shards are expected (see `create`); None for anywhere.
-
-        Raises:
-            InputError: it is none, or its shards lie elsewhere.
-            FormatVersionError: another version made it.
-        """
+        """Open an existing results folder (see `ResultsFolder.check_format`)."""
         store = cls(root)
         store.folder.check_format(shards)
         return store
@@ -84,11 +55,6 @@ class ShardStore:
     def root(self) -> Path:
         """The results folder."""
         return self.folder.root
-
-    @property
-    def shards_url(self) -> str:
-        """URL below which the shards lie; empty where they lie in the results folder."""
-        return self.folder.shards_url
 
     def save_protocol(self, protocol: Protocol) -> None:
         """Store a protocol's payload, so that rows which name its digest can be explained."""
@@ -114,17 +80,29 @@ class ShardStore:
         part, unit = results[0].part, results[0].part.unit
         shard = self.folder.publish(unit.dataset, stem_of(unit.architecture, unit.key), encode(results))
         return Receipt(
-            unit.id,
-            tuple(result.strength for result in results),
-            part.start,
-            part.stop,
-            shard,
-            sum(result.seconds for result in results),
+            unit_id=unit.id,
+            strengths=tuple(result.strength for result in results),
+            start=part.start,
+            stop=part.stop,
+            shard=shard,
+            seconds=sum(result.seconds for result in results),
         )
 
     def add_imported(self, dataset: str, units: Iterable[Sequence[EvaluationResult]]) -> int:
-        """Store results that were read from a dataset's files as one shard (see `shards.imported`)."""
-        return write_imported(self.folder, dataset, units)
+        """Store results of many units that were read from a dataset's files as one shard.
+
+        Args:
+            dataset: name of the dataset.
+            units: one result per strength of each unit, all with the same columns; at least one unit.
+
+        Returns:
+            Number of rows.
+
+        Raises:
+            StorageFullError: no space is left; nothing is left behind.
+        """
+        with self.folder.publishing_compacted(dataset) as stream:
+            return write_results(stream, units)
 
     def remove_other_imports(self, kept: Collection[str]) -> tuple[str, ...]:
         """Delete the imported shards whose protocols are no longer wanted: later imports took their place.
@@ -141,12 +119,38 @@ class ShardStore:
             for number, shard in enumerate(inventory.shards)
             if all(map(is_imported, protocols := _protocols_of(inventory, number))) and not protocols & set(kept)
         )
-        self.folder.place.delete(others)
+        self.folder.backend.delete(others)
         return others
 
     def find_receipts(self, parts: Sequence[Part], measurements: Collection[str]) -> tuple[Receipt, ...]:
-        """Find shards of parts whose worker died before it could tell of them (see `shards.receipts`)."""
-        return find_receipts(self.folder, parts, measurements)
+        """Find the receipts that a worker died before telling of: parts, or some of their strengths, among the shards.
+
+        Args:
+            parts: what a lost worker had been given; compacted shards, which no worker writes, are not looked at.
+            measurements: names of the measurements that a shard must have.
+
+        Returns:
+            What the worker would have told, in the order of the shards' names. Damaged shards tell nothing.
+        """
+        networks = {(part.unit.dataset, part.unit.architecture) for part in parts}
+        stems = {stem_of(part.unit.architecture, part.unit.key) for part in parts}
+        open_strengths = {(part.unit.id, part.start, part.stop): set(part.strengths) for part in parts}
+        columns = required_columns(measurements)
+        backend, receipts = self.folder.backend, []
+        for entry in backend.entries():
+            shard = entry.name
+            if network_of(shard) not in networks or not any(has_stem(shard, stem) for stem in stems):
+                continue
+            try:
+                footer = parse_footer(self.folder.read_verified(shard), backend.label(shard))
+                rows = read_shard_rows(backend, shard, footer)
+            except (FileNotFoundError, ShardDamagedError):
+                continue  # gone or unusable: the part is computed again, and a scan deals with the shard
+            unit_id, start, stop = rows.units[0].id, int(rows.start[0]), int(rows.stop[0])
+            strengths = tuple(rows.strength.tolist())
+            if columns <= set(footer.columns) and open_strengths.get((unit_id, start, stop), set()) & set(strengths):
+                receipts.append(Receipt(unit_id, strengths, start, stop, shard, seconds=float(rows.seconds.sum())))
+        return tuple(receipts)
 
     def inventory(
         self,
@@ -155,22 +159,7 @@ class ShardStore:
         on_damage: OnDamage = "raise",
         networks: Collection[tuple[str, int]] | None = None,
     ) -> Inventory:
-        """Find out what the folder holds.
-
-        Args:
-            verify: which shards to hash and compare with their names: ``"all"``, as an export must; ``"unverified"``,
-                those that were not found right before at their present size and time of change, as a resume does; or
-                ``"none"``, where only damage that hinders reading is noticed.
-            on_damage: raise; set damaged shards aside into ``damaged/``; or leave and report them.
-            networks: (dataset, architecture) pairs; with ``"unverified"``, only uncompacted shards of these are hashed.
-
-        Returns:
-            Rows of all intact shards that no compacted shard replaces, and what was damaged.
-
-        Raises:
-            ShardDamagedError: a shard is damaged, and `on_damage` is ``"raise"``.
-            FormatVersionError: another format version wrote a shard.
-        """
+        """Find out what the folder holds (see `shards.scan.scan`)."""
         return scan(self.folder, verify=verify, on_damage=on_damage, networks=networks)
 
     def values(
@@ -194,17 +183,9 @@ class ShardStore:
             ShardDamagedError: a shard cannot be read.
             StorageError: a shard vanished after the inventory was made.
         """
-        return self._reader.values(unit, strength, inventory, measurements)
-
-    def iter_values(
-        self, units: Iterable[Unit], inventory: Inventory, measurements: Collection[str]
-    ) -> Iterator[tuple[Unit, dict[float, dict[str, NDArray[Any]]]]]:
-        """Read units one by one (see `values`).
-
-        Yields:
-            Each unit, with the columns of its complete evaluations by strength.
-        """
-        yield from iterate_values(self._reader, units, inventory, measurements)
+        columns = columns_needed(unit, measurements)
+        rows = [inventory.locate(item.row) for item in inventory.slices(unit, strength, columns)]
+        return self._reader.merged(rows, columns)
 
     def select(
         self,
@@ -212,8 +193,8 @@ class ShardStore:
         inventory: Inventory,
         measurements: Collection[str],
         *,
-        cache_bytes: int = CACHE_BYTES,
-    ) -> Selection:
+        cache_bytes: int = SELECTION_CACHE_BYTES,
+    ) -> RowSelection:
         """Choose the rows of units, to read them later or in another process.
 
         Args:
@@ -228,18 +209,48 @@ class ShardStore:
         Raises:
             IncompleteError: images are missing.
         """
-        return select(self.root, units, inventory, measurements, cache_bytes)
+        shards: dict[str, int] = {}
+        offsets, shard, position = [0], [], []
+        for unit in units:
+            for strength in unit.strengths:
+                for item in inventory.slices(unit, strength, columns_needed(unit, measurements)):
+                    name, position_in_shard = inventory.locate(item.row)
+                    shard.append(shards.setdefault(name, len(shards)))
+                    position.append(position_in_shard)
+                offsets.append(len(shard))
+        return RowSelection(
+            root=self.root,
+            units=tuple(units),
+            measurements=tuple(measurements),
+            shards=tuple(shards),
+            offsets=np.array(offsets, dtype=np.int32),
+            shard=np.array(shard, dtype=np.int32),
+            position=np.array(position, dtype=np.int32),
+            cache_bytes=cache_bytes,
+        )
 
     def provenances(self, inventory: Inventory) -> list[Mapping[str, str]]:
-        """List every different provenance of the rows in an inventory (see `EvaluationResult.provenance`)."""
-        return read_provenances(self.folder, inventory)
+        """List every different provenance of the rows in an inventory (see `EvaluationResult.provenance`), sorted.
+
+        Raises:
+            ShardDamagedError: a shard cannot be read.
+        """
+        texts: set[str] = set()
+        for shard in inventory.shards:
+            file = ShardFile(self.folder.backend, shard)
+            try:
+                for group in range(len(file.first_rows) - 1):
+                    texts.update(file.read(group, ["provenance"])["provenance"].unique().to_pylist())
+            finally:
+                file.close()
+        return [json.loads(text) for text in sorted(texts)]
 
     def verify(
         self,
         inventory: Inventory | None = None,
         *,
         on_progress: Callable[[int, int], None] = lambda _done, _all: None,
-    ) -> list[Finding]:
+    ) -> list[ShardFinding]:
         """Check every byte, every row and every duplicate.
 
         Args:
@@ -251,30 +262,7 @@ class ShardStore:
         """
         if inventory is None:
             inventory = self.inventory(verify="all", on_damage="report")
-        return list(verification.verify(self.folder, inventory, on_progress))
-
-    def requeue(self, inventory: Inventory, findings: Collection[Finding]) -> tuple[str, ...]:
-        """Move what `verify` found wrong into ``damaged/``: the next run computes it again, and nothing else.
-
-        Args:
-            inventory: what was verified.
-            findings: what is wrong.
-
-        Returns:
-            Names of the shards that were moved.
-        """
-        return requeue(self.folder, inventory, findings)
-
-    def set_aside(self, shard: str) -> str:
-        """Move a shard into ``damaged/``; its evaluations then count as missing.
-
-        Args:
-            shard: its name, such as ``cifar10/000021-pgd-0123456789abcdef.parquet``.
-
-        Returns:
-            Where it lies now: a path or URL.
-        """
-        return self.folder.place.set_aside(shard)
+        return list(verify_shards(self.folder, inventory, on_progress))
 
     def compact(
         self,
@@ -286,31 +274,18 @@ class ShardStore:
     ) -> CompactReport:
         """Merge small shards into large ones, sorted as an export reads them; safe while others commit.
 
-        Args:
-            target_bytes: size that compacted shards aim at, on disk: two to four thirds of it, but for a remainder.
-            row_group_bytes: bound on their row groups, in memory.
-            grace_seconds: age of a compacted shard from which the shards that it replaced are deleted.
-            clock: wall clock in seconds since the epoch.
-
-        Returns:
-            What was done.
+        The arguments are those of `Compaction`.
 
         Raises:
             StorageFullError: no space is left; nothing is lost.
         """
-        compaction = Compaction(
+        return Compaction(
             self.folder,
             target_bytes=target_bytes,
             row_group_bytes=row_group_bytes,
             grace_seconds=grace_seconds,
             clock=clock,
-        )
-        return compaction.run()
-
-    @staticmethod
-    def merge(sources: Sequence[Path], target: Path) -> MergeReport:
-        """Join results folders (see `shards.merging.merge`)."""
-        return merging.merge(sources, target)
+        ).run()
 
 
 def _protocols_of(inventory: Inventory, number: int) -> set[str]:

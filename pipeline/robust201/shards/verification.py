@@ -1,8 +1,9 @@
 """What can be wrong with stored results, and how it is found."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from array import array
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,23 +11,20 @@ from numpy.typing import NDArray
 from robust201.core.errors import EvaluationError, ShardDamagedError
 from robust201.core.records import is_imported
 from robust201.shards.backends import Entry
-from robust201.shards.class_counts import ClassCounts
-from robust201.shards.covering import Slice, choose_slices, gaps
-from robust201.shards.facts import read_footer, read_rows, table_rows
 from robust201.shards.folder import ResultsFolder, has_stem, is_compacted, stem_of
-from robust201.shards.identity import UnitFacts
 from robust201.shards.imported import check_imported
 from robust201.shards.index import Index
-from robust201.shards.inventory import Inventory, UnitGroup
+from robust201.shards.inventory import Inventory, Slice, UnitGroup, choose_slices, gaps
 from robust201.shards.parquet import ShardFile, row_values
-from robust201.shards.reading import RowReader
-from robust201.tasks.measurements import check_values, merge_values
+from robust201.shards.row_identity import ShardRows, StoredUnit, read_footer, read_shard_rows, rows_of_table
+from robust201.shards.row_reader import RowReader
+from robust201.tasks.measurements import check_values
 
 FindingKind = Literal["damaged", "invalid", "misplaced", "unlike others", "unequal duplicates", "lost in compaction"]
 
 
 @dataclass(frozen=True)
-class Finding:
+class ShardFinding:
     """Something wrong with stored results.
 
     Attributes:
@@ -37,19 +35,46 @@ class Finding:
             ``unequal duplicates`` (two results of one evaluation differ),
             ``lost in compaction`` (a compacted shard lacks a row of a shard that it replaces).
         message: what failed, what was expected and found, and what to do.
-        places: shards, each with the position of the row concerned, None for the whole shard: what to compute again.
+        locations: shards, each with the position of the row concerned, None for the whole shard: what to compute again.
     """
 
     shard: str
     unit: str
     kind: FindingKind
     message: str
-    places: tuple[tuple[str, int | None], ...] = ()
+    locations: tuple[tuple[str, int | None], ...] = ()
+
+    @classmethod
+    def damaged(cls, shard: str, message: str) -> "ShardFinding":
+        """Make the finding of a damaged shard."""
+        return cls(shard, "", "damaged", message, ((shard, None),))
 
 
-def verify(
+class _RowIdentity(NamedTuple):
+    unit: StoredUnit
+    strength: float
+    start: int
+    stop: int
+
+    @property
+    def label(self) -> str:
+        unit = self.unit
+        return f"#{unit.architecture} {unit.dataset} {unit.key} at {self.strength:g} images {self.start}:{self.stop}"
+
+
+def _identities_in(inventory: Inventory, rows: NDArray[np.int64] | slice) -> list[_RowIdentity]:
+    unit, *numbers = (inventory.row_column(name)[rows].tolist() for name in ("unit", "strength", "start", "stop"))
+    return list(map(_RowIdentity, (inventory.units[number] for number in unit), *numbers))
+
+
+def _identities_of(rows: ShardRows) -> Iterator[_RowIdentity]:
+    units = (rows.units[number] for number in rows.unit.tolist())
+    return map(_RowIdentity, units, rows.strength.tolist(), rows.start.tolist(), rows.stop.tolist())
+
+
+def verify_shards(
     folder: ResultsFolder, inventory: Inventory, on_progress: Callable[[int, int], None] = lambda _done, _all: None
-) -> Iterator[Finding]:
+) -> Iterator[ShardFinding]:
     """Check every live shard and every row of a results folder.
 
     Args:
@@ -62,9 +87,9 @@ def verify(
         What is wrong.
     """
     for shard, message in inventory.damage.items():
-        yield Finding(shard, "", "damaged", message, ((shard, None),))
+        yield ShardFinding.damaged(shard, message)
     intact: set[str] = set()
-    counts = ClassCounts(inventory)
+    counts = _ClassCounts(inventory)
     for number, shard in enumerate(inventory.shards):
         try:
             if not inventory.hashed:
@@ -73,93 +98,111 @@ def verify(
             intact.add(shard)
         except ShardDamagedError as error:
             Index(folder.index).forget([shard])  # the time of its last change may not show the damage
-            yield Finding(shard, "", "damaged", str(error), ((shard, None),))
+            yield ShardFinding.damaged(shard, str(error))
         on_progress(number + 1, len(inventory.shards))
     for row, message in counts.find_unlike():
-        label = _describe(_identities(inventory, np.array([row]))[0])
-        place = inventory.place(row)
-        yield Finding(place[0], label, "unlike others", f"Verifying failed for {label}: {message}", (place,))
+        (identity,) = _identities_in(inventory, np.array([row]))
+        shard, position = inventory.locate(row)
+        told = f"Verifying failed for {identity.label}: {message}"
+        yield ShardFinding(shard, identity.label, "unlike others", told, ((shard, position),))
     yield from find_unequal_duplicates(RowReader(folder), inventory, intact)
     yield from _find_lost(folder, inventory)
 
 
-_Identity = tuple[UnitFacts, float, int, int]
+class _ClassCounts:
+    """Images of each true class by row of an inventory: the sums of the rows of each confusion matrix.
 
+    What the classes of a dataset should count is not asked of the images, which may be elsewhere, but of the rows: all
+    that were measured on the same images agree, and one that does not stands out.
 
-_IDENTITY_COLUMNS = ("unit", "strength", "start", "stop")
+    Args:
+        inventory: the rows.
+    """
 
+    def __init__(self, inventory: Inventory) -> None:
+        self._inventory = inventory
+        self._rows: dict[tuple[str, str, int, int], dict[tuple[int, ...], array[int]]] = {}
+        self._images: dict[str, str] = {}
 
-def _identities(inventory: Inventory, rows: NDArray[np.int64] | slice) -> list[_Identity]:
-    unit, *numbers = (inventory.row_column(name)[rows].tolist() for name in _IDENTITY_COLUMNS)
-    return list(zip((inventory.units[number] for number in unit), *numbers, strict=True))
+    def add(self, row: int, cm: NDArray[np.int32]) -> None:
+        """Note the (C, C) confusion matrix of a row of the inventory."""
+        unit = self._inventory.units[self._inventory.row_column("unit")[row]]
+        start, stop = (int(self._inventory.row_column(name)[row]) for name in ("start", "stop"))
+        by_counts = self._rows.setdefault((unit.dataset, self._images_of(unit.protocol), start, stop), {})
+        by_counts.setdefault(tuple(cm.sum(axis=1).tolist()), array("i")).append(row)
 
+    def _images_of(self, protocol: str) -> str:
+        """Name the images of a protocol: by their hash, where the folder knows it."""
+        if protocol not in self._images:
+            images = self._inventory.protocol(protocol).get("images", {})
+            self._images[protocol] = str(images.get("sha256", protocol))
+        return self._images[protocol]
 
-def _describe(identity: _Identity) -> str:
-    unit, strength, start, stop = identity
-    return f"#{unit.architecture} {unit.dataset} {unit.key} at {strength:g} images {start}:{stop}"
+    def find_unlike(self) -> Iterator[tuple[int, str]]:
+        """Find the rows that count other images than most rows of their dataset, images and range.
+
+        Yields:
+            Row of the inventory, and what was expected and got.
+        """
+        for by_counts in self._rows.values():
+            usual, rows = max(by_counts.items(), key=lambda item: len(item[1]))
+            told = f"expected rows of cm to count {list(usual)} images, as in {len(rows)} other rows"
+            unlike = ((row, counts) for counts, rows in by_counts.items() if counts != usual for row in rows)
+            for row, counts in sorted(unlike):
+                yield row, f"{told}, got {list(counts)}. Evaluate it again."
 
 
 def _check_rows(
-    folder: ResultsFolder, shard: str, inventory: Inventory, rows_in_order: NDArray[np.int64], counts: ClassCounts
-) -> Iterator[Finding]:
-    scanned = _identities(inventory, rows_in_order)
-    compacted = is_compacted(shard)
-    file = ShardFile(folder.place, shard)
+    folder: ResultsFolder, shard: str, inventory: Inventory, rows_in_order: NDArray[np.int64], counts: _ClassCounts
+) -> Iterator[ShardFinding]:
+    scanned = _identities_in(inventory, rows_in_order)
+    file = ShardFile(folder.backend, shard)
     try:
         for group in range(len(file.first_rows) - 1):
             table = file.read(group)
-            rows = table_rows(table)
-            identities = zip(rows.units, rows.strength.tolist(), rows.start.tolist(), rows.stop.tolist(), strict=True)
-            for position, identity in enumerate(identities):
-                unit, label = identity[0], _describe(identity)
-                place = int(file.first_rows[group]) + position
-                known = scanned[place]
-                in_place = shard.startswith(f"{unit.dataset}/")
-                if identity != known or not in_place or not (compacted or has_stem(shard, _stem(unit))):
-                    yield Finding(
-                        shard,
-                        label,
-                        "misplaced",
-                        f"Verifying failed for shard {file.label}: expected {_describe(known)} (as its footer and "
-                        f"name say), got {label}. Set the shard aside and run the sweep again.",
-                        ((shard, None),),
+            first_row = int(file.first_rows[group])
+            for offset, identity in enumerate(_identities_of(rows_of_table(table))):
+                known = scanned[first_row + offset]
+                if identity != known or not _is_named_for(shard, identity.unit):
+                    told = (
+                        f"Verifying failed for shard {file.label}: expected {known.label} (as its footer and "
+                        f"name say), got {identity.label}. Set the shard aside and run the sweep again."
                     )
-                values = row_values(table, position, file.columns)
-                protocol = inventory.protocol(unit.protocol) if is_imported(unit.protocol) else None
-                broken = list(_check_row(shard, label, values, identity, place, protocol))
-                yield from broken
-                if "cm" in values and not broken:
-                    counts.add(int(rows_in_order[place]), values["cm"])
+                    yield ShardFinding(shard, identity.label, "misplaced", told, ((shard, None),))
+                values = row_values(table, offset, file.columns)
+                protocol = identity.unit.protocol
+                imported = inventory.protocol(protocol) if is_imported(protocol) else None
+                try:
+                    _check_row(values, identity, f"{identity.label} in shard {shard}", imported)
+                except EvaluationError as error:
+                    location = shard, first_row + offset
+                    yield ShardFinding(shard, identity.label, "invalid", str(error), (location,))
+                else:
+                    if "cm" in values:
+                        counts.add(int(rows_in_order[first_row + offset]), values["cm"])
     finally:
         file.close()
 
 
-def _stem(unit: UnitFacts) -> str:
-    return stem_of(unit.architecture, unit.key)
+def _is_named_for(shard: str, unit: StoredUnit) -> bool:
+    """Whether a shard's name is that of one with rows of a unit."""
+    in_dataset = shard.startswith(f"{unit.dataset}/")
+    return in_dataset and (is_compacted(shard) or has_stem(shard, stem_of(unit.architecture, unit.key)))
 
 
 def _check_row(
-    shard: str,
-    label: str,
-    values: dict[str, NDArray[Any]],
-    identity: _Identity,
-    place: int,
-    imported: Mapping[str, Any] | None,
-) -> Iterator[Finding]:
-    _, _, start, stop = identity
-    name = f"{label} in shard {shard}"
-    try:
-        if imported is None:
-            check_values(values, stop - start, name=name)
-        else:
-            check_imported(values, stop - start, imported.get("decimals", {}), name=name)
-    except EvaluationError as error:
-        yield Finding(shard, label, "invalid", str(error), ((shard, place),))
+    values: dict[str, NDArray[Any]], identity: _RowIdentity, name: str, imported: Mapping[str, Any] | None
+) -> None:
+    n_images = identity.stop - identity.start
+    if imported is None:
+        check_values(values, n_images, name=name)
+    else:
+        check_imported(values, n_images, imported.get("decimals", {}), name=name)
 
 
 def find_unequal_duplicates(
     reader: RowReader, inventory: Inventory, intact: Collection[str] | None = None
-) -> Iterator[Finding]:
+) -> Iterator[ShardFinding]:
     """Compare results that exist more than once: equal ranges of images, and a whole with its merged parts.
 
     Args:
@@ -171,79 +214,66 @@ def find_unequal_duplicates(
         One finding for each result that differs from the one that readers use.
     """
     for group in inventory.overlapping():
-        slices = [item for item in group.slices if intact is None or inventory.place(item.row)[0] in intact]
-        yield from _compare_group(reader, inventory, group, slices)
+        slices = [item for item in group.slices if intact is None or inventory.locate(item.row)[0] in intact]
+        for kept, others in _duplicates(group, slices):
+            if not _equal(reader, inventory, kept, others):
+                yield _unequal(inventory, group, [kept, *others])
     reader.close()
 
 
-def _compare_group(reader: RowReader, inventory: Inventory, group: UnitGroup, slices: list[Slice]) -> Iterator[Finding]:
+def _duplicates(group: UnitGroup, slices: Sequence[Slice]) -> Iterator[tuple[Slice, Sequence[Slice]]]:
+    """Find slices of the same images: each one that readers use, and another or the parts that make up as much."""
     first: dict[tuple[int, int], Slice] = {}
     for item in slices:
         kept = first.setdefault((item.start, item.stop), item)
-        columns = inventory.columns(kept.row) & inventory.columns(item.row)
-        if kept is not item and not _equal(reader, inventory, [kept], [item], columns):
-            yield _unequal(inventory, group, [kept, item])
+        if kept is not item:
+            yield kept, [item]
     whole = first.pop((0, group.unit.n_images), None)
     parts = choose_slices(sorted(first.values()))
     if whole is not None and parts and not gaps(parts, group.unit.n_images):
-        columns = inventory.columns(whole.row).intersection(*(inventory.columns(part.row) for part in parts))
-        if not _equal(reader, inventory, [whole], parts, columns):
-            yield _unequal(inventory, group, [whole, *parts])
+        yield whole, parts
 
 
-def _equal(
-    reader: RowReader, inventory: Inventory, left: Collection[Slice], right: Collection[Slice], columns: frozenset[str]
-) -> bool:
-    one, other = (_read(reader, inventory, side, columns) for side in (left, right))
+def _equal(reader: RowReader, inventory: Inventory, kept: Slice, others: Sequence[Slice]) -> bool:
+    columns = inventory.columns(kept.row).intersection(*(inventory.columns(item.row) for item in others))
+    one = reader.merged([inventory.locate(kept.row)], columns)
+    other = reader.merged([inventory.locate(item.row) for item in others], columns)
     return all(np.array_equal(one[name], other[name], equal_nan=one[name].dtype.kind == "f") for name in columns)
 
 
-def _read(
-    reader: RowReader, inventory: Inventory, side: Collection[Slice], columns: frozenset[str]
-) -> dict[str, NDArray[Any]]:
-    rows = [reader.row(*inventory.place(item.row), columns) for item in side]
-    return rows[0] if len(rows) == 1 else merge_values(rows)
-
-
-def _unequal(inventory: Inventory, group: UnitGroup, differing: list[Slice]) -> Finding:
-    kept, other = differing[:2]
-    label = _describe((group.unit, group.strength, kept.start, kept.stop))
-    used, unused = inventory.place(kept.row)[0], inventory.place(other.row)[0]
-    return Finding(
-        unused,
-        label,
-        "unequal duplicates",
+def _unequal(inventory: Inventory, group: UnitGroup, differing: list[Slice]) -> ShardFinding:
+    kept = differing[0]
+    label = _RowIdentity(group.unit, group.strength, kept.start, kept.stop).label
+    locations = tuple(inventory.locate(item.row) for item in differing)
+    (used, _), (unused, _), *_ = locations
+    told = (
         f"Comparing duplicates failed for {label}: expected equal values in shards {used} and {unused}, got different "
-        "ones; the first is used. Find out which device or version differs (their provenance says), and set one aside.",
-        tuple(inventory.place(item.row) for item in differing),
+        "ones; the first is used. Find out which device or version differs (their provenance says), and set one aside."
     )
+    return ShardFinding(unused, label, "unequal duplicates", told, locations)
 
 
-def _find_lost(folder: ResultsFolder, inventory: Inventory) -> Iterator[Finding]:
+def _find_lost(folder: ResultsFolder, inventory: Inventory) -> Iterator[ShardFinding]:
     """Compare shards that were replaced, while they still lie there, with what replaced them."""
     present: set[tuple[Any, ...]] | None = None
-    entries = {entry.name: entry for entry in folder.place.entries()} if inventory.superseded else {}
+    entries = {entry.name: entry for entry in folder.backend.entries()} if inventory.superseded else {}
     for shard in filter(entries.__contains__, inventory.superseded):
         try:
-            rows = read_rows(folder.place, shard, read_footer(folder.place, entries[shard]))
+            rows = read_shard_rows(folder.backend, shard, read_footer(folder.backend, entries[shard]))
         except (FileNotFoundError, ShardDamagedError):
             continue  # replaced shards are about to be deleted; what replaced them was checked above
         if present is None:
-            present = {(unit.id, *numbers) for unit, *numbers in _identities(inventory, slice(None))}
-        units = [rows.units[number] for number in rows.unit.tolist()]
-        for identity in zip(units, rows.strength.tolist(), rows.start.tolist(), rows.stop.tolist(), strict=True):
-            if (identity[0].id, *identity[1:]) not in present:
-                label = _describe(identity)
-                yield Finding(
-                    shard,
-                    label,
-                    "lost in compaction",
-                    f"Verifying failed for {label}: expected it in what replaces {shard}, got none. "
-                    "Set the compacted shard aside and run the sweep again.",
-                    tuple((name, None) for name in _replacing(folder, entries, inventory, shard)),
+            present = {(unit.id, *numbers) for unit, *numbers in _identities_in(inventory, slice(None))}
+        for identity in _identities_of(rows):
+            if (identity.unit.id, *identity[1:]) not in present:
+                told = (
+                    f"Verifying failed for {identity.label}: expected it in what replaces {shard}, got none. "
+                    "Set the compacted shard aside and run the sweep again."
                 )
+                locations = tuple((name, None) for name in _replacing(folder, entries, inventory, shard))
+                yield ShardFinding(shard, identity.label, "lost in compaction", told, locations)
 
 
 def _replacing(folder: ResultsFolder, entries: Mapping[str, Entry], inventory: Inventory, shard: str) -> list[str]:
     compacted = (name for name in inventory.shards if is_compacted(name) and name in entries)
-    return [name for name in compacted if shard in read_footer(folder.place, entries[name]).inputs]
+    return [name for name in compacted if shard in read_footer(folder.backend, entries[name]).inputs]

@@ -10,21 +10,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from robust201.core.errors import IncompleteError, ResultsError, StorageError
-from robust201.dataset.compression import compression_of
-from robust201.dataset.export import FileForm, Format, ResultInventory, ResultStore, files_of, group_units, make_tasks
-from robust201.dataset.json_files import FileTask
-from robust201.dataset.listing import AGAIN, CHECKSUM_FILE, check_listing, read_listing
-from robust201.dataset.parquet_files import ParquetTask
-from robust201.dataset.side_files import Group, KeyStyle, SweepPlan
+from robust201.dataset.export_files import FileForm, Format, list_files, make_files
+from robust201.dataset.groups import Group, KeyStyle, SweepPlan, group_units
+from robust201.dataset.json_files import JsonFile
+from robust201.dataset.listing import AGAIN, check_listing, read_listing
+from robust201.dataset.parquet_files import ParquetFile
+from robust201.dataset.written_file import compression_of
 from robust201.reader.json_files import read_json
 from robust201.reader.result_files import META_FILE, MISSING_FILE, SWEEP_FILE
 from robust201.reader.row_stream import open_decompressed
+from robust201.shards import Inventory, ShardStore
 from robust201.tasks import PERTURBATIONS
 
 _CACHE_BYTES = 256 << 20
 
 
-def check_export(plan: SweepPlan, store: ResultStore, inventory: ResultInventory, out: Path) -> Iterator[str]:
+def check_export(plan: SweepPlan, store: ShardStore, inventory: Inventory, out: Path) -> Iterator[str]:
     """Compare an export's files with its listing, those of results with the shards, and strengths with the plan.
 
     Args:
@@ -39,10 +40,9 @@ def check_export(plan: SweepPlan, store: ResultStore, inventory: ResultInventory
     Raises:
         ResultsError: the folder is no export of robust201.
     """
-    try:
-        listing = read_listing(out)
-    except UnicodeDecodeError as error:
-        yield f"Verifying failed for {out / CHECKSUM_FILE}: expected a listing, got other content ({error}). {AGAIN}"
+    listing = read_listing(out)
+    if listing.is_other_content:
+        yield from listing.wrong
         return
     yield from check_listing(out, listing)
     names = listing.digests
@@ -53,7 +53,7 @@ def check_export(plan: SweepPlan, store: ResultStore, inventory: ResultInventory
         return
     groups = group_units(plan, inventory)
     yield from _check_strengths(out, form, groups)
-    yield from _check_groups(out, names, form, groups, (plan, store, inventory))
+    yield from _check_groups(out, names, form, groups, plan=plan, store=store, inventory=inventory)
 
 
 def _read_form(out: Path, names: Iterable[str]) -> FileForm:
@@ -61,13 +61,14 @@ def _read_form(out: Path, names: Iterable[str]) -> FileForm:
     sweep = read_json(out / SWEEP_FILE, missing={})
     compression = next((found for name in names if (found := compression_of(Path(name)))), None)
     told = sweep if isinstance(sweep, dict) else {}
-    style, round_to = told.get("key_style"), told.get("round_to", "none")
-    if style not in get_args(KeyStyle) or not (round_to is None or isinstance(round_to, int)):
+    round_to = told.get("round_to", "none")
+    style = next((known for known in get_args(KeyStyle) if told.get("key_style") == known), None)
+    if style is None or not (round_to is None or isinstance(round_to, int)):
         raise ResultsError(
             f"Verifying failed for {out / SWEEP_FILE}: expected a file with key_style and round_to, got none, or "
             f"{style} and {round_to}. {AGAIN}"
         )
-    return FileForm(style, round_to, compression, _CACHE_BYTES)  # type: ignore[arg-type]
+    return FileForm(key_style=style, round_to=round_to, compression=compression, cache_bytes=_CACHE_BYTES)
 
 
 def _check_strengths(out: Path, form: FileForm, groups: Iterable[Group]) -> Iterator[str]:
@@ -94,17 +95,19 @@ def _check_groups(
     names: Iterable[str],
     form: FileForm,
     groups: Iterable[Group],
-    made_of: tuple[SweepPlan, ResultStore, ResultInventory],
+    *,
+    plan: SweepPlan,
+    store: ShardStore,
+    inventory: Inventory,
 ) -> Iterator[str]:
     """Compare the files of results with the shards, key by key."""
-    plan, store, inventory = made_of
     listed = {name for name in names if "/" in name}
     formats: list[Format] = ["json"] if any(".json" in name for name in listed) else []
     formats += ["parquet"] if any(name.endswith(".parquet") for name in listed) else []
     partial = MISSING_FILE in names
     expected: set[str] = set()
     for group in groups:
-        files = files_of([group], plan.measurements, formats) if group.complete_units or not partial else []
+        files = list_files([group], plan.measurements, formats) if group.complete_units or not partial else []
         expected |= {form.file_name(*file) for file in files}
         if group.lacking and not partial:
             told = (
@@ -117,8 +120,8 @@ def _check_groups(
             continue
         present = [file for file in files if (out / form.file_name(*file)).is_file()]
         try:
-            for task in make_tasks(present, form, out, plan, store, inventory):
-                yield from _check_task(out, task)
+            for file in make_files(present, form, out, plan, store, inventory):
+                yield from _check_file(out, file)
         except (StorageError, IncompleteError) as error:
             yield f"Verifying failed for {group.dataset} {group.key} of {out}: {error}"
     for name in sorted(expected.symmetric_difference(listed)):
@@ -126,29 +129,29 @@ def _check_groups(
         yield f"Verifying failed for {out / name}: expected it as the shards have it, got {got}. {AGAIN}"
 
 
-def _check_task(out: Path, task: FileTask | ParquetTask) -> Iterator[str]:
+def _check_file(out: Path, file: JsonFile | ParquetFile) -> Iterator[str]:
     try:
-        difference = _text_differs(task) if isinstance(task, FileTask) else _table_differs(task)
+        difference = _text_differs(file) if isinstance(file, JsonFile) else _table_differs(file)
     except (OSError, EOFError, zlib.error, pa.ArrowException, ResultsError, UnicodeDecodeError) as error:
         difference = f"(reading it failed: {error.__cause__ or error})"
     if difference is not None:
         told = f"expected the values of the shards, got others {difference}"
-        yield f"Verifying failed for {out / task.name}: {told}. {AGAIN}"
+        yield f"Verifying failed for {out / file.name}: {told}. {AGAIN}"
 
 
-def _text_differs(task: FileTask) -> str | None:
-    with open_decompressed(task.folder / task.name) as stream:
-        for unit, pieces in task.texts():
+def _text_differs(file: JsonFile) -> str | None:
+    with open_decompressed(file.folder / file.name) as stream:
+        for unit, pieces in file.texts():
             text = b"".join(pieces)
             if bytes(stream.read(len(text))) != text:
                 return f"from {unit.label} on" if unit is not None else "before its first or after its last unit"
         return "after its last unit" if stream.read(1) else None
 
 
-def _table_differs(task: ParquetTask) -> str | None:
-    with pq.ParquetFile(task.folder / task.name) as file:
-        groups: Iterator[Any] = (file.read_row_group(number) for number in range(file.num_row_groups))
-        for got, expected in itertools.zip_longest(groups, task.tables()):
+def _table_differs(file: ParquetFile) -> str | None:
+    with pq.ParquetFile(file.folder / file.name) as stored:
+        groups: Iterator[Any] = (stored.read_row_group(number) for number in range(stored.num_row_groups))
+        for got, expected in itertools.zip_longest(groups, file.tables()):
             if got is None or expected is None:
                 return "after its last unit"
             if not got.equals(expected):

@@ -1,7 +1,7 @@
-"""What shards say of their rows, one row of a table a shard: what a scan gathers and the index keeps."""
+"""What shards say of their rows, one row of a table per shard: what a scan gathers and the index keeps."""
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -9,10 +9,9 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from robust201.shards.backends import Entry
-from robust201.shards.facts import UnitColumns
-from robust201.shards.identity import Rows, UnitFacts
 from robust201.shards.inventory import Contents
 from robust201.shards.parquet import Footer
+from robust201.shards.row_identity import ShardRows, StoredUnit, UnitColumns
 
 Catalogue: TypeAlias = pa.Table
 
@@ -37,54 +36,45 @@ SCHEMA = pa.schema(
     | {"inputs": pa.list_(pa.string())}
     | {name: pa.list_(kind) for name, kind in (_UNIT_TYPES | _ROW_TYPES).items()}
 )
-"""Columns: a shard's place (see `shards.backends.Entry`); whether its bytes were hashed and found right, and any
-later change of them changes its mark; its footer, facts of its units, and its rows, whose `unit` is a position among
+"""Columns: name, size and mark of a shard (see `shards.backends.Entry`); whether its bytes were hashed and found right,
+and any later change of them changes its mark; its footer; its units; and its rows, whose `unit` is a position among
 those units."""
 
 
-class CatalogueBuilder:
-    """Collects what was read of shards, one by one."""
+class ScannedShard(NamedTuple):
+    """What was read of one shard; whether its bytes were hashed, so that any later change shows."""
 
-    def __init__(self) -> None:
-        self._entries: list[Entry] = []
-        self._verified: list[bool] = []
-        self._footers: list[Footer] = []
-        self._units: list[Sequence[UnitFacts]] = []
-        self._rows: list[Rows] = []
-
-    def add(self, entry: Entry, footer: Footer, rows: Rows, *, verified: bool) -> None:
-        """Add one shard."""
-        self._entries.append(entry)
-        self._verified.append(verified)
-        self._footers.append(footer)
-        self._units.append(rows.units)
-        self._rows.append(rows)
-
-    def build(self) -> Catalogue:
-        """Make the table, in the order of the calls."""
-        unit_lengths = [len(units) for units in self._units]
-        row_lengths = [len(rows.unit) for rows in self._rows]
-        arrays = {
-            "name": [entry.name for entry in self._entries],
-            "n_bytes": [entry.n_bytes for entry in self._entries],
-            "mark": [entry.mark for entry in self._entries],
-            "verified": self._verified,
-            "columns": [",".join(footer.columns) for footer in self._footers],
-            "inputs": [list(footer.inputs) for footer in self._footers],
-        }
-        for name, column in _unit_columns(self._units).items():
-            arrays[name] = _lists(column, unit_lengths)
-        for name, kind in _ROW_TYPES.items():
-            pieces = [getattr(rows, name) for rows in self._rows]
-            flat = np.concatenate(pieces) if pieces else np.zeros(0)
-            arrays[name] = _lists(pa.array(flat.astype(kind.to_pandas_dtype(), copy=False)), row_lengths)
-        return pa.table(arrays, schema=SCHEMA)
+    entry: Entry
+    footer: Footer
+    rows: ShardRows
+    verified: bool
 
 
-def _unit_columns(found: Iterable[Sequence[UnitFacts]]) -> dict[str, pa.Array]:
+def make_catalogue(shards: Sequence[ScannedShard]) -> Catalogue:
+    """Make the table of what was read of shards, in their order."""
+    arrays: dict[str, Any] = {
+        "name": [shard.entry.name for shard in shards],
+        "n_bytes": [shard.entry.n_bytes for shard in shards],
+        "mark": [shard.entry.mark for shard in shards],
+        "verified": [shard.verified for shard in shards],
+        "columns": [",".join(shard.footer.columns) for shard in shards],
+        "inputs": [list(shard.footer.inputs) for shard in shards],
+    }
+    unit_lengths = [len(shard.rows.units) for shard in shards]
+    for name, column in _unit_columns(shard.rows.units for shard in shards).items():
+        arrays[name] = _lists(column, unit_lengths)
+    row_lengths = [len(shard.rows.unit) for shard in shards]
+    for name, kind in _ROW_TYPES.items():
+        pieces = [getattr(shard.rows, name) for shard in shards]
+        flat = np.concatenate(pieces) if pieces else np.zeros(0)
+        arrays[name] = _lists(pa.array(flat.astype(kind.to_pandas_dtype(), copy=False)), row_lengths)
+    return pa.table(arrays, schema=SCHEMA)
+
+
+def _unit_columns(found: Iterable[Sequence[StoredUnit] | UnitColumns]) -> dict[str, pa.Array]:
     """Facts of units, one after the other."""
     pieces: dict[str, list[pa.Array]] = {name: [pa.array([], kind)] for name, kind in _UNIT_TYPES.items()}
-    pending: list[UnitFacts] = []
+    pending: list[StoredUnit] = []
 
     def add_pending() -> None:
         for (name, kind), column in zip(_UNIT_TYPES.items(), zip(*pending, strict=True), strict=False):
@@ -128,7 +118,7 @@ def inputs_of(catalogue: Catalogue) -> set[str]:
     return set(_column(catalogue, "inputs").flatten().to_pylist())
 
 
-def _places(catalogue: Catalogue) -> Iterator[tuple[str, int, str, bool]]:
+def _states(catalogue: Catalogue) -> Iterator[tuple[str, int, str, bool]]:
     """Name, size, mark of each shard, and whether it is verified."""
     yield from zip(*(_column(catalogue, name).to_pylist() for name in SCHEMA.names[:4]), strict=True)
 
@@ -141,7 +131,7 @@ def verified_names(catalogue: Catalogue, entries: Iterable[Entry]) -> set[str]:
         entries: the listing.
     """
     wanted = {(entry.name, entry.n_bytes, entry.mark) for entry in entries if entry.mark}
-    return {name for name, *place, verified in _places(catalogue) if verified and (name, *place) in wanted}
+    return {name for name, *state, verified in _states(catalogue) if verified and (name, *state) in wanted}
 
 
 def matching(catalogue: Catalogue, entries: Iterable[Entry], verified: Collection[str], taken: set[str]) -> Catalogue:
@@ -155,7 +145,7 @@ def matching(catalogue: Catalogue, entries: Iterable[Entry], verified: Collectio
     """
     wanted = {(entry.name, entry.n_bytes, entry.mark) for entry in entries if entry.mark}
     mask = []
-    for name, n_bytes, mark, is_verified in _places(catalogue):
+    for name, n_bytes, mark, is_verified in _states(catalogue):
         counts = (name, n_bytes, mark) in wanted and name not in taken and (is_verified or name not in verified)
         mask.append(counts)
         if counts:
@@ -212,15 +202,15 @@ def _lengths(catalogue: Catalogue, name: str) -> NDArray[np.int64]:
     return lengths.astype(np.int64)
 
 
-def _facts(catalogue: Catalogue, ids: pa.Array, first: NDArray[np.int64]) -> list[UnitFacts]:
-    places = pa.array(first)
+def _facts(catalogue: Catalogue, ids: pa.Array, first: NDArray[np.int64]) -> list[StoredUnit]:
+    positions = pa.array(first)
     columns: list[list[Any]] = [ids.to_pylist()]
     for name, kind in list(_UNIT_TYPES.items())[1:]:
-        values = _column(catalogue, name).flatten().take(places)
+        values = _column(catalogue, name).flatten().take(positions)
         if kind == pa.string():  # a few texts, shared by all units that have them
             encoded = values.dictionary_encode()
             texts = encoded.dictionary.to_pylist()
             columns.append([texts[code] for code in encoded.indices.to_pylist()])
         else:
             columns.append(values.to_pylist())
-    return list(map(UnitFacts._make, zip(*columns, strict=True)))
+    return list(map(StoredUnit._make, zip(*columns, strict=True)))

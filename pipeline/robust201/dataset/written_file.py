@@ -1,16 +1,40 @@
-"""Compressed files of results: gzip and Zstandard streams whose bytes follow from the text alone."""
+"""Whole files of an export: hashed as they are written, compressed so that their bytes follow from the text alone."""
 
 import gzip
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal, get_args
+from typing import BinaryIO, Literal, cast, get_args
 
 from robust201.core.errors import ConfigError, closest
+from robust201.core.files import atomic_write, sha256_of
+from robust201.shards.backends import HashingStream
 
 Compression = Literal["gz", "zst"]
 
 GZIP_LEVEL = 6
+
+
+@dataclass(frozen=True)
+class WrittenFile:
+    """A whole file of an export.
+
+    Attributes:
+        name: relative to the folder.
+        sha256: hash of its bytes.
+        n_bytes: its size.
+        recipe: digest of everything that its bytes follow from; ``""`` for a file that is written anew each time.
+    """
+
+    name: str
+    sha256: str
+    n_bytes: int
+    recipe: str = ""
+
+    def is_at(self, path: Path) -> bool:
+        """Whether the file lies there, byte for byte."""
+        return path.is_file() and path.stat().st_size == self.n_bytes and sha256_of(path) == self.sha256
 
 
 def parse_compression(text: str | None) -> Compression | None:
@@ -56,3 +80,20 @@ def compressing(stream: BinaryIO, compression: Compression | None) -> Iterator[B
 def compression_of(path: Path) -> Compression | None:
     """Tell a file's compression by its name."""
     return next((known for known in get_args(Compression) if path.suffix == f".{known}"), None)
+
+
+@contextmanager
+def hashed_file(path: Path, compression: Compression | None = None) -> Iterator[tuple[BinaryIO, HashingStream]]:
+    """Write a file that appears whole, under its name, when the block ends without an error.
+
+    Args:
+        path: the file.
+        compression: of what is written.
+
+    Yields:
+        The stream to write to, and what counts and hashes the file's bytes, complete after the block.
+    """
+    with atomic_write(path) as stream:
+        hashed = HashingStream(stream)
+        with compressing(cast(BinaryIO, hashed), compression) as text:
+            yield text, hashed

@@ -1,0 +1,106 @@
+"""Which files of results an export has, and the work of writing each."""
+
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from robust201.dataset.groups import Group, KeyStyle, SweepPlan
+from robust201.dataset.json_files import JsonFile
+from robust201.dataset.parquet_files import ParquetFile
+from robust201.dataset.written_file import Compression, WrittenFile
+from robust201.images import DATASETS
+from robust201.reader.result_files import PARQUET_FOLDER, parquet_name
+from robust201.shards import Inventory, RowSelection, ShardStore
+from robust201.tasks.measurements import COLUMNS
+
+Format = Literal["json", "parquet"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileForm:
+    """How files of results are written (see `dataset.export.export_dataset`).
+
+    Attributes:
+        key_style: how keys are spelled.
+        round_to: decimals to keep in JSON; None keeps every double exactly.
+        compression: of JSON files.
+        cache_bytes: bound on the decoded row groups kept while one is written.
+    """
+
+    key_style: KeyStyle
+    round_to: int | None
+    compression: Compression | None
+    cache_bytes: int
+
+    def file_name(self, group: Group, measurement: str) -> str:
+        """Name of a file of `list_files`, relative to the export's folder."""
+        key = group.spell(self.key_style)
+        if measurement == PARQUET_FOLDER:
+            return parquet_name(group.dataset, key)
+        suffix = "" if self.compression is None else f".{self.compression}"
+        return f"{group.dataset}/{key}_{measurement}.json{suffix}"
+
+
+def list_files(
+    groups: Iterable[Group], measurements: Sequence[str], formats: Collection[Format]
+) -> list[tuple[Group, str]]:
+    """List the files of an export: each a group and a measurement, or `PARQUET_FOLDER` for its Parquet file."""
+    contents = [*(measurements if "json" in formats else ()), *((PARQUET_FOLDER,) if "parquet" in formats else ())]
+    return sorted(itertools.product(groups, contents), key=_size, reverse=True)
+
+
+def _size(file: tuple[Group, str]) -> int:
+    """Numbers in a file, about: the largest come first, so that no process is left with one at the end."""
+    group, measurement = file
+    specification = DATASETS.get(group.dataset)
+    n_classes = 10 if specification is None else specification.n_classes
+    held = [c for c in COLUMNS.values() if measurement in (c.measurement, PARQUET_FOLDER)]
+    shapes = [column.shape(n_classes, group.units[0].n_images) for column in held]
+    numbers = sum(shape[0] * shape[-1] if shape else 1 for shape in shapes)
+    return numbers * len(group.complete_units) * len(group.strengths)
+
+
+def make_files(
+    listed: Iterable[tuple[Group, str]],
+    form: FileForm,
+    folder: Path,
+    plan: SweepPlan,
+    store: ShardStore,
+    inventory: Inventory,
+    earlier: Callable[[str], WrittenFile | None] = lambda _name: None,
+) -> Iterator[JsonFile | ParquetFile]:
+    """Make the files of `list_files`, ready to be written; `earlier` tells what an interrupted export noted of one."""
+    selections: dict[tuple[str, str], RowSelection] = {}
+    for group, measurement in listed:
+        held = group.dataset, group.key
+        if held not in selections:
+            selections[held] = store.select(
+                group.complete_units, inventory, plan.measurements, cache_bytes=form.cache_bytes
+            )
+        name, key, units = form.file_name(group, measurement), group.spell(form.key_style), group.complete_units
+        if measurement == PARQUET_FOLDER:
+            yield ParquetFile(
+                folder=folder,
+                name=name,
+                dataset=group.dataset,
+                key=key,
+                units=units,
+                rows=selections[held],
+                earlier=earlier(name),
+                measurements=tuple(plan.measurements),
+            )
+        else:
+            yield JsonFile(
+                folder=folder,
+                name=name,
+                dataset=group.dataset,
+                key=key,
+                units=units,
+                rows=selections[held],
+                compression=form.compression,
+                earlier=earlier(name),
+                measurement=measurement,
+                round_to=form.round_to,
+            )

@@ -1,0 +1,100 @@
+"""What JSON and Parquet files of results have in common: rows of one dataset and key, in the making."""
+
+import hashlib
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from robust201.core.errors import EvaluationError, StorageError
+from robust201.core.records import Unit
+from robust201.dataset.written_file import Compression, WrittenFile, hashed_file
+from robust201.shards import RowSelection
+from robust201.tasks.measurements import Values
+
+
+class ExportStoppedError(EvaluationError):
+    """Another file of the export failed, or it was interrupted."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ResultFile(ABC):
+    """A file of results to write; it can be pickled, since a process of its own may write it.
+
+    Attributes:
+        folder: the export's folder.
+        name: of the file, relative to it.
+        dataset: name of the dataset.
+        key: spelled as in the file.
+        units: in order.
+        rows: where their values are.
+        compression: of the file.
+        earlier: what an interrupted export noted of the file.
+    """
+
+    folder: Path
+    name: str
+    dataset: str
+    key: str
+    units: Sequence[Unit]
+    rows: RowSelection
+    compression: Compression | None = None
+    earlier: WrittenFile | None = None
+
+    @property
+    def recipe(self) -> str:
+        """Digest of everything that the file's content follows from."""
+        return hashlib.sha256(json.dumps([*self._ingredients(), self.rows.digest]).encode()).hexdigest()
+
+    @abstractmethod
+    def _ingredients(self) -> list[Any]:
+        """What the content follows from besides the rows, as JSON values."""
+
+    @abstractmethod
+    def _write_content(self, stream: BinaryIO, on_row: Callable[[], None]) -> None:
+        """Write the content, and call `on_row` after each unit."""
+
+    def write(self, on_row: Callable[[], None]) -> tuple[WrittenFile, bool]:
+        """Write the file, or keep the one that an interrupted export made by the same recipe.
+
+        Args:
+            on_row: called after each unit, of a kept file too; what it raises ends the file, of which nothing stays.
+
+        Returns:
+            What lies there now, and whether it was kept.
+
+        Raises:
+            StorageError: the rows are not those that were asked for, or hold a number that the file cannot.
+        """
+        path, recipe = self.folder / self.name, self.recipe
+        if self.earlier is not None and self.earlier.recipe == recipe and self.earlier.is_at(path):
+            for _ in self.units:
+                on_row()
+            return self.earlier, True
+        with hashed_file(path, self.compression) as (stream, hashed):
+            self._write_content(stream, on_row)
+        return WrittenFile(self.name, hashed.digest.hexdigest(), hashed.n_bytes, recipe), False
+
+    def read_units(self, measurement: str | None) -> Iterator[tuple[Unit, Mapping[float, Values]]]:
+        """Read the units' columns by strength, of a measurement or of all, and hold them to what was asked for.
+
+        Raises:
+            StorageError: a unit is another, lacks a strength or is not there.
+        """
+        expected = iter(self.units)
+        for unit, values in self.rows.iter_values(measurement):
+            wanted = next(expected, None)
+            if wanted is None or unit.id != wanted.id or any(strength not in values for strength in unit.strengths):
+                told = "no further unit" if wanted is None else f"{wanted.label} at strengths {list(wanted.strengths)}"
+                raise StorageError(
+                    f"Exporting failed for {unit.label}: expected {told}, got {unit.label} at strengths "
+                    f"{sorted(values)}. Run `robust201 verify` on the results folder."
+                )
+            yield unit, values
+        if (left := next(expected, None)) is not None:
+            raise StorageError(
+                f"Exporting failed for {left.label}: expected its values from the store, got none. "
+                "Run `robust201 verify` on the results folder."
+            )

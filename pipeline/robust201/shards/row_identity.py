@@ -1,0 +1,174 @@
+"""What a shard says of its rows, read without their values: the end of a small shard, columns of a compacted one."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from robust201.shards.backends import Entry, StorageBackend
+from robust201.shards.parquet import FOOTER_KEY, IDENTITY_TYPES, Footer, damaged_shard, failed_to_read
+
+_UNIT_COLUMNS = ["unit_id", "architecture", "dataset", "key", "protocol", "n_images"]  # as the fields of `StoredUnit`
+_NUMBER_COLUMNS = ["strength", "start", "stop", "seconds"]
+_TEXT_COLUMNS = ["unit_id", "dataset", "key", "protocol"]
+_TAIL_BYTES = 1 << 14
+_FOOTER_END_BYTES = 8  # four bytes of length, four of magic
+
+
+class StoredUnit(NamedTuple):
+    """What a shard says of a unit."""
+
+    id: str
+    architecture: int
+    dataset: str
+    key: str
+    protocol: str
+    n_images: int
+
+
+@dataclass(frozen=True, eq=False)
+class ShardRows:
+    """Identity of the rows of one shard, in file order.
+
+    Attributes:
+        units: the units in the shard.
+        unit: (R,) int64, each row's position in `units`.
+        strength: (R,) float64.
+        start: (R,) int32.
+        stop: (R,) int32.
+        seconds: (R,) float32.
+    """
+
+    units: "Sequence[StoredUnit] | UnitColumns"
+    unit: NDArray[np.int64]
+    strength: NDArray[np.float64]
+    start: NDArray[np.int32]
+    stop: NDArray[np.int32]
+    seconds: NDArray[np.float32]
+
+
+def read_footer(backend: StorageBackend, entry: Entry) -> Footer:
+    """Read what a shard says of itself, from its last bytes only.
+
+    Raises:
+        ShardDamagedError: the file is no whole shard.
+        FormatVersionError: another format version wrote it.
+        StorageError: it cannot be read now.
+        FileNotFoundError: there is no such file.
+    """
+    shard, n_bytes = entry.name, entry.n_bytes
+    tail = backend.read(shard, max(0, n_bytes - _TAIL_BYTES), n_bytes)
+    footer_bytes = int.from_bytes(tail[-_FOOTER_END_BYTES:-4], "little") + _FOOTER_END_BYTES
+    if len(tail) < footer_bytes <= n_bytes:
+        tail = backend.read(shard, n_bytes - footer_bytes, n_bytes)
+    return parse_footer(tail, backend.label(shard))
+
+
+def parse_footer(tail: bytes, label: str) -> Footer:
+    """Read what a shard says of itself.
+
+    Args:
+        tail: its last bytes, the whole footer among them.
+        label: path or URL of the shard, for messages.
+
+    Raises:
+        ShardDamagedError: the file is no whole shard.
+        FormatVersionError: another format version wrote it.
+    """
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(tail)).metadata
+        return Footer.from_json(metadata[FOOTER_KEY.encode()], label)
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        raise damaged_shard(label, repr(error)) from error
+
+
+def read_shard_rows(backend: StorageBackend, shard: str, footer: Footer) -> ShardRows:
+    """Read the identity of a shard's rows: from the footer of a shard, from the columns of a compacted one.
+
+    Raises:
+        ShardDamagedError: the file is no whole shard.
+        StorageError: it cannot be read now.
+        FileNotFoundError: there is no such file.
+    """
+    try:
+        return _rows_of_footer(footer) if footer.identity else _rows_of_columns(backend.source(shard))
+    except FileNotFoundError:
+        raise
+    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError, OverflowError) as error:
+        raise failed_to_read(backend.label(shard), error) from error
+
+
+def _rows_of_footer(footer: Footer) -> ShardRows:
+    strengths, start, stop, seconds = footer.identity["rows"]
+    n_rows = len(strengths)
+    unit = StoredUnit(*footer.identity["unit"])
+    "".join([unit.id, unit.dataset, unit.key, unit.protocol]).encode()  # texts, and such as can be stored
+    np.array([unit.architecture, unit.n_images], dtype=np.int32)  # numbers, and small ones
+    return ShardRows(
+        units=(unit,),
+        unit=np.zeros(n_rows, dtype=np.int64),
+        strength=np.array(strengths, dtype=np.float64),
+        start=np.full(n_rows, start, dtype=np.int32),
+        stop=np.full(n_rows, stop, dtype=np.int32),
+        seconds=np.array(seconds, dtype=np.float32),
+    )
+
+
+def _rows_of_columns(source: Path | BinaryIO) -> ShardRows:
+    names = [*_UNIT_COLUMNS, *_NUMBER_COLUMNS]
+    with pq.ParquetFile(source, read_dictionary=_TEXT_COLUMNS, pre_buffer=not isinstance(source, Path)) as file:
+        table = file.read(columns=names, use_threads=False).unify_dictionaries()
+    arrays = {name: _checked(table[name]) for name in names}
+    _, first, unit = np.unique(arrays["unit_id"].indices.to_numpy(), return_index=True, return_inverse=True)
+    heads = {name: arrays[name].take(pa.array(first)) for name in _UNIT_COLUMNS}
+    decoded = {name: head.dictionary_decode() if name in _TEXT_COLUMNS else head for name, head in heads.items()}
+    units = UnitColumns({name: array.cast(IDENTITY_TYPES[name]) for name, array in decoded.items()})
+    numbers = {name: arrays[name].cast(IDENTITY_TYPES[name]).to_numpy() for name in _NUMBER_COLUMNS}
+    return ShardRows(units, unit.astype(np.int64), **numbers)
+
+
+def _checked(column: pa.ChunkedArray) -> pa.Array:
+    """The one array of a column whose dictionaries are equal.
+
+    Raises:
+        pa.ArrowInvalid, ValueError: it holds what no writer of ours puts there; readers of pages do not notice.
+    """
+    array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    array.validate(full=True)
+    if array.null_count:
+        raise ValueError("empty cells")
+    return array
+
+
+class UnitColumns:
+    """Units of a compacted shard as columns, since a scan of a whole sweep needs no object for each of them.
+
+    Args:
+        columns: Arrow arrays by name, in the order of the fields of `StoredUnit`.
+    """
+
+    def __init__(self, columns: Mapping[str, pa.Array]) -> None:
+        self.columns = columns
+
+    @cached_property
+    def _units(self) -> list[StoredUnit]:
+        return list(map(StoredUnit._make, zip(*(column.to_pylist() for column in self.columns.values()), strict=True)))
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, position: int) -> StoredUnit:
+        return self._units[position]
+
+
+def rows_of_table(table: pa.Table) -> ShardRows:
+    """Identity of a table's rows, each row a unit of its own: what `verify` compares with the scan."""
+    units = tuple(map(StoredUnit._make, zip(*table.select(_UNIT_COLUMNS).to_pydict().values(), strict=True)))
+    numbers = {name: table[name].to_numpy() for name in _NUMBER_COLUMNS}
+    return ShardRows(units, np.arange(len(table)), **numbers)

@@ -1,0 +1,254 @@
+"""Values of evaluations, read from shards in any order, cheaply in the order in which they are stored."""
+
+import hashlib
+from collections import OrderedDict
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from robust201.core.errors import StorageError
+from robust201.core.freed_memory import give_back_freed_memory
+from robust201.core.records import Unit
+from robust201.shards.folder import ResultsFolder
+from robust201.shards.inventory import Inventory, required_columns
+from robust201.shards.parquet import LOCATING_COLUMNS, ShardFile, row_values
+from robust201.tasks.measurements import COLUMNS, merge_values
+
+SELECTION_CACHE_BYTES = 64 << 20
+_OPEN_FILES = 64
+_READ_BYTES = 2 << 20  # at a row group's columns, not at each small shard
+_CACHE_BYTES = 256 << 20  # sixteen row groups: as many compacted shards may overlap before reading slows down
+
+
+class RowReader:
+    """Reads rows of shards through a cache of open files and decoded row groups.
+
+    Args:
+        folder: the results folder.
+        cache_bytes: bound on decoded row groups kept; a larger one is kept alone, while it is in use.
+        contents: bytes of shards that need not be read again, by name.
+    """
+
+    def __init__(
+        self, folder: ResultsFolder, cache_bytes: int = _CACHE_BYTES, contents: Mapping[str, bytes] | None = None
+    ) -> None:
+        self._folder = folder
+        self._contents = contents or {}
+        self._cache_bytes = cache_bytes
+        self._files: OrderedDict[str, ShardFile] = OrderedDict()
+        self._tables: OrderedDict[tuple[str, int, frozenset[str] | None], pa.Table] = OrderedDict()
+        self._held_bytes = self._read_bytes = 0
+
+    def close(self) -> None:
+        """Close every file and forget every row group."""
+        while self._files:
+            self._files.popitem()[1].close()
+        self._tables.clear()
+        self._held_bytes = 0
+
+    def _file(self, shard: str) -> ShardFile:
+        if shard in self._files:
+            self._files.move_to_end(shard)
+            return self._files[shard]
+        try:
+            self._files[shard] = ShardFile(self._folder.backend, shard, self._contents.get(shard))
+        except FileNotFoundError as error:
+            raise StorageError(
+                f"Reading failed for shard {self._folder.backend.label(shard)}: expected it to stay, got none: it was "
+                "set aside or replaced by a compaction meanwhile. Run the same command again."
+            ) from error
+        if len(self._files) > _OPEN_FILES:
+            self._files.popitem(last=False)[1].close()
+        return self._files[shard]
+
+    def locate(self, shard: str, position: int) -> tuple[int, int]:
+        """Find a row: its row group, and its position in that."""
+        first_rows = self._file(shard).first_rows
+        group = int(np.searchsorted(first_rows, position, side="right")) - 1
+        return group, position - int(first_rows[group])
+
+    def row_group(self, shard: str, group: int, columns: frozenset[str] | None = None) -> pa.Table:
+        """Read a row group, or take it from the cache.
+
+        Args:
+            shard: name of the shard.
+            group: position of the row group.
+            columns: names of columns; None for all.
+
+        Raises:
+            ShardDamagedError: its pages are not whole.
+            StorageError: the shard vanished, or cannot be read now.
+        """
+        place = shard, group, columns
+        if place in self._tables:
+            self._tables.move_to_end(place)
+            return self._tables[place]
+        file = self._file(shard)
+        coming = file.encoded_bytes(group, columns)
+        # Room is made before, since reading takes more than the size of what is read meanwhile.
+        while self._tables and self._held_bytes + coming > self._cache_bytes:
+            self._held_bytes -= self._tables.popitem(last=False)[1].nbytes
+        table = file.read(group, None if columns is None else sorted(columns))
+        self._tables[place] = table
+        self._held_bytes += table.nbytes
+        self._read_bytes += coming
+        if self._read_bytes > _READ_BYTES:
+            self._read_bytes = 0
+            give_back_freed_memory()
+        return table
+
+    def bytes_per_row(self, shard: str, group: int, table: pa.Table) -> float:
+        """Mean size of a row, in memory or encoded, whichever is more: bytes of `predictions` are stored as four."""
+        n_bytes: int = max(table.nbytes, self._file(shard).encoded_bytes(group))
+        return n_bytes / len(table)
+
+    def row(self, shard: str, position: int, columns: Collection[str]) -> dict[str, NDArray[Any]]:
+        """Read the measurements of one row.
+
+        Args:
+            shard: name of the shard.
+            position: of the row in the shard.
+            columns: measurement columns.
+
+        Returns:
+            Arrays by column; they share no memory with the cache.
+
+        Raises:
+            ShardDamagedError: the shard is not whole.
+            StorageError: it vanished, or cannot be read now.
+        """
+        group, row = self.locate(shard, position)
+        table = self.row_group(shard, group, frozenset(columns) | set(LOCATING_COLUMNS))
+        return row_values(table, row, sorted(columns))
+
+    def merged(self, rows: Sequence[tuple[str, int]], columns: Collection[str]) -> dict[str, NDArray[Any]]:
+        """Read rows that make up one evaluation, each a shard and a position in it, and merge them."""
+        parts = [self.row(shard, position, columns) for shard, position in rows]
+        return parts[0] if len(parts) == 1 else dict(merge_values(parts))
+
+
+@dataclass
+class _Piece:
+    """Rows wanted of one row group: their positions in it, and in the table that is being gathered."""
+
+    table: pa.Table
+    bytes_per_row: float
+    positions: list[int] = field(default_factory=list)
+    targets: list[int] = field(default_factory=list)
+
+
+def read_row_groups(
+    reader: RowReader, inventory: Inventory, rows: NDArray[np.int64], row_group_bytes: int
+) -> Iterator[pa.Table]:
+    """Read rows of an inventory in the given order, in tables of about the given size, each with one chunk a column."""
+    pending: dict[tuple[str, int], _Piece] = {}
+    n_rows, n_bytes = 0, 0.0
+    for row in rows.tolist():
+        shard, position = inventory.locate(row)
+        group, position_in_group = reader.locate(shard, position)
+        piece = pending.get((shard, group))
+        if piece is None:
+            table = reader.row_group(shard, group)
+            piece = _Piece(table, reader.bytes_per_row(shard, group, table))
+        if pending and n_bytes + piece.bytes_per_row > row_group_bytes:
+            yield _gather(pending.values(), n_rows)
+            pending, n_rows, n_bytes = {}, 0, 0.0
+            piece = _Piece(piece.table, piece.bytes_per_row)
+        pending[shard, group] = piece
+        piece.positions.append(position_in_group)
+        piece.targets.append(n_rows)
+        n_rows += 1
+        n_bytes += piece.bytes_per_row
+    if pending:
+        yield _gather(pending.values(), n_rows)
+
+
+def _gather(pieces: Collection[_Piece], n_rows: int) -> pa.Table:
+    order = np.empty(n_rows, dtype=np.int64)
+    slices, offset = [], 0
+    for piece in pieces:
+        positions = np.array(piece.positions)
+        low = int(positions.min())
+        slices.append(piece.table.slice(low, int(positions.max()) + 1 - low))
+        order[piece.targets] = positions - low + offset
+        offset += len(slices[-1])
+    return pa.concat_tables(slices).combine_chunks().take(pa.array(order))
+
+
+@dataclass(frozen=True, eq=False)
+class RowSelection:
+    """Where the values of some units lie: 8 bytes per row and the names of the shards, to be sent to other processes.
+
+    Attributes:
+        root: the results folder.
+        units: the units, in the order in which they are read.
+        measurements: names of the measurements that every row has.
+        shards: names of the shards.
+        offsets: (E + 1,) int32, the first row of each evaluation (by unit and strength), then the number of rows.
+        shard: (R,) int32, position in `shards`.
+        position: (R,) int32, position of the row in its shard.
+        cache_bytes: bound on decoded row groups kept while reading.
+    """
+
+    root: Path
+    units: tuple[Unit, ...]
+    measurements: tuple[str, ...]
+    shards: tuple[str, ...]
+    offsets: NDArray[np.int32]
+    shard: NDArray[np.int32]
+    position: NDArray[np.int32]
+    cache_bytes: int = SELECTION_CACHE_BYTES
+
+    @cached_property
+    def digest(self) -> str:
+        """Name of what is read, by content: shards are named by their bytes, so equal digests mean equal values."""
+        digest = hashlib.sha256()
+        for unit in self.units:
+            digest.update(f"{unit.id} {unit.architecture} {unit.strengths}\n".encode())
+        digest.update("\n".join(self.shards).encode())
+        for array in (self.offsets, self.shard, self.position):
+            digest.update(array.tobytes())
+        return digest.hexdigest()
+
+    def iter_values(
+        self, measurement: str | None = None
+    ) -> Iterator[tuple[Unit, Mapping[float, dict[str, NDArray[Any]]]]]:
+        """Read one measurement, or all, unit by unit, and of each row only what is needed.
+
+        Args:
+            measurement: one of `measurements`; None for all of them.
+
+        Yields:
+            Each unit, with the measurements' columns by strength.
+
+        Raises:
+            ShardDamagedError: a shard cannot be read.
+            StorageError: a shard vanished since the selection was made.
+        """
+        measurements = self.measurements if measurement is None else (measurement,)
+        wanted = [name for name, column in COLUMNS.items() if column.measurement in measurements]
+        reader = RowReader(ResultsFolder(self.root), self.cache_bytes)
+        try:
+            evaluation = 0
+            for unit in self.units:
+                values: dict[float, dict[str, NDArray[Any]]] = {}
+                for strength in unit.strengths:
+                    first, stop = self.offsets[evaluation : evaluation + 2].tolist()
+                    values[strength] = self._read(reader, first, stop, wanted)
+                    evaluation += 1
+                yield unit, values
+        finally:
+            reader.close()
+
+    def _read(self, reader: RowReader, first: int, stop: int, wanted: Sequence[str]) -> dict[str, NDArray[Any]]:
+        # Parts are merged by the counts of their confusion matrices; a whole needs nothing but what is asked for.
+        columns: Collection[str] = wanted if stop - first == 1 else {*wanted, *required_columns(())}
+        rows = [(self.shards[self.shard[row]], int(self.position[row])) for row in range(first, stop)]
+        merged = reader.merged(rows, columns)
+        return {name: merged[name] for name in wanted}
