@@ -14,7 +14,6 @@ from robust201.dataset.json_import import import_json
 from robust201.dataset.verify import verify_results
 from robust201.planning.config import SweepConfig
 from robust201.planning.shares import Share
-from robust201.reader import json_index
 from robust201.runtime.executors import make_executor
 from robust201.runtime.executors.base import Event
 from robust201.runtime.lease import Lease
@@ -243,12 +242,7 @@ def test_one_works_at_a_time(part: Path, sweep: MakeNamed) -> None:
         import_json(part, config.results)
 
 
-@pytest.mark.parametrize("indexed", [False, True])
-def test_a_file_with_an_architecture_twice_is_refused(
-    part: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, indexed: bool
-) -> None:
-    if indexed:
-        monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 1)
+def test_a_file_with_an_architecture_twice_is_refused(part: Path, tmp_path: Path) -> None:
     path = part / "digits/fgsm_accuracy.json"
     path.write_text(path.read_text().replace('"0":', '"0": [0.5, 0.5], "0":', 1))
     with pytest.raises(ResultsError, match=r"fgsm_accuracy\.json: expected .*twice"):

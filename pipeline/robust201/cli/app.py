@@ -209,18 +209,14 @@ def report(
         ),
     ],
     out: Annotated[Path | None, typer.Option("--out", help="The HTML file; DATASET-report.html if absent.")] = None,
-    processes: Annotated[
-        int | None, typer.Option(min=1, help="Large files read at once, one a process; the CPUs, up to 8, if absent.")
-    ] = None,
 ) -> None:
     """Write one HTML file with figures, tables and a cell explorer of an exported dataset; needs no network."""
     from robust201.figures.report import write_report
     from robust201.reader.dataset import RobustnessDataset
-    from robust201.reader.reading_pool import default_readers
 
     named = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # such as `.`
     page = out or named.parent / f"{named.name}-report.html"
-    typer.echo(write_report(RobustnessDataset(dataset), page, processes=processes or default_readers()))
+    typer.echo(write_report(RobustnessDataset(dataset), page))
 
 
 def fetch(

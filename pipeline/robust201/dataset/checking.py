@@ -16,9 +16,8 @@ from robust201.dataset.json_files import FileTask
 from robust201.dataset.listing import AGAIN, CHECKSUM_FILE, check_listing, read_listing
 from robust201.dataset.parquet_files import ParquetTask
 from robust201.dataset.side_files import Group, KeyStyle, SweepPlan
-from robust201.reader.json_files import read_json
+from robust201.reader.json_files import open_decompressed, read_json
 from robust201.reader.result_files import META_FILE, MISSING_FILE, SWEEP_FILE
-from robust201.reader.row_stream import open_decompressed
 from robust201.tasks import PERTURBATIONS
 
 _CACHE_BYTES = 256 << 20

@@ -1,6 +1,6 @@
 """Results as pandas DataFrames."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,21 +33,19 @@ class Table(NamedTuple):
     rows: Mapping[str, Sequence[Any]]
 
 
-def read_table(
-    files: ResultFiles, dataset: str, key: str, measure: str, read: Callable[[str, str, str], Mapping[str, Any]]
-) -> Table:
-    """Read one key as a list of values an architecture, attacks with the clean value in front.
+def read_table(files: ResultFiles, dataset: str, key: str, measure: str) -> Table:
+    """Read one key as a list of values per architecture, attacks with the clean value in front.
 
     Args:
         files: where there are files.
         dataset: name of the dataset.
         key: in either spelling.
-        measure: name of the measurement.
-        read: gives the rows of a dataset, key and measurement.
+        measure: name of the measurement; accuracies are kept, as look-ups ask for them again and again.
 
     Raises:
         ResultsError: a file is missing or damaged, or has more or fewer values than strengths.
     """
+    read = files.read_kept if measure == "accuracy" else files.read
     found, strengths = read(dataset, key, measure), files.strengths(dataset, key)
     rows = {
         i: [row] if key == "clean" else values_by_strength(row, strengths, f"#{i} {dataset} {key} {measure}")
