@@ -11,7 +11,7 @@ import typer
 
 from robust201 import __version__
 from robust201.cli import console
-from robust201.cli.dataset import compare, export, import_json, verify
+from robust201.cli.dataset import compare, convert, export, import_json, verify
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, RUN, Results, Sweep, add_verbs
 from robust201.cli.look import AsJson, doctor, logs, print_json, status
@@ -334,7 +334,7 @@ add_verbs(
     app,
     *(demo, doctor, fetch, import_weights, train, corrupt),
     *(plan, run, status, logs, compact, merge),
-    *(verify, export, compare, import_json, meta),
+    *(verify, export, compare, convert, import_json, meta),
     *(report, plot),
 )
 app.add_typer(submit_app, rich_help_panel=RUN)

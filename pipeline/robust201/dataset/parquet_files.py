@@ -105,7 +105,11 @@ def _column_names(measurement: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False)
 class ParquetTask:
-    """A Parquet file to write (fields as those of `dataset.json_files.FileTask`)."""
+    """A Parquet file to write (fields as those of `dataset.json_files.FileTask`).
+
+    Attributes:
+        metadata: of the file's schema.
+    """
 
     folder: Path
     dataset: str
@@ -114,6 +118,7 @@ class ParquetTask:
     units: Sequence[Unit]
     rows: RowSelection
     finished: WrittenFile | None = None
+    metadata: Mapping[bytes, bytes] | None = None
 
     @property
     def name(self) -> str:
@@ -154,7 +159,7 @@ class ParquetTask:
     def _form(self) -> tuple[dict[str, ParquetColumn], pa.Schema]:
         columns = columns_of(self.measurements)
         fields = [pa.field(name, c.kind, metadata={"description": c.meaning}) for name, c in columns.items()]
-        return columns, pa.schema(fields)
+        return columns, pa.schema(fields, metadata=self.metadata)
 
     def tables(self, on_row: Callable[[], None] = lambda: None) -> Iterator[pa.Table]:
         """Make the file's row groups."""
@@ -197,10 +202,10 @@ class ParquetTask:
             "cell": [nasbench201.architecture(unit.architecture).spec for unit in units],
             "isomorphs": [members[nasbench201.architecture(unit.architecture).isomorph] for unit in units],
             "strength": [strength for _, strength, _ in pieces],
-            "n_images": [unit.n_images for unit in units],
+            "n_images": [unit.n_images or None for unit in units],
             "n_classes": [_count_classes(self.dataset, values) for _, _, values in pieces],
-            "protocol": [source.protocol for source in sources],
-            "checkpoint_sha256": [source.checkpoint_sha256 for source in sources],
+            "protocol": [source.protocol or None for source in sources],
+            "checkpoint_sha256": [source.checkpoint_sha256 or None for source in sources],
         }
         for name, column in columns.items():
             if column.source:
@@ -211,9 +216,9 @@ class ParquetTask:
         return pa.table([pa.array(arrays[name], kind.kind) for name, kind in columns.items()], schema=schema)
 
 
-def _count_classes(dataset: str, values: Mapping[str, NDArray[Any]]) -> int:
+def _count_classes(dataset: str, values: Mapping[str, NDArray[Any]]) -> int | None:
     sizes = (len(array) for array in values.values() if array.ndim == 2)
-    return next(sizes, None) or DATASETS[dataset].n_classes
+    return next(sizes, None) or (DATASETS[dataset].n_classes if dataset in DATASETS else None)
 
 
 @cache

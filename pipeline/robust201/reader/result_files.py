@@ -321,6 +321,10 @@ class ResultFiles:
         if file.suffix == ".parquet":
             yield from self.read(dataset, key, measure).items()
             return
+        yield from self.iter_json_file(file, dataset, key, measure)
+
+    def iter_json_file(self, file: Path, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
+        """Go through a JSON file of results (see `iter_values`)."""
         for identifier, row in iter_json_values(file, dataset, spellings(key), measure):
             check_ids(file, key, measure, (identifier,), self.meta["ids"])
             check_value(file, key, measure, identifier, row)
