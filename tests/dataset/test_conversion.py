@@ -36,7 +36,8 @@ def source_of(folder: Path, measure: str = "accuracy") -> str:
 def test_both_forms_give_the_same_answers(tmp_path, monkeypatch, options, published):
     monkeypatch.setattr(parquet_files, "ROW_GROUP_BYTES", 2000)
     folder = tmp_path / "data"
-    export(folder, make_plan(ARCHITECTURES, measurements=MEASURES), **options)
+    plan = make_plan(ARCHITECTURES, severities=(1, 2, 3, 4, 5), measurements=MEASURES)
+    export(folder, plan, **options)
     if published:
         (folder / "sweep.json").unlink()
     before = RobustnessDataset(folder)

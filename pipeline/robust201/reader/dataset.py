@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any, overload
 from robust201.core.errors import ArchitectureError
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.arguments import as_folder, as_name, as_names, as_strength
+from robust201.reader.overlay import OverlaidFiles
 from robust201.reader.result_files import (
     MEASURES,
+    OPTIONAL_MEASURES,
     PUBLISHED_DATASETS,
     ResultFiles,
     kind_of,
@@ -44,11 +46,12 @@ class RobustnessDataset:
     spelling, as far as the folder tells (an export does in sweep.json, the published dataset only in its epsilons).
 
     Attributes:
-        path: the folder.
+        path: the folder; the first of several.
         files: its files.
         meta: content of meta.json: ``ids`` (id → ``nb201-string``, ``isomorph``) and ``epsilons`` (attack → list, in
             units of 1/255).
-        sweep: content of sweep.json, or None in a folder that has none, such as the published dataset.
+        sweep: content of sweep.json, or None in a folder that has none, such as the published dataset, and of several
+            folders, which have each their own.
         missing: content of missing.json: what a partial export lacks, {dataset: {key: {id: strengths}}}.
         non_isomorph_ids: ids of the 6,466 architectures that stand for their isomorphism class, as strings.
         keys_clean: ``["clean"]``.
@@ -70,18 +73,21 @@ class RobustnessDataset:
     data: list[str] = list(PUBLISHED_DATASETS)  # noqa: RUF012
     measures: list[str] = list(MEASURES)  # noqa: RUF012
 
-    def __init__(self, path: str | Path = "robustness-data") -> None:
-        """Open a dataset.
+    def __init__(self, path: str | Path = "robustness-data", *others: str | Path) -> None:
+        """Open a dataset, or see several as one.
 
         Args:
             path: the folder that holds meta.json and a folder for each dataset.
+            others: further folders. Of each evaluation (dataset, key, measurement, architecture, strength) the first
+                folder that has it answers (see `sources`).
 
         Raises:
-            ConfigError: `path` is no path.
+            ConfigError: one is no path, or they are of different spaces, or a dataset has different classes in them.
             ResultsError: there is no such folder, or no sound meta.json in it.
             FormatVersionError: sweep.json is of a format that this version does not know.
         """
-        self.files = ResultFiles(as_folder(path))
+        folders = [ResultFiles(as_folder(folder)) for folder in (path, *others)]
+        self.files: ResultFiles = OverlaidFiles(folders) if others else folders[0]
         self.path = self.files.path
         self.meta, self.sweep, self.missing = self.files.meta, self.files.sweep, self.files.missing
         self.map_str_to_id: dict[str, str] = {row["nb201-string"]: i for i, row in self.meta["ids"].items()}
@@ -98,7 +104,9 @@ class RobustnessDataset:
         count = self.files.count_architectures(self.data, self.keys_all)
         held = f"{', '.join(self.data)}; {len(self.keys_all)} keys, {count:,} architectures"
         source = describe_source(self.files, self.data, self.keys_all)
-        return f"<{type(self).__name__} {self.path}: {held}{f'; {source}' if ', but' in source else ''}>"
+        folders = self.files.layers if isinstance(self.files, OverlaidFiles) else (self.files,)
+        paths = ", ".join(str(folder.path) for folder in folders)
+        return f"<{type(self).__name__} {paths}: {held}{f'; {source}' if ', but' in source else ''}>"
 
     def query(
         self,
@@ -285,6 +293,21 @@ class RobustnessDataset:
                 f"{dataset} under {key}, got none. Evaluate it, or ask for another."
             ) from error
 
+    def sources(self) -> "pd.DataFrame":
+        """Tell which folder answers for what; of several folders this is what each adds to those before it.
+
+        Returns:
+            One row per dataset, key and folder that answers for an evaluation of it: `dataset`, `key`, `strengths` (a
+            tuple, ascending), `architectures` (how many evaluated ones) and `folder`. What counts is the first
+            measurement that there is, accuracies if there are any.
+
+        Raises:
+            ResultsError: a file is damaged.
+        """
+        from robust201.reader.frames import list_sources
+
+        return list_sources(self.files, self.data, self.keys_all, (*MEASURES, *OPTIONAL_MEASURES))
+
     def rank(
         self, dataset: str, key: str, strength: float | None = None, *, isomorphs: bool = False
     ) -> "pd.Series[int]":
@@ -335,7 +358,8 @@ class RobustnessDataset:
             Columns `architecture` (int64), `isomorph` (int64, the architecture evaluated), `spec`, `dataset`, `key`
             (categories), `strength` (float64: epsilon in units of 1/255, where 0 is clean, or severity; 0 for
             ``clean``) and `value`. Attacks begin with the clean value, as epsilon 0, where the folder has it: a clean
-            evaluation so has a row under ``clean`` and one under every attack.
+            evaluation so has a row under ``clean`` and one under every attack. Of several folders `source` besides,
+            the folder that a value comes from, but for `wide`.
 
         Raises:
             ResultsError: a file that was asked for by name is missing or damaged.

@@ -252,6 +252,35 @@ class ResultFiles:
             for spelling in spellings(key)
         )
 
+    def has_key(self, dataset: str, key: str) -> bool:
+        """Whether there is a file of any measurement of a key."""
+        return any(self.find(dataset, key, measure) is not None for measure in (*MEASURES, *OPTIONAL_MEASURES))
+
+    def tells_of(self, key: str) -> bool:
+        """Whether the folder names a key, in either spelling."""
+        return not {*spellings(key)}.isdisjoint(self.keys)
+
+    def count_classes(self, dataset: str) -> int | None:
+        """Count the classes of a dataset by its first confusion matrix or confidence; None where there is neither.
+
+        Raises:
+            ResultsError: the file is damaged.
+        """
+        for measure, key in itertools.product(("cm", "confidence"), self.keys):
+            file = self.find(dataset, key, measure)
+            if file is None:
+                continue
+            if file.suffix == ".parquet":
+                from robust201.reader.parquet_results import read_n_classes
+
+                return read_n_classes(file)
+            for _, row in self.iter_json_file(file, dataset, key, measure):
+                first = row[0] if isinstance(row, list) and key != "clean" else row
+                matrix = first["label"] if isinstance(first, dict) else first
+                # An object of lists, one of each part per strength, has one axis more.
+                return len(matrix[0] if isinstance(matrix[0][0], list) else matrix)
+        return None
+
     def sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
         """Find the file that has all of a measurement as it is to be read; None where several are seen as one."""
         return self.find(dataset, key, measure)
