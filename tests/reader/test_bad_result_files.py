@@ -99,10 +99,11 @@ def test_values_that_are_looked_up_or_gone_through_are_checked(tmp_path, what):
     spoil(folder, what)
     data = RobustnessDataset(folder)
     measure = WRONG[what][0]
+    assert len(data.value(0, "cifar10", "pgd", measure)) == 2
     if what != "matrices of other classes":
         told = rf"#1 pgd {measure} failed for .*pgd_{measure}\.json: expected"
         with pytest.raises(ResultsError, match=told):
-            data.value(0, "cifar10", "pgd", measure)
+            data.value(1, "cifar10", "pgd", measure)
         with pytest.raises(ResultsError, match=told):
             list(data.files.iter_values("cifar10", "pgd", measure))
 

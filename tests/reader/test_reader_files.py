@@ -244,7 +244,7 @@ def test_what_stands_behind_the_last_list_is_not_passed_over(folder, more):
     path.write_text(path.read_text().removesuffix("}}}}") + f", {more}" + "}}}}")
     data = RobustnessDataset(folder)
     with pytest.raises(ResultsError, match="expected"):
-        data.value(0, "cifar10", "pgd", "cm")
+        data.query("cifar10", "pgd", "cm")
     with pytest.raises(ResultsError, match="expected"):
         list(data.files.iter_values("cifar10", "pgd", "cm"))
 

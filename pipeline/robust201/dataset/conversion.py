@@ -189,7 +189,7 @@ class _JsonKey:
         measures = [name for name in self.json_files if measurement in (None, name)]
         columns = {measure: _InStep(self._iter_json(measure)) for measure in measures}
         for unit in self.units:
-            by_strength: dict[float, Values] = {strength: {} for strength in unit.strengths}
+            by_strength: dict[float, dict[str, Any]] = {strength: {} for strength in unit.strengths}
             for measure, rows in columns.items():
                 label = f"{unit.label} {measure}"
                 row = rows.take(unit.id)

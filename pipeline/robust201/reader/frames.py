@@ -48,8 +48,8 @@ def read_table(files: ResultFiles, dataset: str, key: str, measure: str) -> Tabl
     Raises:
         ResultsError: a file is missing or damaged, or has more or fewer values than strengths.
     """
-    strengths = files.strengths(dataset, key)
     rows, sources = _read_rows(files, dataset, key, measure)
+    strengths = files.strengths(dataset, key)
     if kind_of(key) == "attack" and files.find(dataset, "clean", measure) is not None:
         clean, clean_sources = _read_rows(files, dataset, "clean", measure)
         rows = {i: [clean[i][0] if i in clean else None, *row] for i, row in rows.items()}
@@ -71,8 +71,10 @@ def _read_rows(
         sources = {
             i: [None if number == NOWHERE else names[number] for number in numbers] for i, numbers in layers.items()
         }
+    elif measure == "accuracy":
+        found = files.read_accuracies(dataset, key)
     else:
-        found = (files.read_kept if measure == "accuracy" else files.read)(dataset, key, measure)
+        found = files.read(dataset, key, measure)
     strengths = files.strengths(dataset, key)
     rows = {
         i: [row] if key == "clean" else values_by_strength(row, strengths, f"#{i} {dataset} {key} {measure}")

@@ -2,8 +2,11 @@
 
 import os
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from robust201.core.files import sha256_of
 
 KEPT_BYTES = 1 << 28
 """Bound on the text of all that is kept (256 MiB, two to five times as much as Python objects). What is larger alone
@@ -22,6 +25,16 @@ class FileState(NamedTuple):
         """Take the state of a file."""
         status: os.stat_result = file.stat()
         return cls(status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+def hash_file(file: Path) -> str:
+    """Compute the SHA-256 of a file, once as long as it stays the same."""
+    return _hash(file, FileState.of(file))
+
+
+@lru_cache(maxsize=256)
+def _hash(file: Path, _state: FileState) -> str:
+    return sha256_of(file)
 
 
 class _Kept(NamedTuple):

@@ -127,9 +127,9 @@ class OverlaidFiles(ResultFiles):
         """Read a measurement: value by id, those of several folders joined."""
         return self.read_layers(dataset, key, measure).rows
 
-    def read_kept(self, dataset: str, key: str, measure: str) -> Mapping[str, Any]:
-        """Read a measurement as `read` does; the folders keep what was read of their files."""
-        return self.read(dataset, key, measure)
+    def read_accuracies(self, dataset: str, key: str) -> Mapping[str, Any]:
+        """Read accuracies as `read` does; the folders keep what was read of their files."""
+        return self.read(dataset, key, "accuracy")
 
     def iter_values(self, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
         """Go through a measurement: of one folder value by value, of several read whole."""
@@ -147,7 +147,13 @@ class OverlaidFiles(ResultFiles):
         having = self._numbered(dataset, key, measure)
         if not having:
             raise self.absence(dataset, key, measure)
-        held = [(number, layer.read_kept(dataset, key, measure)) for number, layer in having]
+        held = [
+            (
+                number,
+                layer.read_accuracies(dataset, key) if measure == "accuracy" else layer.read(dataset, key, measure),
+            )
+            for number, layer in having
+        ]
         return self._merge(dataset, key, measure, held)
 
     def absence(self, dataset: str, key: str, measure: str) -> ResultsError:

@@ -14,8 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from robust201.core.errors import ResultsError
-from robust201.core.files import sha256_of
-from robust201.reader.kept_files import FileState
+from robust201.reader.kept_files import FileState, hash_file
 from robust201.reader.value_checks import damaged_file
 
 _COLUMNS = {
@@ -61,10 +60,10 @@ def is_converted(path: Path) -> bool:
 
 
 def agrees_with(path: Path, json_file: Path, measure: str) -> bool:
-    """Whether a file has the values of the JSON file beside it.
+    """Whether a converted file has the values of the JSON file beside it.
 
-    An export writes both of the same results. A converted file names the JSON file that it was made of by size and
-    SHA-256; the latter is computed only if the JSON file was written after it.
+    It names the JSON file that it was made of by size and SHA-256; the latter is computed only if the JSON file was
+    written after it.
 
     Args:
         path: the Parquet file.
@@ -74,18 +73,10 @@ def agrees_with(path: Path, json_file: Path, measure: str) -> bool:
     Raises:
         ResultsError: the Parquet file is damaged.
     """
-    sources = _read_footer(path).sources
-    if sources is None:
-        return True
-    source, state = sources.get(measure, {}), FileState.of(json_file)
+    source, state = (_read_footer(path).sources or {}).get(measure, {}), FileState.of(json_file)
     if source.get("size") != state.size:
         return False
-    return state.mtime_ns <= path.stat().st_mtime_ns or _hash_file(json_file, state) == source.get("sha256")
-
-
-@lru_cache(maxsize=256)
-def _hash_file(file: Path, _state: FileState) -> str:
-    return sha256_of(file)
+    return state.mtime_ns <= path.stat().st_mtime_ns or hash_file(json_file) == source.get("sha256")
 
 
 def _read_footer(path: Path) -> _Footer:

@@ -9,7 +9,7 @@ from typing import Any
 from robust201.core.errors import FormatVersionError, ResultsError, closest
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.json_files import iter_json_values, read_json, read_object
-from robust201.reader.kept_files import KeptRows
+from robust201.reader.kept_files import KeptRows, hash_file
 from robust201.reader.value_checks import check_ids, check_value, check_values, is_sound_meta, is_sound_sweep
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.tasks import CORRUPTIONS, PERTURBATIONS, SEVERITIES, Perturbation
@@ -20,6 +20,8 @@ EXPORT_FORMAT = 1
 META_FILE = "meta.json"
 SWEEP_FILE = "sweep.json"
 MISSING_FILE = "missing.json"
+
+_CHECKSUMS = "SHA256SUMS"
 
 RESULTS_FOLDER_FILE = "format.json"
 """What a sweep's results folder has, and no exported dataset."""
@@ -233,7 +235,8 @@ class ResultFiles:
     def find(self, dataset: str, key: str, measure: str) -> Path | None:
         """Find the file that a measurement is read from, whichever spelling of the key it has.
 
-        That is the Parquet file where there is one, unless it was made of another JSON file than lies there now.
+        That is the Parquet file where there is one, unless another JSON file lies there now than it was made of, or
+        than the export that wrote both has in its listing.
 
         Raises:
             ResultsError: there are files under both spellings.
@@ -241,9 +244,20 @@ class ResultFiles:
         json_file, parquet = self.find_json(dataset, key, measure), self._find_parquet(dataset, key, measure)
         if json_file is None or parquet is None:
             return parquet or json_file
-        from robust201.reader.parquet_results import agrees_with
+        from robust201.reader.parquet_results import agrees_with, is_converted
 
-        return parquet if agrees_with(parquet, json_file, measure) else json_file
+        agrees = agrees_with(parquet, json_file, measure) if is_converted(parquet) else self._is_as_exported(json_file)
+        return parquet if agrees else json_file
+
+    def _is_as_exported(self, file: Path) -> bool:
+        """Whether a file is the one that an export listed; hashed only if it was written after the listing."""
+        listing = self.path / _CHECKSUMS
+        if not listing.is_file() or file.stat().st_mtime_ns <= listing.stat().st_mtime_ns:
+            return True
+        lines = listing.read_text(encoding="utf-8", errors="replace").splitlines()
+        listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+        digest = listed.get(file.relative_to(self.path).as_posix())
+        return digest is None or digest == hash_file(file)
 
     def find_json(self, dataset: str, key: str, measure: str) -> Path | None:
         """Find the JSON file of a measurement, whether or not there is Parquet (see `find`)."""
@@ -330,12 +344,16 @@ class ResultFiles:
             row = read_parquet_values(file, measure, self.strengths(dataset, key), int(identifier))[identifier]
             check_value(file, key, measure, identifier, row)
             return row
-        return self.read_kept(dataset, key, measure)[identifier]
+        if measure == "accuracy":
+            return self.read_accuracies(dataset, key)[identifier]
+        row = self._kept.get(file, measure, lambda: self._parse(file, dataset, key, measure))[identifier]
+        check_value(file, key, measure, identifier, row)
+        return row
 
-    def read_kept(self, dataset: str, key: str, measure: str) -> Mapping[str, Any]:
-        """Read a measurement as `read` does, and keep it for the next time (see `reader.kept_files`)."""
-        file = self._file(dataset, key, measure)
-        return self._kept.get(file, measure, lambda: self.read(dataset, key, measure))
+    def read_accuracies(self, dataset: str, key: str) -> Mapping[str, Any]:
+        """Read accuracies as `read` does, and keep them for the next time (see `reader.kept_files`)."""
+        file = self._file(dataset, key, "accuracy")
+        return self._kept.get(file, "accuracy", lambda: self.read(dataset, key, "accuracy"))
 
     def iter_values(self, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
         """Go through a measurement, with one value in memory at a time; Parquet is read whole.
@@ -370,19 +388,31 @@ class ResultFiles:
             return self.read_json_file(file, dataset, key, measure)
         from robust201.reader.parquet_results import read_parquet_values
 
-        return self._checked(file, key, measure, read_parquet_values(file, measure, self.strengths(dataset, key)))
+        rows = read_parquet_values(file, measure, self.strengths(dataset, key))
+        check_ids(file, key, measure, rows, self.meta["ids"])
+        check_values(file, key, measure, rows)
+        return rows
 
     def read_json_file(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:
         """Read a JSON file of results whole (see `read`)."""
+        rows = self._parse(file, dataset, key, measure)
+        check_values(file, key, measure, rows)
+        return rows
+
+    def _parse(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:
+        """Read a JSON file of results whole; ids are checked, values are not."""
         payload = read_json(file)
         by_key = payload.get(dataset) if isinstance(payload, dict) else None
         held = one_spelling_each(by_key, file) if isinstance(by_key, dict) else {}
         for spelling in spellings(key):
             by_measure = held.get(spelling)
-            rows = by_measure.get(measure) if isinstance(by_measure, dict) else None
+            if not isinstance(by_measure, dict):
+                continue
+            rows = by_measure.get(measure)
             # Something else beside the values would be passed over.
             if isinstance(rows, dict) and len(payload) == len(held) == len(by_measure) == 1:
-                return self._checked(file, key, measure, rows)
+                check_ids(file, key, measure, rows, self.meta["ids"])
+                return rows
         raise ResultsError(
             f"Reading failed for {file}: expected {{{dataset}: {{{key}: {{{measure}: {{id: value}}}}}}}}, "
             "got something else. Export or download it again."
@@ -394,17 +424,12 @@ class ResultFiles:
             raise self.absence(dataset, key, measure)
         return file
 
-    def _checked(self, file: Path, key: str, measure: str, rows: dict[str, Any]) -> dict[str, Any]:
-        check_ids(file, key, measure, rows, self.meta["ids"])
-        check_values(file, key, measure, rows)
-        return rows
-
     def count_architectures(self, datasets: Iterable[str], keys: Sequence[str]) -> int:
         """Count the architectures in the first file of accuracies; 0 where there is none, or none that is sound."""
         for dataset, key in itertools.product(datasets, keys):
             if self.find(dataset, key, "accuracy") is not None:
                 try:
-                    return len(self.read_kept(dataset, key, "accuracy"))
+                    return len(self.read_accuracies(dataset, key))
                 except (OSError, ResultsError):
                     continue
         return 0
