@@ -10,7 +10,7 @@ from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.overlay import NOWHERE, OverlaidFiles
 from robust201.reader.result_files import ResultFiles, kind_of, values_by_strength
 
-COLUMNS = ("architecture", "isomorph", "spec", "dataset", "key", "strength", "value")
+FRAME_COLUMNS = ("architecture", "isomorph", "spec", "dataset", "key", "strength", "value")
 """Columns of the tidy form; of several folders seen as one, `source` besides."""
 
 MEAN_DECIMALS = 12
@@ -108,14 +108,14 @@ def make_frame(
         if isomorphs or row["isomorph"] == i:
             members.setdefault(row["isomorph"], []).append(int(i))
     parts = [_table_frame(table, members, numeric=numeric) for table in tables]
-    empty = {name: np.empty(0) for name in COLUMNS}
+    empty = {name: np.empty(0) for name in FRAME_COLUMNS}
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(empty)
     architectures, places = np.unique(frame["architecture"].to_numpy(np.int64), return_inverse=True)
     specs = pd.Index([ids[str(index)]["nb201-string"] for index in architectures])
     frame["spec"] = pd.Categorical.from_codes(places, specs)
     for name in ("dataset", "key"):
         frame[name] = pd.Categorical(frame[name], list(dict.fromkeys(getattr(table, name) for table in tables)))
-    frame = frame[[name for name in (*COLUMNS, "source") if name in frame]]
+    frame = frame[[name for name in (*FRAME_COLUMNS, "source") if name in frame]]
     if not wide:
         return frame
     by_strength = frame.set_index(["architecture", "isomorph", "spec", "dataset", "key", "strength"])["value"]

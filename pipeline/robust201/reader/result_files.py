@@ -10,7 +10,7 @@ from robust201.core.errors import FormatVersionError, ResultsError, closest
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.json_files import iter_json_values, read_json, read_object
 from robust201.reader.kept_files import KeptRows, hash_file
-from robust201.reader.value_checks import check_ids, check_value, check_values, is_sound_meta, is_sound_sweep
+from robust201.reader.value_checks import check_ids, check_json_value, check_json_values, is_sound_meta, is_sound_sweep
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.tasks import CORRUPTIONS, PERTURBATIONS, SEVERITIES, Perturbation
 
@@ -342,12 +342,12 @@ class ResultFiles:
             from robust201.reader.parquet_results import read_parquet_values
 
             row = read_parquet_values(file, measure, self.strengths(dataset, key), int(identifier))[identifier]
-            check_value(file, key, measure, identifier, row)
+            check_json_value(file, key, measure, identifier, row)
             return row
         if measure == "accuracy":
             return self.read_accuracies(dataset, key)[identifier]
         row = self._kept.get(file, measure, lambda: self._parse(file, dataset, key, measure))[identifier]
-        check_value(file, key, measure, identifier, row)
+        check_json_value(file, key, measure, identifier, row)
         return row
 
     def read_accuracies(self, dataset: str, key: str) -> Mapping[str, Any]:
@@ -374,7 +374,7 @@ class ResultFiles:
         """Go through a JSON file of results (see `iter_values`)."""
         for identifier, row in iter_json_values(file, dataset, spellings(key), measure):
             check_ids(file, key, measure, (identifier,), self.meta["ids"])
-            check_value(file, key, measure, identifier, row)
+            check_json_value(file, key, measure, identifier, row)
             yield identifier, row
 
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
@@ -390,13 +390,13 @@ class ResultFiles:
 
         rows = read_parquet_values(file, measure, self.strengths(dataset, key))
         check_ids(file, key, measure, rows, self.meta["ids"])
-        check_values(file, key, measure, rows)
+        check_json_values(file, key, measure, rows)
         return rows
 
     def read_json_file(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:
         """Read a JSON file of results whole (see `read`)."""
         rows = self._parse(file, dataset, key, measure)
-        check_values(file, key, measure, rows)
+        check_json_values(file, key, measure, rows)
         return rows
 
     def _parse(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:

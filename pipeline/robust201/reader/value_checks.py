@@ -119,15 +119,15 @@ def check_ids(file: Path, key: str, measure: str, found: Iterable[str], known: M
             )
 
 
-def check_values(file: Path, key: str, measure: str, rows: Mapping[str, Any]) -> None:
-    """Check the values of many architectures (see `check_value`)."""
+def check_json_values(file: Path, key: str, measure: str, rows: Mapping[str, Any]) -> None:
+    """Check the values of many architectures (see `check_json_value`)."""
     if measure == "accuracy" and _are_all_fractions(rows, clean=key == CLEAN):
         return
     for identifier, row in rows.items():
-        check_value(file, key, measure, identifier, row)
+        check_json_value(file, key, measure, identifier, row)
 
 
-def check_value(file: Path, key: str, measure: str, identifier: str, row: Any) -> None:
+def check_json_value(file: Path, key: str, measure: str, identifier: str, row: Any) -> None:
     """Check the value of one architecture; how many strengths it has is left to `values_by_strength`.
 
     Args:
