@@ -4,7 +4,7 @@
     python -m benchmarks.reader --architectures 100    a trial
 
 The dataset is written by the export itself from made-up results, and deleted at the end. Each figure is the median and
-the largest of several look-ups of random architectures by a fresh reader; "first" includes making the index.
+the largest of several look-ups of random architectures by a fresh reader; "first" includes reading a JSON file whole.
 """
 
 import argparse
@@ -21,6 +21,7 @@ import numpy as np
 from benchmarks.export import STRENGTHS, SyntheticPlan, make_bank, make_values
 from robust201.core.records import Unit, unit_id
 from robust201.dataset import export_dataset
+from robust201.dataset.conversion import convert_dataset
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
 
@@ -103,11 +104,16 @@ def main() -> None:
             MadeUpPlan(options.architectures, ("accuracy",)), store, store, small, formats=("json", "parquet")
         )
         export_dataset(MadeUpPlan(options.architectures, ("accuracy", "cm")), store, store, large)
-        for place, form in ((small, "JSON"), (small / "parquet", "Parquet")):
+        (small / "parquet").rename(folder / "parquet")
+        for place, form in ((small, "JSON"), (folder / "parquet", "Parquet")):
             measure(f"{form}: accuracies of one architecture, one key", one_key, place, draws)
             measure(f"{form}: accuracies of one architecture, three keys", every_key, place, draws)
         size = (large / "cifar100/fog_cm.json").stat().st_size
-        measure(f"JSON: confusion matrices of one, {size / 1e9:.2f} GB a file", matrices, large, draws)
+        measure(f"JSON: confusion matrices of one, {size / 1e9:.2f} GB per file", matrices, large, draws)
+        start = time.perf_counter()
+        convert_dataset(large)
+        print(f"converted {3 * size / 1e9:.2f} GB in {time.perf_counter() - start:.1f} s")
+        measure("Parquet: confusion matrices of one", matrices, large, draws)
     finally:
         shutil.rmtree(folder)
 

@@ -3,7 +3,7 @@
     python -m benchmarks.report [--architectures 6466] [--keys 0] [--work DIR]
 
 builds such a dataset, writes its report in a process of its own and opens it in a headless Chromium, if one is
-installed. It prints seconds and peak memory of the report (all its processes together), the size of its file, and how
+installed. It prints seconds and peak memory of the report, the size of its file, and how
 long the page takes to answer (handler and layout, without painting). Confidence and confusion matrices are made for
 CIFAR-10 under two keys only: JSON of them all would be 270 GB. `--keys N` exports those of CIFAR-100 under N
 corruptions from synthetic shards, as JSON and as Parquet (15 and 3.3 GB a key, and 3 GB of shards meanwhile), writes
@@ -27,13 +27,13 @@ from benchmarks.export import N_IMAGES, STRENGTHS, SyntheticPlan, fill, sampling
 from benchmarks.headless import dump_page, find_chromium
 from robust201.core.records import Unit, unit_id
 from robust201.dataset import export_dataset
+from robust201.dataset.pool import default_processes
 from robust201.images import DATASETS as SPECS
-from robust201.reader.dataset import DATASETS
-from robust201.reader.reading_pool import default_readers
+from robust201.reader.result_files import PUBLISHED_DATASETS
 from robust201.shards import ShardStore
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.neighbourhood import kernel_parameters
-from robust201.tasks import CORRUPTIONS, PERTURBATIONS
+from robust201.tasks import (CORRUPTIONS, PERTURBATIONS)
 
 NESTED_KEYS = ("clean", "pgd")
 LARGE = "cifar100"
@@ -90,7 +90,9 @@ def add_measurements(folder: Path, n_architectures: int, keys: tuple[str, ...]) 
     plan, shards, exported = KeysPlan(n_architectures, keys), folder / "shards", folder / "exported"
     store = ShardStore.create(shards)
     fill(store, plan)
-    export_dataset(plan, store, store.inventory(), exported, formats=("json", "parquet"), processes=default_readers())
+    export_dataset(
+        plan, store, store.inventory(), exported, formats=("json", "parquet"), processes=default_processes(parquet=True)
+    )
     shutil.rmtree(shards)
     for file in (exported / LARGE).iterdir():
         file.replace(folder / LARGE / file.name)
@@ -101,7 +103,7 @@ def add_measurements(folder: Path, n_architectures: int, keys: tuple[str, ...]) 
 def share_of_sweep(n_keys: int) -> float:
     """How many times the whole sweep's confidences are those that `add_measurements` makes, by entries of matrices."""
     strengths = sum(len(row.parameters().strengths) for row in PERTURBATIONS.values())
-    entries = sum(strengths * SPECS[name].n_classes ** 2 for name in DATASETS)
+    entries = sum(strengths * SPECS[name].n_classes ** 2 for name in PUBLISHED_DATASETS)
     return entries / (n_keys * len(STRENGTHS) * SPECS[LARGE].n_classes ** 2)
 
 
@@ -119,7 +121,7 @@ def build_dataset(folder: Path, n_architectures: int) -> None:
     epsilons = {row.published_key: row.parameters().strengths for row in PERTURBATIONS.values() if row.kind == "attack"}
     (folder / "meta.json").write_text(nasbench201.meta_text(epsilons))
     quality = 0.6 * (sizes / 54) ** 0.5 + 0.4 * rng.random(len(indices))
-    for name in DATASETS:
+    for name in PUBLISHED_DATASETS:
         n_images, chance = SPECS[name].n_test, 1 / SPECS[name].n_classes
         clean = chance + (CLEAN_ACCURACY[name] * 1.02 - chance) * quality**0.12
         for row in PERTURBATIONS.values():
@@ -128,11 +130,11 @@ def build_dataset(folder: Path, n_architectures: int) -> None:
             accuracy = clean[:, None] * np.exp(-pace[:, None] * strengths)
             counts = np.round(n_images * accuracy + 20 * rng.standard_normal(accuracy.shape)).clip(0, n_images)
             _write(folder, name, row.published_key, "accuracy", indices, counts / n_images)
-            if name == DATASETS[0] and row.key in NESTED_KEYS:
+            if name == PUBLISHED_DATASETS[0] and row.key in NESTED_KEYS:
                 _write_nested(folder, name, row.published_key, indices, counts.astype(int), n_images)
     held = {row.published_key: row.parameters().strengths for row in PERTURBATIONS.values()}
     sweep = {"format": 1, "robust201": "synthetic", "sweep": {}, "measurements": ["accuracy", "confidence", "cm"]}
-    (folder / "sweep.json").write_text(json.dumps(sweep | {"strengths": dict.fromkeys(DATASETS, held)}))
+    (folder / "sweep.json").write_text(json.dumps(sweep | {"strengths": dict.fromkeys(PUBLISHED_DATASETS, held)}))
 
 
 def _write(folder: Path, name: str, key: str, measure: str, indices: np.ndarray, values: np.ndarray) -> None:
@@ -167,15 +169,15 @@ def _write_nested(folder: Path, name: str, key: str, indices: np.ndarray, counts
 
 
 def write_and_tell(dataset: Path, out: Path) -> None:
-    """Write a report and print its seconds, the peak memory of all its processes, and the size of its file."""
+    """Write a report and print its seconds, its peak memory, and the size of its file."""
     from robust201.figures.report import write_report
     from robust201.reader.dataset import RobustnessDataset
 
     with sampling_memory() as peak:
         start = time.perf_counter()
-        write_report(RobustnessDataset(dataset), out, processes=default_readers())
+        write_report(RobustnessDataset(dataset), out)
         seconds = time.perf_counter() - start
-    print(f"report: {seconds:.1f} s, peak memory {peak['all']:.2f} GB over {peak['processes']:.0f} processes")
+    print(f"report: {seconds:.1f} s, peak memory {peak['all']:.2f} GB")
     print(f"file: {out.stat().st_size / 1e6:.2f} MB")
 
 

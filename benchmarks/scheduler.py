@@ -35,8 +35,9 @@ import psutil
 
 from robust201.core.records import Bundle, EvaluationResult, Part, Receipt, UnitFailure
 from robust201.images import DATASETS
-from robust201.planning.config import SweepConfig, load_config
-from robust201.planning.plan import Plan, assumed_facts, make_plan
+from robust201.planning.config import (SweepConfig)
+from robust201.planning.loading import (load_config)
+from robust201.planning.plan import (Plan, assumed_facts, make_plan)
 from robust201.runtime.executors.base import Event
 from robust201.runtime.executors.ray import RayExecutor
 from robust201.runtime.progress import RunProgress

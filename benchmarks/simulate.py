@@ -24,9 +24,10 @@ from pathlib import Path
 from benchmarks.unit_costs import UnitCosts
 from benchmarks.virtual_cluster import Cause, Machines, VirtualCluster
 from robust201.core.records import Bundle, Part
-from robust201.planning.config import SweepConfig, load_config
+from robust201.planning.config import (SweepConfig)
+from robust201.planning.loading import (load_config)
 from robust201.planning.cost import assumed_gmacs
-from robust201.planning.plan import Plan, assumed_facts, make_plan
+from robust201.planning.plan import (Plan, assumed_facts, make_plan)
 from robust201.runtime.scheduler import RunTally, Scheduler
 
 SWEEP = Path(__file__).parent.parent / "jobs" / "paper.yaml"

@@ -32,8 +32,9 @@ import numpy as np
 
 from robust201.core.files import bundled, make_folder, sha256_of
 from robust201.core.records import EvaluationResult, Part, Unit
-from robust201.planning.config import SweepConfig, load_config
-from robust201.planning.plan import Plan, assumed_facts, make_plan
+from robust201.planning.config import (SweepConfig)
+from robust201.planning.loading import (load_config)
+from robust201.planning.plan import (Plan, assumed_facts, make_plan)
 from robust201.planning.plan_file import load_plan, save_plan
 from robust201.shards import ShardStore
 

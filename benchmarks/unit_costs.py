@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from robust201.core.records import Part
 from robust201.images import DATASETS
-from robust201.planning.config import SweepConfig
+from robust201.planning.config import (SweepConfig)
 from robust201.spaces.nasbench201.cells import architecture, multiply_accumulates
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import (PERTURBATIONS)
 from robust201.tasks.parameters import SquareParameters
 
 MEASURED_FILE = Path(__file__).with_name("measured_forward.json")

@@ -13,7 +13,8 @@ import hypothesis
 import pytest
 import yaml
 
-from robust201.planning.config import SweepConfig, parse_config
+from robust201.planning.config import (SweepConfig)
+from robust201.planning.loading import (parse_config)
 from tests.support.download_server import corrupted, publish, server  # noqa: F401 - fixtures
 from tests.support.object_stores import s3, s3_environment, s3_url  # noqa: F401 - fixtures
 

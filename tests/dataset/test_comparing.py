@@ -148,19 +148,19 @@ def test_what_a_set_was_read_from_is_told(tmp_path, robust201):
     export(both, plan, formats=("json", "parquet"))
     export(tmp_path / "parquet", plan, formats=("parquet",))
     ended = robust201("compare", both, tmp_path / "parquet")
-    assert "read of the first set: JSON; of the second: Parquet" in ended.out.splitlines()
+    assert "read of the first set: Parquet; of the second: Parquet" in ended.out.splitlines()
     assert (ended.code, ended.err) == (0, "")
-    # JSON that is there is read, whatever the Parquet beside it says; a key without JSON is read from Parquet.
+    # JSON that was changed since the export is read, whatever the Parquet beside it says.
     pgd = both / "cifar10/pgd_accuracy.json"
     pgd.write_text(pgd.read_text().replace("0.", "0.0", 1))
     (both / "cifar10/fog_accuracy.json").unlink()
     ended = robust201("compare", both, tmp_path / "parquet")
     assert ended.code == 3
-    told = "JSON, but Parquet of cifar10 fog, which has no JSON"
+    told = "Parquet, but JSON of cifar10 pgd"
     assert f"read of the first set: {told}; of the second: Parquet" in ended.out.splitlines()
     changed, gone = ended.err.splitlines()
     assert changed.startswith(
-        f"warning: 1 of 5 files read from {both} are not those of its SHA256SUMS, such as cifar10/pgd"
+        f"warning: 1 of 3 files read from {both} are not those of its SHA256SUMS, such as cifar10/pgd"
     )
     assert gone.endswith("lists are not there, such as cifar10/fog_accuracy.json.")
     payload = json.loads(robust201("compare", both, tmp_path / "parquet", "--json").out)

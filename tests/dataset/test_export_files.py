@@ -48,16 +48,6 @@ def test_the_progress_of_an_export_taken_up_again_reaches_its_total(tmp_path, pr
     assert seen[-1] == (3 * 4 * 4, 3 * 4 * 4)
 
 
-def test_indexes_that_readers_made_of_replaced_files_are_removed(tmp_path):
-    plan = make_plan([0, 2, 10])
-    export(tmp_path, plan, formats=("json",))
-    index = tmp_path / "cifar10/.index/pgd_cm.json.100-1.npy"
-    index.parent.mkdir()
-    index.write_bytes(b"")
-    export(tmp_path, plan, formats=("parquet",))
-    assert not (tmp_path / "cifar10").exists()
-
-
 def test_more_processes_than_the_memory_allows_are_warned_of(tmp_path, write_sweep, robust201, monkeypatch):
     monkeypatch.setattr(pool, "MEMORY_BYTES", 0)
     assert robust201("run", write_sweep()).code == 0

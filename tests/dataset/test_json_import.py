@@ -15,8 +15,6 @@ from robust201.dataset.compare import compare_results
 from robust201.dataset.imported_plan import load_any_plan, load_imported_plan
 from robust201.dataset.json_import import count_decimals, import_json, split_by_strength
 from robust201.dataset.verify import verify_results
-from robust201.reader import json_index
-from robust201.reader.result_files import ResultFiles
 from robust201.runtime.lease import Lease
 from robust201.shards import ShardStore, parquet
 from tests.conftest import read_tree
@@ -78,11 +76,8 @@ def published(folder: Path) -> dict[str, bytes]:
     return {name: data for name, data in read_tree(folder).items() if "/" in name or name == "meta.json"}
 
 
-@pytest.mark.parametrize("indexed", [False, True])
 @pytest.mark.parametrize(("key_style", "round_to"), [("paper", None), ("published", 3)])
-def test_a_round_trip_gives_the_same_bytes(tmp_path, monkeypatch, key_style, round_to, indexed):
-    if indexed:
-        monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 1)
+def test_a_round_trip_gives_the_same_bytes(tmp_path, key_style, round_to):
     source = write(tmp_path / "source", key_style=key_style, round_to=round_to)
     before = published(source)
     for own in ("sweep.json", "SHA256SUMS"):  # the published dataset has neither
@@ -187,17 +182,11 @@ def test_the_number_of_images_of_an_export_is_taken_from_its_sweep_json(tmp_path
 
 
 @pytest.mark.parametrize("compression", ["gz", "zst"])
-def test_compressed_files_are_read_row_by_row(tmp_path, monkeypatch, compression):
-    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 1)
+def test_compressed_files_are_imported_as_plain_ones_are(tmp_path, compression):
     source = write(tmp_path / "source", make_plan(ARCHITECTURES), compression=compression)
     plain = published(write(tmp_path / "plain", make_plan(ARCHITECTURES)))
-    whole = []
-    read = ResultFiles.read
-    monkeypatch.setattr(ResultFiles, "read", lambda files, *names: (whole.append(names), read(files, *names))[1])
     import_json(source, tmp_path / "results")
-    assert whole == [("cifar10", "clean", "accuracy")]  # a number an architecture
     assert published(export_again(tmp_path / "results", tmp_path / "out")) == plain
-    assert not list((tmp_path / "results").glob(".import-*"))
     victim = source / f"cifar10/pgd_cm.json.{compression}"
     content = bytearray(victim.read_bytes())
     content[len(content) // 2] ^= 255
@@ -381,10 +370,7 @@ def test_a_sweep_json_of_another_form_is_refused(tmp_path, told):
         import_json(source, tmp_path / "results")
 
 
-@pytest.mark.parametrize("indexed", [False, True])
-def test_a_file_with_an_architecture_twice_is_refused(tmp_path, monkeypatch, indexed):
-    if indexed:
-        monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 1)
+def test_a_file_with_an_architecture_twice_is_refused(tmp_path):
     path = write(tmp_path / "source", make_plan(ARCHITECTURES, ["fgsm"])) / "cifar10/fgsm_accuracy.json"
     path.write_text(path.read_text().replace('"0":', '"0": [0.5, 0.5, 0.5], "0":', 1))
     with pytest.raises(ResultsError, match=r"fgsm_accuracy\.json: expected .*twice"):

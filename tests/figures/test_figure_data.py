@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from robust201.core.errors import ResultsError
-from robust201.figures import numbers as figure_data
+from robust201.figures import figure_data
 from robust201.figures.ranking import best_architecture, rank_architectures
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.neighbourhood import edit_distance, kernel_parameters, neighbours

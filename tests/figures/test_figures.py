@@ -8,14 +8,14 @@ import plotly.graph_objects as go
 import pytest
 
 from robust201.core.errors import ResultsError
-from robust201.figures import drawn_files as figure_files
+from robust201.figures import matplotlib_figures
 from robust201.figures.dataset_results import DatasetResults, read_results
 from robust201.figures.palette import CORRUPTION_GROUPS, change_texts
 from robust201.figures.plots import save_plot, save_plots
 from robust201.figures.table import FIGURES
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks import CORRUPTIONS, PERTURBATIONS
+from robust201.tasks import (CORRUPTIONS, PERTURBATIONS)
 from tests.support.fabricated import FabricatedStore, export, make_plan
 from tests.support.small_results import results_of, write_results
 
@@ -64,7 +64,7 @@ def test_every_row_of_the_table_says_what_it_shows(name):
 
 def test_boxes_of_files_show_the_frame(frames, results):
     frame = frames["attacks"]
-    figure = figure_files.draw_boxes(frame, results)
+    figure = matplotlib_figures.draw_boxes(frame, results)
     panels = {axes.get_title(): axes for axes in figure.axes if axes.get_visible()}
     assert list(panels) == ["aa_apgd-ce", "aa_square", "fgsm", "pgd"]
     for key, axes in panels.items():
@@ -84,7 +84,7 @@ def test_boxes_of_the_page_show_the_frame(frames, results):
 
 
 def test_corruptions_have_a_panel_each_with_their_groups_colour(frames, results):
-    figure = figure_files.draw_boxes(frames["corruptions"], results)
+    figure = matplotlib_figures.draw_boxes(frames["corruptions"], results)
     panels = {axes.get_title().replace(" ", "_"): axes for axes in figure.axes if axes.get_visible()}
     assert sorted(panels) == sorted(CORRUPTIONS)
     assert {label.get_text() for label in panels["fog"].get_xticklabels()} == {"clean", "1", "3", "5"}
@@ -96,7 +96,7 @@ def test_corruptions_have_a_panel_each_with_their_groups_colour(frames, results)
 
 def test_points_of_files_are_those_of_the_frame(frames, results):
     frame = frames["clean-vs-robust"]
-    figure = figure_files.draw_clean_against(frame, results)
+    figure = matplotlib_figures.draw_clean_against(frame, results)
     axes = figure.axes[3]
     assert axes.get_title() == "pgd, ε = 1/255"
     rows = frame[(frame["key"] == "pgd") & (frame["strength"] == 1)]
@@ -111,7 +111,7 @@ def test_heat_maps_show_the_frame_and_leave_open_what_is_not_there(frames, resul
     trace = view.figure["data"][0]
     assert trace["z"][0][:3] == [1.0, None, round(frame.iloc[0, 2], 3)]
     assert trace["text"][0][1] == "–"
-    texts = [text.get_text() for text in figure_files.draw_rank_correlation(frame, results).axes[0].texts]
+    texts = [text.get_text() for text in matplotlib_figures.draw_rank_correlation(frame, results).axes[0].texts]
     assert texts.count("–") == 2
     assert texts.count("1.00") >= 20
 
@@ -132,15 +132,15 @@ def texts_of(axes) -> list[str]:
 
 def test_figures_say_how_many_share_the_best_accuracy(tied):
     frame = FIGURES["best-cells"].compute(tied)
-    titles = [axes.get_title() for axes in figure_files.draw_best_cells(frame, tied).axes]
+    titles = [axes.get_title() for axes in matplotlib_figures.draw_best_cells(frame, tied).axes]
     assert titles[:2] == ["clean, 90.0%\n#3456, one of 2", "mean adversarial, 40.0%\n#3456"]
     frame = FIGURES["neighbours"].compute(tied)
-    titles = [axes.get_title() for axes in figure_files.draw_neighbours(frame, tied).axes]
+    titles = [axes.get_title() for axes in matplotlib_figures.draw_neighbours(frame, tied).axes]
     assert titles[0] == "#3456, best by clean accuracy, one of 2:\nchange of clean accuracy"
     views = FIGURES["neighbours"].draw_page(frame, tied)
     assert views[0].label == "best by clean (#3456, one of 2): change of clean"
     frame = FIGURES["top-cells"].compute(tied)
-    first = figure_files.draw_top_cells(frame, tied).axes[0]
+    first = matplotlib_figures.draw_top_cells(frame, tied).axes[0]
     assert texts_of(first) == ["rank", "=1", "=1", "3", "4"]
     trace = FIGURES["top-cells"].draw_page(frame, tied)[0].figure
     assert [note["text"] for note in trace["layout"]["annotations"]] == ["=1", "=1", "3", "4"]
@@ -151,7 +151,7 @@ def test_cells_that_a_figure_has_no_room_for_are_counted(tmp_path):
     members = nasbench201.evaluated_indices()[:25]
     held = results_of(write_results(tmp_path, {"clean": {str(index): 0.9 for index in members}}))
     frame = FIGURES["top-cells"].compute(held)
-    title = figure_files.draw_top_cells(frame, held).axes[0].get_title()
+    title = matplotlib_figures.draw_top_cells(frame, held).axes[0].get_title()
     assert title == "clean accuracy, all evaluated cells; 5 more are as accurate as the last"
     layout = FIGURES["top-cells"].draw_page(frame, held)[0].figure["layout"]
     assert layout["xaxis"]["title"] == {"text": "5 more are as accurate as the last"}
@@ -159,7 +159,7 @@ def test_cells_that_a_figure_has_no_room_for_are_counted(tmp_path):
 
 def test_panels_of_changes_share_one_scale_that_a_bar_tells(tied):
     frame = FIGURES["neighbours"].compute(tied)
-    figure = figure_files.draw_neighbours(frame, tied)
+    figure = matplotlib_figures.draw_neighbours(frame, tied)
     limits = [axes.collections[0].get_clim() for axes in figure.axes if axes.get_title()]
     furthest = 100 * frame["change"].abs().max()
     assert limits == [pytest.approx((-furthest, furthest))] * 4
@@ -177,7 +177,7 @@ def test_no_change_has_no_sign():
 def test_confidences_say_what_autoattacks_images_are(tmp_path, keys, noted):
     export(tmp_path / "dataset", make_plan([0, 2], keys, ["digits"]), FabricatedStore(n_classes=10))
     (held,) = read_results(RobustnessDataset(tmp_path / "dataset"))
-    figure = figure_files.draw_confidence(FIGURES["confidence"].compute(held), held)
+    figure = matplotlib_figures.draw_confidence(FIGURES["confidence"].compute(held), held)
     title = figure.legends[0].get_title().get_text()
     assert ("aa_: where right, these are the clean images that resist" in title) == noted
     assert "where wrong, an architecture may have but a few images" in title

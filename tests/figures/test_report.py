@@ -14,14 +14,14 @@ from hypothesis.extra.numpy import arrays
 from robust201 import __version__
 from robust201.core.errors import ResultsError
 from robust201.figures.dataset_results import read_results
-from robust201.figures.page_data import MISSING, RESOLUTION, pack_accuracies, pack_results, pack_space
+from robust201.figures.packed_accuracies import MISSING, RESOLUTION, pack_accuracies, pack_results, pack_space
 from robust201.figures.report import summary_table, write_report
 from robust201.figures.table import FIGURES
-from robust201.reader import json_index, row_stream
+from robust201.reader import json_files
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import ResultFiles
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks import CORRUPTIONS, PERTURBATIONS
+from robust201.tasks import (CORRUPTIONS, PERTURBATIONS)
 from tests.support.fabricated import FabricatedStore, export, make_plan
 from tests.support.small_results import write_results
 
@@ -156,10 +156,9 @@ def test_figures_of_nested_measurements_need_one_row_in_memory(tmp_path, monkeyp
         export(tmp_path / "other", plan, formats=("parquet",))
     else:
         export(tmp_path / "other", plan, compression=None if form == "json" else form)
-    # Every file counts as large, pieces cut it anywhere, and nothing but accuracies may be read as a whole.
-    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 1)
-    monkeypatch.setattr(json_index, "HEAD_BYTES", 60)
-    monkeypatch.setattr(row_stream, "PIECE_BYTES", 97)
+    # Pieces cut every file anywhere, and nothing but accuracies may be read as a whole.
+    monkeypatch.setattr(json_files, "HEAD_BYTES", 60)
+    monkeypatch.setattr(json_files, "PIECE_BYTES", 97)
     read = ResultFiles.read
 
     def read_accuracy(files, dataset, key, measure):
@@ -170,8 +169,6 @@ def test_figures_of_nested_measurements_need_one_row_in_memory(tmp_path, monkeyp
     got = write_report(RobustnessDataset(tmp_path / "other"), tmp_path / "other.html").read_text()
     chosen = re.compile(r'<figure id="cifar10-conf.*?</figure>', re.DOTALL)
     assert chosen.findall(got) == chosen.findall(expected)
-    # No index is made for what is read once.
-    assert not list((tmp_path / "other").rglob(".index"))
 
 
 class Links(HTMLParser):

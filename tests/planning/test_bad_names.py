@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from robust201.core.errors import ResultsError
-from robust201.reader import json_index
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.value_checks import parse_json
 from tests.conftest import RunCommand
@@ -28,40 +27,30 @@ def write_twice(folder: Path, measure: str, first: str, second: str, key: str = 
     return folder
 
 
-@pytest.mark.parametrize("indexed", [False, True])
 @pytest.mark.parametrize("measure", ROWS)
 @pytest.mark.parametrize(
     ("first", "second", "told"), [("0", "0", "'0' twice"), ("0", "00", "'00'"), ("00", "0", "'00'")]
 )
 def test_an_id_that_stands_twice_is_refused_by_whatever_reads_it(
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     robust201: RunCommand,
-    indexed: bool,
     measure: str,
     first: str,
     second: str,
     told: str,
 ) -> None:
-    if indexed:
-        monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 0)
     folder = write_twice(tmp_path / "dataset", measure, first, second)
     for read in (
         lambda data: data.value(2, "cifar10", "pgd", measure),
         lambda data: data.query("cifar10", "pgd", measure),
-        lambda data: list(data.files.iter_rows("cifar10", "pgd", measure)),
+        lambda data: list(data.files.iter_values("cifar10", "pgd", measure)),
     ):
         with pytest.raises(ResultsError, match=f"pgd_{measure}.json.*{told}"):
             read(RobustnessDataset(folder))
     assert told in robust201("import-json", folder, tmp_path / "results").refusal(2)
 
 
-@pytest.mark.parametrize("indexed", [False, True])
-def test_a_part_of_a_value_that_stands_twice_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, indexed: bool
-) -> None:
-    if indexed:
-        monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 0)
+def test_a_part_of_a_value_that_stands_twice_is_refused(tmp_path: Path) -> None:
     folder = write_twice(tmp_path, "confidence", "0", "1")
     file = folder / "cifar10/pgd_confidence.json"
     file.write_text(file.read_text().replace('"label"', '"label": [[0.0]], "label"', 1))
@@ -69,14 +58,11 @@ def test_a_part_of_a_value_that_stands_twice_is_refused(
     with pytest.raises(ResultsError, match="'label' twice"):
         data.value(0, "cifar10", "pgd", "confidence")
     with pytest.raises(ResultsError, match="'label' twice"):
-        list(data.files.iter_rows("cifar10", "pgd", "confidence"))
+        list(data.files.iter_values("cifar10", "pgd", "confidence"))
 
 
 @pytest.mark.parametrize("inside", ["measurement", "key"])
-def test_values_of_something_else_behind_those_of_an_indexed_file_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inside: str
-) -> None:
-    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 0)
+def test_values_of_something_else_behind_those_of_a_file_are_refused(tmp_path: Path, inside: str) -> None:
     folder = write_twice(tmp_path, "cm", "0", "1")
     file = folder / "cifar10/pgd_cm.json"
     rows = {"3": MATRICES}

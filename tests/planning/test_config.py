@@ -6,9 +6,10 @@ import pytest
 import yaml
 
 from robust201.core.errors import ArchitectureError, ConfigError
-from robust201.planning.config import load_config, parse_config, select_architectures
-from robust201.planning.plan import assumed_facts, make_plan
-from robust201.tasks import CORRUPTIONS, PERTURBATIONS
+from robust201.planning.config import (select_architectures)
+from robust201.planning.loading import (load_config, parse_config)
+from robust201.planning.plan import (assumed_facts, make_plan)
+from robust201.tasks import (CORRUPTIONS, PERTURBATIONS)
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

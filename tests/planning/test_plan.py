@@ -9,11 +9,14 @@ from hypothesis import strategies as st
 
 from robust201.core.errors import ConfigError
 from robust201.core.records import Part
-from robust201.planning.config import SweepConfig, parse_config
+from robust201.planning.config import (SweepConfig)
+from robust201.planning.loading import (parse_config)
 from robust201.planning.cost import CPU_GMACS, GPU_GMACS
-from robust201.planning.plan import DatasetFacts, Facts, Plan, describe_difference, make_plan
+from robust201.planning.plan import (Plan, make_plan)
+from robust201.planning.identity import (describe_difference)
+from robust201.planning.facts import (DatasetFacts, Facts)
 from robust201.runtime.sweep import cut_for_cpus
-from robust201.tasks import ENGINES
+from robust201.tasks import (ENGINES)
 
 CORRUPTIONS = {"brightness": {"source": "generated", "sha256": "b"}, "fog": {"source": "generated", "sha256": "f"}}
 KEYS = {

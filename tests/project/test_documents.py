@@ -11,7 +11,7 @@ import pytest
 import typer
 
 from robust201.cli.app import app
-from robust201.reader.frames import COLUMNS as FRAME_COLUMNS
+from robust201.reader.frames import FRAME_COLUMNS
 from tests.cli.test_cli import VERBS
 from tests.conftest import REPOSITORY, RunCommand
 from tests.support.fabricated import export, make_plan

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from robust201.core.errors import ResultsError
-from robust201.reader import json_index
 from robust201.reader.dataset import RobustnessDataset
 from tests.conftest import RunCommand
 from tests.support.small_results import write_results
@@ -95,21 +94,22 @@ def test_the_same_files_are_read_where_they_are_sound(tmp_path, robust201: RunCo
 
 
 @pytest.mark.parametrize("what", [what for what, (measure, _, _) in WRONG.items() if measure != "accuracy"])
-def test_one_value_of_an_indexed_file_is_checked(tmp_path, monkeypatch, what):
-    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 0)
+def test_values_that_are_looked_up_or_gone_through_are_checked(tmp_path, what):
     folder = write(tmp_path)
     spoil(folder, what)
     data = RobustnessDataset(folder)
     measure = WRONG[what][0]
     assert len(data.value(0, "cifar10", "pgd", measure)) == 2
     if what != "matrices of other classes":
-        with pytest.raises(ResultsError, match=rf"#1 pgd {measure} failed for .*pgd_{measure}\.json: expected"):
+        told = rf"#1 pgd {measure} failed for .*pgd_{measure}\.json: expected"
+        with pytest.raises(ResultsError, match=told):
             data.value(1, "cifar10", "pgd", measure)
+        with pytest.raises(ResultsError, match=told):
+            list(data.files.iter_values("cifar10", "pgd", measure))
 
 
 @pytest.mark.parametrize("identifier", ["99999", "9" * 40])
-def test_an_id_out_of_range_is_refused_in_an_indexed_file(tmp_path, monkeypatch, identifier):
-    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 0)
+def test_an_id_out_of_range_is_refused(tmp_path, identifier):
     folder = write_results(tmp_path, {"pgd": {"0": [MATRIX] * 2, identifier: [MATRIX] * 2}}, measure="cm")
     with pytest.raises(ResultsError, match=rf"pgd_cm\.json: .*{identifier}"):
         RobustnessDataset(folder).value(0, "cifar10", "pgd", "cm")
@@ -158,6 +158,6 @@ def test_a_frame_of_no_key_is_empty(tmp_path):
 def test_folders_that_are_no_datasets_are_not_offered_as_one(tmp_path):
     folder = write(tmp_path)
     (folder / "parquet").mkdir()
-    (folder / ".index").mkdir()
+    (folder / ".hidden").mkdir()
     with pytest.raises(ResultsError, match=r"expected a dataset of .*got 'x'\. Known: cifar10\."):
         RobustnessDataset(folder).to_frame("x", "pgd")

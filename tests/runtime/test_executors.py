@@ -95,7 +95,7 @@ import json, os, sys
 from pathlib import Path
 
 import ray
-from robust201.planning.config import parse_config
+from robust201.planning.loading import (parse_config)
 from robust201.runtime.executors.ray import RayExecutor
 
 @ray.remote

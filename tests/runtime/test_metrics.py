@@ -95,7 +95,7 @@ _SCRAPE = """
 import json, os, sys, time, urllib.request
 os.environ["RAY_metrics_report_interval_ms"] = "200"
 import ray
-from robust201.planning.config import parse_config
+from robust201.planning.loading import (parse_config)
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import run_sweep
 

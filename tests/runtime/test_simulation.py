@@ -15,8 +15,8 @@ from benchmarks.simulate import SWEEP, Case, Outcome, Sweep, format_row, make_ta
 from benchmarks.unit_costs import UnitCosts, fit_forward
 from benchmarks.virtual_cluster import Machines, VirtualCluster
 from robust201.core.records import Bundle, Part, Receipt, Unit
-from robust201.planning.config import load_config
-from robust201.planning.plan import assumed_facts, make_plan
+from robust201.planning.loading import (load_config)
+from robust201.planning.plan import (assumed_facts, make_plan)
 from robust201.runtime.executors.base import BundleLost
 from robust201.runtime.scheduler import Scheduler
 

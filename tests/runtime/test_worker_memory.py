@@ -10,7 +10,7 @@ import torch
 from robust201.dataset import export_dataset
 from robust201.engine.buckets import Bucketed
 from robust201.engine.classifier import Classifier
-from robust201.planning.config import SweepConfig
+from robust201.planning.config import (SweepConfig)
 from robust201.planning.plan_file import load_plan_and_facts
 from robust201.runtime import worker
 from robust201.runtime.executors import make_executor

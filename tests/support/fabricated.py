@@ -11,7 +11,7 @@ import numpy as np
 from robust201.core.errors import StorageError
 from robust201.core.records import CLEAN_STRENGTH, Unit, content_digest
 from robust201.dataset import export_dataset
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import (PERTURBATIONS)
 from robust201.tasks.columns import Values
 
 N_IMAGES = 40

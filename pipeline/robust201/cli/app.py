@@ -11,7 +11,7 @@ import typer
 
 from robust201 import __version__
 from robust201.cli import console
-from robust201.cli.dataset import compare, export, import_json, verify
+from robust201.cli.dataset import compare, convert, export, import_json, verify
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, RUN, Results, Sweep, add_verbs
 from robust201.cli.look import AsJson, doctor, logs, print_json, status
@@ -71,7 +71,7 @@ def meta(
 ) -> None:
     """Print meta.json: all 15,625 architectures, their isomorphs, and the paper's epsilons."""
     from robust201.dataset import meta_file_text, parse_key_style
-    from robust201.tasks import PERTURBATIONS
+    from robust201.tasks import (PERTURBATIONS)
 
     strengths = {key: row.parameters().strengths for key, row in PERTURBATIONS.items()}
     typer.echo(meta_file_text(strengths, parse_key_style(key_style)), nl=False)
@@ -86,9 +86,9 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Count a sweep's units and evaluations, estimate bytes and hours, and check its inputs."""
-    from robust201.planning.config import load_config
+    from robust201.planning.loading import (load_config)
     from robust201.planning.inputs import Inputs
-    from robust201.planning.plan import assumed_facts, make_plan
+    from robust201.planning.plan import (assumed_facts, make_plan)
     from robust201.planning.plan_file import refuse_imports
     from robust201.runtime.sweep import prepare_sweep
 
@@ -134,13 +134,14 @@ def run(
 
     Ctrl-C lets the parts in progress end; once more stops at once. What is finished is kept.
     """
-    from robust201.planning.config import load_config, select_architectures
+    from robust201.planning.config import (select_architectures)
+    from robust201.planning.loading import (load_config)
     from robust201.planning.shares import Share
     from robust201.runtime.executors import check_device, make_executor
     from robust201.runtime.share_run import run_share
     from robust201.runtime.sweep import Filters, run_sweep
     from robust201.submission.slurm import ArrayTask
-    from robust201.tasks import perturbation
+    from robust201.tasks import (perturbation)
 
     config = load_config(sweep, results=results, execution={"executor": executor, "workers": workers})
     filters = Filters(
@@ -209,18 +210,14 @@ def report(
         ),
     ],
     out: Annotated[Path | None, typer.Option("--out", help="The HTML file; DATASET-report.html if absent.")] = None,
-    processes: Annotated[
-        int | None, typer.Option(min=1, help="Large files read at once, one a process; the CPUs, up to 8, if absent.")
-    ] = None,
 ) -> None:
     """Write one HTML file with figures, tables and a cell explorer of an exported dataset; needs no network."""
     from robust201.figures.report import write_report
     from robust201.reader.dataset import RobustnessDataset
-    from robust201.reader.reading_pool import default_readers
 
     named = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # such as `.`
     page = out or named.parent / f"{named.name}-report.html"
-    typer.echo(write_report(RobustnessDataset(dataset), page, processes=processes or default_readers()))
+    typer.echo(write_report(RobustnessDataset(dataset), page))
 
 
 def fetch(
@@ -254,7 +251,7 @@ def import_weights(
     ] = False,
 ) -> None:
     """Import published weights into safetensors with a manifest; the only step that reads a pickle."""
-    from robust201.planning.config import select_architectures
+    from robust201.planning.config import (select_architectures)
     from robust201.weights.importing import import_weights as import_from
     from robust201.weights.store import CheckpointStore
 
@@ -338,7 +335,7 @@ add_verbs(
     app,
     *(demo, doctor, fetch, import_weights, train, corrupt),
     *(plan, run, status, logs, compact, merge),
-    *(verify, export, compare, import_json, meta),
+    *(verify, export, compare, convert, import_json, meta),
     *(report, plot),
 )
 app.add_typer(submit_app, rich_help_panel=RUN)

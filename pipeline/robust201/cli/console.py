@@ -360,10 +360,10 @@ def show_summary(rows: Sequence[SummaryRow]) -> None:
     """Show the median accuracy over the architectures: a line each dataset and key, a column each strength."""
     from robust201.reader.result_files import kind_of
 
-    for title, chosen in (
-        ("epsilon in 1/255, 0 is clean", [row for row in rows if kind_of(row.key) != "corruption"]),
-        ("severity", [row for row in rows if kind_of(row.key) == "corruption"]),
-    ):
+    titles = {"attack": "epsilon in 1/255, 0 is clean", "corruption": "severity", "other": "strength"}
+    for kind, title in titles.items():
+        kinds = ("clean", "attack") if kind == "attack" else (kind,)
+        chosen = [row for row in rows if kind_of(row.key) in kinds]
         strengths = sorted({row.strength for row in chosen})
         medians: dict[str, dict[float, str]] = {}
         for row in chosen:

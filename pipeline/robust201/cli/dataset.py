@@ -1,4 +1,4 @@
-"""The verbs about finished results: export, verify, compare, import-json."""
+"""The verbs about finished results: export, verify, compare, convert, import-json."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -113,6 +113,20 @@ def compare(
     else:
         console.show_comparison(report, all_rows=all_rows)
     raise typer.Exit(0 if report.within else 3)
+
+
+def convert(
+    dataset: Annotated[
+        Path, typer.Argument(metavar="DATASET", help="The published dataset's folder, or an export's, with JSON files.")
+    ],
+) -> None:
+    """Write Parquet beside the JSON files of a dataset, in parquet/, for look-ups without reading files whole."""
+    from robust201.dataset.conversion import convert_dataset
+
+    with console.counting("Converting keys") as progress:
+        report = convert_dataset(dataset, progress=progress)
+    kept = f"; {len(report.kept):,} were there already" if report.kept else ""
+    typer.echo(f"Wrote {console.show_count(len(report.written), 'Parquet file')} into {dataset / 'parquet'}{kept}.")
 
 
 def import_json(

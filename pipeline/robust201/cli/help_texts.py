@@ -21,7 +21,7 @@ RUN = "Run a sweep"
 PANELS = {
     "Set up": ("demo", "doctor", "fetch", "import-weights", "train", "corrupt"),
     RUN: ("plan", "run", "submit", "status", "logs", "compact", "merge"),
-    "Check and export its results": ("verify", "export", "compare", "import-json", "meta"),
+    "Check and export its results": ("verify", "export", "compare", "convert", "import-json", "meta"),
     "Look at a dataset": ("report", "plot"),
 }
 """Verbs by the group under which the help lists them, in the order in which a sweep meets them."""
@@ -53,6 +53,7 @@ EXAMPLES = {
         "robust201 export runs/paper dataset --round 3 --key-style published --compress zst",
     ),
     "compare": ("robust201 compare runs/paper published --tolerance 0.0005",),
+    "convert": ("robust201 convert published",),
     "import-json": ("robust201 import-json published runs/published",),
     "report": ("robust201 report dataset --out report.html",),
     "plot": (

@@ -23,9 +23,6 @@ def plot(
         str | None, typer.Option("--dataset", help="Which of its datasets, where DATASET has several.")
     ] = None,
     file_format: Annotated[str, typer.Option("--format", help="png or svg, for all figures.")] = "png",
-    processes: Annotated[
-        int | None, typer.Option(min=1, help="Large files read at once, one a process; the CPUs, up to 8, if absent.")
-    ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the figures and what each needs.")] = False,
 ) -> None:
     """Draw one figure of an exported dataset, or all of them, as PNG or SVG."""
@@ -45,13 +42,11 @@ def plot(
         figure_row(name)
     from robust201.figures.plots import save_plot, save_plots
     from robust201.reader.dataset import RobustnessDataset
-    from robust201.reader.reading_pool import default_readers
 
-    n_processes = processes or default_readers()
     reader = RobustnessDataset(dataset)
     if name == ALL:
-        paths = save_plots(reader, out, file_format=file_format, data=data, processes=n_processes)
+        paths = save_plots(reader, out, file_format=file_format, data=data)
     else:
-        paths = [save_plot(reader, name, out, data=data, processes=n_processes)]
+        paths = [save_plot(reader, name, out, data=data)]
     for path in paths:
         typer.echo(path)

@@ -20,7 +20,7 @@ from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import META_FILE, RESULTS_FOLDER_FILE, SWEEP_FILE, row_of, values_by_strength
 from robust201.reader.sources import describe_source
 from robust201.shards import ShardStore
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import (PERTURBATIONS)
 
 MOVED_MOST = 5
 """Architectures named of each key and strength."""

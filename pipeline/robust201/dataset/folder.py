@@ -1,6 +1,5 @@
 """The folder that an export writes: whole files, a listing with hashes, nothing left over from an earlier export."""
 
-import contextlib
 import glob
 import json
 import os
@@ -16,7 +15,6 @@ from robust201.core.records import IMPORTED, canonical_json
 from robust201.dataset.listing import CHECKSUM_FILE, is_below
 from robust201.dataset.side_files import WEIGHTS_FILE
 from robust201.dataset.written_file import WrittenFile, hashed_file
-from robust201.reader.json_index import INDEX_FOLDER
 from robust201.reader.result_files import SWEEP_FILE
 
 JOURNAL_FILE = ".export-journal.json"
@@ -165,17 +163,12 @@ class ExportFolder:
         self.record(WrittenFile(name, hashed.digest.hexdigest(), hashed.n_bytes))
 
     def close(self) -> tuple[str, ...]:
-        """Remove what earlier exports left, indexes that readers made of them too, then list the files written.
+        """Remove what earlier exports left, then list the files written.
 
         Returns:
             Names of the files removed, sorted.
         """
         stale = sorted(name for name in self._earlier - {*self.written} if (self.path / name).is_file())
-        for parent in {(self.path / name).parent for name in {*self._earlier, *self.written}}:
-            for index in (parent / INDEX_FOLDER).glob("*.npy"):
-                index.unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # there is none, or it holds something else, which stays
-                (parent / INDEX_FOLDER).rmdir()
         for name in stale:
             file = self.path / name
             file.unlink()

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from robust201.core.errors import ConfigError, closest
 from robust201.core.records import Protocol, Unit, is_imported
 from robust201.shards import Inventory
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import (PERTURBATIONS)
 
 KeyStyle = Literal["paper", "published"]
 

@@ -14,7 +14,7 @@ from robust201.dataset.card import CARD_FILE
 from robust201.dataset.listing import explain_changes
 from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.result_files import META_FILE, PARQUET_FOLDER, SWEEP_FILE, row_of
+from robust201.reader.result_files import META_FILE, SWEEP_FILE, row_of
 
 
 @dataclass(frozen=True)
@@ -68,8 +68,7 @@ def read_origin(source: Path, sweep: Mapping[str, Any] | None, dataset: str, key
 
 def find_json(dataset: RobustnessDataset, name: str, key: str, measure: str) -> Path | None:
     """Find the JSON file of a measurement of a key; None where there is none, or Parquet alone."""
-    file = dataset.files.find(name, key, measure)
-    return None if file is None or PARQUET_FOLDER in file.parts else file
+    return dataset.files.find_json(name, key, measure)
 
 
 def explain_gaps(

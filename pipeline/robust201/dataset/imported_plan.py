@@ -11,10 +11,10 @@ from robust201.core.errors import FormatVersionError, InputError
 from robust201.core.files import load_json, write_text
 from robust201.core.records import IMPORTED, IMPORTED_FILE, Protocol, Unit, content_digest, unit_id
 from robust201.images import DATASETS
-from robust201.planning.plan import Plan
+from robust201.planning.plan import (Plan)
 from robust201.planning.plan_file import PLAN_FILE, load_plan
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import (PERTURBATIONS)
 
 _FORMAT = 1
 

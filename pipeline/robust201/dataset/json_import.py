@@ -1,8 +1,6 @@
 """A published or exported JSON dataset becomes shards: so it can be verified, compared, added to and exported again."""
 
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,29 +15,26 @@ from robust201.core.files import sha256_of, visible_entries
 from robust201.core.records import IMPORTED, IMPORTED_FILE, EvaluationResult, Part
 from robust201.dataset.import_origins import explain_gaps, find_json, read_licence, read_origin
 from robust201.dataset.imported_plan import ImportedGroup, ImportedPlan, load_imported_plan
-from robust201.dataset.written_file import compression_of
 from robust201.planning.plan_file import PLAN_FILE
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.json_index import JsonRows, has_indexable_rows
 from robust201.reader.result_files import (
     MEASURES,
     OPTIONAL_MEASURES,
     RESULTS_FOLDER_FILE,
-    Rows,
-    spellings,
 )
-from robust201.reader.row_stream import read_pieces
 from robust201.runtime.lease import Lease
 from robust201.shards import ShardStore
 from robust201.shards.imported import check_imported
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import (PERTURBATIONS)
 from robust201.tasks.columns import COLUMNS, MEASUREMENTS
 
 EXACT_DECIMALS = 15
 """Numbers with so many decimals were not rounded."""
 
+Rows = Mapping[str, Any]
+"""Values by id."""
+
 _SAMPLED_ROWS = 20
-_TEMPORARY = ".import-"
 _DECIMALS = re.compile(r"\d\.(\d+)(?:e-(\d+))?")
 
 
@@ -66,8 +61,8 @@ def import_json(
     """Store the results of a JSON dataset in a results folder.
 
     The folder may hold an earlier import, which is added to: a key that is imported again takes the place of what was
-    there, and must have all its measurements. Files are read row by row, compressed ones by way of a temporary file in
-    the results folder, and each key of a dataset becomes one shard.
+    there, and must have all its measurements. Files are read whole, one key at a time, and each key of a dataset
+    becomes one shard.
 
     Args:
         source: the dataset's folder, in either spelling of keys, compressed or not.
@@ -128,21 +123,17 @@ def _import_groups(
     progress: Callable[[int, int], None],
 ) -> int:
     results = store.root
-    for leftover in results.glob(f"{_TEMPORARY}*"):
-        shutil.rmtree(leftover)
     held = load_imported_plan(results) if (results / IMPORTED_FILE).is_file() else ImportedPlan(dataset.path.name, ())
     for earlier in held.groups:
         if (earlier.dataset, earlier.key) in places:
             _refuse_joining(dataset, earlier)
     n_evaluations = 0
     for done, (name, key) in enumerate(places):
-        with tempfile.TemporaryDirectory(prefix=_TEMPORARY, dir=results) as folder:
-            found = _open_files(dataset, name, key, Path(folder))
-            group = _import_group(dataset, store, name, key, found)
-            for measure in found:
-                if (file := find_json(dataset, name, key, measure)) is not None:
-                    digests[file] = group.payload["files"][measure]
-            dataset.files.forget()
+        found = _read_files(dataset, name, key)
+        group = _import_group(dataset, store, name, key, found)
+        for measure in found:
+            if (file := find_json(dataset, name, key, measure)) is not None:
+                digests[file] = group.payload["files"][measure]
         held = held.updated(group)
         held.save(results)
         n_evaluations += len(group.architectures) * len(group.strengths)
@@ -163,27 +154,14 @@ def _refuse_joining(dataset: RobustnessDataset, earlier: ImportedGroup) -> None:
         )
 
 
-def _open_files(dataset: RobustnessDataset, name: str, key: str, folder: Path) -> dict[str, Rows]:
-    """Open the files of a key; of a compressed one, a copy in a temporary folder that can be read row by row."""
-    found: dict[str, Rows] = {}
-    for measure in (*MEASURES, *OPTIONAL_MEASURES):
-        file = find_json(dataset, name, key, measure)
-        if file is None:
-            continue
-        if compression_of(file) is None:
-            found[measure] = dataset.files.rows(name, key, measure)
-            continue
-        plain = folder / file.stem
-        with plain.open("wb") as out:
-            out.writelines(read_pieces(file))
-        if not has_indexable_rows(plain):
-            found[measure] = dataset.files.read(name, key, measure)
-            continue
-        try:
-            found[measure] = JsonRows(plain, name, spellings(key), measure)
-        except ResultsError as error:
-            raise ResultsError(str(error).replace(str(plain), str(file))) from error
-    return found
+def _read_files(dataset: RobustnessDataset, name: str, key: str) -> dict[str, Rows]:
+    """Read the files of a key, each whole."""
+    files = {measure: find_json(dataset, name, key, measure) for measure in (*MEASURES, *OPTIONAL_MEASURES)}
+    return {
+        measure: dataset.files.read_json_file(file, name, key, measure)
+        for measure, file in files.items()
+        if file is not None
+    }
 
 
 def _import_group(

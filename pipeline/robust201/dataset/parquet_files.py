@@ -117,9 +117,15 @@ def _column_names(measurement: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ParquetFile(ResultFile):
-    """A Parquet file of all measurements of a dataset and key."""
+    """A Parquet file of all measurements of a dataset and key.
+
+    Attributes:
+        measurements: names of the measurements.
+        metadata: of the file's schema.
+    """
 
     measurements: tuple[str, ...]
+    metadata: Mapping[bytes, bytes] | None = None
 
     def _ingredients(self) -> list[Any]:
         return [PARQUET_VERSION, pa.__version__, self.name, list(self.measurements)]
@@ -131,7 +137,7 @@ class ParquetFile(ResultFile):
     @property
     def _schema(self) -> pa.Schema:
         fields = [pa.field(name, c.kind, metadata={"description": c.meaning}) for name, c in self._columns.items()]
-        return pa.schema(fields)
+        return pa.schema(fields, metadata=self.metadata)
 
     def _write_content(self, stream: BinaryIO, on_row: Callable[[], None]) -> None:
         columns = self._columns
@@ -182,10 +188,10 @@ class ParquetFile(ResultFile):
             "cell": [nasbench201.architecture(unit.architecture).spec for unit in units],
             "isomorphs": [members[nasbench201.architecture(unit.architecture).isomorph] for unit in units],
             "strength": [strength for _, strength, _ in pieces],
-            "n_images": [unit.n_images for unit in units],
+            "n_images": [unit.n_images or None for unit in units],
             "n_classes": [_count_classes(self.dataset, values) for _, _, values in pieces],
-            "protocol": [unit.protocol for unit in units],
-            "checkpoint_sha256": [unit.checkpoint_sha256 for unit in units],
+            "protocol": [unit.protocol or None for unit in units],
+            "checkpoint_sha256": [unit.checkpoint_sha256 or None for unit in units],
         }
         for name, column in columns.items():
             if column.source:
@@ -196,9 +202,9 @@ class ParquetFile(ResultFile):
         return pa.table([pa.array(arrays[name], kind.kind) for name, kind in columns.items()], schema=self._schema)
 
 
-def _count_classes(dataset: str, values: Mapping[str, NDArray[Any]]) -> int:
+def _count_classes(dataset: str, values: Mapping[str, NDArray[Any]]) -> int | None:
     sizes = (len(array) for array in values.values() if array.ndim == 2)
-    return next(sizes, None) or DATASETS[dataset].n_classes
+    return next(sizes, None) or (DATASETS[dataset].n_classes if dataset in DATASETS else None)
 
 
 @cache

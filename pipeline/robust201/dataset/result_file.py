@@ -6,17 +6,27 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 from robust201.core.errors import EvaluationError, StorageError
 from robust201.core.records import Unit
 from robust201.dataset.written_file import Compression, WrittenFile, hashed_file
-from robust201.shards import RowSelection
-from robust201.tasks.measurements import Values
+from robust201.tasks.columns import (Values)
 
 
 class ExportStoppedError(EvaluationError):
     """Another file of the export failed, or it was interrupted."""
+
+
+class RowSource(Protocol):
+    """Where rows come from: `shards.RowSelection`, or the JSON files that are converted."""
+
+    @property
+    def digest(self) -> str:
+        """Name of what is read, by content."""
+
+    def iter_values(self, measurement: str | None) -> Iterator[tuple[Unit, Mapping[float, Values]]]:
+        """Columns by strength, unit by unit: those of a measurement, or of all."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -39,7 +49,7 @@ class ResultFile(ABC):
     dataset: str
     key: str
     units: Sequence[Unit]
-    rows: RowSelection
+    rows: RowSource
     compression: Compression | None = None
     earlier: WrittenFile | None = None
 

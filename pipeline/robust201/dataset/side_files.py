@@ -14,7 +14,7 @@ from robust201.core.records import Unit, is_imported
 from robust201.dataset.groups import Group, KeyStyle, ProtocolShare, SweepPlan, are_imported, spell
 from robust201.reader.result_files import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import (PERTURBATIONS)
 
 SWEEP_YAML_FILE = "sweep.yaml"
 VERSIONS_FILE = "versions.json"

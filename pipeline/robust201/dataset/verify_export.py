@@ -16,11 +16,10 @@ from robust201.dataset.json_files import JsonFile
 from robust201.dataset.listing import AGAIN, check_listing, read_listing
 from robust201.dataset.parquet_files import ParquetFile
 from robust201.dataset.written_file import compression_of
-from robust201.reader.json_files import read_json
+from robust201.reader.json_files import open_decompressed, read_json
 from robust201.reader.result_files import META_FILE, MISSING_FILE, SWEEP_FILE
-from robust201.reader.row_stream import open_decompressed
 from robust201.shards import Inventory, ShardStore
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import (PERTURBATIONS)
 
 _CACHE_BYTES = 256 << 20
 

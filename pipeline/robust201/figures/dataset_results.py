@@ -1,4 +1,4 @@
-"""What the figures are computed from: the results of one dataset, one row an architecture."""
+"""What the figures are computed from: the results of one dataset, one row per architecture."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.figures.nested_files import summarise_files
+from robust201.figures.class_summaries import summarise_classes
 from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.frames import MEAN_DECIMALS
@@ -33,25 +33,24 @@ class DatasetResults:
         reader: the folder they come from.
         accuracies: fractions by architecture (index, ascending) and (key, strength), keys in the paper's style and in
             the order of the table of perturbations, clean as ``("clean", 0.0)``; NaN where an evaluation is missing.
-        processes: how many read large files of other measurements at once (see `reader.reading_pool`).
     """
 
     name: str
     reader: RobustnessDataset
     accuracies: pd.DataFrame
-    processes: int = 1
 
     @classmethod
-    def of(cls, reader: RobustnessDataset, frame: pd.DataFrame, name: str, *, processes: int = 1) -> "DatasetResults":
+    def of(cls, reader: RobustnessDataset, frame: pd.DataFrame, name: str) -> "DatasetResults":
         """Take a dataset out of a tidy frame.
 
         Args:
             reader: where the frame is from.
             frame: accuracies (see `RobustnessDataset.to_frame`).
             name: the dataset.
-            processes: see the attribute.
         """
-        own = frame[(frame["dataset"] == name) & ((frame["strength"] > CLEAN_STRENGTH) | (frame["key"] == CLEAN))]
+        attacks = [key for key in frame["key"].cat.categories if kind_of(key) == "attack"]
+        repeated = (frame["strength"] == CLEAN_STRENGTH) & frame["key"].isin(attacks)
+        own = frame[(frame["dataset"] == name) & ~repeated]
         keys = in_table_order({str(key) for key in own["key"].unique()})
         order = {key: place for place, key in enumerate(keys)}
         wide = own.set_index(["architecture", "key", "strength"])["value"].unstack(["key", "strength"]).sort_index()
@@ -59,7 +58,7 @@ class DatasetResults:
         found.sort(key=lambda column: (order[column[0]], column[1]))
         named = [(paper_key(key), float(strength)) for key, strength in found]
         wide = wide[found].set_axis(pd.MultiIndex.from_tuples(named, names=["key", "strength"]), axis=1)
-        return cls(name, reader, wide, processes)
+        return cls(name, reader, wide)
 
     @property
     def n_classes(self) -> int | None:
@@ -137,13 +136,13 @@ class DatasetResults:
 
         Returns:
             By key in the paper's style and strength, in the order of the table, the arrays of
-            `figures.nested_files.FileSummary`; keys without such a file are left out.
+            `figures.class_summaries.ClassSummary`; keys without such a file are left out.
 
         Raises:
             ResultsError: a file is damaged, lacks a strength, or has values of other numbers of classes.
         """
         keys = in_table_order(self.reader.keys_all)
-        found = summarise_files(self.reader.files, self.name, keys, measure, processes=self.processes)
+        found = summarise_classes(self.reader.files, self.name, keys, measure)
         return {
             (paper_key(summary.key), strength): array
             for summary in found
@@ -158,10 +157,14 @@ def paper_key(key: str) -> str:
 
 
 def strength_label(key: str, strength: float) -> str:
-    """Write a strength with its unit, such as ``ε = 8/255`` or ``severity 3``; empty for clean images."""
+    """Write a strength with its unit, such as ``ε = 8/255`` or ``severity 3``; empty for clean images.
+
+    That of a key that is not in the table has no unit: ``strength 3``.
+    """
     if strength == CLEAN_STRENGTH:
         return ""
-    return f"severity {strength:g}" if kind_of(key) == "corruption" else f"ε = {strength:g}/255"
+    written = {"attack": f"ε = {strength:g}/255", "corruption": f"severity {strength:g}"}
+    return written.get(kind_of(key), f"strength {strength:g}")
 
 
 def column_label(key: str, strength: float) -> str:
@@ -174,12 +177,11 @@ def nearest(strengths: Sequence[float], wanted: float) -> float:
     return min(strengths, key=lambda strength: (abs(strength - wanted), strength))
 
 
-def read_results(reader: RobustnessDataset, *, processes: int = 1) -> list[DatasetResults]:
+def read_results(reader: RobustnessDataset) -> list[DatasetResults]:
     """Read the accuracies of every dataset that a folder holds.
 
     Args:
         reader: the folder.
-        processes: how many read the large files that figures ask for later.
 
     Returns:
         Datasets with at least one accuracy, in the folder's order.
@@ -187,14 +189,14 @@ def read_results(reader: RobustnessDataset, *, processes: int = 1) -> list[Datas
     Raises:
         ResultsError: a file is damaged.
     """
-    return datasets_of(reader, reader.to_frame(), processes=processes)
+    return datasets_of(reader, reader.to_frame())
 
 
-def datasets_of(reader: RobustnessDataset, frame: pd.DataFrame, *, processes: int = 1) -> list[DatasetResults]:
+def datasets_of(reader: RobustnessDataset, frame: pd.DataFrame) -> list[DatasetResults]:
     """Divide a tidy frame of accuracies by dataset (see `read_results`)."""
     held = set(frame["dataset"][frame["value"].notna()])
     names = [str(name) for name in frame["dataset"].cat.categories if name in held]
-    return [DatasetResults.of(reader, frame, name, processes=processes) for name in names]
+    return [DatasetResults.of(reader, frame, name) for name in names]
 
 
 def quartiles(values: NDArray[np.float64]) -> tuple[float, float, float]:

@@ -28,7 +28,7 @@ CORRUPTION_GROUPS = {
 """Groups of Hendrycks and Dietterich, ICLR 2019, with the colour of each."""
 
 CONFIDENCE_COLOURS = ("#009e73", "#d55e00", "#1f83c4")
-"""In the order of `figures.numbers.CONFIDENCES`."""
+"""In the order of `figures.figure_data.CONFIDENCES`."""
 
 CORRELATION = "RdBu_r"
 """Red above zero, blue below."""
@@ -73,7 +73,7 @@ def tick(strength: float) -> str:
 
 def strength_word(key: str) -> str:
     """Name the axis of a key's strengths, with the unit; empty for clean images."""
-    return {"attack": "ε in 1/255", "corruption": "severity"}.get(kind_of(key), "")
+    return {"attack": "ε in 1/255", "corruption": "severity", "other": "strength"}.get(kind_of(key), "")
 
 
 def share_texts(shares: NDArray[np.float64]) -> list[list[str]] | None:

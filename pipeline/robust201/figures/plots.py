@@ -28,7 +28,6 @@ def save_plots(
     figures: Sequence[str] | None = None,
     data: str | None = None,
     file_format: str = "png",
-    processes: int = 1,
 ) -> list[Path]:
     """Draw figures as files, as far as the results are enough for them.
 
@@ -38,7 +37,6 @@ def save_plots(
         figures: names from `FIGURES`; by default all.
         data: the dataset; by default every one.
         file_format: one of `FORMATS`.
-        processes: large files read at once (see `figures.report.write_report`).
 
     Returns:
         The files, ``<dataset>-<figure>.<format>``.
@@ -54,7 +52,7 @@ def save_plots(
             f"{closest(file_format, FORMATS)}"
         )
     rows = list(FIGURES.values()) if figures is None else [figure_row(name) for name in figures]
-    held = read_results(dataset, processes=processes)
+    held = read_results(dataset)
     chosen = held if data is None else [_choose(held, data, dataset.path)]
     jobs = [(results, row, out / f"{results.name}-{row.name}.{file_format}") for results in chosen for row in rows]
     for _, _, path in jobs:
@@ -69,7 +67,7 @@ def save_plots(
     return paths
 
 
-def save_plot(dataset: RobustnessDataset, name: str, out: Path, *, data: str | None = None, processes: int = 1) -> Path:
+def save_plot(dataset: RobustnessDataset, name: str, out: Path, *, data: str | None = None) -> Path:
     """Draw one figure.
 
     Args:
@@ -77,7 +75,6 @@ def save_plot(dataset: RobustnessDataset, name: str, out: Path, *, data: str | N
         name: of the figure (see `FIGURES`).
         out: the file; ``.png`` or ``.svg``.
         data: the dataset; may be left out where the folder has one.
-        processes: large files read at once (see `figures.report.write_report`).
 
     Returns:
         The file.
@@ -94,7 +91,7 @@ def save_plot(dataset: RobustnessDataset, name: str, out: Path, *, data: str | N
             "Name the file otherwise."
         )
     check_output_file(out)
-    results = _choose(read_results(dataset, processes=processes), data, dataset.path)
+    results = _choose(read_results(dataset), data, dataset.path)
     if not _save(results, row, out):
         raise ResultsError(
             f"Drawing {name} failed for {results.name} of {dataset.path}: expected {row.needs}, got results of "

@@ -244,7 +244,7 @@ function showCell() {
   if (row === undefined) {
     numbers.replaceChildren(element("p", `Its class was not evaluated on ${dataset.name}.`, { class: "warning" }));
   } else {
-    numbers.replaceChildren(scoreList(row), ...["attack", "corruption", "unknown"].map((kind) => table(kind, row)));
+    numbers.replaceChildren(scoreList(row), ...["attack", "corruption", "other"].map((kind) => table(kind, row)));
   }
   showNeighbours();
 }
@@ -271,7 +271,7 @@ function table(kind, row) {
   const strengths = [...new Set(columns.map((column) => column.strength))].sort((a, b) => a - b);
   const keys = [...new Set(columns.map((column) => column.key))];
   const made = element("table", "", { class: "numbers" }), body = element("tbody"), head = element("tr");
-  const caption = kind === "corruption" ? "severity" : "ε in 1/255";
+  const caption = { attack: "ε in 1/255", corruption: "severity" }[kind] ?? "strength";
   made.append(element("caption", `Accuracy in %, and below it the rank (= where others share it), by ${caption}`));
   head.append(element("th", ""), ...strengths.map((strength) => element("th", String(strength), { scope: "col" })));
   for (const key of keys) {

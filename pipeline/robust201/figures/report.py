@@ -63,14 +63,12 @@ def summary_table(dataset: RobustnessDataset) -> list[SummaryRow]:
     return _summarise(dataset.to_frame())
 
 
-def write_report(dataset: RobustnessDataset, out: Path, *, processes: int = 1) -> Path:
+def write_report(dataset: RobustnessDataset, out: Path) -> Path:
     """Write one HTML page with the figures of every dataset and an explorer; it needs no other file and no network.
 
     Args:
         dataset: the results.
         out: the file; an existing one is replaced.
-        processes: large files of confidences and confusion matrices that are read at once, each by a process of its
-            own; with more than 1, a script that calls this must guard its main part by ``if __name__ == "__main__"``.
 
     Returns:
         The file.
@@ -86,7 +84,7 @@ def write_report(dataset: RobustnessDataset, out: Path, *, processes: int = 1) -
     from robust201.figures.dataset_results import datasets_of
 
     frame = dataset.to_frame()
-    held = datasets_of(dataset, frame, processes=processes)
+    held = datasets_of(dataset, frame)
     if not held:
         raise ResultsError(
             f"Writing a report failed for {dataset.path}: expected accuracies, got none. Export some, or download them."
@@ -129,10 +127,10 @@ def _embedded_json(value: Any) -> str:
 
 
 def _page_data(held: "Sequence[DatasetResults]") -> dict[str, Any]:
-    from robust201.figures.drawn_page import draw_empty_changes
-    from robust201.figures.page_data import MISSING, RESOLUTION, pack_results, pack_space
-    from robust201.figures.page_parts import TEMPLATE
+    from robust201.figures.packed_accuracies import MISSING, RESOLUTION, pack_results, pack_space
     from robust201.figures.palette import GRID
+    from robust201.figures.plotly_figures import draw_empty_changes
+    from robust201.figures.plotly_parts import TEMPLATE
     from robust201.spaces.nasbench201.drawing import INK
 
     return {
@@ -148,14 +146,15 @@ def _page_data(held: "Sequence[DatasetResults]") -> dict[str, Any]:
 
 
 def _summarise(frame: "pd.DataFrame") -> list[SummaryRow]:
+    from robust201.figures.dataset_results import strength_label
+
     rows = []
     groups: Any = frame.groupby(["dataset", "key", "strength"], observed=True)["value"]
     for (dataset, key, strength), values in groups:
-        kind = kind_of(key)
         # The clean accuracy in front of an attack is in the table under its own key.
-        if kind != "clean" and strength == CLEAN_STRENGTH:
+        if kind_of(key) == "attack" and strength == CLEAN_STRENGTH:
             continue
-        label = {"clean": "", "corruption": f"severity {strength:g}"}.get(kind, f"ε = {strength:g}/255")
+        label = strength_label(key, strength)
         low, middle, high = float(values.min()), float(values.median()), float(values.max())
         rows.append(SummaryRow(dataset, key, float(strength), label, low, middle, high, int(values.count())))
     return rows

@@ -1,7 +1,8 @@
 """The table of figures: what each shows, what it needs, and how its numbers and its drawings are made.
 
-To add a figure: a function in `figure_data` that gives its numbers as a DataFrame, one in `figure_files` and one in
-`figure_page` that draw them, and a row here. The command line, the report and the table-wide tests then have it.
+To add a figure: a function in `figure_data` that gives its numbers as a DataFrame, one in `matplotlib_figures`
+and one in `plotly_figures` that draw them, and a row here. The command line, the report and the table-wide tests then
+have it.
 """
 
 from collections.abc import Callable
@@ -10,13 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import pandas as pd
 
 from robust201.core.errors import ConfigError, closest
-from robust201.figures import numbers as figure_data
+from robust201.figures import figure_data
 from robust201.figures.dataset_results import DatasetResults
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from robust201.figures.drawn_page import View
+    from robust201.figures.plotly_figures import View
 
 
 class FigureRow(NamedTuple):
@@ -29,7 +30,8 @@ class FigureRow(NamedTuple):
         source: the figures of Jung, Lukasik and Keuper (ICLR 2023) that show the same, or ``""``.
         needs: what results must hold for it.
         compute: its numbers; an empty frame where the results are not enough.
-        drawing: name of the function in `figure_files` and in `figure_page` that draws the frame.
+        drawing: what the frame is drawn as, ``<drawing>`` of ``matplotlib_figures.draw_<drawing>`` and
+            ``plotly_figures.views_of_<drawing>``.
         shows_cells: whether the page draws the cells of the frame's `architecture` column below the figure.
     """
 
@@ -44,16 +46,16 @@ class FigureRow(NamedTuple):
 
     def draw_file(self, frame: pd.DataFrame, results: DatasetResults) -> "Figure":
         """Draw a frame for a file, by matplotlib."""
-        from robust201.figures import drawn_files as figure_files
+        from robust201.figures import matplotlib_figures
 
-        figure: Figure = getattr(figure_files, self.drawing)(frame, results)
+        figure: Figure = getattr(matplotlib_figures, f"draw_{self.drawing}")(frame, results)
         return figure
 
     def draw_page(self, frame: pd.DataFrame, results: DatasetResults) -> "list[View]":
         """Draw a frame for the page, by plotly."""
-        from robust201.figures import drawn_page as figure_page
+        from robust201.figures import plotly_figures
 
-        views: list[View] = getattr(figure_page, self.drawing)(frame, results)
+        views: list[View] = getattr(plotly_figures, f"views_of_{self.drawing}")(frame, results)
         return views
 
 
@@ -69,7 +71,7 @@ FIGURES: dict[str, FigureRow] = {
             "Fig. 2",
             "an attack",
             figure_data.attack_boxes,
-            "draw_boxes",
+            "boxes",
         ),
         FigureRow(
             "corruptions",
@@ -79,7 +81,7 @@ FIGURES: dict[str, FigureRow] = {
             "Fig. 4",
             "a corruption",
             figure_data.corruption_boxes,
-            "draw_boxes",
+            "boxes",
         ),
         FigureRow(
             "rank-correlation",
@@ -90,7 +92,7 @@ FIGURES: dict[str, FigureRow] = {
             "",
             "two keys and two architectures",
             figure_data.key_correlations,
-            "draw_rank_correlation",
+            "rank_correlation",
         ),
         FigureRow(
             "rank-correlation-attacks",
@@ -99,7 +101,7 @@ FIGURES: dict[str, FigureRow] = {
             "Figs. 3 and 17",
             "an attack at two epsilons or with a clean accuracy, and two architectures",
             figure_data.attack_correlations,
-            "draw_rank_correlation",
+            "rank_correlation",
         ),
         FigureRow(
             "rank-correlation-corruptions",
@@ -108,7 +110,7 @@ FIGURES: dict[str, FigureRow] = {
             "Fig. 5",
             "two corruptions, or one and a clean accuracy, and two architectures",
             figure_data.corruption_correlations,
-            "draw_rank_correlation",
+            "rank_correlation",
         ),
         FigureRow(
             "confidence",
@@ -121,7 +123,7 @@ FIGURES: dict[str, FigureRow] = {
             "Figs. 13 to 15",
             "the measurement `confidence`",
             figure_data.confidence_curves,
-            "draw_confidence",
+            "confidence",
         ),
         FigureRow(
             "confusion",
@@ -131,7 +133,7 @@ FIGURES: dict[str, FigureRow] = {
             "Fig. 16",
             "the measurement `cm`",
             figure_data.confusion_sums,
-            "draw_confusion",
+            "confusion",
         ),
         FigureRow(
             "clean-vs-robust",
@@ -142,7 +144,7 @@ FIGURES: dict[str, FigureRow] = {
             "Fig. 27",
             "clean accuracies and an attack",
             figure_data.clean_against_attacks,
-            "draw_clean_against",
+            "clean_against",
         ),
         FigureRow(
             "clean-vs-corrupted",
@@ -151,7 +153,7 @@ FIGURES: dict[str, FigureRow] = {
             "Fig. 28",
             "clean accuracies and a corruption",
             figure_data.clean_against_corruptions,
-            "draw_clean_against",
+            "clean_against",
         ),
         FigureRow(
             "top-cells",
@@ -162,7 +164,7 @@ FIGURES: dict[str, FigureRow] = {
             "Figs. 7 and 29",
             "an accuracy",
             figure_data.top_cells,
-            "draw_top_cells",
+            "top_cells",
         ),
         FigureRow(
             "best-cells",
@@ -172,7 +174,7 @@ FIGURES: dict[str, FigureRow] = {
             "Fig. 26",
             "an accuracy",
             figure_data.best_cells,
-            "draw_best_cells",
+            "best_cells",
             shows_cells=True,
         ),
         FigureRow(
@@ -184,7 +186,7 @@ FIGURES: dict[str, FigureRow] = {
             "Fig. 30",
             "the best cell and one of its neighbours",
             figure_data.neighbour_changes,
-            "draw_neighbours",
+            "neighbours",
         ),
     )
 }

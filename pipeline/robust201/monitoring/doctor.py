@@ -29,7 +29,7 @@ from robust201.monitoring.doctor_machines import (
 )
 
 if TYPE_CHECKING:
-    from robust201.planning.config import SweepConfig
+    from robust201.planning.config import (SweepConfig)
 
 PACKAGES = {
     **{name: name for name in ("torch", "numpy", "foolbox", "pyautoattack", "ray", "pyarrow", "orjson", "pandas")},
@@ -166,7 +166,7 @@ def _examine_shards(url: str) -> HealthCheck:
 
 
 def _examine_space(config: SweepConfig) -> HealthCheck:
-    from robust201.planning.plan import assumed_facts, make_plan
+    from robust201.planning.plan import (assumed_facts, make_plan)
     from robust201.shards.object_store import folder_of
 
     place = folder_of(config.shards or "") or config.results

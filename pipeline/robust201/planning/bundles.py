@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from robust201.core.records import ArchitectureId, Bundle, Part
 from robust201.planning.cost import cpu_gmacs, may_turn_out_slow
-from robust201.planning.plan import Plan
+from robust201.planning.plan import (Plan)
 
 SLICE_SECONDS = 300.0
 """Estimated time at which a part is cut that a worker commits as a whole."""

@@ -22,7 +22,7 @@ from robust201.planning.user_tasks import UserTaskParameters
 from robust201.spaces.nasbench201.space import NasBench201
 from robust201.spaces.user_file import DEFAULT_GMACS, UserFileSpace
 from robust201.spaces.zoo.space import Zoo
-from robust201.tasks import CORRUPTIONS, PAPER_KEYS, PERTURBATIONS, Perturbation, perturbation
+from robust201.tasks import (CORRUPTIONS, PAPER_KEYS, PERTURBATIONS, Perturbation, perturbation)
 from robust201.tasks.columns import MEASUREMENTS
 from robust201.tasks.parameters import CorruptionParameters, Fields, Parameters
 

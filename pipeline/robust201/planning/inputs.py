@@ -12,9 +12,9 @@ from robust201.images import DATASETS, load_images, select
 from robust201.images.corrupted import CorruptedStore, open_generated, open_published
 from robust201.images.generated_folder import MANIFEST
 from robust201.images.snapshot import read_snapshot, write_snapshot
-from robust201.planning.config import CorruptionsSection, SweepConfig
-from robust201.planning.plan import DatasetFacts, Facts
-from robust201.tasks import PERTURBATIONS
+from robust201.planning.config import (CorruptionsSection, SweepConfig)
+from robust201.planning.facts import (DatasetFacts, Facts)
+from robust201.tasks import (PERTURBATIONS)
 from robust201.tasks.corruptions.folder import generate_corruptions
 from robust201.tasks.corruptions.generator import GENERATOR_VERSION, FrostTextures, load_frost, synthetic_frost
 from robust201.weights.store import CheckpointRecord, CheckpointStore

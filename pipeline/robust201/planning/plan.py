@@ -6,7 +6,7 @@ from functools import cached_property
 
 from robust201.core.errors import ConfigError, closest
 from robust201.core.records import ArchitectureId, Part, Protocol, Unit, Weights, unit_id
-from robust201.planning.config import SweepConfig
+from robust201.planning.config import (SweepConfig)
 from robust201.planning.cost import assumed_gmacs
 from robust201.planning.facts import DatasetFacts, Facts, ImageFacts
 from robust201.planning.identity import protocol_payload

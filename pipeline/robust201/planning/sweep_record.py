@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.files import portable_name
-from robust201.planning.config import CORRUPTION_GROUP
-from robust201.planning.plan import Plan
+from robust201.planning.config import (CORRUPTION_GROUP)
+from robust201.planning.plan import (Plan)
 from robust201.planning.space import space_of
-from robust201.tasks import CORRUPTIONS
+from robust201.tasks import (CORRUPTIONS)
 from robust201.tasks.parameters import Parameters
 
 

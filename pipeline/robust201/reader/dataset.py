@@ -14,19 +14,24 @@ from typing import TYPE_CHECKING, Any, overload
 from robust201.core.errors import ArchitectureError
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.arguments import as_folder, as_name, as_names, as_strength
-from robust201.reader.json_index import KeptByFile
-from robust201.reader.result_files import MEASURES, ResultFiles, in_table_order, kind_of, spellings, values_by_strength
+from robust201.reader.overlay import OverlaidFiles
+from robust201.reader.result_files import (
+    MEASURES,
+    OPTIONAL_MEASURES,
+    PUBLISHED_DATASETS,
+    ResultFiles,
+    kind_of,
+    spellings,
+    values_by_strength,
+)
 from robust201.reader.sources import describe_source
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks import CORRUPTIONS, PERTURBATIONS
+from robust201.tasks import (CORRUPTIONS, PERTURBATIONS)
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-
-DATASETS = ("cifar10", "cifar100", "ImageNet16-120")
-"""Datasets of the published results."""
 
 ATTACKS = tuple(row.published_key for row in PERTURBATIONS.values() if row.kind == "attack")
 """Attacks as the published files spell them."""
@@ -41,16 +46,18 @@ class RobustnessDataset:
     spelling, as far as the folder tells (an export does in sweep.json, the published dataset only in its epsilons).
 
     Attributes:
-        path: the folder.
+        path: the folder; the first of several.
         files: its files.
         meta: content of meta.json: ``ids`` (id → ``nb201-string``, ``isomorph``) and ``epsilons`` (attack → list, in
             units of 1/255).
-        sweep: content of sweep.json, or None in a folder that has none, such as the published dataset.
+        sweep: content of sweep.json, or None in a folder that has none, such as the published dataset, and of several
+            folders, which have each their own.
         missing: content of missing.json: what a partial export lacks, {dataset: {key: {id: strengths}}}.
         non_isomorph_ids: ids of the 6,466 architectures that stand for their isomorphism class, as strings.
         keys_clean: ``["clean"]``.
         keys_adv: the adversarial attacks.
         keys_cc: the common corruptions.
+        keys_other: keys that this version does not know, with the strengths that the folder tells of.
         keys_all: all keys.
         data: the datasets.
         measures: the measurements.
@@ -60,46 +67,46 @@ class RobustnessDataset:
     keys_clean: list[str] = ["clean"]  # noqa: RUF012
     keys_adv: list[str] = list(ATTACKS)  # noqa: RUF012
     keys_cc: list[str] = list(CORRUPTIONS)  # noqa: RUF012
+    keys_other: list[str] = []  # noqa: RUF012
     keys_all: list[str] = ["clean", *ATTACKS, *CORRUPTIONS]  # noqa: RUF012
-    data_cifar10, data_cifar100, data_imagenet16 = DATASETS
-    data: list[str] = list(DATASETS)  # noqa: RUF012
+    data_cifar10, data_cifar100, data_imagenet16 = PUBLISHED_DATASETS
+    data: list[str] = list(PUBLISHED_DATASETS)  # noqa: RUF012
     measures: list[str] = list(MEASURES)  # noqa: RUF012
 
-    def __init__(self, path: str | Path = "robustness-data") -> None:
-        """Open a dataset.
+    def __init__(self, path: str | Path = "robustness-data", *others: str | Path) -> None:
+        """Open a dataset, or see several as one.
 
         Args:
             path: the folder that holds meta.json and a folder for each dataset.
+            others: further folders. Of each evaluation (dataset, key, measurement, architecture, strength) the first
+                folder that has it answers (see `sources`).
 
         Raises:
-            ConfigError: `path` is no path.
+            ConfigError: one is no path, or they are of different spaces, or a dataset has different classes in them.
             ResultsError: there is no such folder, or no sound meta.json in it.
             FormatVersionError: sweep.json is of a format that this version does not know.
         """
-        self.files = ResultFiles(as_folder(path))
+        folders = [ResultFiles(as_folder(folder)) for folder in (path, *others)]
+        self.files: ResultFiles = OverlaidFiles(folders) if others else folders[0]
         self.path = self.files.path
         self.meta, self.sweep, self.missing = self.files.meta, self.files.sweep, self.files.missing
         self.map_str_to_id: dict[str, str] = {row["nb201-string"]: i for i, row in self.meta["ids"].items()}
         self.non_isomorph_ids: list[str] = [i for i, row in self.meta["ids"].items() if row["isomorph"] == i]
-        self._accuracies: KeptByFile[dict[str, Any]] = KeptByFile()
-        planned = self.files.keys_of_parquet() if self.sweep is None else self.sweep["strengths"]
-        if not planned:
-            self.keys_adv = in_table_order(self.meta["epsilons"])
-        else:
-            held = in_table_order({key for by_key in planned.values() for key in by_key})
-            self.data = list(planned)
-            measured = MEASURES if self.sweep is None else self.sweep["measurements"]
-            self.measures = [name for name in MEASURES if name in measured]
-            self.keys_clean = [key for key in held if kind_of(key) == "clean"]
-            self.keys_adv = [key for key in held if kind_of(key) in ("attack", "unknown")]
-            self.keys_cc = [key for key in held if kind_of(key) == "corruption"]
-        self.keys_all = self.keys_clean + self.keys_adv + self.keys_cc
+        self.data, self.measures = self.files.datasets, self.files.measures
+        keys = self.files.keys
+        self.keys_clean = [key for key in keys if kind_of(key) == "clean"]
+        self.keys_adv = [key for key in keys if kind_of(key) == "attack"]
+        self.keys_cc = [key for key in keys if kind_of(key) == "corruption"]
+        self.keys_other = [key for key in keys if kind_of(key) == "other"]
+        self.keys_all = self.keys_clean + self.keys_adv + self.keys_cc + self.keys_other
 
     def __repr__(self) -> str:
         count = self.files.count_architectures(self.data, self.keys_all)
         held = f"{', '.join(self.data)}; {len(self.keys_all)} keys, {count:,} architectures"
         source = describe_source(self.files, self.data, self.keys_all)
-        return f"<{type(self).__name__} {self.path}: {held}{f'; {source}' if ', but' in source else ''}>"
+        folders = self.files.layers if isinstance(self.files, OverlaidFiles) else (self.files,)
+        paths = ", ".join(str(folder.path) for folder in folders)
+        return f"<{type(self).__name__} {paths}: {held}{f'; {source}' if ', but' in source else ''}>"
 
     def query(
         self,
@@ -244,7 +251,7 @@ class RobustnessDataset:
         """
         identifier = self._resolve(architecture)
         wanted = None if strength is None else self._strength(f"Looking up #{identifier}", dataset, key, strength)
-        if wanted == CLEAN_STRENGTH:
+        if wanted == CLEAN_STRENGTH and wanted not in self.strengths(dataset, key):
             key = "clean"
         accuracies: float | list[float] = self.value(architecture, dataset, key)
         if wanted is None:
@@ -255,9 +262,10 @@ class RobustnessDataset:
         return found
 
     def value(self, architecture: int | str, dataset: str, key: str, measure: str = "accuracy") -> Any:
-        """Look up a measurement of any of the 15,625 architectures, without reading the others'.
+        """Look up a measurement of any of the 15,625 architectures; of Parquet without reading the others'.
 
-        Of a large file an index is made first (see `reader.json_index`). Threads and forks may share this.
+        A JSON file is read whole, and kept for the next look-up (see `reader.kept_files`): convert one of gigabytes to
+        Parquet first, by ``robust201 convert``. Threads and forks may share this.
 
         Args:
             architecture: id or cell string; stands for its isomorphism class.
@@ -284,6 +292,21 @@ class RobustnessDataset:
                 f"Looking up {measure} failed for #{identifier}: expected #{uid} among the architectures evaluated on "
                 f"{dataset} under {key}, got none. Evaluate it, or ask for another."
             ) from error
+
+    def sources(self) -> "pd.DataFrame":
+        """Tell which folder answers for what; of several folders this is what each adds to those before it.
+
+        Returns:
+            One row per dataset, key and folder that answers for an evaluation of it: `dataset`, `key`, `strengths` (a
+            tuple, ascending), `architectures` (how many evaluated ones) and `folder`. What counts is the first
+            measurement that there is, accuracies if there are any.
+
+        Raises:
+            ResultsError: a file is damaged.
+        """
+        from robust201.reader.frames import list_sources
+
+        return list_sources(self.files, self.data, self.keys_all, (*MEASURES, *OPTIONAL_MEASURES))
 
     def rank(
         self, dataset: str, key: str, strength: float | None = None, *, isomorphs: bool = False
@@ -335,7 +358,8 @@ class RobustnessDataset:
             Columns `architecture` (int64), `isomorph` (int64, the architecture evaluated), `spec`, `dataset`, `key`
             (categories), `strength` (float64: epsilon in units of 1/255, where 0 is clean, or severity; 0 for
             ``clean``) and `value`. Attacks begin with the clean value, as epsilon 0, where the folder has it: a clean
-            evaluation so has a row under ``clean`` and one under every attack.
+            evaluation so has a row under ``clean`` and one under every attack. Of several folders `source` besides,
+            the folder that a value comes from, but for `wide`.
 
         Raises:
             ResultsError: a file that was asked for by name is missing or damaged.
@@ -346,7 +370,7 @@ class RobustnessDataset:
         keys = self.keys_all if key is None else as_names(key, "key")
         measure, explicit = as_name(measure, "measurement"), data is not None and key is not None
         tables = [
-            read_table(self.files, dataset, name, measure, self._read_once)
+            read_table(self.files, dataset, name, measure)
             for dataset in datasets
             for name in keys
             if explicit or self.files.find(dataset, name, measure) is not None
@@ -390,10 +414,3 @@ class RobustnessDataset:
             if not explicit:
                 return True
         return dataset == self.data_imagenet16 and kind_of(key) == "corruption"
-
-    def _read_once(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
-        """Read a measurement, and keep accuracies: look-ups ask for the same few files again and again."""
-        file = self.files.find(dataset, key, measure) if measure == "accuracy" else None
-        if file is None:
-            return self.files.read(dataset, key, measure)
-        return self._accuracies.get(file, lambda: self.files.read(dataset, key, measure))

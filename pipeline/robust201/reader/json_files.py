@@ -1,27 +1,58 @@
-"""JSON files of a dataset that are read whole, plain or compressed."""
+"""JSON files of a dataset, plain or compressed: read whole, or one architecture's value after the other."""
 
+import gzip
 import json
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from robust201.core.errors import ResultsError
-from robust201.reader.row_stream import read_pieces
-from robust201.reader.value_checks import parse_json
+from robust201.reader.value_checks import damaged_file, parse_json
+
+PIECE_BYTES = 1 << 22
+"""Bytes, decompressed, that are read at once."""
+
+HEAD_BYTES = 1 << 12
+"""Bytes that the names in front of the first value have at most."""
+
+MAX_VALUE_BYTES = 1 << 28
+"""Bytes that a value has at most: in a damaged file the next id may be missing, and the file larger than the memory."""
+
+_HEAD = re.compile(
+    rb'\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*("(?:[^"\\]|\\.)*")\s*:\s*\{\s*'
+)
+_ID = re.compile(rb'"(\d+)"\s*:')
 
 _REQUIRED: Any = object()
 
 
-def read_bytes(file: Path) -> bytes:
-    """Read a file, decompressed if its name ends in ``.gz`` or ``.zst``.
+def open_decompressed(file: Path) -> AbstractContextManager[BinaryIO]:
+    """Open a file to read what it holds, decompressed if its name ends in ``.gz`` or ``.zst``.
 
-    Raises:
-        ResultsError: the compressed file is damaged.
+    What is raised of damage while it is read: `ResultsError` of Zstandard; `EOFError`, `zlib.error` and
+    `gzip.BadGzipFile` of gzip.
     """
-    return b"".join(read_pieces(file))
+    if file.suffix == ".zst":
+        from robust201.reader.parquet_results import open_zstandard
+
+        return open_zstandard(file)
+    return gzip.open(file) if file.suffix == ".gz" else file.open("rb")  # type: ignore[return-value]
+
+
+def _read_pieces(file: Path) -> Iterator[bytes]:
+    try:
+        with open_decompressed(file) as stream:
+            while piece := stream.read(PIECE_BYTES):
+                yield piece
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise damaged_file(file, error) from error
 
 
 def read_json(file: Path, missing: Any = _REQUIRED) -> Any:
-    """Read a JSON file.
+    """Read a JSON file whole, decompressed as its name says.
 
     Args:
         file: the file.
@@ -34,7 +65,7 @@ def read_json(file: Path, missing: Any = _REQUIRED) -> Any:
     if missing is not _REQUIRED and not file.is_file():
         return missing
     try:
-        return parse_json(read_bytes(file))
+        return parse_json(b"".join(_read_pieces(file)))
     except ValueError as error:
         raise ResultsError(
             f"Reading failed for {file}: expected JSON, got something else ({error}). "
@@ -48,9 +79,9 @@ def read_object(file: Path) -> dict[str, Any] | None:
     Raises:
         ResultsError: it is no JSON object.
     """
-    if not file.is_file():
+    content = read_json(file, missing=None)
+    if content is None and not file.is_file():
         return None
-    content = read_json(file)
     if not isinstance(content, dict):
         raise ResultsError(
             f"Opening a dataset failed for {file}: expected a JSON object, got {str(content)[:40]!r}. "
@@ -59,16 +90,84 @@ def read_object(file: Path) -> dict[str, Any] | None:
     return content
 
 
-def read_meta(file: Path) -> Any:
-    """Read meta.json, whose 15,625 objects are opened too often for `parse_json`: names in them are counted instead.
+def iter_json_values(file: Path, dataset: str, keys: tuple[str, ...], measure: str) -> Iterator[tuple[str, Any]]:
+    """Go through a file ``{dataset: {key: {measurement: {id: value}}}}`` with one value in memory at a time.
+
+    A name of digits alone is an id: no value has one, so a value's text ends where the next such name begins.
+
+    Args:
+        file: plain, or compressed as its name says.
+        dataset: the outermost name in the file.
+        keys: spellings of the key that the second name may have.
+        measure: the third name.
+
+    Yields:
+        Id and value, in the order of the file; neither is checked but for ids that stand twice.
 
     Raises:
-        ResultsError: it is no JSON, or an id stands in it twice.
+        ResultsError: the file is damaged or not of this form.
     """
-    text = read_bytes(file)
+    pieces = _read_pieces(file)
+    text = b""
+    while len(text) < HEAD_BYTES and (piece := next(pieces, b"")):
+        text += piece
+    text = text[_match_head(text, file, dataset, keys, measure) :]
+    seen: set[str] = set()
+    identifier: str | None = None
+    while True:
+        start = 0
+        for match in _ID.finditer(text):
+            before = text[start : match.start()].rstrip()
+            if identifier is not None:
+                yield identifier, _parse_value(file, identifier, before, b",")
+            elif before:
+                raise _malformed(file, f"{before[:40].decode(errors='replace')!r} in front of the first id")
+            identifier, start = match[1].decode(), match.end()
+            if identifier in seen:
+                raise _malformed(file, f"the id {identifier!r} twice")
+            seen.add(identifier)
+        text = text[start:]
+        if len(text) > MAX_VALUE_BYTES:
+            raise _malformed(file, f"more than {MAX_VALUE_BYTES >> 20} MiB without the end of a value")
+        piece = next(pieces, b"")
+        if not piece:
+            break
+        text += piece
+    for _ in range(4):
+        text = text.rstrip()
+        if not text.endswith(b"}"):
+            raise _malformed(file, "its end too early")
+        text = text[:-1]
+    if identifier is not None:
+        yield identifier, _parse_value(file, identifier, text, b"")
+    elif text.strip():
+        raise _malformed(file, f"{text.strip()[:40].decode(errors='replace')!r} instead of ids")
+
+
+def _match_head(text: bytes, path: Path, dataset: str, keys: tuple[str, ...], measure: str) -> int:
+    """Find the first byte behind the names and brackets in front of the values."""
+    head = _HEAD.match(text)
     try:
-        meta = json.loads(text)
-        n_ids = len(meta["ids"]) if isinstance(meta, dict) and isinstance(meta.get("ids"), dict) else 0
-    except (ValueError, RecursionError):
-        n_ids = 0
-    return meta if n_ids and text.count(b'"nb201-string"') == n_ids else read_json(file)
+        names = [] if head is None else [json.loads(name) for name in head.groups()]
+    except ValueError:
+        head, names = None, []
+    if head is None or names[0] != dataset or names[1] not in keys or names[2] != measure:
+        raise _malformed(path, f"names {names}" if names else "another beginning")
+    return head.end()
+
+
+def _parse_value(file: Path, identifier: str, text: bytes, end: bytes) -> Any:
+    """Parse a value, behind which `end` must stand."""
+    if not text.endswith(end):
+        raise _malformed(file, f"something else than a value behind {identifier}")
+    try:
+        return parse_json(text.removesuffix(end))
+    except ValueError as error:
+        raise _malformed(file, f"something else for {identifier} ({error})") from error
+
+
+def _malformed(path: Path, got: str) -> ResultsError:
+    return ResultsError(
+        f"Reading failed for {path}: expected {{dataset: {{key: {{measurement: {{id: value}}}}}}}}, got {got}. "
+        "Export or download it again."
+    )

@@ -1,10 +1,11 @@
-"""Results read from the Parquet files of an export, in the form of the JSON files."""
+"""Results read from the Parquet files of an export or a conversion, in the form of the JSON files."""
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +14,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from robust201.core.errors import ResultsError
-from robust201.reader.json_index import FileState
-from robust201.reader.value_checks import damaged
+from robust201.reader.kept_files import FileState, hash_file
+from robust201.reader.value_checks import damaged_file
 
 _COLUMNS = {
     "accuracy": ("accuracy",),
@@ -31,23 +32,69 @@ def _open(path: Path) -> pq.ParquetFile:
     return pq.ParquetFile(path, page_checksum_verification=True)
 
 
-def holds(path: Path, measure: str) -> bool:
+JSON_SOURCES = b"robust201.json"
+"""In the metadata of a converted file: size and SHA-256 of the JSON file that each measurement was read from."""
+
+
+class _Footer(NamedTuple):
+    columns: frozenset[str]
+    sources: Mapping[str, Mapping[str, Any]] | None
+
+
+def has_columns_of(path: Path, measure: str) -> bool:
     """Whether a file has a measurement.
 
     Raises:
         ResultsError: the file is damaged.
     """
+    return set(_COLUMNS.get(measure, (measure,))) <= _read_footer(path).columns
+
+
+def is_converted(path: Path) -> bool:
+    """Whether a file was made of JSON files, not by an export.
+
+    Raises:
+        ResultsError: the file is damaged.
+    """
+    return _read_footer(path).sources is not None
+
+
+def agrees_with(path: Path, json_file: Path, measure: str) -> bool:
+    """Whether a converted file has the values of the JSON file beside it.
+
+    It names the JSON file that it was made of by size and SHA-256; the latter is computed only if the JSON file was
+    written after it.
+
+    Args:
+        path: the Parquet file.
+        json_file: of the same dataset and key.
+        measure: what is in the latter.
+
+    Raises:
+        ResultsError: the Parquet file is damaged.
+    """
+    source, state = (_read_footer(path).sources or {}).get(measure, {}), FileState.of(json_file)
+    if source.get("size") != state.size:
+        return False
+    return state.mtime_ns <= path.stat().st_mtime_ns or hash_file(json_file) == source.get("sha256")
+
+
+def _read_footer(path: Path) -> _Footer:
     with _naming(path):
-        return set(_COLUMNS.get(measure, (measure,))) <= _column_names(path, FileState.of(path.stat()))
+        return _footer(path, FileState.of(path))
 
 
 @lru_cache(maxsize=256)
-def _column_names(path: Path, _state: FileState) -> frozenset[str]:
-    """Read which columns a file has; once, as a look-up would read the footer twice."""
-    return frozenset(pq.read_schema(path).names)
+def _footer(path: Path, _state: FileState) -> _Footer:
+    """Read which columns a file has and what it was made of; once, as a look-up would read the footer twice."""
+    schema = pq.read_schema(path)
+    told = (schema.metadata or {}).get(JSON_SOURCES)
+    return _Footer(frozenset(schema.names), None if told is None else json.loads(told))
 
 
-def read_rows(path: Path, measure: str, strengths: Sequence[float], architecture: int | None = None) -> dict[str, Any]:
+def read_parquet_values(
+    path: Path, measure: str, strengths: Sequence[float], architecture: int | None = None
+) -> dict[str, Any]:
     """Read a measurement: a value by id, or a list of them by strength.
 
     Row groups are skipped by the architectures that the footer says they hold. No thread of Arrow's is used, so this
@@ -202,7 +249,7 @@ def read_strengths(path: Path) -> tuple[float, ...]:
         ResultsError: the file is damaged.
     """
     with _naming(path):
-        return _strengths(path, FileState.of(path.stat()))
+        return _strengths(path, FileState.of(path))
 
 
 @lru_cache(maxsize=256)
@@ -213,6 +260,19 @@ def _strengths(path: Path, _state: FileState) -> tuple[float, ...]:
     if None in strengths:
         raise _malformed(path, "a row without a strength")
     return tuple(sorted(strengths))
+
+
+def read_n_classes(path: Path) -> int | None:
+    """Read how many classes the dataset of a file has; None where it does not tell.
+
+    Raises:
+        ResultsError: the file is damaged.
+    """
+    with _naming(path), _open(path) as file:
+        if "n_classes" not in file.schema_arrow.names or file.num_row_groups == 0:
+            return None
+        counts = file.read_row_group(0, ["n_classes"], use_threads=False)["n_classes"].to_pylist()
+    return next((int(count) for count in counts if count is not None), None)
 
 
 def _groups_of(footer: pq.FileMetaData, architecture: int | None) -> list[int]:
@@ -258,8 +318,8 @@ def _naming(path: Path) -> Iterator[None]:
         yield
     except ResultsError:
         raise
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:  # the last of names of columns
+    except (pa.ArrowException, OSError, ValueError) as error:  # the last of names and of metadata
         # Arrow says of damage that it is an OSError, without the number that those of the system have.
         if isinstance(error, OSError) and error.errno is not None:
             raise
-        raise damaged(path, error) from error
+        raise damaged_file(path, error) from error

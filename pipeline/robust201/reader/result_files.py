@@ -8,13 +8,11 @@ from typing import Any
 
 from robust201.core.errors import FormatVersionError, ResultsError, closest
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.reader import json_index
-from robust201.reader.json_files import read_json, read_meta, read_object
-from robust201.reader.json_index import JsonRows, KeptByFile, has_indexable_rows
-from robust201.reader.row_stream import Taker, stream_rows
-from robust201.reader.value_checks import check_ids, check_row, check_rows, is_sound_meta, is_sound_sweep
+from robust201.reader.json_files import iter_json_values, read_json, read_object
+from robust201.reader.kept_files import KeptRows, hash_file
+from robust201.reader.value_checks import check_ids, check_json_value, check_json_values, is_sound_meta, is_sound_sweep
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks import PERTURBATIONS, Perturbation
+from robust201.tasks import (CORRUPTIONS, PERTURBATIONS, Perturbation)
 from robust201.tasks.parameters import SEVERITIES
 
 EXPORT_FORMAT = 1
@@ -23,6 +21,8 @@ EXPORT_FORMAT = 1
 META_FILE = "meta.json"
 SWEEP_FILE = "sweep.json"
 MISSING_FILE = "missing.json"
+
+_CHECKSUMS = "SHA256SUMS"
 
 RESULTS_FOLDER_FILE = "format.json"
 """What a sweep's results folder has, and no exported dataset."""
@@ -36,8 +36,8 @@ MEASURES = ("accuracy", "confidence", "cm")
 OPTIONAL_MEASURES = ("predictions",)
 """Measurements that only an export may have."""
 
-Rows = JsonRows | dict[str, Any]
-"""Values by id."""
+PUBLISHED_DATASETS = ("cifar10", "cifar100", "ImageNet16-120")
+"""Datasets of the published results."""
 
 
 def row_of(key: str) -> Perturbation | None:
@@ -52,9 +52,9 @@ def spellings(key: str) -> tuple[str, ...]:
 
 
 def kind_of(key: str) -> str:
-    """Say whether a key is ``"clean"``, an ``"attack"``, a ``"corruption"`` or ``"unknown"``."""
+    """Say whether a key is ``"clean"``, an ``"attack"``, a ``"corruption"`` or, not being in the table, ``"other"``."""
     row = row_of(key)
-    return "unknown" if row is None else row.kind
+    return "other" if row is None else row.kind
 
 
 def one_spelling_each(by_key: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
@@ -152,7 +152,7 @@ class ResultFiles:
         """
         self.path = path
         self.parquet = path if any(path.glob("dataset=*")) else path / PARQUET_FOLDER
-        self._rows: KeptByFile[Rows] = KeptByFile()
+        self._kept = KeptRows()
         if not (path / META_FILE).is_file() and not self.parquet.is_dir():
             got, fix = "none", "Name what `robust201 export` wrote, its parquet folder, or the published dataset"
             if (path / RESULTS_FOLDER_FILE).is_file():
@@ -161,7 +161,7 @@ class ResultFiles:
                 f"Opening a dataset failed for {path}: expected a folder with meta.json, got {got}. {fix}."
             )
         told = (path / META_FILE).is_file()
-        self.meta: dict[str, Any] = read_meta(path / META_FILE) if told else self._meta_of_parquet()
+        self.meta: dict[str, Any] = read_json(path / META_FILE) if told else self._meta_of_parquet()
         self.sweep: dict[str, Any] | None = read_object(path / SWEEP_FILE)
         self.missing: dict[str, dict[str, dict[str, list[float]]]] = read_object(path / MISSING_FILE) or {}
         if not is_sound_meta(self.meta):
@@ -183,6 +183,28 @@ class ResultFiles:
         one_spelling_each(self.meta["epsilons"], path / META_FILE)
         for by_key in () if self.sweep is None else self.sweep["strengths"].values():
             one_spelling_each(by_key, path / SWEEP_FILE)
+        self._keys_by_dataset: Mapping[str, Iterable[str]] | None = None
+        if self.sweep is not None:
+            self._keys_by_dataset = self.sweep["strengths"]
+        elif not told:
+            self._keys_by_dataset = self.keys_of_parquet()
+
+    @property
+    def datasets(self) -> list[str]:
+        """Datasets that the folder tells of; where it does not, as the published one, those of the paper."""
+        return list(self._keys_by_dataset or PUBLISHED_DATASETS)
+
+    @property
+    def keys(self) -> list[str]:
+        """Keys that the folder tells of, in the order of the table; the published one tells of attacks alone."""
+        if self._keys_by_dataset:
+            return in_table_order({key for keys in self._keys_by_dataset.values() for key in keys})
+        return ["clean", *in_table_order({*self.meta["epsilons"], *CORRUPTIONS})]
+
+    @property
+    def measures(self) -> list[str]:
+        """Measurements of `MEASURES` that the folder tells of."""
+        return [name for name in MEASURES if self.sweep is None or name in self.sweep["measurements"]]
 
     def planned(self, dataset: str) -> Mapping[str, Sequence[float]] | None:
         """Give strengths by key of the sweep on a dataset; None in a folder without sweep.json."""
@@ -211,20 +233,72 @@ class ResultFiles:
             )
         return known
 
-    def find(self, dataset: str, key: str, measure: str, *, parquet_first: bool = False) -> Path | None:
-        """Find the file of a measurement, whichever spelling of the key it has: JSON, or else or first Parquet.
+    def find(self, dataset: str, key: str, measure: str) -> Path | None:
+        """Find the file that a measurement is read from, whichever spelling of the key it has.
+
+        That is the Parquet file where there is one, unless another JSON file lies there now than it was made of, or
+        than the export that wrote both has in its listing.
 
         Raises:
             ResultsError: there are files under both spellings.
         """
-        if parquet_first and (file := self._find_parquet(dataset, key, measure)) is not None:
-            return file
-        folder = self.path / dataset
-        found = _the_one(
-            [folder / f"{spelling}_{measure}.json{suffix}" for suffix in ("", ".gz", ".zst")]
+        json_file, parquet = self.find_json(dataset, key, measure), self._find_parquet(dataset, key, measure)
+        if json_file is None or parquet is None:
+            return parquet or json_file
+        from robust201.reader.parquet_results import agrees_with, is_converted
+
+        agrees = agrees_with(parquet, json_file, measure) if is_converted(parquet) else self._is_as_exported(json_file)
+        return parquet if agrees else json_file
+
+    def _is_as_exported(self, file: Path) -> bool:
+        """Whether a file is the one that an export listed; hashed only if it was written after the listing."""
+        listing = self.path / _CHECKSUMS
+        if not listing.is_file() or file.stat().st_mtime_ns <= listing.stat().st_mtime_ns:
+            return True
+        lines = listing.read_text(encoding="utf-8", errors="replace").splitlines()
+        listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
+        digest = listed.get(file.relative_to(self.path).as_posix())
+        return digest is None or digest == hash_file(file)
+
+    def find_json(self, dataset: str, key: str, measure: str) -> Path | None:
+        """Find the JSON file of a measurement, whether or not there is Parquet (see `find`)."""
+        return _the_one(
+            [self.path / dataset / f"{spelling}_{measure}.json{suffix}" for suffix in ("", ".gz", ".zst")]
             for spelling in spellings(key)
         )
-        return found or self._find_parquet(dataset, key, measure)
+
+    def has_key(self, dataset: str, key: str) -> bool:
+        """Whether there is a file of any measurement of a key."""
+        return any(self.find(dataset, key, measure) is not None for measure in (*MEASURES, *OPTIONAL_MEASURES))
+
+    def tells_of(self, key: str) -> bool:
+        """Whether the folder names a key, in either spelling."""
+        return not {*spellings(key)}.isdisjoint(self.keys)
+
+    def count_classes(self, dataset: str) -> int | None:
+        """Count the classes of a dataset by its first confusion matrix or confidence; None where there is neither.
+
+        Raises:
+            ResultsError: the file is damaged.
+        """
+        for measure, key in itertools.product(("cm", "confidence"), self.keys):
+            file = self.find(dataset, key, measure)
+            if file is None:
+                continue
+            if file.suffix == ".parquet":
+                from robust201.reader.parquet_results import read_n_classes
+
+                return read_n_classes(file)
+            for _, row in self.iter_json_file(file, dataset, key, measure):
+                first = row[0] if isinstance(row, list) and key != "clean" else row
+                matrix = first["label"] if isinstance(first, dict) else first
+                # An object of lists, one of each part per strength, has one axis more.
+                return len(matrix[0] if isinstance(matrix[0][0], list) else matrix)
+        return None
+
+    def sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
+        """Find the file that has all of a measurement as it is to be read; None where several are seen as one."""
+        return self.find(dataset, key, measure)
 
     def _find_parquet(self, dataset: str, key: str, measure: str) -> Path | None:
         if not self.parquet.is_dir():
@@ -232,9 +306,9 @@ class ResultFiles:
         names = (PurePosixPath(parquet_name(dataset, spelling)) for spelling in spellings(key))
         file = _the_one([self.parquet / name.relative_to(PARQUET_FOLDER)] for name in names)
         if file is not None:
-            from robust201.reader.parquet_results import holds
+            from robust201.reader.parquet_results import has_columns_of
 
-            return file if holds(file, measure) else None
+            return file if has_columns_of(file, measure) else None
         return None
 
     def keys_of_parquet(self) -> dict[str, list[str]]:
@@ -258,80 +332,50 @@ class ResultFiles:
         return nasbench201.meta(epsilons)
 
     def value(self, dataset: str, key: str, measure: str, identifier: str) -> Any:
-        """Read the value of one architecture, and of others no more than a file makes necessary.
+        """Read the value of one architecture: from Parquet by the row groups that hold it, else from the whole file.
 
         Raises:
             KeyError: the architecture has none.
             ResultsError: there is no file, or it is not nested as it must be.
         """
-        file = self.find(dataset, key, measure)
-        if file is None:
-            raise self.absence(dataset, key, measure)
+        file = self._file(dataset, key, measure)
         if file.suffix == ".parquet":
-            from robust201.reader.parquet_results import read_rows
+            from robust201.reader.parquet_results import read_parquet_values
 
-            row = read_rows(file, measure, self.strengths(dataset, key), int(identifier))[identifier]
-            check_row(file, key, measure, identifier, row)
+            row = read_parquet_values(file, measure, self.strengths(dataset, key), int(identifier))[identifier]
+            check_json_value(file, key, measure, identifier, row)
             return row
-        return self.rows(dataset, key, measure)[identifier]
+        if measure == "accuracy":
+            return self.read_accuracies(dataset, key)[identifier]
+        row = self._kept.get(file, measure, lambda: self._parse(file, dataset, key, measure))[identifier]
+        check_json_value(file, key, measure, identifier, row)
+        return row
 
-    def rows(self, dataset: str, key: str, measure: str) -> Rows:
-        """Open a file of results to read values one by one; a small or compressed one is read whole.
+    def read_accuracies(self, dataset: str, key: str) -> Mapping[str, Any]:
+        """Read accuracies as `read` does, and keep them for the next time (see `reader.kept_files`)."""
+        file = self._file(dataset, key, "accuracy")
+        return self._kept.get(file, "accuracy", lambda: self.read(dataset, key, "accuracy"))
 
-        What was opened is kept as long as the file stays the same: one that was replaced is opened anew.
-
-        Raises:
-            ResultsError: there is no file, or it is not nested as it must be.
-        """
-        file = self.find(dataset, key, measure)
-        if file is None:
-            raise self.absence(dataset, key, measure)
-        return self._rows.get(file, lambda: self._open_rows(file, dataset, key, measure))
-
-    def _open_rows(self, file: Path, dataset: str, key: str, measure: str) -> Rows:
-        if has_indexable_rows(file):
-            return JsonRows(file, dataset, spellings(key), measure)
-        return self.read(dataset, key, measure)
-
-    def forget(self) -> None:
-        """Drop what `rows` keeps of the files read so far: whoever reads many once need not hold them all."""
-        self._rows.clear()
-
-    def iter_rows(
-        self, dataset: str, key: str, measure: str, *, checked: bool = True, take: Taker | None = None
-    ) -> Iterator[tuple[str, Any]]:
-        """Go through a measurement whose values are lists or objects, with one architecture's in memory at a time.
-
-        JSON is read from its beginning to its end, compressed or not. Parquet is read whole, as is a file below
-        `reader.json_index.MIN_INDEXED_BYTES`.
-
-        Args:
-            dataset: name of the dataset.
-            key: in either spelling.
-            measure: name of the measurement.
-            checked: whether to check values (see `check_row`); one who makes arrays of them sees more cheaply.
-            take: of JSON that is not read whole, what to take of a value's text (see `stream_rows`).
+    def iter_values(self, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
+        """Go through a measurement, with one value in memory at a time; Parquet is read whole.
 
         Yields:
-            Id, and value or what was taken of it, in the order of the file.
+            Id and value, checked, in the order of the file.
 
         Raises:
             ResultsError: there is no file, or it is damaged or not nested as it must be.
         """
-        file = self.find(dataset, key, measure)
-        if file is None:
-            raise self.absence(dataset, key, measure)
+        file = self._file(dataset, key, measure)
         if file.suffix == ".parquet":
             yield from self.read(dataset, key, measure).items()
             return
-        if file.stat().st_size < json_index.MIN_INDEXED_BYTES:
-            rows = iter(self._read_rows(file, dataset, key, measure).items())
-        else:
-            rows = stream_rows(file, dataset, spellings(key), measure, take)
-        for identifier, row in rows:
+        yield from self.iter_json_file(file, dataset, key, measure)
+
+    def iter_json_file(self, file: Path, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
+        """Go through a JSON file of results (see `iter_values`)."""
+        for identifier, row in iter_json_values(file, dataset, spellings(key), measure):
             check_ids(file, key, measure, (identifier,), self.meta["ids"])
-            if checked:
-                check_row(file, key, measure, identifier, row)
+            check_json_value(file, key, measure, identifier, row)
             yield identifier, row
 
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
@@ -340,40 +384,53 @@ class ResultFiles:
         Raises:
             ResultsError: there is no file, or it is not nested as it must be.
         """
-        file = self.find(dataset, key, measure)
-        if file is None:
-            raise self.absence(dataset, key, measure)
-        if file.suffix == ".parquet":
-            from robust201.reader.parquet_results import read_rows
+        file = self._file(dataset, key, measure)
+        if file.suffix != ".parquet":
+            return self.read_json_file(file, dataset, key, measure)
+        from robust201.reader.parquet_results import read_parquet_values
 
-            return self._checked(file, key, measure, read_rows(file, measure, self.strengths(dataset, key)))
-        return self._checked(file, key, measure, self._read_rows(file, dataset, key, measure))
+        rows = read_parquet_values(file, measure, self.strengths(dataset, key))
+        check_ids(file, key, measure, rows, self.meta["ids"])
+        check_json_values(file, key, measure, rows)
+        return rows
 
-    def _read_rows(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:
+    def read_json_file(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:
+        """Read a JSON file of results whole (see `read`)."""
+        rows = self._parse(file, dataset, key, measure)
+        check_json_values(file, key, measure, rows)
+        return rows
+
+    def _parse(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:
+        """Read a JSON file of results whole; ids are checked, values are not."""
         payload = read_json(file)
         by_key = payload.get(dataset) if isinstance(payload, dict) else None
         held = one_spelling_each(by_key, file) if isinstance(by_key, dict) else {}
         for spelling in spellings(key):
             by_measure = held.get(spelling)
-            rows = by_measure.get(measure) if isinstance(by_measure, dict) else None
-            if isinstance(rows, dict):
+            if not isinstance(by_measure, dict):
+                continue
+            rows = by_measure.get(measure)
+            # Something else beside the values would be passed over.
+            if isinstance(rows, dict) and len(payload) == len(held) == len(by_measure) == 1:
+                check_ids(file, key, measure, rows, self.meta["ids"])
                 return rows
         raise ResultsError(
             f"Reading failed for {file}: expected {{{dataset}: {{{key}: {{{measure}: {{id: value}}}}}}}}, "
             "got something else. Export or download it again."
         )
 
-    def _checked(self, file: Path, key: str, measure: str, rows: dict[str, Any]) -> dict[str, Any]:
-        check_ids(file, key, measure, rows, self.meta["ids"])
-        check_rows(file, key, measure, rows)
-        return rows
+    def _file(self, dataset: str, key: str, measure: str) -> Path:
+        file = self.find(dataset, key, measure)
+        if file is None:
+            raise self.absence(dataset, key, measure)
+        return file
 
     def count_architectures(self, datasets: Iterable[str], keys: Sequence[str]) -> int:
         """Count the architectures in the first file of accuracies; 0 where there is none, or none that is sound."""
         for dataset, key in itertools.product(datasets, keys):
             if self.find(dataset, key, "accuracy") is not None:
                 try:
-                    return len(self.read(dataset, key, "accuracy"))
+                    return len(self.read_accuracies(dataset, key))
                 except (OSError, ResultsError):
                     continue
         return 0

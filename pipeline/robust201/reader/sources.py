@@ -6,7 +6,7 @@ from robust201.reader.result_files import ResultFiles
 
 
 def describe_source(files: ResultFiles, datasets: Iterable[str], keys: Sequence[str], measure: str = "accuracy") -> str:
-    """Say from which files a measurement is read: JSON where there is any, else Parquet, key by key.
+    """Say from which files a measurement is read: Parquet or JSON, key by key (see `ResultFiles.find`).
 
     Args:
         files: of the dataset.
@@ -15,8 +15,8 @@ def describe_source(files: ResultFiles, datasets: Iterable[str], keys: Sequence[
         measure: name of the measurement.
 
     Returns:
-        ``"JSON"``, ``"Parquet"`` or, of a folder that was changed after its export, ``"JSON, but Parquet of digits fog,
-        which has no JSON"``; empty where there is no file.
+        ``"JSON"``, ``"Parquet"`` or, where some keys have no Parquet, or Parquet that was made of another JSON
+        file, ``"Parquet, but JSON of digits fog"``; empty where there is no file.
     """
     found: dict[bool, list[str]] = {}
     for dataset in datasets:
@@ -26,5 +26,4 @@ def describe_source(files: ResultFiles, datasets: Iterable[str], keys: Sequence[
                 found.setdefault(file.suffix == ".parquet", []).append(f"{dataset} {key}")
     if len(found) < 2:
         return "".join("Parquet" if of_parquet else "JSON" for of_parquet in found)
-    names = found[True]
-    return f"JSON, but Parquet of {', '.join(names)}, which {'has' if len(names) == 1 else 'have'} no JSON"
+    return f"Parquet, but JSON of {', '.join(found[False])}"

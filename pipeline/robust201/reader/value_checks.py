@@ -1,5 +1,6 @@
 """What the files of a dataset may hold: sound JSON, what is told of it, ids, values of a measurement's form."""
 
+import contextlib
 import json
 from collections.abc import Iterable, Mapping
 from itertools import chain
@@ -7,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import orjson
 
 from robust201.core.errors import ResultsError
 from robust201.spaces.nasbench201.cells import N_ARCHITECTURES
@@ -19,7 +21,7 @@ _CONFIDENCES = {"label": 2, "argmax": 2, "prediction": 1}
 _MEAN_TOLERANCE = 1e-6
 
 
-def damaged(file: Path, error: Exception) -> ResultsError:
+def damaged_file(file: Path, error: Exception) -> ResultsError:
     """Make the error of a file that cannot be decoded."""
     return ResultsError(
         f"Reading failed for {file}: expected a sound file, got one that cannot be decoded ({error}). "
@@ -28,18 +30,33 @@ def damaged(file: Path, error: Exception) -> ResultsError:
 
 
 def parse_json(text: bytes) -> Any:
-    """Parse JSON in which no object has a name twice; Python's own parser would keep the last value without a word.
+    """Parse JSON in which no object has a name twice; parsers would keep the last value without a word.
 
     Args:
-        text: in any encoding of Unicode.
+        text: in any encoding of Unicode; NaN, which Python's json writes, is read too.
 
     Raises:
         ValueError: it is no JSON, is nested too deeply, or has a name twice.
     """
+    # The fast parser, unless there are more quotes than the strings in its answer have: the slow one says which name
+    # stands twice, and reads what is no JSON to the letter.
+    with contextlib.suppress(ValueError):
+        value = orjson.loads(text)
+        if text.count(b'"') == 2 * _count_strings(value):
+            return value
     try:
         return json.loads(text, object_pairs_hook=_object_of)
     except RecursionError as error:
         raise ValueError("brackets nested too deeply") from error
+
+
+def _count_strings(value: Any) -> int:
+    """Count the names and texts in a value, but for those in lists that begin with neither text nor an object."""
+    if isinstance(value, dict):
+        return len(value) + sum(map(_count_strings, value.values()))
+    if isinstance(value, list):
+        return sum(map(_count_strings, value)) if value and isinstance(value[0], (dict, str)) else 0
+    return int(isinstance(value, str))
 
 
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -102,15 +119,15 @@ def check_ids(file: Path, key: str, measure: str, found: Iterable[str], known: M
             )
 
 
-def check_rows(file: Path, key: str, measure: str, rows: Mapping[str, Any]) -> None:
-    """Check the values of many architectures (see `check_row`)."""
+def check_json_values(file: Path, key: str, measure: str, rows: Mapping[str, Any]) -> None:
+    """Check the values of many architectures (see `check_json_value`)."""
     if measure == "accuracy" and _are_all_fractions(rows, clean=key == CLEAN):
         return
     for identifier, row in rows.items():
-        check_row(file, key, measure, identifier, row)
+        check_json_value(file, key, measure, identifier, row)
 
 
-def check_row(file: Path, key: str, measure: str, identifier: str, row: Any) -> None:
+def check_json_value(file: Path, key: str, measure: str, identifier: str, row: Any) -> None:
     """Check the value of one architecture; how many strengths it has is left to `values_by_strength`.
 
     Args:

@@ -11,9 +11,11 @@ from typing import Any
 from robust201.core.errors import ConfigError, InputError
 from robust201.core.files import make_folder
 from robust201.core.records import Bundle, Unit
-from robust201.planning.config import SweepConfig
+from robust201.planning.config import (SweepConfig)
 from robust201.planning.inputs import Inputs
-from robust201.planning.plan import Facts, Plan, describe_difference
+from robust201.planning.plan import (Plan)
+from robust201.planning.identity import (describe_difference)
+from robust201.planning.facts import (Facts)
 from robust201.planning.plan_file import PLAN_FILE, load_plan_and_facts, refuse_imports
 from robust201.planning.shares import Share, all_bundles, missing_bundles
 from robust201.runtime.executors.base import Event
@@ -23,7 +25,7 @@ from robust201.runtime.progress import RunProgress
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.sweep import EVERYTHING, Filters, MakeExecutor, RunPreview, compute
 from robust201.shards import ShardStore
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import (PERTURBATIONS)
 
 DRAIN_VARIABLE = "ROBUST201_DRAIN_SECONDS"
 """Environment variable: how long a batch file lets its tasks drain; the shorter of it and `execution.drain_seconds`."""

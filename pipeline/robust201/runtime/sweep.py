@@ -12,10 +12,12 @@ from robust201.core.errors import ConfigError, StorageError, closest
 from robust201.core.files import write_text
 from robust201.core.interrupts import draining_on_signals
 from robust201.core.records import Bundle, Part, Receipt, is_imported
-from robust201.planning.config import SweepConfig
+from robust201.planning.config import (SweepConfig)
 from robust201.planning.cost import cpu_gmacs, may_turn_out_slow
 from robust201.planning.inputs import Inputs
-from robust201.planning.plan import Facts, Plan, describe_difference, make_plan
+from robust201.planning.plan import (Plan, make_plan)
+from robust201.planning.identity import (describe_difference)
+from robust201.planning.facts import (Facts)
 from robust201.planning.plan_file import PLAN_FILE, load_plan, refuse_imports, save_plan
 from robust201.runtime.executors.base import Event, Executor
 from robust201.runtime.heartbeat import remove_silent_heartbeats, warn_of_shares
@@ -24,7 +26,7 @@ from robust201.runtime.progress import RunProgress, Tracker
 from robust201.runtime.scheduler import RunTally, Scheduler
 from robust201.runtime.work_log import WorkLog
 from robust201.shards import Inventory, MergeReport, ShardStore, merge_folders
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import (PERTURBATIONS)
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,9 @@ from robust201.engine.classifier import Classifier
 from robust201.engine.context import Context, to_float
 from robust201.engine.graphs import GraphCapture
 from robust201.images.corrupted import CorruptedStore
-from robust201.planning.config import SweepConfig
+from robust201.planning.config import (SweepConfig)
 from robust201.planning.inputs import Inputs
-from robust201.planning.plan import DatasetFacts
+from robust201.planning.facts import (DatasetFacts)
 from robust201.runtime.heartbeat import Heartbeat
 from robust201.runtime.metrics import Metrics
 from robust201.runtime.work_log import WorkLog
@@ -35,7 +35,7 @@ from robust201.shards import ShardStore
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.compiled import CPU_CHUNK, MIN_BATCH, InferenceNetwork, compile_network
 from robust201.spaces.nasbench201.network import build_network
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import (PERTURBATIONS)
 from robust201.tasks.evaluate import ResidentImages, evaluate, resident
 
 COMMIT_SECONDS = 300.0

@@ -18,7 +18,8 @@ from robust201.core.records import Unit
 from robust201.shards.folder import ResultsFolder
 from robust201.shards.inventory import Inventory, required_columns
 from robust201.shards.parquet import LOCATING_COLUMNS, ShardFile, row_values
-from robust201.tasks.measurements import COLUMNS, merge_values
+from robust201.tasks.measurements import (merge_values)
+from robust201.tasks.columns import (COLUMNS)
 
 SELECTION_CACHE_BYTES = 64 << 20
 _OPEN_FILES = 64

@@ -20,7 +20,7 @@ from robust201.shards.row_identity import parse_footer, read_shard_rows
 from robust201.shards.row_reader import SELECTION_CACHE_BYTES, RowReader, RowSelection
 from robust201.shards.scan import OnDamage, Verify, scan
 from robust201.shards.verification import ShardFinding, verify_shards
-from robust201.tasks.measurements import check_values
+from robust201.tasks.measurements import (check_values)
 
 
 class ShardStore:

@@ -18,7 +18,7 @@ from robust201.shards.inventory import Inventory, Slice, UnitGroup, choose_slice
 from robust201.shards.parquet import ShardFile, row_values
 from robust201.shards.row_identity import ShardRows, StoredUnit, read_footer, read_shard_rows, rows_of_table
 from robust201.shards.row_reader import RowReader
-from robust201.tasks.measurements import check_values
+from robust201.tasks.measurements import (check_values)
 
 FindingKind = Literal["damaged", "invalid", "misplaced", "unlike others", "unequal duplicates", "lost in compaction"]
 

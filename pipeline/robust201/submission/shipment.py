@@ -12,7 +12,8 @@ import yaml
 import robust201
 from robust201.core.errors import ConfigError
 from robust201.core.files import bundled
-from robust201.planning.config import SweepConfig, load_config
+from robust201.planning.config import (SweepConfig)
+from robust201.planning.loading import (load_config)
 from robust201.planning.sweep_yaml import read_fields, referenced_variables
 
 SWEEP_NAME = "sweep.yaml"

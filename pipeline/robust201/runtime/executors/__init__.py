@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from functools import partial
 
-from robust201.planning.config import SweepConfig
-from robust201.planning.plan import DatasetFacts, Facts, Plan
+from robust201.planning.config import (SweepConfig)
+from robust201.planning.plan import (Plan)
+from robust201.planning.facts import (DatasetFacts, Facts)
 from robust201.runtime.executors.base import BundleWorker, Executor
 from robust201.runtime.metrics import Metrics
 

@@ -1,7 +1,5 @@
-"""Confidences and confusion matrices as the figures read them: alike from JSON and Parquet, and by any processes."""
+"""Confidences and confusion matrices as the figures read them: alike from JSON and Parquet."""
 
-import json
-import os
 import re
 import shutil
 import signal
@@ -11,22 +9,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from robust201.core.errors import ResultsError, StorageError
+from robust201.core.errors import ResultsError
 from robust201.core.processes import holding_interrupts
-from robust201.figures import nested_files
-from robust201.figures.confidence_text import find_confidences
-from robust201.figures.nested_files import summarise_files
-from robust201.reader import json_index
+from robust201.figures.class_summaries import summarise_classes
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.parquet_results import iter_matrices
-from robust201.reader.reading_pool import map_jobs
 from robust201.reader.result_files import ResultFiles
 from tests.support.fabricated import export, make_plan
 
@@ -41,8 +32,8 @@ def dataset(tmp_path_factory) -> Path:
     return out
 
 
-def summaries(path: Path, measure: str, processes: int = 1) -> dict[tuple[str, float], np.ndarray]:
-    found = summarise_files(ResultFiles(path), "cifar10", KEYS, measure, processes=processes)
+def summaries(path: Path, measure: str) -> dict[tuple[str, float], np.ndarray]:
+    found = summarise_classes(ResultFiles(path), "cifar10", KEYS, measure)
     return {(summary.key, strength): array for summary in found for strength, array in summary.by_strength.items()}
 
 
@@ -87,34 +78,6 @@ def test_of_both_forms_parquet_is_read(dataset, tmp_path):
     for key in KEYS:
         (tmp_path / "cifar10" / f"{key}_cm.json").write_text("no JSON")
     assert_same(summaries(tmp_path, "cm"), summaries(dataset, "cm"))
-
-
-def test_several_processes_give_the_same(dataset, monkeypatch):
-    expected = summaries(dataset, "confidence")
-    monkeypatch.setattr(nested_files, "MIN_POOLED_BYTES", 0)
-    assert_same(summaries(dataset, "confidence", processes=2), expected)
-
-
-def halve(number: int) -> tuple[int, float]:
-    if number == 0:
-        raise ResultsError("Halving failed for 0: expected another number, got 0. Halve that.")
-    if number < 0:
-        os._exit(1)
-    return os.getpid(), number / 2
-
-
-def test_jobs_are_done_in_their_order_and_elsewhere():
-    answers = map_jobs(halve, [4, 2, 8, 6], 2)
-    assert [half for _, half in answers] == [2, 1, 4, 3]
-    assert os.getpid() not in {pid for pid, _ in answers}
-    assert {pid for pid, _ in map_jobs(halve, [4, 2], 1)} == {os.getpid()}
-
-
-def test_what_a_job_raises_and_its_death_are_told():
-    with pytest.raises(ResultsError, match="Halving failed for 0"):
-        map_jobs(halve, [4, 0, 8], 2)
-    with pytest.raises(StorageError, match="expected it to read its file, got its death"):
-        map_jobs(halve, [4, -1, 8], 2)
 
 
 def test_interrupts_wait_for_processes_to_be_started():
@@ -168,15 +131,13 @@ def test_numbers_that_cannot_be_are_refused_in_parquet(dataset, tmp_path, what):
         summaries(tmp_path / "copy", measure)
 
 
-@pytest.mark.parametrize("least", [1, 1 << 20], ids=["streamed", "whole"])
 @pytest.mark.parametrize(
     ("measure", "number"), [("cm", "-1"), ("cm", "0.5"), ("confidence", "7.5"), ("confidence", "-0.5")]
 )
-def test_numbers_that_cannot_be_are_refused_in_json(dataset, tmp_path, monkeypatch, measure, number, least):
+def test_numbers_that_cannot_be_are_refused_in_json(dataset, tmp_path, measure, number):
     shutil.copytree(dataset, tmp_path / "copy", ignore=shutil.ignore_patterns("parquet"))
     path = tmp_path / f"copy/cifar10/pgd_{measure}.json"
     path.write_text(re.sub(r"\[\[[\d.]+", f"[[{number}", path.read_text(), count=1))
-    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", least)
     with pytest.raises(ResultsError, match=r"expected .* of (counts|fractions)"):
         summaries(tmp_path / "copy", measure)
 
@@ -243,75 +204,3 @@ def test_a_mean_over_no_image_stays_missing(tmp_path):
     path = write_matrices(tmp_path / "m.parquet", [[[None, 2.0], [3.0, 4.0]]])
     ((_, matrices),) = iter_matrices(path, "cm", [], missing_ok=True)
     np.testing.assert_array_equal(matrices, [[[np.nan, 2], [3, 4]]])
-
-
-def make_value(numbers: list, n_classes: int) -> dict:
-    """A value of confidences of the next of these numbers."""
-    matrices = [[[numbers.pop() for _ in range(n_classes)] for _ in range(n_classes)] for _ in range(2)]
-    return {"label": matrices[0], "argmax": matrices[1], "prediction": [numbers.pop(), numbers.pop()]}
-
-
-WRITERS = {
-    "python": lambda value: json.dumps(value).encode(),
-    "compact": orjson.dumps,
-    "indented": lambda value: json.dumps(value, indent=2).encode(),
-}
-
-
-@given(
-    data=st.data(),
-    n_classes=st.integers(1, 4),
-    n_strengths=st.integers(1, 3),
-    listed=st.booleans(),
-    writer=st.sampled_from(sorted(WRITERS)),
-)
-def test_what_is_found_in_a_text_is_what_parsing_gives(data, n_classes, n_strengths, listed, writer):
-    n_strengths = n_strengths if listed else 1
-    count = n_strengths * (2 * n_classes**2 + 2)
-    numbers = data.draw(st.lists(st.one_of(st.none(), st.floats(0, 1), st.just(1)), min_size=count, max_size=count))
-    values = [make_value(numbers, n_classes) for _ in range(n_strengths)]
-    found = find_confidences(WRITERS[writer](values if listed else values[0]), listed=listed)
-    assert found is not None
-    expected = np.array([np.diag(np.array(value["label"], dtype=float)) for value in values])
-    np.testing.assert_array_equal(found.true, expected)
-    np.testing.assert_array_equal(found.prediction, np.array([value["prediction"] for value in values], dtype=float))
-
-
-SOUND = {"label": [[0.5, 0.25], [0.125, 1.0]], "argmax": [[0.5, 0.25], [0.125, 1.0]], "prediction": [0.75, None]}
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        {name: [SOUND[name]] for name in SOUND},
-        [dict(reversed(SOUND.items()))],
-        [SOUND | {"more": [[1]]}],
-        [{"label": SOUND["label"], "argmax": SOUND["argmax"]}],
-        [SOUND | {"label": [[0.5], [0.125, 1.0, 0.25]]}],
-        [SOUND | {"label": [[0.5, 0.25], [0.125, "1.0"]]}],
-        [SOUND | {"label": [[0.5, 0.25], [0.125, float("nan")]]}],
-        [SOUND | {"label": [[0.5, 0.25]]}],
-        [SOUND | {"prediction": [0.75]}],
-        [SOUND, SOUND["label"]],
-        SOUND,
-        [],
-        [[]],
-        5,
-    ],
-)
-def test_a_text_of_another_form_is_left_to_the_parser(value):
-    assert find_confidences(json.dumps([SOUND]).encode(), listed=True) is not None
-    assert find_confidences(json.dumps(value).encode(), listed=True) is None
-
-
-def test_one_object_is_not_taken_for_a_list_nor_a_list_for_one():
-    assert find_confidences(json.dumps(SOUND).encode(), listed=False) is not None
-    assert find_confidences(json.dumps([SOUND]).encode(), listed=False) is None
-
-
-@pytest.mark.parametrize("small", [False, True])
-def test_confidences_of_large_files_are_those_of_small_ones(dataset, monkeypatch, small):
-    expected = summaries(dataset / "parquet", "confidence")
-    monkeypatch.setattr(json_index, "MIN_INDEXED_BYTES", 1 << 30 if small else 0)
-    monkeypatch.setattr(ResultFiles, "_find_parquet", lambda *_: None)
-    assert_same(summaries(dataset, "confidence"), expected)

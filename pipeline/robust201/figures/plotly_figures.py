@@ -1,6 +1,6 @@
 """Figures of the page, as plotly's JSON: the page gives them the colours of light and dark.
 
-Every function draws the frame of `figures.numbers` that the table of figures pairs it with. Figures are
+Every function draws the frame of `figures.figure_data` that the table of figures pairs it with. Figures are
 plain dicts because plotly's objects take a tenth of a second each to build; tests hold every one to plotly's schema.
 """
 
@@ -12,7 +12,7 @@ import pandas as pd
 
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.figures.dataset_results import CLEAN, SCORES, DatasetResults, column_label, strength_label
-from robust201.figures.numbers import (
+from robust201.figures.figure_data import (
     CONFIDENCES,
     REFERENCE_SEVERITY,
     change_matrix,
@@ -23,17 +23,6 @@ from robust201.figures.numbers import (
     reference_columns,
     reference_strength,
     square,
-)
-from robust201.figures.page_parts import (
-    BLUES,
-    DIVERGING,
-    Figure,
-    chance_parts,
-    fraction_axis,
-    make_heat_map,
-    make_panels,
-    rounded,
-    strength_axes,
 )
 from robust201.figures.palette import (
     CLEAN_COLOUR,
@@ -51,6 +40,17 @@ from robust201.figures.palette import (
     tick,
     tie_words,
     unseen_words,
+)
+from robust201.figures.plotly_parts import (
+    BLUES,
+    DIVERGING,
+    PlotlyFigure,
+    chance_parts,
+    fraction_axis,
+    make_plotly_heat_map,
+    make_plotly_panels,
+    rounded,
+    strength_axes,
 )
 from robust201.reader.result_files import kind_of
 from robust201.spaces.nasbench201.cells import OPERATIONS, parse
@@ -77,16 +77,18 @@ class View(NamedTuple):
     """
 
     label: str
-    figure: Figure
+    figure: PlotlyFigure
     column: tuple[str, float] | None = None
     first: bool = False
 
 
-def draw_boxes(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
+def views_of_boxes(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     """Draw box plots of accuracy: a panel a key, a box a strength, and the chance line (see `accuracy_boxes`)."""
     keys = grouped(list(frame["key"].unique()))
     corrupted = kind_of(keys[0]) == "corruption"
-    figure, axes = make_panels([key_title(key) for key in keys], 5 if corrupted else 2, 170 if corrupted else 230)
+    figure, axes = make_plotly_panels(
+        [key_title(key) for key in keys], 5 if corrupted else 2, 170 if corrupted else 230
+    )
     for key, on in zip(keys, axes, strict=True):
         boxes = frame[frame["key"] == key]
         clean = boxes["strength"] == CLEAN_STRENGTH
@@ -101,30 +103,31 @@ def draw_boxes(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     return [View("", figure)]
 
 
-def draw_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
+def views_of_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     """Draw Kendall's tau between every two columns as heat maps, one a view (see `key_correlations`)."""
     del results
     views = []
     for view in frame.index.get_level_values("view").unique():
         tau = square(frame, view)
         texts = correlation_texts(tau.to_numpy())
-        figure = make_heat_map(tau, texts, limits=(-1, 1), colours=DIVERGING, unit="Kendall's τ", digits=3)
+        figure = make_plotly_heat_map(tau, texts, limits=(-1, 1), colours=DIVERGING, unit="Kendall's τ", digits=3)
         figure["data"][0] |= {"reversescale": True, "hovertemplate": "%{y}<br>%{x}<br>τ = %{z:.3f}<extra></extra>"}
         figure["layout"] |= {"height": 220 + 26 * len(tau), "meta": {"width": 330 + 30 * len(tau)}}
         views.append(View(str(view), figure, first=view == strength_label("fog", REFERENCE_SEVERITY)))
     return views
 
 
-def draw_confidence(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
+def views_of_confidence(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     """Draw median confidences with their quartiles, a panel a key (see `confidence_curves`)."""
     del results
     clean = frame[frame["key"] == CLEAN]
     views: list[View] = []
-    for kind, label, n_columns in (("attack", "attacks", 2), ("corruption", "corruptions", 5), ("clean", "clean", 1)):
+    groups = (("attack", "attacks", 2), ("corruption", "corruptions", 5), ("other", "others", 2), ("clean", "clean", 1))
+    for kind, label, n_columns in groups:
         keys = grouped([key for key in frame["key"].unique() if kind_of(key) == kind])
         if not keys or (kind == "clean" and views):
             continue
-        figure, axes = make_panels([key_title(key) for key in keys], n_columns, 170 if n_columns == 5 else 230)
+        figure, axes = make_plotly_panels([key_title(key) for key in keys], n_columns, 170 if n_columns == 5 else 230)
         for key, on in zip(keys, axes, strict=True):
             own = frame[frame["key"] == key]
             rows = own if kind == "clean" else pd.concat([clean, own])
@@ -142,7 +145,7 @@ def draw_confidence(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     return views
 
 
-def draw_confusion(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
+def views_of_confusion(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     """Draw summed confusion matrices, rows as shares, one a view (see `confusion_sums`)."""
     n_classes = frame.shape[1]
     columns = confusion_columns(frame) if n_classes <= ALL_STRENGTHS_UP_TO_CLASSES else reference_columns(frame)
@@ -150,7 +153,7 @@ def draw_confusion(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     views = []
     for key, strength in columns:
         shares = confusion_shares(frame, key, strength).set_axis(names, axis=0).set_axis(names, axis=1)
-        figure = make_heat_map(
+        figure = make_plotly_heat_map(
             shares,
             share_texts(shares.to_numpy()),
             limits=(0, 1),
@@ -167,7 +170,7 @@ def draw_confusion(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     return views
 
 
-def draw_clean_against(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
+def views_of_clean_against(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     """Draw accuracy under a key against clean accuracy, coloured by kernel parameters, a view a key and strength.
 
     The points are the page's (see `View.column`); of the frame (see `clean_against`) only keys and ranges are used.
@@ -202,7 +205,7 @@ def draw_clean_against(frame: pd.DataFrame, results: DatasetResults) -> list[Vie
     return [View(column_label(*column), figure, column, first=column == shown) for column in columns]
 
 
-def draw_top_cells(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
+def views_of_top_cells(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     """Draw the operations of the best cells, a column a cell, a row an edge (see `top_cells`)."""
     del results
     steps = np.linspace(0, 1, len(OPERATIONS) + 1)
@@ -224,7 +227,7 @@ def draw_top_cells(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
             for line in codes.to_numpy()
         ]
         named = codes.set_axis(EDGE_LABELS).rename(columns="#{}".format)
-        figure = make_heat_map(named, None, limits=(-0.5, 4.5), colours=scale, unit="", digits=0)
+        figure = make_plotly_heat_map(named, None, limits=(-0.5, 4.5), colours=scale, unit="", digits=0)
         figure["data"][0] |= {"xgap": 3, "ygap": 3, "customdata": [ids] * len(codes)}
         figure["data"][0] |= {"text": hovers, "hovertemplate": "%{text}<extra></extra>"}
         figure["data"][0]["colorbar"] |= ticks
@@ -237,18 +240,18 @@ def draw_top_cells(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     return views
 
 
-def draw_best_cells(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
+def views_of_best_cells(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     """Draw the edit distances between the best cells; the page draws the cells below (see `best_cells`)."""
     del results
     distances = frame[list(frame.index)]
     texts = distances.to_numpy().astype(str).tolist()
-    figure = make_heat_map(distances, texts, limits=(0, 6), colours=BLUES, unit="edges", digits=0)
+    figure = make_plotly_heat_map(distances, texts, limits=(0, 6), colours=BLUES, unit="edges", digits=0)
     figure["data"][0] |= {"hovertemplate": "%{y}<br>%{x}<br>%{z} edges differ<extra></extra>"}
     figure["layout"] |= {"height": 220 + 32 * len(frame), "meta": {"width": 360 + 40 * len(frame)}}
     return [View("", figure)]
 
 
-def draw_neighbours(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
+def views_of_neighbours(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     """Draw what one changed edge of the best cells gains or loses, in percentage points (see `neighbour_changes`)."""
     views = []
     for (best, score), rows in frame.groupby(["best", "score"], sort=False):
@@ -265,16 +268,18 @@ def draw_neighbours(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     return views
 
 
-def draw_empty_changes() -> Figure:
+def draw_empty_changes() -> PlotlyFigure:
     """Draw the heat map of changes that the page's explorer fills."""
     blank = pd.DataFrame(np.zeros((len(EDGE_LABELS), len(OPERATIONS))))
     return _change_map(blank, [[""] * len(OPERATIONS) for _ in EDGE_LABELS])
 
 
-def _change_map(changes: pd.DataFrame, texts: list[list[str]]) -> Figure:
+def _change_map(changes: pd.DataFrame, texts: list[list[str]]) -> PlotlyFigure:
     named = changes.set_axis(EDGE_LABELS).set_axis([OPERATION_LABELS[name] for name in OPERATIONS], axis=1)
     reach = max(1.0, float(np.nanmax(np.abs(changes.to_numpy()), initial=0)))
-    figure = make_heat_map(named, texts, limits=(-reach, reach), colours=DIVERGING, unit="percentage points", digits=3)
+    figure = make_plotly_heat_map(
+        named, texts, limits=(-reach, reach), colours=DIVERGING, unit="percentage points", digits=3
+    )
     named_texts = [
         ["the cell's own operation" if text == OWN_OPERATION else f"{text} percentage points" for text in row]
         for row in texts

@@ -9,7 +9,7 @@ import pandas as pd
 from robust201.figures.palette import CHANCE_COLOUR, GRID, tick
 from robust201.spaces.nasbench201.drawing import INK
 
-Figure = dict[str, Any]
+PlotlyFigure = dict[str, Any]
 
 _TITLE = 30
 _ROW_GAP = 60
@@ -55,7 +55,7 @@ TEMPLATE = {
 """How all figures of the page look; `INK` and `GRID` are replaced by the page's colours."""
 
 
-def make_panels(titles: Sequence[str], n_columns: int, height: int) -> tuple[Figure, list[dict[str, str]]]:
+def make_plotly_panels(titles: Sequence[str], n_columns: int, height: int) -> tuple[PlotlyFigure, list[dict[str, str]]]:
     """Make an empty figure with a grid of panels.
 
     Args:
@@ -104,7 +104,7 @@ def make_panels(titles: Sequence[str], n_columns: int, height: int) -> tuple[Fig
     return {"data": [], "layout": layout}, [{"xaxis": f"x{name}", "yaxis": f"y{name}"} for name in names]
 
 
-def fraction_axis(figure: Figure, label: str) -> None:
+def fraction_axis(figure: PlotlyFigure, label: str) -> None:
     """Let the vertical axes of all panels show fractions from 0 to 1, and name those at the left."""
     for name, axis in figure["layout"].items():
         if name.startswith("yaxis"):
@@ -113,7 +113,7 @@ def fraction_axis(figure: Figure, label: str) -> None:
                 axis["title"] = {"text": label}
 
 
-def strength_axes(figure: Figure, strengths: Sequence[Iterable[float]], label: str) -> None:
+def strength_axes(figure: PlotlyFigure, strengths: Sequence[Iterable[float]], label: str) -> None:
     """Let the horizontal axis of each panel show its strengths side by side, ascending, named below the last panels."""
     axes = [axis for name, axis in figure["layout"].items() if name.startswith("xaxis")]
     for place, (axis, held) in enumerate(zip(axes, strengths, strict=True), start=1):
@@ -124,7 +124,7 @@ def strength_axes(figure: Figure, strengths: Sequence[Iterable[float]], label: s
         axis |= {"showgrid": False}
 
 
-def chance_parts(figure: Figure, chance: float | None, axes: Sequence[str], *, outside: bool = False) -> None:
+def chance_parts(figure: PlotlyFigure, chance: float | None, axes: Sequence[str], *, outside: bool = False) -> None:
     """Draw the accuracy of guessing, where the number of classes is known, across the panels of these axes.
 
     Args:
@@ -154,7 +154,7 @@ def chance_parts(figure: Figure, chance: float | None, axes: Sequence[str], *, o
         )
 
 
-def make_heat_map(
+def make_plotly_heat_map(
     matrix: pd.DataFrame,
     texts: list[list[str]] | None,
     *,
@@ -162,7 +162,7 @@ def make_heat_map(
     colours: Any,
     unit: str,
     digits: int,
-) -> Figure:
+) -> PlotlyFigure:
     """Make a heat map with square fields, the first row on top.
 
     Args:

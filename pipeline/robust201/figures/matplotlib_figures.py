@@ -1,6 +1,6 @@
 """Figures as matplotlib Figures of their own: nothing here touches pyplot or its global state.
 
-Every function draws the frame of `figures.numbers` that the table of figures pairs it with.
+Every function draws the frame of `figures.figure_data` that the table of figures pairs it with.
 """
 
 import numpy as np
@@ -14,15 +14,7 @@ from matplotlib.ticker import PercentFormatter
 
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.figures.dataset_results import CLEAN, SCORES, DatasetResults, column_label
-from robust201.figures.mpl_axes import (
-    draw_chance,
-    draw_colour_bar,
-    draw_group_legend,
-    draw_heat_map,
-    make_panels,
-    style,
-)
-from robust201.figures.numbers import (
+from robust201.figures.figure_data import (
     CONFIDENCES,
     TOP_CELLS,
     change_matrix,
@@ -32,6 +24,14 @@ from robust201.figures.numbers import (
     reference_columns,
     reference_strength,
     square,
+)
+from robust201.figures.matplotlib_parts import (
+    draw_chance,
+    draw_colour_bar,
+    draw_group_legend,
+    draw_heat_map,
+    make_axes_grid,
+    style,
 )
 from robust201.figures.palette import (
     CHANGE,
@@ -73,7 +73,7 @@ def draw_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw box plots of accuracy: a panel a key, a box a strength, and the chance line (see `accuracy_boxes`)."""
     keys = grouped(list(frame["key"].unique()))
     corrupted = kind_of(keys[0]) == "corruption"
-    figure, panels = make_panels(len(keys), 5, 2.6, 2.4) if corrupted else make_panels(len(keys), 2, 5.6, 3.3)
+    figure, panels = make_axes_grid(len(keys), 5, 2.6, 2.4) if corrupted else make_axes_grid(len(keys), 2, 5.6, 3.3)
     for axes, key in zip(panels, keys, strict=False):
         boxes = frame[frame["key"] == key]
         drawn = axes.bxp(
@@ -137,7 +137,7 @@ def draw_confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     keys = [key for key in frame["key"].unique() if key != CLEAN]
     clean = frame[frame["key"] == CLEAN]
     few = len(keys) <= 2
-    figure, panels = make_panels(max(1, len(keys)), 5, 2.6, 3.4 if few else 2.4, label="confidence")
+    figure, panels = make_axes_grid(max(1, len(keys)), 5, 2.6, 3.4 if few else 2.4, label="confidence")
     for axes, key in zip(panels, keys or [CLEAN], strict=False):
         rows = pd.concat([clean, frame[frame["key"] == key]]) if keys else clean
         strengths = sorted(rows["strength"].unique())
@@ -191,7 +191,9 @@ def draw_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw accuracy under each key against clean accuracy, coloured by kernel parameters (see `clean_against`)."""
     keys = grouped(list(frame["key"].unique()))
     corrupted = kind_of(keys[0]) == "corruption"
-    figure, panels = make_panels(len(keys), 5 if corrupted else 4, 2.6 if corrupted else 3.3, 2.6 if corrupted else 3.4)
+    figure, panels = make_axes_grid(
+        len(keys), 5 if corrupted else 4, 2.6 if corrupted else 3.3, 2.6 if corrupted else 3.4
+    )
     low, high = frame["clean"].min(), frame["clean"].max()
     margin = max(0.02, 0.06 * (high - low))
     for axes, key in zip(panels, keys, strict=False):

@@ -15,7 +15,7 @@ from robust201.figures.palette import CHANCE_COLOUR, CORRUPTION_GROUPS, GRID, ke
 from robust201.spaces.nasbench201.drawing import INK
 
 
-def make_panels(
+def make_axes_grid(
     n: int, n_columns: int, width: float, height: float, *, label: str = "accuracy"
 ) -> tuple[Figure, list[Axes]]:
     """Make a grid of panels that share the axis of a fraction; panels that are left over are hidden.

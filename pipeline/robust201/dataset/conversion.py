@@ -1,0 +1,240 @@
+"""A JSON dataset gets Parquet files beside it, from which single values are read without the others'."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from robust201.core.errors import EvaluationError, ResultsError
+from robust201.core.files import sha256_of
+from robust201.core.records import Unit
+from robust201.dataset.json_import import columns_of_json
+from robust201.dataset.parquet_files import ParquetFile
+from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.parquet_results import JSON_SOURCES, agrees_with, has_columns_of, is_converted
+from robust201.reader.result_files import MEASURES, OPTIONAL_MEASURES, ResultFiles, parquet_name, values_by_strength
+from robust201.tasks.columns import (Values)
+
+NOT_TOLD = ""
+"""Protocol and hash of the weights in a converted file, where they become null: JSON files do not tell them."""
+
+
+@dataclass(frozen=True)
+class ConversionReport:
+    """What a conversion did.
+
+    Attributes:
+        written: names of the files written, relative to the dataset's folder.
+        kept: names of those that were there already: of the same JSON files, or an export's.
+    """
+
+    written: tuple[str, ...]
+    kept: tuple[str, ...]
+
+
+def convert_dataset(
+    folder: Path, *, progress: Callable[[int, int], None] = lambda _done, _all: None
+) -> ConversionReport:
+    """Write Parquet files, laid out as an export's, of the JSON files of a dataset, into its folder ``parquet``.
+
+    A key is converted at a time, with a row group in memory, and its file appears whole or not at all. A conversion
+    that was interrupted goes on where it ended, and one that is repeated writes what was made of other JSON files.
+
+    Args:
+        folder: the published dataset, or an exported one.
+        progress: called with (keys done, keys to do).
+
+    Returns:
+        What was written.
+
+    Raises:
+        ResultsError: the folder has no JSON of results, or a file is damaged or of other architectures than another.
+    """
+    dataset = RobustnessDataset(folder)
+    keys = [
+        key
+        for name in dataset.data
+        for spelling in dataset.keys_all
+        if (key := _JsonKey.find(dataset.files, name, spelling)) is not None
+    ]
+    if not keys:
+        raise ResultsError(
+            f"Converting failed for {folder}: expected JSON files <dataset>/<key>_<measurement>.json, got none. "
+            "Name the unpacked dataset's folder."
+        )
+    written, kept = [], []
+    for done, key in enumerate(keys):
+        if key.is_converted:
+            kept.append(key.name)
+        else:
+            try:
+                key.task().write(lambda: None)
+            except EvaluationError as error:
+                raise ResultsError(str(error)) from error
+            written.append(key.name)
+        progress(done + 1, len(keys))
+    return ConversionReport(tuple(written), tuple(kept))
+
+
+@dataclass(frozen=True)
+class _JsonKey:
+    """The JSON files of one key on one dataset, as the rows of a Parquet file.
+
+    Attributes:
+        files: the dataset's folder.
+        dataset: name of the dataset.
+        key: as the file names spell it.
+        json_files: by measurement.
+    """
+
+    files: ResultFiles
+    dataset: str
+    key: str
+    json_files: Mapping[str, Path]
+
+    @classmethod
+    def find(cls, files: ResultFiles, dataset: str, key: str) -> "_JsonKey | None":
+        """Find the files of a key in either spelling; None where there are none."""
+        found = {
+            measure: file
+            for measure in (*MEASURES, *OPTIONAL_MEASURES)
+            if (file := files.find_json(dataset, key, measure)) is not None
+        }
+        if not found:
+            return None
+        measure, file = next(iter(found.items()))
+        return cls(files, dataset, file.name.partition(f"_{measure}.json")[0], found)
+
+    @property
+    def name(self) -> str:
+        """Name of the Parquet file, relative to the dataset's folder."""
+        return parquet_name(self.dataset, self.key)
+
+    @property
+    def is_converted(self) -> bool:
+        """Whether the Parquet file is there, of these files or of an export."""
+        path = self.files.path / self.name
+        if not path.is_file():
+            return False
+        return not is_converted(path) or all(
+            has_columns_of(path, measure) and agrees_with(path, file, measure)
+            for measure, file in self.json_files.items()
+        )
+
+    def task(self) -> ParquetFile:
+        """Make the file to write."""
+        sources = {
+            measure: {"size": file.stat().st_size, "sha256": sha256_of(file)}
+            for measure, file in self.json_files.items()
+        }
+        return ParquetFile(
+            folder=self.files.path,
+            name=self.name,
+            dataset=self.dataset,
+            key=self.key,
+            measurements=tuple(self.json_files),
+            units=self.units,
+            rows=self,
+            metadata={JSON_SOURCES: json.dumps(sources).encode()},
+        )
+
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
+        """The rows, as the first file has them."""
+        strengths, n_images = self.files.strengths(self.dataset, self.key), self._count_images()
+        first = next(iter(self.json_files))
+        return tuple(
+            Unit(i, int(i), self.dataset, self.key, strengths, n_images, NOT_TOLD, NOT_TOLD)
+            for i, _ in self._iter_json(first)
+        )
+
+    def _count_images(self) -> int:
+        """Count the images by a measurement of each of them, else as sweep.json tells; 0 where it does not."""
+        for measure in ("cm", "predictions"):
+            for _, row in self._iter_json(measure) if measure in self.json_files else ():
+                first = np.asarray(row if self.key == "clean" else row[0])
+                return int(first.sum()) if measure == "cm" else len(first)
+        sweep = self.files.sweep or {}
+        return int(sweep.get("sweep", {}).get("images", {}).get("count") or 0)
+
+    def _iter_json(self, measure: str) -> Iterator[tuple[str, Any]]:
+        return self.files.iter_json_file(self.json_files[measure], self.dataset, self.key, measure)
+
+    @property
+    def digest(self) -> str:
+        """Nothing is resumed by it: a file is written whole, or again."""
+        return ""
+
+    def iter_values(self, measurement: str | None) -> Iterator[tuple[Unit, Mapping[float, Values]]]:
+        """Columns by strength, row by row (see `dataset.result_file.RowSource`).
+
+        Raises:
+            EvaluationError: a file lacks an architecture that another has, or is damaged. `ResultsError`, an OSError,
+                would look like one of the file being written.
+        """
+        try:
+            yield from self._rows(measurement)
+        except ResultsError as error:
+            raise EvaluationError(str(error)) from error
+
+    def _rows(self, measurement: str | None) -> Iterator[tuple[Unit, Mapping[float, Values]]]:
+        measures = [name for name in self.json_files if measurement in (None, name)]
+        columns = {measure: _InStep(self._iter_json(measure)) for measure in measures}
+        for unit in self.units:
+            by_strength: dict[float, dict[str, Any]] = {strength: {} for strength in unit.strengths}
+            for measure, rows in columns.items():
+                label = f"{unit.label} {measure}"
+                row = rows.take(unit.id)
+                if row is _ABSENT:
+                    raise self._uneven(f"#{unit.architecture} in it", measure)
+                values = [row] if self.key == "clean" else values_by_strength(row, unit.strengths, label)
+                for strength, value in zip(unit.strengths, values, strict=True):
+                    by_strength[strength] |= self._columns(measure, value, label)
+            yield unit, by_strength
+        for measure, rows in columns.items():
+            if (more := rows.left()) is not None:
+                raise self._uneven(f"no #{more}", measure)
+
+    def _columns(self, measure: str, value: Any, label: str) -> Values:
+        try:
+            return columns_of_json(measure, value)
+        except (ValueError, TypeError) as error:
+            raise ResultsError(
+                f"Converting {label} failed for {self.json_files[measure]}: expected {measure} as it is published, got "
+                f"another form ({error}). Export or download it again."
+            ) from error
+
+    def _uneven(self, expected: str, measure: str) -> ResultsError:
+        first = next(iter(self.json_files.values()))
+        return ResultsError(
+            f"Converting failed for {self.json_files[measure]}: expected {expected}, as in {first.name}, got another. "
+            "Export or download both again."
+        )
+
+
+_ABSENT = object()
+
+
+class _InStep:
+    """Values of a file, taken in the order of another: those in between wait in memory, none if the orders agree."""
+
+    def __init__(self, rows: Iterator[tuple[str, Any]]) -> None:
+        self._rows = rows
+        self._waiting: dict[str, Any] = {}
+
+    def take(self, identifier: str) -> Any:
+        """Give an architecture's value; `_ABSENT` where there is none."""
+        while identifier not in self._waiting:
+            row = next(self._rows, None)
+            if row is None:
+                return _ABSENT
+            self._waiting[row[0]] = row[1]
+        return self._waiting.pop(identifier)
+
+    def left(self) -> str | None:
+        """Name an architecture that was not asked for."""
+        return next(iter(self._waiting), None) or next((identifier for identifier, _ in self._rows), None)

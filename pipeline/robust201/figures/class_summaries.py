@@ -1,0 +1,152 @@
+"""What figures show of confidences and confusion matrices: a few numbers per architecture, or a sum over all.
+
+These are the largest files of a dataset: under one key, CIFAR-100's confidences of all architectures are 14 GB of JSON.
+Of Parquet only the columns needed are read, a row group at a time; JSON is gone through with one value in memory.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.errors import ResultsError
+from robust201.reader.result_files import ResultFiles, values_by_strength
+from robust201.reader.value_checks import are_counts, are_fractions
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ClassSummary:
+    """What was read of one key.
+
+    Attributes:
+        key: in the folder's spelling.
+        n_classes: number of classes C; None where there is no value.
+        by_strength: at each strength, ascending, of ``cm`` (C, C) float64, the matrices added up, and of ``confidence``
+            (N, 3) float64 in [0, 1]: by architecture the mean confidence in the predicted class where it is right and
+            where it is wrong, and in the true class (its mean over classes); NaN for means over no image.
+    """
+
+    key: str
+    n_classes: int | None
+    by_strength: dict[float, Array]
+
+
+class _Block(NamedTuple):
+    """A part of what a `ClassSummary` holds of a strength, and whose it is, for errors."""
+
+    whose: str
+    strength: float
+    values: Array
+    n_classes: int
+
+
+def summarise_classes(files: ResultFiles, dataset: str, keys: Sequence[str], measure: str) -> list[ClassSummary]:
+    """Read what figures show of a large measurement.
+
+    Args:
+        files: the folder.
+        dataset: name of the dataset.
+        keys: in the folder's spelling; those without a file are left out.
+        measure: ``"confidence"`` or ``"cm"``.
+
+    Returns:
+        One summary per key, in the order of the keys.
+
+    Raises:
+        ResultsError: a file is damaged, lacks a strength, or has values of other numbers of classes.
+    """
+    summaries: list[ClassSummary] = []
+    n_classes: int | None = None
+    for key in keys:
+        if files.find(dataset, key, measure) is not None:
+            summaries.append(_summarise(files, dataset, key, measure, n_classes))
+            n_classes = summaries[-1].n_classes
+    return summaries
+
+
+def _summarise(files: ResultFiles, dataset: str, key: str, measure: str, n_classes: int | None) -> ClassSummary:
+    file = files.sole_file(dataset, key, measure)
+    if file is not None and file.suffix == ".parquet":
+        blocks = _parquet_blocks(files, file, dataset, key, measure)
+    else:
+        blocks = _value_blocks(files, dataset, key, measure)
+    found: dict[float, list[Array]] = {}
+    for block in blocks:
+        n_classes = block.n_classes if n_classes is None else n_classes
+        if block.n_classes != n_classes:
+            got = f"{n_classes} classes, as those before, got {block.n_classes}"
+            raise _unfit(block.whose, files.find(dataset, key, measure), got)
+        held = found.setdefault(block.strength, [])
+        if measure == "cm" and held:
+            held[0] += block.values
+        else:
+            held.append(block.values)
+    joined = {s: held[0] if measure == "cm" else np.concatenate(held) for s, held in found.items()}
+    return ClassSummary(key, n_classes, dict(sorted(joined.items())))
+
+
+def _value_blocks(files: ResultFiles, dataset: str, key: str, measure: str) -> Iterator[_Block]:
+    strengths = files.strengths(dataset, key)
+    for identifier, row in files.iter_values(dataset, key, measure):
+        whose = f"#{identifier} {dataset} {key} {measure}"
+        values = [row] if key == "clean" else values_by_strength(row, strengths, whose)
+        for strength, value in zip(strengths, values, strict=True):
+            if value is None:  # of folders seen as one, none has it
+                continue
+            if measure == "cm":
+                matrix = np.array(value, dtype=np.float64)
+                yield _Block(whose, strength, matrix, len(matrix))
+            else:
+                label, prediction = (np.array(value[name], dtype=np.float64) for name in ("label", "prediction"))
+                yield _Block(whose, strength, _reduce(np.diag(label)[None], prediction[None]), len(label))
+
+
+def _parquet_blocks(files: ResultFiles, file: Path, dataset: str, key: str, measure: str) -> Iterator[_Block]:
+    from robust201.reader.parquet_results import iter_matrices
+
+    whose = f"{dataset} {key} {measure}"
+    planned = files.planned(dataset)
+    known = None if planned is None else {*files.strengths(dataset, key)}
+    column = "cm" if measure == "cm" else "confidence_label"
+    others = [] if measure == "cm" else ["confidence_correct", "confidence_incorrect"]
+    names = ["architecture", "strength", *others]
+    seen: set[tuple[float, float]] = set()
+    for (architectures, strengths, *numbers), matrices in iter_matrices(
+        file, column, names, missing_ok=measure != "cm"
+    ):
+        rows = set(zip(architectures.tolist(), strengths.tolist(), strict=True))
+        if len(rows) < len(matrices) or not rows.isdisjoint(seen):
+            raise _unfit(whose, file, "an architecture at a strength once, got one twice")
+        seen |= rows
+        if not np.isfinite(strengths).all() or (known is not None and not known.issuperset(strengths.tolist())):
+            raise _unfit(whose, file, "the strengths of the dataset, got others")
+        predictions = np.array(numbers).T
+        if measure == "cm" and not are_counts(matrices):
+            raise _unfit(whose, file, "counts, got other numbers")
+        if measure != "cm" and not (are_fractions(matrices) and are_fractions(predictions)):
+            raise _unfit(whose, file, "confidences in [0, 1], got others")
+        for strength in np.unique(strengths):
+            own = strengths == strength
+            if measure == "cm":
+                values = matrices[own].sum(axis=0, dtype=np.float64)
+            else:
+                values = _reduce(np.diagonal(matrices[own], axis1=1, axis2=2), predictions[own])
+            yield _Block(whose, float(strength), values, matrices.shape[-1])
+
+
+def _reduce(true: NDArray[Any], predictions: Array) -> Array:
+    """Reduce confidences in the true class (B, C) and predictions (B, 2) to (B, 3); see `ClassSummary`."""
+    held = ~np.isnan(true)
+    counts = held.sum(axis=1)
+    sums = np.where(held, true, 0.0).sum(axis=1)
+    means = np.divide(sums, counts, out=np.full(len(true), np.nan), where=counts > 0)
+    return np.column_stack([predictions, means])
+
+
+def _unfit(whose: str, file: Path | None, expected: str) -> ResultsError:
+    return ResultsError(f"Reading {whose} failed for {file}: expected {expected}. Export or download it again.")

@@ -1,0 +1,76 @@
+"""What was read of the last few files, kept as long as each stays the same, in bounded memory."""
+
+import os
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from robust201.core.files import sha256_of
+
+KEPT_BYTES = 1 << 28
+"""Bound on the text of all that is kept (256 MiB, two to five times as much as Python objects). What is larger alone
+is kept alone, until something else is read."""
+
+
+class FileState(NamedTuple):
+    """What tells a file from another that took its place: size in bytes, time of change in ns, and inode."""
+
+    size: int
+    mtime_ns: int
+    inode: int
+
+    @classmethod
+    def of(cls, file: Path) -> "FileState":
+        """Take the state of a file."""
+        status: os.stat_result = file.stat()
+        return cls(status.st_size, status.st_mtime_ns, status.st_ino)
+
+
+def hash_file(file: Path) -> str:
+    """Compute the SHA-256 of a file, once as long as it stays the same."""
+    return _hash(file, FileState.of(file))
+
+
+@lru_cache(maxsize=256)
+def _hash(file: Path, _state: FileState) -> str:
+    return sha256_of(file)
+
+
+class _Kept(NamedTuple):
+    state: FileState
+    rows: Mapping[str, Any]
+    n_bytes: int
+
+
+class KeptRows:
+    """The rows of the files read last; threads may share it."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[Path, str], _Kept] = {}
+
+    def get(self, file: Path, measure: str, read: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+        """Give a measurement's values by id, read anew if that was never done or the file was replaced.
+
+        Args:
+            file: where they lie.
+            measure: name of the measurement.
+            read: reads them.
+        """
+        state = FileState.of(file)
+        held = self._held.get((file, measure))
+        if held is None or held.state != state:
+            rows = read()
+            first = next(iter(rows.values()), None)
+            held = _Kept(state, rows, len(rows) * len(repr(first)))
+            self._keep((file, measure), held)
+        return held.rows
+
+    def _keep(self, place: tuple[Path, str], new: _Kept) -> None:
+        # Another dict takes the place of the old one, whole: a lock might be held while a process forks.
+        others = {name: kept for name, kept in self._held.items() if name != place}
+        room = KEPT_BYTES - new.n_bytes
+        total = sum(kept.n_bytes for kept in others.values())
+        while others and total > room:
+            total -= others.pop(next(iter(others))).n_bytes
+        self._held = {**others, place: new}

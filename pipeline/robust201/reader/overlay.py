@@ -1,0 +1,204 @@
+"""Several folders seen as one: of each evaluation the first folder that has it answers."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from robust201.core.errors import ConfigError, ResultsError
+from robust201.reader.kept_files import KeptRows
+from robust201.reader.result_files import ResultFiles, in_table_order, kind_of, row_of, spellings, values_by_strength
+
+NOWHERE = -1
+"""In the place of a layer's number: no folder has this evaluation."""
+
+
+class OverlaidRows(NamedTuple):
+    """The values of a measurement in several folders.
+
+    Attributes:
+        rows: S values by id, one value for ``clean``; None where no folder has one.
+        layers: (S,) number of the folder that each comes from, or `NOWHERE`, by id.
+    """
+
+    rows: dict[str, Any]
+    layers: dict[str, tuple[int, ...]]
+
+
+class OverlaidFiles(ResultFiles):
+    """The files of several folders, read as those of one.
+
+    A value has the strengths that any of the folders has (see `strengths`). Files are those of the first folder that
+    has one; `sweep` is None, since each folder has its own.
+
+    Attributes:
+        layers: the folders, the first to answer first.
+    """
+
+    def __init__(self, layers: Sequence[ResultFiles]) -> None:
+        """See folders as one.
+
+        Raises:
+            ConfigError: they are of different spaces, or a dataset has different classes in them.
+        """
+        first = layers[0]
+        self.layers = tuple(layers)
+        self.path, self.parquet, self.sweep, self.missing = first.path, first.parquet, None, {}
+        self._kept = KeptRows()
+        for layer in layers[1:]:
+            if layer.meta["ids"] != first.meta["ids"]:
+                raise _refuse(layer, f"the architectures of {first.path}, got those of another space")
+        epsilons: dict[str, list[float]] = {}
+        for layer in layers:
+            for key, held in layer.meta["epsilons"].items():
+                spelled = next((spelling for spelling in spellings(key) if spelling in epsilons), key)
+                epsilons[spelled] = sorted({*epsilons.get(spelled, ()), *held})
+        self.meta = {"ids": first.meta["ids"], "epsilons": epsilons}
+        for dataset in self.datasets:
+            counts = [(layer, count) for layer in layers if (count := layer.count_classes(dataset)) is not None]
+            for layer, count in counts[1:]:
+                if count != counts[0][1]:
+                    told = f"{counts[0][1]} classes of {dataset}, as {counts[0][0].path} has, got {count}"
+                    raise _refuse(layer, told)
+
+    @property
+    def datasets(self) -> list[str]:
+        """Datasets of any folder."""
+        return list(dict.fromkeys(name for layer in self.layers for name in layer.datasets))
+
+    @property
+    def keys(self) -> list[str]:
+        """Keys of any folder, spelled as in the first that has them."""
+        found: dict[str, str] = {}
+        for key in (key for layer in self.layers for key in layer.keys):
+            row = row_of(key)
+            found.setdefault(key if row is None else row.key, key)
+        return in_table_order(found.values())
+
+    @property
+    def measures(self) -> list[str]:
+        """Measurements of any folder."""
+        return list(dict.fromkeys(name for layer in self.layers for name in layer.measures))
+
+    def planned(self, dataset: str) -> Mapping[str, Sequence[float]] | None:
+        """Give strengths by key of the sweeps on a dataset; None where no folder has sweep.json."""
+        told = [by_key for layer in self.layers if (by_key := layer.planned(dataset)) is not None]
+        return {key: self.strengths(dataset, key) for by_key in told for key in by_key} if told else None
+
+    def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
+        """Give the strengths that any folder has results of a key at, ascending."""
+        having = [layer for layer in self.layers if layer.has_key(dataset, key)]
+        if not having:
+            having = [next((layer for layer in self.layers if layer.tells_of(key)), self.layers[0])]
+        return tuple(sorted({strength for layer in having for strength in layer.strengths(dataset, key)}))
+
+    def find(self, dataset: str, key: str, measure: str) -> Path | None:
+        """Find the first folder's file of a measurement."""
+        return next((layer.find(dataset, key, measure) for layer in self._having(dataset, key, measure)), None)
+
+    def find_json(self, dataset: str, key: str, measure: str) -> Path | None:
+        """Find the first folder's JSON file of a measurement."""
+        found = (layer.find_json(dataset, key, measure) for layer in self.layers)
+        return next((file for file in found if file is not None), None)
+
+    def sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
+        """Find the file that has all of a measurement; None where several have."""
+        having = self._having(dataset, key, measure)
+        return having[0].find(dataset, key, measure) if len(having) == 1 else None
+
+    def keys_of_parquet(self) -> dict[str, list[str]]:
+        """List the keys of each dataset that has Parquet files in any folder."""
+        found: dict[str, list[str]] = {}
+        for layer in self.layers:
+            for dataset, keys in layer.keys_of_parquet().items():
+                found[dataset] = list(dict.fromkeys((*found.get(dataset, ()), *keys)))
+        return found
+
+    def value(self, dataset: str, key: str, measure: str, identifier: str) -> Any:
+        """Read the value of one architecture, from as many folders as have a part of it."""
+        found: list[tuple[int, Mapping[str, Any]]] = []
+        for number, layer in self._numbered(dataset, key, measure):
+            try:
+                found.append((number, {identifier: layer.value(dataset, key, measure, identifier)}))
+            except KeyError:
+                continue
+        return self._merge(dataset, key, measure, found).rows[identifier]
+
+    def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
+        """Read a measurement: value by id, those of several folders joined."""
+        return self.read_layers(dataset, key, measure).rows
+
+    def read_accuracies(self, dataset: str, key: str) -> Mapping[str, Any]:
+        """Read accuracies as `read` does; the folders keep what was read of their files."""
+        return self.read(dataset, key, "accuracy")
+
+    def iter_values(self, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
+        """Go through a measurement: of one folder value by value, of several read whole."""
+        having = self._having(dataset, key, measure)
+        if len(having) == 1 and having[0].strengths(dataset, key) == self.strengths(dataset, key):
+            return having[0].iter_values(dataset, key, measure)
+        return iter(self.read(dataset, key, measure).items())
+
+    def read_layers(self, dataset: str, key: str, measure: str) -> OverlaidRows:
+        """Read a measurement, and tell which folder each value comes from.
+
+        Raises:
+            ResultsError: no folder has a file, or one is damaged.
+        """
+        having = self._numbered(dataset, key, measure)
+        if not having:
+            raise self.absence(dataset, key, measure)
+        held = [
+            (
+                number,
+                layer.read_accuracies(dataset, key) if measure == "accuracy" else layer.read(dataset, key, measure),
+            )
+            for number, layer in having
+        ]
+        return self._merge(dataset, key, measure, held)
+
+    def absence(self, dataset: str, key: str, measure: str) -> ResultsError:
+        """Make the error of a missing file, as the first folder with the dataset does."""
+        layer = next((layer for layer in self.layers if dataset in layer.datasets), self.layers[0])
+        return layer.absence(dataset, key, measure)
+
+    def count_architectures(self, datasets: Iterable[str], keys: Sequence[str]) -> int:
+        """Count the architectures of the folder that has most (see `ResultFiles.count_architectures`)."""
+        chosen = list(datasets)
+        return max(layer.count_architectures(chosen, keys) for layer in self.layers)
+
+    def _having(self, dataset: str, key: str, measure: str) -> list[ResultFiles]:
+        return [layer for layer in self.layers if layer.find(dataset, key, measure) is not None]
+
+    def _numbered(self, dataset: str, key: str, measure: str) -> list[tuple[int, ResultFiles]]:
+        having = self._having(dataset, key, measure)
+        return [(number, layer) for number, layer in enumerate(self.layers) if layer in having]
+
+    def _merge(
+        self, dataset: str, key: str, measure: str, found: Sequence[tuple[int, Mapping[str, Any]]]
+    ) -> OverlaidRows:
+        """Put the rows of some layers together, evaluation by evaluation."""
+        clean, strengths = kind_of(key) == "clean", self.strengths(dataset, key)
+        held: dict[str, dict[float, tuple[int, Any]]] = {}
+        for number, rows in found:
+            own = self.layers[number].strengths(dataset, key)
+            for identifier, row in rows.items():
+                what = f"#{identifier} {dataset} {key} {measure} of {self.layers[number].path}"
+                values = [row] if clean else values_by_strength(row, own, what)
+                places = held.setdefault(identifier, {})
+                for strength, value in zip(own, values, strict=True):
+                    if value is not None:
+                        places.setdefault(strength, (number, value))
+        merged = OverlaidRows({}, {})
+        for identifier, places in held.items():
+            pairs = [places.get(strength, (NOWHERE, None)) for strength in strengths]
+            merged.layers[identifier] = tuple(number for number, _ in pairs)
+            values = [value for _, value in pairs]
+            merged.rows[identifier] = values[0] if clean else values
+        return merged
+
+
+def _refuse(layer: ResultFiles, told: str) -> ConfigError:
+    return ConfigError(
+        f"Seeing datasets as one failed for {layer.path}: expected {told}. Name folders of one space and of the same "
+        "datasets."
+    )

@@ -1,0 +1,147 @@
+"""A JSON dataset converted to Parquet gives the same answers, and is converted again where it was changed."""
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from robust201.core.errors import ResultsError
+from robust201.dataset import parquet_files
+from robust201.dataset.conversion import convert_dataset
+from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.sources import describe_source
+from tests.conftest import RunCommand
+from tests.support.fabricated import export, make_plan
+from tests.support.small_results import write_results
+
+ARCHITECTURES = (0, 2, 10, 309, 991)
+MEASURES = ("accuracy", "confidence", "cm", "predictions")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    export(tmp_path / "data", make_plan(ARCHITECTURES, measurements=MEASURES))
+    return tmp_path / "data"
+
+
+def source_of(folder: Path, measure: str = "accuracy") -> str:
+    data = RobustnessDataset(folder)
+    return describe_source(data.files, data.data, data.keys_all, measure)
+
+
+@pytest.mark.parametrize("options", [{}, {"compression": "zst"}, {"key_style": "published", "round_to": 3}])
+@pytest.mark.parametrize("published", [False, True])
+def test_both_forms_give_the_same_answers(tmp_path, monkeypatch, options, published):
+    monkeypatch.setattr(parquet_files, "ROW_GROUP_BYTES", 2000)
+    folder = tmp_path / "data"
+    plan = make_plan(ARCHITECTURES, severities=(1, 2, 3, 4, 5), measurements=MEASURES)
+    export(folder, plan, **options)
+    if published:
+        (folder / "sweep.json").unlink()
+    before = RobustnessDataset(folder)
+    names = {"data": "cifar10", "key": ["clean", "fgsm", "pgd", "fog"]}
+    expected = before.query(**names, measure=MEASURES)
+    frame, values = before.to_frame(**names), [before.value(10, "cifar10", "pgd", measure) for measure in MEASURES]
+    report = convert_dataset(folder)
+    assert len(report.written) == 4
+    after = RobustnessDataset(folder)
+    for measure in MEASURES:
+        assert describe_source(after.files, ["cifar10"], names["key"], measure) == "Parquet"
+    assert (after.data, after.keys_all, after.measures) == (before.data, before.keys_all, before.measures)
+    assert after.query(**names, measure=MEASURES) == expected
+    assert after.to_frame(**names).equals(frame)
+    assert [after.value(10, "cifar10", "pgd", measure) for measure in MEASURES] == values
+    assert max(pq.ParquetFile(folder / name).num_row_groups for name in report.written) > 1
+
+
+def test_a_converted_file_is_laid_out_as_an_exports(folder, tmp_path):
+    convert_dataset(folder)
+    export(tmp_path / "other", make_plan(ARCHITECTURES, measurements=MEASURES), formats=("parquet",))
+    for key in ("clean", "pgd"):
+        name = f"parquet/dataset=cifar10/key={key}/part-0.parquet"
+        one, other = (pq.read_table(place / name, partitioning=None) for place in (folder, tmp_path / "other"))
+        assert one.schema.equals(other.schema)
+        untold = ["protocol", "checkpoint_sha256"]
+        assert one.drop(untold).equals(other.drop(untold))
+        assert all(one[column].null_count == len(one) for column in untold)
+
+
+def test_a_repeated_conversion_keeps_what_is_there_and_an_interrupted_one_goes_on(folder):
+    first = convert_dataset(folder)
+    (folder / first.written[1]).unlink()
+    again = convert_dataset(folder)
+    assert again.written == first.written[1:2]
+    assert {*again.written, *again.kept} == {*first.written}
+
+
+def test_json_that_was_changed_is_read_and_converted_again(folder):
+    convert_dataset(folder)
+    path = folder / "cifar10/fog_accuracy.json"
+    assert source_of(folder) == "Parquet"
+    later = path.stat().st_mtime_ns + 10**12
+    os.utime(path, ns=(later, later))
+    assert source_of(folder) == "Parquet"  # touched, not changed
+    text = path.read_text()
+    digit = text.index("0.") + 2
+    path.write_text(text[:digit] + str((int(text[digit]) + 1) % 9) + text[digit + 1 :])
+    later += 10**12
+    os.utime(path, ns=(later, later))
+    assert path.stat().st_size == len(text)
+    assert source_of(folder) == "Parquet, but JSON of cifar10 fog"
+    assert source_of(folder, "cm") == "Parquet"
+    changed = RobustnessDataset(folder).query("cifar10", "fog", "accuracy")
+    assert changed["cifar10"]["fog"]["accuracy"] == json.loads(path.read_text())["cifar10"]["fog"]["accuracy"]
+    assert convert_dataset(folder).written == ("parquet/dataset=cifar10/key=fog/part-0.parquet",)
+    assert source_of(folder) == "Parquet"
+    assert RobustnessDataset(folder).query("cifar10", "fog", "accuracy") == changed
+
+
+def test_files_in_another_order_are_joined_by_their_ids(folder):
+    path = folder / "cifar10/pgd_cm.json"
+    content = json.loads(path.read_text())
+    rows = content["cifar10"]["pgd"]["cm"]
+    content["cifar10"]["pgd"]["cm"] = dict(reversed(rows.items()))
+    path.write_text(json.dumps(content))
+    convert_dataset(folder)
+    assert RobustnessDataset(folder).query("cifar10", "pgd", "cm")["cifar10"]["pgd"]["cm"] == rows
+
+
+@pytest.mark.parametrize("change", ["lacks one", "has one more"])
+def test_files_of_other_architectures_are_refused_and_nothing_is_left_of_the_key(folder, change):
+    path = folder / "cifar10/pgd_cm.json"
+    content = json.loads(path.read_text())
+    rows = content["cifar10"]["pgd"]["cm"]
+    rows.pop("10") if change == "lacks one" else rows.setdefault("21", rows["10"])
+    path.write_text(json.dumps(content))
+    with pytest.raises(ResultsError, match=r"Converting failed for .*pgd_cm\.json: expected (#10 in it|no #21)"):
+        convert_dataset(folder)
+    assert not [file for file in (folder / "parquet/dataset=cifar10/key=pgd").iterdir() if file.is_file()]
+
+
+def test_accuracies_alone_are_enough_and_a_missing_one_stays_missing(tmp_path):
+    folder = write_results(tmp_path, {"clean": {"0": 0.5, "9": None}, "pgd": {"0": [0.5, None]}}, dataset="mine")
+    expected = RobustnessDataset(folder).query("mine", ["clean", "pgd"], "accuracy")
+    (folder / "sweep.json").write_text(
+        json.dumps({"format": 1, "strengths": {"mine": {"clean": [0], "pgd": [1, 8]}}, "measurements": ["accuracy"]})
+    )
+    assert len(convert_dataset(folder).written) == 2
+    assert source_of(folder) == "Parquet"
+    assert RobustnessDataset(folder).query() == expected
+
+
+def test_the_command_converts_and_says_so(folder, robust201: RunCommand):
+    run = robust201("convert", folder)
+    assert run.code == 0
+    assert "Wrote 4 Parquet files" in run.out
+    assert "4 were there already" in robust201("convert", folder).out
+    line = robust201("convert", folder / "parquet").refusal(2)
+    assert "expected JSON files" in line
+
+
+def test_an_exports_parquet_is_left_as_it_is(tmp_path):
+    export(tmp_path / "data", make_plan([0, 2]), formats=("json", "parquet"))
+    report = convert_dataset(tmp_path / "data")
+    assert report.written == ()
+    assert len(report.kept) == 4

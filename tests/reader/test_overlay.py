@@ -1,0 +1,157 @@
+"""Several folders seen as one: the first that has an evaluation answers, and which one that was is told."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
+from robust201.dataset.conversion import convert_dataset
+from robust201.figures.class_summaries import summarise_classes
+from robust201.figures.report import write_report
+from robust201.reader.dataset import RobustnessDataset
+from tests.support.fabricated import FabricatedStore, export, make_plan
+from tests.support.small_results import write_results
+
+MATRIX = [[3, 1], [0, 4]]
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    accuracies = {"clean": {"0": 0.9, "2": 0.8}, "pgd": {"0": [0.5, 0.4], "2": [0.6, 0.5]}}
+    folder = write_results(tmp_path / "published", accuracies)
+    return write_results(folder, {"pgd": {"0": [MATRIX] * 2, "2": [MATRIX] * 2}}, measure="cm")
+
+
+def write_own(folder: Path, accuracies: dict, strengths: dict, dataset: str = "cifar10") -> Path:
+    """Write an export's folder: accuracies by key, strengths as its sweep.json tells."""
+    write_results(folder, accuracies, dataset=dataset)
+    sweep = {
+        "format": 1,
+        "robust201": "0",
+        "sweep": {},
+        "measurements": ["accuracy"],
+        "strengths": {dataset: strengths},
+    }
+    (folder / "sweep.json").write_text(json.dumps(sweep))
+    return folder
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    accuracies = {"pgd": {"0": [0.1, 0.2], "9": [0.3, 0.4]}, "mine": {"0": [0.7]}}
+    return write_own(tmp_path / "own", accuracies, {"pgd": [8.0, 16.0], "mine": [0.25]})
+
+
+def test_the_first_folder_that_has_an_evaluation_answers(published, own):
+    data = RobustnessDataset(published, own)
+    assert data.strengths("cifar10", "pgd") == (1.0, 8.0, 16.0)
+    assert data.accuracy(0, "cifar10", "pgd") == [0.5, 0.4, 0.2]
+    assert data.accuracy(2, "cifar10", "pgd@Linf") == [0.6, 0.5, None]
+    assert data.accuracy(9, "cifar10", "pgd", 16.0) == 0.4
+    assert data.accuracy(0, "cifar10", "pgd", 0) == 0.9
+    assert data.query("cifar10", "pgd", "accuracy")["cifar10"]["pgd"]["accuracy"] == {
+        "0": [0.5, 0.4, 0.2],
+        "2": [0.6, 0.5, None],
+        "9": [None, 0.3, 0.4],
+    }
+    assert data.query("cifar10", "pgd", "cm")["cifar10"]["pgd"]["cm"]["2"] == [MATRIX, MATRIX, None]
+    assert RobustnessDataset(own, published).accuracy(0, "cifar10", "pgd") == [0.5, 0.1, 0.2]
+    with pytest.raises(ArchitectureError):
+        data.value(21, "cifar10", "pgd")
+    with pytest.raises(ResultsError):
+        data.query("cifar10", "fgsm")
+
+
+def test_an_unknown_key_of_ones_own_stands_beside_the_published_ones(published, own):
+    data = RobustnessDataset(published, own)
+    assert data.keys_other == ["mine"]
+    assert "mine" not in data.keys_adv
+    assert data.strengths("cifar10", "mine") == (0.25,)
+    assert data.accuracy(0, "cifar10", "mine", 0.25) == 0.7
+
+
+def test_where_each_number_is_from_is_told(published, own):
+    data = RobustnessDataset(published, own)
+    told = {(row.key, row.folder): (row.strengths, row.architectures) for row in data.sources().itertuples()}
+    assert told == {
+        ("clean", str(published)): ((0.0,), 2),
+        ("pgd", str(published)): ((1.0, 8.0), 2),
+        ("pgd", str(own)): ((8.0, 16.0), 2),
+        ("mine", str(own)): ((0.25,), 1),
+    }
+    frame = data.to_frame("cifar10", ["pgd", "mine"])
+    rows = {(r.key, r.architecture, r.strength): (r.value, r.source) for r in frame.itertuples()}
+    assert rows["pgd", 0, 0.0] == (0.9, str(published))
+    assert rows["pgd", 0, 8.0] == (0.4, str(published))
+    assert rows["pgd", 0, 16.0] == (0.2, str(own))
+    assert rows["mine", 0, 0.25] == (0.7, str(own))
+    assert ("pgd", 2, 16.0) not in rows
+    assert ("pgd", 9, 0.0) not in rows
+    assert len(frame) == 3 + 1 + 3 + 2 + 1
+    assert "source" not in RobustnessDataset(published).to_frame("cifar10", "pgd")
+    assert data.to_frame(wide=True)[("pgd", 16.0)].notna().sum() == 2
+    assert set(RobustnessDataset(published).sources()["folder"]) == {str(published)}
+
+
+def test_a_mean_is_ranked_only_where_no_strength_is_missing(published, own):
+    data = RobustnessDataset(published, own)
+    assert data.rank("cifar10", "pgd").to_dict() == {0: 1}
+    assert data.rank("cifar10", "pgd", 8.0).to_dict() == {2: 1, 0: 2, 9: 3}
+
+
+def test_folders_of_any_form_give_what_one_folder_of_all_gives(tmp_path):
+    names = ("clean", "fgsm", "pgd", "fog")
+    whole = tmp_path / "whole"
+    export(whole, make_plan([0, 2, 10, 309], names))
+    parts = [tmp_path / name for name in ("some", "others", "keys")]
+    export(parts[0], make_plan([0, 10], names[:3]), formats=("parquet",))
+    export(parts[1], make_plan([2, 309], names[:3]), compression="zst")
+    export(parts[2], make_plan([0, 2, 10, 309], names[3:]), key_style="published")
+    convert_dataset(parts[2])
+    expected, data = RobustnessDataset(whole), RobustnessDataset(*parts)
+    assert data.query() == expected.query()
+    assert (data.data, data.keys_all, data.measures) == (expected.data, expected.keys_all, expected.measures)
+    assert data.to_frame().drop(columns="source").equals(expected.to_frame())
+    for measure in ("cm", "confidence"):
+        for one, other in zip(
+            *(summarise_classes(each.files, "cifar10", names, measure) for each in (data, expected)), strict=True
+        ):
+            assert one.by_strength.keys() == other.by_strength.keys()
+            for strength, array in one.by_strength.items():
+                # The rows of confidences stand in the order of the folders.
+                pair = [
+                    each if measure == "cm" else each[each[:, 2].argsort()]
+                    for each in (array, other.by_strength[strength])
+                ]
+                np.testing.assert_allclose(*pair, rtol=1e-12)
+    text = write_report(data, tmp_path / "page.html").read_text()
+    assert text.count("<figure") == write_report(expected, tmp_path / "other.html").read_text().count("<figure")
+
+
+def test_folders_of_other_spaces_or_classes_are_refused_in_one_line(tmp_path, published):
+    other = write_results(tmp_path / "other", {"clean": {"0": 0.5}})
+    meta = json.loads((other / "meta.json").read_text())
+    del meta["ids"]["15624"]
+    (other / "meta.json").write_text(json.dumps(meta))
+    with pytest.raises(
+        ConfigError, match=r"failed for .*other: expected the architectures of .*published, got"
+    ) as told:
+        RobustnessDataset(published, other)
+    assert "\n" not in str(told.value)
+    for form in ("json", "parquet"):
+        export(tmp_path / form, make_plan([0]), FabricatedStore(n_classes=3), formats=(form,))
+        with pytest.raises(ConfigError, match=r"expected 2 classes of cifar10, as .*published has, got 3"):
+            RobustnessDataset(published, tmp_path / form)
+    with pytest.raises(ConfigError, match="expected the name of a folder"):
+        RobustnessDataset(published, 5)
+
+
+def test_a_folder_without_sweep_and_one_with_are_queried_as_one(published, own):
+    data = RobustnessDataset(published, own)
+    assert data.sweep is None
+    assert {"clean", "mine"} <= set(data.keys_all)
+    answer = data.query("cifar10", measure="accuracy")
+    assert answer["cifar10"]["mine"] == {"accuracy": {"0": [0.7]}}
+    assert str(own) in repr(data)

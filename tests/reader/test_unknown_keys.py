@@ -1,0 +1,58 @@
+"""A key that is in no table is shown with its strengths as they are, and not called an attack."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from robust201.figures.dataset_results import strength_label
+from robust201.figures.report import summary_table, write_report
+from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.result_files import kind_of
+from tests.conftest import RunCommand
+from tests.support.small_results import results_of, write_results
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    accuracies = {
+        "clean": {"0": 0.9, "2": 0.8},
+        "pgd": {"0": [0.5], "2": [0.4]},
+        "gravity": {"0": [0.7, 0.1], "2": [0.6, 0.2]},
+    }
+    write_results(tmp_path / "data", accuracies)
+    strengths = {"cifar10": {"clean": [0], "pgd": [1], "gravity": [0, 9.81]}}
+    sweep = {"format": 1, "robust201": "0", "sweep": {}, "measurements": ["accuracy"], "strengths": strengths}
+    (tmp_path / "data/sweep.json").write_text(json.dumps(sweep))
+    return tmp_path / "data"
+
+
+def test_the_reader_lists_it_apart_from_attacks(folder):
+    data = RobustnessDataset(folder)
+    assert kind_of("gravity") == "other"
+    assert (data.keys_adv, data.keys_other, data.keys_all) == (["pgd"], ["gravity"], ["clean", "pgd", "gravity"])
+    assert data.strengths("cifar10", "gravity") == (0.0, 9.81)
+    # Its strength 0 is its own, not the clean accuracy.
+    assert data.accuracy(0, "cifar10", "gravity", 0) == 0.7
+    assert data.accuracy(0, "cifar10", "pgd", 0) == 0.9
+    frame = data.to_frame("cifar10", "gravity")
+    assert frame["strength"].tolist() == [0.0, 9.81] * 2
+    assert data.rank("cifar10", "gravity", 9.81).to_dict() == {2: 1, 0: 2}
+
+
+def test_the_figures_show_it_without_a_unit_and_do_not_count_it_as_an_attack(folder, tmp_path):
+    assert strength_label("gravity", 9.81) == "strength 9.81"
+    results = results_of(folder)
+    assert results.keys("attack") == ["pgd"]
+    assert ("gravity", 0.0) in results.columns
+    assert results.scores["adversarial"].to_dict() == {0: 0.5, 2: 0.4}
+    rows = {(row.key, row.strength): row.strength_label for row in summary_table(RobustnessDataset(folder))}
+    assert rows["gravity", 9.81] == "strength 9.81"
+    assert ("gravity", 0.0) in rows
+    text = write_report(RobustnessDataset(folder), tmp_path / "page.html").read_text()
+    assert "<th>gravity</th>" in text
+    assert "9.81/255" not in text
+
+
+def test_compare_knows_it(folder, robust201: RunCommand):
+    assert robust201("compare", folder, folder).code == 0
