@@ -40,7 +40,7 @@ from robust201.engine.context import Context, Perturbed, Request
 from robust201.engine.replay import ReplayedDraws
 from robust201.images import load_images, select
 from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_network
-from robust201.tasks import (PERTURBATIONS)
+from robust201.tasks import PERTURBATIONS
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.contract import perturb
 

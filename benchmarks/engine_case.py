@@ -17,7 +17,7 @@ from robust201.spaces.nasbench201.compiled import compile_network
 from robust201.spaces.nasbench201.compiled.kernels import Convolution
 from robust201.spaces.nasbench201.compiled.program import plan_cell
 from robust201.spaces.nasbench201.network import build_network
-from robust201.tasks import (PERTURBATIONS)
+from robust201.tasks import PERTURBATIONS
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.contract import perturb
 

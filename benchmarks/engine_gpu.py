@@ -52,7 +52,7 @@ from robust201.engine.context import to_float
 from robust201.engine.graphs import GraphCapture
 from robust201.spaces.nasbench201.cells import architecture, evaluated_indices, multiply_accumulates
 from robust201.spaces.nasbench201.compiled.kernels import Convolution
-from robust201.tasks import (CORRUPTIONS)
+from robust201.tasks import CORRUPTIONS
 from robust201.tasks.parameters import SEVERITIES
 
 USUAL_BATCH = 250

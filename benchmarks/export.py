@@ -54,11 +54,11 @@ class SyntheticPlan:
             for i in range(per_key)
         )
 
-    def meta_payload(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """How the numbers came about."""
         return {"name": "synthetic", "protocols": []}
 
-    def sweep_payload(self) -> dict[str, Any]:
+    def portable_fields(self) -> dict[str, Any]:
         """Fields of the sweep."""
         return {"name": "synthetic"}
 

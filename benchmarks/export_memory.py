@@ -29,7 +29,7 @@ import psutil
 from benchmarks.export import make_bank, make_values
 from benchmarks.store import CLASSES, age, make_results_folder, write_compacted_shards, zero_tables
 from robust201.core.records import EvaluationResult, Part, Unit
-from robust201.planning.plan import (Plan)
+from robust201.planning.plan import Plan
 from robust201.shards.parquet import ROW_GROUP_BYTES, concat, table_of
 
 MEASUREMENTS = ("accuracy", "confidence", "cm")

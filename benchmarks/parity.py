@@ -25,7 +25,7 @@ from robust201.engine.arithmetic import configure_torch
 from robust201.engine.classifier import Classifier
 from robust201.engine.context import to_float
 from robust201.images import load_images, select
-from robust201.tasks import (PERTURBATIONS)
+from robust201.tasks import PERTURBATIONS
 from tests.support.library_parity import Difference, compare
 
 NETWORKS = ("0", "9", "21", "309", "309/100", "991", "13714")

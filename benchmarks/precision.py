@@ -28,7 +28,7 @@ from robust201.engine.classifier import Classifier
 from robust201.engine.context import Context, Request, to_float
 from robust201.images import load_images, select
 from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_network
-from robust201.tasks import (PERTURBATIONS)
+from robust201.tasks import PERTURBATIONS
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.contract import perturb
 

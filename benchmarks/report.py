@@ -33,7 +33,7 @@ from robust201.reader.result_files import PUBLISHED_DATASETS
 from robust201.shards import ShardStore
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.neighbourhood import kernel_parameters
-from robust201.tasks import (CORRUPTIONS, PERTURBATIONS)
+from robust201.tasks import CORRUPTIONS, PERTURBATIONS
 
 NESTED_KEYS = ("clean", "pgd")
 LARGE = "cifar100"

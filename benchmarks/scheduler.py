@@ -35,9 +35,10 @@ import psutil
 
 from robust201.core.records import Bundle, EvaluationResult, Part, Receipt, UnitFailure
 from robust201.images import DATASETS
-from robust201.planning.config import (SweepConfig)
-from robust201.planning.loading import (load_config)
-from robust201.planning.plan import (Plan, assumed_facts, make_plan)
+from robust201.planning.bundles import make_bundles
+from robust201.planning.config import SweepConfig
+from robust201.planning.loading import load_config
+from robust201.planning.plan import Plan, assumed_facts, make_plan
 from robust201.runtime.executors.base import Event
 from robust201.runtime.executors.ray import RayExecutor
 from robust201.runtime.progress import RunProgress
@@ -146,16 +147,16 @@ def _memory() -> int:
 def plan_units(config: SweepConfig, n_units: int) -> Plan:
     """Plan as many units of the sweep as are wanted, of as few architectures as have them."""
     config = config.model_copy(
-        update={"architectures": config.architecture_indices[: -(-n_units // UNITS_PER_ARCHITECTURE)]}
+        update={"architectures": config.selected_architectures[: -(-n_units // UNITS_PER_ARCHITECTURE)]}
     )
     plan = make_plan(config, assumed_facts(config))
     by_network = sorted(plan.units, key=lambda unit: (unit.architecture, unit.dataset))
     return Plan(config, tuple(by_network[:n_units]), plan.protocols)
 
 
-def make_bundles(plan: Plan, per_bundle: int | None) -> Sequence[Bundle]:
+def bundle_units(plan: Plan, per_bundle: int | None) -> Sequence[Bundle]:
     """Bundle whole units as the product does, or a given number of them at once."""
-    bundles = plan.bundles([Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units])
+    bundles = make_bundles(plan, [Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units])
     if per_bundle is None:
         return bundles
     return [

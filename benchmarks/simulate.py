@@ -24,10 +24,11 @@ from pathlib import Path
 from benchmarks.unit_costs import UnitCosts
 from benchmarks.virtual_cluster import Cause, Machines, VirtualCluster
 from robust201.core.records import Bundle, Part
-from robust201.planning.config import (SweepConfig)
-from robust201.planning.loading import (load_config)
+from robust201.planning.bundles import make_bundles
+from robust201.planning.config import SweepConfig
 from robust201.planning.cost import assumed_gmacs
-from robust201.planning.plan import (Plan, assumed_facts, make_plan)
+from robust201.planning.loading import load_config
+from robust201.planning.plan import Plan, assumed_facts, make_plan
 from robust201.runtime.scheduler import RunTally, Scheduler
 
 SWEEP = Path(__file__).parent.parent / "jobs" / "paper.yaml"
@@ -140,7 +141,7 @@ class Sweep:
         execution = config.execution.model_copy(update={"part_minutes": bundle_minutes})
         sliced = type("SlicedPlan", (Plan,), {"slice_seconds": 60 * slice_minutes})
         plan: Plan = sliced(config.model_copy(update={"execution": execution}), self._plan.units, self._plan.protocols)
-        bundles = list(plan.bundles(Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units))
+        bundles = list(make_bundles(plan, (Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units)))
         if order == "as planned":
             bundles.sort(key=lambda bundle: (plan.datasets.index(bundle.dataset), bundle.architecture))
         elif order == "longest first by cost":
@@ -221,7 +222,7 @@ def main() -> None:
     os.environ.setdefault("ROBUST201_DATA", ".")  # nothing is read from it
     execution = {"gmacs_per_second": arguments.gpu_macs_per_second / 1e9}
     config = load_config(SWEEP, execution=execution)
-    config = config.model_copy(update={"architectures": config.architecture_indices[:: arguments.architectures]})
+    config = config.model_copy(update={"architectures": config.selected_architectures[:: arguments.architectures]})
     sweep = Sweep(config, arguments.seed)
     bundles_of = lru_cache(maxsize=1)(sweep.bundles)
     base = Machines(

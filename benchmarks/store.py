@@ -32,9 +32,10 @@ import numpy as np
 
 from robust201.core.files import bundled, make_folder, sha256_of
 from robust201.core.records import EvaluationResult, Part, Unit
-from robust201.planning.config import (SweepConfig)
-from robust201.planning.loading import (load_config)
-from robust201.planning.plan import (Plan, assumed_facts, make_plan)
+from robust201.planning.config import SweepConfig
+from robust201.planning.estimates import estimate
+from robust201.planning.loading import load_config
+from robust201.planning.plan import Plan, assumed_facts, make_plan
 from robust201.planning.plan_file import load_plan, save_plan
 from robust201.shards import ShardStore
 
@@ -72,7 +73,7 @@ def make_results_folder(
     """A results folder with the paper's plan, of some measurements and a fraction of architectures, and no shard."""
     config = paper_sweep(results).model_copy(update={"measurements": tuple(measurements)})
     if scale < 1:
-        chosen = config.architecture_indices
+        chosen = config.selected_architectures
         config = config.model_copy(update={"architectures": chosen[: max(1, round(scale * len(chosen)))]})
     facts = assumed_facts(config)
     plan, store = make_plan(config, facts), ShardStore.create(results)
@@ -133,10 +134,10 @@ def zero_tables(rows: Sequence[tuple[Unit, float]], columns: Sequence[str]) -> I
     """Row groups of evaluations whose values are all zero."""
     import pyarrow as pa
 
-    from robust201.shards.parquet import schema_of
+    from robust201.shards.parquet import IDENTITY_TYPES, MEASUREMENT_TYPES
     from robust201.tasks.columns import COLUMNS
 
-    schema = schema_of(columns)
+    schema = pa.schema(IDENTITY_TYPES | {name: MEASUREMENT_TYPES[name] for name in columns})
     for first in range(0, len(rows), ROWS_PER_GROUP):
         group = rows[first : first + ROWS_PER_GROUP]
         n_classes = 10  # of all datasets: zeros of larger matrices would take minutes to write, and no scan reads them
@@ -170,7 +171,7 @@ def zero_tables(rows: Sequence[tuple[Unit, float]], columns: Sequence[str]) -> I
 def plan_step(folder: Path) -> str:
     """Plan the paper's sweep."""
     config = paper_sweep(folder)
-    summary = make_plan(config, assumed_facts(config)).summary()
+    summary = estimate(make_plan(config, assumed_facts(config)))
     return f"{summary['units']:,} units, {summary['evaluations']:,} evaluations"
 
 

@@ -20,9 +20,9 @@ from numpy.typing import NDArray
 
 from robust201.core.records import Part
 from robust201.images import DATASETS
-from robust201.planning.config import (SweepConfig)
+from robust201.planning.config import SweepConfig
 from robust201.spaces.nasbench201.cells import architecture, multiply_accumulates
-from robust201.tasks import (PERTURBATIONS)
+from robust201.tasks import PERTURBATIONS
 from robust201.tasks.parameters import SquareParameters
 
 MEASURED_FILE = Path(__file__).with_name("measured_forward.json")
@@ -71,7 +71,7 @@ class UnitCosts:
     def __init__(self, config: SweepConfig, macs_per_second: float, seed: int) -> None:
         self._parameters = config.parameters
         fit = fit_forward()
-        indices = config.architecture_indices
+        indices = config.selected_architectures
         spread, share = np.random.default_rng(seed).normal(size=(2, len(indices)))
         self._image_seconds: dict[tuple[str, int], float] = {}
         self._square: dict[int, float] = dict(zip(indices, np.exp(SHARE_SPREAD * share).tolist(), strict=True))

@@ -13,8 +13,8 @@ import hypothesis
 import pytest
 import yaml
 
-from robust201.planning.config import (SweepConfig)
-from robust201.planning.loading import (parse_config)
+from robust201.planning.config import SweepConfig
+from robust201.planning.loading import parse_config
 from tests.support.download_server import corrupted, publish, server  # noqa: F401 - fixtures
 from tests.support.object_stores import s3, s3_environment, s3_url  # noqa: F401 - fixtures
 
@@ -59,6 +59,7 @@ def add_network(store: "CheckpointStore", index: int, state_dict: "Mapping[str, 
     from robust201.spaces.nasbench201 import cells as nasbench201
 
     fields: dict[str, Any] = {
+        "space": "nasbench201",
         "dataset": "digits",
         "epochs": 1,
         "seed": 777,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from robust201.core.errors import ConfigError, IncompleteError, StorageError, StorageFullError
 from robust201.dataset import export_dataset, meta_file_text, parse_key_style
-from robust201.tasks import (PERTURBATIONS)
+from robust201.tasks import PERTURBATIONS
 from tests.conftest import read_tree
 from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_plan, make_unit, make_values
 

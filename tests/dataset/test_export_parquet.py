@@ -15,10 +15,10 @@ import yaml
 from robust201.core.errors import ConfigError
 from robust201.core.files import bundled
 from robust201.dataset.side_files import sweep_yaml_text
-from robust201.planning.config import (CheckpointsSection, CorruptionsSection, SweepConfig)
-from robust201.planning.loading import (parse_config)
-from robust201.planning.plan import (assumed_facts)
-from robust201.planning.plan import (make_plan as make_plan_of)
+from robust201.planning.config import CheckpointsSection, CorruptionsSection, SweepConfig
+from robust201.planning.loading import parse_config
+from robust201.planning.plan import assumed_facts
+from robust201.planning.plan import make_plan as make_plan_of
 from robust201.planning.plan_file import load_plan
 from robust201.planning.sweep_yaml import read_fields
 from robust201.spaces.nasbench201 import cells as nasbench201

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from robust201.core.files import bundled, sha256_of
-from robust201.planning.loading import (load_config)
-from robust201.planning.plan import (Plan, assumed_facts, make_plan)
+from robust201.planning.loading import load_config
+from robust201.planning.plan import Plan, assumed_facts, make_plan
 from robust201.planning.plan_file import load_plan
 from tests.conftest import REPOSITORY, RunCommand
 

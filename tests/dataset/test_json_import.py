@@ -90,7 +90,7 @@ def test_a_round_trip_gives_the_same_bytes(tmp_path, key_style, round_to):
     assert compare_results(source, tmp_path / "results").max_difference == 0
     plan = load_any_plan(tmp_path / "results")
     assert all(is_imported(unit.protocol) for unit in plan.units)
-    decimals = plan.meta_payload()["protocols"][0]["decimals"]
+    decimals = plan.describe()["protocols"][0]["decimals"]
     assert decimals["confidence"] == round_to
 
 

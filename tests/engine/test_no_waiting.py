@@ -16,7 +16,7 @@ from robust201.engine.capacity import Capacity
 from robust201.engine.draws import CounterDraws
 from robust201.spaces.nasbench201.cells import specs
 from robust201.spaces.nasbench201.compiled import compile_network
-from robust201.tasks import (PERTURBATIONS)
+from robust201.tasks import PERTURBATIONS
 from robust201.tasks.perturbations import apgd, pgd, square
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, network_of
 from tests.support.tiny_networks import TinyNetwork, tiny_classifier, tiny_images

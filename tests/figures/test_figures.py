@@ -15,7 +15,7 @@ from robust201.figures.plots import save_plot, save_plots
 from robust201.figures.table import FIGURES
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks import (CORRUPTIONS, PERTURBATIONS)
+from robust201.tasks import CORRUPTIONS, PERTURBATIONS
 from tests.support.fabricated import FabricatedStore, export, make_plan
 from tests.support.small_results import results_of, write_results
 

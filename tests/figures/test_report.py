@@ -21,7 +21,7 @@ from robust201.reader import json_files
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import ResultFiles
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks import (CORRUPTIONS, PERTURBATIONS)
+from robust201.tasks import CORRUPTIONS, PERTURBATIONS
 from tests.support.fabricated import FabricatedStore, export, make_plan
 from tests.support.small_results import write_results
 

@@ -18,7 +18,7 @@ from robust201.cli.console_status import status_line
 from robust201.core.host import HostId
 from robust201.core.records import Unit
 from robust201.monitoring.status import StatusReader, SweepStatus, read_status
-from robust201.planning.plan import (Plan)
+from robust201.planning.plan import Plan
 from robust201.planning.plan_file import load_plan
 from robust201.runtime.executors import make_executor
 from robust201.runtime.heartbeat import HEARTBEATS_FOLDER

@@ -20,7 +20,7 @@ from robust201.planning.plan_file import load_plan
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import Filters, run_sweep
 from robust201.shards import ShardStore
-from robust201.tasks import (PERTURBATIONS)
+from robust201.tasks import PERTURBATIONS
 from tests.conftest import MakeSweep, RunCommand, WriteSweep
 
 HALF = SweepStatus(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from robust201.planning.loading import (load_config)
+from robust201.planning.loading import load_config
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import Filters, load_plan, run_sweep
 from robust201.shards import ShardStore

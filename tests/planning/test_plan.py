@@ -9,14 +9,16 @@ from hypothesis import strategies as st
 
 from robust201.core.errors import ConfigError
 from robust201.core.records import Part
-from robust201.planning.config import (SweepConfig)
-from robust201.planning.loading import (parse_config)
+from robust201.planning.bundles import make_bundles, split
+from robust201.planning.config import SweepConfig
 from robust201.planning.cost import CPU_GMACS, GPU_GMACS
-from robust201.planning.plan import (Plan, make_plan)
-from robust201.planning.identity import (describe_difference)
-from robust201.planning.facts import (DatasetFacts, Facts)
+from robust201.planning.estimates import estimate
+from robust201.planning.facts import DatasetFacts, Facts
+from robust201.planning.identity import describe_difference
+from robust201.planning.loading import parse_config
+from robust201.planning.plan import Plan, make_plan
 from robust201.runtime.sweep import cut_for_cpus
-from robust201.tasks import (ENGINES)
+from robust201.tasks import ENGINES
 
 CORRUPTIONS = {"brightness": {"source": "generated", "sha256": "b"}, "fog": {"source": "generated", "sha256": "f"}}
 KEYS = {
@@ -65,7 +67,7 @@ def test_ids_differ_between_units_and_repeat_between_plans() -> None:
 
 
 def test_protocols_are_told_in_the_order_of_keys() -> None:
-    told = [protocol["key"] for protocol in make_plan(make_config(), make_facts()).meta_payload()["protocols"]]
+    told = [protocol["key"] for protocol in make_plan(make_config(), make_facts()).describe()["protocols"]]
     assert told == list(make_config().parameters)
 
 
@@ -109,7 +111,7 @@ def test_how_fast_workers_are_is_no_part_of_identity(engine: str, device: str, s
 
 def test_where_nothing_is_said_cpus_are_assumed_to_be_slower() -> None:
     def assumed(**execution: object) -> tuple[float, float | None]:
-        summary = make_plan(make_config(execution=execution), make_facts()).summary()
+        summary = estimate(make_plan(make_config(execution=execution), make_facts()))
         return summary["assumed_gmacs_per_second"], summary["assumed_cpu_gmacs_per_second"]
 
     assert assumed(device="cpu", threads=4) == (4 * CPU_GMACS, None)
@@ -123,7 +125,7 @@ def test_what_was_planned_for_gpus_is_cut_for_cpus(engine: str) -> None:
     """The same images and strengths, in parts whose estimate on a CPU is within the limit or a single batch."""
     minutes = 1e-5
     plan = make_plan(make_config(engine=engine, execution={"part_minutes": minutes}), make_facts())
-    bundles = plan.bundles(Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units)
+    bundles = make_bundles(plan, (Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units))
     cut = [part for bundle in cut_for_cpus(plan, bundles) for part in bundle.parts]
     assert len(cut) > sum(len(bundle.parts) for bundle in bundles)
     assert work_of(cut) == work_of([part for bundle in bundles for part in bundle.parts])
@@ -139,7 +141,7 @@ def work_of(parts: list[Part]) -> list[tuple[str, float, int]]:
 def test_parts_of_the_fused_engine_keep_their_strengths_together() -> None:
     execution = {"part_minutes": 1e-4, "gmacs_per_second": 1}
     plan = make_plan(make_config(execution=execution), make_facts())
-    parts = [part for unit in plan.units for part in plan.split(Part(unit, unit.strengths, 0, unit.n_images))]
+    parts = [part for unit in plan.units for part in split(plan, Part(unit, unit.strengths, 0, unit.n_images))]
     assert len(parts) > len(plan.units)
     assert all(part.strengths == part.unit.strengths for part in parts)
 
@@ -175,7 +177,7 @@ def test_bundles_hold_every_missing_evaluation_once(
     )
     plan = make_plan(config, make_facts(n_images=n_images))
     wanted = data.draw(st.lists(st.sampled_from(plan.units), unique_by=lambda unit: unit.id, min_size=1))
-    bundles = plan.bundles(Part(unit, unit.strengths, 0, unit.n_images) for unit in wanted)
+    bundles = make_bundles(plan, (Part(unit, unit.strengths, 0, unit.n_images) for unit in wanted))
     covered: Counter[tuple[str, float, int]] = Counter()
     for bundle in bundles:
         for part in bundle.parts:

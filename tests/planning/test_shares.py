@@ -21,9 +21,9 @@ from robust201.core.interrupts import DrainRequest
 from robust201.core.records import Bundle, Part, Receipt
 from robust201.dataset import export_dataset
 from robust201.monitoring.status import SweepStatus, read_status
-from robust201.planning.config import (SweepConfig)
-from robust201.planning.loading import (parse_config)
-from robust201.planning.plan import (Plan, assumed_facts, make_plan)
+from robust201.planning.config import SweepConfig
+from robust201.planning.loading import parse_config
+from robust201.planning.plan import Plan, assumed_facts, make_plan
 from robust201.planning.plan_file import load_plan
 from robust201.planning.shares import Share, all_bundles, missing_bundles
 from robust201.runtime.executors import make_executor

@@ -10,9 +10,9 @@ from pydantic import BaseModel
 from robust201.core.files import bundled
 from robust201.images import DATASETS, FORMS
 from robust201.images.downloads.registry import download
-from robust201.planning.config import (SweepConfig)
-from robust201.planning.loading import (load_config)
-from robust201.tasks import (PERTURBATIONS)
+from robust201.planning.config import SweepConfig
+from robust201.planning.loading import load_config
+from robust201.tasks import PERTURBATIONS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 import robust201
-from robust201.planning.loading import (load_config)
+from robust201.planning.loading import load_config
 from robust201.planning.sweep_yaml import _StrictLoader
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import run_sweep

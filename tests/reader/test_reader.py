@@ -11,7 +11,7 @@ import robust201
 from robust201.core.errors import ArchitectureError, ConfigError, FormatVersionError, InputError, ResultsError
 from robust201.dataset import meta_file_text
 from robust201.reader.dataset import RobustnessDataset
-from robust201.tasks import (CORRUPTIONS, PERTURBATIONS)
+from robust201.tasks import CORRUPTIONS, PERTURBATIONS
 from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_plan
 
 ARCHITECTURES = (0, 2, 10, 309, 991)

@@ -18,14 +18,14 @@ from robust201.engine.capacity import USED_SHARE, Capacity, network_bytes
 from robust201.engine.classifier import Classifier
 from robust201.engine.draws import CounterDraws
 from robust201.engine.graphs import GraphCapture
-from robust201.planning.config import (SweepConfig)
+from robust201.planning.config import SweepConfig
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import load_plan, run_sweep
 from robust201.shards import ShardStore
 from robust201.spaces.nasbench201.cells import format_spec, specs
 from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_network
 from robust201.spaces.nasbench201.compiled.kernels import Convolution
-from robust201.tasks import (PERTURBATIONS)
+from robust201.tasks import PERTURBATIONS
 from robust201.tasks.perturbations import pgd, square
 from tests.conftest import MakeSweep, read_tree
 from tests.engine.test_no_waiting import LOOPS, job_on, samples_of

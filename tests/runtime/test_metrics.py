@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from robust201.core.records import Part, Receipt, UnitFailure
+from robust201.planning.bundles import make_bundles
 from robust201.planning.plan_file import load_plan
 from robust201.runtime.executors import base
 from robust201.runtime.executors.inline import InlineExecutor
@@ -57,7 +58,7 @@ def test_events_become_numbers_and_lines(make_sweep: MakeSweep) -> None:
     tracker = Tracker(preview.plan, preview.missing, config.results, preview.done, log)
     tracker.attach(metrics=recorded, gpus_per_worker=0.5)
     clean, fgsm = (Part(unit, unit.strengths, 0, unit.n_images) for unit in load_plan(config.results).units)
-    bundle = preview.plan.bundles([clean, fgsm])[0]
+    bundle = make_bundles(preview.plan, [clean, fgsm])[0]
     for event in (
         base.BundleLost(bundle, started=True, preempted=True, reason="the machine was taken away"),
         base.BundleLost(bundle, started=False, preempted=False, reason="it waited"),

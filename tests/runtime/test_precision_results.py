@@ -9,11 +9,11 @@ import torch
 from robust201.core.errors import InputError
 from robust201.core.precision import PRECISIONS
 from robust201.dataset import export_dataset
-from robust201.planning.config import (SweepConfig)
-from robust201.planning.loading import (parse_config)
-from robust201.planning.plan import (assumed_facts, make_plan)
-from robust201.planning.identity import (protocol_payload)
-from robust201.planning.facts import (Facts)
+from robust201.planning.config import SweepConfig
+from robust201.planning.facts import Facts
+from robust201.planning.identity import protocol_payload
+from robust201.planning.loading import parse_config
+from robust201.planning.plan import assumed_facts, make_plan
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import load_plan, merge_results, run_sweep
 from robust201.shards import ShardStore

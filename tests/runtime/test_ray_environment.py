@@ -8,7 +8,7 @@ import pytest
 
 import robust201
 from robust201.core.errors import ConfigError
-from robust201.planning.config import (ExecutionSection)
+from robust201.planning.config import ExecutionSection
 from robust201.runtime.executors.ray_environment import check_import_path, worker_environment
 
 

@@ -15,8 +15,8 @@ from benchmarks.simulate import SWEEP, Case, Outcome, Sweep, format_row, make_ta
 from benchmarks.unit_costs import UnitCosts, fit_forward
 from benchmarks.virtual_cluster import Machines, VirtualCluster
 from robust201.core.records import Bundle, Part, Receipt, Unit
-from robust201.planning.loading import (load_config)
-from robust201.planning.plan import (assumed_facts, make_plan)
+from robust201.planning.loading import load_config
+from robust201.planning.plan import assumed_facts, make_plan
 from robust201.runtime.executors.base import BundleLost
 from robust201.runtime.scheduler import Scheduler
 
@@ -134,7 +134,7 @@ def test_bundles_that_wait_for_a_machine_that_never_comes_are_computed_by_others
 def small_sweep() -> Sweep:
     os.environ.setdefault("ROBUST201_DATA", ".")
     config = load_config(SWEEP)
-    return Sweep(config.model_copy(update={"architectures": config.architecture_indices[::400]}), seed=0)
+    return Sweep(config.model_copy(update={"architectures": config.selected_architectures[::400]}), seed=0)
 
 
 @pytest.mark.parametrize("order", ["longest first", "longest first by cost", "as planned", "shuffled"])
@@ -174,7 +174,7 @@ def _bundles(sweep: Sweep, case: Case) -> list[Bundle]:
 def test_costs_keep_the_stated_throughput_and_follow_the_measurements() -> None:
     os.environ.setdefault("ROBUST201_DATA", ".")
     config = load_config(SWEEP)
-    config = config.model_copy(update={"architectures": config.architecture_indices[::40]})
+    config = config.model_copy(update={"architectures": config.selected_architectures[::40]})
     plan = make_plan(config, assumed_facts(config))
     slow, fast = UnitCosts(config, 1e12, 0), UnitCosts(config, 2e12, 0)
     clean = [Part(u, u.strengths, 0, u.n_images) for u in plan.units if (u.key, u.dataset) == ("clean", "cifar10")]

@@ -13,9 +13,9 @@ from robust201.core.errors import CheckpointError, LeaseHeldError, StorageFullEr
 from robust201.core.records import Bundle, Receipt
 from robust201.dataset import export_dataset
 from robust201.monitoring.status import SweepStatus, read_status
-from robust201.planning.config import (SweepConfig)
-from robust201.planning.plan import (Plan)
-from robust201.planning.facts import (Facts)
+from robust201.planning.config import SweepConfig
+from robust201.planning.facts import Facts
+from robust201.planning.plan import Plan
 from robust201.runtime.executors import make_executor
 from robust201.runtime.executors.base import Event, Executor
 from robust201.runtime.lease import Lease
@@ -23,7 +23,7 @@ from robust201.runtime.progress import RunProgress
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.sweep import Filters, RunPreview, load_plan, run_sweep
 from robust201.shards import ShardStore
-from robust201.tasks import (ENGINES, PERTURBATIONS)
+from robust201.tasks import ENGINES, PERTURBATIONS
 from tests.conftest import TINY_KEYS, MakeSweep, read_tree
 
 

@@ -10,7 +10,8 @@ import torch
 from robust201.dataset import export_dataset
 from robust201.engine.buckets import Bucketed
 from robust201.engine.classifier import Classifier
-from robust201.planning.config import (SweepConfig)
+from robust201.planning.bundles import make_bundles
+from robust201.planning.config import SweepConfig
 from robust201.planning.plan_file import load_plan_and_facts
 from robust201.runtime import worker
 from robust201.runtime.executors import make_executor
@@ -122,8 +123,10 @@ def test_halving_is_told_to_metrics_and_logs(make_sweep: MakeSweep, small_memory
     told: list[tuple[str, dict[str, str]]] = []
     metrics = SimpleNamespace(record=lambda name, value=1.0, **tags: told.append((name, tags)))
     facts = load_plan_and_facts(config.results)[1]
-    halving = worker.Worker(worker.WorkerSettings(config, facts.datasets), metrics)
-    assert len([outcome for bundle in preview.plan.bundles(preview.missing) for outcome in halving.run(bundle)]) == 1
+    halving = worker.Worker(worker.WorkerSettings(config, facts), metrics)
+    assert (
+        len([outcome for bundle in make_bundles(preview.plan, preview.missing) for outcome in halving.run(bundle)]) == 1
+    )
     assert told == [("robust201_micro_batch_halvings_total", {"dataset": "digits", "key": "pgd"})] * 2
     (log,) = (config.results / "logs").iterdir()
     lines = [json.loads(line) for line in log.read_text().splitlines()]

@@ -4,7 +4,7 @@ import pytest
 import s3fs
 
 from robust201.core.errors import ConfigError, StorageError
-from robust201.planning.loading import (parse_config)
+from robust201.planning.loading import parse_config
 from robust201.shards import ShardStore
 from robust201.shards.backends import map_ahead
 from robust201.shards.object_store import check_url

@@ -17,7 +17,7 @@ from robust201.spaces.nasbench201.cells import EDGES, OPERATIONS, format_spec, s
 from robust201.spaces.nasbench201.compiled import compile_network, kernels
 from robust201.spaces.nasbench201.compiled.local import LocalKernels, LocalPass
 from robust201.spaces.nasbench201.compiled.regions import Region, union
-from robust201.tasks import (PERTURBATIONS)
+from robust201.tasks import PERTURBATIONS
 from robust201.tasks.perturbations.square import fused
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, network_of
 from tests.tasks.test_fused_attacks import IMAGES, ExactModel, assert_same, attacked

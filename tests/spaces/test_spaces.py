@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from robust201.core.errors import ArchitectureError
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.cells import EDGES, N_ARCHITECTURES, OPERATIONS
-from robust201.tasks import (PERTURBATIONS)
+from robust201.tasks import PERTURBATIONS
 
 indices = st.integers(0, N_ARCHITECTURES - 1)
 cells = st.tuples(*[st.sampled_from(OPERATIONS)] * len(EDGES))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from robust201.core.errors import ConfigError
-from robust201.planning.config import (SweepConfig)
+from robust201.planning.config import SweepConfig
 from robust201.runtime.share_run import DRAIN_VARIABLE
 from robust201.submission.sbatch_file import ArrayOptions, Resources, parse_time, render, show_ranges
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, read_tree

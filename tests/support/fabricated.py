@@ -11,7 +11,7 @@ import numpy as np
 from robust201.core.errors import StorageError
 from robust201.core.records import CLEAN_STRENGTH, Unit, content_digest
 from robust201.dataset import export_dataset
-from robust201.tasks import (PERTURBATIONS)
+from robust201.tasks import PERTURBATIONS
 from robust201.tasks.columns import Values
 
 N_IMAGES = 40
@@ -29,11 +29,11 @@ class FabricatedPlan:
     name: str = "fabricated"
     protocols: tuple[dict[str, Any], ...] = ()
 
-    def meta_payload(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         images = {"count": N_IMAGES, "seed": 3}
         return {"name": self.name, "images": images, "seed": 0, "protocols": list(self.protocols)}
 
-    def sweep_payload(self) -> dict[str, Any]:
+    def portable_fields(self) -> dict[str, Any]:
         return {"name": self.name}
 
 

@@ -12,7 +12,7 @@ from robust201.engine.batching import Batching
 from robust201.engine.classifier import Classifier
 from robust201.engine.context import to_float
 from robust201.engine.replay import ReplayedDraws
-from robust201.tasks import (PERTURBATIONS)
+from robust201.tasks import PERTURBATIONS
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.foolbox_engine import foolbox
 

@@ -10,7 +10,7 @@ import torch
 from robust201.core import noise
 from robust201.core.records import EvaluationResult, Part, Unit, unit_id
 from robust201.shards import ShardStore
-from robust201.tasks.measurements import (Accumulator)
+from robust201.tasks.measurements import Accumulator
 
 ALL = ("accuracy", "confidence", "cm", "predictions")
 DEFAULT = ("accuracy", "confidence", "cm")

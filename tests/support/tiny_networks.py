@@ -7,7 +7,7 @@ from torch import nn
 from robust201.core.records import ImageSet, Normalisation, Part, Unit, image_hash
 from robust201.engine.classifier import Classifier
 from robust201.engine.context import Context, Request
-from robust201.tasks import (Perturbation)
+from robust201.tasks import Perturbation
 from robust201.tasks.perturbations.contract import perturb
 
 N_CLASSES = 5

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, DatasetError
-from robust201.tasks import (CORRUPTIONS)
+from robust201.tasks import CORRUPTIONS
 from robust201.tasks.corruptions import generator as corruptions
 from robust201.tasks.corruptions.generator import (
     CORRUPTION_FUNCTIONS,

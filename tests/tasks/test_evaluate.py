@@ -12,10 +12,10 @@ import torch
 from robust201.core.errors import ConfigError, EvaluationError, PerturbationError
 from robust201.engine.arithmetic import configure_torch
 from robust201.engine.context import Perturbed
-from robust201.tasks import (PERTURBATIONS)
+from robust201.tasks import PERTURBATIONS
 from robust201.tasks.columns import MEASUREMENTS
 from robust201.tasks.evaluate import evaluate
-from robust201.tasks.measurements import (check_values, merge_values)
+from robust201.tasks.measurements import check_values, merge_values
 from tests.support.tiny_networks import (
     BATCH_SIZE,
     CountingNetwork,

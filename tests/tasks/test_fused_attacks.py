@@ -18,7 +18,7 @@ from robust201.engine.draws import CounterDraws
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import load_plan, run_sweep
 from robust201.shards import ShardStore
-from robust201.tasks import (PERTURBATIONS)
+from robust201.tasks import PERTURBATIONS
 from robust201.tasks.evaluate import evaluate
 from robust201.tasks.perturbations.contract import checked, perturb
 from tests.conftest import read_tree

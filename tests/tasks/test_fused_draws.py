@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from robust201.engine.draws import CounterDraws
-from robust201.tasks import (PERTURBATIONS)
+from robust201.tasks import PERTURBATIONS
 from robust201.tasks.perturbations.square import side_of
 from tests.support.tiny_networks import (
     SIZE,

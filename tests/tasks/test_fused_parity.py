@@ -11,7 +11,7 @@ from torch import nn
 from robust201.core.errors import PerturbationError
 from robust201.engine.classifier import Classifier
 from robust201.engine.replay import ReplayedDraws
-from robust201.tasks import (PERTURBATIONS)
+from robust201.tasks import PERTURBATIONS
 from tests.support.library_parity import compare
 from tests.support.tiny_networks import NORMALISATION, PathlessNetwork, TinyNetwork, tiny_classifier, tiny_images
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from robust201.core.errors import EvaluationError
 from robust201.tasks.columns import COLUMNS, MEASUREMENTS, columns_of, to_json
-from robust201.tasks.measurements import (MAX_IMAGES, Accumulator, check_values, merge_values)
+from robust201.tasks.measurements import MAX_IMAGES, Accumulator, check_values, merge_values
 
 ALL = tuple(MEASUREMENTS)
 

@@ -71,7 +71,7 @@ def meta(
 ) -> None:
     """Print meta.json: all 15,625 architectures, their isomorphs, and the paper's epsilons."""
     from robust201.dataset import meta_file_text, parse_key_style
-    from robust201.tasks import (PERTURBATIONS)
+    from robust201.tasks import PERTURBATIONS
 
     strengths = {key: row.parameters().strengths for key, row in PERTURBATIONS.items()}
     typer.echo(meta_file_text(strengths, parse_key_style(key_style)), nl=False)
@@ -86,9 +86,9 @@ def plan(
     as_json: AsJson = False,
 ) -> None:
     """Count a sweep's units and evaluations, estimate bytes and hours, and check its inputs."""
-    from robust201.planning.loading import (load_config)
     from robust201.planning.inputs import Inputs
-    from robust201.planning.plan import (assumed_facts, make_plan)
+    from robust201.planning.loading import load_config
+    from robust201.planning.plan import assumed_facts, make_plan
     from robust201.planning.plan_file import refuse_imports
     from robust201.runtime.sweep import prepare_sweep
 
@@ -102,7 +102,9 @@ def plan(
     elif not dry_run:
         refuse_imports(config.results)
         Inputs(config, console.say).check()
-    summary = make_plan(config, assumed_facts(config)).summary()
+    from robust201.planning.estimates import estimate
+
+    summary = estimate(make_plan(config, assumed_facts(config)))
     if as_json:
         print_json(summary)
     else:
@@ -134,20 +136,19 @@ def run(
 
     Ctrl-C lets the parts in progress end; once more stops at once. What is finished is kept.
     """
-    from robust201.planning.config import (select_architectures)
-    from robust201.planning.loading import (load_config)
+    from robust201.planning.loading import load_config
     from robust201.planning.shares import Share
+    from robust201.planning.space import space_of
     from robust201.runtime.executors import check_device, make_executor
     from robust201.runtime.share_run import run_share
     from robust201.runtime.sweep import Filters, run_sweep
     from robust201.submission.slurm import ArrayTask
-    from robust201.tasks import (perturbation)
 
     config = load_config(sweep, results=results, execution={"executor": executor, "workers": workers})
     filters = Filters(
-        select_architectures(architectures) if architectures is not None else None,
+        space_of(config, {}).select(architectures) if architectures is not None else None,
         _names(datasets),
-        tuple(perturbation(key).key for key in names) if (names := _names(keys)) is not None else None,
+        tuple(map(config.key_named, names)) if (names := _names(keys)) is not None else None,
     )
     check_device(config)
     task = ArrayTask.of(os.environ) if requeue else None
@@ -251,11 +252,11 @@ def import_weights(
     ] = False,
 ) -> None:
     """Import published weights into safetensors with a manifest; the only step that reads a pickle."""
-    from robust201.planning.config import (select_architectures)
+    from robust201.spaces.nasbench201.space import NasBench201
     from robust201.weights.importing import import_weights as import_from
     from robust201.weights.store import CheckpointStore
 
-    indices = None if architectures is None else select_architectures(architectures)
+    indices = None if architectures is None else NasBench201().select(architectures)
     with CheckpointStore(to) as store, console.counting("Importing networks") as progress:
         report = import_from(
             source,

@@ -10,8 +10,8 @@ from robust201.core.files import bundled
 from robust201.dataset import export_dataset
 from robust201.figures.plots import save_plots
 from robust201.figures.report import write_report
-from robust201.planning.config import (SweepConfig)
-from robust201.planning.loading import (load_config)
+from robust201.planning.config import SweepConfig
+from robust201.planning.loading import load_config
 from robust201.planning.plan_file import load_plan
 from robust201.reader.dataset import RobustnessDataset
 from robust201.runtime.executors import make_executor

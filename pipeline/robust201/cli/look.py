@@ -21,7 +21,7 @@ def print_json(payload: Any) -> None:
 
 def _results_of(place: Path) -> Path:
     """The results folder itself, or the one that a sweep YAML names."""
-    from robust201.planning.loading import (load_config)
+    from robust201.planning.loading import load_config
 
     return load_config(place).results if place.is_file() else place
 
@@ -128,7 +128,7 @@ def doctor(
     config, unreadable = None, []
     try:
         if sweep:
-            from robust201.planning.loading import (load_config)
+            from robust201.planning.loading import load_config
 
             config = load_config(sweep)
     except RobustError as error:  # what is wrong with this machine may be the very reason, such as a variable not set

@@ -53,7 +53,7 @@ def slurm(
         setup=tuple(setup or ()),
         drain_seconds=drain_seconds,
     )
-    from robust201.planning.loading import (load_config)
+    from robust201.planning.loading import load_config
 
     config = load_config(sweep, results=results)
     if dry_run:

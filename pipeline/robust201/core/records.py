@@ -185,6 +185,7 @@ class Unit:
         protocol: digest of the unit's protocol.
         checkpoint_sha256: hash of the weights (see `Weights`).
         weights: short name of the weights where a network has several in its sweep; else empty.
+        columns: columns of a measure; empty where images are shown and answers measured.
     """
 
     id: str
@@ -196,6 +197,7 @@ class Unit:
     protocol: str
     checkpoint_sha256: str
     weights: str = ""
+    columns: tuple[str, ...] = ()
 
     @property
     def label(self) -> str:

@@ -23,7 +23,7 @@ from robust201.dataset.listing import CHECKSUM_FILE
 from robust201.dataset.parquet_files import ParquetColumn
 from robust201.dataset.written_file import WrittenFile
 from robust201.reader.result_files import PARQUET_FOLDER, parquet_name
-from robust201.tasks import (PERTURBATIONS)
+from robust201.tasks import PERTURBATIONS
 
 CARD_FILE = "README.md"
 CROISSANT_FILE = "croissant.json"

@@ -20,7 +20,7 @@ from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import META_FILE, RESULTS_FOLDER_FILE, SWEEP_FILE, row_of, values_by_strength
 from robust201.reader.sources import describe_source
 from robust201.shards import ShardStore
-from robust201.tasks import (PERTURBATIONS)
+from robust201.tasks import PERTURBATIONS
 
 MOVED_MOST = 5
 """Architectures named of each key and strength."""
@@ -296,7 +296,7 @@ def _read_shards(folder: Path) -> ResultSet:
     for unit, values in store.select(held, inventory, ("accuracy",)).iter_values("accuracy"):
         for strength, columns in values.items():
             found.setdefault((unit.dataset, unit.key, strength), {})[unit.architecture] = float(columns["accuracy"])
-    return ResultSet(found, _fewest_decimals(plan.meta_payload()), "shards")
+    return ResultSet(found, _fewest_decimals(plan.describe()), "shards")
 
 
 def _accuracies_of_dataset(dataset: RobustnessDataset) -> Accuracies:

@@ -17,7 +17,7 @@ from robust201.dataset.parquet_files import ParquetFile
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.parquet_results import JSON_SOURCES, agrees_with, has_columns_of, is_converted
 from robust201.reader.result_files import MEASURES, OPTIONAL_MEASURES, ResultFiles, parquet_name, values_by_strength
-from robust201.tasks.columns import (Values)
+from robust201.tasks.columns import Values
 
 NOT_TOLD = ""
 """Protocol and hash of the weights in a converted file, where they become null: JSON files do not tell them."""

@@ -134,7 +134,7 @@ def export_dataset(
         plan, groups, shares, provenances=provenances, weights=weights, key_style=key_style, round_to=round_to
     )
     planned = {*side_files, CARD_FILE, CROISSANT_FILE, *(form.file_name(*file) for file in listed)}
-    told = plan.meta_payload()
+    told = plan.describe()
     with open_folder(out, planned, told, weights) as folder:
         n_rows = sum(len(group.complete_units) for group, _ in listed)
         tell = (lambda done: progress(done, n_rows)) if progress is not None else (lambda _done: None)

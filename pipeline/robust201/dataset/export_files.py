@@ -13,7 +13,7 @@ from robust201.dataset.written_file import Compression, WrittenFile
 from robust201.images import DATASETS
 from robust201.reader.result_files import PARQUET_FOLDER, parquet_name
 from robust201.shards import Inventory, RowSelection, ShardStore
-from robust201.tasks.columns import (COLUMNS)
+from robust201.tasks.columns import COLUMNS
 
 Format = Literal["json", "parquet"]
 

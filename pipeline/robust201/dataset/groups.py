@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from robust201.core.errors import ConfigError, closest
-from robust201.core.records import Protocol, Unit, is_imported
+from robust201.core.records import ArchitectureId, Protocol, Unit, is_imported, show_architecture
 from robust201.shards import Inventory
-from robust201.tasks import (PERTURBATIONS)
+from robust201.tasks import PERTURBATIONS
 
 KeyStyle = Literal["paper", "published"]
 
@@ -27,10 +27,10 @@ class SweepPlan(typing.Protocol):
     def measurements(self) -> tuple[str, ...]:
         """Names of the measurements."""
 
-    def meta_payload(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """JSON value of how the numbers came about."""
 
-    def sweep_payload(self) -> dict[str, Any]:
+    def portable_fields(self) -> dict[str, Any]:
         """Fields of a sweep YAML that computes the same numbers."""
 
 
@@ -41,7 +41,7 @@ class Group:
     dataset: str
     key: str
     units: tuple[Unit, ...]
-    lacking: Mapping[int, tuple[float, ...]]
+    lacking: Mapping[ArchitectureId, tuple[float, ...]]
 
     @property
     def strengths(self) -> tuple[float, ...]:
@@ -128,7 +128,7 @@ def share_out(plan: SweepPlan, groups: Iterable[Group]) -> list[ProtocolShare]:
     for group in groups:
         for unit in group.complete_units:
             counts[unit.protocol] += len(group.strengths)
-    planned = [Protocol.of(payload) for payload in plan.meta_payload()["protocols"]]
+    planned = [Protocol.of(payload) for payload in plan.describe()["protocols"]]
     return [ProtocolShare(one.digest, one.payload, counts[one.digest]) for one in planned]
 
 
@@ -141,6 +141,6 @@ def describe_missing(out: Path, groups: Sequence[Group]) -> str:
     architecture, strengths = next(iter(first.lacking.items()))
     return (
         f"Exporting failed for {out}: expected {planned:,} evaluations, got {planned - sum(absent.values()):,}; "
-        f"missing {counts}; for example #{architecture} {first.dataset} {first.key} at strength {strengths[0]:g}. "
+        f"missing {counts}; for example {show_architecture(architecture)} {first.dataset} {first.key} at strength {strengths[0]:g}. "
         "Run the whole sweep again, not narrowed, to compute only these, or export what there is with --partial."
     )

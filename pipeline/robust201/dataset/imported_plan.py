@@ -11,10 +11,10 @@ from robust201.core.errors import FormatVersionError, InputError
 from robust201.core.files import load_json, write_text
 from robust201.core.records import IMPORTED, IMPORTED_FILE, Protocol, Unit, content_digest, unit_id
 from robust201.images import DATASETS
-from robust201.planning.plan import (Plan)
+from robust201.planning.plan import Plan
 from robust201.planning.plan_file import PLAN_FILE, load_plan
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks import (PERTURBATIONS)
+from robust201.tasks import PERTURBATIONS
 
 _FORMAT = 1
 
@@ -84,11 +84,11 @@ class ImportedPlan:
         first, *others = (group.measurements for group in self.groups)
         return tuple(name for name in first if all(name in other for other in others))
 
-    def meta_payload(self) -> dict[str, Any]:
+    def describe(self) -> dict[str, Any]:
         """How the numbers came about."""
         return {"name": self.name, "protocols": [dict(group.payload) for group in self.groups]}
 
-    def sweep_payload(self) -> dict[str, Any]:
+    def portable_fields(self) -> dict[str, Any]:
         """No sweep computed these results here: where they come from."""
         return {"name": self.name, IMPORTED: [dict(group.payload) for group in self.groups]}
 

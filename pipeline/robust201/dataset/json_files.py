@@ -51,7 +51,7 @@ class JsonFile(ResultFile):
         yield None, [("{" + "".join(f"{json.dumps(name)}: {{" for name in names)).encode()]
         separator = b""
         for unit, values in self.read_units(self.measurement):
-            opening = b'%s"%d": ' % (separator, unit.architecture)
+            opening = b'%s"%s": ' % (separator, str(unit.architecture).encode())
             yield unit, itertools.chain([opening], row_text(self.measurement, unit, values, self.round_to))
             separator = b", "
         yield None, [b"}}}}"]

@@ -25,7 +25,7 @@ from robust201.reader.result_files import (
 from robust201.runtime.lease import Lease
 from robust201.shards import ShardStore
 from robust201.shards.imported import check_imported
-from robust201.tasks import (PERTURBATIONS)
+from robust201.tasks import PERTURBATIONS
 from robust201.tasks.columns import COLUMNS, MEASUREMENTS
 
 EXACT_DECIMALS = 15

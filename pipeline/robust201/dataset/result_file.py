@@ -11,7 +11,7 @@ from typing import Any, BinaryIO, Protocol
 from robust201.core.errors import EvaluationError, StorageError
 from robust201.core.records import Unit
 from robust201.dataset.written_file import Compression, WrittenFile, hashed_file
-from robust201.tasks.columns import (Values)
+from robust201.tasks.columns import Values
 
 
 class ExportStoppedError(EvaluationError):

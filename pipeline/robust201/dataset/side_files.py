@@ -14,7 +14,7 @@ from robust201.core.records import Unit, is_imported
 from robust201.dataset.groups import Group, KeyStyle, ProtocolShare, SweepPlan, are_imported, spell
 from robust201.reader.result_files import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks import (PERTURBATIONS)
+from robust201.tasks import PERTURBATIONS
 
 SWEEP_YAML_FILE = "sweep.yaml"
 VERSIONS_FILE = "versions.json"
@@ -107,7 +107,7 @@ def sweep_text(
         "round_to": round_to,
         "measurements": list(plan.measurements),
         "strengths": strengths,
-        "sweep": plan.meta_payload() | {"protocols": [dict(share.payload) for share in shares]},
+        "sweep": plan.describe() | {"protocols": [dict(share.payload) for share in shares]},
         "evaluations": {share.digest: share.n_evaluations for share in shares},
     }
     return json.dumps(payload, indent=2, allow_nan=False) + "\n"
@@ -120,7 +120,7 @@ def sweep_yaml_text(plan: SweepPlan) -> str:
         "# Paths are shortened to their last names: set them to where your weights and images lie, and add\n"
         "# `execution` for your machines. What ships with robust201 is named by `bundled:`.\n"
     )
-    return head + yaml.safe_dump(plan.sweep_payload(), sort_keys=False, default_flow_style=None, width=120)
+    return head + yaml.safe_dump(plan.portable_fields(), sort_keys=False, default_flow_style=None, width=120)
 
 
 def versions_text(provenances: Iterable[Mapping[str, str]], shares: Iterable[ProtocolShare]) -> str:

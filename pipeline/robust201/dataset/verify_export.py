@@ -19,7 +19,7 @@ from robust201.dataset.written_file import compression_of
 from robust201.reader.json_files import open_decompressed, read_json
 from robust201.reader.result_files import META_FILE, MISSING_FILE, SWEEP_FILE
 from robust201.shards import Inventory, ShardStore
-from robust201.tasks import (PERTURBATIONS)
+from robust201.tasks import PERTURBATIONS
 
 _CACHE_BYTES = 256 << 20
 

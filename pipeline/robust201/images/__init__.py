@@ -67,12 +67,17 @@ FORMS: dict[str, Form] = {
 
 
 def load_images(
-    name: str, *, form: str | None = None, path: Path | None = None, split: Split = "test", verify: bool = True
+    name: str | DatasetSpec,
+    *,
+    form: str | None = None,
+    path: Path | None = None,
+    split: Split = "test",
+    verify: bool = True,
 ) -> ImageSet:
     """Load a full split of a dataset.
 
     Args:
-        name: a dataset of `DATASETS`.
+        name: a dataset of `DATASETS`, or a row of the same form.
         form: a form of `FORMS`; None takes the first of the dataset's forms that is found.
         path: a file, the folder that holds the images, or a folder above it (directly, or in a folder named as the
             dataset); None searches the data folder (`ROBUST201_DATA`).
@@ -86,10 +91,10 @@ def load_images(
         ConfigError: no such dataset or form, or the dataset has no such form.
         DatasetError: images are missing, damaged, of the wrong form, or have a label out of range.
     """
-    spec = dataset(name)
+    spec = dataset(name) if isinstance(name, str) else name
     chosen = _forms(spec, form)
     for candidate in chosen:
-        for root in _roots(name, path):
+        for root in _roots(spec.name, path):
             found = candidate.find(spec, root, split)
             if found is not None:
                 return _image_set(spec, candidate.load(spec, found, split, verify=verify))

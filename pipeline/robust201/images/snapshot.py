@@ -10,7 +10,7 @@ import numpy as np
 from robust201.core.errors import DatasetError
 from robust201.core.files import atomic_write
 from robust201.core.records import ImageSet, image_hash
-from robust201.images.specs import dataset as dataset_spec
+from robust201.images.specs import DatasetSpec
 
 _ARRAYS = ("images", "labels", "indices")
 
@@ -30,12 +30,12 @@ def write_snapshot(folder: Path, images: ImageSet) -> None:
             np.save(stream, getattr(images, name), allow_pickle=False)
 
 
-def read_snapshot(folder: Path, dataset: str, sha256: str) -> ImageSet:
+def read_snapshot(folder: Path, spec: DatasetSpec, sha256: str) -> ImageSet:
     """Read kept images, and compare them with what was planned.
 
     Args:
         folder: where `write_snapshot` put them.
-        dataset: name of the dataset.
+        spec: the dataset.
         sha256: hash that they must have.
 
     Raises:
@@ -45,14 +45,13 @@ def read_snapshot(folder: Path, dataset: str, sha256: str) -> ImageSet:
         images, labels, indices = (np.load(folder / f"{name}.npy", allow_pickle=False) for name in _ARRAYS)
     except (OSError, ValueError, EOFError) as error:
         raise DatasetError(
-            f"Reading the images of {dataset} failed for {folder}: expected three .npy files, got {error}. "
+            f"Reading the images of {spec.name} failed for {folder}: expected three .npy files, got {error}. "
             "Is the results folder the same on every machine? Run the same command again, which replaces it."
         ) from error
     got = image_hash(images, labels, indices)
     if got != sha256:
         raise DatasetError(
-            f"Reading the images of {dataset} failed for {folder}: expected the planned selection {sha256[:16]}, got "
+            f"Reading the images of {spec.name} failed for {folder}: expected the planned selection {sha256[:16]}, got "
             f"{got[:16]}. Run the same command again, which replaces it."
         )
-    spec = dataset_spec(dataset)
-    return ImageSet(dataset, images, labels, indices, spec.n_classes, spec.normalisation, got)
+    return ImageSet(spec.name, images, labels, indices, spec.n_classes, spec.normalisation, got)

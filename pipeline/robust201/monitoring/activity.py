@@ -8,7 +8,7 @@ from typing import Any
 from robust201.core.host import HostId
 from robust201.core.records import Part
 from robust201.monitoring.pace import MeasuredRate
-from robust201.planning.plan import (Plan)
+from robust201.planning.plan import Plan
 from robust201.planning.shares import intersect, share_folders
 from robust201.runtime.heartbeat import SILENT_SECONDS, LastBeat, file_server_time, read_heartbeats
 from robust201.runtime.lease import LEASE_NAME, Holder

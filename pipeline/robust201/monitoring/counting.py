@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.records import Unit
-from robust201.planning.plan import (Plan)
+from robust201.planning.plan import Plan
 from robust201.planning.shares import share_folders
 from robust201.runtime.progress import FAILURES_FILE
 from robust201.shards import Inventory

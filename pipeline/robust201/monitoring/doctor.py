@@ -29,7 +29,7 @@ from robust201.monitoring.doctor_machines import (
 )
 
 if TYPE_CHECKING:
-    from robust201.planning.config import (SweepConfig)
+    from robust201.planning.config import SweepConfig
 
 PACKAGES = {
     **{name: name for name in ("torch", "numpy", "foolbox", "pyautoattack", "ray", "pyarrow", "orjson", "pandas")},
@@ -166,11 +166,13 @@ def _examine_shards(url: str) -> HealthCheck:
 
 
 def _examine_space(config: SweepConfig) -> HealthCheck:
-    from robust201.planning.plan import (assumed_facts, make_plan)
+    from robust201.planning.plan import assumed_facts, make_plan
     from robust201.shards.object_store import folder_of
 
     place = folder_of(config.shards or "") or config.results
-    needed = int(make_plan(config, assumed_facts(config)).summary()["estimated_shard_bytes"])
+    from robust201.planning.estimates import estimate
+
+    needed = int(estimate(make_plan(config, assumed_facts(config)))["estimated_shard_bytes"])
     if config.shards and folder_of(config.shards) is None:
         needed = 0  # a bucket has no end; the folder holds the plan, the images and logs
     free = shutil.disk_usage(_nearest_folder(place)).free
@@ -182,14 +184,14 @@ def _examine_checkpoints(config: SweepConfig) -> HealthCheck:
     from robust201.planning.inputs import Inputs
 
     inputs = Inputs(config)
-    pairs = [(dataset, index) for dataset in config.datasets for index in config.architecture_indices]
+    pairs = [(dataset, index) for dataset in config.datasets for index in config.selected_architectures]
     missing: list[str] = []
     for dataset, index in pairs:
         try:
-            inputs.checkpoints.check(inputs.checkpoint(dataset, index))
+            inputs.weights.check(dataset, index)
         except RobustError as error:
             missing.append(str(error))
-    detail = f"{len(pairs) - len(missing)} of {len(pairs)} networks in {config.checkpoints.path}"
+    detail = f"{len(pairs) - len(missing)} of {len(pairs)} networks"
     return HealthCheck("checkpoints", not missing, detail, missing[0] if missing else "")
 
 

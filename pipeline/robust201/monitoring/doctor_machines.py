@@ -22,7 +22,7 @@ from robust201.runtime.heartbeat import file_server_time
 from robust201.submission.access import Access, check_access, find_token, token_file
 
 if TYPE_CHECKING:
-    from robust201.planning.config import (SweepConfig)
+    from robust201.planning.config import SweepConfig
 
 CLOCK_SECONDS = 10.0
 """Difference of two clocks from which lines of `logs` come out of order, and from which a `status` that cannot ask the

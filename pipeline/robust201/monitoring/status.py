@@ -9,7 +9,7 @@ from robust201.core.host import HostId
 from robust201.monitoring.activity import read_activity, read_file_time
 from robust201.monitoring.counting import EvaluationCounter
 from robust201.monitoring.pace import estimate_pace
-from robust201.planning.plan import (Plan)
+from robust201.planning.plan import Plan
 from robust201.shards import Inventory
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from robust201.core.records import ArchitectureId, Bundle, Part
 from robust201.planning.cost import cpu_gmacs, may_turn_out_slow
-from robust201.planning.plan import (Plan)
+from robust201.planning.plan import Plan
 
 SLICE_SECONDS = 300.0
 """Estimated time at which a part is cut that a worker commits as a whole."""
@@ -20,7 +20,7 @@ def split(plan: Plan, part: Part) -> tuple[Part, ...]:
     strengths share its batches and FGSM's share a gradient; they are cut at five minutes too. A measure is never cut.
     """
     config = plan.config
-    if not config.tasks[part.unit.key].is_divisible:
+    if not plan.tasks[part.unit.key].is_divisible:
         return (part,)
     limit = 60 * config.execution.part_minutes
     splits_strengths = len(part.strengths) > 1 and config.engine == "reference"

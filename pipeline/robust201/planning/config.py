@@ -4,7 +4,6 @@ import re
 import reprlib
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -22,7 +21,7 @@ from robust201.planning.user_tasks import UserTaskParameters
 from robust201.spaces.nasbench201.space import NasBench201
 from robust201.spaces.user_file import DEFAULT_GMACS, UserFileSpace
 from robust201.spaces.zoo.space import Zoo
-from robust201.tasks import (CORRUPTIONS, PAPER_KEYS, PERTURBATIONS, Perturbation, perturbation)
+from robust201.tasks import CORRUPTIONS, PAPER_KEYS, PERTURBATIONS, Perturbation, perturbation
 from robust201.tasks.columns import MEASUREMENTS
 from robust201.tasks.parameters import CorruptionParameters, Fields, Parameters
 
@@ -304,12 +303,12 @@ class SweepConfig(Section):
             raise ValueError("execution.device: expected auto or cuda, since CPUs have no precision tf32, got cpu.")
         return self
 
-    @cached_property
+    @property
     def parameters(self) -> dict[str, Parameters]:
         """Parameters by key, the group `corruptions` written out, in the order of the table, then the user's own."""
         return _expand_keys(self.keys)
 
-    @cached_property
+    @property
     def tasks(self) -> dict[str, Perturbation]:
         """What is done, by key: rows of the table, and the user's own tasks."""
         return {
@@ -322,7 +321,7 @@ class SweepConfig(Section):
         """Name of the space, part of every unit's identity."""
         return self.space if isinstance(self.space, str) else UserFileSpace.name
 
-    @cached_property
+    @property
     def selected_architectures(self) -> tuple[ArchitectureId, ...]:
         """Architectures to evaluate, in the order of their space."""
         if isinstance(self.space, SpaceFile):
@@ -334,7 +333,7 @@ class SweepConfig(Section):
         """Whether networks may have more than one state in this sweep, which its units then name."""
         return self.weights is not None and self.weights.files is None
 
-    @cached_property
+    @property
     def own_images(self) -> tuple[ImageSelection, ...]:
         """Selections of images that measures ask for beside the sweep's."""
         return tuple(dict.fromkeys(given.own_images for given in self.parameters.values() if given.own_images))
@@ -368,6 +367,10 @@ class SweepConfig(Section):
         files = {"space": self.space.file} if isinstance(self.space, SpaceFile) else {}
         own = {key: given for key, given in self.parameters.items() if isinstance(given, UserTaskParameters)}
         return files | {f"keys.{key}": given.file for key, given in own.items()}
+
+    def key_named(self, name: str) -> str:
+        """Give the key of this sweep that a name means, in the paper's spelling or the published one; else the name."""
+        return next((key for key, row in self.tasks.items() if name == row.published_key), name)
 
     def keys_of(self, dataset: str) -> tuple[str, ...]:
         """Keys evaluated on a dataset: all of them, or all but the corruptions where it has none."""

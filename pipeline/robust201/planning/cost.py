@@ -1,6 +1,6 @@
 """How fast a worker is assumed to be, for estimates and for cutting long units; no part of any result's identity."""
 
-from robust201.planning.config import (ExecutionSection)
+from robust201.planning.config import ExecutionSection
 
 GPU_GMACS = 2000.0
 """Billion multiply-accumulates a second that one GPU is assumed to sustain."""

@@ -5,7 +5,7 @@ from typing import Any
 
 from robust201.core.records import Part
 from robust201.planning.cost import assumed_gmacs, cpu_gmacs, may_turn_out_slow
-from robust201.planning.plan import (Plan)
+from robust201.planning.plan import Plan
 
 # Sizes of the trial in docs/cifar10-trial.md (10 classes, uncompacted): a confusion count takes .8 bytes of Parquet and
 # 3.3 of JSON, a mean confidence 6.1 and 21.7, the rest of a row with its share of the footer 670. At 100 classes it is
@@ -46,8 +46,8 @@ def estimate(plan: Plan) -> dict[str, Any]:
 
 def _numbers_per_row(plan: Plan, dataset: str, key: str) -> tuple[int, int]:
     """Counts and means that a row of a key holds."""
-    if plan.config.tasks[key].columns:
-        return 0, len(plan.config.tasks[key].columns)
+    if plan.tasks[key].columns:
+        return 0, len(plan.tasks[key].columns)
     n_classes = plan.config.dataset_spec(dataset).n_classes
     means = 2 * n_classes**2 + 2 if "confidence" in plan.measurements else 0
     return n_classes**2, means

@@ -74,6 +74,10 @@ class Facts:
     weights: Mapping[str, Mapping[ArchitectureId, tuple[Weights, ...]]]
     code: Mapping[str, str] = field(default_factory=dict)
 
+    def without_weights(self) -> "Facts":
+        """What workers need, which find the hash of the weights in each unit: small enough to travel."""
+        return Facts(self.datasets, {}, self.code)
+
     def to_payload(self) -> dict[str, Any]:
         """JSON value that `from_payload` reads."""
         payload: dict[str, Any] = {

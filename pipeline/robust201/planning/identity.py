@@ -4,7 +4,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from robust201.planning.config import (SweepConfig)
+from robust201.planning.config import SweepConfig
 from robust201.planning.facts import DatasetFacts, Facts
 from robust201.planning.space import space_of
 

@@ -1,23 +1,28 @@
 """What a sweep reads: images, corrupted images and weights, opened the same way by the driver and by every worker."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
-from robust201.core.errors import CheckpointError, DatasetError
-from robust201.core.records import ImageSet, content_digest
-from robust201.images import DATASETS, load_images, select
+from robust201.core.errors import DatasetError
+from robust201.core.files import write_text
+from robust201.core.records import ImageSelection, ImageSet, content_digest
+from robust201.core.user_code import hash_file
+from robust201.images import load_images, select
 from robust201.images.corrupted import CorruptedStore, open_generated, open_published
 from robust201.images.generated_folder import MANIFEST
 from robust201.images.snapshot import read_snapshot, write_snapshot
-from robust201.planning.config import (CorruptionsSection, SweepConfig)
-from robust201.planning.facts import (DatasetFacts, Facts)
-from robust201.tasks import (PERTURBATIONS)
+from robust201.planning.config import CorruptionsSection, SpaceFile, SweepConfig
+from robust201.planning.facts import DatasetFacts, Facts, ImageFacts
+from robust201.planning.space import space_of
+from robust201.planning.weights import WeightsSource
+from robust201.spaces.base import Space
+from robust201.tasks import Perturbation
 from robust201.tasks.corruptions.folder import generate_corruptions
 from robust201.tasks.corruptions.generator import GENERATOR_VERSION, FrostTextures, load_frost, synthetic_frost
-from robust201.weights.store import CheckpointRecord, CheckpointStore
+from robust201.tasks.user_task import UserTask
 
 Say = Callable[[str], None]
 
@@ -35,44 +40,31 @@ class Inputs:
     def __init__(self, config: SweepConfig, say: Say = lambda _line: None) -> None:
         self._config = config
         self._say = say
-        self._images: dict[str, ImageSet] = {}
+        self._images: dict[tuple[str, ImageSelection | None], ImageSet] = {}
 
     @cached_property
-    def checkpoints(self) -> CheckpointStore:
-        """The checkpoint store."""
-        return CheckpointStore(self._config.checkpoints.path)
+    def weights(self) -> WeightsSource:
+        """Where the weights come from."""
+        return WeightsSource(self._config, space_of(self._config, {}))
 
-    def checkpoint(self, dataset: str, index: int) -> CheckpointRecord:
-        """Find the weights of one network.
+    def images(self, dataset: str, own: ImageSelection | None = None) -> ImageSet:
+        """Load a dataset's selected images; once.
 
-        Raises:
-            CheckpointError: there are none, or they belong to a network of another size.
-        """
-        section, network = self._config.checkpoints, self._config.network
-        record = self.checkpoints.find(index, dataset, epochs=section.epochs, seed=section.seed)
-        expected = network.channels, network.cells, DATASETS[dataset].n_classes
-        got = record.channels, record.cells, record.n_classes
-        if got != expected:
-            raise CheckpointError(
-                f"Choosing weights failed for #{index} {dataset} in {section.path}: expected a network of "
-                f"{expected[0]} channels, {expected[1]} cells and {expected[2]} classes, got {got[0]}, {got[1]} and "
-                f"{got[2]}. Set `network` to what the weights were trained with."
-            )
-        return record
-
-    def images(self, dataset: str) -> ImageSet:
-        """Load a dataset's selected test images; once.
+        Args:
+            dataset: its name.
+            own: what a measure asks for; None for the test images that the sweep selects.
 
         Raises:
             DatasetError: images are missing, damaged or fewer than asked for.
         """
-        if dataset not in self._images:
-            section, selection = self._config.datasets[dataset], self._config.images
-            images = load_images(dataset, form=section.form, path=section.path)
-            if selection.count is not None:
-                images = select(images, count=selection.count, seed=selection.seed)
-            self._images[dataset] = images
-        return self._images[dataset]
+        wanted = own or ImageSelection("test", self._config.images.count, self._config.images.seed)
+        if (dataset, own) not in self._images:
+            section, spec = self._config.datasets[dataset], self._config.dataset_spec(dataset)
+            images = load_images(spec, form=section.form, path=section.path, split=wanted.split)
+            if wanted.count is not None:
+                images = select(images, count=wanted.count, seed=wanted.seed)
+            self._images[dataset, own] = images
+        return self._images[dataset, own]
 
     def _snapshot_folder(self, dataset: str, sha256: str) -> Path:
         return self._config.results / "images" / f"{dataset}-{sha256[:12]}"
@@ -80,26 +72,36 @@ class Inputs:
     def keep_images(self) -> None:
         """Keep every dataset's selected images in the results folder, for workers to read; mend damaged ones."""
         for dataset in self._config.datasets:
-            images = self.images(dataset)
-            folder = self._snapshot_folder(dataset, images.sha256)
-            try:
-                read_snapshot(folder, dataset, images.sha256)
-            except DatasetError:
-                write_snapshot(folder, images)
+            for own in (None, *self._config.own_images):
+                images = self.images(dataset, own)
+                folder = self._snapshot_folder(dataset, images.sha256)
+                try:
+                    read_snapshot(folder, self._config.dataset_spec(dataset), images.sha256)
+                except DatasetError:
+                    write_snapshot(folder, images)
 
-    def kept_images(self, dataset: str, sha256: str) -> ImageSet:
-        """Read the images that `keep_images` kept; once.
+    def kept_images(self, dataset: str, sha256: str, own: ImageSelection | None = None) -> ImageSet:
+        """Read images that `keep_images` kept; once.
 
         Args:
             dataset: name of the dataset.
             sha256: hash that was planned.
+            own: of which selection they are (see `images`).
 
         Raises:
             DatasetError: they are missing or damaged.
         """
-        if dataset not in self._images:
-            self._images[dataset] = read_snapshot(self._snapshot_folder(dataset, sha256), dataset, sha256)
-        return self._images[dataset]
+        if (dataset, own) not in self._images:
+            folder = self._snapshot_folder(dataset, sha256)
+            self._images[dataset, own] = read_snapshot(folder, self._config.dataset_spec(dataset), sha256)
+        return self._images[dataset, own]
+
+    def keep_code(self) -> None:
+        """Keep the Python files that the sweep names in the results folder, from which workers execute them."""
+        for path in self._config.code_files().values():
+            kept = kept_code(self._config.results, hash_file(path))
+            if not kept.is_file() or hash_file(kept) != kept.stem:
+                write_text(kept, path.read_text(encoding="utf-8"))
 
     def _corruptions_folder(self, dataset: str, section: CorruptionsSection) -> Path:
         if section.path is not None:
@@ -114,7 +116,7 @@ class Inputs:
         return synthetic_frost(section.seed)
 
     def _corruption_keys(self, dataset: str) -> tuple[str, ...]:
-        return tuple(key for key in self._config.keys_of(dataset) if PERTURBATIONS[key].kind == "corruption")
+        return tuple(key for key in self._config.keys_of(dataset) if self._config.tasks[key].kind == "corruption")
 
     def open_corruptions(self, dataset: str, *, verify: Literal["shape", "full"] = "shape") -> CorruptedStore:
         """Open a dataset's corrupted images, which are there already.
@@ -131,7 +133,9 @@ class Inputs:
         folder, images = self._corruptions_folder(dataset, section), self.images(dataset)
         if section.source == "published":
             keys = self._corruption_keys(dataset)
-            return open_published(folder, images, n_images=DATASETS[dataset].n_test, verify=verify, keys=keys)
+            return open_published(
+                folder, images, n_images=self._config.dataset_spec(dataset).n_test, verify=verify, keys=keys
+            )
         frost = self._frost(section)
         return open_generated(folder, images, seed=section.seed, frost=frost, generator_version=GENERATOR_VERSION)
 
@@ -171,10 +175,11 @@ class Inputs:
             InputError: weights or images are missing or damaged, or corrupted images that should be there already.
         """
         for dataset in self._config.datasets:
-            for index in self._config.architecture_indices:
-                self.checkpoints.check(self.checkpoint(dataset, index))
+            for architecture in self._config.selected_architectures:
+                self.weights.check(dataset, architecture)
         for dataset, section in self._config.datasets.items():
-            self.images(dataset)
+            for own in (None, *self._config.own_images):
+                self.images(dataset, own)
             given = section.corruptions
             if given and (
                 given.source == "published" or (self._corruptions_folder(dataset, given) / MANIFEST).exists()
@@ -194,11 +199,43 @@ class Inputs:
                 # The driver compares every published byte once a run; workers compare pixels with what it planned.
                 store = self.open_corruptions(dataset, verify="full")
                 corruptions = {key: store.identity(key) for key in keys}
-            datasets[dataset] = DatasetFacts(len(images), images.sha256, corruptions)
+            own_images = {own: self.images(dataset, own) for own in self._config.own_images}
+            datasets[dataset] = DatasetFacts(
+                len(images),
+                images.sha256,
+                corruptions,
+                {own: ImageFacts(len(found), found.sha256) for own, found in own_images.items()},
+            )
+        code = {field: hash_file(path) for field, path in self._config.code_files().items()}
+        weights = WeightsSource(self._config, space_of(self._config, code))
         return Facts(
             datasets,
             {
-                dataset: {index: self.checkpoint(dataset, index).sha256 for index in self._config.architecture_indices}
+                dataset: {name: weights.find(dataset, name) for name in self._config.selected_architectures}
                 for dataset in self._config.datasets
             },
+            code,
         )
+
+
+def kept_code(results: Path, sha256: str) -> Path:
+    """Where the copy of a user's Python file lies that workers execute."""
+    return results / "code" / f"{sha256}.py"
+
+
+def locate_tasks(config: SweepConfig, code: Mapping[str, str]) -> dict[str, Perturbation]:
+    """Find what a worker does by key: the user's own tasks lie in the results folder (see `Inputs.keep_code`)."""
+    return {
+        key: row.located(kept_code(config.results, code[f"keys.{key}"]), code[f"keys.{key}"])
+        if isinstance(row, UserTask)
+        else row
+        for key, row in config.tasks.items()
+    }
+
+
+def locate_space(config: SweepConfig, code: Mapping[str, str]) -> Space:
+    """Find the space of a worker: a user's own file lies in the results folder."""
+    if not isinstance(config.space, SpaceFile):
+        return space_of(config, code)
+    kept = config.space.model_copy(update={"file": kept_code(config.results, code["space"])})
+    return space_of(config.model_copy(update={"space": kept}), code)

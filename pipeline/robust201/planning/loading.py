@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from robust201.core.errors import ConfigError, RobustError
-from robust201.planning.config import (SweepConfig)
+from robust201.planning.config import SweepConfig
 from robust201.planning.field_errors import describe_problem, steps_of
 from robust201.planning.sweep_yaml import find_line, read_fields
 

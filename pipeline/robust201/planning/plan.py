@@ -3,14 +3,17 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from robust201.core.errors import ConfigError, closest
 from robust201.core.records import ArchitectureId, Part, Protocol, Unit, Weights, unit_id
-from robust201.planning.config import (SweepConfig)
+from robust201.planning.config import SweepConfig
 from robust201.planning.cost import assumed_gmacs
 from robust201.planning.facts import DatasetFacts, Facts, ImageFacts
 from robust201.planning.identity import protocol_payload
 from robust201.planning.space import space_of
+from robust201.planning.sweep_record import describe_sweep, portable_fields
+from robust201.tasks import Perturbation
 from robust201.tasks.parameters import Parameters
 
 
@@ -42,12 +45,17 @@ class Plan:
 
     def measurements_of(self, key: str) -> tuple[str, ...]:
         """Names of the measurements of a key: those of the sweep, or the columns of a measure."""
-        return self.config.tasks[key].columns or self.config.measurements
+        return self.tasks[key].columns or self.config.measurements
 
     @cached_property
     def parameters(self) -> dict[str, Parameters]:
         """Parameters by key."""
         return self.config.parameters
+
+    @cached_property
+    def tasks(self) -> dict[str, Perturbation]:
+        """What is done, by key."""
+        return self.config.tasks
 
     @cached_property
     def n_evaluations(self) -> int:
@@ -68,6 +76,14 @@ class Plan:
         """Weights by the short names that units have; empty where each network has one state."""
         states = (state for networks in self.facts.weights.values() for found in networks.values() for state in found)
         return {} if not self.config.has_several_weights else {state.name: state for state in states}
+
+    def describe(self) -> dict[str, Any]:
+        """What an export tells about how its numbers came about (see `planning.sweep_record`)."""
+        return describe_sweep(self.config, self.facts, self.protocols.values())
+
+    def portable_fields(self) -> dict[str, Any]:
+        """Fields of a sweep YAML that computes the same numbers (see `planning.sweep_record`)."""
+        return portable_fields(self.config)
 
     def narrow(
         self,
@@ -113,7 +129,7 @@ class Plan:
         """Estimate a part's work in multiply-accumulates."""
         unit = part.unit
         per_pass = self._network_macs[unit.dataset, unit.architecture]
-        passes = self.config.tasks[unit.key].passes(self.parameters[unit.key])
+        passes = self.tasks[unit.key].passes(self.parameters[unit.key])
         return per_pass * passes * len(part.strengths) * (part.stop - part.start)
 
     @cached_property
@@ -144,13 +160,14 @@ def make_plan(config: SweepConfig, facts: Facts) -> Plan:
     """
     protocols: dict[str, Protocol] = {}
     units: list[Unit] = []
-    parameters, space = config.parameters, config.space_name
+    parameters, tasks = config.parameters, config.tasks
+    space, architectures = config.space_name, config.selected_architectures
     named = config.has_several_weights
     for dataset in config.datasets:
         for key in config.keys_of(dataset):
             protocol = Protocol.of(protocol_payload(config, dataset, key, facts))
             protocols[protocol.digest] = protocol
-            strengths = parameters[key].strengths
+            strengths, columns = parameters[key].strengths, tasks[key].columns
             n_images = facts.datasets[dataset].images(parameters[key].own_images).n_images
             units.extend(
                 Unit(
@@ -163,8 +180,9 @@ def make_plan(config: SweepConfig, facts: Facts) -> Plan:
                     protocol=protocol.digest,
                     checkpoint_sha256=weights.sha256,
                     weights=weights.name if named else "",
+                    columns=columns,
                 )
-                for architecture in config.selected_architectures
+                for architecture in architectures
                 for weights in facts.weights[dataset][architecture]
             )
     return Plan(config, tuple(units), protocols, facts)

@@ -6,9 +6,9 @@ from pathlib import Path
 from robust201.core.errors import FormatVersionError, InputError
 from robust201.core.files import load_json, write_text
 from robust201.core.records import IMPORTED_FILE
-from robust201.planning.loading import (parse_config)
-from robust201.planning.plan import (Plan, make_plan)
-from robust201.planning.facts import (Facts)
+from robust201.planning.facts import Facts
+from robust201.planning.loading import parse_config
+from robust201.planning.plan import Plan, make_plan
 from robust201.shards import ShardStore
 
 PLAN_FILE = "plan.json"

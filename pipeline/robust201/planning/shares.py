@@ -17,7 +17,7 @@ from pathlib import Path
 from robust201.core.errors import ConfigError
 from robust201.core.records import Bundle, Part
 from robust201.planning.bundles import make_bundles
-from robust201.planning.plan import (Plan)
+from robust201.planning.plan import Plan
 
 _FOLDER = "shares"
 _NAME = re.compile(r"(\d+)-of-(\d+)")

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from robust201.core.user_code import UserFunction
-from robust201.planning.config import (SpaceFile, SweepConfig)
+from robust201.planning.config import SpaceFile, SweepConfig
 from robust201.spaces.base import Space
 from robust201.spaces.nasbench201.space import NasBench201
 from robust201.spaces.user_file import UserFileSpace

@@ -1,45 +1,46 @@
 """What an export tells of its sweep: fields that anyone can run again, and nothing of the machines it ran on."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from robust201.core.files import portable_name
-from robust201.planning.config import (CORRUPTION_GROUP)
-from robust201.planning.plan import (Plan)
+from robust201.core.records import Protocol
+from robust201.planning.config import CORRUPTION_GROUP, SweepConfig
+from robust201.planning.facts import Facts
 from robust201.planning.space import space_of
-from robust201.tasks import (CORRUPTIONS)
+from robust201.tasks import CORRUPTIONS
 from robust201.tasks.parameters import Parameters
 
 
-def describe_sweep(plan: Plan) -> dict[str, Any]:
+def describe_sweep(config: SweepConfig, facts: Facts, protocols: Iterable[Protocol]) -> dict[str, Any]:
     """What an export tells about how its numbers came about: a JSON value without paths of this machine."""
-    config = plan.config
     return {
         "name": config.name,
         "space": config.space_name,
-        "network": dict(space_of(config, plan.facts.code).identity()),
+        "network": dict(space_of(config, facts.code).identity()),
         "images": config.images.model_dump(),
         "seed": config.seed,
-        "measurements": list(plan.measurements),
-        "protocols": [protocol.payload for protocol in plan.protocols.values()],
+        "measurements": list(config.measurements),
+        "protocols": [protocol.payload for protocol in protocols],
     }
 
 
-def portable_fields(plan: Plan) -> dict[str, Any]:
+def portable_fields(config: SweepConfig) -> dict[str, Any]:
     """Fields of a sweep YAML that computes the same numbers, every default written out; nothing is of machines."""
     # What came after format 1 stands there only where it is used, so that exports of older sweeps keep their bytes.
-    fields = plan.config.model_dump(mode="json", exclude={"execution", "shards"}, exclude_none=False)
+    fields: dict[str, Any] = config.model_dump(mode="json", exclude={"execution", "shards"}, exclude_none=False)
     for name in ("checkpoints", "weights"):
         if fields[name] is None:
             del fields[name]
     fields["results"] = "results"
-    fields["keys"] = _write_out(plan.parameters)
+    fields["keys"] = _write_out(config.parameters)
     for dataset in fields["datasets"].values():
         for name in ("classes", "image_size", "normalisation"):
             if dataset[name] is None:
                 del dataset[name]
-    return _with_portable_paths(fields)
+    portable: dict[str, Any] = _with_portable_paths(fields)
+    return portable
 
 
 _PATH_FIELDS = {"path", "frost_path", "file"}

@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from robust201.core.records import CLEAN_STRENGTH, ImageSelection, Split
 from robust201.core.user_code import UserFunction
 from robust201.planning.sweep_yaml import ConfigPath
-from robust201.tasks import (ENGINES)
+from robust201.tasks import ENGINES
 from robust201.tasks.columns import COLUMNS
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Parameters, PositiveInt, ascending

@@ -26,7 +26,7 @@ from robust201.reader.result_files import (
 )
 from robust201.reader.sources import describe_source
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks import (CORRUPTIONS, PERTURBATIONS)
+from robust201.tasks import CORRUPTIONS, PERTURBATIONS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -12,7 +12,7 @@ from robust201.reader.json_files import iter_json_values, read_json, read_object
 from robust201.reader.kept_files import KeptRows, hash_file
 from robust201.reader.value_checks import check_ids, check_json_value, check_json_values, is_sound_meta, is_sound_sweep
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks import (CORRUPTIONS, PERTURBATIONS, Perturbation)
+from robust201.tasks import CORRUPTIONS, PERTURBATIONS, Perturbation
 from robust201.tasks.parameters import SEVERITIES
 
 EXPORT_FORMAT = 1

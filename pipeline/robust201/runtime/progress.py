@@ -11,7 +11,7 @@ from typing import Any
 
 from robust201.core.files import load_json, write_text
 from robust201.core.records import Part, Receipt, Unit, UnitFailure
-from robust201.planning.plan import (Plan)
+from robust201.planning.plan import Plan
 from robust201.runtime.executors.base import BundleLost, Event, WorkerLost
 from robust201.runtime.metrics import Metrics
 from robust201.runtime.scheduler import RunTally

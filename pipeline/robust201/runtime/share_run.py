@@ -11,11 +11,11 @@ from typing import Any
 from robust201.core.errors import ConfigError, InputError
 from robust201.core.files import make_folder
 from robust201.core.records import Bundle, Unit
-from robust201.planning.config import (SweepConfig)
+from robust201.planning.config import SweepConfig
+from robust201.planning.facts import Facts
+from robust201.planning.identity import describe_difference
 from robust201.planning.inputs import Inputs
-from robust201.planning.plan import (Plan)
-from robust201.planning.identity import (describe_difference)
-from robust201.planning.facts import (Facts)
+from robust201.planning.plan import Plan
 from robust201.planning.plan_file import PLAN_FILE, load_plan_and_facts, refuse_imports
 from robust201.planning.shares import Share, all_bundles, missing_bundles
 from robust201.runtime.executors.base import Event
@@ -25,7 +25,6 @@ from robust201.runtime.progress import RunProgress
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.sweep import EVERYTHING, Filters, MakeExecutor, RunPreview, compute
 from robust201.shards import ShardStore
-from robust201.tasks import (PERTURBATIONS)
 
 DRAIN_VARIABLE = "ROBUST201_DRAIN_SECONDS"
 """Environment variable: how long a batch file lets its tasks drain; the shorter of it and `execution.drain_seconds`."""
@@ -75,7 +74,7 @@ def run_share(
     make_folder(folder)
     config = _of_one_machine(config)
     with Heartbeat(config.results, share=share.name):
-        plan = Plan(config, _units_of(mine), kept.protocols)
+        plan = Plan(config, _units_of(mine), kept.protocols, facts)
         missing = _find_missing(plan, mine, say)
         _check_inputs(config, facts, missing)
         if (config.results / LEASE_NAME).exists():
@@ -157,14 +156,25 @@ def _load_prepared(config: SweepConfig) -> tuple[Plan, Facts]:
 
 def _evaluated(config: SweepConfig) -> dict[str, Any]:
     """What a sweep evaluates: all of it but where files lie and how the work is done."""
+    weights = config.checkpoints or config.weights
     return {
         **config.model_dump(
             mode="json",
-            exclude={"name", "results", "shards", "execution", "batch_size", "checkpoints", "datasets", "keys"},
+            exclude={
+                "name",
+                "results",
+                "shards",
+                "execution",
+                "batch_size",
+                "checkpoints",
+                "weights",
+                "datasets",
+                "keys",
+            },
         ),
         # Workers draw by it, and no bit depends on it elsewhere.
         "batch_size": config.batch_size if config.engine == "reference" else None,
-        "checkpoints": {"epochs": config.checkpoints.epochs, "seed": config.checkpoints.seed},
+        "weights": weights.model_dump(mode="json", exclude={"path", "files"}) if weights else None,
         "datasets": {dataset: list(config.keys_of(dataset)) for dataset in config.datasets},
         "keys": {key: parameters.model_dump(mode="json") for key, parameters in config.parameters.items()},
     }
@@ -185,11 +195,13 @@ def _check_inputs(config: SweepConfig, facts: Facts, bundles: Sequence[Bundle]) 
     Raises:
         InputError: weights, kept images or corrupted images are missing or damaged.
     """
-    inputs = Inputs(config)
+    inputs, tasks = Inputs(config), config.tasks
     for dataset in sorted({bundle.dataset for bundle in bundles}):
-        inputs.kept_images(dataset, facts.datasets[dataset].images_sha256)
+        known = facts.datasets[dataset]
+        for own in (None, *config.own_images):
+            inputs.kept_images(dataset, known.images(own).sha256, own)
         keys = {part.unit.key for bundle in bundles if bundle.dataset == dataset for part in bundle.parts}
-        if any(PERTURBATIONS[key].kind == "corruption" for key in keys):
+        if any(tasks[key].kind == "corruption" for key in keys):
             inputs.open_corruptions(dataset)
-    for dataset, index in sorted({(bundle.dataset, bundle.architecture) for bundle in bundles}):
-        inputs.checkpoints.check(inputs.checkpoint(dataset, index))
+    for dataset, architecture in sorted({(bundle.dataset, bundle.architecture) for bundle in bundles}):
+        inputs.weights.check(dataset, architecture)

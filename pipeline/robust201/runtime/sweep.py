@@ -11,13 +11,13 @@ from typing import Any
 from robust201.core.errors import ConfigError, StorageError, closest
 from robust201.core.files import write_text
 from robust201.core.interrupts import draining_on_signals
-from robust201.core.records import Bundle, Part, Receipt, is_imported
-from robust201.planning.config import (SweepConfig)
-from robust201.planning.cost import cpu_gmacs, may_turn_out_slow
+from robust201.core.records import ArchitectureId, Bundle, Part, Receipt, is_imported
+from robust201.planning.bundles import cut_for_cpus, make_bundles
+from robust201.planning.config import SweepConfig
+from robust201.planning.facts import Facts
+from robust201.planning.identity import describe_difference
 from robust201.planning.inputs import Inputs
-from robust201.planning.plan import (Plan, make_plan)
-from robust201.planning.identity import (describe_difference)
-from robust201.planning.facts import (Facts)
+from robust201.planning.plan import Plan, make_plan
 from robust201.planning.plan_file import PLAN_FILE, load_plan, refuse_imports, save_plan
 from robust201.runtime.executors.base import Event, Executor
 from robust201.runtime.heartbeat import remove_silent_heartbeats, warn_of_shares
@@ -26,14 +26,14 @@ from robust201.runtime.progress import RunProgress, Tracker
 from robust201.runtime.scheduler import RunTally, Scheduler
 from robust201.runtime.work_log import WorkLog
 from robust201.shards import Inventory, MergeReport, ShardStore, merge_folders
-from robust201.tasks import (PERTURBATIONS)
+from robust201.tasks import PERTURBATIONS
 
 
 @dataclass(frozen=True)
 class Filters:
     """What a run is narrowed to; None keeps everything."""
 
-    architectures: tuple[int, ...] | None = None
+    architectures: tuple[ArchitectureId, ...] | None = None
     datasets: tuple[str, ...] | None = None
     keys: tuple[str, ...] | None = None
 
@@ -57,7 +57,7 @@ class Filters:
         keys: set[str | int] = {key for dataset in datasets for key in config.keys_of(dataset)}
         for names, left, what in (
             (self.keys, keys, f"keys on {', '.join(datasets)}"),
-            (self.architectures, config.architecture_indices, "architectures"),
+            (self.architectures, config.selected_architectures, "architectures"),
         ):
             if names is not None and not {*names} & {*left}:
                 raise ConfigError(
@@ -186,7 +186,7 @@ def run_sweep(
         on_preview(preview)
         return compute(
             preview,
-            preview.plan.bundles(preview.missing),
+            make_bundles(preview.plan, preview.missing),
             partial(make_executor, preview.plan, facts),
             folder=config.results,
             on_progress=on_progress,
@@ -230,30 +230,13 @@ def _prepared(
         plan = full.narrow(architectures=filters.architectures, datasets=filters.datasets, keys=filters.keys)
         save_plan(full, facts, store)
         inputs.keep_images()
+        inputs.keep_code()
         warn_of_shares(config.results, say)
         remove_silent_heartbeats(config.results)
         store.folder.remove_leftovers()
         say("Checking finished shards")
         inventory = store.inventory(verify="unverified", on_damage="set_aside")
         yield preview_run(plan, full, inventory), facts, lease
-
-
-def cut_for_cpus(plan: Plan, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
-    """Cut long parts again where a sweep that was planned for GPUs turns out to be computed on CPUs.
-
-    Args:
-        plan: the units.
-        bundles: of parts of them.
-
-    Returns:
-        The same work in parts that CPUs end in time; unchanged where the sweep says how fast workers are.
-    """
-    execution = plan.config.execution
-    if not may_turn_out_slow(execution):
-        return bundles
-    slower = execution.model_copy(update={"gmacs_per_second": cpu_gmacs(execution)})
-    config = plan.config.model_copy(update={"execution": slower})
-    return Plan(config, plan.units, plan.protocols).bundles(part for bundle in bundles for part in bundle.parts)
 
 
 def compute(

@@ -21,7 +21,9 @@ from typing import Any, BinaryIO, Protocol, TypeVar
 from robust201.core.errors import ShardDamagedError, StorageError
 from robust201.core.files import NewFile, atomic_write, fsync_folder, new_file, remove_leftovers, sha256_of
 
-SHARD_NAME = re.compile(r"(?:(?P<architecture>\d{6})-(?P<key>.+)|(?P<compact>compact))-(?P<sha>[0-9a-f]{16})\.parquet")
+SHARD_NAME = re.compile(
+    r"(?:(?P<stem>(?:(?P<index>\d{6})-|(?P<name>[A-Za-z][\w.-]*)@).+)|compact)-(?P<sha>[0-9a-f]{16})\.parquet"
+)
 """What the last component of a shard's name looks like."""
 
 SHA_DIGITS = 16

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from robust201.shards.backends import Entry
 from robust201.shards.inventory import Contents
 from robust201.shards.parquet import Footer
-from robust201.shards.row_identity import ShardRows, StoredUnit, UnitColumns
+from robust201.shards.row_identity import ShardRows, StoredUnit, UnitColumns, parse_architecture
 
 Catalogue: TypeAlias = pa.Table
 
 _UNIT_TYPES: dict[str, pa.DataType] = {
     "unit_id": pa.string(),
-    "architecture": pa.int32(),
+    "architecture": pa.string(),
     "dataset": pa.string(),
     "key": pa.string(),
     "protocol": pa.string(),
@@ -87,7 +87,7 @@ def _unit_columns(found: Iterable[Sequence[StoredUnit] | UnitColumns]) -> dict[s
             for name, piece in units.columns.items():
                 pieces[name].append(piece.cast(_UNIT_TYPES[name]))
         else:
-            pending.extend(units)
+            pending.extend(unit._replace(architecture=str(unit.architecture)) for unit in units)
     add_pending()
     return {name: pa.concat_arrays(arrays) for name, arrays in pieces.items()}
 
@@ -213,4 +213,5 @@ def _facts(catalogue: Catalogue, ids: pa.Array, first: NDArray[np.int64]) -> lis
             columns.append([texts[code] for code in encoded.indices.to_pylist()])
         else:
             columns.append(values.to_pylist())
+    columns[1] = list(map(parse_architecture, columns[1]))
     return list(map(StoredUnit._make, zip(*columns, strict=True)))

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import ShardDamagedError
-from robust201.core.records import is_imported
+from robust201.core.records import ArchitectureId, is_imported
 from robust201.shards.backends import Entry, LocalBackend, map_ahead
 from robust201.shards.folder import ResultsFolder, is_compacted
 from robust201.shards.index import Index
 from robust201.shards.inventory import Inventory
-from robust201.shards.parquet import MEASUREMENT_TYPES, ROW_GROUP_BYTES, Footer, write_tables
+from robust201.shards.parquet import ROW_GROUP_BYTES, Footer, order_columns, write_tables
 from robust201.shards.row_identity import read_footer
 from robust201.shards.row_reader import RowReader, read_row_groups
 from robust201.shards.scan import scan
@@ -69,7 +69,7 @@ class _Candidate:
         number: its position among the shards of the inventory.
     """
 
-    order: tuple[str, int, int]
+    order: tuple[str, bool, ArchitectureId, int]
     shard: str
     columns: frozenset[str]
     n_bytes: int
@@ -161,7 +161,7 @@ class Compaction:
                 continue  # one shard a key already, which a later import of that key deletes as a whole
             found.append(
                 _Candidate(
-                    order=(unit.key, unit.architecture, int(inventory.row_column("start")[row])),
+                    order=(unit.key, *_rank(unit.architecture), int(inventory.row_column("start")[row])),
                     shard=shard,
                     columns=inventory.shard_columns(number),
                     n_bytes=self._entries[shard].n_bytes,
@@ -175,10 +175,10 @@ class Compaction:
 
         A set is complete in itself: an input never spreads over two outputs, of which one could be missing.
         """
-        by_form: dict[tuple[str, tuple[str, ...]], list[_Candidate]] = {}
+        by_form: dict[tuple[str, bool, tuple[str, ...]], list[_Candidate]] = {}
         for candidate in self._candidates(inventory):
             dataset = candidate.shard.partition("/")[0]
-            by_form.setdefault((dataset, tuple(sorted(candidate.columns))), []).append(candidate)
+            by_form.setdefault((dataset, candidate.order[1], tuple(sorted(candidate.columns))), []).append(candidate)
         for candidates in by_form.values():
             yield from self._groups_of_form(candidates)
 
@@ -212,7 +212,7 @@ class Compaction:
         for shard in filter(is_compacted, tuple(inputs)):
             # What an input replaces may still lie there, and must stay hidden.
             inputs.update(self._entries.keys() & set(read_footer(self.folder.backend, self._entries[shard]).inputs))
-        columns = tuple(name for name in MEASUREMENT_TYPES if name in intact[0].columns)
+        columns = order_columns(intact[0].columns)
         rows = _sorted_rows(inventory, [item.number for item in intact])
         reader = RowReader(self.folder, contents={name: held for name, held in contents.items() if held is not None})
         dataset = intact[0].shard.partition("/")[0]
@@ -252,18 +252,24 @@ class Compaction:
         return contents
 
 
+def _rank(architecture: ArchitectureId) -> tuple[bool, ArchitectureId]:
+    """Order ids: indices first; the two kinds of ids are columns of different types, and never share a shard."""
+    return isinstance(architecture, str), architecture
+
+
 def _sorted_rows(inventory: Inventory, shard_numbers: list[int]) -> NDArray[np.int64]:
     """Rows of some shards, in the order in which an export reads them."""
     rows = np.concatenate([inventory.rows_of_shard(number) for number in shard_numbers])
     units = [inventory.units[number] for number in inventory.row_column("unit")[rows].tolist()]
     keys = sorted({unit.key for unit in units})
     rank = {key: number for number, key in enumerate(keys)}
+    ids = {name: number for number, name in enumerate(sorted({unit.architecture for unit in units}, key=_rank))}
     order = np.lexsort(
         [
             inventory.row_column("shard")[rows],
             inventory.row_column("start")[rows],
             inventory.row_column("strength")[rows],
-            np.array([unit.architecture for unit in units]),
+            np.array([ids[unit.architecture] for unit in units]),
             np.array([rank[unit.key] for unit in units]),
         ]
     )

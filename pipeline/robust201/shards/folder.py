@@ -22,7 +22,7 @@ from typing import Any
 
 from robust201.core.errors import ConfigError, FormatVersionError, InputError, ShardDamagedError
 from robust201.core.files import load_json, make_folder, remove_leftovers, write_text
-from robust201.core.records import canonical_json
+from robust201.core.records import ArchitectureId, canonical_json
 from robust201.shards.backends import SHA_DIGITS, SHARD_NAME, HashingStream, LocalBackend, StorageBackend
 from robust201.shards.object_store import ObjectBackend, folder_of
 
@@ -224,19 +224,21 @@ def is_compacted(shard: str) -> bool:
     return shard.rpartition("/")[2].startswith("compact-")
 
 
-def network_of(shard: str) -> tuple[str, int] | None:
+def network_of(shard: str) -> tuple[str, ArchitectureId] | None:
     """Dataset and architecture of a shard's rows, by its name; None for a compacted one, which has many."""
     dataset, _, name = shard.partition("/")
     match = SHARD_NAME.fullmatch(name)
-    return (dataset, int(match["architecture"])) if match is not None and match["architecture"] else None
+    if match is None or not match["stem"]:
+        return None
+    return dataset, int(match["index"]) if match["index"] else match["name"]
 
 
-def stem_of(architecture: int, key: str) -> str:
+def stem_of(architecture: ArchitectureId, key: str) -> str:
     """What the name of a unit's shard begins with."""
-    return f"{architecture:06d}-{key}"
+    return f"{architecture:06d}-{key}" if isinstance(architecture, int) else f"{architecture}@{key}"
 
 
 def has_stem(shard: str, stem: str) -> bool:
     """Whether a shard's name begins with what its rows say."""
     match = SHARD_NAME.fullmatch(shard.rpartition("/")[2])
-    return match is not None and f"{match['architecture']}-{match['key']}" == stem
+    return match is not None and match["stem"] == stem

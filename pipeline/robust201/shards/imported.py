@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError
 from robust201.tasks.columns import COLUMNS, MEANS, Values
-from robust201.tasks.measurements import (ROW_SUM_TOLERANCE)
+from robust201.tasks.measurements import ROW_SUM_TOLERANCE
 
 _EXACT = 1e-12
 

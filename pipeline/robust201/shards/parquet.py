@@ -66,7 +66,6 @@ LOCATING_COLUMNS = ("n_classes", "start", "stop")
 
 _STRING_COLUMNS = [name for name, kind in IDENTITY_TYPES.items() if kind == pa.string()]
 _float_list = pa.list_(pa.field("element", pa.float64()))
-_FLOAT_LISTS = [f"{name}.list.element" for name, kind in MEASUREMENT_TYPES.items() if kind == _float_list]
 
 
 @dataclass(frozen=True)
@@ -127,7 +126,7 @@ def encode(results: Sequence[EvaluationResult]) -> bytes:
     """
     part, unit = results[0].part, results[0].part.unit
     table = table_of(results)
-    columns = tuple(name for name in MEASUREMENT_TYPES if name in results[0].values)
+    columns = order_columns(results[0].values)
     identity = {
         "unit": [unit.id, unit.architecture, unit.dataset, unit.key, unit.protocol, unit.n_images],
         "rows": [
@@ -145,7 +144,8 @@ def encode(results: Sequence[EvaluationResult]) -> bytes:
 def table_of(results: Sequence[EvaluationResult]) -> pa.Table:
     """Make a table of the results of one part (see `encode`)."""
     part, unit = results[0].part, results[0].part.unit
-    columns = tuple(name for name in MEASUREMENT_TYPES if name in results[0].values)
+    columns = order_columns(results[0].values)
+    kinds = IDENTITY_TYPES | ({"architecture": pa.string()} if isinstance(unit.architecture, str) else {})
     shared = {
         "unit_id": unit.id,
         "architecture": unit.architecture,
@@ -164,8 +164,14 @@ def table_of(results: Sequence[EvaluationResult]) -> pa.Table:
     arrays["provenance"] = [canonical_json(dict(result.provenance)) for result in results]
     for name in columns:
         values = [np.asarray(result.values[name]) for result in results]
-        arrays[name] = _flat_lists(values, MEASUREMENT_TYPES[name]) if values[0].ndim else np.stack(values)
-    return pa.table(arrays, schema=schema_of(columns))
+        kinds[name] = MEASUREMENT_TYPES.get(name, _float_list if values[0].ndim else pa.float64())
+        arrays[name] = _flat_lists(values, kinds[name]) if values[0].ndim else np.stack(values)
+    return pa.table(arrays, schema=pa.schema(kinds))
+
+
+def order_columns(names: Collection[str]) -> tuple[str, ...]:
+    """Order the columns of results: those of the table, then a measure's own by name."""
+    return (*(name for name in COLUMNS if name in names), *sorted(set(names) - COLUMNS.keys()))
 
 
 def _count_classes(values: Mapping[str, NDArray[Any]]) -> int:
@@ -173,34 +179,32 @@ def _count_classes(values: Mapping[str, NDArray[Any]]) -> int:
     return next((len(array) for array in values.values() if array.ndim == 2), 0)
 
 
-def schema_of(columns: Sequence[str]) -> pa.Schema:
-    """Schema of a shard with the given measurement columns."""
-    return pa.schema(IDENTITY_TYPES | {name: MEASUREMENT_TYPES[name] for name in columns})
-
-
 def write_tables(sink: Any, tables: Any, footer: Footer) -> int:
     """Write tables as the row groups of one shard.
 
     Args:
         sink: a binary stream.
-        tables: an iterable of tables in the schema of the footer's columns.
+        tables: an iterable of one or more tables, all of one schema, with the footer's columns.
         footer: what the shard says of itself.
 
     Returns:
         Number of rows.
     """
     n_rows = 0
+    remaining = iter(tables)
+    first = next(remaining)
+    floats = [f"{field.name}.list.element" for field in first.schema if field.type == _float_list]
     writer = pq.ParquetWriter(
         sink,
-        schema_of(footer.columns),
+        first.schema,
         compression="zstd",
         use_dictionary=_STRING_COLUMNS,
-        column_encoding=dict.fromkeys(_FLOAT_LISTS, "BYTE_STREAM_SPLIT"),
+        column_encoding=dict.fromkeys(floats, "BYTE_STREAM_SPLIT"),
         write_statistics=False,
         store_schema=False,
     )
     with writer:
-        for table in tables:
+        for table in chain([first], remaining):
             writer.write_table(table, row_group_size=len(table))
             n_rows += len(table)
         writer.add_key_value_metadata({FOOTER_KEY: footer.to_json()})
@@ -219,7 +223,7 @@ def write_results(sink: Any, units: Iterable[Sequence[EvaluationResult]]) -> int
     """
     remaining = iter(units)
     first = next(remaining)
-    columns = tuple(name for name in COLUMNS if name in first[0].values)
+    columns = order_columns(first[0].values)
     return write_tables(sink, _row_groups(chain([first], remaining)), Footer("compacted", columns))
 
 
@@ -286,7 +290,7 @@ class ShardFile:
             raise
         except (pa.ArrowException, OSError, ValueError) as error:
             raise failed_to_read(self.label, error) from error
-        self.columns = tuple(name for name in MEASUREMENT_TYPES if name in self._file.schema_arrow.names)
+        self.columns = tuple(name for name in self._file.schema_arrow.names if name not in IDENTITY_TYPES)
         self.first_rows = np.cumsum([0, *counts])
         """(G + 1,) int64: the first row of each row group, then the number of rows."""
 
@@ -338,9 +342,12 @@ def row_values(table: pa.Table, row: int, columns: Sequence[str]) -> dict[str, N
     n_classes, start, stop = (table[name][row].as_py() for name in LOCATING_COLUMNS)
     values: dict[str, NDArray[Any]] = {}
     for name in columns:
-        cell, column = table[name][row], COLUMNS[name]
+        cell, column = table[name][row], COLUMNS.get(name)
         flat = cell.values.to_numpy(zero_copy_only=False) if pa.types.is_list(cell.type) else cell.as_py()
-        values[name] = np.array(flat, dtype=column.dtype).reshape(column.shape(n_classes, stop - start))
+        if column is None:
+            values[name] = np.array(flat, dtype=np.float64)
+        else:
+            values[name] = np.array(flat, dtype=column.dtype).reshape(column.shape(n_classes, stop - start))
     return values
 
 

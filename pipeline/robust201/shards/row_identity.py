@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from robust201.core.records import ArchitectureId
 from robust201.shards.backends import Entry, StorageBackend
 from robust201.shards.parquet import FOOTER_KEY, IDENTITY_TYPES, Footer, damaged_shard, failed_to_read
 
@@ -25,7 +26,7 @@ class StoredUnit(NamedTuple):
     """What a shard says of a unit."""
 
     id: str
-    architecture: int
+    architecture: ArchitectureId
     dataset: str
     key: str
     protocol: str
@@ -109,7 +110,8 @@ def _rows_of_footer(footer: Footer) -> ShardRows:
     n_rows = len(strengths)
     unit = StoredUnit(*footer.identity["unit"])
     "".join([unit.id, unit.dataset, unit.key, unit.protocol]).encode()  # texts, and such as can be stored
-    np.array([unit.architecture, unit.n_images], dtype=np.int32)  # numbers, and small ones
+    _check_id(unit.architecture)
+    np.array([unit.n_images], dtype=np.int32)  # a number, and a small one
     return ShardRows(
         units=(unit,),
         unit=np.zeros(n_rows, dtype=np.int64),
@@ -128,9 +130,28 @@ def _rows_of_columns(source: Path | BinaryIO) -> ShardRows:
     _, first, unit = np.unique(arrays["unit_id"].indices.to_numpy(), return_index=True, return_inverse=True)
     heads = {name: arrays[name].take(pa.array(first)) for name in _UNIT_COLUMNS}
     decoded = {name: head.dictionary_decode() if name in _TEXT_COLUMNS else head for name, head in heads.items()}
-    units = UnitColumns({name: array.cast(IDENTITY_TYPES[name]) for name, array in decoded.items()})
+    # Ids that are indices are stored as numbers; in memory all are text, of which there are many equal ones.
+    kinds = IDENTITY_TYPES | {"architecture": pa.string()}
+    units = UnitColumns({name: array.cast(kinds[name]) for name, array in decoded.items()})
     numbers = {name: arrays[name].cast(IDENTITY_TYPES[name]).to_numpy() for name in _NUMBER_COLUMNS}
     return ShardRows(units, unit.astype(np.int64), **numbers)
+
+
+def parse_architecture(text: str) -> ArchitectureId:
+    """Read the text of an id: an index where it is a number."""
+    return int(text) if text.isdecimal() else text
+
+
+def _check_id(architecture: object) -> None:
+    """Make sure that an id is a small number or text that can be stored.
+
+    Raises:
+        ValueError, TypeError, OverflowError: it is not.
+    """
+    if isinstance(architecture, str):
+        architecture.encode()
+    else:
+        np.array([architecture], dtype=np.int32)
 
 
 def _checked(column: pa.ChunkedArray) -> pa.Array:
@@ -158,7 +179,9 @@ class UnitColumns:
 
     @cached_property
     def _units(self) -> list[StoredUnit]:
-        return list(map(StoredUnit._make, zip(*(column.to_pylist() for column in self.columns.values()), strict=True)))
+        columns = {name: column.to_pylist() for name, column in self.columns.items()}
+        columns["architecture"] = list(map(parse_architecture, columns["architecture"]))
+        return list(map(StoredUnit._make, zip(*columns.values(), strict=True)))
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))

@@ -18,8 +18,8 @@ from robust201.core.records import Unit
 from robust201.shards.folder import ResultsFolder
 from robust201.shards.inventory import Inventory, required_columns
 from robust201.shards.parquet import LOCATING_COLUMNS, ShardFile, row_values
-from robust201.tasks.measurements import (merge_values)
-from robust201.tasks.columns import (COLUMNS)
+from robust201.tasks.columns import columns_in
+from robust201.tasks.measurements import merge_values
 
 SELECTION_CACHE_BYTES = 64 << 20
 _OPEN_FILES = 64
@@ -233,7 +233,7 @@ class RowSelection:
             StorageError: a shard vanished since the selection was made.
         """
         measurements = self.measurements if measurement is None else (measurement,)
-        wanted = [name for name, column in COLUMNS.items() if column.measurement in measurements]
+        wanted = [column for name in measurements for column in columns_in(name)]
         reader = RowReader(ResultsFolder(self.root), self.cache_bytes)
         try:
             evaluation = 0

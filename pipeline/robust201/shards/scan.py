@@ -6,6 +6,7 @@ from typing import Literal
 
 from robust201.core.errors import ShardDamagedError, StorageError
 from robust201.core.freed_memory import give_back_freed_memory
+from robust201.core.records import ArchitectureId
 from robust201.shards.backends import Entry, map_ahead
 from robust201.shards.catalogue import Catalogue, ScannedShard, contents_of, inputs_of, join, make_catalogue, names_of
 from robust201.shards.folder import ResultsFolder, is_compacted, network_of
@@ -22,7 +23,11 @@ _SCAN_ATTEMPTS = 5
 
 
 def scan(
-    folder: ResultsFolder, *, verify: Verify, on_damage: OnDamage, networks: Collection[tuple[str, int]] | None = None
+    folder: ResultsFolder,
+    *,
+    verify: Verify,
+    on_damage: OnDamage,
+    networks: Collection[tuple[str, ArchitectureId]] | None = None,
 ) -> Inventory:
     """Read the identity of every row in a results folder.
 
@@ -66,7 +71,7 @@ class _Scanner:
     folder: ResultsFolder
     verify: Verify
     on_damage: OnDamage
-    networks: Collection[tuple[str, int]] | None
+    networks: Collection[tuple[str, ArchitectureId]] | None
     damage: dict[str, str] = field(default_factory=dict)
     to_hash: frozenset[str] = frozenset()
     settled: set[str] = field(default_factory=set)

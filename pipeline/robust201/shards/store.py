@@ -11,16 +11,25 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError, ShardDamagedError
 from robust201.core.files import write_text
-from robust201.core.records import EvaluationResult, Part, Protocol, Receipt, Unit, canonical_json, is_imported
+from robust201.core.records import (
+    ArchitectureId,
+    EvaluationResult,
+    Part,
+    Protocol,
+    Receipt,
+    Unit,
+    canonical_json,
+    is_imported,
+)
 from robust201.shards.compaction import GRACE_SECONDS, TARGET_BYTES, Compaction, CompactReport
 from robust201.shards.folder import ResultsFolder, has_stem, network_of, stem_of
-from robust201.shards.inventory import Inventory, columns_needed, required_columns
+from robust201.shards.inventory import Inventory, columns_needed
 from robust201.shards.parquet import ROW_GROUP_BYTES, ShardFile, encode, write_results
 from robust201.shards.row_identity import parse_footer, read_shard_rows
 from robust201.shards.row_reader import SELECTION_CACHE_BYTES, RowReader, RowSelection
 from robust201.shards.scan import OnDamage, Verify, scan
 from robust201.shards.verification import ShardFinding, verify_shards
-from robust201.tasks.measurements import (check_values)
+from robust201.tasks.measurements import check_values
 
 
 class ShardStore:
@@ -135,7 +144,7 @@ class ShardStore:
         networks = {(part.unit.dataset, part.unit.architecture) for part in parts}
         stems = {stem_of(part.unit.architecture, part.unit.key) for part in parts}
         open_strengths = {(part.unit.id, part.start, part.stop): set(part.strengths) for part in parts}
-        columns = required_columns(measurements)
+        columns_of_unit = {part.unit.id: columns_needed(part.unit, measurements) for part in parts}
         backend, receipts = self.folder.backend, []
         for entry in backend.entries():
             shard = entry.name
@@ -148,7 +157,9 @@ class ShardStore:
                 continue  # gone or unusable: the part is computed again, and a scan deals with the shard
             unit_id, start, stop = rows.units[0].id, int(rows.start[0]), int(rows.stop[0])
             strengths = tuple(rows.strength.tolist())
-            if columns <= set(footer.columns) and open_strengths.get((unit_id, start, stop), set()) & set(strengths):
+            if columns_of_unit.get(unit_id, frozenset()) <= set(footer.columns) and open_strengths.get(
+                (unit_id, start, stop), set()
+            ) & set(strengths):
                 receipts.append(Receipt(unit_id, strengths, start, stop, shard, seconds=float(rows.seconds.sum())))
         return tuple(receipts)
 
@@ -157,7 +168,7 @@ class ShardStore:
         *,
         verify: Verify = "none",
         on_damage: OnDamage = "raise",
-        networks: Collection[tuple[str, int]] | None = None,
+        networks: Collection[tuple[str, ArchitectureId]] | None = None,
     ) -> Inventory:
         """Find out what the folder holds (see `shards.scan.scan`)."""
         return scan(self.folder, verify=verify, on_damage=on_damage, networks=networks)

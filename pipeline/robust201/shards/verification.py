@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError, ShardDamagedError
-from robust201.core.records import is_imported
+from robust201.core.records import is_imported, show_architecture
 from robust201.shards.backends import Entry
 from robust201.shards.folder import ResultsFolder, has_stem, is_compacted, stem_of
 from robust201.shards.imported import check_imported
@@ -18,7 +18,7 @@ from robust201.shards.inventory import Inventory, Slice, UnitGroup, choose_slice
 from robust201.shards.parquet import ShardFile, row_values
 from robust201.shards.row_identity import ShardRows, StoredUnit, read_footer, read_shard_rows, rows_of_table
 from robust201.shards.row_reader import RowReader
-from robust201.tasks.measurements import (check_values)
+from robust201.tasks.measurements import check_values
 
 FindingKind = Literal["damaged", "invalid", "misplaced", "unlike others", "unequal duplicates", "lost in compaction"]
 
@@ -59,7 +59,8 @@ class _RowIdentity(NamedTuple):
     @property
     def label(self) -> str:
         unit = self.unit
-        return f"#{unit.architecture} {unit.dataset} {unit.key} at {self.strength:g} images {self.start}:{self.stop}"
+        name = show_architecture(unit.architecture)
+        return f"{name} {unit.dataset} {unit.key} at {self.strength:g} images {self.start}:{self.stop}"
 
 
 def _identities_in(inventory: Inventory, rows: NDArray[np.int64] | slice) -> list[_RowIdentity]:

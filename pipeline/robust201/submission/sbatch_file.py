@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from robust201.core.errors import ConfigError
-from robust201.planning.config import (ExecutionSection)
+from robust201.planning.config import ExecutionSection
 from robust201.runtime.share_run import DRAIN_VARIABLE
 
 DRAIN_SECONDS = 600

@@ -12,8 +12,8 @@ import yaml
 import robust201
 from robust201.core.errors import ConfigError
 from robust201.core.files import bundled
-from robust201.planning.config import (SweepConfig)
-from robust201.planning.loading import (load_config)
+from robust201.planning.config import SweepConfig
+from robust201.planning.loading import load_config
 from robust201.planning.sweep_yaml import read_fields, referenced_variables
 
 SWEEP_NAME = "sweep.yaml"
@@ -77,7 +77,14 @@ def prepare_shipment(sweep: Path, environment: Mapping[str, str]) -> Shipment:
 
 def _paths(config: SweepConfig) -> Iterator[tuple[str, Path]]:
     yield "results", config.results
-    yield "checkpoints.path", config.checkpoints.path
+    if config.checkpoints is not None:
+        yield "checkpoints.path", config.checkpoints.path
+    if config.weights is not None:
+        if config.weights.path is not None:
+            yield "weights.path", config.weights.path
+        for name, path in (config.weights.files or {}).items():
+            yield f"weights.files.{name}", path
+    yield from config.code_files().items()
     for name, dataset in config.datasets.items():
         if dataset.path is not None:
             yield f"datasets.{name}.path", dataset.path

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.user_code import UserFunction
-from robust201.tasks import (Perturbation)
+from robust201.tasks import Perturbation
 
 
 @dataclass(frozen=True, kw_only=True)

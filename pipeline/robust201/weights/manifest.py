@@ -1,8 +1,8 @@
 """The manifest of a checkpoint store: whose weights each file holds, in lines of JSON; no torch.
 
 Format version 1: a header line, then one line a checkpoint. The manifest only grows: adding a checkpoint appends a
-line, and a later line of the same (dataset, index, epochs, seed) supersedes an earlier one. So an interrupted import
-keeps what it has, at worst with a torn last line, which is ignored and cut off by the next import.
+line, and a later line of the same (dataset, index, recipe, epochs, seed) supersedes an earlier one. So an interrupted
+import keeps what it has, at worst with a torn last line, which is ignored and cut off by the next import.
 """
 
 import errno
@@ -17,12 +17,13 @@ from typing import Any
 
 from robust201.core.errors import CheckpointError, StorageFullError
 from robust201.core.files import atomic_write
+from robust201.core.records import ArchitectureId, show_architecture
 
 MANIFEST_NAME = "manifest.jsonl"
 MANIFEST_VERSION = 1
 
 _HEADER = {"format": "robust201 checkpoints", "version": MANIFEST_VERSION}
-_INTEGERS = ("index", "epochs", "seed", "channels", "cells", "n_classes", "parameters")
+_INTEGERS = ("epochs", "seed", "channels", "cells", "n_classes", "parameters")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,8 +32,8 @@ class CheckpointRecord:
 
     Attributes:
         space: name of the space, ``"nasbench201"``.
-        index: index of the architecture.
-        spec: its cell string.
+        index: id of the architecture.
+        spec: its cell string, or its name where it has none.
         dataset: name of the dataset that the network was trained on.
         epochs: length of the training.
         seed: seed of the training.
@@ -45,10 +46,11 @@ class CheckpointRecord:
         file: path of the weights below the store's folder, with ``/``.
         sha256: 64 hex digits of that file.
         training: recipe and outcome of a training of our own, or None.
+        recipe: name of the training, which tells trainings of equal length and seed apart; empty for the published one.
     """
 
     space: str
-    index: int
+    index: ArchitectureId
     spec: str
     dataset: str
     epochs: int
@@ -62,15 +64,17 @@ class CheckpointRecord:
     file: str
     sha256: str
     training: Mapping[str, Any] | None = field(default=None, hash=False)
+    recipe: str = ""
 
     @property
     def label(self) -> str:
         """Readable name for messages, such as ``#21 cifar10 200 epochs seed 777``."""
-        return f"#{self.index} {self.dataset} {self.epochs} epochs seed {self.seed}"
+        recipe = f" {self.recipe}" if self.recipe else ""
+        return f"{show_architecture(self.index)} {self.dataset}{recipe} {self.epochs} epochs seed {self.seed}"
 
 
-Trials = dict[tuple[int, int], CheckpointRecord]
-"""Checkpoints of one network on one dataset, by (epochs, seed)."""
+Trials = dict[tuple[str, int, int], CheckpointRecord]
+"""Checkpoints of one network on one dataset, by (recipe, epochs, seed)."""
 
 
 class ManifestWriter:
@@ -90,7 +94,8 @@ class ManifestWriter:
         Raises:
             StorageFullError: no space is left on the device.
         """
-        line = {key: value for key, value in asdict(record).items() if key != "training" or value is not None}
+        unused = {"training": None, "recipe": ""}
+        line = {key: value for key, value in asdict(record).items() if key not in unused or value != unused[key]}
         raw = json.dumps(line, ensure_ascii=False).encode() + b"\n"
         if self._stream is None:
             self._stream = _open(self._path)
@@ -126,14 +131,14 @@ def _open(path: Path) -> FileIO:
     return FileIO(path, "ab")
 
 
-def read_manifest(path: Path) -> dict[tuple[str, int], Trials]:
+def read_manifest(path: Path) -> dict[tuple[str, ArchitectureId], Trials]:
     """Read a manifest.
 
     Args:
         path: the manifest.
 
     Returns:
-        Checkpoints by (dataset, index), then by (epochs, seed).
+        Checkpoints by (dataset, index), then by (recipe, epochs, seed).
 
     Raises:
         CheckpointError: it is absent, damaged or of another version.
@@ -148,10 +153,10 @@ def read_manifest(path: Path) -> dict[tuple[str, int], Trials]:
     # What follows the last newline is a line that an interrupted import did not finish.
     header, *lines = content.split(b"\n")[:-1] or [b""]
     _check_header(header, path)
-    networks: dict[tuple[str, int], Trials] = defaultdict(dict)
+    networks: dict[tuple[str, ArchitectureId], Trials] = defaultdict(dict)
     for number, line in enumerate(lines, start=2):
         record = _parse_line(line, number, path)
-        networks[record.dataset, record.index][record.epochs, record.seed] = record
+        networks[record.dataset, record.index][record.recipe, record.epochs, record.seed] = record
     return dict(networks)
 
 
@@ -173,7 +178,7 @@ def _parse_line(line: bytes, number: int, path: Path) -> CheckpointRecord:
         record = CheckpointRecord(**json.loads(line))
     except (ValueError, TypeError) as error:
         raise _damaged_line(number, path, str(error)) from error
-    if not all(type(getattr(record, name)) is int for name in _INTEGERS):
+    if not all(type(getattr(record, name)) is int for name in _INTEGERS) or type(record.index) not in {int, str}:
         raise _damaged_line(number, path, "a number that is none")
     return record
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from robust201.core.errors import CheckpointError
 from robust201.core.files import atomic_write
-from robust201.core.records import canonical_json
+from robust201.core.records import ArchitectureId, canonical_json, show_architecture
 from robust201.weights.manifest import MANIFEST_NAME, CheckpointRecord, ManifestWriter, Trials, read_manifest
 from robust201.weights.published.base import DEFAULT_SEED, StateDict, check_finite, count_parameters
 from robust201.weights.published.state_dicts import parse_safetensors, safetensors_size
@@ -44,7 +44,7 @@ class CheckpointStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._networks: dict[tuple[str, int], Trials] | None = None
+        self._networks: dict[tuple[str, ArchitectureId], Trials] | None = None
         self._writer = ManifestWriter(root / MANIFEST_NAME)
 
     def __enter__(self) -> Self:
@@ -61,22 +61,32 @@ class CheckpointStore:
         return self.root / MANIFEST_NAME
 
     def records(self) -> tuple[CheckpointRecord, ...]:
-        """List the checkpoints by dataset, index, epochs and seed.
+        """List the checkpoints by dataset, index, recipe, epochs and seed.
 
         Raises:
             CheckpointError: the manifest is damaged or of another version.
         """
         networks = self._index()
-        return tuple(networks[network][trial] for network in sorted(networks) for trial in sorted(networks[network]))
+        order = sorted(networks, key=lambda network: (network[0], isinstance(network[1], str), network[1]))
+        return tuple(networks[network][trial] for network in order for trial in sorted(networks[network]))
 
-    def find(self, index: int, dataset: str, *, epochs: int | None = None, seed: int | None = None) -> CheckpointRecord:
+    def find(
+        self,
+        index: ArchitectureId,
+        dataset: str,
+        *,
+        epochs: int | None = None,
+        seed: int | None = None,
+        recipe: str | None = None,
+    ) -> CheckpointRecord:
         """Choose one network's checkpoint.
 
         Args:
-            index: index of the architecture.
+            index: id of the architecture.
             dataset: name of the dataset.
             epochs: exact length of the training; None prefers 200, else takes the longest.
             seed: exact seed of the training; None prefers 777, else takes the lowest.
+            recipe: exact name of the training; None prefers the unnamed one, else takes the first by name.
 
         Returns:
             Its record.
@@ -85,13 +95,48 @@ class CheckpointStore:
             CheckpointError: there is no such checkpoint; the message says what there is.
         """
         there = self._index().get((dataset, index), {})
-        fitting = [trial for trial in there if epochs in {None, trial[0]} and seed in {None, trial[1]}]
+        fitting = [trial for trial in there if _fits(trial, recipe, epochs, seed)]
         if not fitting:
-            raise self._nothing_fits(index, dataset, epochs, seed)
-        lengths = {trial[0] for trial in fitting}
+            raise self._nothing_fits(index, dataset, epochs, seed, recipe)
+        name = min(trial[0] for trial in fitting)
+        lengths = {trial[1] for trial in fitting if trial[0] == name}
         length = DEFAULT_EPOCHS if DEFAULT_EPOCHS in lengths else max(lengths)
-        seeds = [trial[1] for trial in fitting if trial[0] == length]
-        return there[length, DEFAULT_SEED if DEFAULT_SEED in seeds else min(seeds)]
+        seeds = [trial[2] for trial in fitting if trial[:2] == (name, length)]
+        return there[name, length, DEFAULT_SEED if DEFAULT_SEED in seeds else min(seeds)]
+
+    def find_all(
+        self,
+        index: ArchitectureId,
+        dataset: str,
+        *,
+        recipe: str | None = None,
+        epochs: Sequence[int] | None = None,
+        seeds: Sequence[int] | None = None,
+    ) -> tuple[CheckpointRecord, ...]:
+        """List the checkpoints of one network that a sweep asks for, by recipe, epochs and seed.
+
+        Args:
+            index: id of the architecture.
+            dataset: name of the dataset.
+            recipe: name of the training; None takes all.
+            epochs: lengths, each of which must be there; None takes all.
+            seeds: seeds, each of which must be there at each length; None takes all.
+
+        Raises:
+            CheckpointError: one is not there; the message says what there is.
+        """
+        there = self._index().get((dataset, index), {})
+        for length in epochs or (None,):
+            for seed in seeds or (None,):
+                if not any(_fits(trial, recipe, length, seed) for trial in there):
+                    raise self._nothing_fits(index, dataset, length, seed, recipe)
+        return tuple(
+            there[trial]
+            for trial in sorted(there)
+            if recipe in {None, trial[0]}
+            and (epochs is None or trial[1] in epochs)
+            and (seeds is None or trial[2] in seeds)
+        )
 
     def check(self, record: CheckpointRecord) -> None:
         """Look whether a record's file is there and not cut short; only its first bytes are read.
@@ -151,7 +196,7 @@ class CheckpointStore:
     def add(
         self,
         *,
-        index: int,
+        index: ArchitectureId,
         spec: str,
         dataset: str,
         epochs: int,
@@ -163,15 +208,16 @@ class CheckpointStore:
         source_sha256: str,
         state_dict: StateDict,
         training: Mapping[str, Any] | None = None,
-        space: str = "nasbench201",
+        space: str,
+        recipe: str = "",
     ) -> CheckpointRecord:
         """Store the weights of one network; adding the same again changes nothing.
 
         The file appears whole under its name or not at all, and before its line in the manifest.
 
         Args:
-            index: index of the architecture.
-            spec: its cell string.
+            index: id of the architecture.
+            spec: its cell string, or its name where it has none.
             dataset: name of the dataset.
             epochs: length of the training.
             seed: seed of the training.
@@ -183,15 +229,16 @@ class CheckpointStore:
             state_dict: tensors by name, on any device.
             training: recipe and outcome of a training of our own: a JSON value.
             space: name of the space.
+            recipe: name of the training; empty for the published one.
 
         Returns:
-            The record, which supersedes an earlier one of the same network, dataset, epochs and seed.
+            The record, which supersedes an earlier one of the same network, dataset, recipe, epochs and seed.
 
         Raises:
             CheckpointError: the weights hold NaN or infinity, or the dataset's name is no folder name.
             StorageFullError: no space is left on the device; the manifest does not name the file.
         """
-        raw = _encode(state_dict, f"#{index} {dataset} seed {seed} from {source}")
+        raw = _encode(state_dict, f"{show_architecture(index)} {dataset} seed {seed} from {source}")
         record = CheckpointRecord(
             space=space,
             index=index,
@@ -205,9 +252,10 @@ class CheckpointStore:
             parameters=count_parameters(state_dict),
             source=source,
             source_sha256=source_sha256,
-            file=f"{_folder_name(dataset)}/{index:06d}-e{epochs}-s{seed}.safetensors",
+            file=f"{_folder_name(dataset)}/{_file_stem(index, recipe)}-e{epochs}-s{seed}.safetensors",
             sha256=hashlib.sha256(raw).hexdigest(),
             training=None if training is None else json.loads(canonical_json(training)),
+            recipe=recipe,
         )
         self._commit(record, raw)
         return record
@@ -223,12 +271,12 @@ class CheckpointStore:
             with atomic_write(path) as stream:
                 stream.write(raw)
         trials = networks.setdefault((record.dataset, record.index), {})
-        trial = (record.epochs, record.seed)
+        trial = (record.recipe, record.epochs, record.seed)
         if trials.get(trial) != record:
             self._writer.append(record)
             trials[trial] = record
 
-    def _index(self, *, create: bool = False) -> dict[tuple[str, int], Trials]:
+    def _index(self, *, create: bool = False) -> dict[tuple[str, ArchitectureId], Trials]:
         if self._networks is None:
             self._networks = {} if create and not self.manifest.exists() else read_manifest(self.manifest)
         return self._networks
@@ -242,31 +290,44 @@ class CheckpointStore:
             )
         return self.root / relative
 
-    def _nothing_fits(self, index: int, dataset: str, epochs: int | None, seed: int | None) -> CheckpointError:
+    def _nothing_fits(
+        self, index: ArchitectureId, dataset: str, epochs: int | None, seed: int | None, recipe: str | None
+    ) -> CheckpointError:
         networks = self._index()
         got = ", ".join(
-            f"{length} epochs seed {number}" for length, number in sorted(networks.get((dataset, index), {}))
+            f"{f'{name} ' if name else ''}{length} epochs seed {number}"
+            for name, length, number in sorted(networks.get((dataset, index), {}))
         )
         advice = "Import them with import-weights."
         if not got:
             elsewhere = sorted({name for name, number in networks if number == index})
-            others = sorted(number for name, number in networks if name == dataset)
+            others = sorted((number for name, number in networks if name == dataset), key=str)
             got = f"only weights on {', '.join(elsewhere)}" if elsewhere else _describe_networks(others)
             if others:
                 advice = "Name networks that are there by `architectures`, or import it with import-weights."
-        wanted = [f"{epochs} epochs"] * (epochs is not None) + [f"seed {seed}"] * (seed is not None)
+        wanted = [f"recipe {recipe}"] * (recipe is not None)
+        wanted += [f"{epochs} epochs"] * (epochs is not None) + [f"seed {seed}"] * (seed is not None)
         return CheckpointError(
-            f"Finding weights failed for #{index} {dataset} in {self.root}: expected "
+            f"Finding weights failed for {show_architecture(index)} {dataset} in {self.root}: expected "
             f"{' and '.join(wanted) or 'a checkpoint'}, got {got}. {advice}"
         )
 
 
-def _describe_networks(indices: Sequence[int]) -> str:
+def _fits(trial: tuple[str, int, int], recipe: str | None, epochs: int | None, seed: int | None) -> bool:
+    return recipe in {None, trial[0]} and epochs in {None, trial[1]} and seed in {None, trial[2]}
+
+
+def _file_stem(index: ArchitectureId, recipe: str) -> str:
+    name = f"{index:06d}" if isinstance(index, int) else index
+    return f"{name}-{recipe}" if recipe else name
+
+
+def _describe_networks(indices: Sequence[ArchitectureId]) -> str:
     """Name the networks whose weights there are instead; where they are many, some."""
     if not indices:
         return "none on this dataset"
     more = ", …" if len(indices) > _SHOWN_NETWORKS else ""
-    shown = ", ".join(f"#{index}" for index in indices[:_SHOWN_NETWORKS])
+    shown = ", ".join(map(show_architecture, indices[:_SHOWN_NETWORKS]))
     return f"weights of {len(indices):,} other {'network' if len(indices) == 1 else 'networks'} ({shown}{more})"
 
 

@@ -308,6 +308,7 @@ def train_into_store(
             "torch": torch.__version__,
         }
         yield store.add(
+            space=nasbench201.SPACE,
             index=architecture.index,
             spec=architecture.spec,
             dataset=train_images.dataset,

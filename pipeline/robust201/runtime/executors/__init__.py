@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from functools import partial
 
-from robust201.planning.config import (SweepConfig)
-from robust201.planning.plan import (Plan)
-from robust201.planning.facts import (DatasetFacts, Facts)
+from robust201.planning.config import SweepConfig
+from robust201.planning.facts import DatasetFacts, Facts
+from robust201.planning.plan import Plan
 from robust201.runtime.executors.base import BundleWorker, Executor
 from robust201.runtime.metrics import Metrics
 
@@ -19,7 +19,7 @@ def check_device(config: SweepConfig) -> None:
     execution = config.execution
     is_here = execution.executor == "inline" or not execution.ray_address
     if is_here and (execution.device == "cuda" or config.precision == "tf32"):
-        from robust201.runtime.worker import choose_device
+        from robust201.runtime.devices import choose_device
 
         choose_device(execution.device, config.precision)
 
@@ -34,10 +34,10 @@ def make_executor(plan: Plan, facts: Facts) -> Executor:
     Returns:
         A started executor; close it.
     """
-    start = partial(start_worker, plan.config, facts.datasets)
+    start = partial(start_worker, plan.config, facts)
     if plan.config.execution.executor == "inline":
+        from robust201.runtime.devices import choose_device
         from robust201.runtime.executors.inline import InlineExecutor
-        from robust201.runtime.worker import choose_device
 
         worker = start(Metrics())
         execution = plan.config.execution
@@ -49,14 +49,14 @@ def make_executor(plan: Plan, facts: Facts) -> Executor:
     return RayExecutor(plan.config, start)
 
 
-def start_worker(config: SweepConfig, datasets: Mapping[str, DatasetFacts], metrics: Metrics) -> BundleWorker:
+def start_worker(config: SweepConfig, facts: Facts, metrics: Metrics) -> BundleWorker:
     """Make the worker that evaluates; torch is imported here, so the driver of workers elsewhere goes without it.
 
     Args:
         config: the sweep.
-        datasets: hashes that the images and corruptions must have, by dataset.
+        facts: hashes that its inputs must have.
         metrics: where its numbers for monitoring go.
     """
     from robust201.runtime.worker import Worker, WorkerSettings
 
-    return Worker(WorkerSettings(config, datasets), metrics)
+    return Worker(WorkerSettings(config, facts.without_weights()), metrics)

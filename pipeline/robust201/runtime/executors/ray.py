@@ -18,7 +18,7 @@ from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorErro
 
 from robust201.core.errors import ConfigError, EvaluationError, StorageError, WorkerBrokenError
 from robust201.core.records import Bundle, Receipt, UnitFailure
-from robust201.planning.config import (SweepConfig)
+from robust201.planning.config import SweepConfig
 from robust201.runtime.executors.base import BundleDone, BundleLost, Event, StartWorker, WorkerLost
 from robust201.runtime.executors.ray_environment import check_import_path, worker_environment
 from robust201.runtime.executors.ray_metrics import RayMetrics

@@ -8,7 +8,7 @@ from typing import Any
 
 import robust201
 from robust201.core.errors import ConfigError
-from robust201.planning.config import (ExecutionSection)
+from robust201.planning.config import ExecutionSection
 
 
 def worker_environment(execution: ExecutionSection) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from robust201.images.generated_folder import (
     refuse_published,
     write_corruption,
 )
-from robust201.tasks import (CORRUPTIONS)
+from robust201.tasks import CORRUPTIONS
 from robust201.tasks.corruptions.generator import (
     DETERMINISTIC_CORRUPTIONS,
     GENERATOR_VERSION,

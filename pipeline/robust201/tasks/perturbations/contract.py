@@ -13,7 +13,7 @@ import torch
 from robust201.core.errors import PerturbationError
 from robust201.engine.attack_job import job_of
 from robust201.engine.context import Context, Perturbed, Request, to_float
-from robust201.tasks import (Perturbation)
+from robust201.tasks import Perturbation
 from robust201.tasks.constraints import Constraint
 from robust201.tasks.parameters import Parameters
 

@@ -1,0 +1,173 @@
+"""Where a sweep's weights come from: a store of trained ones, files by name, or random initialisation."""
+
+import hashlib
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from robust201.core.errors import CheckpointError
+from robust201.core.files import sha256_of
+from robust201.core.records import ArchitectureId, Unit, Weights, canonical_json
+from robust201.planning.config import SweepConfig
+from robust201.spaces.base import Space
+from robust201.weights.store import CheckpointRecord, CheckpointStore
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import torch
+
+_RANDOM_VERSION = 1
+"""Raised when equal seeds would give other random weights."""
+
+
+class WeightsSource:
+    """The weights that a sweep evaluates.
+
+    Args:
+        config: the sweep.
+        space: its space.
+    """
+
+    def __init__(self, config: SweepConfig, space: Space) -> None:
+        self._config = config
+        self._space = space
+
+    @cached_property
+    def _store(self) -> CheckpointStore:
+        section = self._config.checkpoints or self._config.weights
+        assert section is not None and section.path is not None  # noqa: S101, PT018 - asked for a store only
+        return CheckpointStore(section.path)
+
+    def find(self, dataset: str, architecture: ArchitectureId) -> tuple[Weights, ...]:
+        """List the weights of one network.
+
+        Raises:
+            CheckpointError: there are none, or they belong to another network.
+        """
+        section = self._config.weights
+        if section is not None and section.files is not None:
+            return (Weights(_hash_weights(section.files[str(architecture)])),)
+        if section is not None and section.random is not None:
+            return tuple(self._random(dataset, architecture, seed) for seed in section.random.seeds)
+        records = self._records(dataset, architecture)
+        if section is None:
+            return (Weights(records[0].sha256),)
+        return tuple(Weights(record.sha256, record.recipe, record.epochs, record.seed) for record in records)
+
+    def check(self, dataset: str, architecture: ArchitectureId) -> None:
+        """Look whether the weights of one network are there and whole, without reading them.
+
+        Raises:
+            CheckpointError: they are missing, cut short, or of another network.
+        """
+        section = self._config.weights
+        if section is not None and section.files is not None:
+            path = section.files[str(architecture)]
+            if not path.is_file():
+                raise _no_file(path)
+        elif section is None or section.random is None:
+            for record in self._records(dataset, architecture):
+                self._store.check(record)
+
+    def _records(self, dataset: str, architecture: ArchitectureId) -> tuple[CheckpointRecord, ...]:
+        one, several = self._config.checkpoints, self._config.weights
+        if one is not None:
+            records: tuple[CheckpointRecord, ...] = (
+                self._store.find(architecture, dataset, epochs=one.epochs, seed=one.seed),
+            )
+        else:
+            assert several is not None  # noqa: S101 - the sweep has one of the two
+            records = self._store.find_all(
+                architecture, dataset, recipe=several.recipe, epochs=several.epochs, seeds=several.seeds
+            )
+        for record in records:
+            self._check_size(record, dataset)
+        return records
+
+    def _check_size(self, record: CheckpointRecord, dataset: str) -> None:
+        n_classes = self._config.dataset_spec(dataset).n_classes
+        expected = {"space": self._space.name, "n_classes": n_classes} | {
+            name: value for name, value in self._space.identity().items() if hasattr(record, name)
+        }
+        got = {name: getattr(record, name) for name in expected}
+        if got != expected:
+            differing = [name for name in expected if got[name] != expected[name]]
+            raise CheckpointError(
+                f"Choosing weights failed for {record.label} in {self._store.root}: expected a network with "
+                f"{', '.join(f'{name} {expected[name]}' for name in differing)}, got "
+                f"{', '.join(str(got[name]) for name in differing)}. Set `network` to what the weights were trained "
+                "with."
+            )
+
+    def _random(self, dataset: str, architecture: ArchitectureId, seed: int) -> Weights:
+        recipe = {
+            "random": _RANDOM_VERSION,
+            "space": self._space.name,
+            "network": dict(self._space.identity()),
+            "architecture": architecture,
+            "n_classes": self._config.dataset_spec(dataset).n_classes,
+            "seed": seed,
+        }
+        digest = hashlib.sha256(canonical_json(recipe).encode()).hexdigest()
+        return Weights(digest, seed=seed, is_random=True)
+
+    def random_seed(self, unit: Unit) -> int | None:
+        """Give the seed that a unit's network is initialised with; None where its weights are read (see `load`)."""
+        found = next((weights for weights in self.find(unit.dataset, unit.architecture) if _is_of(weights, unit)), None)
+        return found.seed if found is not None and found.is_random else None
+
+    def load(self, unit: Unit) -> dict[str, "torch.Tensor"]:
+        """Read the weights that were planned for a unit.
+
+        Raises:
+            CheckpointError: they are missing or damaged, or others than were planned.
+        """
+        section = self._config.weights
+        if section is not None and section.files is not None:
+            return _load_file(section.files[str(unit.architecture)], unit)
+        records = self._records(unit.dataset, unit.architecture)
+        for record in records:
+            if record.sha256 == unit.checkpoint_sha256:
+                return self._store.load(record)
+        raise _other_weights(unit, records[0].sha256)
+
+
+def _is_of(weights: Weights, unit: Unit) -> bool:
+    return weights.sha256 == unit.checkpoint_sha256
+
+
+def _load_file(path: "Path", unit: Unit) -> dict[str, "torch.Tensor"]:
+    from robust201.weights.published.base import check_finite
+    from robust201.weights.published.state_dicts import parse_safetensors
+
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise _no_file(path) from error
+    digest = hashlib.sha256(raw).hexdigest()
+    if digest != unit.checkpoint_sha256:
+        raise _other_weights(unit, digest)
+    state_dict = parse_safetensors(raw, str(path))
+    check_finite(state_dict, str(path))
+    return dict(state_dict)
+
+
+def _hash_weights(path: "Path") -> str:
+    try:
+        return sha256_of(path)
+    except OSError as error:
+        raise _no_file(path) from error
+
+
+def _no_file(path: "Path") -> CheckpointError:
+    return CheckpointError(
+        f"Finding weights failed for {path}: expected a safetensors file, got none that can be read. "
+        "Correct `weights.files`."
+    )
+
+
+def _other_weights(unit: Unit, got: str) -> CheckpointError:
+    return CheckpointError(
+        f"Loading weights failed for {unit.label}: expected the checkpoint {unit.checkpoint_sha256[:16]} that was "
+        f"planned, got {got[:16]}. Start the run again to plan with the new weights."
+    )

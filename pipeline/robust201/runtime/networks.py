@@ -1,0 +1,224 @@
+"""Networks of a worker: loaded with their weights, compiled where the space can, checked, and shown what fits."""
+
+import numpy as np
+import torch
+
+from robust201.core.errors import CheckpointError, EvaluationError
+from robust201.core.records import ImageSet, Unit
+from robust201.engine.attack_job import IMAGES_HELD
+from robust201.engine.buckets import Bucketed
+from robust201.engine.capacity import Capacity, choose_capacity
+from robust201.engine.classifier import Classifier
+from robust201.engine.context import to_float
+from robust201.engine.graphs import GraphCapture
+from robust201.engine.model import CompiledNetwork, Model
+from robust201.engine.network_check import check_network
+from robust201.planning.config import SweepConfig
+from robust201.planning.weights import WeightsSource
+from robust201.runtime.devices import device_memory
+from robust201.spaces.base import Space
+
+
+class LoadedNetwork:
+    """A unit's network, and the form of it that the fused engine attacks and measures.
+
+    Args:
+        classifier: the network.
+        compiled: the same, compiled; None where the engine or the space has none.
+
+    Attributes:
+        classifier: the network.
+        model: what the fused engine attacks and measures; None for the classifier itself.
+    """
+
+    def __init__(self, classifier: Classifier, compiled: CompiledNetwork | Bucketed | None) -> None:
+        self.classifier = classifier
+        self.model = compiled
+        self._chunk = None if compiled is None or isinstance(compiled, Bucketed) else compiled.chunk
+        self._is_checked = False
+
+    @property
+    def capacity(self) -> Capacity | None:
+        """Samples that are shown at once, where the device's memory was planned with."""
+        return self.model.capacity if isinstance(self.model, Bucketed) else None
+
+    @property
+    def shown(self) -> int:
+        """Images that the last call showed at once."""
+        return self.classifier.shown if self.model is None else self.model.shown
+
+    @property
+    def smallest(self) -> int:
+        """Fewest images that are ever shown at once."""
+        return 1 if self.model is None else _COMPARED_TOGETHER
+
+    def limit(self, micro_batch: int | None) -> None:
+        """Show at most so many images at once; None for no bound but the network's own."""
+        self.classifier.micro_batch = micro_batch
+        if isinstance(self.model, Bucketed):
+            self.model.limit(micro_batch)
+        elif self.model is not None and self._chunk is not None:
+            self.model.chunk = min(self._chunk, micro_batch or self._chunk)
+        for shown in (self.classifier, self.model):
+            if shown is not None:
+                shown.shown = 0
+
+    def check(self, images: ImageSet, *, precision: str, name: str) -> None:
+        """Look once whether the network answers as it must, after its batches were limited (see `check_compiled`)."""
+        if self._is_checked:
+            return
+        if self.model is None:
+            check_network(self.classifier, _sample(images, self.classifier.device), name=name)
+        else:
+            check_compiled(self.classifier, self.model, images, precision=precision, name=name)
+        self._is_checked = True
+
+    def release(self) -> None:
+        """Give back what was held for it on the device."""
+        if isinstance(self.model, Bucketed):
+            self.model.release()
+
+
+class NetworkLoader:
+    """Loads the networks of units, and keeps the last.
+
+    Args:
+        config: the sweep.
+        space: its space.
+        weights: where weights come from.
+        device: where networks compute.
+    """
+
+    def __init__(self, config: SweepConfig, space: Space, weights: WeightsSource, device: torch.device) -> None:
+        self._config = config
+        self._space = space
+        self._weights = weights
+        self._device = device
+        self._memory = device_memory(device)
+        self._last: tuple[tuple[str, int | str, str], LoadedNetwork] | None = None
+
+    @property
+    def loaded(self) -> LoadedNetwork | None:
+        """The last network, if there is one."""
+        return None if self._last is None else self._last[1]
+
+    def load(self, unit: Unit, images: ImageSet) -> LoadedNetwork:
+        """Load the network of a unit.
+
+        Args:
+            unit: the unit.
+            images: images of its dataset.
+
+        Raises:
+            CheckpointError: the weights are missing, damaged, others than planned, or do not fit the network.
+        """
+        wanted = (unit.dataset, unit.architecture, unit.checkpoint_sha256)
+        if self._last is None or self._last[0] != wanted:
+            if self._last is not None:
+                self._last[1].release()
+            self._last = None
+            self._last = wanted, self._load(unit, images)
+        return self._last[1]
+
+    def _load(self, unit: Unit, images: ImageSet) -> LoadedNetwork:
+        network = self._build(unit, images.n_classes)
+        precision = self._config.precision
+        classifier = Classifier(
+            network, images.normalisation, images.n_classes, device=self._device, precision=precision
+        )
+        if self._config.engine != "fused":
+            return LoadedNetwork(classifier, None)
+        compiled = self._space.compile(
+            unit.architecture,
+            network,
+            images.normalisation,
+            n_classes=images.n_classes,
+            device=self._device,
+            precision=precision,
+        )
+        if compiled is None or self._memory is None:
+            return LoadedNetwork(classifier, compiled)
+        return LoadedNetwork(classifier, self._in_buckets(compiled, images.images.shape[-1]))
+
+    def _build(self, unit: Unit, n_classes: int) -> torch.nn.Module:
+        seed = self._weights.random_seed(unit)
+        if seed is not None:
+            with torch.random.fork_rng(devices=()):
+                torch.manual_seed(seed)
+                return self._space.build(unit.architecture, n_classes=n_classes)
+        state_dict = self._weights.load(unit)
+        network = self._space.build(unit.architecture, n_classes=n_classes)
+        try:
+            network.load_state_dict(state_dict, strict=True)
+        except RuntimeError as error:
+            raise CheckpointError(
+                f"Loading weights failed for {unit.label}: expected the tensors of this network, got others "
+                f"({' '.join(str(error).split())[:300]}). Import the right weights again."
+            ) from error
+        return network
+
+    def _in_buckets(self, compiled: CompiledNetwork, image_size: int) -> Bucketed:
+        """Show a GPU batches of a few sizes, chosen by its memory."""
+        assert self._memory is not None  # noqa: S101 - asked before
+        free_bytes, total_bytes = self._memory
+        execution = self._config.execution
+        capacity = choose_capacity(
+            free_bytes=free_bytes,
+            total_bytes=total_bytes,
+            share=min(1.0, execution.gpus_per_worker),
+            sample_bytes=Capacity(
+                logits=compiled.sample_bytes(image_size, gradient=False),
+                gradients=compiled.sample_bytes(image_size, gradient=True),
+            ),
+            image_size=image_size,
+            images_held=IMAGES_HELD,
+        )
+        graphs = execution.cuda_graphs and self._device.type == "cuda" and not compiled.is_constant
+        prepare = GraphCapture(self._device) if graphs else None
+        return Bucketed(compiled, capacity, device=self._device, prepare=prepare)
+
+
+_COMPARED_IMAGES = 64
+_COMPARED_TOGETHER = 8
+_TOLERANCES = {"fp32": 1e-3, "tf32": 0.05, "bf16": 0.1}
+"""How far the compiled network's logits may be from the published one's, relative to the largest (at least 1): far more
+than rounding, far less than a mistake."""
+
+
+def check_compiled(classifier: Classifier, model: Model, images: ImageSet, *, precision: str, name: str) -> None:
+    """Compare a compiled network with the published one on a few images.
+
+    oneDNN's fused ReLU turns NaN into zero, so a network that overflows would answer with finite, wrong logits.
+
+    Args:
+        classifier: the published network.
+        model: the same, compiled.
+        images: images of its dataset.
+        precision: of both.
+        name: the unit's label, for messages.
+
+    Raises:
+        EvaluationError: the published network's logits are not finite, or the compiled network's are others.
+    """
+    pixels = _sample(images, classifier.device)
+    with torch.inference_mode():
+        pieces = [(classifier(piece), model.logits(piece)) for piece in torch.split(pixels, _COMPARED_TOGETHER)]
+    expected, found = (torch.cat(column) for column in zip(*pieces, strict=True))
+    not_finite = int((~expected.isfinite().all(dim=1)).sum())
+    if not_finite:
+        raise EvaluationError(
+            f"Compiling failed for {name}: expected finite logits of the published network, got NaN or infinity for "
+            f"{not_finite} of {len(pixels)} images. Check this network's weights."
+        )
+    difference = float((found - expected).abs().max())
+    if not difference <= _TOLERANCES[precision] * max(1.0, float(expected.abs().max())):
+        raise EvaluationError(
+            f"Compiling failed for {name}: expected the published network's logits within rounding, got a difference "
+            f"of {difference:.3g}. Compute this network with engine: reference, and report it."
+        )
+
+
+def _sample(images: ImageSet, device: torch.device) -> torch.Tensor:
+    """A few images, spread over all of them."""
+    rows = np.linspace(0, len(images) - 1, min(len(images), _COMPARED_IMAGES)).astype(np.int64)
+    return to_float(torch.from_numpy(images.images[rows]).to(device))
