@@ -131,7 +131,9 @@ def compare(
     Returns:
         {strength: Difference}
     """
-    epsilons = [PERTURBATIONS[key].constraint.radius(strength) for strength in parameters.strengths]
+    constraint = PERTURBATIONS[key].constraint
+    assert constraint is not None
+    epsilons = [constraint.radius(strength) for strength in parameters.strengths]
     if apart:
         fused = torch.cat(
             [fused_images(key, classifier, images, labels, [epsilon], seed, parameters) for epsilon in epsilons]

@@ -108,7 +108,7 @@ def small_parameters(row: Perturbation, **changes):
     return row.parameters(**small) if row.constraint is None else attack_parameters(row, **small)
 
 
-def attack_parameters(row: Perturbation, epsilons_255=SMALL_EPSILONS_255, **changes):
+def attack_parameters(row, epsilons_255=SMALL_EPSILONS_255, **changes):
     """An attack's parameters at strengths whose balls reach as far along the diagonal as Linf balls of these radii."""
     if row.constraint is LINF:
         return row.parameters(epsilons_255=epsilons_255, **changes)

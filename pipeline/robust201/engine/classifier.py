@@ -81,10 +81,11 @@ class Classifier(nn.Module):
         self._map_dtype = map_dtype(precision)
         self.network = network if self._map_dtype is torch.float32 else cast_convolutions(network, self._map_dtype)
         self._layout = torch.channels_last if channels_last else torch.preserve_format
-        for module in self.network.modules():
+        if channels_last:
             # Convolutions alone: other modules may hold tensors of five dimensions, which have no such layout.
-            if isinstance(module, nn.Conv2d):
-                module.to(memory_format=self._layout)
+            for module in self.network.modules():
+                if isinstance(module, nn.Conv2d):
+                    module.weight.data = module.weight.data.contiguous(memory_format=self._layout)
         self.n_classes = n_classes
         self.micro_batch = micro_batch
         self.shown = 0
