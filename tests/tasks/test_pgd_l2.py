@@ -8,6 +8,7 @@ import torch
 from pydantic import ValidationError
 from torch.nn import functional
 
+from robust201.core.errors import ConfigError
 from robust201.engine.context import to_float
 from robust201.tasks import PERTURBATIONS
 from robust201.tasks.constraints import L2
@@ -165,6 +166,9 @@ def test_only_the_fused_engine_has_the_best_iterate():
     assert ROW.parameters(iterate="last").refusal("reference") is None
     assert ROW.parameters(iterate="best").refusal("fused") is None
     assert "iterate: last" in ROW.parameters(iterate="best").refusal("reference")
+    # Foolbox would give the last iterate under the best one's name.
+    with pytest.raises(ConfigError, match="failed for pgd_l2: expected iterate: last with engine: reference"):
+        perturb_all(ROW, ROW.parameters(iterate="best", steps=1), IMAGES, tiny_context(ROW.key))
     # No other row refuses what it has a function for.
     for row in PERTURBATIONS.values():
         assert all(row.parameters().refusal(engine) is None for engine in row.functions)
