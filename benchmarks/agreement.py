@@ -44,7 +44,7 @@ from robust201.tasks import PERTURBATIONS
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.contract import perturb
 
-KEYS = ("clean", "fgsm", "pgd", "aa_apgd-ce", "aa_square")
+KEYS = ("clean", "fgsm", "pgd", "pgd_l2", "aa_apgd-ce", "aa_square")
 RUNS = ("reference", "replayed", "fused")
 SEED = 0
 SIGNIFICANT = 0.01
@@ -70,7 +70,7 @@ def perturbed_images(case: Case, key: str, run: str, parameters: Parameters) -> 
     """Attack all images at all epsilons."""
     row = PERTURBATIONS[key]
     images, labels = torch.from_numpy(case.images.images), torch.from_numpy(case.images.labels)
-    if run == "replayed" and row.kind == "attack":
+    if run == "replayed" and row.constraint is not None:
         job = AttackJob(
             model=case.compiled,
             batching=Batching(samples=1, pool=1, as_library=True),
@@ -78,7 +78,7 @@ def perturbed_images(case: Case, key: str, run: str, parameters: Parameters) -> 
             images=images,
             labels=labels,
             indices=case.images.indices,
-            epsilons=tuple(strength / 255 for strength in parameters.strengths),
+            epsilons=tuple(row.constraint.radius(strength) for strength in parameters.strengths),
         )
         yield from row.load("fused")(job, parameters)
         return

@@ -51,6 +51,7 @@ from robust201.engine.capacity import Capacity, choose_capacity
 from robust201.engine.context import to_float
 from robust201.engine.graphs import GraphCapture
 from robust201.spaces.nasbench201.cells import architecture, evaluated_indices, multiply_accumulates
+from robust201.spaces.nasbench201.compiled.footprint import network_bytes
 from robust201.spaces.nasbench201.compiled.kernels import Convolution
 from robust201.tasks import CORRUPTIONS
 from robust201.tasks.parameters import SEVERITIES
@@ -360,8 +361,13 @@ def run(options: argparse.Namespace, square_share: float) -> None:
     generator = torch.Generator().manual_seed(0)
     images = torch.randint(0, 256, (n_images, 3, IMAGE_SIZE, IMAGE_SIZE), dtype=torch.uint8, generator=generator)
     images = images.to(device)
+    sample_bytes = (network_bytes(CHANNELS, CELLS, IMAGE_SIZE, gradient=gradient) for gradient in (False, True))
     capacity = choose_capacity(
-        **memory_of(device), share=1.0, skeleton=(CHANNELS, CELLS, IMAGE_SIZE), images_held=IMAGES_HELD
+        **memory_of(device),
+        share=1.0,
+        sample_bytes=Capacity(*sample_bytes),
+        image_size=IMAGE_SIZE,
+        images_held=IMAGES_HELD,
     )
     setups = [FUSED, *(Setup("reference", batch) for batch in REFERENCE_BATCHES if batch <= n_images)]
     peak = convolution_peak(device)

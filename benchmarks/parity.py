@@ -29,7 +29,7 @@ from robust201.tasks import PERTURBATIONS
 from tests.support.library_parity import Difference, compare
 
 NETWORKS = ("0", "9", "21", "309", "309/100", "991", "13714")
-ATTACKS = ("fgsm", "pgd", "aa_apgd-ce", "aa_square")
+ATTACKS = ("fgsm", "pgd", "pgd_l2", "aa_apgd-ce", "aa_square")
 HEAD_CLASSES = 100
 
 

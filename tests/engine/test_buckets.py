@@ -18,10 +18,10 @@ from robust201.engine.capacity import (
     buckets_up_to,
     choose_capacity,
     cut,
-    network_bytes,
 )
 from robust201.spaces.nasbench201.cells import OPERATIONS, format_spec, specs
 from robust201.spaces.nasbench201.compiled import compile_network, kernels
+from robust201.spaces.nasbench201.compiled.footprint import network_bytes
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, images_of, network_of
 
 GIGABYTE = 10**9
@@ -79,6 +79,14 @@ def test_the_estimate_of_bytes_is_an_upper_bound_and_no_guess(skeleton, gradient
     assert 0.7 * estimate < found <= estimate
 
 
+@pytest.mark.parametrize(("channels", "cells"), [(16, 5), (4, 1), (8, 2)])
+def test_a_compiled_network_estimates_by_its_own_skeleton(channels, cells):
+    spec = specs()[21]
+    network = compile_network(network_of(spec, 0, channels, cells), spec, NORMALISATION, n_classes=N_CLASSES)
+    for gradient in (False, True):
+        assert network.sample_bytes(16, gradient=gradient) == network_bytes(channels, cells, 16, gradient=gradient)
+
+
 # --- how many samples are shown at once ------------------------------------------------------------------------------
 
 
@@ -88,7 +96,8 @@ def choose(free, total=None, share=1.0, skeleton=PUBLISHED):
         free_bytes=round(free * GIGABYTE),
         total_bytes=round(total * GIGABYTE),
         share=share,
-        skeleton=skeleton,
+        sample_bytes=Capacity(*(network_bytes(*skeleton, gradient=gradient) for gradient in (False, True))),
+        image_size=skeleton[2],
         images_held=HELD,
     )
 

@@ -17,7 +17,7 @@ from robust201.engine.draws import CounterDraws
 from robust201.spaces.nasbench201.cells import specs
 from robust201.spaces.nasbench201.compiled import compile_network
 from robust201.tasks import PERTURBATIONS
-from robust201.tasks.perturbations import apgd, pgd, square
+from robust201.tasks.perturbations import apgd, pgd, pgd_l2, square
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, network_of
 from tests.support.tiny_networks import TinyNetwork, tiny_classifier, tiny_images
 
@@ -114,6 +114,11 @@ def run_pgd(job, samples):
     return pgd._attack_samples(job, samples, parameters)
 
 
+def run_pgd_l2(job, samples):
+    parameters = PERTURBATIONS["pgd_l2"].parameters(steps=5, random_start=True, iterate="best")
+    return pgd_l2._attack_samples(job, samples, parameters)
+
+
 def run_apgd(job, samples):
     return apgd._single_run(job, samples, 0, 12)[0]
 
@@ -126,7 +131,7 @@ def run_squares_queries(job, samples):
     return state.best
 
 
-LOOPS = {"pgd": run_pgd, "aa_apgd-ce": run_apgd, "aa_square": run_squares_queries}
+LOOPS = {"pgd": run_pgd, "pgd_l2": run_pgd_l2, "aa_apgd-ce": run_apgd, "aa_square": run_squares_queries}
 every_loop = pytest.mark.parametrize("key", list(LOOPS))
 
 

@@ -14,7 +14,7 @@ from robust201.engine.arithmetic import configure_torch
 from robust201.engine.attack_job import AttackJob
 from robust201.engine.batching import Batching
 from robust201.engine.buckets import Bucketed
-from robust201.engine.capacity import USED_SHARE, Capacity, network_bytes
+from robust201.engine.capacity import USED_SHARE, Capacity
 from robust201.engine.classifier import Classifier
 from robust201.engine.draws import CounterDraws
 from robust201.engine.graphs import GraphCapture
@@ -24,6 +24,7 @@ from robust201.runtime.sweep import load_plan, run_sweep
 from robust201.shards import ShardStore
 from robust201.spaces.nasbench201.cells import format_spec, specs
 from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_network
+from robust201.spaces.nasbench201.compiled.footprint import network_bytes
 from robust201.spaces.nasbench201.compiled.kernels import Convolution
 from robust201.tasks import PERTURBATIONS
 from robust201.tasks.perturbations import pgd, square
@@ -41,6 +42,7 @@ pytestmark = [
 FULL = {
     "fgsm": {"epsilons_255": (0.5, 8.0, 255.0)},
     "pgd": {"epsilons_255": (0.5, 3.0, 8.0)},
+    "pgd_l2": {"epsilons": (0.02, 0.15, 0.5), "step_size": 0.02, "random_start": True},
     "aa_apgd-ce": {"epsilons_255": (0.5, 3.0, 8.0)},
     "aa_square": {"epsilons_255": (0.5, 3.0, 8.0), "queries": 600},
 }

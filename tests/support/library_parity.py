@@ -39,7 +39,7 @@ def library_images(key, classifier, pixels, labels, epsilon, seed, parameters):
     """Attack one batch at one epsilon with the library itself."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        if key in ("fgsm", "pgd"):
+        if key in ("fgsm", "pgd", "pgd_l2"):
             return foolbox_images(key, classifier, pixels, labels, epsilon, parameters)
         return autoattack_images(key, classifier, pixels, labels, epsilon, seed, parameters)
 
@@ -54,6 +54,10 @@ def foolbox_images(key, classifier, pixels, labels, epsilon, parameters):
         if parameters.target == "least_likely":
             with torch.no_grad():
                 criterion = foolbox.criteria.TargetedMisclassification(classifier(pixels).argmin(dim=1))
+    elif key == "pgd_l2":
+        attack = foolbox.attacks.L2PGD(
+            abs_stepsize=parameters.step_size, steps=parameters.steps, random_start=parameters.random_start
+        )
     model = foolbox.PyTorchModel(classifier, bounds=(0, 1), device=classifier.device)
     return attack(model, pixels, criterion, epsilons=epsilon)[1].detach()
 
@@ -80,11 +84,11 @@ def autoattack_images(key, classifier, pixels, labels, epsilon, seed, parameters
     return adversary.run_standard_evaluation(pixels, labels, batch_size=len(pixels))[0].detach()
 
 
-def fused_images(key, classifier, images, labels, epsilons, seed, parameters):
-    """Attack one batch at all epsilons with the fused attack: (S, N, 3, H, W)."""
-    device = classifier.device if key == "pgd" else "cpu"
+def fused_images(key, classifier, images, labels, epsilons, seed, parameters, *, model=None):
+    """Attack one batch at all epsilons with the fused attack, the classifier or a model of it: (S, N, 3, H, W)."""
+    device = classifier.device if key in ("pgd", "pgd_l2") else "cpu"
     job = AttackJob(
-        model=classifier,
+        model=model or classifier,
         batching=LIBRARY_BATCHES,
         draws=ReplayedDraws(seed, device),
         images=images,
@@ -127,7 +131,9 @@ def compare(
     Returns:
         {strength: Difference}
     """
-    epsilons = [strength / 255 for strength in parameters.strengths]
+    constraint = PERTURBATIONS[key].constraint
+    assert constraint is not None
+    epsilons = [constraint.radius(strength) for strength in parameters.strengths]
     if apart:
         fused = torch.cat(
             [fused_images(key, classifier, images, labels, [epsilon], seed, parameters) for epsilon in epsilons]

@@ -8,6 +8,7 @@ from robust201.core.records import ImageSet, Normalisation, Part, Unit, image_ha
 from robust201.engine.classifier import Classifier
 from robust201.engine.context import Context, Request
 from robust201.tasks import Perturbation
+from robust201.tasks.constraints import LINF
 from robust201.tasks.perturbations.contract import perturb
 
 N_CLASSES = 5
@@ -15,7 +16,8 @@ SIZE = 8
 BATCH_SIZE = 8
 SEED = 11
 NORMALISATION = Normalisation((0.49, 0.48, 0.45), (0.25, 0.24, 0.26))
-SMALL = {"epsilons_255": (1.0, 8.0), "severities": (1, 5), "steps": 4, "queries": 15}
+SMALL = {"severities": (1, 5), "steps": 4, "queries": 15, "random_start": True}
+SMALL_EPSILONS_255 = (1.0, 8.0)
 
 
 class TinyNetwork(nn.Module):
@@ -102,9 +104,17 @@ def tiny_context(key, classifier=None, first_batch=0, batch_size=BATCH_SIZE):
 
 def small_parameters(row: Perturbation, **changes):
     """The row's parameters with few steps and strengths, whatever the row is."""
-    return row.parameters(
-        **{name: value for name, value in SMALL.items() if name in row.parameters.model_fields} | changes
-    )
+    small = {name: value for name, value in SMALL.items() if name in row.parameters.model_fields} | changes
+    return row.parameters(**small) if row.constraint is None else attack_parameters(row, **small)
+
+
+def attack_parameters(row, epsilons_255=SMALL_EPSILONS_255, **changes):
+    """An attack's parameters at strengths whose balls reach as far along the diagonal as Linf balls of these radii."""
+    if row.constraint is LINF:
+        return row.parameters(epsilons_255=epsilons_255, **changes)
+    diagonal = float(row.constraint.distances(torch.ones(1, 3, SIZE, SIZE)))
+    epsilons = [epsilon / 255 * diagonal * row.constraint.divisor for epsilon in epsilons_255]
+    return row.parameters(epsilons=epsilons, **changes)
 
 
 def part_of(row, parameters, images, start=0, stop=None, strengths=None):

@@ -21,6 +21,7 @@ from tests.support.tiny_networks import (
     CountingNetwork,
     PathlessNetwork,
     TinyNetwork,
+    attack_parameters,
     part_of,
     perturb_all,
     small_parameters,
@@ -139,7 +140,7 @@ def test_all_images_wrong_from_the_start(row):
 @pytest.mark.parametrize("row", [row for row in ROWS if row.kind == "attack"], ids=lambda row: row.key)
 def test_attacks_lower_the_accuracy(row):
     clean = float(results(PERTURBATIONS["clean"])[0].values["accuracy"])
-    parameters = row.parameters(epsilons_255=(0.1, 32.0), **({"queries": 60} if row.key == "aa_square" else {}))
+    parameters = attack_parameters(row, (0.1, 32.0), **({"queries": 60} if row.key == "aa_square" else {}))
     weak, strong = (float(result.values["accuracy"]) for result in results(row, parameters=parameters))
     assert clean >= weak > strong
 

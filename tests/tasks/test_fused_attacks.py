@@ -29,6 +29,7 @@ from tests.support.tiny_networks import (
     SIZE,
     CountingNetwork,
     PathlessNetwork,
+    attack_parameters,
     part_of,
     request_of,
     small_parameters,
@@ -39,7 +40,6 @@ from tests.support.tiny_networks import (
 
 ATTACKS = [row for row in PERTURBATIONS.values() if row.kind == "attack"]
 AUTOATTACKS = [PERTURBATIONS["aa_apgd-ce"], PERTURBATIONS["aa_square"]]
-DRAWING = [PERTURBATIONS["pgd"], *AUTOATTACKS]
 every_attack = pytest.mark.parametrize("row", ATTACKS, ids=lambda row: row.key)
 every_autoattack = pytest.mark.parametrize("row", AUTOATTACKS, ids=lambda row: row.key)
 SHAPE = (3, SIZE, SIZE)
@@ -80,7 +80,7 @@ class ExactModel:
         logits = self.logits(pixels)
         loss = nn.functional.cross_entropy(logits, labels, reduction="none")
         error = logits.softmax(dim=1) - nn.functional.one_hot(labels, N_CLASSES)
-        # Multiples of 2**-20 keep the products exact; the sign of the gradient is all that an attack uses.
+        # Multiples of 2**-20 keep the products exact.
         error = (error.double() * 2**20).round() / 2**20
         inner = (error @ self.network.head.double()) * (self.network.features(pixels) > 0)
         return logits, loss, (inner @ self.network.weights.double()).float().view(pixels.shape)
@@ -103,7 +103,7 @@ def attacked(row, *, parameters=None, chosen=None, strengths=None, samples=64, p
         images=torch.from_numpy(IMAGES.images[chosen]),
         labels=torch.from_numpy(IMAGES.labels[chosen]),
         indices=IMAGES.indices[chosen],
-        epsilons=tuple(strength / 255 for strength in strengths),
+        epsilons=tuple(row.constraint.radius(strength) for strength in strengths),
     )
     found = {strength: torch.full((len(chosen), *SHAPE), torch.nan) for strength in strengths}
     for batch in row.load("fused")(job, parameters):
@@ -132,11 +132,12 @@ def assert_same(one, two, rows=slice(None)):
 
 LONG = {
     "pgd": {"steps": 10},
+    "pgd_l2": {"steps": 10, "random_start": True, "iterate": "best"},
     "fgsm": {},
     "aa_apgd-ce": {"steps": 15, "restarts": 2},
     "aa_square": {"queries": 70, "restarts": 2},
 }
-PARAMETERS = {row.key: row.parameters(epsilons_255=(1.0, 4.0, 8.0), **LONG[row.key]) for row in ATTACKS}
+PARAMETERS = {row.key: attack_parameters(row, (1.0, 4.0, 8.0), **LONG[row.key]) for row in ATTACKS}
 WHOLE = {row.key: attacked(row, parameters=PARAMETERS[row.key]) for row in ATTACKS}
 
 
@@ -222,7 +223,7 @@ def test_measures_with_the_model_that_was_attacked():
 
 @every_attack
 def test_no_images_give_no_batches(row):
-    assert attacked(row, chosen=np.zeros(0, np.int64))[1.0].shape[0] == 0
+    assert all(len(images) == 0 for images in attacked(row, chosen=np.zeros(0, np.int64)).values())
 
 
 @every_autoattack

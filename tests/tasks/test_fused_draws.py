@@ -3,19 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from scipy.stats import kstest
 
 from robust201.engine.draws import CounterDraws
-from robust201.tasks import PERTURBATIONS
 from robust201.tasks.perturbations.square import side_of
-from tests.support.tiny_networks import (
-    SIZE,
-)
+from tests.support.tiny_networks import SIZE
 
-ATTACKS = [row for row in PERTURBATIONS.values() if row.kind == "attack"]
-AUTOATTACKS = [PERTURBATIONS["aa_apgd-ce"], PERTURBATIONS["aa_square"]]
-DRAWING = [PERTURBATIONS["pgd"], *AUTOATTACKS]
-every_attack = pytest.mark.parametrize("row", ATTACKS, ids=lambda row: row.key)
-every_autoattack = pytest.mark.parametrize("row", AUTOATTACKS, ids=lambda row: row.key)
 SHAPE = (3, SIZE, SIZE)
 
 
@@ -49,12 +42,35 @@ def test_draws_are_uniform():
     assert abs(float(stripes.mean())) < 0.1
 
 
+def test_normals_follow_from_seed_key_restart_and_image():
+    images = np.array([3, 700, 64, 3])
+    normals = CounterDraws(0, "pgd_l2").normals(0, images, 50)
+    assert torch.equal(normals[0], normals[3])
+    assert torch.equal(normals[1:2], CounterDraws(0, "pgd_l2").normals(0, images[1:2], 50))
+    assert torch.equal(normals[:, :20], CounterDraws(0, "pgd_l2").normals(0, images, 20))
+    for seed, key, restart in ((1, "pgd_l2", 0), (0, "jacobian", 0), (0, "pgd_l2", 1)):
+        assert not torch.equal(CounterDraws(seed, key).normals(restart, images, 50), normals)
+    assert CounterDraws(0, "pgd_l2").normals(0, images[:0], 50).shape == (0, 50)
+
+
+def test_normals_are_normal():
+    normals = CounterDraws(0, "pgd_l2").normals(0, np.arange(100), 2000)
+    assert normals.dtype == torch.float32
+    assert normals.isfinite().all()
+    assert kstest(normals.flatten().double().numpy(), "norm").pvalue > 0.01
+    # Neither the images nor the places of one image are related.
+    correlations = torch.corrcoef(normals) - torch.eye(100)
+    assert correlations.abs().max() < 6 / 2000**0.5
+
+
 def test_the_draws_of_today():
     # Stored results depend on these numbers: they change with no version of anything.
     draws = CounterDraws(7, "pgd")
     words = (draws.uniforms(0, np.array([5]), (1, 1, 3)) * 2**24).long().flatten().tolist()
     signs = draws.stripes(0, np.array([5]), (1, 1, 8)).flatten().tolist()
     window = draws.windows(0, 11, [2], (3, 32, 32))[0]
+    normals = draws.normals(0, np.array([5]), 3).flatten().tolist()
+    assert normals == pytest.approx([-0.3184232, 1.6386790, -1.0087410], rel=1e-6)
     assert words == [12551837, 3091260, 7270216]
     assert signs == [1, 1, -1, 1, 1, 1, 1, 1]
     assert (window.row, window.column, window.signs.flatten().tolist()) == (2, 15, [1, 1, -1])

@@ -10,15 +10,22 @@ from torch import nn
 
 from robust201.core.errors import PerturbationError
 from robust201.engine.classifier import Classifier
+from robust201.engine.context import to_float
 from robust201.engine.replay import ReplayedDraws
+from robust201.spaces.nasbench201.cells import specs
+from robust201.spaces.nasbench201.compiled import compile_network
 from robust201.tasks import PERTURBATIONS
-from tests.support.library_parity import compare
+from tests.spaces.test_inference import N_CLASSES as COMPILED_CLASSES
+from tests.spaces.test_inference import NORMALISATION as COMPILED_NORMALISATION
+from tests.spaces.test_inference import images_of, network_of
+from tests.support.library_parity import compare, fused_images, library_images
 from tests.support.tiny_networks import NORMALISATION, PathlessNetwork, TinyNetwork, tiny_classifier, tiny_images
 
 SEED = 5
 FULL = {
     "fgsm": {"epsilons_255": (0.5, 8.0, 255.0)},
     "pgd": {"epsilons_255": (0.5, 3.0, 8.0)},
+    "pgd_l2": {"epsilons": (0.02, 0.15, 0.5), "step_size": 0.02},
     "aa_apgd-ce": {"epsilons_255": (0.5, 3.0, 8.0)},
     "aa_square": {"epsilons_255": (0.5, 3.0, 8.0), "queries": 600},
 }
@@ -43,7 +50,7 @@ def test_a_tiny_network(key):
     differences = assert_equal(key, tiny_classifier(), tiny_images(), parameters_of(key))
     weakest, strongest = next(iter(differences.values())), list(differences.values())[-1]
     # Some images are fooled at once, some on the way, some never: every path is taken.
-    assert strongest.changed > weakest.changed or key in ("fgsm", "pgd")
+    assert strongest.changed > weakest.changed or not key.startswith("aa_")
     assert 0 < strongest.correct < weakest.correct or key == "fgsm"
 
 
@@ -98,6 +105,31 @@ def test_few_iterations_of_apgd(steps):
 def test_variants_of_pgd(random_start, target):
     parameters = parameters_of("pgd", random_start=random_start, target=target)
     assert_equal("pgd", tiny_classifier(), tiny_images(), parameters)
+
+
+@pytest.mark.parametrize("random_start", [True, False])
+@pytest.mark.parametrize(("steps", "step_size"), [(1, 0.1), (2, 3.0), (40, 0.005), (100, 0.1)])
+def test_variants_of_pgd_in_an_l2_ball(random_start, steps, step_size):
+    parameters = parameters_of("pgd_l2", random_start=random_start, steps=steps, step_size=step_size)
+    differences = assert_equal("pgd_l2", tiny_classifier(), tiny_images(), parameters)
+    assert all(found.changed == 21 for found in differences.values())
+
+
+@pytest.mark.parametrize("random_start", [True, False])
+def test_pgd_in_an_l2_ball_on_a_compiled_network_is_the_librarys_within_rounding(random_start):
+    spec = specs()[21]
+    network = network_of(spec, channels=8)
+    classifier = Classifier(network, COMPILED_NORMALISATION, COMPILED_CLASSES)
+    compiled = compile_network(network, spec, COMPILED_NORMALISATION, n_classes=COMPILED_CLASSES)
+    pixels, labels = images_of(16, n_images=9)
+    images, labels = (pixels * 255).to(torch.uint8), labels % COMPILED_CLASSES
+    epsilons = (0.25, 0.5)
+    parameters = PERTURBATIONS["pgd_l2"].parameters(epsilons=epsilons, steps=5, random_start=random_start)
+    found = fused_images("pgd_l2", classifier, images, labels, epsilons, SEED, parameters, model=compiled)
+    for epsilon, attacked in zip(epsilons, found, strict=True):
+        expected = library_images("pgd_l2", classifier, to_float(images), labels, epsilon, SEED, parameters)
+        assert (attacked - expected).flatten(1).norm(dim=1).max() < 1e-3 * epsilon
+        torch.testing.assert_close(compiled.logits(attacked), classifier.logits(expected), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("p_init", [0.05, 0.3, 1.0])

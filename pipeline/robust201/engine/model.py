@@ -7,7 +7,7 @@ import torch
 
 Objective: TypeAlias = Callable[[torch.Tensor, slice], torch.Tensor]
 """(logits (b, C) float32, which rows of the pixels they are of) → one value per image (b,), differentiable by autograd,
-each from its own row alone."""
+each from its own row alone. It is called outside of inference mode: tensors made inside of it must be cloned there."""
 
 
 class Model(Protocol):

@@ -138,7 +138,10 @@ class PgdL2Parameters(Parameters):
     def refusal(self, engine: str) -> str | None:
         """Foolbox knows the last iterate only (see `Parameters`)."""
         if engine == "reference" and self.iterate == "best":
-            return "expected iterate: last with engine: reference, since Foolbox returns the last iterate, got best."
+            return (
+                "expected iterate: last with engine: reference, since Foolbox returns the last, got best. "
+                "Set engine: fused or iterate: last."
+            )
         return None
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import torch
 
-from robust201.core.errors import PerturbationError
+from robust201.core.errors import ConfigError, PerturbationError
 from robust201.engine.attack_job import job_of
 from robust201.engine.context import Context, Perturbed, Request, to_float
 from robust201.tasks import Perturbation
@@ -22,8 +22,11 @@ def perturb(row: Perturbation, context: Context, parameters: Parameters, request
     """Perturb images by the context's engine, unchecked.
 
     Raises:
-        ConfigError: the row has no function for the engine.
+        ConfigError: the row has no function for the engine, or the engine cannot compute with the parameters.
     """
+    refusal = parameters.refusal(context.engine)
+    if refusal is not None:
+        raise ConfigError(f"Perturbing failed for {row.key}: {refusal}")
     function = row.load(context.engine)
     if row.constraint is None or not row.wants_job(context.engine):
         perturbed: Iterator[Perturbed] = function(context, parameters, request)

@@ -1,10 +1,10 @@
 """Projected gradient descent in an L2 ball.
 
 Source: Madry et al., "Towards Deep Learning Models Resistant to Adversarial Attacks", ICLR 2018;
-`foolbox.attacks.L2PGD`. Each step goes `step_size` along the cross-entropy's gradient divided by its norm; then the
-image is projected to the ball and clipped to [0, 1]. Every image is attacked. `iterate: best` returns, per image, the iterate of the highest
-cross-entropy, the start included, as the library of Engstrom et al. ("Robustness", 2019) does;
-Foolbox returns the last.
+`foolbox.attacks.L2PGD`. Each step goes `step_size` along the cross-entropy's gradient divided by
+its norm; then the image is projected to the ball and clipped to [0, 1]. Every image is attacked. `iterate: best`
+returns, per image, the iterate of the highest cross-entropy, the start included, as the library of Engstrom et al.
+("Robustness", 2019) does; Foolbox returns the last.
 """
 
 from collections.abc import Iterator

@@ -54,11 +54,12 @@ class InferenceNetwork:
     ) -> None:
         self.device = device
         self.n_classes = network.classifier.out_features
+        self._classes = torch.arange(self.n_classes, device=device)
         self.chunk: int | None = CPU_CHUNK if device.type == "cpu" else None
         self._dtype = dtype
         self._plain = network
         self._n_cells = len(network.cells) // 3  # of a stage: a reduction stands before two of the three
-        self._channels = network.stem[0].out_channels
+        self._channels = network.classifier.in_features // 4  # of the first stage: a reduction doubles them
         self._is_constant = program.output is None
         self._constant_logits: dict[tuple[int, ...], torch.Tensor] = {}
         self.shown = 0

@@ -1,0 +1,102 @@
+"""The balls: what strengths and distances mean, what is refused, and that the slack covers rounding and little else."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from robust201.core.errors import PerturbationError
+from robust201.engine.context import Perturbed, to_float
+from robust201.tasks import PERTURBATIONS
+from robust201.tasks.constraints import CONSTRAINTS, L2, LINF
+from robust201.tasks.perturbations.contract import checked
+from robust201.tasks.perturbations.pgd_l2 import _project
+from tests.support.tiny_networks import request_of, tiny_images
+
+IMAGES = tiny_images()
+every_constraint = pytest.mark.parametrize("constraint", CONSTRAINTS.values(), ids=lambda constraint: constraint.name)
+
+
+def test_what_strengths_mean():
+    assert LINF.radius(8.0) == 8 / 255
+    assert L2.radius(0.5) == 0.5
+    assert PERTURBATIONS["pgd"].published_key == "pgd@Linf"
+    assert PERTURBATIONS["pgd_l2"].published_key == "pgd_l2@L2"
+
+
+@every_constraint
+@given(seed=st.integers(0, 2**32 - 1), scale=st.sampled_from([1e-12, 1e-3, 1.0]), n_images=st.integers(1, 4))
+def test_distances_are_those_of_the_definition(constraint, seed, scale, n_images):
+    values = np.random.default_rng(seed).uniform(-scale, scale, (n_images, 3, 4, 5)).astype(np.float32)
+    order = np.inf if constraint.order == "inf" else constraint.order
+    expected = np.linalg.norm(values.astype(np.float64).reshape(n_images, -1), ord=order, axis=1)
+    np.testing.assert_allclose(constraint.distances(torch.from_numpy(values)).numpy(), expected, rtol=1e-12)
+
+
+def shown(images, constraint, strength):
+    """Hold perturbed images to a ball."""
+    batches = iter([Perturbed(0, torch.arange(len(images)), images)])
+    return list(checked(batches, name="#0 tiny", request=request_of(IMAGES, (strength,)), constraint=constraint))
+
+
+def moved(length, constraint, *, only=None):
+    """The images, moved by a length of the norm towards grey, where nothing is clipped."""
+    clean = to_float(torch.from_numpy(IMAGES.images))
+    direction = 0.5 - clean
+    lengths = constraint.distances(direction).float().view(-1, 1, 1, 1)
+    assert (lengths > length).all()
+    images = clean + direction * (length / lengths)
+    return images if only is None else torch.where(torch.arange(len(clean)).view(-1, 1, 1, 1) == only, images, clean)
+
+
+@every_constraint
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_images_in_the_ball_pass(constraint, share):
+    assert len(shown(moved(share * constraint.radius(0.25), constraint), constraint, 0.25)) == 1
+
+
+@every_constraint
+@pytest.mark.parametrize("only", [None, 0, 20])
+def test_images_outside_the_ball_are_refused(constraint, only):
+    radius = constraint.radius(0.25)
+    images = moved(1.01 * radius + constraint.slack, constraint, only=only)
+    with pytest.raises(PerturbationError, match=f"#0 tiny: expected {constraint.name} distances up to epsilon"):
+        shown(images, constraint, 0.25)
+
+
+def test_each_ball_sees_what_the_other_does_not():
+    many_small = moved(1 / 255, LINF)
+    shown(many_small, LINF, 1.0)
+    with pytest.raises(PerturbationError, match="L2"):
+        shown(many_small, L2, 1 / 255)
+    one_large = to_float(torch.from_numpy(IMAGES.images))
+    one_large[:, 0, 0, 0] = (one_large[:, 0, 0, 0] - 0.5).abs()
+    shown(one_large, L2, 0.5)
+    with pytest.raises(PerturbationError, match="Linf"):
+        shown(one_large, LINF, 8.0)
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    epsilon=st.floats(1e-3, 20),
+    size=st.sampled_from([8, 32, 64]),
+    longer=st.sampled_from([1.0, 1.0001, 3.0]),
+)
+def test_what_is_projected_to_an_l2_ball_lies_in_it_within_half_the_slack(seed, epsilon, size, longer):
+    generator = torch.Generator().manual_seed(seed)
+    clean = to_float(torch.randint(0, 256, (4, 3, size, size), generator=generator, dtype=torch.uint8))
+    difference = torch.randn(clean.shape, generator=generator) * torch.rand(clean.shape, generator=generator)
+    difference *= longer * epsilon / difference.flatten(1).norm(dim=1).view(-1, 1, 1, 1)
+    epsilons = torch.full((4, 1, 1, 1), epsilon)
+    images = _project(_project(clean + difference, clean, epsilons).clamp(0, 1), clean, epsilons)
+    assert (L2.distances(images - clean) <= L2.radius(epsilon) + L2.slack / 2).all()
+
+
+def test_the_slack_covers_the_worst_roundings_of_an_image_and_hides_no_step():
+    worst = math.sqrt(3 * 32 * 32) * 2**-25
+    assert 3 * worst < L2.slack < 0.001 * min(PERTURBATIONS["pgd_l2"].parameters().strengths)
+    assert 3 * 2**-25 < LINF.slack < 0.01 * LINF.radius(0.1)
