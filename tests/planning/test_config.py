@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from robust201.core.errors import ArchitectureError, ConfigError
-from robust201.planning.config import select_architectures
 from robust201.planning.loading import load_config, parse_config
 from robust201.planning.plan import assumed_facts, make_plan
+from robust201.spaces.nasbench201.space import NasBench201
 from robust201.tasks import CORRUPTIONS, PERTURBATIONS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -129,9 +129,9 @@ def test_what_is_no_architecture_is_refused(name: int | str) -> None:
 
 
 def test_selections_of_architectures() -> None:
-    assert select_architectures(("0-30",)) == (*range(25), 26, 27, 28)
-    assert select_architectures((1832, "3365", 21)) == (21, 309, 991)
-    assert select_architectures("0,5-7") == (0, 5, 6, 7)
+    assert NasBench201().select(("0-30",)) == (*range(25), 26, 27, 28)
+    assert NasBench201().select((1832, "3365", 21)) == (21, 309, 991)
+    assert NasBench201().select("0,5-7") == (0, 5, 6, 7)
 
 
 @pytest.mark.parametrize("text", ["name: [", "- a\n- b\n", "a: 1\na: 2\n", "x: !!python/object/apply:os.getcwd []\n"])

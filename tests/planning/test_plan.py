@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robust201.core.errors import ConfigError
-from robust201.core.records import Part
+from robust201.core.records import Part, Weights
 from robust201.planning.bundles import make_bundles, split
 from robust201.planning.config import SweepConfig
 from robust201.planning.cost import CPU_GMACS, GPU_GMACS
@@ -45,7 +45,8 @@ def make_config(**changes: object) -> SweepConfig:
 
 def make_facts(*, pixels: str = "p", checkpoints: dict[int, str] | None = None, n_images: int = 100) -> Facts:
     weights = {0: "w0", 9: "w9", 21: "w21"} | (checkpoints or {})
-    return Facts({"digits": DatasetFacts(n_images, pixels, CORRUPTIONS)}, {"digits": weights})
+    networks = {index: (Weights(digest),) for index, digest in weights.items()}
+    return Facts({"digits": DatasetFacts(n_images, pixels, CORRUPTIONS)}, {"digits": networks})
 
 
 def ids(plan: Plan) -> dict[tuple[int, str], str]:

@@ -141,6 +141,7 @@ def describe_missing(out: Path, groups: Sequence[Group]) -> str:
     architecture, strengths = next(iter(first.lacking.items()))
     return (
         f"Exporting failed for {out}: expected {planned:,} evaluations, got {planned - sum(absent.values()):,}; "
-        f"missing {counts}; for example {show_architecture(architecture)} {first.dataset} {first.key} at strength {strengths[0]:g}. "
+        f"missing {counts}; for example {show_architecture(architecture)} {first.dataset} {first.key} at strength "
+        f"{strengths[0]:g}. "
         "Run the whole sweep again, not narrowed, to compute only these, or export what there is with --partial."
     )

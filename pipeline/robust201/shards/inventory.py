@@ -365,7 +365,7 @@ class _Complete(NamedTuple):
 
 
 def columns_needed(unit: Unit, measurements: Collection[str]) -> frozenset[str]:
-    """Columns that a row of a unit must have: a measure's are its own, imported ones may lack what was not asked for."""
+    """Columns that a row of a unit must have: a measure's own; imported rows may lack what was not asked for."""
     if unit.columns:
         return frozenset(unit.columns)
     columns = required_columns(measurements)

@@ -1,10 +1,9 @@
 """Where bundles are computed: in this process, or on Ray actors. To add one, add a branch to `make_executor`."""
 
-from collections.abc import Mapping
 from functools import partial
 
 from robust201.planning.config import SweepConfig
-from robust201.planning.facts import DatasetFacts, Facts
+from robust201.planning.facts import Facts
 from robust201.planning.plan import Plan
 from robust201.runtime.executors.base import BundleWorker, Executor
 from robust201.runtime.metrics import Metrics
