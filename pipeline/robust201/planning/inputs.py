@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 from robust201.core.errors import DatasetError
-from robust201.core.files import write_text
+from robust201.core.files import atomic_write
 from robust201.core.records import ImageSelection, ImageSet, content_digest
-from robust201.core.user_code import hash_file
+from robust201.core.user_code import hash_file, read_code
 from robust201.images import load_images, select
 from robust201.images.corrupted import CorruptedStore, open_generated, open_published
 from robust201.images.generated_folder import MANIFEST
@@ -101,7 +101,8 @@ class Inputs:
         for path in self._config.code_files().values():
             kept = kept_code(self._config.results, hash_file(path))
             if not kept.is_file() or hash_file(kept) != kept.stem:
-                write_text(kept, path.read_text(encoding="utf-8"))
+                with atomic_write(kept) as stream:
+                    stream.write(read_code(path))
 
     def _corruptions_folder(self, dataset: str, section: CorruptionsSection) -> Path:
         if section.path is not None:

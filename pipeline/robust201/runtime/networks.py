@@ -124,7 +124,12 @@ class NetworkLoader:
         network = self._build(unit, images.n_classes)
         precision = self._config.precision
         classifier = Classifier(
-            network, images.normalisation, images.n_classes, device=self._device, precision=precision
+            network,
+            images.normalisation,
+            images.n_classes,
+            device=self._device,
+            precision=precision,
+            channels_last=self._space.channels_last,
         )
         if self._config.engine != "fused":
             return LoadedNetwork(classifier, None)
