@@ -60,6 +60,11 @@ class Inputs:
         wanted = own or ImageSelection("test", self._config.images.count, self._config.images.seed)
         if (dataset, own) not in self._images:
             section, spec = self._config.datasets[dataset], self._config.dataset_spec(dataset)
+            if wanted.split != "test" and section.path is not None and section.path.is_file():
+                raise DatasetError(
+                    f"Loading the {wanted.split} images of {dataset} failed for {section.path}: expected a folder with "
+                    "both splits, got a file, which holds one. Name the folder."
+                )
             images = load_images(spec, form=section.form, path=section.path, split=wanted.split)
             if wanted.count is not None:
                 images = select(images, count=wanted.count, seed=wanted.seed)

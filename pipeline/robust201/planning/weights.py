@@ -80,8 +80,15 @@ class WeightsSource:
             records = self._store.find_all(
                 architecture, dataset, recipe=several.recipe, epochs=several.epochs, seeds=several.seeds
             )
+        by_hash: dict[str, CheckpointRecord] = {}
         for record in records:
             self._check_size(record, dataset)
+            twin = by_hash.setdefault(record.sha256, record)
+            if twin is not record:
+                raise CheckpointError(
+                    f"Choosing weights failed for {record.label} in {self._store.root}: expected weights that differ, "
+                    f"got equal ones of {twin.label}. Choose one of the two by `recipe`, `epochs` and `seeds`."
+                )
         return records
 
     def _check_size(self, record: CheckpointRecord, dataset: str) -> None:

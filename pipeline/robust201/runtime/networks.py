@@ -158,7 +158,7 @@ class NetworkLoader:
         except RuntimeError as error:
             raise CheckpointError(
                 f"Loading weights failed for {unit.label}: expected the tensors of this network, got others "
-                f"({' '.join(str(error).split())[:300]}). Import the right weights again."
+                f"({' '.join(str(error).split())[:300]}). Import the right weights, or correct `weights.files`."
             ) from error
         return network
 
