@@ -298,8 +298,8 @@ def place(result: pd.DataFrame, dataset: "RobustnessDataset", *, data: str = "ci
     if data not in dataset.data:
         raise ConfigError(f"Placing failed for data={data!r}: no such dataset.{closest(data, dataset.data)}")
     rows = [
-        _place_one(str(row.key), float(row.strength), float(row.accuracy), dataset, data)
-        for row in result.dropna(subset="accuracy").itertuples()
+        _place_one(str(row["key"]), float(row["strength"]), float(row["accuracy"]), dataset, data)
+        for row in result.dropna(subset="accuracy").to_dict("records")
     ]
     columns = ("key", "strength", "accuracy", "rank", "architectures")
     frame = pd.DataFrame(rows, columns=[*columns, "percentile", "median", "best", "best_architecture"])
@@ -321,7 +321,7 @@ def _place_one(key: str, strength: float, accuracy: float, dataset: "RobustnessD
         "percentile": 100 * (len(values) - better - equal / 2) / len(values),
         "median": float(values.median()),
         "best": float(values.max()),
-        "best_architecture": int(values.idxmax()),
+        "best_architecture": int(values.index[values.argmax()]),
     }
 
 

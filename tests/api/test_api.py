@@ -172,7 +172,8 @@ def test_the_module_is_left_as_it_was(make: type[nn.Module], fails: bool) -> Non
         evaluate(
             model,
             *(PIXELS, LABELS, ["clean", {"fgsm": {"epsilons_255": [8]}}]),
-            progress=False, n_classes=4 if fails else None,
+            progress=False,
+            n_classes=4 if fails else None,
         )
     assert state_of(model) == before
     assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())

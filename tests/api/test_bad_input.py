@@ -81,7 +81,9 @@ def test_nan_of_one_image_that_is_not_among_the_first_checked() -> None:
     refusal(
         EvaluationError,
         "Overflowing images clean: expected finite logits, got NaN or infinity for 1 of 105",
-        model=Overflowing(), images=images, labels=labels,
+        model=Overflowing(),
+        images=images,
+        labels=labels,
     )
 
 
@@ -163,7 +165,8 @@ def test_images_that_cannot_be_corrupted(size: tuple[int, int]) -> None:
     refusal(
         DatasetError,
         rf"'snow': expected square images of 8 pixels or more, got {size[0]}x{size[1]}",
-        images=images, keys=["clean", "snow"],
+        images=images,
+        keys=["clean", "snow"],
     )
 
 
