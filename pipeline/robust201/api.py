@@ -321,7 +321,7 @@ def _place_one(key: str, strength: float, accuracy: float, dataset: "RobustnessD
         "percentile": 100 * (len(values) - better - equal / 2) / len(values),
         "median": float(values.median()),
         "best": float(values.max()),
-        "best_architecture": int(values.index[values.argmax()]),
+        "best_architecture": int(values.index[int(values.argmax())]),
     }
 
 

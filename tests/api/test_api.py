@@ -179,6 +179,18 @@ def test_the_module_is_left_as_it_was(make: type[nn.Module], fails: bool) -> Non
     assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that PyTorch can use")
+def test_a_module_is_copied_to_another_device() -> None:
+    model = TinyNetwork().train()
+    before, tf32 = state_of(model), torch.backends.cudnn.allow_tf32
+    found = evaluate(model, PIXELS, LABELS, KEYS, device="cuda", **NORMALISED)
+    expected = evaluate(model, PIXELS, LABELS, KEYS, **NORMALISED)
+    assert found["confidence"].to_numpy() == pytest.approx(expected["confidence"].to_numpy(), abs=1e-3)
+    assert (state_of(model), torch.backends.cudnn.allow_tf32) == (before, tf32)
+    assert attack("fgsm", model, PIXELS, LABELS, epsilon_255=8, device="cuda").is_cuda
+
+
 # --- attack
 
 
