@@ -12,6 +12,7 @@ import typer
 from robust201 import __version__
 from robust201.cli import console
 from robust201.cli.dataset import compare, convert, export, import_json, verify
+from robust201.cli.evaluate import evaluate
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, RUN, Results, Sweep, add_verbs
 from robust201.cli.look import AsJson, doctor, logs, print_json, status
@@ -152,10 +153,10 @@ def run(
     )
     check_device(config)
     task = ArrayTask.of(os.environ) if requeue else None
-    evaluate = run_sweep if share is None else partial(run_share, share=Share.parse(share))
+    run_all = run_sweep if share is None else partial(run_share, share=Share.parse(share))
     display = console.RunDisplay()
     with display.showing():
-        tally = evaluate(
+        tally = run_all(
             config,
             make_executor=make_executor,
             filters=filters,
@@ -337,6 +338,6 @@ add_verbs(
     *(demo, doctor, fetch, import_weights, train, corrupt),
     *(plan, run, status, logs, compact, merge),
     *(verify, export, compare, convert, import_json, meta),
-    *(report, plot),
+    *(report, plot, evaluate),
 )
 app.add_typer(submit_app, rich_help_panel=RUN)
