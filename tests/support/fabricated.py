@@ -58,6 +58,7 @@ def make_plan(
 
 def make_values(unit: Unit, strength: float, n_classes: int = 3) -> Values:
     """Plausible columns: accuracy falls with the strength, at a pace of each architecture's own."""
+    assert isinstance(unit.architecture, int)
     rng = np.random.default_rng([unit.architecture, len(unit.key), round(strength * 10)])
     base = 0.95 - 0.4 * (unit.architecture * 7919 % 97) / 97
     pace = {"attack": 0.35, "corruption": 0.12}.get(PERTURBATIONS[unit.key].kind, 0.0)
