@@ -14,7 +14,7 @@ from robust201.cli import console
 from robust201.cli.dataset import compare, convert, export, import_json, verify
 from robust201.cli.evaluate import evaluate
 from robust201.cli.exits import run_to_exit_code
-from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, RUN, Results, Sweep, add_verbs
+from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, RUN, AllowCode, Results, Sweep, add_verbs
 from robust201.cli.look import AsJson, doctor, logs, print_json, status
 from robust201.cli.plot import plot
 from robust201.cli.submit import submit_app
@@ -132,11 +132,13 @@ def run(
     requeue: Annotated[
         bool, typer.Option("--requeue", help="In a Slurm array: queue the task again if its time limit drained it.")
     ] = False,
+    allow_code: AllowCode = False,
 ) -> None:
     """Evaluate what a sweep still misses, on Ray or in this process; run it again after any interruption.
 
     Ctrl-C lets the parts in progress end; once more stops at once. What is finished is kept.
     """
+    from robust201.planning.code_consent import announce_code
     from robust201.planning.loading import load_config
     from robust201.planning.shares import Share
     from robust201.planning.space import space_of
@@ -152,6 +154,7 @@ def run(
         tuple(map(config.key_named, names)) if (names := _names(keys)) is not None else None,
     )
     check_device(config)
+    announce_code(config, sweep, is_allowed=allow_code, say=console.say)
     task = ArrayTask.of(os.environ) if requeue else None
     run_all = run_sweep if share is None else partial(run_share, share=Share.parse(share))
     display = console.RunDisplay()

@@ -7,6 +7,10 @@ from typing import Annotated, Any
 import typer
 
 Sweep = Annotated[Path, typer.Argument(metavar="SWEEP", help="The sweep YAML; see jobs/ and docs/configuration.md.")]
+AllowCode = Annotated[
+    bool,
+    typer.Option("--allow-code", help="Execute the Python files of a sweep that lies beside an exported dataset."),
+]
 Results = Annotated[
     Path, typer.Argument(metavar="RESULTS", help="A results folder, as named by `results` in the sweep YAML.")
 ]

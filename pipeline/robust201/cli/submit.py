@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from robust201.cli import console
-from robust201.cli.help_texts import epilog
+from robust201.cli.help_texts import AllowCode, epilog
 from robust201.cli.submit_slurm import slurm
 from robust201.core.errors import ConfigError, EvaluationError
 
@@ -28,8 +28,10 @@ def ray(
     insecure: Annotated[
         bool, typer.Option("--insecure", help="Let an address off this machine pass without a token.")
     ] = False,
+    allow_code: AllowCode = False,
 ) -> None:
     """Run a sweep as a job of a Ray cluster, and follow it to its end; submit again to resume."""
+    from robust201.planning.code_consent import announce_code
     from robust201.submission import ray_jobs
     from robust201.submission.access import check_access, find_token
     from robust201.submission.shipment import pack, prepare_shipment
@@ -44,6 +46,7 @@ def ray(
         console.say(f"The token crosses the network unencrypted to {access.address}; a tunnel or https would hide it.")
     if sweep is not None:
         shipment = prepare_shipment(sweep, os.environ)
+        announce_code(shipment.config, sweep, is_allowed=allow_code, say=console.say)
         with tempfile.TemporaryDirectory() as folder:
             archive = Path(folder) / "robust201-job.zip"
             pack(shipment, archive)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from robust201.cli import console
+from robust201.cli.help_texts import AllowCode
 
 
 def slurm(
@@ -35,6 +36,7 @@ def slurm(
         typer.Option(help="Seconds before its limit when a task drains; 600, or a quarter of the limit."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the batch file; read and submit nothing.")] = False,
+    allow_code: AllowCode = False,
 ) -> None:
     """Submit a sweep as a Slurm job array of independent workers on single machines; submit again to resume."""
     from robust201.submission import slurm as slurm_jobs
@@ -53,9 +55,11 @@ def slurm(
         setup=tuple(setup or ()),
         drain_seconds=drain_seconds,
     )
+    from robust201.planning.code_consent import announce_code
     from robust201.planning.loading import load_config
 
     config = load_config(sweep, results=results)
+    announce_code(config, sweep, is_allowed=allow_code, say=console.say)
     if dry_run:
         typer.echo(slurm_jobs.render_dry(config, sweep, options, say=console.say), nl=False)
         return

@@ -1,6 +1,7 @@
 """Functions in Python files of the user's own: named by hash, executed in workers; one line says why one fails."""
 
 import hashlib
+import importlib.abc
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -17,8 +18,17 @@ def hash_file(path: Path) -> str:
     Raises:
         ConfigError: it cannot be read.
     """
+    return hashlib.sha256(read_code(path)).hexdigest()
+
+
+def read_code(path: Path) -> bytes:
+    """Read a user's file.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
     try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        return path.read_bytes()
     except OSError as error:
         raise ConfigError(
             f"Reading a Python file failed for {path}: expected a readable file, got {error.strerror}. "
@@ -55,7 +65,8 @@ class UserFunction:
         Raises:
             ConfigError: the file differs from the hash, cannot be executed, or has no such function.
         """
-        digest = hash_file(self.path)
+        source = read_code(self.path)
+        digest = hashlib.sha256(source).hexdigest()
         if digest != self.sha256:
             raise ConfigError(
                 f"Loading {self.label} failed: expected the file that was planned (SHA-256 {self.sha256[:16]}…), got "
@@ -63,7 +74,7 @@ class UserFunction:
             )
         module_name = f"robust201_user_{digest[:16]}"
         if module_name not in sys.modules:
-            _execute(self.path, module_name)
+            _execute(self.path, source, module_name)
         function = getattr(sys.modules[module_name], self.name, None)
         if not callable(function):
             raise ConfigError(
@@ -74,19 +85,44 @@ class UserFunction:
         return loaded
 
 
-def _execute(path: Path, module_name: str) -> None:
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    if spec is None or spec.loader is None:
-        raise ConfigError(
-            f"Loading {path} failed: expected a Python file whose name ends with .py, got another. Rename it."
-        )
+class _SourceLoader(importlib.abc.SourceLoader):
+    """Loads the source that was hashed, and no compiled copy that lies beside it.
+
+    Args:
+        path: where it was read.
+        source: what was read.
+    """
+
+    def __init__(self, path: Path, source: bytes) -> None:
+        self._path = path
+        self._source = source
+
+    def get_filename(self, fullname: str) -> str:
+        """Where it was read (see `importlib.abc.ExecutionLoader`)."""
+        del fullname
+        return str(self._path)
+
+    def get_data(self, path: Any) -> bytes:
+        """What was read (see `importlib.abc.ResourceLoader`)."""
+        del path
+        return self._source
+
+
+def _execute(path: Path, source: bytes, module_name: str) -> None:
+    loader = _SourceLoader(path, source)
+    spec = importlib.util.spec_from_loader(module_name, loader)
+    assert spec is not None  # noqa: S101 - there is a loader
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:
+        loader.exec_module(module)
+    except (Exception, SystemExit) as error:
         del sys.modules[module_name]
         raise ConfigError(
-            f"Loading {path} failed: expected a file that can be executed, got {type(error).__name__}: {error}. "
-            "Correct the file."
+            f"Loading {path} failed: expected a file that can be executed, got {one_line(error)}. Correct the file."
         ) from error
+
+
+def one_line(error: BaseException) -> str:
+    """An error that the user's code raised, in one line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
 from robust201.core.errors import ConfigError, closest
 from robust201.core.precision import Precision
@@ -52,6 +52,15 @@ class NetworkSection(Section):
     cells: Annotated[int, Field(ge=1)] = 5
 
 
+def _check_different(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    if len(set(numbers)) != len(numbers) or not numbers:
+        raise ValueError(f"expected one or more different numbers, got {list(numbers)}.")
+    return numbers
+
+
+Numbers = Annotated[tuple[int, ...], AfterValidator(_check_different)]
+
+
 class CheckpointsSection(Section):
     """Where the imported weights lie, and which of them to take."""
 
@@ -63,7 +72,7 @@ class CheckpointsSection(Section):
 class RandomWeights(Section):
     """Networks as they are initialised: one per seed."""
 
-    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    seeds: Numbers = (0,)
 
 
 class WeightsSection(Section):
@@ -71,8 +80,8 @@ class WeightsSection(Section):
 
     path: ConfigPath | None = None
     recipe: str | None = None
-    epochs: tuple[Annotated[int, Field(ge=0)], ...] | None = None
-    seeds: tuple[int, ...] | None = None
+    epochs: Numbers | None = None
+    seeds: Numbers | None = None
     files: dict[str, ConfigPath] | None = None
     random: RandomWeights | None = None
 

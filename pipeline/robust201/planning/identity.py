@@ -23,8 +23,9 @@ def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: Facts) 
         "engine": config.engine,
         "precision": config.precision,
     }
-    if config.engine == "reference":
-        # The reference libraries draw once a batch; elsewhere the batch decides the last bits of a convolution.
+    if config.engine == "reference" or f"keys.{key}" in facts.code:
+        # The reference libraries and attacks of the user's own draw once a batch; elsewhere the batch decides the last
+        # bits of a convolution.
         payload["batch_size"] = config.batch_size
     if row.kind == "attack" or parameters.draws:
         payload["seed"] = config.seed

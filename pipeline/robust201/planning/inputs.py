@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 from robust201.core.errors import DatasetError
-from robust201.core.files import write_text
+from robust201.core.files import atomic_write
 from robust201.core.records import ImageSelection, ImageSet, content_digest
-from robust201.core.user_code import hash_file
+from robust201.core.user_code import hash_file, read_code
 from robust201.images import load_images, select
 from robust201.images.corrupted import CorruptedStore, open_generated, open_published
 from robust201.images.generated_folder import MANIFEST
@@ -60,6 +60,11 @@ class Inputs:
         wanted = own or ImageSelection("test", self._config.images.count, self._config.images.seed)
         if (dataset, own) not in self._images:
             section, spec = self._config.datasets[dataset], self._config.dataset_spec(dataset)
+            if wanted.split != "test" and section.path is not None and section.path.is_file():
+                raise DatasetError(
+                    f"Loading the {wanted.split} images of {dataset} failed for {section.path}: expected a folder with "
+                    "both splits, got a file, which holds one. Name the folder."
+                )
             images = load_images(spec, form=section.form, path=section.path, split=wanted.split)
             if wanted.count is not None:
                 images = select(images, count=wanted.count, seed=wanted.seed)
@@ -101,7 +106,8 @@ class Inputs:
         for path in self._config.code_files().values():
             kept = kept_code(self._config.results, hash_file(path))
             if not kept.is_file() or hash_file(kept) != kept.stem:
-                write_text(kept, path.read_text(encoding="utf-8"))
+                with atomic_write(kept) as stream:
+                    stream.write(read_code(path))
 
     def _corruptions_folder(self, dataset: str, section: CorruptionsSection) -> Path:
         if section.path is not None:

@@ -46,10 +46,12 @@ class UserTaskParameters(Parameters):
                     "columns: expected one or more different names of a measure's numbers, none of them "
                     f"{', '.join(COLUMNS)}, got {list(self.columns)}."
                 )
-            if self.norm is not None:
-                raise ValueError("norm: expected none for a measure, which changes no image, got one.")
+            if self.norm is not None or "strengths_given" in self.model_fields_set:
+                raise ValueError("norm and strengths: expected them with kind: attack alone, got them for a measure.")
         elif self.columns or "split" in self.model_fields_set or "images" in self.model_fields_set:
             raise ValueError("columns, split and images: expected them with kind: measure alone, got them.")
+        elif self.norm is not None and "strengths_given" not in self.model_fields_set:
+            raise ValueError("strengths: expected the radii of the ball that norm names, got none.")
         return self
 
     @field_validator("strengths_given")

@@ -80,8 +80,15 @@ class WeightsSource:
             records = self._store.find_all(
                 architecture, dataset, recipe=several.recipe, epochs=several.epochs, seeds=several.seeds
             )
+        by_hash: dict[str, CheckpointRecord] = {}
         for record in records:
             self._check_size(record, dataset)
+            twin = by_hash.setdefault(record.sha256, record)
+            if twin is not record:
+                raise CheckpointError(
+                    f"Choosing weights failed for {record.label} in {self._store.root}: expected weights that differ, "
+                    f"got equal ones of {twin.label}. Choose one of the two by `recipe`, `epochs` and `seeds`."
+                )
         return records
 
     def _check_size(self, record: CheckpointRecord, dataset: str) -> None:
@@ -113,8 +120,12 @@ class WeightsSource:
 
     def random_seed(self, unit: Unit) -> int | None:
         """Give the seed that a unit's network is initialised with; None where its weights are read (see `load`)."""
-        found = next((weights for weights in self.find(unit.dataset, unit.architecture) if _is_of(weights, unit)), None)
-        return found.seed if found is not None and found.is_random else None
+        if self._config.weights is None or self._config.weights.random is None:
+            return None
+        for weights in self.find(unit.dataset, unit.architecture):
+            if weights.sha256 == unit.checkpoint_sha256:
+                return weights.seed
+        raise _other_weights(unit, "a seed outside of this sweep")
 
     def load(self, unit: Unit) -> dict[str, "torch.Tensor"]:
         """Read the weights that were planned for a unit.
@@ -130,10 +141,6 @@ class WeightsSource:
             if record.sha256 == unit.checkpoint_sha256:
                 return self._store.load(record)
         raise _other_weights(unit, records[0].sha256)
-
-
-def _is_of(weights: Weights, unit: Unit) -> bool:
-    return weights.sha256 == unit.checkpoint_sha256
 
 
 def _load_file(path: "Path", unit: Unit) -> dict[str, "torch.Tensor"]:

@@ -124,7 +124,12 @@ class NetworkLoader:
         network = self._build(unit, images.n_classes)
         precision = self._config.precision
         classifier = Classifier(
-            network, images.normalisation, images.n_classes, device=self._device, precision=precision
+            network,
+            images.normalisation,
+            images.n_classes,
+            device=self._device,
+            precision=precision,
+            channels_last=self._space.channels_last,
         )
         if self._config.engine != "fused":
             return LoadedNetwork(classifier, None)
@@ -153,7 +158,7 @@ class NetworkLoader:
         except RuntimeError as error:
             raise CheckpointError(
                 f"Loading weights failed for {unit.label}: expected the tensors of this network, got others "
-                f"({' '.join(str(error).split())[:300]}). Import the right weights again."
+                f"({' '.join(str(error).split())[:300]}). Import the right weights, or correct `weights.files`."
             ) from error
         return network
 

@@ -21,9 +21,11 @@ class Space(Protocol):
 
     Attributes:
         name: what the sweep YAML calls the space; part of every unit's identity.
+        channels_last: whether its networks compute in that layout where they are not compiled (see `Classifier`).
     """
 
     name: str
+    channels_last: bool
 
     def identity(self) -> Mapping[str, Any]:
         """Whatever else decides what a network of this space computes, as a JSON value: part of every protocol."""

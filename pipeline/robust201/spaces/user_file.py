@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from robust201.core.errors import ArchitectureError, ConfigError
 from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, Normalisation
-from robust201.core.user_code import UserFunction
+from robust201.core.user_code import UserFunction, one_line
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +26,8 @@ class UserFileSpace:
     """
 
     name = "file"
+    channels_last = False
+    """A user's network may `view` its feature maps."""
 
     def __init__(self, function: UserFunction, gmacs: float = DEFAULT_GMACS) -> None:
         self.function = function
@@ -64,7 +66,14 @@ class UserFileSpace:
         """Call the user's function (see `Space`)."""
         from torch import nn
 
-        network = self.function.load()(architecture, n_classes)
+        function = self.function.load()
+        try:
+            network = function(architecture, n_classes)
+        except Exception as error:
+            raise ArchitectureError(
+                f"Building a network failed for {architecture!r} by {self.function.label}: expected a torch.nn.Module, "
+                f"got {one_line(error)}. Correct the function."
+            ) from error
         if not isinstance(network, nn.Module):
             raise ArchitectureError(
                 f"Building a network failed for {architecture!r} by {self.function.label}: expected a torch.nn.Module, "

@@ -185,6 +185,7 @@ def render(
     resources: Resources,
     n_shares: int,
     indices: Iterable[int],
+    executes_code: bool = False,
 ) -> str:
     """Write out a batch file.
 
@@ -199,6 +200,7 @@ def render(
         resources: what each task gets.
         n_shares: number of shares.
         indices: the shares to run, from 1.
+        executes_code: whether the sweep names Python files, which whoever submits it has agreed to.
 
     Returns:
         The text.
@@ -213,6 +215,7 @@ def render(
     if resources.workers > 1:
         executor = ["--executor", "ray", "--workers", str(resources.workers)]
     command = [python, "-P", "-m", "robust201", "run", str(sweep), "--results", str(results), *executor, "--requeue"]
+    command += ["--allow-code"] * executes_code
     lines = [
         "#!/bin/bash",
         *_directives(f"robust201-{name}", array, logs, options, resources),

@@ -131,6 +131,7 @@ def _render(config: SweepConfig, sweep: Path, options: ArrayOptions, n_shares: i
         resources=Resources.of(options, config.execution),
         n_shares=n_shares,
         indices=indices,
+        executes_code=bool(config.code_files()),
     )
 
 

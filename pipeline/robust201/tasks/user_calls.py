@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError, PerturbationError
+from robust201.core.user_code import one_line
 from robust201.engine.context import Context, Perturbed, Request, positions_of, to_float
 
 
@@ -38,7 +39,15 @@ def call_attack(
         for number, batch in context.batches(len(request.images)):
             with context.draws(number), torch.enable_grad():
                 pixels, labels = to_float(request.images[batch]), request.labels[batch].clone()
-                perturbed = attack(context.classifier, pixels, labels, value, **given.parameters)
+                try:
+                    perturbed = attack(context.classifier, pixels, labels, value, **given.parameters)
+                except torch.AcceleratorError:
+                    raise  # the device failed, not the function
+                except Exception as error:
+                    raise PerturbationError(
+                        f"Perturbing failed for {label}: expected a tensor of images, got {one_line(error)}. "
+                        "Correct the function."
+                    ) from error
             if not isinstance(perturbed, torch.Tensor):
                 raise PerturbationError(
                     f"Perturbing failed for {label}: expected a tensor of images, got {type(perturbed).__name__}. "
@@ -65,7 +74,14 @@ def call_measure(
         EvaluationError: the function gave something else.
     """
     with context.draws(0), torch.enable_grad():
-        found = measure(context.classifier, to_float(request.images), request.labels.clone(), **given.parameters)
+        try:
+            found = measure(context.classifier, to_float(request.images), request.labels.clone(), **given.parameters)
+        except torch.AcceleratorError:
+            raise  # the device failed, not the function
+        except Exception as error:
+            raise EvaluationError(
+                f"Measuring failed for {label}: expected numbers by column, got {one_line(error)}. Correct the function."
+            ) from error
     if not isinstance(found, Mapping):
         raise EvaluationError(
             f"Measuring failed for {label}: expected numbers by column, got {type(found).__name__}. {_ADVICE}"

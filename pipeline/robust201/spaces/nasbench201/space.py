@@ -25,6 +25,7 @@ class NasBench201:
     """
 
     name = cells.SPACE
+    channels_last = False
 
     def __init__(self, channels: int = 16, cells: int = 5) -> None:
         self.channels = channels

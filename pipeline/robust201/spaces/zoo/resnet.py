@@ -59,5 +59,5 @@ class ResNet(nn.Module):
         x = functional.relu(self.bn1(self.conv1(x)))
         for stage in range(1, len(WIDTHS) + 1):
             x = self.get_submodule(f"layer{stage}")(x)
-        logits: torch.Tensor = self.linear(x.mean(dim=(2, 3)))
+        logits: torch.Tensor = self.linear(x.float().mean(dim=(2, 3)))
         return logits

@@ -40,6 +40,8 @@ class Zoo:
     """Networks of the table, by name."""
 
     name = "zoo"
+    channels_last = True
+    """A CPU computes residual networks 1.1 to 1.3 times as fast in this layout."""
 
     def identity(self) -> dict[str, Any]:
         """A name says it all (see `Space`)."""

@@ -1,0 +1,35 @@
+"""Python files that a sweep names are code: who runs the sweep is told of them, and asked where it came with a dataset."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from robust201.core.errors import ConfigError
+from robust201.planning.config import SweepConfig
+
+_SIGNS_OF_A_DATASET = ("SHA256SUMS", "sweep.json")
+"""What `export` writes beside the sweep YAML of a dataset."""
+
+
+def announce_code(config: SweepConfig, sweep: Path, *, is_allowed: bool, say: Callable[[str], None]) -> None:
+    """Say which Python files workers will execute, before anything is executed.
+
+    Args:
+        config: the sweep.
+        sweep: its YAML.
+        is_allowed: whether code may come from a sweep that lies beside an exported dataset.
+        say: told of each file.
+
+    Raises:
+        ConfigError: the sweep came with a dataset, names code, and that is not allowed.
+    """
+    files = config.code_files()
+    folders = {sweep.absolute().parent, sweep.resolve().parent}
+    signs = [folder / name for folder in folders for name in _SIGNS_OF_A_DATASET if (folder / name).exists()]
+    if files and signs and not is_allowed:
+        named = ", ".join(str(path) for path in dict.fromkeys(files.values()))
+        raise ConfigError(
+            f"Reading the sweep failed for {sweep}: expected no Python files in a sweep that came with a dataset, got "
+            f"{named}. Read them first; then run the sweep with --allow-code."
+        )
+    for field, path in files.items():
+        say(f"Will execute {path} ({field}).")

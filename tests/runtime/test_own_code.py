@@ -1,0 +1,410 @@
+"""Networks, attacks and measures in files of the user's own: run, kept, told apart, refused in one line."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import save_file
+
+from robust201.planning.loading import load_config, parse_config
+from robust201.planning.sweep_record import portable_fields
+from robust201.runtime.sweep import load_plan
+from tests.conftest import REPOSITORY, Ended, RunCommand, WriteSweep, read_tree
+from tests.runtime.test_widened import values, write_parquet
+
+MODELS = """
+from torch import nn
+
+class Small(nn.Module):
+    def __init__(self, width, n_classes):
+        super().__init__()
+        self.convolution = nn.Conv2d(3, width, 5, stride=4)
+        self.head = nn.Linear(width, n_classes)
+
+    def forward(self, images):
+        return self.head(self.convolution(images).relu().mean(dim=(2, 3)))
+
+def build(architecture, n_classes):
+    return Small({"narrow": 4, "wide": 8}[architecture], n_classes)
+"""
+ATTACK = """
+def perturb(model, images, labels, strength, step=1.0):
+    return (images + step * strength / 255).clamp(0, 1)
+"""
+MEASURE = """
+def measure(model, images, labels):
+    logits = model(images)
+    return {"mean": logits.mean(), "spread": [float(logits.min()), float(logits.max())]}
+"""
+
+
+@pytest.fixture
+def write_own(write_sweep: WriteSweep, tmp_path: Path) -> WriteSweep:
+    """Write a sweep over networks of a file, with the given keys; `models` replaces the file's text."""
+
+    def write(keys: dict[str, Any], models: str = MODELS, **changes: Any) -> Path:
+        (tmp_path / "my_models.py").write_text(models)
+        fields = {
+            "space": {"file": str(tmp_path / "my_models.py")},
+            "architectures": ["narrow"],
+            "network": {},
+            "checkpoints": None,
+            "weights": {"random": {"seeds": [0]}},
+            "keys": keys,
+        }
+        return write_sweep(**(fields | changes))
+
+    return write
+
+
+def own(tmp_path: Path, text: str, name: str = "mine.py", **fields: Any) -> dict[str, Any]:
+    """A key of a file of one's own."""
+    (tmp_path / name).write_text(text)
+    return {"file": str(tmp_path / name), **fields}
+
+
+def attack(tmp_path: Path, text: str = ATTACK, **fields: Any) -> dict[str, Any]:
+    return {"shift": own(tmp_path, text, **({"norm": "Linf", "strengths": [1, 8]} | fields))}
+
+
+def measure(tmp_path: Path, text: str = MEASURE, **fields: Any) -> dict[str, Any]:
+    return {"answers": own(tmp_path, text, **({"kind": "measure", "columns": ["mean", "spread"]} | fields))}
+
+
+def failure(ended: Ended) -> str:
+    """The one line that says why parts failed; nothing else was computed."""
+    assert ended.code == 3, ended.err
+    lines = [line for line in ended.err.splitlines() if re.match(r"failed: \d+ parts?: ", line)]
+    assert len(lines) == 1, ended.err
+    assert "Computed 0 evaluations" in ended.err
+    assert "Traceback" not in ended.err
+    return lines[0]
+
+
+# --- the documented example -------------------------------------------------------------------------------------------
+
+
+def documented() -> dict[str, str]:
+    """Files of docs/your-own.md by name."""
+    text = (REPOSITORY / "docs/your-own.md").read_text()
+    return dict(re.findall(r"^`([\w.-]+)`:\n\n```\w+\n(.*?)^```$", text, re.M | re.S))
+
+
+@pytest.fixture
+def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with the documented files, weights and images."""
+    monkeypatch.chdir(tmp_path)
+    files = documented()
+    assert set(files) == {"sweep.yaml", "my_models.py", "my_attack.py", "my_measure.py"}
+    for name, text in files.items():
+        Path(name).write_text(text)
+    Path("images").mkdir()
+    write_parquet(Path("images/test.parquet"), n_classes=3, size=16, n_images=21)
+    build: dict[str, Any] = {}
+    exec(compile(files["my_models.py"], "my_models.py", "exec"), build)  # noqa: S102 - as its user does
+    for name in ("narrow", "wide"):
+        save_file(build["build"](name, 3).state_dict(), f"{name}.safetensors")
+    return tmp_path
+
+
+def check_example(robust201: RunCommand, results: Path) -> None:
+    found = values(results)
+    for name in ("narrow", "wide"):
+        assert found["corners", name, ""][8.0]["accuracy"] <= found["clean", name, ""][0.0]["accuracy"]
+        assert found["margins", name, ""][0.0]["margin"] > 0
+        assert found["margins", name, ""][0.0]["margin_quartiles"].shape == (3,)
+        assert found["jacobian", name, ""][0.0]["squared_norm"] > 0
+    assert robust201("verify", results).code == 0
+
+
+def test_the_documented_example_runs(example: Path, robust201: RunCommand) -> None:
+    ended = robust201("run", "sweep.yaml")
+    assert ended.code == 0, ended.err
+    told = [line for line in ended.err.splitlines() if line.startswith("Will execute ")]
+    assert told == [
+        "Will execute my_models.py (space).",
+        "Will execute my_attack.py (keys.corners).",
+        "Will execute my_measure.py (keys.margins).",
+    ]
+    check_example(robust201, example / "results")
+    again = robust201("run", "sweep.yaml")
+    assert "0 missing" in again.err
+
+
+@pytest.mark.ray
+def test_the_documented_example_runs_on_ray(example: Path, robust201: RunCommand) -> None:
+    """Workers execute the copies: none of the files is in a worker's path."""
+    ended = robust201("run", "sweep.yaml", "--executor", "ray", "--workers", "2")
+    assert ended.code == 0, ended.err
+    check_example(robust201, example / "results")
+
+
+# --- identity ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_edited_file_makes_new_units(write_own: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+    keys = {"clean": {}} | attack(tmp_path) | measure(tmp_path, name="measure.py")
+    assert robust201("run", write_own(keys)).code == 0
+    (tmp_path / "mine.py").write_text(ATTACK + "\n")
+    ended = robust201("run", write_own(keys))
+    assert ended.code == 0
+    assert "2 missing" in ended.err
+    assert re.search(r"2 evaluations of shift are kept but not used: .*file_sha256: \w+ → \w+", ended.err)
+    ended = robust201("run", write_own(keys, models=MODELS + "\n"))
+    assert "4 missing" in ended.err
+    assert len(list((tmp_path / "results/code").glob("*.py"))) == 5
+
+
+def test_workers_execute_the_copy(write_own: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+    """A file with Windows' line ends is copied to the byte; what a copy became since is not executed, but mended."""
+    sweep = write_own(attack(tmp_path, ATTACK.replace("\n", "\r\n")))
+    (tmp_path / "mine.py").write_bytes(ATTACK.replace("\n", "\r\n").encode())
+    assert robust201("run", sweep, "--keys", "shift").code == 0
+    copies = list((tmp_path / "results/code").glob("*.py"))
+    assert {copy.read_bytes() for copy in copies} == {
+        (tmp_path / name).read_bytes() for name in ("mine.py", "my_models.py")
+    }
+    assert not list((tmp_path / "results/code").rglob("*.pyc"))
+    for copy in copies:
+        copy.write_text("raise SystemExit('planted')")
+    (tmp_path / "mine.py").write_bytes(ATTACK.encode())
+    assert robust201("run", sweep).code == 0
+
+
+def test_the_batch_size_is_part_of_a_users_protocol(
+    write_own: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
+    keys = {"clean": {}} | attack(tmp_path)
+    assert robust201("run", write_own(keys, batch_size=4)).code == 0
+    ended = robust201("run", write_own(keys, batch_size=5))
+    assert "2 missing" in ended.err
+    assert "batch_size: 4 → 5" in ended.err
+
+
+def test_what_an_export_tells_of_a_sweep_can_be_read_again(write_own: WriteSweep, tmp_path: Path) -> None:
+    config = load_config(write_own({"clean": {}} | attack(tmp_path, parameters={"step": 0.5}) | measure(tmp_path)))
+    again = parse_config(portable_fields(config), "the exported sweep")
+    for key, given in config.parameters.items():
+        assert again.parameters[key].identity() == given.identity()
+        assert again.parameters[key].strengths == given.strengths
+
+
+# --- consent ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sign", ["SHA256SUMS", "sweep.json"])
+def test_a_sweep_beside_a_dataset_executes_nothing_by_itself(
+    write_own: WriteSweep, robust201: RunCommand, tmp_path: Path, sign: str
+) -> None:
+    sweep = write_own({"clean": {}})
+    (tmp_path / sign).write_text("")
+    message = robust201("run", sweep).refusal(2)
+    assert "my_models.py" in message
+    assert "--allow-code" in message
+    assert not (tmp_path / "results").exists()
+    for words in (("submit", "slurm", "--dry-run"), ("submit", "ray")):
+        assert "--allow-code" in robust201(*words, sweep).refusal(2)
+    linked = tmp_path / "elsewhere"
+    linked.mkdir()
+    (linked / "sweep.yaml").symlink_to(sweep)
+    assert "--allow-code" in robust201("run", linked / "sweep.yaml").refusal(2)
+    assert robust201("run", sweep, "--allow-code").code == 0
+
+
+def test_a_sweep_without_code_needs_no_consent(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+    (tmp_path / "SHA256SUMS").write_text("")
+    ended = robust201("run", write_sweep(keys={"clean": {}}))
+    assert ended.code == 0
+    assert "Will execute" not in ended.err
+
+
+def test_slurm_tasks_have_the_consent_of_who_submitted(
+    write_own: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
+    sweep = write_own({"clean": {}})
+    ended = robust201("submit", "slurm", "--dry-run", sweep)
+    assert ended.code == 0, ended.err
+    assert "Will execute" in ended.err
+    assert " --allow-code " in ended.out
+
+
+def test_looking_executes_nothing(write_own: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+    mark = tmp_path / "executed"
+    spy = f"from pathlib import Path\nPath({str(mark)!r}).touch()\n"
+    sweep = write_own(
+        {"clean": {}} | attack(tmp_path, spy + ATTACK) | measure(tmp_path, spy + MEASURE, name="measure.py"),
+        models=spy + MODELS,
+    )
+    for words in (("plan", "--dry-run"), ("plan",), ("plan", "--save")):
+        assert robust201(*words, sweep).code == 0
+    results = tmp_path / "results"
+    assert robust201("status", results).code in {0, 3}
+    assert not mark.exists()
+    assert robust201("run", sweep).code == 0
+    assert mark.exists()
+    mark.unlink()
+    sys.modules.update({name: module for name, module in sys.modules.items() if "robust201_user" not in name})
+    for words in (("status", results), ("verify", results), ("compact", results), ("plan", sweep)):
+        assert robust201(*words).code == 0
+    assert not mark.exists()
+
+
+# --- files that are wrong ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("models", "expected"),
+    [
+        ("1 / 0", "expected a file that can be executed, got ZeroDivisionError: division by zero"),
+        ("def build(:", "expected a file that can be executed, got SyntaxError"),
+        ("raise SystemExit(3)", "expected a file that can be executed, got SystemExit: 3"),
+        ("import no_such_package_of_mine", "got ModuleNotFoundError"),
+        ("def built(architecture, n_classes): pass", "expected a function of that name, got none"),
+        ("def build(architecture, n_classes): return 3", "expected a torch.nn.Module, got int"),
+        ("def build(architecture): return 3", "got TypeError"),
+        (MODELS.replace('"narrow"', '"thin"'), "got KeyError: 'narrow'"),
+        (MODELS.replace("n_classes)\n\n    def", "7)\n\n    def"), "expected logits (10, 10), got (10, 7)"),
+        (MODELS.replace("self.head(", "0 * self.head("), None),
+        (MODELS.replace("return self.head(", "return float('nan') * self.head("), "expected finite logits, got NaN"),
+        (MODELS.replace("return self.head(", "return self.head(nn.functional.dropout("), "expected equal answers"),
+        (MODELS.replace("Conv2d(3,", "Conv2d(1,"), "expected it to take images (10, 3, 32, 32), got RuntimeError"),
+        (MODELS.replace("return self.head(self", "return len(self"), "expected logits (10, 10), got int"),
+    ],
+)
+def test_networks_that_cannot_be_evaluated(
+    write_own: WriteSweep, robust201: RunCommand, models: str, expected: str | None
+) -> None:
+    if "dropout(" in models:
+        models = models.replace(".relu().mean(dim=(2, 3)))", ".relu().mean(dim=(2, 3))))")
+    ended = robust201("run", write_own({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=models))
+    if expected is None:  # a constant network is one, too
+        assert ended.code == 0, ended.err
+    else:
+        assert expected in failure(ended)
+
+
+@pytest.mark.parametrize("engine", ["fused", "reference"])
+def test_noise_is_refused_by_both_engines(write_own: WriteSweep, robust201: RunCommand, engine: str) -> None:
+    models = "import torch\n" + MODELS.replace("return self.head(", "return torch.rand(1) * self.head(")
+    assert "expected equal answers" in failure(robust201("run", write_own({"clean": {}}, models=models, engine=engine)))
+
+
+def test_weights_that_do_not_fit(write_own: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+    save_file({"weight": torch.zeros(2)}, tmp_path / "narrow.safetensors")
+    weights = {"files": {"narrow": str(tmp_path / "narrow.safetensors")}}
+    message = failure(robust201("run", write_own({"clean": {}}, weights=weights)))
+    assert "expected the tensors of this network" in message
+
+
+NOTHING = "def perturb(model, images, labels, strength, **given): "
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "expected"),
+    [
+        ("", {}, "expected a function of that name, got none"),
+        ("1 / 0", {}, "expected a file that can be executed, got ZeroDivisionError"),
+        (NOTHING + "return None", {}, "expected a tensor of images, got NoneType"),
+        (NOTHING + "return 1 / 0", {}, "expected a tensor of images, got ZeroDivisionError"),
+        (NOTHING + "return images[:1]", {}, "expected float32 images of shape"),
+        (NOTHING + "return images.double()", {}, "expected float32 images of shape"),
+        (NOTHING + "return images + 1", {}, "expected pixels in [0, 1]"),
+        (NOTHING + "return images * float('nan')", {}, "expected pixels in [0, 1]"),
+        (NOTHING + "return 1 - images", {}, "expected Linf distances up to epsilon"),
+        (NOTHING + "return (images + .1).clamp(0, 1)", {"norm": "L2", "strengths": [0.5]}, "expected L2 distances"),
+        (ATTACK, {"parameters": {"stride": 2}}, "got TypeError"),
+    ],
+)
+def test_attacks_that_are_wrong(
+    write_own: WriteSweep,
+    robust201: RunCommand,
+    tmp_path: Path,
+    text: str,
+    fields: dict[str, Any],
+    expected: str,
+) -> None:
+    message = failure(robust201("run", write_own(attack(tmp_path, text, **fields))))
+    assert expected in message
+    assert not list((tmp_path / "results/shards").rglob("*.parquet"))
+
+
+ANSWER = "def measure(model, images, labels): "
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", "expected a function of that name, got none"),
+        (ANSWER + "return 3.0", "expected numbers by column, got float"),
+        (ANSWER + "return {'mean': 1.0}", "expected the columns mean, spread, got mean"),
+        (ANSWER + "return {'mean': 1.0, 'spread': 2.0, 'more': 3.0}", "got mean, spread, more"),
+        (ANSWER + "return {'mean': float('nan'), 'spread': 2.0}", "expected mean to be finite, got nan"),
+        (ANSWER + "return {'mean': 1.0, 'spread': [[1.0]]}", "expected spread as float64 numbers"),
+        (ANSWER + "return {'mean': 'high', 'spread': 2.0}", "expected a number or a list of numbers, got 'high'"),
+        (ANSWER + "return labels.no_such_thing", "got AttributeError"),
+    ],
+)
+def test_measures_that_are_wrong(
+    write_own: WriteSweep, robust201: RunCommand, tmp_path: Path, text: str, expected: str
+) -> None:
+    assert expected in failure(robust201("run", write_own(measure(tmp_path, text))))
+    assert not list((tmp_path / "results/shards").rglob("*.parquet"))
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"kind": "measure"}, "columns: expected one or more"),
+        ({"kind": "measure", "columns": ["accuracy"]}, "columns: expected one or more"),
+        ({"kind": "measure", "columns": ["mean"], "strengths": [1]}, "strengths"),
+        ({"kind": "measure", "columns": ["mean"], "norm": "Linf"}, "norm"),
+        ({"columns": ["mean"]}, "kind: measure alone"),
+        ({"norm": "Linf"}, "strengths: expected the radii"),
+        ({"norm": "L3", "strengths": [1]}, "norm: expected one of Linf, L2"),
+        ({"strenghts": [1]}, "strengths"),
+    ],
+)
+def test_keys_that_are_wrong(
+    write_own: WriteSweep, robust201: RunCommand, tmp_path: Path, fields: dict[str, Any], expected: str
+) -> None:
+    message = robust201("run", write_own({"mine": own(tmp_path, ATTACK, **fields)})).refusal(2)
+    assert expected in message
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"space": {"file": "no-such-file.py"}},
+        {"keys": {"mine": {"file": "no-such-file.py"}}},
+    ],
+)
+def test_files_that_are_not_there(
+    write_own: WriteSweep, robust201: RunCommand, tmp_path: Path, changes: dict[str, Any]
+) -> None:
+    keys = changes.pop("keys", {"clean": {}})
+    assert "no-such-file.py" in robust201("run", write_own(keys, **changes)).refusal(2)
+    assert not (tmp_path / "results").exists()
+
+
+def test_names_must_be_listed(write_own: WriteSweep, robust201: RunCommand) -> None:
+    for wrong in ("evaluated", [], ["../up"], [3]):
+        assert "architectures" in robust201("run", write_own({"clean": {}}, architectures=wrong)).refusal(2)
+
+
+def test_a_run_is_one_process_that_reads_yaml_only(example: Path) -> None:
+    """A share in a process of its own executes what was kept when the sweep was prepared."""
+    command = [sys.executable, "-m", "robust201"]
+    subprocess.run([*command, "plan", "--save", "sweep.yaml"], check=True, capture_output=True)
+    Path("my_attack.py").write_text("raise RuntimeError('edited since')")
+    ended = subprocess.run(
+        [*command, "run", "sweep.yaml", "--share", "1/1"], check=False, capture_output=True, text=True
+    )
+    assert ended.returncode == 0, ended.stderr
+    plan = load_plan(example / "results")
+    assert yaml.safe_load(documented()["sweep.yaml"])["name"] == plan.config.name

@@ -1,0 +1,441 @@
+"""Whole sweeps over what is not in the paper: measures, several weights per network, networks of the zoo."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from robust201.core.errors import CheckpointError, ConfigError, DatasetError
+from robust201.core.records import Unit
+from robust201.planning.config import SweepConfig
+from robust201.planning.loading import parse_config
+from robust201.planning.sweep_record import portable_fields
+from robust201.runtime.executors import make_executor
+from robust201.runtime.scheduler import RunTally
+from robust201.runtime.sweep import RunPreview, load_plan, run_sweep
+from robust201.shards import ShardStore
+from robust201.spaces.nasbench201 import cells
+from robust201.spaces.nasbench201.network import build_network
+from robust201.spaces.zoo.space import Zoo
+from robust201.tasks import CORRUPTIONS, PAPER_KEYS
+from robust201.weights.store import CheckpointStore
+from tests.conftest import MakeSweep, RunCommand, WriteSweep, add_network
+
+CLEAN: dict[str, dict[str, Any]] = {"clean": {}}
+RANDOM = {"random": {"seeds": [0, 1]}}
+
+
+def run(config: SweepConfig) -> tuple[RunTally, RunPreview]:
+    seen: list[RunPreview] = []
+    tally = run_sweep(config, make_executor, on_preview=seen.append)
+    assert tally.complete, [failure.message for failure in tally.failures]
+    return tally, seen[0]
+
+
+def values(results: Path) -> dict[tuple[str, int | str, str], dict[float, dict[str, Any]]]:
+    """What the shards hold: by key, architecture and weights the columns of each strength."""
+    plan, store = load_plan(results), ShardStore.open(results)
+    inventory = store.inventory(verify="all", on_damage="raise")
+    return {
+        (unit.key, unit.architecture, unit.weights): {
+            strength: store.values(unit, strength, inventory, plan.measurements_of(unit.key))
+            for strength in unit.strengths
+        }
+        for unit in plan.units
+    }
+
+
+def squared_norms(results: Path) -> dict[tuple[int | str, str], float]:
+    return {
+        (architecture, weights): float(found[0.0]["squared_norm"])
+        for (key, architecture, weights), found in values(results).items()
+        if key == "jacobian"
+    }
+
+
+# --- measures ---------------------------------------------------------------------------------------------------------
+
+JACOBIAN_KEYS = {"clean": {}, "fgsm": {"epsilons_255": [1, 8]}, "jacobian": {"images": 12}}
+
+
+@pytest.mark.parametrize("split", ["test", "train"])
+@pytest.mark.parametrize("weights", [None, RANDOM])
+def test_a_measure_beside_attacks(
+    make_sweep: MakeSweep, robust201: RunCommand, tmp_path: Path, weights: dict[str, Any] | None, split: str
+) -> None:
+    keys = JACOBIAN_KEYS | {"jacobian": {"images": 12, "split": split, "projections": 2}}
+    source = {} if weights is None else {"checkpoints": None, "weights": weights}
+    config = make_sweep(keys=keys, **source)
+    tally, preview = run(config)
+    states = 1 if weights is None else 2
+    assert tally.evaluations == preview.plan.n_evaluations == 2 * states * (1 + 2 + 1)
+    again, preview = run(config)
+    assert (preview.missing, again.evaluations) == ((), 0)
+    found = squared_norms(config.results)
+    assert len(found) == 2 * states
+    assert all(norm > 0 for norm in found.values())
+    assert len(set(found.values())) == len(found)
+    assert robust201("verify", config.results).code == 0
+    assert robust201("compact", config.results, "--grace-hours", "0").code == 0
+    assert robust201("verify", config.results).code == 0
+    assert squared_norms(config.results) == found
+    assert robust201("status", config.results).code == 0
+
+
+def test_splits_are_other_images(make_sweep: MakeSweep) -> None:
+    def units(split: str) -> set[str]:
+        config = make_sweep(keys={"jacobian": {"images": 12, "split": split}})
+        run(config)
+        plan = load_plan(config.results)
+        assert {unit.n_images for unit in plan.units} == {12}
+        return {unit.id for unit in plan.units}
+
+    assert units("test").isdisjoint(units("train"))
+
+
+def test_a_measures_images_are_not_the_sweeps(make_sweep: MakeSweep) -> None:
+    config = make_sweep(keys=JACOBIAN_KEYS, images={"count": 10, "seed": 0})
+    run(config)
+    ids = {unit.id: unit.key for unit in load_plan(config.results).units}
+    _, preview = run(make_sweep(keys=JACOBIAN_KEYS, images={"count": 20, "seed": 0}))
+    assert {part.unit.key for part in preview.missing} == {"clean", "fgsm"}
+    assert {ids[unit.id] for unit in preview.plan.units if unit.id in ids} == {"jacobian"}
+
+
+@pytest.mark.parametrize("projections", ["exact", 3])
+def test_engines_measure_the_same(make_sweep: MakeSweep, tmp_path: Path, projections: object) -> None:
+    keys = {"jacobian": {"images": 20, "projections": projections}}
+    found = []
+    for engine, batch_size in (("fused", 7), ("reference", 20)):
+        config = make_sweep(keys=keys, engine=engine, batch_size=batch_size, results=str(tmp_path / engine))
+        run(config)
+        found.append(squared_norms(config.results))
+    assert found[0] == pytest.approx(found[1], rel=1e-4)
+
+
+def test_constant_networks_have_no_jacobian(make_sweep: MakeSweep, tmp_path: Path) -> None:
+    nothing = cells.format_spec(("none",) * 6)
+    index = cells.isomorphs()[cells.resolve(nothing).index]
+    with CheckpointStore(tmp_path / "store") as store:
+        network = build_network(cells.specs()[index], channels=4, cells=1, n_classes=10)
+        add_network(store, index, network.state_dict())
+    for engine in ("fused", "reference"):
+        config = make_sweep(
+            architectures=[index],
+            checkpoints={"path": str(tmp_path / "store")},
+            keys={"jacobian": {"images": 12, "projections": "exact"}},
+            engine=engine,
+            results=str(tmp_path / engine),
+        )
+        run(config)
+        assert squared_norms(config.results) == {(index, ""): 0.0}
+
+
+def test_more_images_than_there_are_are_refused(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+    message = robust201("run", write_sweep(keys={"jacobian": {}})).refusal(2)
+    assert "2,560" in message
+    assert "keys" in message
+    assert not (tmp_path / "results").exists()
+
+
+def test_train_images_do_not_come_from_the_file_of_the_test_images(
+    write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
+    images = write_parquet(tmp_path / "images.parquet")
+    datasets = {"mine": {"path": str(images), "form": "parquet", "classes": 10, "image_size": 32}}
+    sweep = write_sweep(
+        datasets=datasets, checkpoints=None, weights=RANDOM, keys={"jacobian": {"images": 12, "split": "train"}}
+    )
+    message = robust201("run", sweep).refusal(2)
+    assert "train" in message
+    assert "folder" in message
+
+
+# --- weights ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_recipes(tmp_path: Path) -> Path:
+    """Two networks, each trained by two recipes for 1 and 2 epochs from seeds 0 and 1."""
+    folder = tmp_path / "recipes"
+    with CheckpointStore(folder) as store:
+        for number, (index, recipe, epochs, seed) in enumerate(
+            (index, recipe, epochs, seed)
+            for index in (0, 21)
+            for recipe in ("", "pgd7")
+            for epochs in (1, 2)
+            for seed in (0, 1)
+        ):
+            torch.manual_seed(number)
+            network = build_network(cells.specs()[index], channels=4, cells=1, n_classes=10)
+            add_network(store, index, network.state_dict(), recipe=recipe, epochs=epochs, seed=seed)
+    return folder
+
+
+def test_recipes_of_equal_length_and_seed_lie_side_by_side(two_recipes: Path) -> None:
+    records = CheckpointStore(two_recipes).records()
+    assert len({record.sha256 for record in records}) == len({record.file for record in records}) == 16
+
+
+def test_several_trainings_are_an_axis(make_sweep: MakeSweep, two_recipes: Path, robust201: RunCommand) -> None:
+    def sweep(**chosen: object) -> SweepConfig:
+        return make_sweep(checkpoints=None, weights={"path": str(two_recipes), **chosen}, keys=JACOBIAN_KEYS)
+
+    first = sweep(recipe="pgd7", epochs=[1], seeds=[0, 1])
+    tally, preview = run(first)
+    names = {unit.weights for unit in preview.plan.units}
+    assert len(names) == 2
+    assert all("pgd7" in name for name in names)
+    assert tally.evaluations == 2 * 2 * 4
+    # More of them compute what is new alone.
+    tally, preview = run(sweep(epochs=[1], seeds=[0, 1]))
+    assert (preview.done, tally.evaluations) == (16, 16)
+    tally, preview = run(sweep())
+    assert (preview.done, tally.evaluations) == (32, 32)
+    assert len(set(squared_norms(first.results).values())) == 16
+    assert len({unit.weights for unit in preview.plan.units}) == 8
+    assert robust201("verify", first.results).code == 0
+    assert robust201("status", first.results).code == 0
+
+
+def test_one_training_by_either_field_is_one_result(make_sweep: MakeSweep, two_recipes: Path) -> None:
+    one = make_sweep(checkpoints={"path": str(two_recipes), "epochs": 2, "seed": 1}, keys=CLEAN)
+    run(one)
+    several = make_sweep(
+        checkpoints=None, weights={"path": str(two_recipes), "recipe": "", "epochs": [2], "seeds": [1]}, keys=CLEAN
+    )
+    _, preview = run(several)
+    assert preview.missing == ()
+
+
+@pytest.mark.parametrize(
+    ("chosen", "expected"),
+    [
+        ({"recipe": "trades"}, "recipe trades"),
+        ({"epochs": [1, 3]}, "3 epochs"),
+        ({"recipe": "pgd7", "epochs": [2], "seeds": [0, 9]}, "recipe pgd7 and 2 epochs and seed 9"),
+    ],
+)
+def test_a_combination_that_is_not_there_is_refused(
+    write_sweep: WriteSweep,
+    robust201: RunCommand,
+    two_recipes: Path,
+    tmp_path: Path,
+    chosen: dict[str, Any],
+    expected: str,
+) -> None:
+    sweep = write_sweep(checkpoints=None, weights={"path": str(two_recipes), **chosen}, keys=CLEAN)
+    message = robust201("run", sweep).refusal(2)
+    assert f"expected {expected}, got" in message
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("weights", [{"random": {"seeds": [0, 0]}}, {"path": "store", "epochs": [1, 1]}])
+def test_weights_that_are_asked_for_twice_are_refused(
+    write_sweep: WriteSweep, robust201: RunCommand, weights: dict[str, Any]
+) -> None:
+    assert "different" in robust201("run", write_sweep(checkpoints=None, weights=weights, keys=CLEAN)).refusal(2)
+
+
+def test_equal_weights_under_two_names_are_refused(
+    write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
+    network = build_network(cells.specs()[21], channels=4, cells=1, n_classes=10)
+    with CheckpointStore(tmp_path / "store") as store:
+        for recipe in ("", "copy"):
+            add_network(store, 21, network.state_dict(), recipe=recipe)
+    sweep = write_sweep(
+        architectures=[21], checkpoints=None, weights={"path": str(tmp_path / "store")}, keys=CLEAN
+    )
+    assert "equal" in robust201("run", sweep).refusal(2)
+
+
+def test_manifests_of_the_old_form_are_read(make_sweep: MakeSweep, tiny_weights: Path) -> None:
+    lines = (tiny_weights / "manifest.jsonl").read_text().splitlines()
+    assert all("recipe" not in json.loads(line) for line in lines)
+    _, preview = run(make_sweep(checkpoints=None, weights={"path": str(tiny_weights)}, keys=CLEAN))
+    assert {unit.weights for unit in preview.plan.units} == {"e1-s777"}
+
+
+def test_random_weights_follow_from_their_seed(make_sweep: MakeSweep, tmp_path: Path) -> None:
+    found = []
+    for number in (0, 1):
+        torch.manual_seed(number)  # the process's own state decides nothing
+        config = make_sweep(checkpoints=None, weights=RANDOM, keys=JACOBIAN_KEYS, results=str(tmp_path / str(number)))
+        run(config)
+        found.append(squared_norms(config.results))
+    assert found[0] == found[1]
+    assert len(set(found[0].values())) == 4
+
+
+# --- the zoo ----------------------------------------------------------------------------------------------------------
+
+ZOO_KEYS: dict[str, dict[str, Any]] = {
+    "clean": {},
+    "fgsm": {"epsilons_255": [8]},
+    "pgd": {"epsilons_255": [8], "steps": 1},
+    "aa_apgd-ce": {"epsilons_255": [8], "steps": 2},
+    "aa_square": {"epsilons_255": [8], "queries": 2},
+    "corruptions": {"severities": [3]},
+}
+
+
+@pytest.fixture(scope="module")
+def resnet18(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Weights of a random ResNet-18, as anybody saves a state_dict."""
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        network = Zoo().build("resnet18", n_classes=10)
+    file = tmp_path_factory.mktemp("zoo") / "resnet18.safetensors"
+    save_file(network.state_dict(), file)
+    return file
+
+
+def zoo_fields(weights: dict[str, Any], **changes: Any) -> dict[str, Any]:
+    nothing = {"network": {}, "checkpoints": None}
+    return nothing | {"space": "zoo", "architectures": ["resnet18"], "weights": weights, "images": {"count": 2}} | changes
+
+
+def test_all_keys_by_both_engines(make_sweep: MakeSweep, resnet18: Path, tmp_path: Path, robust201: RunCommand) -> None:
+    found = []
+    for engine in ("fused", "reference"):
+        config = make_sweep(
+            **zoo_fields(
+                {"files": {"resnet18": str(resnet18)}}, keys=ZOO_KEYS, engine=engine, results=str(tmp_path / engine)
+            )
+        )
+        tally, preview = run(config)
+        assert tally.evaluations == 20
+        assert {unit.key for unit in preview.plan.units} == set(PAPER_KEYS)
+        assert run(config)[1].missing == ()
+        found.append(values(config.results))
+    for key in ("clean", "fgsm", *CORRUPTIONS):  # nothing is drawn
+        for strength, ours in found[0][key, "resnet18", ""].items():
+            theirs = found[1][key, "resnet18", ""][strength]
+            np.testing.assert_array_equal(ours["cm"], theirs["cm"])
+    assert robust201("verify", tmp_path / "fused").code == 0
+
+
+def test_random_networks_of_the_zoo(make_sweep: MakeSweep) -> None:
+    config = make_sweep(**zoo_fields(RANDOM, keys={"clean": {}, "jacobian": {"images": 4}}))
+    run(config)
+    norms = squared_norms(config.results)
+    assert len(set(norms.values())) == len(norms) == 2
+
+
+def test_precision_bf16(make_sweep: MakeSweep) -> None:
+    run(make_sweep(**zoo_fields({"random": {}}, keys=CLEAN, precision="bf16")))
+
+
+@pytest.mark.parametrize("damage", ["missing", "shape", "other"])
+def test_tensors_of_another_network_are_refused(
+    write_sweep: WriteSweep, robust201: RunCommand, resnet18: Path, tmp_path: Path, damage: str
+) -> None:
+    from safetensors.torch import load_file
+
+    state = load_file(resnet18)
+    if damage == "missing":
+        del state["linear.bias"]
+    elif damage == "shape":
+        state["linear.weight"] = torch.zeros(100, 512)
+    else:
+        state = {"weight": torch.zeros(1)}
+    save_file(state, tmp_path / "wrong.safetensors")
+    sweep = write_sweep(**zoo_fields({"files": {"resnet18": str(tmp_path / "wrong.safetensors")}}, keys=CLEAN))
+    ended = robust201("run", sweep)
+    assert ended.code == 3
+    print(ended.err)
+    (line,) = (line for line in ended.err.splitlines() if line.startswith("failed: "))
+    assert "expected the tensors of this network" in line
+    assert "Traceback" not in ended.err
+    assert "files" in line
+
+
+def test_files_that_hold_no_weights_are_refused(
+    write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
+    sweep = write_sweep(**zoo_fields({"files": {"resnet18": str(tmp_path / "none")}}, keys=CLEAN))
+    assert "weights.files" in robust201("run", sweep).refusal(2)
+    sweep = write_sweep(**zoo_fields({"files": {"resnet81": str(tmp_path / "none")}}, keys=CLEAN))
+    assert "got none for resnet18" in robust201("run", sweep).refusal(2)
+
+
+# --- images of one's own ----------------------------------------------------------------------------------------------
+
+
+def write_parquet(file: Path, *, n_images: int = 30, n_classes: int = 10, size: int = 32) -> Path:
+    """Random images as Parquet with PNG."""
+    import io
+
+    import pyarrow as pa
+    from PIL import Image
+    from pyarrow import parquet
+
+    generator = np.random.default_rng(7)
+    encoded = []
+    for _ in range(n_images):
+        stream = io.BytesIO()
+        Image.fromarray(generator.integers(0, 256, (size, size, 3), np.uint8)).save(stream, format="PNG")
+        encoded.append(stream.getvalue())
+    labels = [number % n_classes for number in range(n_images)]
+    parquet.write_table(pa.table({"image": encoded, "label": labels}), file)
+    return file
+
+
+def test_images_of_ones_own(make_sweep: MakeSweep, tmp_path: Path, robust201: RunCommand) -> None:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    write_parquet(folder / "test.parquet", n_classes=7, size=16)
+    write_parquet(folder / "train.parquet", n_classes=7, size=16, n_images=40)
+    section = {
+        "path": str(folder),
+        "form": "parquet",
+        "classes": 7,
+        "image_size": 16,
+        "normalisation": {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.3]},
+    }
+    fields = {
+        "datasets": {"mine": section},
+        "checkpoints": None,
+        "weights": RANDOM,
+        "keys": {"clean": {}, "pgd": {"epsilons_255": [8], "steps": 2}, "jacobian": {"images": 35, "split": "train"}},
+    }
+    config = make_sweep(**fields)
+    tally, _ = run(config)
+    assert tally.evaluations == 2 * 2 * 3
+    assert values(config.results)["clean", 0, "random-s0"][0.0]["cm"].shape == (7, 7)
+    assert robust201("verify", config.results).code == 0
+    # What networks are shown is part of the identity.
+    section["normalisation"] = {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.3]}
+    assert run(make_sweep(**fields))[1].done == 0
+
+
+def test_labels_out_of_range_are_refused(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+    file = write_parquet(tmp_path / "images.parquet")
+    datasets = {"mine": {"path": str(file), "form": "parquet", "classes": 9, "image_size": 32}}
+    sweep = write_sweep(datasets=datasets, checkpoints=None, weights=RANDOM, keys=CLEAN)
+    assert "expected labels 0 to 8, got 9" in robust201("run", sweep).refusal(2)
+    assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize("what", ["format.json", "plan.json"])
+def test_a_newer_format_is_refused(
+    write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path, what: str
+) -> None:
+    sweep = write_sweep(keys=CLEAN)
+    assert robust201("run", sweep).code == 0
+    file = tmp_path / "results" / what
+    payload = json.loads(file.read_text())
+    name = "version" if "version" in payload else "format"
+    assert payload[name] == 1
+    file.write_text(json.dumps(payload | {name: 2}))
+    before = file.read_bytes()
+    message = robust201("status", tmp_path / "results").refusal(2)
+    assert "got 2" in message or "got format 2" in message or "version 2" in message, message
+    if what == "format.json":
+        robust201("run", sweep).refusal(2)
+        assert file.read_bytes() == before

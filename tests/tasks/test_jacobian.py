@@ -1,0 +1,103 @@
+"""The Jacobian's norm: exact as autograd has it, unbiased where it is projected, zero where nothing changes."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from robust201.engine.context import Request
+from robust201.tasks import perturbation
+from robust201.tasks.parameters import JacobianParameters
+from tests.support.tiny_networks import (
+    N_CLASSES,
+    PathlessNetwork,
+    TinyNetwork,
+    tiny_classifier,
+    tiny_context,
+    tiny_images,
+)
+
+MEASURE = perturbation("jacobian").load("fused")
+
+
+def squared_norm(images, classifier, *, seed=0, batch_size=8, **parameters):
+    context = dataclasses.replace(tiny_context("jacobian", classifier, batch_size=batch_size), seed=seed)
+    request = Request((0.0,), torch.from_numpy(images.images), torch.from_numpy(images.labels), images.indices)
+    found = MEASURE(context, JacobianParameters(**parameters), request)
+    return {name: float(value) for name, value in found.items()}
+
+
+@pytest.mark.parametrize("shown", ["pixels", "normalised"])
+def test_exact_is_what_autograd_has(shown):
+    network = TinyNetwork().eval()
+    images = tiny_images(6)
+    classifier = tiny_classifier(network)
+    pixels = torch.from_numpy(images.images) / 255
+    if shown == "pixels":
+        jacobian = torch.func.vmap(torch.func.jacrev(lambda x: classifier(x[None])[0]))(pixels)
+    else:
+        normalised = (pixels - classifier.mean) / classifier.std
+        jacobian = torch.func.vmap(torch.func.jacrev(lambda x: network(x[None])[1][0]))(normalised)
+    expected = jacobian.double().flatten(1).square().sum(dim=1)
+    found = squared_norm(images, classifier, projections="exact", input=shown)
+    assert found["squared_norm"] == pytest.approx(float(expected.mean()), rel=1e-5)
+    assert found["squared_norm_sd"] == pytest.approx(float(expected.std(correction=0)), rel=1e-5)
+
+
+def test_projections_are_unbiased():
+    images, classifier = tiny_images(4), tiny_classifier()
+    exact = squared_norm(images, classifier, projections="exact")["squared_norm"]
+    drawn = np.array([squared_norm(images, classifier, seed=seed)["squared_norm"] for seed in range(300)])
+    standard_error = drawn.std() / np.sqrt(len(drawn))
+    assert 0 < standard_error < 0.2 * exact
+    assert abs(drawn.mean() - exact) < 4 * standard_error
+    # More projections of one seed draw more, and come closer.
+    many = squared_norm(images, classifier, projections=400)["squared_norm"]
+    assert many == pytest.approx(exact, rel=0.2)
+
+
+def test_one_class_needs_no_projection():
+    """With C = 1 each direction is 1 or -1, and one projection is exact."""
+
+    class OneLogit(nn.Module):
+        def forward(self, pixels):
+            return pixels.flatten(1).square().sum(dim=1, keepdim=True)
+
+    classifier = tiny_classifier(OneLogit())
+    classifier.n_classes = 1
+    images = tiny_images(5, labels=[0] * 5)
+    exact = squared_norm(images, classifier, projections="exact")
+    assert squared_norm(images, classifier, projections=1) == pytest.approx(exact, rel=1e-6)
+
+
+@pytest.mark.parametrize("in_graph", [True, False])
+@pytest.mark.parametrize("projections", ["exact", 2])
+def test_constant_networks_have_none(projections, in_graph):
+    classifier = tiny_classifier(PathlessNetwork([1.0] * N_CLASSES, in_graph=in_graph))
+    found = squared_norm(tiny_images(5, classifier=classifier), classifier, projections=projections)
+    assert found == {"squared_norm": 0.0, "squared_norm_sd": 0.0}
+
+
+@pytest.mark.parametrize("projections", ["exact", 2])
+def test_batches_change_nothing(projections):
+    images, classifier = tiny_images(21), tiny_classifier()
+    whole = squared_norm(images, classifier, batch_size=21, projections=projections)
+    for batch_size in (1, 4, 20):
+        assert squared_norm(images, classifier, batch_size=batch_size, projections=projections) == pytest.approx(
+            whole, rel=1e-5
+        )
+
+
+def test_draws_belong_to_the_image():
+    """An image has the same directions among other images."""
+    images, classifier = tiny_images(8), tiny_classifier()
+    both = squared_norm(images, classifier)["squared_norm"]
+    halves = [
+        dataclasses.replace(
+            images, images=images.images[rows], labels=images.labels[rows], indices=images.indices[rows]
+        )
+        for rows in (slice(0, 4), slice(4, 8))
+    ]
+    assert both == pytest.approx(np.mean([squared_norm(half, classifier)["squared_norm"] for half in halves]), rel=1e-5)
