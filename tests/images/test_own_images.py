@@ -26,7 +26,7 @@ def write(path: Path, **arrays: object) -> Path:
 @pytest.mark.parametrize("form", SPEC.forms)
 def test_form_gives_the_images_of_a_dataset_in_no_table(tmp_path: Path, form: str, split: str) -> None:
     WRITERS[form](tmp_path, SPEC, split, IMAGES, LABELS)
-    found = load_images("birds", spec=SPEC, path=tmp_path, split=split)
+    found = load_images(SPEC, path=tmp_path, split=split)
     np.testing.assert_array_equal(found.images, IMAGES)
     np.testing.assert_array_equal(found.labels, LABELS)
     assert (found.dataset, found.n_classes, found.labels.dtype) == ("birds", 4, np.int64)
@@ -36,13 +36,13 @@ def test_form_gives_the_images_of_a_dataset_in_no_table(tmp_path: Path, form: st
 @pytest.mark.parametrize("form", SPEC.forms)
 def test_form_reads_a_file_that_is_named(tmp_path: Path, form: str) -> None:
     (file,) = WRITERS[form](tmp_path, SPEC, "test", IMAGES, LABELS)
-    np.testing.assert_array_equal(load_images("birds", spec=SPEC, path=file).images, IMAGES)
+    np.testing.assert_array_equal(load_images(SPEC, path=file).images, IMAGES)
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint64])
 def test_npz_takes_channels_first_and_any_integers(tmp_path: Path, dtype: type) -> None:
     file = write(tmp_path / "mine.npz", images=IMAGES, labels=LABELS.astype(dtype), other=np.zeros(3))
-    found = load_images("birds", spec=SPEC, path=file)
+    found = load_images(SPEC, path=file)
     np.testing.assert_array_equal(found.images, IMAGES)
     np.testing.assert_array_equal(found.labels, LABELS)
 
@@ -67,7 +67,7 @@ def test_wrong_arrays_are_refused_in_one_line(tmp_path: Path, what: str) -> None
     arrays, message = WRONG[what]
     file = write(tmp_path / "mine.npz", **arrays)
     with pytest.raises(DatasetError, match=message) as caught:
-        load_images("birds", spec=SPEC, path=file)
+        load_images(SPEC, path=file)
     assert str(file) in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -103,12 +103,12 @@ def test_files_that_are_no_archive_are_refused_in_one_line(tmp_path: Path, conte
     file = tmp_path / "mine.npz"
     file.write_bytes(content)
     with pytest.raises(DatasetError, match=r"Reading images failed for .*mine\.npz: expected .*, got ") as caught:
-        load_images("birds", spec=SPEC, path=file)
+        load_images(SPEC, path=file)
     assert "\n" not in str(caught.value)
 
 
 def test_nothing_found_names_the_forms(tmp_path: Path) -> None:
     with pytest.raises(DatasetError, match=r"test\.npz or train\.npz \(npz\); or test\.parquet.*got nothing of that"):
-        load_images("birds", spec=SPEC, path=tmp_path)
+        load_images(SPEC, path=tmp_path)
     with pytest.raises(ConfigError, match=r"birds: expected one of npz, parquet, got 'binary'"):
-        load_images("birds", spec=SPEC, path=tmp_path, form="binary")
+        load_images(SPEC, path=tmp_path, form="binary")

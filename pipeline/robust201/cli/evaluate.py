@@ -101,7 +101,7 @@ def _load(data: str, image_size: int, count: int | None, seed: int) -> "ImageSet
     elif path.exists():
         # How many classes there are the network says, and labels are compared with it later.
         spec = own_dataset(path.stem, n_classes=MAX_CLASSES, image_size=image_size)
-        images = load_images(spec.name, path=path, spec=spec)
+        images = load_images(spec, path=path)
         images = replace(images, n_classes=int(images.labels.max()) + 1)
     else:
         raise ConfigError(
