@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from robust201.planning.loading import load_config, parse_config
 from robust201.planning.sweep_record import portable_fields
 from robust201.runtime.sweep import load_plan
-from tests.conftest import REPOSITORY, Ended, RunCommand, WriteSweep, read_tree
+from tests.conftest import REPOSITORY, Ended, RunCommand, WriteSweep
 from tests.runtime.test_widened import values, write_parquet
 
 MODELS = """
@@ -106,7 +106,7 @@ def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("images").mkdir()
     write_parquet(Path("images/test.parquet"), n_classes=3, size=16, n_images=21)
     build: dict[str, Any] = {}
-    exec(compile(files["my_models.py"], "my_models.py", "exec"), build)  # noqa: S102 - as its user does
+    exec(compile(files["my_models.py"], "my_models.py", "exec"), build)
     for name in ("narrow", "wide"):
         save_file(build["build"](name, 3).state_dict(), f"{name}.safetensors")
     return tmp_path

@@ -9,11 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from robust201.core.errors import CheckpointError, ConfigError, DatasetError
-from robust201.core.records import Unit
 from robust201.planning.config import SweepConfig
-from robust201.planning.loading import parse_config
-from robust201.planning.sweep_record import portable_fields
 from robust201.runtime.executors import make_executor
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.sweep import RunPreview, load_plan, run_sweep
@@ -248,9 +244,7 @@ def test_equal_weights_under_two_names_are_refused(
     with CheckpointStore(tmp_path / "store") as store:
         for recipe in ("", "copy"):
             add_network(store, 21, network.state_dict(), recipe=recipe)
-    sweep = write_sweep(
-        architectures=[21], checkpoints=None, weights={"path": str(tmp_path / "store")}, keys=CLEAN
-    )
+    sweep = write_sweep(architectures=[21], checkpoints=None, weights={"path": str(tmp_path / "store")}, keys=CLEAN)
     assert "equal" in robust201("run", sweep).refusal(2)
 
 
@@ -297,7 +291,9 @@ def resnet18(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def zoo_fields(weights: dict[str, Any], **changes: Any) -> dict[str, Any]:
     nothing = {"network": {}, "checkpoints": None}
-    return nothing | {"space": "zoo", "architectures": ["resnet18"], "weights": weights, "images": {"count": 2}} | changes
+    return (
+        nothing | {"space": "zoo", "architectures": ["resnet18"], "weights": weights, "images": {"count": 2}} | changes
+    )
 
 
 def test_all_keys_by_both_engines(make_sweep: MakeSweep, resnet18: Path, tmp_path: Path, robust201: RunCommand) -> None:
@@ -355,9 +351,7 @@ def test_tensors_of_another_network_are_refused(
     assert "files" in line
 
 
-def test_files_that_hold_no_weights_are_refused(
-    write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
-) -> None:
+def test_files_that_hold_no_weights_are_refused(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
     sweep = write_sweep(**zoo_fields({"files": {"resnet18": str(tmp_path / "none")}}, keys=CLEAN))
     assert "weights.files" in robust201("run", sweep).refusal(2)
     sweep = write_sweep(**zoo_fields({"files": {"resnet81": str(tmp_path / "none")}}, keys=CLEAN))
@@ -423,9 +417,7 @@ def test_labels_out_of_range_are_refused(write_sweep: WriteSweep, robust201: Run
 
 
 @pytest.mark.parametrize("what", ["format.json", "plan.json"])
-def test_a_newer_format_is_refused(
-    write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path, what: str
-) -> None:
+def test_a_newer_format_is_refused(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path, what: str) -> None:
     sweep = write_sweep(keys=CLEAN)
     assert robust201("run", sweep).code == 0
     file = tmp_path / "results" / what
