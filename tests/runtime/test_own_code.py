@@ -366,7 +366,7 @@ def test_measures_that_are_wrong(
         ({"columns": ["mean"]}, "kind: measure alone"),
         ({"norm": "Linf"}, "strengths: expected the radii"),
         ({"norm": "L3", "strengths": [1]}, "norm: expected one of Linf, L2"),
-        ({"strenghts": [1]}, "strengths"),
+        ({"strenghts": [1]}, "Did you mean 'strengths'?"),
     ],
 )
 def test_keys_that_are_wrong(
@@ -390,6 +390,21 @@ def test_files_that_are_not_there(
     keys = changes.pop("keys", {"clean": {}})
     assert "no-such-file.py" in robust201("run", write_own(keys, **changes)).refusal(2)
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        ("zooo", "space: expected nasbench201, zoo or the file of one's own, got 'zooo'. Did you mean 'zoo'?"),
+        ({"fil": "x"}, "expected a known field, got 'space.fil'. Did you mean 'file'?"),
+        ({}, "expected the field 'space.file', got none."),
+        ({"file": "x", "gmacs": 0}, "space.gmacs: expected more than 0, got 0."),
+        ([1], "got [1]."),
+    ],
+)
+def test_spaces_that_are_wrong(write_own: WriteSweep, robust201: RunCommand, space: object, expected: str) -> None:
+    message = robust201("run", write_own({"clean": {}}, space=space)).refusal(2)
+    assert expected in message or (space == {"fil": "x"} and "'space.file'" in message), message
 
 
 def test_names_must_be_listed(write_own: WriteSweep, robust201: RunCommand) -> None:

@@ -344,8 +344,7 @@ def test_tensors_of_another_network_are_refused(
     sweep = write_sweep(**zoo_fields({"files": {"resnet18": str(tmp_path / "wrong.safetensors")}}, keys=CLEAN))
     ended = robust201("run", sweep)
     assert ended.code == 3
-    print(ended.err)
-    (line,) = (line for line in ended.err.splitlines() if line.startswith("failed: "))
+    (line,) = (line for line in ended.err.splitlines() if line.startswith("failed: 1 part: "))
     assert "expected the tensors of this network" in line
     assert "Traceback" not in ended.err
     assert "files" in line

@@ -202,8 +202,13 @@ class Unit:
     @property
     def label(self) -> str:
         """Readable name for messages and logs, such as ``#21 cifar10 pgd``."""
+        return f"{self.network_label} {self.key}"
+
+    @property
+    def network_label(self) -> str:
+        """Readable name of the network alone, such as ``#21 cifar10``: what is wrong with it is told once."""
         weights = f" {self.weights}" if self.weights else ""
-        return f"{show_architecture(self.architecture)}{weights} {self.dataset} {self.key}"
+        return f"{show_architecture(self.architecture)}{weights} {self.dataset}"
 
 
 @dataclass(frozen=True, slots=True)

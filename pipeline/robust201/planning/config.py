@@ -27,6 +27,9 @@ from robust201.tasks.parameters import CorruptionParameters, Fields, Parameters
 
 CORRUPTION_GROUP = "corruptions"
 
+SPACES = ("nasbench201", "zoo")
+"""Spaces that a sweep names; others are files of the user's own."""
+
 
 def _check_shards(value: object) -> object:
     """Replace environment variables in the URL of the shards, and make sure that shards may lie there."""
@@ -230,6 +233,19 @@ class SweepConfig(Section):
             wrong = [name for name in value if not isinstance(name, int | str) or isinstance(name, bool)]
             if wrong:
                 raise ValueError(f"expected names of architectures, got {wrong[0]!r} among them.")
+        return value
+
+    @field_validator("space", mode="before")
+    @classmethod
+    def _check_space(cls, value: object) -> object:
+        if isinstance(value, Mapping):
+            try:
+                return SpaceFile.model_validate(value)
+            except ValidationError as error:
+                raise ConfigError(describe_problem(error, SpaceFile, ("space",))) from error
+        if not isinstance(value, SpaceFile) and value not in SPACES:
+            near = closest(value, SPACES) if isinstance(value, str) else ""
+            raise ValueError(f"expected {', '.join(SPACES)} or the file of one's own, got {reprlib.repr(value)}.{near}")
         return value
 
     @field_validator("datasets", mode="before")

@@ -25,7 +25,8 @@ _EXPECTATIONS = {
 
 def steps_of(loc: Sequence[int | str]) -> tuple[str, ...]:
     """Names of the fields on the way to a place of the YAML."""
-    return tuple(str(step) for step in loc if step != "[key]")
+    # A field of several types adds the type that was tried last.
+    return tuple(str(step) for step in loc if step != "[key]" and not str(step).startswith("constrained-"))
 
 
 def describe_problem(error: ValidationError, model: type[BaseModel], above: tuple[str, ...] = ()) -> str:
@@ -63,4 +64,6 @@ def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[
                 and getattr(current, "__origin__", None) is not dict
             ):
                 current = candidate
-    return list(current.model_fields) if isinstance(current, type) and issubclass(current, BaseModel) else []
+    if not (isinstance(current, type) and issubclass(current, BaseModel)):
+        return []
+    return [field.alias or name for name, field in current.model_fields.items()]

@@ -180,6 +180,8 @@ class Inputs:
         Raises:
             InputError: weights or images are missing or damaged, or corrupted images that should be there already.
         """
+        for path in self._config.code_files().values():
+            hash_file(path)
         for dataset in self._config.datasets:
             for architecture in self._config.selected_architectures:
                 self.weights.check(dataset, architecture)

@@ -9,6 +9,7 @@ from robust201.core.records import Protocol
 from robust201.planning.config import CORRUPTION_GROUP, SweepConfig
 from robust201.planning.facts import Facts
 from robust201.planning.space import space_of
+from robust201.planning.user_tasks import UserTaskParameters
 from robust201.tasks import CORRUPTIONS
 from robust201.tasks.parameters import Parameters
 
@@ -62,7 +63,11 @@ def _with_portable_paths(value: Any) -> Any:
 
 def _write_out(parameters: Mapping[str, Parameters]) -> dict[str, Any]:
     """Give the `keys` of a sweep YAML with all parameters, one entry for corruptions that are all there and alike."""
-    keys = {key: given.model_dump(mode="json") for key, given in parameters.items()}
+    keys = {
+        # What a task of one's own leaves out may not be said of its kind.
+        key: given.model_dump(mode="json", by_alias=True, exclude_unset=isinstance(given, UserTaskParameters))
+        for key, given in parameters.items()
+    }
     first, *others = (keys.get(key) for key in CORRUPTIONS)
     if first is None or any(other != first for other in others):
         return keys

@@ -175,6 +175,6 @@ def _no_file(path: "Path") -> CheckpointError:
 
 def _other_weights(unit: Unit, got: str) -> CheckpointError:
     return CheckpointError(
-        f"Loading weights failed for {unit.label}: expected the checkpoint {unit.checkpoint_sha256[:16]} that was "
-        f"planned, got {got[:16]}. Start the run again to plan with the new weights."
+        f"Loading weights failed for {unit.network_label}: expected the checkpoint {unit.checkpoint_sha256[:16]} that "
+        f"was planned, got {got[:16]}. Start the run again to plan with the new weights."
     )

@@ -157,7 +157,7 @@ class NetworkLoader:
             network.load_state_dict(state_dict, strict=True)
         except RuntimeError as error:
             raise CheckpointError(
-                f"Loading weights failed for {unit.label}: expected the tensors of this network, got others "
+                f"Loading weights failed for {unit.network_label}: expected the tensors of this network, got others "
                 f"({' '.join(str(error).split())[:300]}). Import the right weights, or correct `weights.files`."
             ) from error
         return network

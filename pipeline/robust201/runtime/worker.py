@@ -152,7 +152,7 @@ class Worker:
         network = self._networks.load(unit, images)
         # The batches first, so that memory that runs out in the check is an occasion to show fewer, too.
         network.limit(self._micro_batch)
-        network.check(images, precision=self._config.precision, name=unit.label)
+        network.check(images, precision=self._config.precision, name=unit.network_label)
         capacity = network.capacity
         batch = self._micro_batch or "none" if capacity is None else f"{capacity.logits}/{capacity.gradients}"
         context = Context(

@@ -49,8 +49,8 @@ class UserFileSpace:
         for name in selection:
             if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][\w.-]*", name):
                 raise ArchitectureError(
-                    f"Selecting architectures failed for {name!r}: expected names that begin with a letter and hold "
-                    "letters, digits, dots, dashes and underscores. Name it otherwise."
+                    f"Selecting architectures failed for {name!r}: expected names that begin with a letter and go on "
+                    "with letters, digits, dots, dashes and underscores, got another. Name it otherwise."
                 )
         if not selection:
             raise ConfigError(

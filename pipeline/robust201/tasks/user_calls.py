@@ -80,7 +80,8 @@ def call_measure(
             raise  # the device failed, not the function
         except Exception as error:
             raise EvaluationError(
-                f"Measuring failed for {label}: expected numbers by column, got {one_line(error)}. Correct the function."
+                f"Measuring failed for {label}: expected numbers by column, got {one_line(error)}. "
+                "Correct the function."
             ) from error
     if not isinstance(found, Mapping):
         raise EvaluationError(
