@@ -50,7 +50,7 @@ def read_origin(source: Path, sweep: Mapping[str, Any] | None, dataset: str, key
         told = (sweep or {}).get("sweep", {})
         protocols = [p for p in told.get("protocols", ()) if (p.get("dataset"), p.get("key")) == (dataset, key)]
         counts = [protocol["n_images"] for protocol in protocols if "n_images" in protocol]
-        n_images = int(next(iter(counts), None) or told.get("images", {}).get("count") or DATASETS[dataset].n_test)
+        n_images = int(next(iter(counts), None) or told.get("images", {}).get("count") or _count_test_images(dataset))
         decimals: dict[str, int] = {}
         for protocol in protocols:
             known = {name: count for name, count in protocol.get("decimals", {}).items() if count is not None}
@@ -64,6 +64,11 @@ def read_origin(source: Path, sweep: Mapping[str, Any] | None, dataset: str, key
             f"Importing failed for {source / SWEEP_FILE}: expected protocols as an export writes them, got something "
             f"else ({error}). Export or download it again, or remove it."
         ) from error
+
+
+def _count_test_images(dataset: str) -> int:
+    """Images of the test split; 0 of a dataset of the user's own, where nobody told."""
+    return DATASETS[dataset].n_test if dataset in DATASETS else 0
 
 
 def find_json(dataset: RobustnessDataset, name: str, key: str, measure: str) -> Path | None:
