@@ -100,6 +100,10 @@ def explain_gaps(
         if (name, row.key if (row := row_of(spelling)) else spelling) not in places
         and spelling not in dataset.missing.get(name, {})
     ]
+    own = [name for name in absent if row_of(name.partition(" ")[2]) is None]
+    if own:
+        yield f"{', '.join(own)} of {dataset.path}: a task in no table of this version, which is not imported"
+    absent = [name for name in absent if name not in own]
     if absent:
         yield f"{dataset.path / SWEEP_FILE} lists {', '.join(absent)}, of which there is no JSON file"
 

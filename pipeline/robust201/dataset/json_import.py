@@ -188,6 +188,11 @@ def _import_group(
     opened = {measure: find_json(dataset, name, key, measure) for measure in found}
     files = {measure: sha256_of(file) for measure, file in opened.items() if file is not None}
     n_images = _count_images(found, ids[0], key, origin.n_images)
+    if not n_images:
+        raise ResultsError(
+            f"Importing failed for {dataset.path} {name} {key}: expected sweep.json to tell the number of images, got "
+            "none. Export it again with its confusion matrices (cm)."
+        )
     payload: dict[str, Any] = {
         "protocol": IMPORTED,
         "source": dataset.path.name,
