@@ -12,6 +12,7 @@ from robust201.figures import figure_data
 from robust201.figures.ranking import best_architecture, rank_architectures
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.neighbourhood import edit_distance, kernel_parameters, neighbours
+from robust201.spaces.nasbench201.offerings import OFFERINGS
 from tests.support.small_results import results_of, write_results
 
 ARCHITECTURES = st.integers(0, nasbench201.N_ARCHITECTURES - 1).map(lambda index: nasbench201.specs()[index])
@@ -193,7 +194,7 @@ def test_top_cells_are_the_best_first_and_twenty_at_most(tmp_path):
     assert set(best["accuracy"]) == {clean[str(members[-1])]}
     sized = top[top["among"] != figure_data.ALL_CELLS]["architecture"].unique()
     assert {kernel_parameters(nasbench201.specs()[index]) for index in sized} == {18}
-    codes = figure_data.operation_codes(everyone)
+    codes = figure_data.operation_codes(everyone, OFFERINGS)
     assert codes.shape == (6, 20)
     assert nasbench201.OPERATIONS[codes.iloc[0, 0]] == best["operation"].iloc[0]
 
