@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 
 from robust201.core.errors import StorageError
-from robust201.core.records import CLEAN_STRENGTH, Unit, content_digest
+from robust201.core.records import CLEAN_STRENGTH, Unit, Weights, content_digest
 from robust201.dataset import export_dataset
-from robust201.tasks import PERTURBATIONS
+from robust201.images import DATASETS
+from robust201.tasks import PERTURBATIONS, Perturbation
 from robust201.tasks.columns import Values
 
 N_IMAGES = 40
@@ -28,6 +29,15 @@ class FabricatedPlan:
     measurements: tuple[str, ...] = ("accuracy", "confidence", "cm")
     name: str = "fabricated"
     protocols: tuple[dict[str, Any], ...] = ()
+    tasks: Mapping[str, Perturbation] = field(default_factory=lambda: PERTURBATIONS)
+    weights: Mapping[str, Weights] = field(default_factory=dict)
+    space_name: str = "nasbench201"
+
+    def measurements_of(self, key: str) -> tuple[str, ...]:
+        return self.tasks[key].columns or self.measurements
+
+    def n_classes(self, dataset: str) -> int | None:
+        return DATASETS[dataset].n_classes if dataset in DATASETS else None
 
     def describe(self) -> dict[str, Any]:
         images = {"count": N_IMAGES, "seed": 3}
