@@ -114,18 +114,18 @@ def _distinct(path: Path, _state: FileState, column: str) -> tuple[Any, ...]:
 
 
 def _choose_weights(path: Path, weights: str | None) -> str | None:
-    """Name the weights whose rows are read; None for all rows.
+    """Name the weights whose rows are read; None for all rows, of a file of one choice that has no names.
 
     Raises:
         ConfigError: the file has rows of several and none is named, or none of those named.
     """
     names = read_weights(path)
-    if weights is None and len(names) < 2:
+    if not names or (weights is None and len(names) == 1):
         return None
     if weights not in names:
         got, near = ("no name", "") if weights is None else (repr(weights), closest(weights, names))
         raise ConfigError(
-            f"Reading failed for {path}: expected weights={' or '.join(map(repr, names)) or None}, got {got}.{near} "
+            f"Reading failed for {path}: expected weights={' or '.join(map(repr, names))}, got {got}.{near} "
             "Name one choice of weights."
         )
     return weights

@@ -135,7 +135,7 @@ def values_by_strength(row: Any, strengths: Sequence[float], what: str) -> list[
 def _user_tasks(swept: Any) -> dict[str, Mapping[str, Any]]:
     """Find what a sweep declares of its user's own tasks, by key: their kind, norm and columns."""
     protocols = swept.get("protocols") if isinstance(swept, dict) else None
-    declared = {}
+    declared: dict[str, Mapping[str, Any]] = {}
     for payload in protocols if isinstance(protocols, list) else ():
         parameters = payload.get("parameters") if isinstance(payload, dict) else None
         if isinstance(parameters, dict) and "kind" in parameters and row_of(str(payload.get("key"))) is None:
@@ -237,13 +237,15 @@ class ResultFiles:
 
     @property
     def weight_names(self) -> list[str]:
-        """Names of the weights whose results the Parquet files have, in order; empty where these do not tell."""
-        if not self.parquet.is_dir():
-            return []
-        from robust201.reader.parquet_results import read_weights
+        """Names of the weights that the folder tells of, in order; empty where it has results of unnamed ones."""
+        told = {} if self.sweep is None else self.sweep.get("weights")
+        names = dict.fromkeys(told if isinstance(told, dict) else ())
+        if self.sweep is None and self.parquet.is_dir():
+            from robust201.reader.parquet_results import read_weights
 
-        files = sorted(self.parquet.glob("dataset=*/key=*/*.parquet"))
-        return list(dict.fromkeys(name for file in files for name in read_weights(file)))
+            files = sorted(self.parquet.glob("dataset=*/key=*/*.parquet"))
+            names = dict.fromkeys(name for file in files for name in read_weights(file))
+        return list(names)
 
     def choosing(self, weights: str | None) -> Self:
         """Give the files as they are read for one choice of weights.

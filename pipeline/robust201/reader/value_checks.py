@@ -133,8 +133,8 @@ def check_ids(file: Path, key: str, measure: str, found: Iterable[str], known: M
 
 
 def _describe_ids(known: Mapping[str, Any]) -> str:
-    first, last = next(iter(known), ""), next(reversed(known), "")
-    return f"{first} to {last}" if first.isdecimal() else ", ".join(known)
+    ids = [*known]
+    return f"{ids[0]} to {ids[-1]}" if ids and ids[0].isdecimal() else ", ".join(ids)
 
 
 def check_json_values(file: Path, key: str, measure: str, rows: Mapping[str, Any], *, of_measure: bool = False) -> None:

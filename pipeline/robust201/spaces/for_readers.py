@@ -55,11 +55,11 @@ class Offerings:
 
     title: str
     about: str
-    operations: Sequence[str]
+    operations: tuple[str, ...]
     operation_labels: Mapping[str, str]
     operation_colours: Mapping[str, str]
-    edges: Sequence[tuple[int, int]]
-    edge_labels: Sequence[str]
+    edges: tuple[tuple[int, int], ...]
+    edge_labels: tuple[str, ...]
     specs: Callable[[], Sequence[str]]
     isomorphs: Callable[[], Sequence[int]]
     meta: Callable[[Mapping[str, Sequence[float]]], dict[str, Any]]
