@@ -1,4 +1,4 @@
-"""Python files that a sweep names are code: who runs the sweep is told of them, and asked where it came with a dataset."""
+"""Python files that a sweep names are code: whoever runs it is told of them, and asked where it came with a dataset."""
 
 from collections.abc import Callable
 from pathlib import Path
