@@ -33,8 +33,9 @@ from robust201.reader.result_files import PUBLISHED_DATASETS
 from robust201.shards import ShardStore
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.neighbourhood import kernel_parameters
-from robust201.tasks import CORRUPTIONS, PERTURBATIONS
+from robust201.tasks import CORRUPTIONS, PAPER_KEYS, PERTURBATIONS
 
+PAPER_ROWS = [PERTURBATIONS[key] for key in PAPER_KEYS]
 NESTED_KEYS = ("clean", "pgd")
 LARGE = "cifar100"
 """Dataset whose confidences and confusion matrices `--keys` makes."""
@@ -102,7 +103,7 @@ def add_measurements(folder: Path, n_architectures: int, keys: tuple[str, ...]) 
 
 def share_of_sweep(n_keys: int) -> float:
     """How many times the whole sweep's confidences are those that `add_measurements` makes, by entries of matrices."""
-    strengths = sum(len(row.parameters().strengths) for row in PERTURBATIONS.values())
+    strengths = sum(len(row.parameters().strengths) for row in PAPER_ROWS)
     entries = sum(strengths * SPECS[name].n_classes ** 2 for name in PUBLISHED_DATASETS)
     return entries / (n_keys * len(STRENGTHS) * SPECS[LARGE].n_classes ** 2)
 
@@ -118,13 +119,13 @@ def build_dataset(folder: Path, n_architectures: int) -> None:
     indices = np.array(nasbench201.evaluated_indices()[:n_architectures])
     sizes = np.array([kernel_parameters(nasbench201.specs()[index]) for index in indices])
     folder.mkdir(parents=True, exist_ok=True)
-    epsilons = {row.published_key: row.parameters().strengths for row in PERTURBATIONS.values() if row.kind == "attack"}
+    epsilons = {row.published_key: row.parameters().strengths for row in PAPER_ROWS if row.kind == "attack"}
     (folder / "meta.json").write_text(nasbench201.meta_text(epsilons))
     quality = 0.6 * (sizes / 54) ** 0.5 + 0.4 * rng.random(len(indices))
     for name in PUBLISHED_DATASETS:
         n_images, chance = SPECS[name].n_test, 1 / SPECS[name].n_classes
         clean = chance + (CLEAN_ACCURACY[name] * 1.02 - chance) * quality**0.12
-        for row in PERTURBATIONS.values():
+        for row in PAPER_ROWS:
             strengths = np.array(row.parameters().strengths)
             pace = {"clean": 0.0, "attack": 1.2, "corruption": 0.12}[row.kind] * (0.5 + rng.random(len(indices)))
             accuracy = clean[:, None] * np.exp(-pace[:, None] * strengths)
@@ -132,7 +133,7 @@ def build_dataset(folder: Path, n_architectures: int) -> None:
             _write(folder, name, row.published_key, "accuracy", indices, counts / n_images)
             if name == PUBLISHED_DATASETS[0] and row.key in NESTED_KEYS:
                 _write_nested(folder, name, row.published_key, indices, counts.astype(int), n_images)
-    held = {row.published_key: row.parameters().strengths for row in PERTURBATIONS.values()}
+    held = {row.published_key: row.parameters().strengths for row in PAPER_ROWS}
     sweep = {"format": 1, "robust201": "synthetic", "sweep": {}, "measurements": ["accuracy", "confidence", "cm"]}
     (folder / "sweep.json").write_text(json.dumps(sweep | {"strengths": dict.fromkeys(PUBLISHED_DATASETS, held)}))
 

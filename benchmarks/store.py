@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from robust201.core.files import bundled, make_folder, sha256_of
-from robust201.core.records import EvaluationResult, Part, Unit
+from robust201.core.records import ArchitectureId, EvaluationResult, Part, Unit
 from robust201.planning.config import SweepConfig
 from robust201.planning.estimates import estimate
 from robust201.planning.loading import load_config
@@ -318,7 +318,7 @@ def measure_all(folder: Path, scale: float) -> None:
     describe_outputs(compacted)
 
 
-def plan_architectures(plan: Plan, scale: float) -> tuple[int, ...]:
+def plan_architectures(plan: Plan, scale: float) -> tuple[ArchitectureId, ...]:
     """The first architectures of a plan, as many as a fraction of all."""
     indices = sorted({unit.architecture for unit in plan.units})
     return tuple(indices[: max(1, round(scale * len(indices)))])

@@ -18,10 +18,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.core.records import Part
+from robust201.core.records import ArchitectureId, Part
 from robust201.images import DATASETS
 from robust201.planning.config import SweepConfig
-from robust201.spaces.nasbench201.cells import architecture, multiply_accumulates
+from robust201.spaces.nasbench201.cells import multiply_accumulates, resolve
 from robust201.tasks import PERTURBATIONS
 from robust201.tasks.parameters import SquareParameters
 
@@ -54,8 +54,8 @@ def fit_forward() -> ForwardFit:
     return ForwardFit(float(max(a, 0.0) / b), float(np.std(np.log(seconds / (max(a, 0.0) + b * macs)))))
 
 
-def _macs(index: int, n_classes: int, image_size: int) -> int:
-    spec = architecture(index).spec
+def _macs(index: ArchitectureId, n_classes: int, image_size: int) -> int:
+    spec = resolve(index).spec
     return multiply_accumulates(spec, channels=16, cells=5, n_classes=n_classes, image_size=image_size)
 
 
@@ -73,8 +73,10 @@ class UnitCosts:
         fit = fit_forward()
         indices = config.selected_architectures
         spread, share = np.random.default_rng(seed).normal(size=(2, len(indices)))
-        self._image_seconds: dict[tuple[str, int], float] = {}
-        self._square: dict[int, float] = dict(zip(indices, np.exp(SHARE_SPREAD * share).tolist(), strict=True))
+        self._image_seconds: dict[tuple[str, ArchitectureId], float] = {}
+        self._square: dict[ArchitectureId, float] = dict(
+            zip(indices, np.exp(SHARE_SPREAD * share).tolist(), strict=True)
+        )
         for dataset in config.datasets:
             size = DATASETS[dataset].image_size
             macs = np.array([_macs(index, DATASETS[dataset].n_classes, size) for index in indices], dtype=np.float64)

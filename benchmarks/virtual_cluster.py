@@ -15,7 +15,7 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from robust201.core.records import Bundle, Part, Receipt
+from robust201.core.records import ArchitectureId, Bundle, Part, Receipt
 from robust201.runtime.executors.base import BundleDone, BundleLost, Event
 from robust201.runtime.metrics import Metrics
 
@@ -68,7 +68,7 @@ class _Gpu:
     is_leaving: bool = False
     queue: deque[Bundle] = field(default_factory=deque)
     position: int = 0
-    network: tuple[str, int] | None = None
+    network: tuple[str, ArchitectureId] | None = None
     offered: int | None = None
 
 

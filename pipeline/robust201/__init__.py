@@ -1,19 +1,27 @@
-"""robust201: robustness evaluation of the whole NAS-Bench-201 architecture space."""
+"""robust201: robustness evaluation of networks, and of the whole NAS-Bench-201 architecture space.
+
+In Python: `load_model`, `evaluate`, `attack` and `place` (see `robust201.api`), and `RobustnessDataset` to read.
+"""
 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from robust201.api import attack, evaluate, load_model, place
     from robust201.reader.dataset import RobustnessDataset
 
-__all__ = ["RobustnessDataset", "__version__"]
+__all__ = ["RobustnessDataset", "__version__", "attack", "evaluate", "load_model", "place"]
 
 __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> Any:
-    # The reader is imported when it is asked for: workers and the command line start without it.
+    # Imported when they are asked for: workers and the command line start without them.
     if name == "RobustnessDataset":
         from robust201.reader.dataset import RobustnessDataset
 
         return RobustnessDataset
+    if name in __all__:
+        from robust201 import api
+
+        return getattr(api, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -178,7 +178,7 @@ def test_matrices_of_any_list_type_are_read_and_rows_without_one_are_left_out(tm
     one, two, three = [[1, 2], [3, 4]], [[5, 6], [7, 8]], [[9, 0], [1, 2]]
     path = write_matrices(tmp_path / "m.parquet", [one, None, two, three, None, None], kind)
     found = list(iter_matrices(path, "cm", ["strength"], missing_ok=False))
-    assert [numbers.tolist() for numbers, _ in found] == [[[0.0]], [[2.0, 3.0]]]
+    assert [[column.tolist() for column in beside] for beside, _ in found] == [[[0.0]], [[2.0, 3.0]]]
     assert np.concatenate([matrices for _, matrices in found]).tolist() == [one, two, three]
 
 

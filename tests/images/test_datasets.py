@@ -19,6 +19,7 @@ from robust201.core.errors import ConfigError, DatasetError
 from robust201.core.records import image_hash
 from robust201.images import DATASETS, FORMS, dataset, load_images, select
 from robust201.images.downloads import registry
+from robust201.images.specs import own_dataset
 from tests.support.dataset_files import (
     ASKED_FOR,
     FILE_FORMS,
@@ -48,7 +49,8 @@ def test_row_of_a_dataset_is_consistent(name: str) -> None:
 
 def test_every_form_but_digits_has_a_writer_here_and_belongs_to_a_dataset() -> None:
     assert set(FORMS) == {*WRITERS, "digits"}
-    assert {form for row in DATASETS.values() for form in row.forms} == set(FORMS)
+    rows = (*DATASETS.values(), own_dataset("own", n_classes=2, image_size=8))
+    assert {form for row in rows for form in row.forms} == set(FORMS)
 
 
 def test_unknown_names_get_the_closest() -> None:

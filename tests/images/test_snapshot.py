@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from robust201.core.errors import DatasetError
-from robust201.images import load_images, select
+from robust201.images import DATASETS, load_images, select
 from robust201.images.snapshot import read_snapshot, write_snapshot
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import run_sweep
@@ -17,7 +17,7 @@ IMAGES = select(load_images("digits"), count=20, seed=0)
 
 def test_images_come_back_as_they_were(tmp_path: Path) -> None:
     write_snapshot(tmp_path, IMAGES)
-    got = read_snapshot(tmp_path, "digits", IMAGES.sha256)
+    got = read_snapshot(tmp_path, DATASETS["digits"], IMAGES.sha256)
     for name in ("images", "labels", "indices"):
         np.testing.assert_array_equal(getattr(got, name), getattr(IMAGES, name))
     assert (got.n_classes, got.normalisation, got.sha256) == (10, IMAGES.normalisation, IMAGES.sha256)
@@ -39,7 +39,7 @@ def test_damaged_images_are_refused(tmp_path: Path, name: str, damage: str) -> N
     else:
         np.save(path, np.array([{}], dtype=object), allow_pickle=True)
     with pytest.raises(DatasetError, match="digits"):
-        read_snapshot(tmp_path, "digits", IMAGES.sha256)
+        read_snapshot(tmp_path, DATASETS["digits"], IMAGES.sha256)
 
 
 def test_the_next_run_replaces_damaged_images(make_sweep: MakeSweep) -> None:

@@ -148,8 +148,8 @@ def test_a_token_that_others_may_read_is_told(head: SimpleNamespace) -> None:
 
 
 def test_a_warning_has_a_mark_of_its_own_and_its_fix(capsys: pytest.CaptureFixture[str]) -> None:
-    console.show_finding(HealthCheck("token", ok=True, detail="mode 0644", fix="chmod 600", warns=True))
-    console.show_finding(HealthCheck("clock", ok=True, detail="0 s", fix="Let both synchronise."))
+    console.show_health_check(HealthCheck("token", ok=True, detail="mode 0644", fix="chmod 600", warns=True))
+    console.show_health_check(HealthCheck("clock", ok=True, detail="0 s", fix="Let both synchronise."))
     assert capsys.readouterr().out == "warn token: mode 0644\n     chmod 600\nok   clock: 0 s\n"
 
 

@@ -20,7 +20,7 @@ from robust201.planning.plan_file import load_plan
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import Filters, run_sweep
 from robust201.shards import ShardStore
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import PAPER_KEYS
 from tests.conftest import MakeSweep, RunCommand, WriteSweep
 
 HALF = SweepStatus(
@@ -134,7 +134,7 @@ def test_on_a_terminal_a_table_stays() -> None:
 
 
 def test_on_a_low_terminal_corruptions_share_a_line() -> None:
-    keys = tuple(KeyStatus("cifar10", key, 1, 2) for key in PERTURBATIONS)
+    keys = tuple(KeyStatus("cifar10", key, 1, 2) for key in PAPER_KEYS)
     for height, n_lines, told in ((50, 20, "frost"), (24, 6, "15 corruptions")):
         terminal = Console(file=io.StringIO(), width=100, height=height, force_terminal=True, record=True)
         display = WatchDisplay(terminal)

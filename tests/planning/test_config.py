@@ -9,7 +9,7 @@ from robust201.core.errors import ArchitectureError, ConfigError
 from robust201.planning.loading import load_config, parse_config
 from robust201.planning.plan import assumed_facts, make_plan
 from robust201.spaces.nasbench201.space import NasBench201
-from robust201.tasks import CORRUPTIONS, PERTURBATIONS
+from robust201.tasks import CORRUPTIONS, PAPER_KEYS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -27,7 +27,7 @@ def sweep(**changes: object) -> dict[str, object]:
 
 def test_defaults_are_the_papers() -> None:
     config = parse_config(MINIMAL, "test")
-    assert tuple(config.parameters) == tuple(PERTURBATIONS)
+    assert tuple(config.parameters) == PAPER_KEYS
     assert len(config.selected_architectures) == 6466
     assert (config.network.channels, config.network.cells) == (16, 5)
     assert config.parameters["aa_square"].queries == 5000

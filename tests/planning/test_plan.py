@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from robust201.core.errors import ConfigError
 from robust201.core.records import Part, Weights
-from robust201.planning.bundles import make_bundles, split
+from robust201.planning.bundles import cut_for_cpus, make_bundles, split
 from robust201.planning.config import SweepConfig
 from robust201.planning.cost import CPU_GMACS, GPU_GMACS
 from robust201.planning.estimates import estimate
@@ -17,7 +17,6 @@ from robust201.planning.facts import DatasetFacts, Facts
 from robust201.planning.identity import describe_difference
 from robust201.planning.loading import parse_config
 from robust201.planning.plan import Plan, make_plan
-from robust201.runtime.sweep import cut_for_cpus
 from robust201.tasks import ENGINES
 
 CORRUPTIONS = {"brightness": {"source": "generated", "sha256": "b"}, "fog": {"source": "generated", "sha256": "f"}}
@@ -131,7 +130,7 @@ def test_what_was_planned_for_gpus_is_cut_for_cpus(engine: str) -> None:
     assert len(cut) > sum(len(bundle.parts) for bundle in bundles)
     assert work_of(cut) == work_of([part for bundle in bundles for part in bundle.parts])
     on_cpu = make_plan(make_config(engine=engine, execution={"part_minutes": minutes, "device": "cpu"}), make_facts())
-    assert all(on_cpu.split(part) == (part,) for part in cut)
+    assert all(split(on_cpu, part) == (part,) for part in cut)
     assert cut_for_cpus(on_cpu, bundles) == bundles
 
 
@@ -153,7 +152,7 @@ def test_parts_of_the_reference_engine_are_cut_by_strength_first() -> None:
     whole = Part(unit, unit.strengths, 0, unit.n_images)
     minutes = 0.9 * make_plan(config, make_facts()).seconds(whole) / 60
     execution = {"gmacs_per_second": 1, "part_minutes": minutes}
-    parts = make_plan(make_config(engine="reference", execution=execution), make_facts()).split(whole)
+    parts = split(make_plan(make_config(engine="reference", execution=execution), make_facts()), whole)
     assert parts == tuple(Part(unit, (strength,), 0, unit.n_images) for strength in unit.strengths)
 
 

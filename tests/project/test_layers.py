@@ -31,7 +31,7 @@ ROOMS = (
 )
 """Folders of the package from the ground up: each may import those before it."""
 
-ROOT = {"__init__.py", "__main__.py"}
+ROOT = {"__init__.py", "__main__.py", "api.py"}
 """All that lies at the package's root: the API and the way in."""
 
 # Ray has four: actors, metrics and the token where the driver runs, and the client of its Jobs API where the user sits.

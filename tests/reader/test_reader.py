@@ -11,10 +11,11 @@ import robust201
 from robust201.core.errors import ArchitectureError, ConfigError, FormatVersionError, InputError, ResultsError
 from robust201.dataset import meta_file_text
 from robust201.reader.dataset import RobustnessDataset
-from robust201.tasks import CORRUPTIONS, PERTURBATIONS
+from robust201.tasks import CORRUPTIONS, PAPER_KEYS, PERTURBATIONS
 from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_plan
 
 ARCHITECTURES = (0, 2, 10, 309, 991)
+PAPER_ROWS = [PERTURBATIONS[key] for key in PAPER_KEYS]
 
 
 @pytest.fixture(scope="module", params=["paper", "published"])
@@ -34,11 +35,11 @@ def published(tmp_path_factory) -> Path:
     """A folder as the published dataset's: no sweep.json, ``@Linf`` in names, no corruptions of ImageNet16-120."""
     out = tmp_path_factory.mktemp("published-layout")
     (out / "meta.json").write_text(
-        meta_file_text({key: row.parameters().strengths for key, row in PERTURBATIONS.items()}, "published")
+        meta_file_text({row.key: row.parameters().strengths for row in PAPER_ROWS}, "published")
     )
     for data in ("cifar10", "cifar100", "ImageNet16-120"):
         (out / data).mkdir()
-        for row in PERTURBATIONS.values():
+        for row in PAPER_ROWS:
             if data == "ImageNet16-120" and row.kind == "corruption":
                 continue
             n_strengths = len(row.parameters().strengths)

@@ -85,11 +85,18 @@ def write_table(
     return file
 
 
+def write_npz(root: Path, spec: DatasetSpec, split: str, images: Pixels, labels: Labels) -> list[Path]:
+    root.mkdir(parents=True, exist_ok=True)
+    np.savez(root / f"{split}.npz", images=images.transpose(0, 2, 3, 1), labels=labels)
+    return [root / f"{split}.npz"]
+
+
 WRITERS: dict[str, Callable[[Path, DatasetSpec, str, Pixels, Labels], list[Path]]] = {
     "binary": write_binary,
     "python": write_python,
     "imagenet16": write_imagenet16,
     "parquet": write_parquet,
+    "npz": write_npz,
 }
 # The digits of scikit-learn are found whatever the folder holds, so a Parquet of digits is read where it is asked for.
 ASKED_FOR = {"digits": "parquet"}

@@ -30,7 +30,7 @@ from tests.support.tiny_networks import (
     tiny_images,
 )
 
-ROWS = list(PERTURBATIONS.values())
+ROWS = [row for row in PERTURBATIONS.values() if row.kind != "measure"]
 ATTACKS = [row for row in ROWS if row.kind == "attack"]
 AUTOATTACKS = [PERTURBATIONS["aa_apgd-ce"], PERTURBATIONS["aa_square"]]
 DRAWING = [row for row in ATTACKS if row.key != "fgsm"]

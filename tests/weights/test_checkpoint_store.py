@@ -26,6 +26,7 @@ from tests.support.official_archives import (
 
 def add(store: CheckpointStore, index: int = 3, dataset: str = "cifar10", **changes: Any) -> CheckpointRecord:
     fields: dict[str, Any] = {
+        "space": nasbench201.SPACE,
         "index": index,
         "spec": nasbench201.architecture(index).spec,
         "dataset": dataset,

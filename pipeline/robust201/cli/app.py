@@ -12,6 +12,7 @@ import typer
 from robust201 import __version__
 from robust201.cli import console
 from robust201.cli.dataset import compare, convert, export, import_json, verify
+from robust201.cli.evaluate import evaluate
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, RUN, AllowCode, Results, Sweep, add_verbs
 from robust201.cli.look import AsJson, doctor, logs, print_json, status
@@ -71,9 +72,9 @@ def meta(
 ) -> None:
     """Print meta.json: all 15,625 architectures, their isomorphs, and the paper's epsilons."""
     from robust201.dataset import meta_file_text, parse_key_style
-    from robust201.tasks import PERTURBATIONS
+    from robust201.tasks import PAPER_KEYS, PERTURBATIONS
 
-    strengths = {key: row.parameters().strengths for key, row in PERTURBATIONS.items()}
+    strengths = {key: PERTURBATIONS[key].parameters().strengths for key in PAPER_KEYS}
     typer.echo(meta_file_text(strengths, parse_key_style(key_style)), nl=False)
 
 
@@ -155,10 +156,10 @@ def run(
     check_device(config)
     announce_code(config, sweep, is_allowed=allow_code, say=console.say)
     task = ArrayTask.of(os.environ) if requeue else None
-    evaluate = run_sweep if share is None else partial(run_share, share=Share.parse(share))
+    run_all = run_sweep if share is None else partial(run_share, share=Share.parse(share))
     display = console.RunDisplay()
     with display.showing():
-        tally = evaluate(
+        tally = run_all(
             config,
             make_executor=make_executor,
             filters=filters,
@@ -340,6 +341,6 @@ add_verbs(
     *(demo, doctor, fetch, import_weights, train, corrupt),
     *(plan, run, status, logs, compact, merge),
     *(verify, export, compare, convert, import_json, meta),
-    *(report, plot),
+    *(report, plot, evaluate),
 )
 app.add_typer(submit_app, rich_help_panel=RUN)

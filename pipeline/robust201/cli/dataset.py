@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def export(
     results: Results,
     out: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder to write; made if absent.")],
-    key_style: Annotated[str, typer.Option(help="paper (pgd) or published (pgd@Linf).")] = "paper",
+    key_style: Annotated[str, typer.Option(help="paper (pgd) or published (pgd@ and its norm).")] = "paper",
     round_to: Annotated[
         int | None, typer.Option("--round", min=1, max=17, help="Decimals in JSON; 3 as published, all if absent.")
     ] = None,
@@ -31,6 +31,10 @@ def export(
         typer.Option(
             help="SPDX identifier for the dataset card; mit, or what an imported dataset's card says, if absent."
         ),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(help="Weights to export, such as random-s0, where architectures have several; JSON holds one."),
     ] = None,
     partial: Annotated[bool, typer.Option("--partial", help="Write what there is, and say what is missing.")] = False,
     processes: Annotated[
@@ -61,6 +65,7 @@ def export(
             compression=compression,
             formats=formats,
             licence=licence,
+            weights=weights,
             partial=partial,
             processes=processes or default_processes(parquet=parquet),
             progress=progress,

@@ -27,6 +27,7 @@ PANELS = {
     RUN: ("plan", "run", "submit", "status", "logs", "compact", "merge"),
     "Check and export its results": ("verify", "export", "compare", "convert", "import-json", "meta"),
     "Look at a dataset": ("report", "plot"),
+    "Evaluate one network": ("evaluate",),
 }
 """Verbs by the group under which the help lists them, in the order in which a sweep meets them."""
 
@@ -64,6 +65,10 @@ EXAMPLES = {
         "robust201 plot --list",
         "robust201 plot attacks dataset --out attacks.svg",
         "robust201 plot all dataset --out figures",
+    ),
+    "evaluate": (
+        "robust201 evaluate my_model.py:build --weights w.safetensors --data images.parquet",
+        "robust201 evaluate my_model.py:build --data cifar10 --keys clean,pgd,fog --count 1000 --out results.csv",
     ),
 }
 """Command lines that the help of a verb ends with."""

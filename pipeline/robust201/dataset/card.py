@@ -20,10 +20,12 @@ from robust201 import __version__
 from robust201.core.errors import ConfigError
 from robust201.dataset.groups import Group, ProtocolShare, are_imported
 from robust201.dataset.listing import CHECKSUM_FILE
-from robust201.dataset.parquet_files import ParquetColumn
+from robust201.dataset.parquet_columns import ParquetColumn
+from robust201.dataset.published_layout import SpaceLayout
 from robust201.dataset.written_file import WrittenFile
+from robust201.images import DATASETS
 from robust201.reader.result_files import PARQUET_FOLDER, parquet_name
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks.constraints import LINF
 
 CARD_FILE = "README.md"
 CROISSANT_FILE = "croissant.json"
@@ -71,25 +73,29 @@ class CardFacts:
     Attributes:
         name: of the sweep.
         licence: SPDX identifier, lower case, as the hub spells it.
+        layout: how architectures are told of.
         groups: what was exported.
         measurements: names of the measurements.
         shares: protocols, and what came of each.
         files: every file that is there already, side files too.
-        columns: of the Parquet files; empty where there are none.
+        columns: of the Parquet files; empty where there are none, or of measures alone.
+        measures: columns of the Parquet files of each measure, by key as it is spelled.
     """
 
     name: str
     licence: str
+    layout: SpaceLayout
     groups: Sequence[Group]
     measurements: Sequence[str]
     shares: Sequence[ProtocolShare]
     files: Sequence[WrittenFile]
     columns: Mapping[str, ParquetColumn]
+    measures: Mapping[str, Mapping[str, ParquetColumn]]
 
     @property
     def title(self) -> str:
         """Name of the dataset, for people."""
-        return f"NAS-Bench-201 robustness: {self.name}"
+        return f"{self.layout.title}: {self.name}"
 
     @property
     def datasets(self) -> tuple[str, ...]:
@@ -104,16 +110,36 @@ class CardFacts:
     @property
     def n_evaluations(self) -> int:
         """How many rows the Parquet files have."""
-        return sum(len(group.complete_units) * len(group.strengths) for group in self.groups)
+        return _count_evaluations(self.groups)
+
+    @property
+    def answers(self) -> tuple[Group, ...]:
+        """What was exported of answers to images."""
+        return tuple(group for group in self.groups if not group.is_measure)
+
+    @property
+    def has_parquet(self) -> bool:
+        """Whether there are Parquet files."""
+        return bool(self.columns or self.measures)
 
     @property
     def description(self) -> str:
-        """One sentence."""
-        return (
-            f"Robustness of {self.n_architectures:,} NAS-Bench-201 architectures on {', '.join(self.datasets)}: "
-            f"{', '.join(self.measurements)} of {self.n_evaluations:,} evaluations, clean, under attacks and under "
-            "common corruptions."
+        """One sentence, or two."""
+        networks = f"{self.n_architectures:,} {self.layout.architectures} on {', '.join(self.datasets)}"
+        measured = {group.key: ", ".join(group.measurements) for group in self.groups if group.is_measure}
+        told = "; ".join(f"{key} ({names})" for key, names in measured.items())
+        if measured and not self.answers:
+            return f"Measures of {networks}: {told}."
+        sentence = (
+            f"Robustness of {networks}: "
+            f"{', '.join(self.measurements)} of {_count_evaluations(self.answers):,} evaluations, clean, under attacks "
+            "and under common corruptions."
         )
+        return f"{sentence} And measures of the networks: {told}." if measured else sentence
+
+
+def _count_evaluations(groups: Sequence[Group]) -> int:
+    return sum(len(group.complete_units) * len(group.strengths) for group in groups)
 
 
 def choose_licence(given: str | None, shares: Sequence[ProtocolShare], out: Path) -> str:
@@ -162,7 +188,7 @@ def card_text(facts: CardFacts) -> str:
         _protocol(facts),
         _layout(facts),
         _columns(facts),
-        f"## Licence\n\n`{facts.licence}`. The images that the networks classified are no part of the dataset.\n",
+        _licence(facts),
         f"## Citation\n\nThe dataset follows the design of:\n\n```bibtex\n{BIBTEX}\n```\n",
         _checksums(facts),
     ]
@@ -173,15 +199,36 @@ def _front_matter(facts: CardFacts) -> str:
     front: dict[str, Any] = {
         "pretty_name": facts.title,
         "license": facts.licence,
-        "tags": ["neural-architecture-search", "robustness", "nas-bench-201"],
+        "tags": list(facts.layout.tags),
         "size_categories": [_size_category(facts.n_evaluations)],
     }
-    if facts.columns:
-        front["configs"] = [
+    if facts.has_parquet:
+        front["configs"] = _configurations(facts)
+    return f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n"
+
+
+def _configurations(facts: CardFacts) -> list[dict[str, Any]]:
+    """A configuration of each dataset, and one of each measure on it: files of one configuration have equal columns."""
+    if not facts.measures:
+        return [
             {"config_name": name, "data_files": f"{PARQUET_FOLDER}/dataset={name}/**/*.parquet"}
             for name in facts.datasets
         ]
-    return f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n"
+    files = {_spelled(file): file.name for file in facts.files if file.name.startswith(f"{PARQUET_FOLDER}/")}
+    configurations = []
+    for dataset in facts.datasets:
+        answers = [name for (held, key), name in files.items() if held == dataset and key not in facts.measures]
+        measures = {key: name for (held, key), name in files.items() if held == dataset and key in facts.measures}
+        if answers:
+            configurations.append({"config_name": dataset, "data_files": answers})
+        configurations += [{"config_name": f"{dataset}-{key}", "data_files": name} for key, name in measures.items()]
+    return configurations
+
+
+def _spelled(file: WrittenFile) -> tuple[str, str]:
+    """Dataset and key of a Parquet file, as its folders spell them."""
+    _, dataset, key, _ = file.name.split("/")
+    return dataset.removeprefix("dataset="), key.removeprefix("key=")
 
 
 def _size_category(count: int) -> str:
@@ -193,9 +240,17 @@ def _contents(facts: CardFacts) -> str:
     lines = ["## What it holds", "", "| dataset | key | kind | strengths | architectures |", "|---|---|---|---|---|"]
     for group in facts.groups:
         strengths = ", ".join(f"{strength:g}" for strength in group.strengths)
-        kind = PERTURBATIONS[group.key].kind
-        lines.append(f"| {group.dataset} | `{group.key}` | {kind} | {strengths} | {len(group.complete_units):,} |")
+        n_architectures = len({unit.architecture for unit in group.complete_units})
+        lines.append(f"| {group.dataset} | `{group.key}` | {group.task.kind} | {strengths} | {n_architectures:,} |")
     told = "Strengths of attacks are Linf radii in units of 1/255 of the pixel range, those of corruptions severities."
+    others = {group.key: group.task.constraint for group in facts.groups if group.task.kind == "attack"}
+    for key, constraint in others.items():
+        if constraint is None:
+            told += f" Strengths of `{key}` are what its function takes."
+        elif constraint != LINF:
+            told += f" Strengths of `{key}` are {constraint.name} radii around images of pixels in [0, 1]."
+    if any(group.is_measure for group in facts.groups):
+        told += " Measures have no strength, which is 0."
     return "\n".join([*lines, "", told, ""])
 
 
@@ -226,10 +281,11 @@ def _layout(facts: CardFacts) -> str:
         size = sum(file.n_bytes for file in json_files) / 1e6
         parts.append(
             f"- `<dataset>/<key>_<measurement>.json`, {len(json_files)} files, {size:,.1f} MB: "
-            "`{dataset: {key: {measurement: {id: value}}}}`, a value for `clean`, else a list by strength. `meta.json` "
-            "names the 15,625 architectures, their isomorphs and the epsilons."
+            "`{dataset: {key: {measurement: {id: value}}}}`, a value for `clean`"
+            f"{' and measures' if any(group.is_measure for group in facts.groups) else ''}, else a list by strength. "
+            f"{facts.layout.meta_told}"
         )
-    if facts.columns:
+    if facts.has_parquet:
         held = [file for file in facts.files if file.name.startswith(f"{PARQUET_FOLDER}/")]
         size = sum(file.n_bytes for file in held) / 1e6
         parts.append(
@@ -244,11 +300,27 @@ def _is_json(file: WrittenFile) -> bool:
 
 
 def _columns(facts: CardFacts) -> str:
-    if not facts.columns:
+    if not facts.has_parquet:
         return ""
-    lines = ["## Columns", "", "| column | type | meaning |", "|---|---|---|"]
-    lines += [f"| `{name}` | `{column.type_name}` | {column.meaning} |" for name, column in facts.columns.items()]
+    lines = ["## Columns"]
+    if facts.columns:
+        lines += _column_table(facts.columns)
+    for key, columns in facts.measures.items():
+        lines += ["", f"Of `{key}`:", *_column_table(columns)]
     return "\n".join([*lines, ""])
+
+
+def _column_table(columns: Mapping[str, ParquetColumn]) -> list[str]:
+    lines = ["", "| column | type | meaning |", "|---|---|---|"]
+    return lines + [f"| `{name}` | `{column.type_name}` | {column.meaning} |" for name, column in columns.items()]
+
+
+def _licence(facts: CardFacts) -> str:
+    own = ", ".join(f"`{name}`" for name in facts.datasets if name not in DATASETS)
+    told = f" That of the images of {own} is not stated." if own else ""
+    return (
+        f"## Licence\n\n`{facts.licence}`. The images that the networks classified are no part of the dataset.{told}\n"
+    )
 
 
 def _checksums(facts: CardFacts) -> str:
@@ -264,7 +336,7 @@ def croissant_text(facts: CardFacts) -> str:
         "@context": _CONTEXT,
         "@type": "sc:Dataset",
         "conformsTo": "http://mlcommons.org/croissant/1.0",
-        "name": f"nas-bench-201-robustness-{facts.name}",
+        "name": f"{facts.layout.slug}-{facts.name}",
         "description": facts.description,
         "license": facts.licence,
         "url": PROJECT_URL,
@@ -272,25 +344,41 @@ def croissant_text(facts: CardFacts) -> str:
         "citeAs": BIBTEX,
         "distribution": [_file_object(file) for file in facts.files],
     }
+    record_sets = []
     if facts.columns:
-        files = {
-            "@type": "cr:FileSet",
-            "@id": "parquet-files",
-            "name": "parquet-files",
-            "encodingFormat": "application/x-parquet",
-            "includes": f"{PARQUET_FOLDER}/**/*.parquet",
-        }
-        payload["distribution"].append(files)
-        payload["recordSet"] = [
-            {
-                "@type": "cr:RecordSet",
-                "@id": "evaluations",
-                "name": "evaluations",
-                "description": "One row an evaluation: an architecture on a dataset under a key at a strength.",
-                "field": [_field(name, column) for name, column in facts.columns.items()],
-            }
-        ]
+        every = f"{PARQUET_FOLDER}/**/*.parquet"
+        keys = dict.fromkeys(_spelled(file)[1] for file in facts.files if file.name.startswith(f"{PARQUET_FOLDER}/"))
+        own = [f"{PARQUET_FOLDER}/*/key={key}/*.parquet" for key in keys if key not in facts.measures]
+        payload["distribution"].append(_file_set("parquet-files", own if facts.measures else every))
+        told = "One row an evaluation: an architecture on a dataset under a key at a strength."
+        record_sets.append(_record_set("evaluations", "parquet-files", told, facts.columns))
+    for key, columns in facts.measures.items():
+        files, told = f"parquet-files-{key}", f"One row for each network on a dataset: {key}."
+        payload["distribution"].append(_file_set(files, f"{PARQUET_FOLDER}/*/key={key}/*.parquet"))
+        record_sets.append(_record_set(f"measure-{key}", files, told, columns))
+    if record_sets:
+        payload["recordSet"] = record_sets
     return json.dumps(payload, indent=1) + "\n"
+
+
+def _file_set(name: str, includes: str | list[str]) -> dict[str, Any]:
+    return {
+        "@type": "cr:FileSet",
+        "@id": name,
+        "name": name,
+        "encodingFormat": "application/x-parquet",
+        "includes": includes,
+    }
+
+
+def _record_set(name: str, files: str, told: str, columns: Mapping[str, ParquetColumn]) -> dict[str, Any]:
+    return {
+        "@type": "cr:RecordSet",
+        "@id": name,
+        "name": name,
+        "description": told,
+        "field": [_field(name, files, column_name, column) for column_name, column in columns.items()],
+    }
 
 
 def _file_object(file: WrittenFile) -> dict[str, Any]:
@@ -313,16 +401,17 @@ def _file_object(file: WrittenFile) -> dict[str, Any]:
     }
 
 
-def _field(name: str, column: ParquetColumn) -> dict[str, Any]:
-    is_text, is_float = pa.types.is_dictionary(column.leaf), pa.types.is_floating(column.leaf)
+def _field(record_set: str, files: str, name: str, column: ParquetColumn) -> dict[str, Any]:
+    is_text = pa.types.is_dictionary(column.leaf) or pa.types.is_string(column.leaf)
+    is_float = pa.types.is_floating(column.leaf)
     base = "sc:Text" if is_text else "sc:Float" if is_float else "sc:Integer"
     field: dict[str, Any] = {
         "@type": "cr:Field",
-        "@id": f"evaluations/{name}",
+        "@id": f"{record_set}/{name}",
         "name": name,
         "description": column.meaning,
         "dataType": base,
-        "source": {"fileSet": {"@id": "parquet-files"}, "extract": {"column": name}},
+        "source": {"fileSet": {"@id": files}, "extract": {"column": name}},
     }
     if column.repeated:
         field["repeated"] = True

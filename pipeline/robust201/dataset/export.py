@@ -1,25 +1,36 @@
 """From a plan and a store to a folder of JSON files, ``<dataset>/<key>_<measurement>.json``.
 
 Every file is ``{dataset: {key: {measurement: {id: value}}}}`` (appendix of Jung, Lukasik, Keuper, ICLR 2023, and the
-published files): one value for ``clean``, else a list with one value per strength, ascending. Beside them lie
-``meta.json`` (ids and epsilons, nothing else, as published), ``sweep.json`` (protocols, image selection, strengths),
-``weights.json`` (the networks' files), ``versions.json``, ``sweep.yaml``, the cards of `dataset.card`,
+published files): one value for ``clean`` and measures, else a list with one value per strength, ascending. Beside them
+lie ``meta.json`` (ids and epsilons, nothing else, as published), ``sweep.json`` (protocols, image selection,
+strengths), ``weights.json`` (the networks' files), ``versions.json``, ``sweep.yaml``, the cards of `dataset.card`,
 ``missing.json`` where a partial export lacks something, and the listing of `dataset.folder`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from robust201.core.errors import IncompleteError
+from robust201.core.errors import ConfigError, IncompleteError
 from robust201.dataset.card import CARD_FILE, CROISSANT_FILE, CardFacts, card_text, choose_licence, croissant_text
 from robust201.dataset.export_files import FileForm, Format, list_files, make_files
 from robust201.dataset.folder import open_folder
-from robust201.dataset.groups import KeyStyle, SweepPlan, describe_missing, group_units, share_out
+from robust201.dataset.groups import (
+    Group,
+    KeyStyle,
+    SweepPlan,
+    describe_missing,
+    group_units,
+    names_of_weights,
+    share_out,
+)
+from robust201.dataset.json_files import JsonFile
 from robust201.dataset.listing import CHECKSUM_FILE
-from robust201.dataset.parquet_files import parquet_columns
+from robust201.dataset.parquet_columns import ParquetColumn, describe_strength, parquet_columns
+from robust201.dataset.parquet_files import ParquetFile
 from robust201.dataset.pool import POOL_CACHE_BYTES, write_files
+from robust201.dataset.published_layout import layout_of
 from robust201.dataset.side_files import side_file_texts, weight_hashes
 from robust201.dataset.written_file import Compression
 from robust201.shards import Inventory, ShardStore
@@ -85,6 +96,7 @@ def export_dataset(
     partial: bool = False,
     formats: Sequence[Format] = ("json",),
     licence: str | None = None,
+    weights: str | None = None,
     processes: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> ExportReport:
@@ -98,12 +110,14 @@ def export_dataset(
         store: the finished evaluations.
         inventory: what the store holds.
         out: the folder to write; new, empty or holding an earlier export of the sweep.
-        key_style: ``"paper"`` writes ``pgd``, ``"published"`` ``pgd@Linf``, in file names, JSON and meta alike.
+        key_style: ``"paper"`` writes ``pgd``, ``"published"`` appends the norm, in file names, JSON and meta alike.
         round_to: decimals to keep, 3 in the published files; None keeps every double exactly.
         compression: ``"gz"`` or ``"zst"`` for ``.json.gz`` and ``.json.zst`` files of results.
         partial: write what there is where evaluations are missing; a unit without all its strengths is left out.
         formats: ``"json"`` for the published layout, ``"parquet"`` for analysis-ready files in full precision.
         licence: of the dataset: an SPDX identifier; None for MIT, or for what the card of imported results named.
+        weights: name of the weights whose results are exported, where architectures have several. JSON holds one
+            choice at a time; Parquet files alone hold all of them where None.
         processes: files written at once; with more than 1, each by a process of its own, and a script that calls this
             must guard its main part by ``if __name__ == "__main__"``.
         progress: called with (rows of files written or kept, rows to write).
@@ -113,12 +127,14 @@ def export_dataset(
 
     Raises:
         IncompleteError: evaluations are missing and `partial` is false; nothing was written.
-        ConfigError: results were imported, and neither `licence` nor their source names a licence.
+        ConfigError: results were imported, and neither `licence` nor their source names a licence; or JSON is asked for
+            of several weights, or no weights have the name given; or two files would have one name.
         InputError: the folder holds files that no export listed, or an export of another sweep.
         StorageError: the store does not give what the inventory says, the device is full, or another export writes into
             the folder.
     """
-    groups = group_units(plan, inventory)
+    groups = group_units(plan, inventory, weights)
+    _refuse_several_weights(out, groups, formats)
     if any(group.lacking for group in groups) and not partial:
         raise IncompleteError(describe_missing(out, groups))
     shares = share_out(plan, groups)
@@ -127,19 +143,21 @@ def export_dataset(
         key_style=key_style, round_to=round_to, compression=compression, cache_bytes=POOL_CACHE_BYTES // processes
     )
     exported = [group for group in groups if group.complete_units]
-    listed = list_files(exported, plan.measurements, formats)
-    weights = weight_hashes(plan.units)
+    listed = list_files(exported, formats)
+    _refuse_equal_names(out, [form.file_name(*file) for file in listed])
+    hashes = weight_hashes(unit for group in groups for unit in group.units)
     provenances = store.provenances(inventory)
     side_files = side_file_texts(
-        plan, groups, shares, provenances=provenances, weights=weights, key_style=key_style, round_to=round_to
+        plan, groups, shares, provenances=provenances, weights=hashes, key_style=key_style, round_to=round_to
     )
     planned = {*side_files, CARD_FILE, CROISSANT_FILE, *(form.file_name(*file) for file in listed)}
     told = plan.describe()
-    with open_folder(out, planned, told, weights) as folder:
+    with open_folder(out, planned, told, hashes) as folder:
         n_rows = sum(len(group.complete_units) for group, _ in listed)
         tell = (lambda done: progress(done, n_rows)) if progress is not None else (lambda _done: None)
         kept = []
-        files = make_files(listed, form, out, plan, store, inventory, folder.earlier)
+        measures: dict[str, dict[str, ParquetColumn]] = {}
+        files = _noting_measures(make_files(listed, form, out, plan, store, inventory, folder.earlier), measures)
         for file, was_kept in write_files(files, processes, tell):
             folder.record(file)
             kept += [file.name] if was_kept else []
@@ -149,11 +167,13 @@ def export_dataset(
             facts = CardFacts(
                 name=told["name"],
                 licence=licence,
+                layout=layout_of(plan.space_name),
                 groups=exported,
                 measurements=plan.measurements,
                 shares=shares,
                 files=tuple(folder.written[name] for name in sorted(folder.written)),  # every file there by then
-                columns=parquet_columns(plan.measurements) if "parquet" in formats else {},
+                columns=_columns_of_answers(plan, groups) if "parquet" in formats else {},
+                measures=dict(sorted(measures.items())),
             )
             folder.write(name, text_of(facts))
         removed = folder.close()
@@ -167,3 +187,46 @@ def export_dataset(
         missing={(group.dataset, group.key): group.n_left_out for group in groups if group.lacking},
         n_bytes=folder.n_bytes,
     )
+
+
+def _refuse_several_weights(out: Path, groups: Sequence[Group], formats: Sequence[Format]) -> None:
+    names = names_of_weights(unit for group in groups for unit in group.units)
+    if len(names) > 1 and "json" in formats:
+        raise ConfigError(
+            f"Exporting failed for {out}: expected one choice of weights, since JSON holds one at a time, got "
+            f"{len(names)}. Choose by --weights one of {', '.join(names)}, or export them all by --no-json --parquet."
+        )
+
+
+def _refuse_equal_names(out: Path, names: Sequence[str]) -> None:
+    """Make sure that no two files have one name: a key ``a`` may measure ``b_c``, and a key ``a_b`` measure ``c``."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(
+                f"Exporting failed for {out}: expected a name of its own for each file, got {name} for two keys. "
+                "Name one of the tasks or its columns otherwise."
+            )
+
+
+def _columns_of_answers(plan: SweepPlan, groups: Sequence[Group]) -> dict[str, ParquetColumn]:
+    """Columns that the Parquet files of all keys but measures have; empty where there are no such keys."""
+    strengths = dict.fromkeys(describe_strength(group.task) for group in groups if not group.is_measure)
+    names = names_of_weights(unit for group in groups for unit in group.units)
+    if not strengths:
+        return {}
+    return parquet_columns(
+        plan.measurements,
+        layout_of(plan.space_name).columns,
+        " ".join(strengths),
+        several_weights=len(names) > 1,
+    )
+
+
+def _noting_measures(
+    files: Iterable[JsonFile | ParquetFile], measures: dict[str, dict[str, ParquetColumn]]
+) -> Iterator[JsonFile | ParquetFile]:
+    """Note the columns of each measure's Parquet file, by key, on its way to be written."""
+    for file in files:
+        if isinstance(file, ParquetFile) and file.is_measure:
+            measures[file.key] = file.columns
+        yield file

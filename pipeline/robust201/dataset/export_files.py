@@ -1,13 +1,13 @@
 """Which files of results an export has, and the work of writing each."""
 
-import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from robust201.dataset.groups import Group, KeyStyle, SweepPlan
+from robust201.dataset.groups import Group, KeyStyle, SweepPlan, names_of_weights
 from robust201.dataset.json_files import JsonFile
+from robust201.dataset.parquet_columns import describe_strength
 from robust201.dataset.parquet_files import ParquetFile
 from robust201.dataset.written_file import Compression, WrittenFile
 from robust201.images import DATASETS
@@ -43,17 +43,22 @@ class FileForm:
         return f"{group.dataset}/{key}_{measurement}.json{suffix}"
 
 
-def list_files(
-    groups: Iterable[Group], measurements: Sequence[str], formats: Collection[Format]
-) -> list[tuple[Group, str]]:
+def list_files(groups: Iterable[Group], formats: Collection[Format]) -> list[tuple[Group, str]]:
     """List the files of an export: each a group and a measurement, or `PARQUET_FOLDER` for its Parquet file."""
-    contents = [*(measurements if "json" in formats else ()), *((PARQUET_FOLDER,) if "parquet" in formats else ())]
-    return sorted(itertools.product(groups, contents), key=_size, reverse=True)
+    as_parquet = [PARQUET_FOLDER] if "parquet" in formats else []
+    listed = [
+        (group, content)
+        for group in groups
+        for content in (*(group.measurements if "json" in formats else ()), *as_parquet)
+    ]
+    return sorted(listed, key=_size, reverse=True)
 
 
 def _size(file: tuple[Group, str]) -> int:
     """Numbers in a file, about: the largest come first, so that no process is left with one at the end."""
     group, measurement = file
+    if group.is_measure:
+        return len(group.complete_units) * len(group.strengths)
     specification = DATASETS.get(group.dataset)
     n_classes = 10 if specification is None else specification.n_classes
     held = [c for c in COLUMNS.values() if measurement in (c.measurement, PARQUET_FOLDER)]
@@ -73,11 +78,14 @@ def make_files(
 ) -> Iterator[JsonFile | ParquetFile]:
     """Make the files of `list_files`, ready to be written; `earlier` tells what an interrupted export noted of one."""
     selections: dict[tuple[str, str], RowSelection] = {}
+    listed = list(listed)
+    names = names_of_weights(unit for group, _ in listed for unit in group.units)
+    weights = {name: plan.weights[name] for name in names} if len(names) > 1 else {}
     for group, measurement in listed:
         held = group.dataset, group.key
         if held not in selections:
             selections[held] = store.select(
-                group.complete_units, inventory, plan.measurements, cache_bytes=form.cache_bytes
+                group.complete_units, inventory, group.measurements, cache_bytes=form.cache_bytes
             )
         name, key, units = form.file_name(group, measurement), group.spell(form.key_style), group.complete_units
         if measurement == PARQUET_FOLDER:
@@ -89,7 +97,12 @@ def make_files(
                 units=units,
                 rows=selections[held],
                 earlier=earlier(name),
-                measurements=tuple(plan.measurements),
+                measurements=group.measurements,
+                space=plan.space_name,
+                strength=describe_strength(group.task),
+                is_measure=group.is_measure,
+                n_classes=plan.n_classes(group.dataset),
+                weights=weights,
             )
         else:
             yield JsonFile(

@@ -13,7 +13,7 @@ from robust201.core.errors import InputError
 from robust201.core.files import load_json, sole_writer, visible_entries, write_text
 from robust201.core.records import IMPORTED, canonical_json
 from robust201.dataset.listing import CHECKSUM_FILE, is_below
-from robust201.dataset.side_files import WEIGHTS_FILE
+from robust201.dataset.side_files import WEIGHTS_FILE, WeightHashes
 from robust201.dataset.written_file import WrittenFile, hashed_file
 from robust201.reader.result_files import SWEEP_FILE
 
@@ -24,7 +24,7 @@ listing is."""
 
 @contextmanager
 def open_folder(
-    path: Path, planned: Collection[str], told: Mapping[str, Any], weights: Mapping[str, Mapping[str, str]]
+    path: Path, planned: Collection[str], told: Mapping[str, Any], weights: WeightHashes
 ) -> Iterator["ExportFolder"]:
     """Make a folder ready for an export, and keep other exports of this machine out of it for the length of a block.
 
@@ -50,7 +50,7 @@ def open_folder(
         yield ExportFolder(path, planned)
 
 
-def _refuse_other_sweeps(path: Path, told: Mapping[str, Any], weights: Mapping[str, Mapping[str, str]]) -> None:
+def _refuse_other_sweeps(path: Path, told: Mapping[str, Any], weights: WeightHashes) -> None:
     """Make sure that a folder holds no export of another sweep, which an export would replace.
 
     Another sweep has another name, or one of the two is of imported results, or they have no protocol in common, or of
@@ -77,18 +77,25 @@ def _refuse_other_sweeps(path: Path, told: Mapping[str, Any], weights: Mapping[s
     )
 
 
-def _same_weights(path: Path, weights: Mapping[str, Mapping[str, str]]) -> list[bool]:
+def _same_weights(path: Path, weights: WeightHashes) -> list[bool]:
     """Say of each network that an earlier export has too whether its weights are the same; empty if that tells none."""
     try:
         earlier = load_json(path / WEIGHTS_FILE)
         return [
-            earlier[dataset][identifier] == sha256
+            _overlap(earlier[dataset][identifier], sha256)
             for dataset, of_network in weights.items()
             for identifier, sha256 in of_network.items()
             if identifier in earlier.get(dataset, {})
         ]
     except (OSError, ValueError, TypeError, AttributeError):
         return []
+
+
+def _overlap(one: Any, other: str | Mapping[str, str]) -> bool:
+    """Whether two networks have weights in common: one state each, or several by name."""
+    if isinstance(one, dict) and isinstance(other, Mapping):
+        return bool(one.items() & other.items())
+    return bool(one == other)
 
 
 def _describe_sweep(told: Mapping[str, Any]) -> str:

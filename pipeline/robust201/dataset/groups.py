@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from robust201.core.errors import ConfigError, closest
-from robust201.core.records import ArchitectureId, Protocol, Unit, is_imported, show_architecture
+from robust201.core.records import Protocol, Unit, Weights, is_imported
 from robust201.shards import Inventory
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import PERTURBATIONS, Perturbation
 
 KeyStyle = Literal["paper", "published"]
 
@@ -25,7 +25,25 @@ class SweepPlan(typing.Protocol):
 
     @property
     def measurements(self) -> tuple[str, ...]:
-        """Names of the measurements."""
+        """Names of the measurements of answers to images."""
+
+    @property
+    def tasks(self) -> Mapping[str, Perturbation]:
+        """What is done, by key, in the order in which keys are listed."""
+
+    @property
+    def weights(self) -> Mapping[str, Weights]:
+        """Weights by the names that units have; empty where each architecture has one state."""
+
+    @property
+    def space_name(self) -> str:
+        """Name of the space of the architectures."""
+
+    def measurements_of(self, key: str) -> tuple[str, ...]:
+        """Names of the measurements of a key: `measurements`, or the columns of a measure."""
+
+    def n_classes(self, dataset: str) -> int | None:
+        """Number of classes of a dataset; None where nobody knows."""
 
     def describe(self) -> dict[str, Any]:
         """JSON value of how the numbers came about."""
@@ -36,12 +54,31 @@ class SweepPlan(typing.Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The units of one (dataset, key), and the strengths that they lack, by architecture."""
+    """The units of one (dataset, key).
+
+    Attributes:
+        dataset: name of the dataset.
+        task: what is done.
+        measurements: names of the measurements.
+        units: sorted by architecture and weights.
+        lacking: strengths that a unit lacks, by its id; units that lack none are not there.
+    """
 
     dataset: str
-    key: str
+    task: Perturbation
+    measurements: tuple[str, ...]
     units: tuple[Unit, ...]
-    lacking: Mapping[ArchitectureId, tuple[float, ...]]
+    lacking: Mapping[str, tuple[float, ...]]
+
+    @property
+    def key(self) -> str:
+        """The key, in the paper's style."""
+        return self.task.key
+
+    @property
+    def is_measure(self) -> bool:
+        """Whether the networks themselves are measured."""
+        return self.task.kind == "measure"
 
     @property
     def strengths(self) -> tuple[float, ...]:
@@ -51,7 +88,12 @@ class Group:
     @property
     def complete_units(self) -> tuple[Unit, ...]:
         """Units that lack nothing."""
-        return tuple(unit for unit in self.units if unit.architecture not in self.lacking)
+        return tuple(unit for unit in self.units if unit.id not in self.lacking)
+
+    @property
+    def incomplete_units(self) -> tuple[Unit, ...]:
+        """Units that lack something."""
+        return tuple(unit for unit in self.units if unit.id in self.lacking)
 
     @property
     def n_left_out(self) -> int:
@@ -60,7 +102,7 @@ class Group:
 
     def spell(self, key_style: KeyStyle) -> str:
         """Spell the key."""
-        return spell(self.key, key_style)
+        return spell(self.task, key_style)
 
 
 @dataclass(frozen=True)
@@ -103,22 +145,63 @@ def parse_key_style(text: str) -> KeyStyle:
     )
 
 
-def spell(key: str, key_style: KeyStyle) -> str:
-    """Spell a key as the paper or as the published files do."""
-    return PERTURBATIONS[key].published_key if key_style == "published" else key
+def spell(task: Perturbation, key_style: KeyStyle) -> str:
+    """Spell a key as the paper or as the published files do; a user's own task has one name."""
+    return task.published_key if key_style == "published" and task.key in PERTURBATIONS else task.key
 
 
-def group_units(plan: SweepPlan, inventory: Inventory) -> list[Group]:
-    """Group a plan's units by dataset and key, and find out what each group lacks."""
+def choose_weights(plan: SweepPlan, name: str | None) -> tuple[Unit, ...]:
+    """Choose a plan's units by their weights.
+
+    Args:
+        plan: the plan.
+        name: of the weights; None for all.
+
+    Raises:
+        ConfigError: no unit has weights of this name; those that there are are named.
+    """
+    if name is None:
+        return plan.units
+    chosen = tuple(unit for unit in plan.units if unit.weights == name)
+    if not name or not chosen:
+        names = names_of_weights(plan.units)
+        raise ConfigError(
+            f"Choosing weights failed for {name!r}: expected one of {', '.join(names) or 'none'}, got another name."
+            f"{closest(name, names)}"
+            if names
+            else f"Choosing weights failed for {name!r}: expected no name, since each network of these results has one "
+            "state, got one. Leave it out."
+        )
+    return chosen
+
+
+def names_of_weights(units: Iterable[Unit]) -> tuple[str, ...]:
+    """List the names of weights that units have, in order."""
+    return tuple(dict.fromkeys(unit.weights for unit in units if unit.weights))
+
+
+def group_units(plan: SweepPlan, inventory: Inventory, weights: str | None = None) -> list[Group]:
+    """Group a plan's units by dataset and key, and find out what each group lacks.
+
+    Args:
+        plan: the plan.
+        inventory: what its store holds.
+        weights: name of those whose units are meant; None for all.
+
+    Raises:
+        ConfigError: there are no such weights.
+    """
     groups = []
-    for (dataset, key), units in itertools.groupby(plan.units, key=lambda unit: (unit.dataset, unit.key)):
+    chosen = choose_weights(plan, weights)
+    for (dataset, key), units in itertools.groupby(chosen, key=lambda unit: (unit.dataset, unit.key)):
+        measurements = plan.measurements_of(key)
         members = tuple(sorted(units, key=lambda unit: unit.architecture))
         lacking = {
-            unit.architecture: absent
+            unit.id: absent
             for unit in members
-            if (absent := tuple(s for s in unit.strengths if not inventory.is_complete(unit, s, plan.measurements)))
+            if (absent := tuple(s for s in unit.strengths if not inventory.is_complete(unit, s, measurements)))
         }
-        groups.append(Group(dataset, key, members, lacking))
+        groups.append(Group(dataset, plan.tasks[key], measurements, members, lacking))
     return groups
 
 
@@ -138,10 +221,10 @@ def describe_missing(out: Path, groups: Sequence[Group]) -> str:
     absent = {group: sum(map(len, group.lacking.values())) for group in groups if group.lacking}
     counts = ", ".join(f"{group.dataset} {group.key} {count:,}" for group, count in absent.items())
     first = next(iter(absent))
-    architecture, strengths = next(iter(first.lacking.items()))
+    unit = first.incomplete_units[0]
     return (
         f"Exporting failed for {out}: expected {planned:,} evaluations, got {planned - sum(absent.values()):,}; "
-        f"missing {counts}; for example {show_architecture(architecture)} {first.dataset} {first.key} at strength "
-        f"{strengths[0]:g}. "
+        f"missing {counts}; for example {unit.label} at strength "
+        f"{first.lacking[unit.id][0]:g}. "
         "Run the whole sweep again, not narrowed, to compute only these, or export what there is with --partial."
     )

@@ -1,7 +1,8 @@
 """What was imported into a results folder: the plan of results that no sweep computed here."""
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -9,14 +10,25 @@ from typing import Any
 
 from robust201.core.errors import FormatVersionError, InputError
 from robust201.core.files import load_json, write_text
-from robust201.core.records import IMPORTED, IMPORTED_FILE, Protocol, Unit, content_digest, unit_id
+from robust201.core.records import (
+    IMPORTED,
+    IMPORTED_FILE,
+    ArchitectureId,
+    Protocol,
+    Unit,
+    Weights,
+    content_digest,
+    unit_id,
+)
 from robust201.images import DATASETS
 from robust201.planning.plan import Plan
 from robust201.planning.plan_file import PLAN_FILE, load_plan
-from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks import PERTURBATIONS
+from robust201.spaces import DEFAULT_SPACE
+from robust201.tasks import PERTURBATIONS, Perturbation
 
 _FORMAT = 1
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
 @dataclass(frozen=True)
@@ -28,7 +40,7 @@ class ImportedGroup:
         key: in the paper's style.
         strengths: ascending.
         n_images: images of each evaluation.
-        architectures: indices, in the order of the files.
+        architectures: ids, in the order of the files.
         measurements: names of the measurements.
         payload: of the protocol: where the results come from, and with how many decimals.
     """
@@ -37,7 +49,7 @@ class ImportedGroup:
     key: str
     strengths: tuple[float, ...]
     n_images: int
-    architectures: tuple[int, ...]
+    architectures: tuple[ArchitectureId, ...]
     measurements: tuple[str, ...]
     payload: Mapping[str, Any]
 
@@ -46,11 +58,26 @@ class ImportedGroup:
         """The protocol; its digest tells that the results were imported."""
         return Protocol.of(self.payload)
 
-    def unit(self, architecture: int) -> Unit:
+    @property
+    def space(self) -> str:
+        """Name of the space of the architectures."""
+        return str(self.payload.get("space", DEFAULT_SPACE))
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of a measure; empty for answers to images."""
+        return self.measurements if PERTURBATIONS[self.key].kind == "measure" else ()
+
+    @property
+    def is_single(self) -> bool:
+        """Whether an architecture has one value, not one per strength."""
+        return self.key == "clean" or bool(self.columns)
+
+    def unit(self, architecture: ArchitectureId) -> Unit:
         """The unit of one architecture."""
         digest = self.protocol.digest
         return Unit(
-            id=unit_id(nasbench201.SPACE, architecture, IMPORTED, digest),
+            id=unit_id(self.space, architecture, IMPORTED, digest),
             architecture=architecture,
             dataset=self.dataset,
             key=self.key,
@@ -58,6 +85,7 @@ class ImportedGroup:
             n_images=self.n_images,
             protocol=digest,
             checkpoint_sha256=IMPORTED,
+            columns=self.columns,
         )
 
 
@@ -80,9 +108,32 @@ class ImportedPlan:
 
     @property
     def measurements(self) -> tuple[str, ...]:
-        """Measurements that every key has."""
-        first, *others = (group.measurements for group in self.groups)
-        return tuple(name for name in first if all(name in other for other in others))
+        """Measurements that every key has, measures left out."""
+        return _in_all(group.measurements for group in self.groups if not group.columns)
+
+    def measurements_of(self, key: str) -> tuple[str, ...]:
+        """Measurements of a key: those of all keys, or the columns of a measure that it has on every dataset."""
+        of_key = [group for group in self.groups if group.key == key]
+        return _in_all(group.measurements for group in of_key) if of_key[0].columns else self.measurements
+
+    @cached_property
+    def tasks(self) -> Mapping[str, Perturbation]:
+        """What was done, by key."""
+        return {key: PERTURBATIONS[key] for key in dict.fromkeys(group.key for group in self.groups)}
+
+    @property
+    def weights(self) -> Mapping[str, Weights]:
+        """Files tell no names of weights."""
+        return {}
+
+    @property
+    def space_name(self) -> str:
+        """Name of the space of the architectures."""
+        return self.groups[0].space
+
+    def n_classes(self, dataset: str) -> int | None:
+        """Number of classes of a dataset; None where nobody knows."""
+        return DATASETS[dataset].n_classes if dataset in DATASETS else None
 
     def describe(self) -> dict[str, Any]:
         """How the numbers came about."""
@@ -104,6 +155,12 @@ class ImportedPlan:
         content = asdict(self)
         told = {"format": _FORMAT, "digest": content_digest(content)}
         write_text(results / IMPORTED_FILE, json.dumps(told | content))
+
+
+def _in_all(named: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
+    """Names that are in all of some lists, in the order of the first."""
+    first, *others = [*named] or [()]
+    return tuple(name for name in first if all(name in other for other in others))
 
 
 def load_imported_plan(results: Path) -> ImportedPlan:
@@ -135,7 +192,7 @@ def _read_plan(payload: Mapping[str, Any]) -> ImportedPlan:
         raise ValueError("another digest")
     groups: list[dict[str, Any]] = payload["groups"]
     for fields in groups:
-        if fields["dataset"] not in DATASETS or fields["key"] not in PERTURBATIONS:  # they become names of files
+        if not _NAME.fullmatch(fields["dataset"]) or fields["key"] not in PERTURBATIONS:  # they become names of files
             raise ValueError(f"unknown {fields['dataset']!r} or {fields['key']!r}")
         for name in ("strengths", "architectures", "measurements"):
             fields[name] = tuple(fields[name])

@@ -60,7 +60,7 @@ class JsonFile(ResultFile):
 def row_text(
     measurement: str, unit: Unit, values: Mapping[float, Mapping[str, Any]], round_to: int | None = None
 ) -> Iterator[bytes]:
-    """JSON text of a unit: a value for ``clean``, else a list with one value per strength.
+    """JSON text of a unit: a value for ``clean`` and measures, else a list with one value per strength.
 
     Args:
         measurement: what to write.
@@ -74,9 +74,9 @@ def row_text(
     Raises:
         StorageError: a number is infinite, or NaN where an accuracy is.
     """
-    form = MEASUREMENTS[measurement]
+    form = MEASUREMENTS.get(measurement, measurement)
     fields = {"": form} if isinstance(form, str) else form
-    before, between, after = (b"", b"", b"") if unit.key == "clean" else (b"[", b", ", b"]")
+    before, between, after = (b"", b"", b"") if _is_single(unit) else (b"[", b", ", b"]")
     yield before
     for place, strength in enumerate(unit.strengths):
         opening = (between if place else b"") + (b"" if isinstance(form, str) else b"{")
@@ -93,6 +93,10 @@ def row_text(
         if not isinstance(form, str):
             yield b"}"
     yield after
+
+
+def _is_single(unit: Unit) -> bool:
+    return unit.key == "clean" or (bool(unit.columns) and len(unit.strengths) == 1)
 
 
 def _check_number(measurement: str, values: NDArray[Any]) -> NDArray[Any]:

@@ -6,113 +6,33 @@ the folders' names: the two then agree, and libraries that do not know Hive's la
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
-from typing import Any, BinaryIO, NamedTuple
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from robust201.core.records import Unit
+from robust201.core.records import Unit, Weights
+from robust201.dataset.parquet_columns import (
+    MATRIX,
+    NAMES,
+    PREDICTION_FIELDS,
+    ParquetColumn,
+    measure_columns,
+    parquet_columns,
+)
+from robust201.dataset.published_layout import layout_of
 from robust201.dataset.result_file import ResultFile
-from robust201.images import DATASETS
-from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks.columns import MEASUREMENTS
 
 PARQUET_VERSION = 2
 """Raised when the same rows would give other columns or bytes."""
 
 ROW_GROUP_BYTES = 16 << 20
 
-_NAMES = pa.dictionary(pa.int32(), pa.string())
-_MATRIX = pa.list_(pa.field("element", pa.list_(pa.field("element", pa.float64()))))
-_COUNTS = pa.list_(pa.field("element", pa.list_(pa.field("element", pa.int32()))))
-
-
-class ParquetColumn(NamedTuple):
-    """A column: its type, what it holds, and the column of `tasks.measurements` that it comes from, if any."""
-
-    kind: pa.DataType
-    meaning: str
-    source: str = ""
-
-    @property
-    def repeated(self) -> bool:
-        """Whether a cell holds a list."""
-        return bool(pa.types.is_list(self.kind))
-
-    @property
-    def leaf(self) -> pa.DataType:
-        """Type of a single value in a cell."""
-        leaf = self.kind
-        while pa.types.is_list(leaf):
-            leaf = leaf.value_type
-        return leaf
-
-    @property
-    def type_name(self) -> str:
-        """Type of a cell, for people."""
-        return "string" if self.leaf == _NAMES else str(self.kind).replace("element: ", "")
-
-
-PARQUET_COLUMNS: dict[str, ParquetColumn] = {
-    "dataset": ParquetColumn(_NAMES, "Dataset of the images and of the network's training."),
-    "key": ParquetColumn(_NAMES, "What was done to the images: clean, an attack, or a corruption."),
-    "architecture": ParquetColumn(pa.int32(), "Index of the architecture in NAS-Bench-201, 0 to 15,624."),
-    "cell": ParquetColumn(_NAMES, "Cell string of the architecture, as NAS-Bench-201 writes it."),
-    "isomorphs": ParquetColumn(
-        pa.list_(pa.field("element", pa.int32())), "Indices of all architectures that this row stands for, itself too."
-    ),
-    "strength": ParquetColumn(
-        pa.float64(), "Epsilon in units of 1/255 for attacks, severity 1 to 5 for corruptions, 0 for clean."
-    ),
-    "n_images": ParquetColumn(pa.int32(), "Images evaluated."),
-    "n_classes": ParquetColumn(pa.int16(), "Classes C of the dataset."),
-    "accuracy": ParquetColumn(pa.float64(), "Fraction of the images that were classified correctly.", "accuracy"),
-    "confidence_label": ParquetColumn(
-        _MATRIX, "C x C: row i is the mean softmax over images of true class i.", "confidence_label"
-    ),
-    "confidence_argmax": ParquetColumn(
-        _MATRIX,
-        "C x C: row j is the mean softmax over images predicted as j; null where there are none.",
-        "confidence_argmax",
-    ),
-    "confidence_correct": ParquetColumn(
-        pa.float64(),
-        "Mean confidence in the predicted class of correctly classified images; null if none.",
-        "confidence_prediction",
-    ),
-    "confidence_incorrect": ParquetColumn(
-        pa.float64(),
-        "Mean confidence in the predicted class of misclassified images; null if none.",
-        "confidence_prediction",
-    ),
-    "cm": ParquetColumn(_COUNTS, "C x C: entry (i, j) counts images of true class i predicted as j.", "cm"),
-    "predictions": ParquetColumn(
-        pa.list_(pa.field("element", pa.uint8())), "Predicted class of every image, in order.", "predictions"
-    ),
-    "protocol": ParquetColumn(
-        _NAMES, "Digest of the protocol, imported-… if imported; its payload is among those in sweep.json."
-    ),
-    "checkpoint_sha256": ParquetColumn(_NAMES, "SHA-256 of the file of weights; imported where the row was imported."),
-}
-"""Columns in order; those of measurements are there where the sweep measured them."""
-
-_PREDICTION_FIELDS = ("confidence_correct", "confidence_incorrect")
-_STATISTICS = ["architecture", "strength", "accuracy"]
-
-
-def parquet_columns(measurements: Sequence[str]) -> dict[str, ParquetColumn]:
-    """Columns of the files of a sweep with the given measurements."""
-    held = {column for name in measurements for column in _column_names(name)}
-    return {name: column for name, column in PARQUET_COLUMNS.items() if not column.source or column.source in held}
-
-
-def _column_names(measurement: str) -> tuple[str, ...]:
-    form = MEASUREMENTS[measurement]
-    return (form,) if isinstance(form, str) else tuple(form.values())
+_STATISTICS = ("architecture", "strength", "accuracy")
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -120,35 +40,56 @@ class ParquetFile(ResultFile):
     """A Parquet file of all measurements of a dataset and key.
 
     Attributes:
-        measurements: names of the measurements.
+        measurements: names of the measurements: of answers to images, or the columns of a measure.
+        space: name of the space of the architectures.
+        strength: what a strength is.
+        is_measure: whether the key is a measure.
+        n_classes: of the dataset, where the values do not tell; None where nobody knows.
+        weights: by name, where an architecture has rows of several; else empty.
         metadata: of the file's schema.
     """
 
     measurements: tuple[str, ...]
+    space: str
+    strength: str
+    is_measure: bool = False
+    n_classes: int | None = None
+    weights: Mapping[str, Weights] = field(default_factory=dict)
     metadata: Mapping[bytes, bytes] | None = None
 
     def _ingredients(self) -> list[Any]:
-        return [PARQUET_VERSION, pa.__version__, self.name, list(self.measurements)]
+        return [PARQUET_VERSION, pa.__version__, self.name, list(self.measurements), self.space, list(self.weights)]
 
-    @property
-    def _columns(self) -> dict[str, ParquetColumn]:
-        return parquet_columns(self.measurements)
+    @cached_property
+    def columns(self) -> dict[str, ParquetColumn]:
+        """Columns in order; of a measure, its first row is read to tell numbers from lists."""
+        measured = None
+        if self.is_measure:
+            unit, values = next(iter(self.read_units(None)))
+            measured = measure_columns(self.measurements, values[unit.strengths[0]])
+        return parquet_columns(
+            self.measurements,
+            layout_of(self.space).columns,
+            self.strength,
+            measured=measured,
+            several_weights=bool(self.weights),
+        )
 
     @property
     def _schema(self) -> pa.Schema:
-        fields = [pa.field(name, c.kind, metadata={"description": c.meaning}) for name, c in self._columns.items()]
+        fields = [pa.field(name, c.kind, metadata={"description": c.meaning}) for name, c in self.columns.items()]
         return pa.schema(fields, metadata=self.metadata)
 
     def _write_content(self, stream: BinaryIO, on_row: Callable[[], None]) -> None:
-        columns = self._columns
-        matrices = [f"{name}.list.element.list.element" for name, c in columns.items() if c.kind == _MATRIX]
+        columns = self.columns
+        matrices = [f"{name}.list.element.list.element" for name, c in columns.items() if c.kind == MATRIX]
         with pq.ParquetWriter(
             pa.PythonFile(stream, mode="w"),
             self._schema,
             compression="zstd",
-            use_dictionary=[name for name, column in columns.items() if column.kind == _NAMES],
+            use_dictionary=[name for name, column in columns.items() if column.kind == NAMES],
             column_encoding=dict.fromkeys(matrices, "BYTE_STREAM_SPLIT"),
-            write_statistics=_STATISTICS,
+            write_statistics=[name for name in _STATISTICS if name in columns],
             write_page_checksum=True,
         ) as writer:
             for table in self.tables(on_row):
@@ -178,41 +119,39 @@ class ParquetFile(ResultFile):
             yield pieces
 
     def _table(self, pieces: Sequence[tuple[Unit, float, Mapping[str, Any]]]) -> pa.Table:
-        columns = self._columns
+        columns, layout = self.columns, layout_of(self.space)
         units = [unit for unit, _, _ in pieces]
-        members = _isomorphs()
         arrays: dict[str, Any] = {
             "dataset": [self.dataset] * len(pieces),
             "key": [self.key] * len(pieces),
-            "architecture": [unit.architecture for unit in units],
-            "cell": [nasbench201.architecture(unit.architecture).spec for unit in units],
-            "isomorphs": [members[nasbench201.architecture(unit.architecture).isomorph] for unit in units],
+            **layout.values([unit.architecture for unit in units]),
             "strength": [strength for _, strength, _ in pieces],
             "n_images": [unit.n_images or None for unit in units],
-            "n_classes": [_count_classes(self.dataset, values) for _, _, values in pieces],
+            "n_classes": [_count_classes(values) or self.n_classes for _, _, values in pieces],
             "protocol": [unit.protocol or None for unit in units],
             "checkpoint_sha256": [unit.checkpoint_sha256 or None for unit in units],
         }
+        if self.weights:
+            states = [self.weights[unit.weights] for unit in units]
+            arrays |= {
+                "weights": [unit.weights for unit in units],
+                "weights_recipe": [state.recipe or None for state in states],
+                "weights_epochs": [state.epochs for state in states],
+                "weights_seed": [state.seed for state in states],
+            }
         for name, column in columns.items():
             if column.source:
                 stacked = [values[column.source] for _, _, values in pieces]
-                if name in _PREDICTION_FIELDS:
-                    stacked = [pair[_PREDICTION_FIELDS.index(name)] for pair in stacked]
-                arrays[name] = _lists(stacked, column.kind)
+                if name in PREDICTION_FIELDS:
+                    stacked = [pair[PREDICTION_FIELDS.index(name)] for pair in stacked]
+                arrays[name] = (
+                    [array.tolist() for array in stacked] if self.is_measure else _lists(stacked, column.kind)
+                )
         return pa.table([pa.array(arrays[name], kind.kind) for name, kind in columns.items()], schema=self._schema)
 
 
-def _count_classes(dataset: str, values: Mapping[str, NDArray[Any]]) -> int | None:
-    sizes = (len(array) for array in values.values() if array.ndim == 2)
-    return next(sizes, None) or (DATASETS[dataset].n_classes if dataset in DATASETS else None)
-
-
-@cache
-def _isomorphs() -> dict[int, list[int]]:
-    members: dict[int, list[int]] = {}
-    for index, isomorph in enumerate(nasbench201.isomorphs()):
-        members.setdefault(isomorph, []).append(index)
-    return members
+def _count_classes(values: Mapping[str, NDArray[Any]]) -> int | None:
+    return next((len(array) for array in values.values() if array.ndim == 2), None)
 
 
 def _lists(values: Sequence[NDArray[Any]], kind: pa.DataType) -> pa.Array:

@@ -3,18 +3,27 @@
 import json
 import platform
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
-from typing import Any
+from typing import Any, TypeAlias
 
 import yaml
 
 from robust201 import __version__
 from robust201.core.errors import ConfigError
-from robust201.core.records import Unit, is_imported
-from robust201.dataset.groups import Group, KeyStyle, ProtocolShare, SweepPlan, are_imported, spell
+from robust201.core.records import Unit, Weights, is_imported
+from robust201.dataset.groups import (
+    Group,
+    KeyStyle,
+    ProtocolShare,
+    SweepPlan,
+    are_imported,
+    names_of_weights,
+    spell,
+)
+from robust201.dataset.published_layout import layout_of, published_meta_text
 from robust201.reader.result_files import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
-from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import PERTURBATIONS, Perturbation
 
 SWEEP_YAML_FILE = "sweep.yaml"
 VERSIONS_FILE = "versions.json"
@@ -23,6 +32,9 @@ WEIGHTS_FILE = "weights.json"
 
 SOURCE = "source"
 """What imported results have for a provenance: the dataset that they were read from."""
+
+WeightHashes: TypeAlias = Mapping[str, Mapping[str, str | Mapping[str, str]]]
+"""Content of weights.json."""
 
 _OF_MACHINES = {"host", "micro_batch"}
 _WRITERS = ("numpy", "orjson", "pyarrow")
@@ -34,13 +46,15 @@ def side_file_texts(
     shares: Sequence[ProtocolShare],
     *,
     provenances: Iterable[Mapping[str, str]],
-    weights: Mapping[str, Mapping[str, str]],
+    weights: WeightHashes,
     key_style: KeyStyle,
     round_to: int | None,
 ) -> dict[str, str]:
     """Make the texts of all that lies beside an export's results but the cards, by name of the file."""
+    epsilons = spell_epsilons(strengths_of_keys(groups), plan.tasks, key_style)
+    architectures = (unit.architecture for group in groups for unit in group.units)
     texts = {
-        META_FILE: meta_file_text(strengths_of_keys(groups), key_style),
+        META_FILE: layout_of(plan.space_name).meta_text(epsilons, architectures),
         SWEEP_FILE: sweep_text(plan, groups, key_style, round_to, shares),
         VERSIONS_FILE: versions_text(provenances, shares),
     }
@@ -54,7 +68,7 @@ def side_file_texts(
 
 
 def meta_file_text(strengths: Mapping[str, Sequence[float]], key_style: KeyStyle) -> str:
-    """Text of meta.json: all 15,625 architectures with their isomorphs, and the epsilons of each attack.
+    """Text of meta.json as published: every architecture with its isomorph, and the epsilons of each attack.
 
     Args:
         strengths: by key in the paper's style; keys that are no attacks are passed over.
@@ -63,12 +77,24 @@ def meta_file_text(strengths: Mapping[str, Sequence[float]], key_style: KeyStyle
     Returns:
         With the paper's epsilons and published keys, the bytes of the published file.
     """
-    epsilons = {
-        spell(key, key_style): [float(epsilon) for epsilon in strengths[key]]
-        for key, row in PERTURBATIONS.items()
+    return published_meta_text(spell_epsilons(strengths, PERTURBATIONS, key_style))
+
+
+def spell_epsilons(
+    strengths: Mapping[str, Sequence[float]], tasks: Mapping[str, Perturbation], key_style: KeyStyle
+) -> dict[str, list[float]]:
+    """Give the epsilons of attacks, by key as it is spelled, in the order of the tasks.
+
+    Args:
+        strengths: by key in the paper's style; keys that are no attacks are passed over.
+        tasks: what is done, by key.
+        key_style: how to spell the keys.
+    """
+    return {
+        spell(row, key_style): [float(epsilon) for epsilon in strengths[key]]
+        for key, row in tasks.items()
         if key in strengths and row.kind == "attack"
     }
-    return nasbench201.meta_text(epsilons)
 
 
 def strengths_of_keys(groups: Iterable[Group]) -> dict[str, tuple[float, ...]]:
@@ -80,7 +106,7 @@ def strengths_of_keys(groups: Iterable[Group]) -> dict[str, tuple[float, ...]]:
     by_key: dict[str, Group] = {}
     for group in groups:
         first = by_key.setdefault(group.key, group)
-        if first.strengths != group.strengths and PERTURBATIONS[group.key].kind == "attack":
+        if first.strengths != group.strengths and group.task.kind == "attack":
             raise ConfigError(
                 f"Exporting failed for {group.dataset} {group.key}: expected the epsilons of {first.dataset}, "
                 f"{list(first.strengths)}, got {list(group.strengths)}. {META_FILE} has one list per key: export the "
@@ -91,7 +117,7 @@ def strengths_of_keys(groups: Iterable[Group]) -> dict[str, tuple[float, ...]]:
 
 def sweep_text(
     plan: SweepPlan,
-    groups: Iterable[Group],
+    groups: Sequence[Group],
     key_style: KeyStyle,
     round_to: int | None,
     shares: Sequence[ProtocolShare],
@@ -100,6 +126,7 @@ def sweep_text(
     strengths: dict[str, dict[str, list[float]]] = {}
     for group in groups:
         strengths.setdefault(group.dataset, {})[group.spell(key_style)] = list(group.strengths)
+    names = names_of_weights(unit for group in groups for unit in group.units)
     payload = {
         "format": EXPORT_FORMAT,
         "robust201": __version__,
@@ -110,7 +137,15 @@ def sweep_text(
         "sweep": plan.describe() | {"protocols": [dict(share.payload) for share in shares]},
         "evaluations": {share.digest: share.n_evaluations for share in shares},
     }
+    if names:
+        payload["weights"] = {name: _describe_weights(plan.weights[name]) for name in names}
     return json.dumps(payload, indent=2, allow_nan=False) + "\n"
+
+
+def _describe_weights(weights: Weights) -> dict[str, Any]:
+    told: dict[str, Any] = asdict(weights)
+    del told["sha256"]  # of one architecture only; weights.json has those of all
+    return told
 
 
 def sweep_yaml_text(plan: SweepPlan) -> str:
@@ -143,20 +178,34 @@ def versions_text(provenances: Iterable[Mapping[str, str]], shares: Iterable[Pro
     return json.dumps(payload | {"exported_with": exported}, indent=2) + "\n"
 
 
-def weight_hashes(units: Iterable[Unit]) -> dict[str, dict[str, str]]:
-    """Find the SHA-256 of the file of weights of each network, by dataset and id; imported units have none."""
-    found: dict[str, dict[str, str]] = {}
+def weight_hashes(units: Iterable[Unit]) -> WeightHashes:
+    """Find the SHA-256 of the weights of each network, by dataset and id; imported units have none.
+
+    Where an architecture has several, by their names: ``{dataset: {id: {name: SHA-256}}}``.
+    """
+    found: dict[str, dict[str, Any]] = {}
     for unit in units:
-        if not is_imported(unit.protocol):
-            found.setdefault(unit.dataset, {})[str(unit.architecture)] = unit.checkpoint_sha256
+        if is_imported(unit.protocol):
+            continue
+        of_dataset = found.setdefault(unit.dataset, {})
+        if unit.weights:
+            of_dataset.setdefault(str(unit.architecture), {})[unit.weights] = unit.checkpoint_sha256
+        else:
+            of_dataset[str(unit.architecture)] = unit.checkpoint_sha256
     return found
 
 
 def missing_text(groups: Iterable[Group], key_style: KeyStyle) -> str:
-    """Text of missing.json: strengths that a partial export lacks, by dataset, key and architecture."""
+    """Text of missing.json: strengths that a partial export lacks, by dataset, key and architecture.
+
+    Of an architecture of several weights, those that any of them lacks.
+    """
     nested: dict[str, dict[str, dict[str, list[float]]]] = {}
     for group in groups:
         if group.lacking:
-            lacking = {str(index): list(strengths) for index, strengths in group.lacking.items()}
+            lacking: dict[str, list[float]] = {}
+            for unit in group.incomplete_units:
+                name = str(unit.architecture)
+                lacking[name] = sorted({*lacking.get(name, ()), *group.lacking[unit.id]})
             nested.setdefault(group.dataset, {})[group.spell(key_style)] = lacking
     return json.dumps(nested, indent=1) + "\n"

@@ -137,14 +137,17 @@ def _verify(
 
 def count_missing(plan: SweepPlan, inventory: Inventory) -> int:
     """Count the evaluations of a plan that are not there with all their images and measurements."""
-    return sum(len(unit.strengths) - inventory.count_complete(unit, plan.measurements) for unit in plan.units)
+    return sum(
+        len(unit.strengths) - inventory.count_complete(unit, plan.measurements_of(unit.key)) for unit in plan.units
+    )
 
 
 def find_gaps(plan: SweepPlan, inventory: Inventory) -> tuple[str, ...]:
     """List the units that have some of their strengths and lack others."""
     gaps = []
     for unit in plan.units:
-        lacking = [s for s in unit.strengths if not inventory.is_complete(unit, s, plan.measurements)]
+        measurements = plan.measurements_of(unit.key)
+        lacking = [s for s in unit.strengths if not inventory.is_complete(unit, s, measurements)]
         if 0 < len(lacking) < len(unit.strengths):
             gaps.append(f"{unit.label} at {', '.join(f'{strength:g}' for strength in lacking)}")
     return tuple(gaps)

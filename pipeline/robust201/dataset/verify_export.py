@@ -9,7 +9,8 @@ from typing import Any, get_args
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from robust201.core.errors import IncompleteError, ResultsError, StorageError
+from robust201.core.errors import ConfigError, IncompleteError, ResultsError, StorageError
+from robust201.core.records import show_architecture
 from robust201.dataset.export_files import FileForm, Format, list_files, make_files
 from robust201.dataset.groups import Group, KeyStyle, SweepPlan, group_units
 from robust201.dataset.json_files import JsonFile
@@ -19,7 +20,6 @@ from robust201.dataset.written_file import compression_of
 from robust201.reader.json_files import open_decompressed, read_json
 from robust201.reader.result_files import META_FILE, MISSING_FILE, SWEEP_FILE
 from robust201.shards import Inventory, ShardStore
-from robust201.tasks import PERTURBATIONS
 
 _CACHE_BYTES = 256 << 20
 
@@ -47,10 +47,10 @@ def check_export(plan: SweepPlan, store: ShardStore, inventory: Inventory, out: 
     names = listing.digests
     try:
         form = _read_form(out, names)
-    except ResultsError as error:
+        groups = group_units(plan, inventory, _read_weights(out))
+    except (ResultsError, ConfigError) as error:
         yield str(error)
         return
-    groups = group_units(plan, inventory)
     yield from _check_strengths(out, form, groups)
     yield from _check_groups(out, names, form, groups, plan=plan, store=store, inventory=inventory)
 
@@ -70,6 +70,13 @@ def _read_form(out: Path, names: Iterable[str]) -> FileForm:
     return FileForm(key_style=style, round_to=round_to, compression=compression, cache_bytes=_CACHE_BYTES)
 
 
+def _read_weights(out: Path) -> str | None:
+    """Read the name of the weights that an export chose; None where it holds all that there are."""
+    sweep = read_json(out / SWEEP_FILE, missing={})
+    named = sweep.get("weights") if isinstance(sweep, dict) else None
+    return next(iter(named)) if isinstance(named, dict) and len(named) == 1 else None
+
+
 def _check_strengths(out: Path, form: FileForm, groups: Iterable[Group]) -> Iterator[str]:
     """Compare the strengths that readers take values to be at with the plan's: files of results do not name them."""
     strengths: dict[str, dict[str, list[float]]] = {}
@@ -77,7 +84,7 @@ def _check_strengths(out: Path, form: FileForm, groups: Iterable[Group]) -> Iter
     for group in groups:
         key, held = group.spell(form.key_style), list(group.strengths)
         strengths.setdefault(group.dataset, {})[key] = held
-        if PERTURBATIONS[group.key].kind == "attack":
+        if group.task.kind == "attack":
             epsilons[key] = held
     for name, field, wanted in ((SWEEP_FILE, "strengths", strengths), (META_FILE, "epsilons", epsilons)):
         try:
@@ -106,14 +113,15 @@ def _check_groups(
     partial = MISSING_FILE in names
     expected: set[str] = set()
     for group in groups:
-        files = list_files([group], plan.measurements, formats) if group.complete_units or not partial else []
+        files = list_files([group], formats) if group.complete_units or not partial else []
         expected |= {form.file_name(*file) for file in files}
         if group.lacking and not partial:
             told = (
                 f"expected shards of all its units to compare it with, got none of {len(group.lacking)} units, such as"
             )
+            first = show_architecture(group.incomplete_units[0].architecture)
             yield (
-                f"Verifying failed for {group.dataset} {group.key} of {out}: {told} #{next(iter(group.lacking))}. "
+                f"Verifying failed for {group.dataset} {group.key} of {out}: {told} {first}. "
                 "Complete the results, and verify again."
             )
             continue
@@ -163,5 +171,6 @@ def _first_row(got: pa.Table, expected: pa.Table) -> str:
         return "in its columns"
     for row in range(min(len(got), len(expected))):
         if not got.slice(row, 1).equals(expected.slice(row, 1)):
-            return f"from #{expected['architecture'][row]} at strength {expected['strength'][row]} on"
+            architecture = expected["architecture"][row].as_py()
+            return f"from {show_architecture(architecture)} at strength {expected['strength'][row]} on"
     return f"in a row group of {len(got)} rows, not {len(expected)}"

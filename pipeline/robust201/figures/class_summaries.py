@@ -115,9 +115,9 @@ def _parquet_blocks(files: ResultFiles, file: Path, dataset: str, key: str, meas
     column = "cm" if measure == "cm" else "confidence_label"
     others = [] if measure == "cm" else ["confidence_correct", "confidence_incorrect"]
     names = ["architecture", "strength", *others]
-    seen: set[tuple[float, float]] = set()
+    seen: set[tuple[Any, float]] = set()
     for (architectures, strengths, *numbers), matrices in iter_matrices(
-        file, column, names, missing_ok=measure != "cm"
+        file, column, names, missing_ok=measure != "cm", weights=files.weights
     ):
         rows = set(zip(architectures.tolist(), strengths.tolist(), strict=True))
         if len(rows) < len(matrices) or not rows.isdisjoint(seen):

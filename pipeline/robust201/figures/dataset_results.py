@@ -9,12 +9,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from robust201.core.records import CLEAN_STRENGTH
+from robust201.core.errors import ResultsError
+from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
 from robust201.figures.class_summaries import summarise_classes
 from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.frames import MEAN_DECIMALS
-from robust201.reader.result_files import in_table_order, kind_of, row_of
+from robust201.reader.result_files import MEASURES, OPTIONAL_MEASURES, in_table_order, kind_of, row_of
+from robust201.reader.value_checks import architecture_of
+from robust201.spaces.for_readers import Offerings
 
 CLEAN = "clean"
 ADVERSARIAL = "adversarial"
@@ -48,7 +51,7 @@ class DatasetResults:
             frame: accuracies (see `RobustnessDataset.to_frame`).
             name: the dataset.
         """
-        attacks = [key for key in frame["key"].cat.categories if kind_of(key) == "attack"]
+        attacks = [key for key in frame["key"].cat.categories if reader.files.kind_of(key) == "attack"]
         repeated = (frame["strength"] == CLEAN_STRENGTH) & frame["key"].isin(attacks)
         own = frame[(frame["dataset"] == name) & ~repeated]
         keys = in_table_order({str(key) for key in own["key"].unique()})
@@ -60,10 +63,28 @@ class DatasetResults:
         wide = wide[found].set_axis(pd.MultiIndex.from_tuples(named, names=["key", "strength"]), axis=1)
         return cls(name, reader, wide)
 
-    @property
+    @cached_property
     def n_classes(self) -> int | None:
-        """Number of classes, where the dataset is known."""
-        return DATASETS[self.name].n_classes if self.name in DATASETS else None
+        """Number of classes, where the dataset is known or has a confusion matrix or confidence to count them in."""
+        return DATASETS[self.name].n_classes if self.name in DATASETS else self.reader.files.count_classes(self.name)
+
+    @property
+    def space(self) -> Offerings | None:
+        """What the space of the architectures offers; None where they are no cells."""
+        return self.reader.files.space
+
+    @property
+    def cells(self) -> Offerings:
+        """The space of the architectures, which are cells.
+
+        Raises:
+            ResultsError: they are none.
+        """
+        if self.space is None:
+            raise ResultsError(
+                f"Drawing cells failed for {self.name}: expected architectures that are cells, got others."
+            )
+        return self.space
 
     @property
     def chance(self) -> float | None:
@@ -77,13 +98,13 @@ class DatasetResults:
 
     @property
     def extent(self) -> str:
-        """How many of the architectures that stand for a class there are, such as ``16 of 6,466 architectures``."""
+        """How many of the architectures that stand for a class there are, such as ``16 of 20 architectures``."""
         return f"{len(self.accuracies):,} of {len(self.reader.non_isomorph_ids):,} architectures"
 
     @property
-    def architectures(self) -> list[int]:
+    def architectures(self) -> list[ArchitectureId]:
         """Evaluated architectures, ascending."""
-        return [int(index) for index in self.accuracies.index]
+        return [architecture_of(str(name)) for name in self.accuracies.index]
 
     @property
     def columns(self) -> list[tuple[str, float]]:
@@ -92,8 +113,8 @@ class DatasetResults:
         return columns
 
     def keys(self, kind: str) -> list[str]:
-        """List the keys of a kind (see `reader.result_files.kind_of`) in the order of the table."""
-        return [key for key in dict.fromkeys(key for key, _ in self.columns) if kind_of(key) == kind]
+        """List the keys of a kind (see `ResultFiles.kind_of`) that have accuracies, in the order of the table."""
+        return [key for key in dict.fromkeys(key for key, _ in self.columns) if self.reader.files.kind_of(key) == kind]
 
     def strengths(self, key: str) -> list[float]:
         """List the strengths that a key has accuracies at, ascending."""
@@ -103,7 +124,7 @@ class DatasetResults:
         """Give the accuracies of a key at a strength, by architecture."""
         return self.accuracies[key, strength]
 
-    def spec(self, architecture: int) -> str:
+    def spec(self, architecture: ArchitectureId) -> str:
         """Give the cell string of an architecture."""
         return self.reader.id_to_string(architecture)
 
@@ -122,6 +143,25 @@ class DatasetResults:
             if means:
                 columns[score] = pd.concat(means, axis=1).mean(axis=1, skipna=False).round(MEAN_DECIMALS)
         return pd.DataFrame(columns, index=self.accuracies.index)
+
+    @cached_property
+    def measures(self) -> pd.DataFrame:
+        """Numbers of measures and of unknown keys, accuracies aside.
+
+        Returns:
+            float64 by architecture and (key, measurement, strength); NaN where there is none. Lists are left out.
+        """
+        plain = (*MEASURES, *OPTIONAL_MEASURES)
+        columns: dict[tuple[str, str, float], pd.Series] = {}
+        for key in (*self.reader.keys_measure, *self.reader.keys_other):
+            for measure in self.reader.measurements(self.name, key):
+                if measure in plain or self.reader.files.find(self.name, key, measure) is None:
+                    continue
+                frame = self.reader.to_frame(self.name, key, measure)
+                if frame["value"].dtype.kind == "f":
+                    for strength, rows in frame.groupby("strength"):
+                        columns[key, measure, float(str(strength))] = rows.set_index("architecture")["value"]
+        return pd.DataFrame(columns).sort_index()
 
     def key_mean(self, key: str) -> pd.Series:
         """Average a key's accuracies over its strengths, by architecture; NaN where one is missing."""
@@ -157,14 +197,17 @@ def paper_key(key: str) -> str:
 
 
 def strength_label(key: str, strength: float) -> str:
-    """Write a strength with its unit, such as ``ε = 8/255`` or ``severity 3``; empty for clean images.
+    """Write a strength with its unit, such as ``ε = 8/255``, ``ε = 0.5 (L2)`` or ``severity 3``; empty for clean.
 
     That of a key that is not in the table has no unit: ``strength 3``.
     """
     if strength == CLEAN_STRENGTH:
         return ""
-    written = {"attack": f"ε = {strength:g}/255", "corruption": f"severity {strength:g}"}
-    return written.get(kind_of(key), f"strength {strength:g}")
+    row = row_of(key)
+    if row is not None and row.constraint is not None:
+        ball = row.constraint
+        return f"ε = {strength:g}/{ball.divisor:g}" if ball.divisor != 1 else f"ε = {strength:g} ({ball.name})"
+    return f"severity {strength:g}" if kind_of(key) == "corruption" else f"strength {strength:g}"
 
 
 def column_label(key: str, strength: float) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.stats import kendalltau
+from scipy.stats import kendalltau, spearmanr
 
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.figures.dataset_results import (
@@ -20,10 +20,10 @@ from robust201.figures.dataset_results import (
     quartiles,
     strength_label,
 )
+from robust201.figures.palette import measure_label
 from robust201.figures.ranking import rank_architectures
 from robust201.reader.result_files import kind_of
-from robust201.spaces.nasbench201.cells import EDGES, OPERATIONS, parse
-from robust201.spaces.nasbench201.neighbourhood import edit_distance, kernel_parameters, neighbours
+from robust201.spaces.for_readers import Offerings
 
 REFERENCE_EPSILON_255 = 1.0
 REFERENCE_SEVERITY = 3.0
@@ -35,8 +35,6 @@ SHOWN_OUTLIERS = 15
 """Outliers shown at either end of a box."""
 
 TOP_CELLS = 20
-REFERENCE_KERNEL_PARAMETERS = 18
-"""The paper compares cells of this size: there are 408 of them (section 5.3)."""
 
 ALL_CELLS = "all evaluated cells"
 
@@ -116,7 +114,7 @@ def key_correlations(results: DatasetResults) -> pd.DataFrame:
 
 def attack_correlations(results: DatasetResults) -> pd.DataFrame:
     """Correlate the ranks on clean images and under every attack at every epsilon (see `key_correlations`)."""
-    columns = [column for column in results.columns if kind_of(column[0]) in ("clean", "attack")]
+    columns = [column for column in results.columns if results.reader.files.kind_of(column[0]) in ("clean", "attack")]
     return _correlate(results, [("", columns)] if results.keys("attack") else [])
 
 
@@ -200,15 +198,16 @@ def clean_against(results: DatasetResults, kind: str) -> pd.DataFrame:
         kind: ``"attack"`` or ``"corruption"``.
 
     Returns:
-        One row an architecture, key and strength: `architecture`, `kernel_parameters` (see `cells`), `clean`, `key`,
-        `strength`, `accuracy`; those that lack a number are left out.
+        One row per architecture, key and strength: `architecture`, `clean`, `key`, `strength`, `accuracy` and, where
+        architectures are cells, `kernel_parameters` (see `Offerings`); those that lack a number are left out.
     """
-    names = ["architecture", "kernel_parameters", "clean", "key", "strength", "accuracy"]
+    names = ["architecture", "clean", "key", "strength", "accuracy"]
     parts = []
     if results.keys("clean"):
-        sizes = [kernel_parameters(results.spec(index)) for index in results.architectures]
-        clean = results.column(CLEAN)
-        base = {"architecture": results.architectures, "kernel_parameters": sizes, "clean": clean.to_numpy()}
+        base = {"architecture": results.architectures, "clean": results.column(CLEAN).to_numpy()}
+        if results.space is not None:
+            size = results.space.kernel_parameters
+            base["kernel_parameters"] = [size(results.spec(index)) for index in results.architectures]
         parts = [
             pd.DataFrame(
                 base | {"key": key, "strength": strength, "accuracy": results.column(key, strength).to_numpy()}
@@ -229,30 +228,57 @@ def clean_against_corruptions(results: DatasetResults) -> pd.DataFrame:
     return clean_against(results, "corruption")
 
 
+def measures_against(results: DatasetResults) -> pd.DataFrame:
+    """Pair the numbers of measures with clean accuracies and those under every attack at its reference strength.
+
+    Returns:
+        One row per architecture, measure and key: `architecture`, `measure` (see `palette.measure_label`), `value`,
+        `key`, `strength`, `accuracy`, and of all rows of the measure and key `spearman` (rank correlation) and
+        `kendall` (tau-b), NaN where a side is equal for all.
+    """
+    names = ["architecture", "measure", "value", "key", "strength", "accuracy", "spearman", "kendall"]
+    keys = [key for kind in ("clean", "attack") for key in results.keys(kind)]
+    parts = []
+    for measure, values in results.measures.items():
+        for key in keys:
+            strength = reference_strength(key, results.strengths(key))
+            pairs = pd.concat({"value": values, "accuracy": results.column(key, strength)}, axis=1).dropna()
+            if pairs.empty:
+                continue
+            tau = rho = np.nan
+            if (pairs.min() < pairs.max()).all():
+                tau = kendalltau(pairs["value"], pairs["accuracy"]).statistic
+                rho = spearmanr(pairs["value"], pairs["accuracy"]).statistic
+            pairs = pairs.rename_axis("architecture").reset_index()
+            label = measure_label(*measure)  # type: ignore[misc]
+            parts.append(pairs.assign(measure=label, key=key, strength=strength, spearman=rho, kendall=tau)[names])
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=names)
+
+
 def top_cells(results: DatasetResults) -> pd.DataFrame:
     """List the operations of the best architectures.
 
     Returns:
-        Six rows an architecture: `score` (of `SCORES`), `among` (`ALL_CELLS`, or those of
-        `REFERENCE_KERNEL_PARAMETERS`), `rank` among these, which equally accurate ones share, `tied`, how many do (see
-        `rank_architectures`), `architecture`, `accuracy`, `edge` and `operation`.
+        One row per architecture and edge: `score` (of `SCORES`), `among` (`ALL_CELLS`, or those of
+        `Offerings.reference_kernel_parameters`), `rank` among these, which equally accurate ones share,
+        `tied`, how many do (see `rank_architectures`), `architecture`, `accuracy`, `edge` and `operation`.
     """
-    fixed = [
-        index
-        for index in results.architectures
-        if kernel_parameters(results.spec(index)) == REFERENCE_KERNEL_PARAMETERS
-    ]
-    rows = []
+    names = ["score", "among", "rank", "tied", "architecture", "accuracy", "edge", "operation"]
+    space = results.space
+    if space is None:
+        return pd.DataFrame(columns=names)
+    size = space.reference_kernel_parameters
+    fixed = [index for index in results.architectures if space.kernel_parameters(results.spec(index)) == size]
+    rows: list[tuple[object, ...]] = []
     for score in results.scores:
         values = results.scores[score]
         for among, members in (
             (ALL_CELLS, values),
-            (f"cells with {REFERENCE_KERNEL_PARAMETERS} kernel parameters", values[values.index.isin(fixed)]),
+            (f"cells with {size} kernel parameters", values[values.index.isin(fixed)]),
         ):
             for top in rank_architectures(results, members)[:TOP_CELLS]:
                 head = (score, among, top.rank, top.tied, top.architecture, top.accuracy)
-                rows += [(*head, *edge) for edge in enumerate(parse(results.spec(top.architecture)))]
-    names = ["score", "among", "rank", "tied", "architecture", "accuracy", "edge", "operation"]
+                rows += [(*head, *edge) for edge in enumerate(space.parse(results.spec(top.architecture)))]
     return pd.DataFrame(rows, columns=names)
 
 
@@ -263,6 +289,9 @@ def best_cells(results: DatasetResults) -> pd.DataFrame:
         One row a criterion (the index): `architecture`, the first by `rank_architectures`, `spec`, `accuracy`, `tied`,
         how many are as accurate, and one column a criterion with the edit distance to its best architecture.
     """
+    space = results.space
+    if space is None:
+        return pd.DataFrame()
     criteria = {label: results.scores[score] for score, label in SCORES.items() if score in results.scores}
     criteria |= {f"mean {key}": results.key_mean(key) for key in results.keys("attack")}
     rows = {
@@ -272,7 +301,7 @@ def best_cells(results: DatasetResults) -> pd.DataFrame:
     }
     frame = pd.DataFrame.from_dict(rows, orient="index", columns=["architecture", "spec", "accuracy", "tied"])
     for label, (_, spec, *_) in rows.items():
-        frame[label] = [edit_distance(spec, other) for other in frame["spec"]]
+        frame[label] = [space.edit_distance(spec, other) for other in frame["spec"]]
     return frame
 
 
@@ -284,29 +313,32 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
         how many are as accurate by it (see `rank_architectures`), `architecture`, `edge`, `operation`, `neighbour` (the
         evaluated one of its class), `score` and `change`, the neighbour's accuracy minus the architecture's.
     """
-    rows = []
+    names = ["best", "tied", "architecture", "edge", "operation", "neighbour", "score", "change"]
+    space = results.space
+    if space is None:
+        return pd.DataFrame(columns=names)
+    rows: list[tuple[object, ...]] = []
     scores = results.scores
     evaluated = set(results.architectures)
     for best in scores:
         for top in rank_architectures(results, scores[best])[:1]:
-            for edge, operation, spec in neighbours(results.spec(top.architecture)):
+            for edge, operation, spec in space.neighbours(results.spec(top.architecture)):
                 other = int(results.reader.get_uid(spec))
                 if other in evaluated:
                     head = (best, top.tied, top.architecture, edge, operation, other)
                     changes = {score: values[other] - values[top.architecture] for score, values in scores.items()}
                     rows += [(*head, score, float(change)) for score, change in changes.items() if not np.isnan(change)]
-    names = ["best", "tied", "architecture", "edge", "operation", "neighbour", "score", "change"]
     return pd.DataFrame(rows, columns=names)
 
 
 def reference_strength(key: str, strengths: Sequence[float]) -> float:
-    """Choose the strength nearest to ε = 1/255, or to severity 3."""
+    """Choose the strength nearest to 1 in the units of an attack (1/255 in an L∞ ball), or to severity 3."""
     return nearest(strengths, REFERENCE_SEVERITY if kind_of(key) == "corruption" else REFERENCE_EPSILON_255)
 
 
-def operation_codes(rows: pd.DataFrame) -> pd.DataFrame:
-    """Arrange rows of `top_cells` as positions in `OPERATIONS`: a row an edge, a column an architecture, best first."""
-    codes = rows.assign(code=[OPERATIONS.index(operation) for operation in rows["operation"]])
+def operation_codes(rows: pd.DataFrame, space: Offerings) -> pd.DataFrame:
+    """Arrange rows of `top_cells` as positions of operations: a row per edge, a column per cell, the best first."""
+    codes = rows.assign(code=[space.operations.index(operation) for operation in rows["operation"]])
     wide = codes.set_index(["edge", "architecture"])["code"].unstack()
     return wide[list(dict.fromkeys(rows["architecture"]))]
 
@@ -317,10 +349,10 @@ def n_unseen_ties(rows: pd.DataFrame) -> int:
     return int(last.sum()) - 1 - rows["architecture"].nunique()
 
 
-def change_matrix(rows: pd.DataFrame) -> pd.DataFrame:
+def change_matrix(rows: pd.DataFrame, space: Offerings) -> pd.DataFrame:
     """Arrange the changes of one architecture and score in percentage points: a row an edge, a column an operation."""
     wide = rows.set_index(["edge", "operation"])["change"].unstack()
-    return 100 * wide.reindex(index=range(len(EDGES)), columns=list(OPERATIONS))
+    return 100 * wide.reindex(index=range(len(space.edges)), columns=list(space.operations))
 
 
 def _outliers(values: NDArray[np.float64], low: float, high: float) -> tuple[float, ...]:

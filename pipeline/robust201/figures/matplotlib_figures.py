@@ -3,6 +3,8 @@
 Every function draws the frame of `figures.figure_data` that the table of figures pairs it with.
 """
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -42,6 +44,7 @@ from robust201.figures.palette import (
     SEQUENTIAL,
     SIZE_COLOURS,
     WRITTEN_CLASSES,
+    agreement_words,
     change_texts,
     correlation_texts,
     grouped,
@@ -49,15 +52,14 @@ from robust201.figures.palette import (
     key_title,
     rank_texts,
     share_texts,
+    spans_magnitudes,
     strength_word,
     tick,
     tie_words,
     unseen_words,
 )
 from robust201.reader.result_files import kind_of
-from robust201.spaces.nasbench201.cells import OPERATIONS, parse
-from robust201.spaces.nasbench201.drawing import INK, OPERATION_COLOURS, OPERATION_LABELS, draw_cell
-from robust201.spaces.nasbench201.neighbourhood import EDGE_LABELS
+from robust201.spaces.for_readers import INK
 
 AUTOATTACK_KEYS = "aa_"
 AUTOATTACK_NOTE = "aa_: where right, these are the clean images that resist"
@@ -102,7 +104,12 @@ def draw_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         axes.tick_params(axis="x", labelsize=9)
         axes.set_title(key_title(key), color=INK, fontsize=10)
         draw_chance(axes, results.chance)
-    figure.supxlabel(strength_word(keys[0]), fontsize=10, color=INK)
+    words = {strength_word(key) for key in keys}
+    if len(words) == 1:
+        figure.supxlabel(words.pop(), fontsize=10, color=INK)
+    else:
+        for axes, key in zip(panels, keys, strict=False):
+            axes.set_xlabel(strength_word(key), fontsize=9, color=INK)
     if corrupted:
         draw_group_legend(figure, keys)
     return figure
@@ -196,22 +203,26 @@ def draw_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     )
     low, high = frame["clean"].min(), frame["clean"].max()
     margin = max(0.02, 0.06 * (high - low))
+    space = results.space
+    points = None
     for axes, key in zip(panels, keys, strict=False):
         rows = frame[frame["key"] == key]
         strength = reference_strength(key, list(rows["strength"].unique()))
         rows = rows[rows["strength"] == strength]
         many = len(rows) >= RASTER_POINTS
-        points = axes.scatter(
-            rows["clean"],
-            rows["accuracy"],
-            c=rows["kernel_parameters"],
-            cmap=LinearSegmentedColormap.from_list("sizes", SIZE_COLOURS),
-            vmin=0,
-            vmax=54,
-            s=5 if many else 22,
-            linewidths=0,
-            rasterized=many,
-        )
+        dots: dict[str, Any] = {"s": 5 if many else 22, "linewidths": 0, "rasterized": many}
+        if space is None:
+            axes.scatter(rows["clean"], rows["accuracy"], color=key_colour(key), **dots)
+        else:
+            points = axes.scatter(
+                rows["clean"],
+                rows["accuracy"],
+                c=rows["kernel_parameters"],
+                cmap=LinearSegmentedColormap.from_list("sizes", SIZE_COLOURS),
+                vmin=0,
+                vmax=space.max_kernel_parameters,
+                **dots,
+            )
         axes.axline((0, 0), slope=1, color=INK, linewidth=0.8, linestyle=":")
         draw_chance(axes, results.chance, right=True)
         axes.set_title(column_label(key, strength).replace("_", " " if corrupted else "_"), color=INK)
@@ -220,23 +231,46 @@ def draw_clean_against(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         axes.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         axes.grid(axis="x", color=GRID, linewidth=0.6)
     figure.supxlabel("clean accuracy", fontsize=10, color=INK)
-    draw_colour_bar(figure, points, panels, "kernel parameters of the cell")
+    if points is not None:
+        draw_colour_bar(figure, points, panels, "kernel parameters of the cell")
+    return figure
+
+
+def draw_measures_against(frame: pd.DataFrame, results: DatasetResults) -> Figure:
+    """Draw accuracies against the numbers of measures, a panel per measure and key (see `measures_against`)."""
+    groups: Any = list(frame.groupby(["measure", "key"], sort=False))
+    n_columns = min(4, frame["key"].nunique())
+    figure, panels = make_axes_grid(len(groups), n_columns, 3.3, 3.2)
+    for axes, ((measure, key), rows) in zip(panels, groups, strict=False):
+        many = len(rows) >= RASTER_POINTS
+        colour = CLEAN_COLOUR if key == CLEAN else key_colour(key)
+        axes.scatter(rows["value"], rows["accuracy"], color=colour, s=5 if many else 22, linewidths=0, rasterized=many)
+        axes.set_xscale("log" if spans_magnitudes(rows["value"]) else "linear")
+        draw_chance(axes, results.chance, right=True)
+        axes.set_title(
+            f"{column_label(key, rows['strength'].iloc[0])}\n{agreement_words(rows)}", color=INK, fontsize=9.5
+        )
+        axes.set_xlabel(measure, color=INK, fontsize=9)
+        axes.grid(axis="x", color=GRID, linewidth=0.6)
     return figure
 
 
 def draw_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw the operations of the best cells, a column a cell, a row an edge (see `top_cells`)."""
-    del results
+    space = results.cells
     groups = list(dict.fromkeys(zip(frame["among"], frame["score"], strict=True)))
     figure = Figure(figsize=(11, 2.5 * len(groups) + 0.6), layout="constrained")
-    colours = ListedColormap([OPERATION_COLOURS[operation] for operation in OPERATIONS])
+    colours = ListedColormap([space.operation_colours[operation] for operation in space.operations])
+    n_operations = len(space.operations)
     for axes, (among, score) in zip(figure.subplots(len(groups), 1, squeeze=False).flat, groups, strict=True):
         rows = frame[(frame["among"] == among) & (frame["score"] == score)]
-        codes = operation_codes(rows)
-        axes.pcolormesh(codes.to_numpy(), cmap=colours, vmin=-0.5, vmax=4.5, edgecolors="white", linewidth=2)
+        codes = operation_codes(rows, space)
+        axes.pcolormesh(
+            codes.to_numpy(), cmap=colours, vmin=-0.5, vmax=n_operations - 0.5, edgecolors="white", linewidth=2
+        )
         labels = [f"#{index}" for index in codes.columns]
         axes.set_xticks(np.arange(len(labels)) + 0.5, labels, rotation=45, ha="right", rotation_mode="anchor")
-        axes.set_yticks(np.arange(len(codes)) + 0.5, EDGE_LABELS)
+        axes.set_yticks(np.arange(len(codes)) + 0.5, space.edge_labels)
         axes.tick_params(labelsize=8.5)
         axes.set_xlim(0, TOP_CELLS)
         axes.invert_yaxis()
@@ -248,14 +282,16 @@ def draw_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         axes.set_title(title, color=INK, fontsize=10, pad=18)
         style(axes)
         axes.tick_params(length=0)
-    patches = [Patch(color=OPERATION_COLOURS[name], label=OPERATION_LABELS[name]) for name in OPERATIONS]
-    figure.legend(handles=patches, loc="outside lower center", ncols=5, frameon=False, labelcolor=INK)
+    patches = [
+        Patch(color=space.operation_colours[name], label=space.operation_labels[name]) for name in space.operations
+    ]
+    figure.legend(handles=patches, loc="outside lower center", ncols=n_operations, frameon=False, labelcolor=INK)
     return figure
 
 
 def draw_best_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw the best cell by each criterion, and the edit distances between them (see `best_cells`)."""
-    del results
+    space = results.cells
     n_columns = 4
     n_rows = -(-len(frame) // n_columns)
     figure = Figure(figsize=(15.5, 2.5 * n_rows + 0.3), layout="constrained")
@@ -264,18 +300,21 @@ def draw_best_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     grid = list(left.subplots(n_rows, n_columns, squeeze=False).flat)
     for axes, row in zip(grid, frame.itertuples(), strict=False):
         title = f"{row.Index}, {row.accuracy:.1%}\n#{row.architecture}{tie_words(int(str(row.tied)))}"
-        draw_cell(axes, str(row.spec), title, font_size=7)
+        space.draw_cell(axes, str(row.spec), title, font_size=7)
     for axes in grid[len(frame) :]:
         axes.set_visible(False)
     distances = frame[list(frame.index)]
     axes = right.subplots()
-    draw_heat_map(axes, distances, distances.to_numpy().astype(str).tolist(), (0, 6), colours="Blues", font_size=9)
+    draw_heat_map(
+        axes, distances, distances.to_numpy().astype(str).tolist(), (0, len(space.edges)), colours="Blues", font_size=9
+    )
     axes.set_title("edit distance", color=INK, fontsize=10)
     return figure
 
 
 def draw_neighbours(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw what one changed edge of the best cells gains or loses, in percentage points (see `neighbour_changes`)."""
+    space = results.cells
     bests, scores = list(frame["best"].unique()), list(frame["score"].unique())
     figure = Figure(figsize=(4.6 * len(scores) + 0.4, 3.0 * len(bests) + 0.4), layout="constrained")
     grid = figure.subplots(len(bests), len(scores), squeeze=False)
@@ -287,9 +326,11 @@ def draw_neighbours(frame: pd.DataFrame, results: DatasetResults) -> Figure:
             axes.set_visible(len(rows) > 0)
             if rows.empty:
                 continue
-            changes = change_matrix(rows).set_axis(EDGE_LABELS).rename(columns=OPERATION_LABELS)
+            changes = (
+                change_matrix(rows, space).set_axis(space.edge_labels).rename(columns=dict(space.operation_labels))
+            )
             index = int(rows["architecture"].iloc[0])
-            own = [OPERATIONS.index(operation) for operation in parse(results.spec(index))]
+            own = [space.operations.index(operation) for operation in space.parse(results.spec(index))]
             texts = change_texts(changes.to_numpy(), own, 1)
             tied = tie_words(int(rows["tied"].iloc[0]))
             draw_heat_map(axes, changes, texts, (-reach, reach), colours=CHANGE, font_size=8.5, squares=False)

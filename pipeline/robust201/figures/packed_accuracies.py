@@ -7,11 +7,9 @@ import numpy as np
 import pandas as pd
 
 from robust201.figures.dataset_results import SCORES, DatasetResults, strength_label
+from robust201.figures.palette import strength_word
 from robust201.figures.ranking import best_architecture
-from robust201.reader.result_files import kind_of
-from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.spaces.nasbench201.drawing import OPERATION_LABELS
-from robust201.spaces.nasbench201.neighbourhood import EDGE_LABELS, kernel_parameters
+from robust201.spaces.for_readers import Offerings
 
 RESOLUTION = 10_000
 """Accuracies are packed in units of 1/10,000: exact for 10,000 images; different counts of fewer stay different."""
@@ -20,27 +18,27 @@ MISSING = 65_535
 """What stands for an accuracy that was not evaluated."""
 
 
-def pack_space() -> dict[str, Any]:
-    """Describe the search space.
+def pack_space(space: Offerings) -> dict[str, Any]:
+    """Describe a space of N cells with O operations on E edges.
 
     Returns:
-        `operations` and their `labels`, `edges` as pairs of nodes and their `edgeLabels`, `ids` (base64 of 15,625
-        uint16, little-endian): the architecture at position Σ operation_e · 5^(5−e) over the edges e, and `isomorphs`
+        `operations` and their `labels`, `edges` as pairs of nodes and their `edgeLabels`, `ids` (base64 of N uint16,
+        little-endian): the architecture at position Σ operation_e · O^(E−1−e) over the edges e, and `isomorphs`
         likewise: the evaluated architecture of each architecture's class.
     """
-    codes = {name: code for code, name in enumerate(nasbench201.OPERATIONS)}
-    n_operations, n_edges = len(codes), len(nasbench201.EDGES)
+    codes = {name: code for code, name in enumerate(space.operations)}
+    n_operations, n_edges = len(codes), len(space.edges)
     weights = n_operations ** np.arange(n_edges - 1, -1, -1)
-    operations = np.array([[codes[name] for name in nasbench201.parse(spec)] for spec in nasbench201.specs()])
-    ids = np.empty(nasbench201.N_ARCHITECTURES, dtype="<u2")
-    ids[operations @ weights] = np.arange(nasbench201.N_ARCHITECTURES)
+    operations = np.array([[codes[name] for name in space.parse(spec)] for spec in space.specs()])
+    ids = np.empty(len(operations), dtype="<u2")
+    ids[operations @ weights] = np.arange(len(operations))
     return {
-        "operations": list(nasbench201.OPERATIONS),
-        "labels": [OPERATION_LABELS[name] for name in nasbench201.OPERATIONS],
-        "edges": [list(edge) for edge in nasbench201.EDGES],
-        "edgeLabels": list(EDGE_LABELS),
+        "operations": list(space.operations),
+        "labels": [space.operation_labels[name] for name in space.operations],
+        "edges": [list(edge) for edge in space.edges],
+        "edgeLabels": list(space.edge_labels),
         "ids": _text(ids),
-        "isomorphs": _text(np.array(nasbench201.isomorphs(), dtype="<u2")),
+        "isomorphs": _text(np.array(space.isomorphs(), dtype="<u2")),
     }
 
 
@@ -48,18 +46,25 @@ def pack_results(results: DatasetResults) -> dict[str, Any]:
     """Pack the accuracies of a dataset.
 
     Returns:
-        `name`; `architectures` (N) uint16 and their `kernelParameters` (N) uint8; `columns`, each with `key`,
-        `strength`, `kind` and `label`; `accuracies` (K, N) uint16 in units of 1/`RESOLUTION`, `MISSING` where there is
-        none; `scores`, each with `label` and `values` (N) float32, NaN where there is none; `best`, the architecture
-        that the explorer opens at. Arrays are base64 of little-endian bytes.
+        `name`; `architectures` (N) uint16 and their `kernelParameters` (N) uint8, or, where they are no cells, the list
+        of their ids and null; `columns`, each with `key`, `strength`, the name of its `axis` and `label`; `accuracies`
+        (K, N) uint16 in units of 1/`RESOLUTION`, `MISSING` where there is none; `scores`, each with `label` and
+        `values` (N) float32, NaN where there is none; `best`, the architecture that the explorer opens at. Arrays are
+        base64 of little-endian bytes.
     """
-    sizes = [kernel_parameters(results.spec(index)) for index in results.architectures]
+    space, architectures = results.space, results.architectures
+    cells: dict[str, Any] = {"architectures": list(architectures), "kernelParameters": None}
+    if space is not None:
+        sizes = [space.kernel_parameters(results.spec(index)) for index in architectures]
+        cells = {
+            "architectures": _text(np.array(architectures, dtype="<u2")),
+            "kernelParameters": _text(np.array(sizes, dtype="u1")),
+        }
     return {
         "name": results.name,
-        "architectures": _text(np.array(results.architectures, dtype="<u2")),
-        "kernelParameters": _text(np.array(sizes, dtype="u1")),
+        **cells,
         "columns": [
-            {"key": key, "strength": strength, "kind": kind_of(key), "label": strength_label(key, strength)}
+            {"key": key, "strength": strength, "axis": strength_word(key), "label": strength_label(key, strength)}
             for key, strength in results.columns
         ],
         "accuracies": _text(pack_accuracies(results.accuracies)),

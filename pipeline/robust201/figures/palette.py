@@ -1,6 +1,6 @@
 """Colours and short labels of the figures, in files and on the page.
 
-All colours but `spaces.nasbench201.drawing.INK` and `GRID` are read on light and dark alike.
+All colours but `spaces.for_readers.INK` and `GRID` are read on light and dark alike.
 """
 
 import math
@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.reader.result_files import kind_of
+from robust201.reader.result_files import kind_of, row_of
 
 GRID = "#d6dbe1"
 """Grid lines; the page replaces it likewise."""
@@ -72,8 +72,26 @@ def tick(strength: float) -> str:
 
 
 def strength_word(key: str) -> str:
-    """Name the axis of a key's strengths, with the unit; empty for clean images."""
-    return {"attack": "ε in 1/255", "corruption": "severity", "other": "strength"}.get(kind_of(key), "")
+    """Name the axis of a key's strengths, with the unit of its constraint; empty for clean images."""
+    row = row_of(key)
+    if row is not None and row.constraint is not None:
+        return row.constraint.axis.replace("epsilon", "ε")
+    return {"corruption": "severity", "clean": ""}.get(kind_of(key), "strength")
+
+
+def measure_label(key: str, measurement: str, strength: float) -> str:
+    """Name what is measured, such as ``jacobian squared_norm``, and at which strength if that is not 0."""
+    return f"{key} {measurement}" + (f", strength {strength:g}" if strength != CLEAN_STRENGTH else "")
+
+
+def agreement_words(rows: pd.DataFrame) -> str:
+    """Write the rank correlations of some rows of `measures_against` of one measure and key."""
+    return f"Spearman {short(rows['spearman'].iloc[0])}, Kendall {short(rows['kendall'].iloc[0])}"
+
+
+def spans_magnitudes(values: pd.Series) -> bool:
+    """Whether numbers are positive and span two orders of magnitude, so that a logarithmic axis shows them better."""
+    return bool(values.min() > 0 and values.max() > 100 * values.min())
 
 
 def share_texts(shares: NDArray[np.float64]) -> list[list[str]] | None:

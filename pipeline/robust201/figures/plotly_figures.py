@@ -27,8 +27,10 @@ from robust201.figures.figure_data import (
 from robust201.figures.palette import (
     CLEAN_COLOUR,
     CONFIDENCE_COLOURS,
+    OTHER_COLOUR,
     OWN_OPERATION,
     SIZE_COLOURS,
+    agreement_words,
     change_texts,
     correlation_texts,
     grouped,
@@ -36,6 +38,7 @@ from robust201.figures.palette import (
     key_title,
     rank_texts,
     share_texts,
+    spans_magnitudes,
     strength_word,
     tick,
     tie_words,
@@ -49,13 +52,12 @@ from robust201.figures.plotly_parts import (
     fraction_axis,
     make_plotly_heat_map,
     make_plotly_panels,
+    plain,
     rounded,
     strength_axes,
 )
 from robust201.reader.result_files import kind_of
-from robust201.spaces.nasbench201.cells import OPERATIONS, parse
-from robust201.spaces.nasbench201.drawing import INK, OPERATION_COLOURS, OPERATION_LABELS
-from robust201.spaces.nasbench201.neighbourhood import EDGE_LABELS
+from robust201.spaces.for_readers import INK, Offerings
 
 SEQUENTIAL = "Viridis"
 
@@ -97,7 +99,7 @@ def views_of_boxes(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
             _box_trace(boxes[~clean], key_colour(key)) | on,
             _outlier_trace(boxes) | on,
         ]
-    strength_axes(figure, [frame[frame["key"] == key]["strength"] for key in keys], strength_word(keys[0]))
+    strength_axes(figure, [frame[frame["key"] == key]["strength"] for key in keys], map(strength_word, keys))
     fraction_axis(figure, "accuracy")
     chance_parts(figure, results.chance, [axis["yaxis"] for axis in axes])
     return [View("", figure)]
@@ -136,7 +138,7 @@ def views_of_confidence(frame: pd.DataFrame, results: DatasetResults) -> list[Vi
                 named = {"legendgroup": name, "showlegend": on is axes[0]}
                 figure["data"] += [trace | on for trace in _band_traces(curve, name, colour, named)]
         strengths = [[*clean["strength"], *frame[frame["key"] == key]["strength"]] for key in keys]
-        strength_axes(figure, strengths, strength_word(keys[0]))
+        strength_axes(figure, strengths, map(strength_word, keys))
         fraction_axis(figure, "confidence")
         legend = {"orientation": "h", "x": 0, "y": 1, "yref": "container", "yanchor": "top"}
         margin = figure["layout"]["margin"]
@@ -175,22 +177,22 @@ def views_of_clean_against(frame: pd.DataFrame, results: DatasetResults) -> list
 
     The points are the page's (see `View.column`); of the frame (see `clean_against`) only keys and ranges are used.
     """
+    space = results.space
     bar = {"title": {"text": "kernel parameters", "side": "right"}, "thickness": 14, "outlinewidth": 0, "x": 1.09}
     size = 5 if len(results.accuracies) > _MANY_POINTS else 9
     scale = [[place / (len(SIZE_COLOURS) - 1), colour] for place, colour in enumerate(SIZE_COLOURS)]
-    points = {
-        "type": "scattergl",
-        "mode": "markers",
-        "marker": {"size": size, "cmin": 0, "cmax": 54, "colorscale": scale, "colorbar": bar},
-        "hovertemplate": "#%{customdata}<br>clean %{x:.2%}<br>%{y:.2%}<br>"
-        "kernel parameters %{marker.color}<extra></extra>",
-    }
+    marker: dict[str, Any] = {"size": size, "color": OTHER_COLOUR}
+    hover = "%{customdata}<br>clean %{x:.2%}<br>%{y:.2%}"
+    if space is not None:
+        marker = {"size": size, "cmin": 0, "cmax": space.max_kernel_parameters, "colorscale": scale, "colorbar": bar}
+        hover = f"#{hover}<br>kernel parameters %{{marker.color}}"
+    points = {"type": "scattergl", "mode": "markers", "marker": marker, "hovertemplate": f"{hover}<extra></extra>"}
     low, high = max(0.0, float(frame["clean"].min()) - 0.02), min(1.0, float(frame["clean"].max()) + 0.02)
     line = {"color": INK, "width": 1, "dash": "dot"}
     layout = {
         "showlegend": False,
         "height": 500,
-        "meta": {"width": 680, "cells": True},
+        "meta": {"width": 680, "cells": space is not None},
         "xaxis": {"title": {"text": "clean accuracy"}, "tickformat": ".0%", "range": [low, high]},
         "yaxis": {"tickformat": ".0%", "rangemode": "tozero"},
         "shapes": [{"type": "line", "x0": 0, "y0": 0, "x1": 1, "y1": 1, "line": line, "layer": "below"}],
@@ -205,16 +207,56 @@ def views_of_clean_against(frame: pd.DataFrame, results: DatasetResults) -> list
     return [View(column_label(*column), figure, column, first=column == shown) for column in columns]
 
 
+def views_of_measures_against(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
+    """Draw accuracies against the numbers of measures, a view per measure and key (see `measures_against`)."""
+    views = []
+    groups: Any = frame.groupby(["measure", "key"], sort=False)
+    for (measure, key), rows in groups:
+        label = column_label(key, rows["strength"].iloc[0])
+        points = {
+            "type": "scattergl",
+            "mode": "markers",
+            "x": [float(f"{value:.6g}") for value in rows["value"]],
+            "y": rounded(rows["accuracy"], 5),
+            "customdata": rows["architecture"].tolist(),
+            "marker": {
+                "size": 5 if len(rows) > _MANY_POINTS else 9,
+                "color": CLEAN_COLOUR if key == CLEAN else key_colour(key),
+            },
+            "hovertemplate": f"#%{{customdata}}<br>{plain(measure)} %{{x:.4g}}<br>%{{y:.2%}}<extra></extra>",
+        }
+        layout = {
+            "showlegend": False,
+            "height": 500,
+            "meta": {"width": 680, "cells": results.space is not None},
+            "xaxis": {
+                "title": {"text": f"{plain(measure)} ({agreement_words(rows)})"},
+                "type": "log" if spans_magnitudes(rows["value"]) else "linear",
+            },
+            "yaxis": {"title": {"text": f"accuracy, {plain(label)}"}, "tickformat": ".0%", "rangemode": "tozero"},
+            "shapes": [],
+            "annotations": [],
+        }
+        figure = {"data": [points], "layout": layout}
+        chance_parts(figure, results.chance, ["y"], outside=True)
+        views.append(View(f"{measure}, {label}", figure))
+    return views
+
+
 def views_of_top_cells(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     """Draw the operations of the best cells, a column a cell, a row an edge (see `top_cells`)."""
-    del results
-    steps = np.linspace(0, 1, len(OPERATIONS) + 1)
-    colours = [OPERATION_COLOURS[operation] for operation in OPERATIONS]
+    space = results.cells
+    n_operations = len(space.operations)
+    steps = np.linspace(0, 1, n_operations + 1)
+    colours = [space.operation_colours[operation] for operation in space.operations]
     scale = [pair for i, colour in enumerate(colours) for pair in ((steps[i], colour), (steps[i + 1], colour))]
-    ticks = {"tickvals": list(range(5)), "ticktext": [OPERATION_LABELS[operation] for operation in OPERATIONS]}
+    ticks = {
+        "tickvals": list(range(n_operations)),
+        "ticktext": [space.operation_labels[operation] for operation in space.operations],
+    }
     views = []
     for (among, score), rows in frame.groupby(["among", "score"], sort=False):
-        codes = operation_codes(rows)
+        codes = operation_codes(rows, space)
         cells = rows.drop_duplicates("architecture")
         ids = [int(index) for index in codes.columns]
         ranks = rank_texts(cells)
@@ -223,11 +265,14 @@ def views_of_top_cells(frame: pd.DataFrame, results: DatasetResults) -> list[Vie
             for i, accuracy, rank in zip(ids, cells["accuracy"], ranks, strict=True)
         ]
         hovers = [
-            [f"{head}<br>{OPERATION_LABELS[OPERATIONS[code]]}" for head, code in zip(heads, line, strict=True)]
+            [
+                f"{head}<br>{space.operation_labels[space.operations[code]]}"
+                for head, code in zip(heads, line, strict=True)
+            ]
             for line in codes.to_numpy()
         ]
-        named = codes.set_axis(EDGE_LABELS).rename(columns="#{}".format)
-        figure = make_plotly_heat_map(named, None, limits=(-0.5, 4.5), colours=scale, unit="", digits=0)
+        named = codes.set_axis(space.edge_labels).rename(columns="#{}".format)
+        figure = make_plotly_heat_map(named, None, limits=(-0.5, n_operations - 0.5), colours=scale, unit="", digits=0)
         figure["data"][0] |= {"xgap": 3, "ygap": 3, "customdata": [ids] * len(codes)}
         figure["data"][0] |= {"text": hovers, "hovertemplate": "%{text}<extra></extra>"}
         figure["data"][0]["colorbar"] |= ticks
@@ -242,10 +287,10 @@ def views_of_top_cells(frame: pd.DataFrame, results: DatasetResults) -> list[Vie
 
 def views_of_best_cells(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     """Draw the edit distances between the best cells; the page draws the cells below (see `best_cells`)."""
-    del results
+    n_edges = len(results.cells.edges)
     distances = frame[list(frame.index)]
     texts = distances.to_numpy().astype(str).tolist()
-    figure = make_plotly_heat_map(distances, texts, limits=(0, 6), colours=BLUES, unit="edges", digits=0)
+    figure = make_plotly_heat_map(distances, texts, limits=(0, n_edges), colours=BLUES, unit="edges", digits=0)
     figure["data"][0] |= {"hovertemplate": "%{y}<br>%{x}<br>%{z} edges differ<extra></extra>"}
     figure["layout"] |= {"height": 220 + 32 * len(frame), "meta": {"width": 360 + 40 * len(frame)}}
     return [View("", figure)]
@@ -253,29 +298,32 @@ def views_of_best_cells(frame: pd.DataFrame, results: DatasetResults) -> list[Vi
 
 def views_of_neighbours(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     """Draw what one changed edge of the best cells gains or loses, in percentage points (see `neighbour_changes`)."""
+    space = results.cells
     views = []
     for (best, score), rows in frame.groupby(["best", "score"], sort=False):
-        changes = change_matrix(rows)
+        changes = change_matrix(rows, space)
         architecture = int(rows["architecture"].iloc[0])
-        own = [OPERATIONS.index(operation) for operation in parse(results.spec(architecture))]
+        own = [space.operations.index(operation) for operation in space.parse(results.spec(architecture))]
         texts = change_texts(changes.to_numpy(), own, 2)
         for edge, operation in enumerate(own):
             # A text is read on a coloured field only.
             changes.iloc[edge, operation] = 0.0
         named = f"#{architecture}{tie_words(int(rows['tied'].iloc[0]))}"
         label = f"best by {SCORES[str(best)]} ({named}): change of {SCORES[str(score)]}"
-        views.append(View(label, _change_map(changes, texts)))
+        views.append(View(label, _change_map(changes, texts, space)))
     return views
 
 
-def draw_empty_changes() -> PlotlyFigure:
+def draw_empty_changes(space: Offerings) -> PlotlyFigure:
     """Draw the heat map of changes that the page's explorer fills."""
-    blank = pd.DataFrame(np.zeros((len(EDGE_LABELS), len(OPERATIONS))))
-    return _change_map(blank, [[""] * len(OPERATIONS) for _ in EDGE_LABELS])
+    n_operations, n_edges = len(space.operations), len(space.edges)
+    blank = pd.DataFrame(np.zeros((n_edges, n_operations)))
+    return _change_map(blank, [[""] * n_operations for _ in range(n_edges)], space)
 
 
-def _change_map(changes: pd.DataFrame, texts: list[list[str]]) -> PlotlyFigure:
-    named = changes.set_axis(EDGE_LABELS).set_axis([OPERATION_LABELS[name] for name in OPERATIONS], axis=1)
+def _change_map(changes: pd.DataFrame, texts: list[list[str]], space: Offerings) -> PlotlyFigure:
+    operations = [space.operation_labels[name] for name in space.operations]
+    named = changes.set_axis(space.edge_labels).set_axis(operations, axis=1)
     reach = max(1.0, float(np.nanmax(np.abs(changes.to_numpy()), initial=0)))
     figure = make_plotly_heat_map(
         named, texts, limits=(-reach, reach), colours=DIVERGING, unit="percentage points", digits=3

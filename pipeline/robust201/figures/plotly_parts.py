@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from robust201.figures.palette import CHANCE_COLOUR, GRID, tick
-from robust201.spaces.nasbench201.drawing import INK
+from robust201.spaces.for_readers import INK
 
 PlotlyFigure = dict[str, Any]
 
@@ -113,11 +113,18 @@ def fraction_axis(figure: PlotlyFigure, label: str) -> None:
                 axis["title"] = {"text": label}
 
 
-def strength_axes(figure: PlotlyFigure, strengths: Sequence[Iterable[float]], label: str) -> None:
-    """Let the horizontal axis of each panel show its strengths side by side, ascending, named below the last panels."""
+def strength_axes(figure: PlotlyFigure, strengths: Sequence[Iterable[float]], labels: Iterable[str]) -> None:
+    """Let the horizontal axis of each panel show its strengths side by side, ascending.
+
+    Args:
+        figure: of panels.
+        strengths: of each panel.
+        labels: of each panel; where all are alike, only the last panels have one.
+    """
     axes = [axis for name, axis in figure["layout"].items() if name.startswith("xaxis")]
-    for place, (axis, held) in enumerate(zip(axes, strengths, strict=True), start=1):
-        if place + figure["layout"]["meta"]["columns"] > len(axes):
+    named = list(labels)
+    for place, (axis, held, label) in enumerate(zip(axes, strengths, named, strict=True), start=1):
+        if len(set(named)) > 1 or place + figure["layout"]["meta"]["columns"] > len(axes):
             axis["title"] = {"text": label, "standoff": 6}
         order = [tick(strength) for strength in sorted(set(held))]
         axis |= {"type": "category", "categoryorder": "array", "categoryarray": order, "tickangle": 0}

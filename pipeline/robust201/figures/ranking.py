@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from robust201.core.records import ArchitectureId
 from robust201.figures.dataset_results import ADVERSARIAL, DatasetResults
 
 
@@ -11,13 +12,13 @@ class Ranked(NamedTuple):
     """An architecture's place by an accuracy.
 
     Attributes:
-        architecture: its index.
+        architecture: its id.
         accuracy: the accuracy, a fraction.
         rank: one more than the number of architectures with a higher accuracy.
         tied: how many architectures have this accuracy, itself among them.
     """
 
-    architecture: int
+    architecture: ArchitectureId
     accuracy: float
     rank: int
     tied: int
@@ -32,7 +33,7 @@ def rank_architectures(results: DatasetResults, accuracies: pd.Series) -> list[R
 
     Returns:
         The best first. Of equally accurate ones the one stands first that is better by the results' scores, in the
-        order of `SCORES`, and of those equal by all of them the one of the lowest index.
+        order of `SCORES`, and of those equal by all of them the one of the lowest id.
     """
     frame = results.scores.assign(accuracy=accuracies).dropna(subset="accuracy").sort_index()
     order = ["accuracy", *results.scores.columns]
@@ -43,7 +44,7 @@ def rank_architectures(results: DatasetResults, accuracies: pd.Series) -> list[R
     return [Ranked(*row) for row in zip(*columns, strict=True)]
 
 
-def best_architecture(results: DatasetResults) -> int:
+def best_architecture(results: DatasetResults) -> ArchitectureId:
     """Choose the architecture that an explorer opens at: the best by mean adversarial accuracy, or by another score."""
     for score in (ADVERSARIAL, *results.scores.columns):
         if score in results.scores and (ranked := rank_architectures(results, results.scores[score])):

@@ -10,21 +10,23 @@ function unpack(text, Kind) {
   return new Kind(Uint8Array.from(atob(text), (c) => c.charCodeAt(0)).buffer);
 }
 
+// Without a space of cells there is no explorer, and architectures have names instead of indices.
 const space = page.space;
-const idByCode = unpack(space.ids, Uint16Array);
-const isomorphById = unpack(space.isomorphs, Uint16Array);
+const nOperations = space ? space.operations.length : 0;
+const idByCode = space ? unpack(space.ids, Uint16Array) : [];
+const isomorphById = space ? unpack(space.isomorphs, Uint16Array) : [];
 const codeById = new Uint16Array(idByCode.length);
 idByCode.forEach((id, code) => { codeById[id] = code; });
 
 const datasets = page.datasets.map((packed) => {
-  const ids = unpack(packed.architectures, Uint16Array);
+  const ids = space ? unpack(packed.architectures, Uint16Array) : packed.architectures;
   const all = unpack(packed.accuracies, Uint16Array);
   return {
     name: packed.name,
     best: packed.best,
     ids,
     rowById: new Map(Array.from(ids, (id, row) => [id, row])),
-    kernelParameters: unpack(packed.kernelParameters, Uint8Array),
+    kernelParameters: space ? unpack(packed.kernelParameters, Uint8Array) : null,
     columns: packed.columns.map((column, place) => ({
       ...column, values: all.subarray(place * ids.length, (place + 1) * ids.length),
     })),
@@ -82,7 +84,7 @@ function setTheme(choice) {
 function prepareForPaper() {
   document.documentElement.dataset.theme = "light";
   document.querySelectorAll("section:not([hidden]) figure[data-figure]").forEach(drawFigure);
-  showNeighbours();
+  if (space) showNeighbours();
 }
 
 function themed(text) {
@@ -107,10 +109,10 @@ function drawFigure(block) {
     const own = datasetOf(block), column = own.columns[view.column];
     const clean = own.columns.find((other) => other.key === "clean");
     Object.assign(data[0], { x: fractions(clean), y: fractions(column), customdata: Array.from(own.ids) });
-    data[0].marker.color = Array.from(own.kernelParameters);
-    if (!webgl) data[0].type = "scatter";
+    if (space) data[0].marker.color = Array.from(own.kernelParameters);
     layout.yaxis.title = { text: `accuracy, ${view.label}` };
   }
+  if (!webgl) for (const trace of data) if (trace.type === "scattergl") trace.type = "scatter";
   show(chart, data, layout);
   chart.setAttribute("aria-label", [block.querySelector("h3").textContent, view.label].filter(Boolean).join(": "));
   if (layout.meta.cells && !chart.dataset.listens) {
@@ -157,7 +159,7 @@ const observer = new IntersectionObserver((entries) => {
 function redrawAll() {
   for (const block of document.querySelectorAll("figure[data-drawn]")) block.dataset.drawn = "false";
   near.forEach(request);
-  if ($("explorer").dataset.ready) showNeighbours();
+  if (space && $("explorer").dataset.ready) showNeighbours();
 }
 
 // ---- cells ---------------------------------------------------------------------------------------------------------
@@ -165,12 +167,15 @@ function redrawAll() {
 function operationsOf(id) {
   let code = codeById[id];
   const operations = [];
-  for (let edge = 0; edge < 6; edge += 1, code = Math.floor(code / 5)) operations.unshift(code % 5);
+  for (let edge = 0; edge < space.edges.length; edge += 1) {
+    operations.unshift(code % nOperations);
+    code = Math.floor(code / nOperations);
+  }
   return operations;
 }
 
 function idOf(operations) {
-  return idByCode[operations.reduce((code, operation) => 5 * code + operation, 0)];
+  return idByCode[operations.reduce((code, operation) => nOperations * code + operation, 0)];
 }
 
 function specOf(id) {
@@ -194,7 +199,7 @@ function drawCell(place, id) {
 
 // ---- explorer ------------------------------------------------------------------------------------------------------
 
-const menus = space.edges.map((_, edge) => $(`edge-${edge}`));
+const menus = (space ? space.edges : []).map((_, edge) => $(`edge-${edge}`));
 let cell = 0;
 
 function parseCell(text) {
@@ -203,7 +208,7 @@ function parseCell(text) {
   if (/^[0-9]{1,5}$/.test(trimmed) && Number(trimmed) < idByCode.length) return Number(trimmed);
   const names = trimmed.replace(/[+\s]/g, "").split("|").filter(Boolean).map((part) => part.split("~")[0]);
   const operations = names.map((name) => space.operations.indexOf(name));
-  return names.length === 6 && !operations.includes(-1) ? idOf(operations) : null;
+  return names.length === space.edges.length && !operations.includes(-1) ? idOf(operations) : null;
 }
 
 function chooseCell(id, { scroll = true } = {}) {
@@ -215,7 +220,8 @@ function chooseCell(id, { scroll = true } = {}) {
 }
 
 function tellAddress() {
-  history.replaceState(null, "", `#${new URLSearchParams({ dataset: dataset.name, cell: String(cell) })}`);
+  const told = { dataset: dataset.name, ...(space && { cell: String(cell) }) };
+  history.replaceState(null, "", `#${new URLSearchParams(told)}`);
 }
 
 function element(tag, text = "", attributes = {}) {
@@ -244,7 +250,8 @@ function showCell() {
   if (row === undefined) {
     numbers.replaceChildren(element("p", `Its class was not evaluated on ${dataset.name}.`, { class: "warning" }));
   } else {
-    numbers.replaceChildren(scoreList(row), ...["attack", "corruption", "other"].map((kind) => table(kind, row)));
+    const axes = [...new Set(dataset.columns.map((column) => column.axis))].filter(Boolean);
+    numbers.replaceChildren(scoreList(row), ...axes.map((axis) => table(axis, row)));
   }
   showNeighbours();
 }
@@ -265,14 +272,12 @@ function scoreList(row) {
   return list;
 }
 
-function table(kind, row) {
-  const columns = dataset.columns.filter((column) => column.kind === kind);
-  if (columns.length === 0) return "";
+function table(axis, row) {
+  const columns = dataset.columns.filter((column) => column.axis === axis);
   const strengths = [...new Set(columns.map((column) => column.strength))].sort((a, b) => a - b);
   const keys = [...new Set(columns.map((column) => column.key))];
   const made = element("table", "", { class: "numbers" }), body = element("tbody"), head = element("tr");
-  const caption = { attack: "ε in 1/255", corruption: "severity" }[kind] ?? "strength";
-  made.append(element("caption", `Accuracy in %, and below it the rank (= where others share it), by ${caption}`));
+  made.append(element("caption", `Accuracy in %, and below it the rank (= where others share it), by ${axis}`));
   head.append(element("th", ""), ...strengths.map((strength) => element("th", String(strength), { scope: "col" })));
   for (const key of keys) {
     const line = element("tr");
@@ -292,7 +297,7 @@ function table(kind, row) {
   const header = element("thead");
   header.append(head);
   made.append(header, body);
-  const frame = element("div", "", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Accuracy by ${caption}` });
+  const frame = element("div", "", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Accuracy by ${axis}` });
   frame.append(made);
   return frame;
 }
@@ -305,7 +310,7 @@ function showNeighbours() {
   let reach = 1;
   own.forEach((kept, edge) => {
     z.push([]); text.push([]); hovertext.push([]);
-    for (let operation = 0; operation < 5; operation += 1) {
+    for (let operation = 0; operation < nOperations; operation += 1) {
       const id = isomorphById[idOf(own.map((other, place) => (place === edge ? operation : other)))];
       const other = dataset.rowById.get(id);
       const known = row !== undefined && other !== undefined && score !== undefined;
@@ -333,6 +338,7 @@ function chooseDataset(name) {
   // The observer does not tell of figures that were hidden and shown again within one frame.
   waiting.clear();
   for (const block of near) if (block.dataset.drawn !== "true" && !block.closest("section").hidden) request(block);
+  if (!space) return;
   const menu = $("neighbour-score"), kept = menu.value;
   menu.replaceChildren(...dataset.scores.map((score) => element("option", score.label)));
   if (dataset.scores.some((score) => score.label === kept)) menu.value = kept;
@@ -343,17 +349,11 @@ function followAddress({ scroll = true } = {}) {
   const asked = new URLSearchParams(location.hash.slice(1));
   if (location.hash === "#terms") $("terms").open = true;
   if (asked.has("dataset")) chooseDataset(asked.get("dataset"));
-  const id = asked.has("cell") ? parseCell(asked.get("cell")) : null;
+  const id = space && asked.has("cell") ? parseCell(asked.get("cell")) : null;
   if (id !== null) chooseCell(id, { scroll });
 }
 
-function start() {
-  $("dataset").addEventListener("change", (event) => { chooseDataset(event.target.value); tellAddress(); });
-  $("theme").addEventListener("change", (event) => {
-    try { localStorage.setItem("robust201-theme", event.target.value); } catch { /* a page without storage forgets */ }
-    setTheme(event.target.value);
-  });
-  systemDark.addEventListener("change", () => setTheme($("theme").value));
+function startExplorer() {
   $("neighbour-score").addEventListener("change", showNeighbours);
   for (const menu of menus) {
     menu.addEventListener("change", () => chooseCell(idOf(menus.map((other) => other.selectedIndex)), { scroll: false }));
@@ -361,7 +361,8 @@ function start() {
   $("cell-form").addEventListener("submit", (event) => {
     event.preventDefault();
     const id = parseCell($("cell-input").value);
-    $("cell-refusal").textContent = id === null ? "Expected an index from 0 to 15624, or a cell string." : "";
+    const last = idByCode.length - 1;
+    $("cell-refusal").textContent = id === null ? `Expected an index from 0 to ${last}, or a cell string.` : "";
     if (id !== null) chooseCell(id, { scroll: false });
   });
   document.addEventListener("click", (event) => {
@@ -371,6 +372,23 @@ function start() {
     chooseCell(Number(link.dataset.cell));
   });
   for (const place of document.querySelectorAll(".card [data-draw]")) drawCell(place, Number(place.dataset.draw));
+}
+
+function showBestCell() {
+  cell = dataset.best;
+  operationsOf(cell).forEach((operation, edge) => { menus[edge].selectedIndex = operation; });
+  showCell();
+  $("explorer").dataset.ready = "true";
+}
+
+function start() {
+  if (space) startExplorer();
+  $("dataset").addEventListener("change", (event) => { chooseDataset(event.target.value); tellAddress(); });
+  $("theme").addEventListener("change", (event) => {
+    try { localStorage.setItem("robust201-theme", event.target.value); } catch { /* a page without storage forgets */ }
+    setTheme(event.target.value);
+  });
+  systemDark.addEventListener("change", () => setTheme($("theme").value));
   for (const block of document.querySelectorAll("figure[data-figure]")) {
     const menu = block.querySelector("select");
     if (menu) menu.addEventListener("change", () => drawFigure(block));
@@ -380,10 +398,7 @@ function start() {
   addEventListener("beforeprint", prepareForPaper);
   addEventListener("afterprint", () => setTheme($("theme").value));
   chooseDataset(datasets[0].name);
-  cell = dataset.best;
-  operationsOf(cell).forEach((operation, edge) => { menus[edge].selectedIndex = operation; });
-  showCell();
-  $("explorer").dataset.ready = "true";
+  if (space) showBestCell();
   setTheme(recall());
   followAddress();
 }

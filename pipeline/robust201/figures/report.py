@@ -15,6 +15,7 @@ from robust201.core.files import check_output_file, write_text
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import kind_of
+from robust201.spaces.for_readers import INK, PAPER, Offerings
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,21 +91,22 @@ def write_report(dataset: RobustnessDataset, out: Path) -> Path:
             f"Writing a report failed for {dataset.path}: expected accuracies, got none. Export some, or download them."
         )
     rows = _summarise(frame)
-    title = f"Robustness of NAS-Bench-201: {', '.join(results.name for results in held)}"
+    space = dataset.files.space
+    named = "networks" if space is None else space.title
+    title = f"Robustness of {named}: {', '.join(results.name for results in held)}"
     sections = [_section(results, [row for row in rows if row.dataset == results.name]) for results in held]
     write_text(
         out,
         _fill(
-            _resource("report_page.html"),
+            _page_template(space),
             title=html.escape(title),
             style=_resource("report.css"),
             dataset_options="".join(f"<option>{html.escape(results.name)}</option>" for results in held),
             overview=_overview(dataset, frame),
-            edge_menus=_edge_menus(),
+            **_cell_parts(space),
             sections="\n".join(sections),
             protocol=_protocol(dataset),
-            cell_drawing=_cell_drawing(),
-            page_data=_embedded_json(_page_data(held)),
+            page_data=_embedded_json(_page_data(held, space)),
             plotly=get_plotlyjs(),
             script=_resource("report.js"),
         ),
@@ -114,6 +116,26 @@ def write_report(dataset: RobustnessDataset, out: Path) -> Path:
 
 def _resource(name: str) -> str:
     return (resources.files("robust201.figures") / name).read_text(encoding="utf-8")
+
+
+def _page_template(space: Offerings | None) -> str:
+    """Read the page; where architectures are no cells, without what it has of cells."""
+    template = _resource("report_page.html")
+    kept = "" if space is None else r"\1"
+    return re.sub("<!--cells-->\n(.*?)<!--/cells-->\n", kept, template, flags=re.DOTALL)
+
+
+def _cell_parts(space: Offerings | None) -> dict[str, str]:
+    """Make what the page has of cells, by name in the template."""
+    if space is None:
+        return {}
+    return {
+        "about": html.escape(space.about),
+        "last_index": str(len(space.specs()) - 1),
+        "largest_cell": str(space.max_kernel_parameters),
+        "edge_menus": _edge_menus(space),
+        "cell_drawing": _cell_drawing(space),
+    }
 
 
 def _fill(template: str, **parts: str) -> str:
@@ -126,22 +148,21 @@ def _embedded_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
 
 
-def _page_data(held: "Sequence[DatasetResults]") -> dict[str, Any]:
+def _page_data(held: "Sequence[DatasetResults]", space: Offerings | None) -> dict[str, Any]:
     from robust201.figures.packed_accuracies import MISSING, RESOLUTION, pack_results, pack_space
     from robust201.figures.palette import GRID
     from robust201.figures.plotly_figures import draw_empty_changes
     from robust201.figures.plotly_parts import TEMPLATE
-    from robust201.spaces.nasbench201.drawing import INK
 
     return {
-        "space": pack_space(),
+        "space": None if space is None else pack_space(space),
         "datasets": [pack_results(results) for results in held],
         "missing": MISSING,
         "resolution": RESOLUTION,
         "ink": INK,
         "grid": GRID,
         "template": TEMPLATE,
-        "neighbours": draw_empty_changes(),
+        "neighbours": None if space is None else draw_empty_changes(space),
     }
 
 
@@ -163,8 +184,9 @@ def _summarise(frame: "pd.DataFrame") -> list[SummaryRow]:
 def _overview(dataset: RobustnessDataset, frame: "pd.DataFrame") -> str:
     """Facts in a line, and what a partial export lacks."""
     n_datasets = len(frame["dataset"].cat.categories)
+    words = "networks" if dataset.files.space is None else "non-isomorphic architectures"
     facts = [
-        f"{frame['architecture'].nunique():,} of {len(dataset.non_isomorph_ids):,} non-isomorphic architectures",
+        f"{frame['architecture'].nunique():,} of {len(dataset.non_isomorph_ids):,} {words}",
         f"{frame['key'].nunique()} keys",
         f"{n_datasets} dataset{'' if n_datasets == 1 else 's'}",
     ]
@@ -204,7 +226,7 @@ def _section(results: "DatasetResults", rows: Sequence[SummaryRow]) -> str:
     return (
         f'<section data-dataset="{name}"><h2>{name}</h2>{count}'
         f'<nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
-        f'{"".join(blocks)}<p class="muted">{left_out}</p>{_table(rows)}</section>'
+        f'{"".join(blocks)}<p class="muted">{left_out}</p>{_table(rows)}{_measure_table(results)}</section>'
     )
 
 
@@ -254,26 +276,21 @@ def _cards(frame: "pd.DataFrame") -> str:
     return f'<ul class="cards">{"".join(cards)}</ul>'
 
 
-def _edge_menus() -> str:
-    from robust201.spaces.nasbench201.cells import OPERATIONS
-    from robust201.spaces.nasbench201.drawing import OPERATION_LABELS
-    from robust201.spaces.nasbench201.neighbourhood import EDGE_LABELS
-
-    options = "".join(f"<option>{OPERATION_LABELS[operation]}</option>" for operation in OPERATIONS)
+def _edge_menus(space: Offerings) -> str:
+    options = "".join(f"<option>{space.operation_labels[operation]}</option>" for operation in space.operations)
     return "".join(
-        f'<label>{label}<select id="edge-{edge}">{options}</select></label>' for edge, label in enumerate(EDGE_LABELS)
+        f'<label>{label}<select id="edge-{edge}">{options}</select></label>'
+        for edge, label in enumerate(space.edge_labels)
     )
 
 
-def _cell_drawing() -> str:
+def _cell_drawing(space: Offerings) -> str:
     """Draw a cell with all operations on every edge, as an SVG element in the colours of the page around it."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from robust201.spaces.nasbench201.drawing import INK, PAPER, draw_every_edge
-
     figure = Figure(figsize=(4.2, 2.7))
-    draw_every_edge(figure.add_axes((0, 0, 1, 1)), font_size=9)
+    space.draw_every_edge(figure.add_axes((0, 0, 1, 1)), font_size=9)
     stream = io.StringIO()
     with rc_context({"svg.hashsalt": "cell", "svg.fonttype": "none"}):
         figure.savefig(stream, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
@@ -312,5 +329,26 @@ def _table(rows: Iterable[SummaryRow]) -> str:
     return (
         "<details><summary>Accuracy by key and strength</summary>"
         '<div class="scroll" tabindex="0" role="region" aria-label="Accuracy by key and strength">'
+        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></details>"
+    )
+
+
+def _measure_table(results: "DatasetResults") -> str:
+    """Summarise what was measured of the networks themselves, and under keys that are in no table."""
+    from robust201.figures.palette import measure_label
+
+    lines = []
+    for measure, values in results.measures.items():
+        held = values.dropna()
+        numbers = (held.min(), held.median(), held.max())
+        cells = "".join(f"<td>{number:.4g}</td>" for number in numbers)
+        label = html.escape(measure_label(*measure))  # type: ignore[misc]
+        lines.append(f"<tr><th>{label}</th>{cells}<td>{len(held):,}</td></tr>")
+    if not lines:
+        return ""
+    head = "<th>measure</th><th>lowest</th><th>median</th><th>highest</th><th>architectures</th>"
+    return (
+        "<details><summary>Measures</summary>"
+        '<div class="scroll" tabindex="0" role="region" aria-label="Measures">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></details>"
     )

@@ -87,8 +87,8 @@ FIGURES: dict[str, FigureRow] = {
             "rank-correlation",
             "Rank correlation between keys",
             "Kendall's tau-b between the accuracies of the evaluated architectures under every two keys, attacks at "
-            "the epsilon nearest to 1/255, corruptions at the severity nearest to 3; “–” where all accuracies of a "
-            "side are equal.",
+            "the epsilon nearest to 1/255 (of other norms, nearest to 1), corruptions at the severity nearest to 3; "
+            "“–” where all accuracies of a side are equal.",
             "",
             "two keys and two architectures",
             figure_data.key_correlations,
@@ -138,9 +138,9 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "clean-vs-robust",
             "Clean against robust accuracy",
-            "One point an architecture, coloured by the kernel parameters of its cell: 9 for a 3×3 and 1 for a 1×1 "
-            "convolution that reaches the output. On the dotted line an attack would change nothing, the "
-            "dashed one is the accuracy of guessing (chance).",
+            "One point per architecture, coloured by the kernel parameters of its cell, where it is one: 9 for a 3×3 "
+            "and 1 for a 1×1 convolution that reaches the output. On the dotted line an attack would change nothing, "
+            "the dashed one is the accuracy of guessing (chance).",
             "Fig. 27",
             "clean accuracies and an attack",
             figure_data.clean_against_attacks,
@@ -149,11 +149,22 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "clean-vs-corrupted",
             "Clean against corrupted accuracy",
-            "One point an architecture, coloured by the kernel parameters of its cell, as above.",
+            "One point per architecture, coloured by the kernel parameters of its cell, as above.",
             "Fig. 28",
             "clean accuracies and a corruption",
             figure_data.clean_against_corruptions,
             "clean_against",
+        ),
+        FigureRow(
+            "measures",
+            "Measures against accuracy",
+            "One point per architecture: what was measured of the network itself against its accuracy, clean and under "
+            "every attack at the epsilon nearest to 1/255 (of other norms, nearest to 1), with Spearman's rank "
+            "correlation and Kendall's tau-b over all architectures.",
+            "",
+            "a measure, such as `jacobian`, and a clean accuracy or an attack",
+            figure_data.measures_against,
+            "measures_against",
         ),
         FigureRow(
             "top-cells",
@@ -162,7 +173,7 @@ FIGURES: dict[str, FigureRow] = {
             "rank above it (= where others share it), a row an edge; of all evaluated cells, and of those with 18 "
             "kernel parameters.",
             "Figs. 7 and 29",
-            "an accuracy",
+            "an accuracy, of architectures that are cells",
             figure_data.top_cells,
             "top_cells",
         ),
@@ -172,7 +183,7 @@ FIGURES: dict[str, FigureRow] = {
             "On how many of the six edges the best cells differ. A mean counts every attack or corruption once. Of "
             "equally accurate cells (“one of 9”) it is the one that is better by the other means (see Terms, Tie).",
             "Fig. 26",
-            "an accuracy",
+            "an accuracy, of architectures that are cells",
             figure_data.best_cells,
             "best_cells",
             shows_cells=True,
@@ -184,7 +195,7 @@ FIGURES: dict[str, FigureRow] = {
             "isomorphism class) differs. A dot marks the cell's own operation; the class of an empty square was not "
             "evaluated.",
             "Fig. 30",
-            "the best cell and one of its neighbours",
+            "the best cell and one of its neighbours, of architectures that are cells",
             figure_data.neighbour_changes,
             "neighbours",
         ),

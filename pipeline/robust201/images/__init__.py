@@ -23,6 +23,7 @@ from robust201.images.digits import find_digits, load_digits
 from robust201.images.downloads.registry import DATA_VARIABLE, data_folder, downloads
 from robust201.images.image_parquet import find_parquet, load_parquet
 from robust201.images.imagenet16 import find_imagenet16, load_imagenet16
+from robust201.images.npz import find_npz, load_npz
 from robust201.images.specs import DATASETS, DatasetSpec, dataset
 
 __all__ = ["DATASETS", "FORMS", "DatasetSpec", "Form", "Split", "data_folder", "dataset", "load_images", "select"]
@@ -60,6 +61,7 @@ FORMS: dict[str, Form] = {
         Form("python", python_folder, find_python, load_python),
         Form("imagenet16", lambda _spec: "ImageNet16 with val_data", find_imagenet16, load_imagenet16),
         Form("digits", lambda _spec: "the digits that scikit-learn ships", find_digits, load_digits),
+        Form("npz", lambda _spec: "test.npz or train.npz", find_npz, load_npz),
         Form("parquet", lambda _spec: "test.parquet or train.parquet", find_parquet, load_parquet),
     )
 }
@@ -83,6 +85,7 @@ def load_images(
             dataset); None searches the data folder (`ROBUST201_DATA`).
         split: which split.
         verify: compare published checksums, sizes and image counts where the form has them.
+        spec: row of a dataset that is in no table (see `images.specs.own_dataset`); None looks up the name.
 
     Returns:
         Images (N, 3, H, W) uint8, C-contiguous; indices are rows of the full split, 0 to N - 1.

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
 
-from robust201.core.errors import ConfigError, RobustError, closest
+from robust201.core.errors import ConfigError, closest
 from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, ImageSelection, Normalisation, Weights
 from robust201.core.user_code import UserFunction
@@ -298,10 +298,7 @@ class SweepConfig(Section):
             )
         if self.space != "nasbench201" and "network" in self.model_fields_set and self.network != NetworkSection():
             raise ValueError("network: expected it with space: nasbench201 alone, whose skeleton it is, got it.")
-        try:
-            names = self.selected_architectures
-        except RobustError as error:
-            raise ValueError(f"architectures: {error}") from error
+        names = self.selected_architectures  # raises for a name that is none
         if self.weights is not None and self.weights.files is not None:
             lacking = [name for name in names if str(name) not in self.weights.files]
             if lacking:

@@ -43,6 +43,15 @@ class Plan:
         """Names of the measurements of answers to images."""
         return self.config.measurements
 
+    @property
+    def space_name(self) -> str:
+        """Name of the space of the architectures."""
+        return self.config.space_name
+
+    def n_classes(self, dataset: str) -> int:
+        """Number of classes of a dataset."""
+        return self.config.dataset_spec(dataset).n_classes
+
     def measurements_of(self, key: str) -> tuple[str, ...]:
         """Names of the measurements of a key: those of the sweep, or the columns of a measure."""
         return self.tasks[key].columns or self.config.measurements

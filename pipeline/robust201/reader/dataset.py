@@ -2,8 +2,8 @@
 
 The interface and the nesting of answers are those of the helper class that the authors publish with the dataset
 (github.com/steffen-jung/robustness-dataset, robustness_dataset.py), so that scripts written for it go on working.
-Beyond it, both spellings of a key are understood (``pgd``, ``pgd@Linf``), any of the 15,625 architectures can be looked
-up, and results come as a pandas DataFrame.
+Beyond it, both spellings of a key are understood (``pgd``, ``pgd@Linf``), any architecture of the space can be looked
+up, measures and other spaces are read, and results come as a pandas DataFrame.
 """
 
 import operator
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from robust201.core.errors import ArchitectureError
+from robust201.core.errors import ArchitectureError, closest
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.arguments import as_folder, as_name, as_names, as_strength
 from robust201.reader.overlay import OverlaidFiles
@@ -25,16 +25,15 @@ from robust201.reader.result_files import (
     values_by_strength,
 )
 from robust201.reader.sources import describe_source
-from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks import CORRUPTIONS, PERTURBATIONS
+from robust201.tasks import CORRUPTIONS, PAPER_KEYS, PERTURBATIONS
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
 
-ATTACKS = tuple(row.published_key for row in PERTURBATIONS.values() if row.kind == "attack")
-"""Attacks as the published files spell them."""
+ATTACKS = tuple(PERTURBATIONS[key].published_key for key in PAPER_KEYS if kind_of(key) == "attack")
+"""The paper's attacks as the published files spell them."""
 
 Names = str | Sequence[str]
 
@@ -48,65 +47,75 @@ class RobustnessDataset:
     Attributes:
         path: the folder; the first of several.
         files: its files.
-        meta: content of meta.json: ``ids`` (id → ``nb201-string``, ``isomorph``) and ``epsilons`` (attack → list, in
-            units of 1/255).
+        meta: content of meta.json: ``ids`` (id → ``nb201-string``, ``isomorph``, where architectures are cells) and
+            ``epsilons`` (attack → list, in units of 1/255 for the paper's).
         sweep: content of sweep.json, or None in a folder that has none, such as the published dataset, and of several
             folders, which have each their own.
         missing: content of missing.json: what a partial export lacks, {dataset: {key: {id: strengths}}}.
-        non_isomorph_ids: ids of the 6,466 architectures that stand for their isomorphism class, as strings.
+        non_isomorph_ids: ids of the architectures that stand for their isomorphism class, as strings.
+        weights: names of the weights whose results the folder has, where it has those of several per architecture.
         keys_clean: ``["clean"]``.
         keys_adv: the adversarial attacks.
         keys_cc: the common corruptions.
+        keys_measure: measures of the networks themselves.
         keys_other: keys that this version does not know, with the strengths that the folder tells of.
         keys_all: all keys.
         data: the datasets.
-        measures: the measurements.
+        measures: the measurements under the keys that are no measures (see `measurements`).
     """
 
     # Lists, and on the class, because scripts for the published helper add them up: `keys_clean + keys_adv`.
     keys_clean: list[str] = ["clean"]  # noqa: RUF012
     keys_adv: list[str] = list(ATTACKS)  # noqa: RUF012
     keys_cc: list[str] = list(CORRUPTIONS)  # noqa: RUF012
+    keys_measure: list[str] = []  # noqa: RUF012
     keys_other: list[str] = []  # noqa: RUF012
     keys_all: list[str] = ["clean", *ATTACKS, *CORRUPTIONS]  # noqa: RUF012
     data_cifar10, data_cifar100, data_imagenet16 = PUBLISHED_DATASETS
     data: list[str] = list(PUBLISHED_DATASETS)  # noqa: RUF012
     measures: list[str] = list(MEASURES)  # noqa: RUF012
 
-    def __init__(self, path: str | Path = "robustness-data", *others: str | Path) -> None:
+    def __init__(self, path: str | Path = "robustness-data", *others: str | Path, weights: str | None = None) -> None:
         """Open a dataset, or see several as one.
 
         Args:
             path: the folder that holds meta.json and a folder for each dataset.
             others: further folders. Of each evaluation (dataset, key, measurement, architecture, strength) the first
                 folder that has it answers (see `sources`).
+            weights: whose results a query gives that names none; may be left out where there is one choice.
 
         Raises:
-            ConfigError: one is no path, or they are of different spaces, or a dataset has different classes in them.
+            ConfigError: one is no path, or they are of different spaces, or a dataset has different classes in them, or
+                there are no such weights.
             ResultsError: there is no such folder, or no sound meta.json in it.
             FormatVersionError: sweep.json is of a format that this version does not know.
         """
         folders = [ResultFiles(as_folder(folder)) for folder in (path, *others)]
-        self.files: ResultFiles = OverlaidFiles(folders) if others else folders[0]
+        files: ResultFiles = OverlaidFiles(folders) if others else folders[0]
+        self.files = self._choose(files, weights)
         self.path = self.files.path
         self.meta, self.sweep, self.missing = self.files.meta, self.files.sweep, self.files.missing
-        self.map_str_to_id: dict[str, str] = {row["nb201-string"]: i for i, row in self.meta["ids"].items()}
-        self.non_isomorph_ids: list[str] = [i for i, row in self.meta["ids"].items() if row["isomorph"] == i]
+        self.map_str_to_id: dict[str, str] = {self.files.spec(i): i for i in self.meta["ids"]}
+        self.non_isomorph_ids: list[str] = [i for i in self.meta["ids"] if self.files.isomorph(i) == i]
+        self.weights = self.files.weight_names
         self.data, self.measures = self.files.datasets, self.files.measures
-        keys = self.files.keys
-        self.keys_clean = [key for key in keys if kind_of(key) == "clean"]
-        self.keys_adv = [key for key in keys if kind_of(key) == "attack"]
-        self.keys_cc = [key for key in keys if kind_of(key) == "corruption"]
-        self.keys_other = [key for key in keys if kind_of(key) == "other"]
-        self.keys_all = self.keys_clean + self.keys_adv + self.keys_cc + self.keys_other
+        by_kind: dict[str, list[str]] = {}
+        for key in self.files.keys:
+            by_kind.setdefault(self.files.kind_of(key), []).append(key)
+        self.keys_clean, self.keys_adv = by_kind.get("clean", []), by_kind.get("attack", [])
+        self.keys_cc, self.keys_measure = by_kind.get("corruption", []), by_kind.get("measure", [])
+        self.keys_other = by_kind.get("other", [])
+        self.keys_all = self.keys_clean + self.keys_adv + self.keys_cc + self.keys_measure + self.keys_other
 
     def __repr__(self) -> str:
-        count = self.files.count_architectures(self.data, self.keys_all)
+        several = len(self.weights) > 1 and self.files.weights is None
+        count = self.files.choosing(self.weights[0] if several else None).count_architectures(self.data, self.keys_all)
         held = f"{', '.join(self.data)}; {len(self.keys_all)} keys, {count:,} architectures"
         source = describe_source(self.files, self.data, self.keys_all)
         folders = self.files.layers if isinstance(self.files, OverlaidFiles) else (self.files,)
         paths = ", ".join(str(folder.path) for folder in folders)
-        return f"<{type(self).__name__} {paths}: {held}{f'; {source}' if ', but' in source else ''}>"
+        weights = f"; weights {', '.join(self.weights)}" if several else ""
+        return f"<{type(self).__name__} {paths}: {held}{f'; {source}' if ', but' in source else ''}{weights}>"
 
     def query(
         self,
@@ -115,46 +124,61 @@ class RobustnessDataset:
         measure: Names | None = None,
         missing_ok: bool = False,
         tqdm: Any = None,
+        *,
+        weights: str | None = None,
     ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
         """Read results as they lie in the files.
 
         Args:
             data: dataset or datasets; by default all that the folder tells of.
             key: key or keys, in either spelling; by default all.
-            measure: ``"accuracy"``, ``"confidence"``, ``"cm"`` or ``"predictions"``, or several; by default the first
-                three, as far as they were measured.
+            measure: ``"accuracy"``, ``"confidence"``, ``"cm"`` or ``"predictions"``, or a measure's, or several; by
+                default the first three, as far as they were measured, and all of a measure (see `measurements`).
             missing_ok: leave out what has no file instead of raising an error.
             tqdm: the `tqdm` module, its class, or anything like them, to show progress.
+            weights: name of the weights of which results are read; may be left out where there is one choice.
 
         Returns:
             {dataset: {key: {measure: {id: value}}}}, keys spelled as asked. Ids are strings; only evaluated
-            architectures have one (see `get_uid`). A value is a number for ``clean``, else a list by strength (see
-            `strengths`); means over no image are None. As with the published helper, corruptions of ImageNet16-120,
-            which were never published, give an empty entry where they have no files.
+            architectures have one (see `get_uid`). There is one value for ``clean`` and a measure, else a list by
+            strength (see `strengths`); means over no image are None. As with the published helper, corruptions
+            of ImageNet16-120, which were never published, give an empty entry where they have no files.
 
         Raises:
-            ConfigError: an argument is neither a name nor a list of names.
+            ConfigError: an argument is neither a name nor a list of names, or there are several weights and none is
+                named.
             ResultsError: a file is missing or damaged.
         """
+        files = self._choose(self.files, weights)
         datasets = self.data if data is None else as_names(data, "dataset")
         keys = self.keys_all if key is None else as_names(key, "key")
-        measures = self.measures if measure is None else as_names(measure, "measurement")
-        bar = getattr(tqdm, "tqdm", tqdm)(total=len(datasets) * len(keys) * len(measures)) if tqdm is not None else None
+        asked = None if measure is None else as_names(measure, "measurement")
+        jobs = [(dataset, name, asked or self.measurements(dataset, name)) for dataset in datasets for name in keys]
+        total = sum(len(measures) for _, _, measures in jobs)
+        bar = getattr(tqdm, "tqdm", tqdm)(total=total) if tqdm is not None else None
         result: dict[str, dict[str, dict[str, dict[str, Any]]]] = {dataset: {} for dataset in datasets}
-        for dataset in datasets:
-            for name in keys:
-                found: dict[str, dict[str, Any]] = {}
-                absent = self._absent_on_purpose(dataset, name, measures, explicit=key is not None)
-                for measurement in () if absent else measures:
-                    if not (missing_ok and self.files.find(dataset, name, measurement) is None):
-                        found[measurement] = self.files.read(dataset, name, measurement)
-                if found or absent:
-                    result[dataset][name] = found
-                if bar is not None:
-                    bar.update(len(measures))
+        for dataset, name, measures in jobs:
+            found: dict[str, dict[str, Any]] = {}
+            absent = self._absent_on_purpose(dataset, name, measures, explicit=key is not None)
+            for measurement in () if absent else measures:
+                if not (missing_ok and files.find(dataset, name, measurement) is None):
+                    found[measurement] = files.read(dataset, name, measurement)
+            if found or absent:
+                result[dataset][name] = found
+            if bar is not None:
+                bar.update(len(measures))
         if bar is not None:
             bar.close()
         return result
+
+    def measurements(self, dataset: str, key: str) -> list[str]:
+        """List what is measured under a key: `measures`, the columns of a measure, or whatever an unknown key has.
+
+        Args:
+            dataset: name of the dataset.
+            key: in either spelling.
+        """
+        return self.files.measurements_of(as_name(dataset, "dataset"), as_name(key, "key"))
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
         """Strengths that the values of a key stand for, in order.
@@ -164,7 +188,7 @@ class RobustnessDataset:
             key: in either spelling.
 
         Returns:
-            Epsilons in units of 1/255, severities, or ``(0.0,)`` for ``clean``.
+            Epsilons (in units of 1/255 in an L∞ ball), severities, or ``(0.0,)`` for ``clean`` and a measure.
 
         Raises:
             ConfigError: a name is no text.
@@ -176,7 +200,7 @@ class RobustnessDataset:
         """Name the evaluated architecture that an architecture is isomorphic to.
 
         Args:
-            i: id, as a number or text, or cell string, of any of the 15,625 architectures.
+            i: id, as a number or text, or cell string, of any architecture of the space.
 
         Returns:
             The id under which results are found.
@@ -184,14 +208,14 @@ class RobustnessDataset:
         Raises:
             ArchitectureError: there is no such architecture (a KeyError too).
         """
-        return str(self.meta["ids"][self._resolve(i)]["isomorph"])
+        return self.files.isomorph(self._resolve(i))
 
     def id_to_string(self, i: int | str) -> str:
-        """Give the NAS-Bench-201 cell string of an id (see `get_uid` for the argument and errors)."""
-        return str(self.meta["ids"][self._resolve(i)]["nb201-string"])
+        """Give the cell string of an id, of a space without cells the id (see `get_uid` for argument and errors)."""
+        return self.files.spec(self._resolve(i))
 
     def string_to_id(self, s: str) -> str:
-        """Give the id, as text, of a NAS-Bench-201 cell string (see `get_uid` for the errors)."""
+        """Give the id, as text, of a cell string (see `get_uid` for the errors)."""
         return self._resolve(s)
 
     def draw_arch(self, s: str | None = None, i: int | str | None = None, *, ax: "Axes | None" = None) -> "Axes":
@@ -206,54 +230,69 @@ class RobustnessDataset:
             The axes; in a script, `matplotlib.pyplot.show` shows them.
 
         Raises:
-            ArchitectureError: there is no such architecture, or neither argument was given.
+            ArchitectureError: there is no such architecture, or neither argument was given, or the architectures are
+                no cells.
         """
-        from robust201.spaces.nasbench201.drawing import draw_cell
-
         given = s if s is not None else i
         if given is None:
             raise ArchitectureError(
                 "Drawing failed for no architecture: expected a cell string or an id, got neither. Give s=… or i=…."
             )
         identifier = self._resolve(given)
+        space = self.files.space
+        if space is None:
+            raise ArchitectureError(
+                f"Drawing failed for {identifier}: expected an architecture that is a cell, got one of the space "
+                f"{self.files.space_name or 'of these files'}. Only cells can be drawn."
+            )
         if ax is None:
             import matplotlib.pyplot as plt
 
             ax = plt.gca()
-        return draw_cell(ax, self.id_to_string(identifier), f"#{identifier}")
-
-    @overload
-    def accuracy(self, architecture: int | str, dataset: str, key: str, strength: float) -> float: ...
+        return space.draw_cell(ax, self.id_to_string(identifier), f"#{identifier}")
 
     @overload
     def accuracy(
-        self, architecture: int | str, dataset: str, key: str, strength: None = None
+        self, architecture: int | str, dataset: str, key: str, strength: float, *, weights: str | None = None
+    ) -> float: ...
+
+    @overload
+    def accuracy(
+        self, architecture: int | str, dataset: str, key: str, strength: None = None, *, weights: str | None = None
     ) -> float | list[float]: ...
 
     def accuracy(
-        self, architecture: int | str, dataset: str, key: str, strength: float | None = None
+        self,
+        architecture: int | str,
+        dataset: str,
+        key: str,
+        strength: float | None = None,
+        *,
+        weights: str | None = None,
     ) -> float | list[float]:
-        """Look up the accuracy of any of the 15,625 architectures.
+        """Look up the accuracy of any architecture of the space.
 
         Args:
             architecture: id or cell string; stands for its isomorphism class.
             dataset: name of the dataset.
             key: in either spelling.
             strength: epsilon in units of 1/255 or severity; 0 is clean. None gives all strengths.
+            weights: name of the weights; may be left out where there is one choice.
 
         Returns:
             Accuracy as a fraction, or the list of accuracies in the order of `strengths` (one number for ``clean``).
 
         Raises:
             ArchitectureError: there is no such architecture, or it was not evaluated.
-            ConfigError: the key was not evaluated at this strength, or a name is no text.
+            ConfigError: the key was not evaluated at this strength, or a name is no text, or there are several weights
+                and none is named.
             ResultsError: a file is missing or damaged.
         """
         identifier = self._resolve(architecture)
         wanted = None if strength is None else self._strength(f"Looking up #{identifier}", dataset, key, strength)
         if wanted == CLEAN_STRENGTH and wanted not in self.strengths(dataset, key):
             key = "clean"
-        accuracies: float | list[float] = self.value(architecture, dataset, key)
+        accuracies: float | list[float] = self.value(architecture, dataset, key, weights=weights)
         if wanted is None:
             return list(accuracies) if isinstance(accuracies, list) else accuracies
         strengths = self.strengths(dataset, key)
@@ -261,8 +300,16 @@ class RobustnessDataset:
         found: float = each[strengths.index(wanted)]
         return found
 
-    def value(self, architecture: int | str, dataset: str, key: str, measure: str = "accuracy") -> Any:
-        """Look up a measurement of any of the 15,625 architectures; of Parquet without reading the others'.
+    def value(
+        self,
+        architecture: int | str,
+        dataset: str,
+        key: str,
+        measure: str = "accuracy",
+        *,
+        weights: str | None = None,
+    ) -> Any:
+        """Look up a measurement of any architecture of the space; of Parquet without reading the others'.
 
         A JSON file is read whole, and kept for the next look-up (see `reader.kept_files`): convert one of gigabytes to
         Parquet first, by ``robust201 convert``. Threads and forks may share this.
@@ -271,10 +318,11 @@ class RobustnessDataset:
             architecture: id or cell string; stands for its isomorphism class.
             dataset: name of the dataset.
             key: in either spelling.
-            measure: ``"accuracy"``, ``"confidence"``, ``"cm"`` or ``"predictions"``.
+            measure: ``"accuracy"``, ``"confidence"``, ``"cm"`` or ``"predictions"``, or one of a measure.
+            weights: name of the weights; may be left out where there is one choice.
 
         Returns:
-            The value as `query` gives it: one for ``clean``, else a list in the order of `strengths`.
+            The value as `query` gives it: one for ``clean`` and a measure, else a list in the order of `strengths`.
 
         Raises:
             ArchitectureError: there is no such architecture, or it was not evaluated.
@@ -284,7 +332,7 @@ class RobustnessDataset:
         for what, name in (("dataset", dataset), ("key", key), ("measurement", measure)):
             as_name(name, what)
         try:
-            return self.files.value(dataset, key, measure, uid)
+            return self._choose(self.files, weights).value(dataset, key, measure, uid)
         except KeyError as error:
             if isinstance(error, ArchitectureError):
                 raise
@@ -309,29 +357,41 @@ class RobustnessDataset:
         return list_sources(self.files, self.data, self.keys_all, (*MEASURES, *OPTIONAL_MEASURES))
 
     def rank(
-        self, dataset: str, key: str, strength: float | None = None, *, isomorphs: bool = False
+        self,
+        dataset: str,
+        key: str,
+        strength: float | None = None,
+        *,
+        measure: str = "accuracy",
+        lowest_first: bool = False,
+        isomorphs: bool = False,
+        weights: str | None = None,
     ) -> "pd.Series[int]":
-        """Rank architectures by accuracy, the best first.
+        """Rank architectures by accuracy, or by the numbers of a measure, the highest first.
 
         Args:
             dataset: name of the dataset.
             key: in either spelling.
             strength: epsilon in units of 1/255 or severity; None ranks by the mean over all strengths.
+            measure: what is ranked by, such as ``"squared_norm"`` of the key ``jacobian``.
+            lowest_first: whether the lowest value has rank 1.
             isomorphs: rank all architectures whose class was evaluated, not only the evaluated ones.
+            weights: name of the weights; may be left out where there is one choice.
 
         Returns:
-            Rank by architecture (int64 both), 1 for the best; equal accuracies share the best rank among them. Those
-            without an accuracy at the strength have none.
+            Rank by architecture (int64; architectures int64 or text), from 1; equal values share the best rank among
+            them. Those without a value at the strength have none.
 
         Raises:
-            ConfigError: the key was not evaluated at this strength.
+            ConfigError: the key was not evaluated at this strength, or the measurement is no number.
             ResultsError: the file is missing or damaged.
         """
-        from robust201.reader.frames import rank_by_accuracy
+        from robust201.reader.frames import rank_by_value
 
         known = self.strengths(dataset, key)
         wanted = known if strength is None else (self._strength("Ranking", dataset, key, strength),)
-        return rank_by_accuracy(self.to_frame(dataset, key, isomorphs=isomorphs), wanted)
+        frame = self.to_frame(dataset, key, measure, isomorphs=isomorphs, weights=weights)
+        return rank_by_value(frame, wanted, lowest_first=lowest_first, what=f"{dataset} {key} {measure}")
 
     def _strength(self, what: str, dataset: str, key: str, strength: float) -> float:
         return as_strength(strength, self.strengths(dataset, key), f"{what} failed for {dataset} {key}")
@@ -344,18 +404,21 @@ class RobustnessDataset:
         *,
         wide: bool = False,
         isomorphs: bool = False,
+        weights: str | None = None,
     ) -> "pd.DataFrame":
         """Give results as a tidy DataFrame, one row per architecture, dataset, key and strength.
 
         Args:
             data: dataset or datasets; by default all that the folder holds.
             key: key or keys, in either spelling; by default all that the folder holds.
-            measure: ``"accuracy"``; with any other measurement a value is the nested list or dict of the file.
+            measure: ``"accuracy"``, or another; values that are no numbers are the nested list or dict of the file.
             wide: one row per architecture and dataset instead, with columns (key, strength).
             isomorphs: give all architectures whose isomorphism class was evaluated, not only the evaluated ones.
+            weights: name of the weights; may be left out where there is one choice.
 
         Returns:
-            Columns `architecture` (int64), `isomorph` (int64, the architecture evaluated), `spec`, `dataset`, `key`
+            Columns `architecture` (int64, or text in spaces without indices), `isomorph` (the architecture evaluated,
+            likewise), `spec` (its cell string, or its id), `dataset`, `key`
             (categories), `strength` (float64: epsilon in units of 1/255, where 0 is clean, or severity; 0 for
             ``clean``) and `value`. Attacks begin with the clean value, as epsilon 0, where the folder has it: a clean
             evaluation so has a row under ``clean`` and one under every attack. Of several folders `source` besides,
@@ -369,11 +432,12 @@ class RobustnessDataset:
         datasets = self.data if data is None else as_names(data, "dataset")
         keys = self.keys_all if key is None else as_names(key, "key")
         measure, explicit = as_name(measure, "measurement"), data is not None and key is not None
+        files = self._choose(self.files, weights)
         tables = [
-            read_table(self.files, dataset, name, measure)
+            read_table(files, dataset, name, measure)
             for dataset in datasets
             for name in keys
-            if explicit or self.files.find(dataset, name, measure) is not None
+            if explicit or files.find(dataset, name, measure) is not None
         ]
         for name in () if data is None or not keys else datasets:
             if name not in {table.dataset for table in tables}:
@@ -381,7 +445,11 @@ class RobustnessDataset:
         for name in () if key is None or not datasets else keys:
             if name not in {table.key for table in tables}:
                 raise self.files.absence(datasets[0], name, measure)
-        return make_frame(tables, self.meta["ids"], numeric=measure == "accuracy", wide=wide, isomorphs=isomorphs)
+        return make_frame(tables, self.files, wide=wide, isomorphs=isomorphs)
+
+    @staticmethod
+    def _choose(files: ResultFiles, weights: str | None) -> ResultFiles:
+        return files.choosing(None if weights is None else as_name(weights, "weights"))
 
     def _resolve(self, architecture: int | str) -> str:
         """Give the id of an architecture as meta.json spells it."""
@@ -395,8 +463,14 @@ class RobustnessDataset:
                 name = repr(architecture)
         if name in self.meta["ids"]:
             return name
+        space = self.files.space
+        if space is None:
+            raise ArchitectureError(
+                f"Looking up an architecture failed for {architecture!r}: expected one of {self.path}, got another."
+                f"{closest(name, self.meta['ids'])}"
+            )
         if "|" in name:
-            nasbench201.parse(name)  # says what is wrong with it
+            space.parse(name)  # says what is wrong with it
         raise ArchitectureError(
             f"Looking up an architecture failed for {architecture!r}: expected an id from 0 to "
             f"{len(self.meta['ids']) - 1} or a cell string such as {self.meta['ids']['0']['nb201-string']}, "

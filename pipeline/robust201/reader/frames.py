@@ -6,9 +6,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from robust201.core.records import CLEAN_STRENGTH
+from robust201.core.errors import ConfigError
+from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
 from robust201.reader.overlay import NOWHERE, OverlaidFiles
-from robust201.reader.result_files import ResultFiles, kind_of, values_by_strength
+from robust201.reader.result_files import ResultFiles, values_by_strength
+from robust201.reader.value_checks import architecture_of
 
 FRAME_COLUMNS = ("architecture", "isomorph", "spec", "dataset", "key", "strength", "value")
 """Columns of the tidy form; of several folders seen as one, `source` besides."""
@@ -50,7 +52,7 @@ def read_table(files: ResultFiles, dataset: str, key: str, measure: str) -> Tabl
     """
     rows, sources = _read_rows(files, dataset, key, measure)
     strengths = files.strengths(dataset, key)
-    if kind_of(key) == "attack" and files.find(dataset, "clean", measure) is not None:
+    if files.kind_of(key) == "attack" and files.find(dataset, "clean", measure) is not None:
         clean, clean_sources = _read_rows(files, dataset, "clean", measure)
         rows = {i: [clean[i][0] if i in clean else None, *row] for i, row in rows.items()}
         if sources is not None and clean_sources is not None:
@@ -77,41 +79,34 @@ def _read_rows(
         found = files.read(dataset, key, measure)
     strengths = files.strengths(dataset, key)
     rows = {
-        i: [row] if key == "clean" else values_by_strength(row, strengths, f"#{i} {dataset} {key} {measure}")
+        i: [row] if files.is_single(key) else values_by_strength(row, strengths, f"#{i} {dataset} {key} {measure}")
         for i, row in found.items()
     }
     return rows, sources
 
 
-def make_frame(
-    tables: Sequence[Table],
-    ids: Mapping[str, Mapping[str, str]],
-    *,
-    numeric: bool,
-    wide: bool,
-    isomorphs: bool,
-) -> pd.DataFrame:
+def make_frame(tables: Sequence[Table], files: ResultFiles, *, wide: bool, isomorphs: bool) -> pd.DataFrame:
     """Put tables into one DataFrame (see `reader.dataset.RobustnessDataset.to_frame`).
 
     Args:
         tables: the values.
-        ids: the ``ids`` of meta.json.
-        numeric: whether values are numbers; else they stay the objects they are.
+        files: where they are from.
         wide: one row per architecture and dataset instead of one per value.
         isomorphs: give each value to every architecture of its isomorphism class.
 
     Returns:
         The DataFrame, sorted by dataset and key as given, architecture and strength.
     """
-    members: dict[str, list[int]] = {}
-    for i, row in ids.items():
-        if isomorphs or row["isomorph"] == i:
-            members.setdefault(row["isomorph"], []).append(int(i))
-    parts = [_table_frame(table, members, numeric=numeric) for table in tables]
+    members: dict[str, list[ArchitectureId]] = {}
+    for i in files.meta["ids"]:
+        isomorph = files.isomorph(i)
+        if isomorphs or isomorph == i:
+            members.setdefault(isomorph, []).append(architecture_of(i))
+    parts = [_table_frame(table, members) for table in tables]
     empty = {name: np.empty(0) for name in FRAME_COLUMNS}
     frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(empty)
-    architectures, places = np.unique(frame["architecture"].to_numpy(np.int64), return_inverse=True)
-    specs = pd.Index([ids[str(index)]["nb201-string"] for index in architectures])
+    architectures, places = np.unique(frame["architecture"].to_numpy(), return_inverse=True)
+    specs = pd.Index([files.spec(str(architecture)) for architecture in architectures])
     frame["spec"] = pd.Categorical.from_codes(places, specs)
     for name in ("dataset", "key"):
         frame[name] = pd.Categorical(frame[name], list(dict.fromkeys(getattr(table, name) for table in tables)))
@@ -143,29 +138,41 @@ def list_sources(
     return pd.DataFrame(rows, columns=["dataset", "key", "strengths", "architectures", "folder"])
 
 
-def rank_by_accuracy(frame: pd.DataFrame, strengths: Sequence[float]) -> "pd.Series[int]":
-    """Rank architectures by the mean of the values they have at some strengths (see `RobustnessDataset.rank`)."""
-    groups = frame[frame["strength"].isin(strengths)].groupby("architecture")["value"]
+def rank_by_value(
+    frame: pd.DataFrame, strengths: Sequence[float], *, lowest_first: bool, what: str
+) -> "pd.Series[int]":
+    """Rank architectures by the mean of the values they have at some strengths (see `RobustnessDataset.rank`).
+
+    Raises:
+        ConfigError: the values of `what` are no numbers.
+    """
+    chosen = frame[frame["strength"].isin(strengths)]
+    if chosen["value"].dtype.kind != "f":
+        raise ConfigError(f"Ranking failed for {what}: expected numbers, got others. Rank by another measurement.")
+    groups = chosen.groupby("architecture")["value"]
     # Of several folders, an architecture may lack a strength: its mean would be one of something else.
-    accuracies = groups.mean()[groups.size() == len(strengths)].round(MEAN_DECIMALS)
+    means = groups.mean()[groups.size() == len(strengths)]
+    # A measure's numbers may be small; accuracies lie in [0, 1].
+    means = means.round(MEAN_DECIMALS) if len(strengths) > 1 else means
     # One that lacks the clean value, which attacks begin with, has no rank by it.
-    ranks = accuracies.dropna().rank(ascending=False, method="min").astype("int64")
+    ranks = means.dropna().rank(ascending=lowest_first, method="min").astype("int64")
     return ranks.sort_values(kind="stable").rename("rank")
 
 
-def _table_frame(table: Table, members: Mapping[str, Sequence[int]], *, numeric: bool) -> pd.DataFrame:
-    pairs = sorted((index, int(i), i) for i in table.rows for index in members.get(i, (int(i),)))
+def _table_frame(table: Table, members: Mapping[str, Sequence[ArchitectureId]]) -> pd.DataFrame:
+    pairs: list[tuple[Any, Any, str]] = sorted(
+        (member, architecture_of(i), i) for i in table.rows for member in members.get(i, (architecture_of(i),))
+    )
     n_strengths = len(table.strengths)
     values = [value for _, _, i in pairs for value in table.rows[i]]
-    column = np.array(values, dtype=np.float64) if numeric else _objects(values)
     frame = pd.DataFrame(
         {
-            "architecture": np.repeat(np.array([index for index, _, _ in pairs], dtype=np.int64), n_strengths),
-            "isomorph": np.repeat(np.array([isomorph for _, isomorph, _ in pairs], dtype=np.int64), n_strengths),
+            "architecture": np.repeat(_ids([member for member, _, _ in pairs]), n_strengths),
+            "isomorph": np.repeat(_ids([isomorph for _, isomorph, _ in pairs]), n_strengths),
             "dataset": table.dataset,
             "key": table.key,
             "strength": np.tile(np.array(table.strengths, dtype=np.float64), len(pairs)),
-            "value": column,
+            "value": _column(values),
         }
     )
     if table.sources is None:
@@ -175,7 +182,15 @@ def _table_frame(table: Table, members: Mapping[str, Sequence[int]], *, numeric:
     return frame[frame["source"].notna()]
 
 
-def _objects(values: Sequence[Any]) -> "np.ndarray[Any, np.dtype[Any]]":
+def _ids(architectures: Sequence[ArchitectureId]) -> "np.ndarray[Any, np.dtype[Any]]":
+    text = any(isinstance(architecture, str) for architecture in architectures)
+    return np.array(architectures, dtype=object if text else np.int64)
+
+
+def _column(values: Sequence[Any]) -> "np.ndarray[Any, np.dtype[Any]]":
+    """Put numbers and None into float64; anything else stays the objects it is."""
+    if all(value is None or isinstance(value, (float, int)) for value in values):
+        return np.array(values, dtype=np.float64)
     column = np.empty(len(values), dtype=object)
     column[:] = list(values)
     return column

@@ -47,26 +47,30 @@ class KeptRows:
     """The rows of the files read last; threads may share it."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[Path, str], _Kept] = {}
+        self._held: dict[tuple[Path, str, str | None], _Kept] = {}
 
-    def get(self, file: Path, measure: str, read: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+    def get(
+        self, file: Path, measure: str, read: Callable[[], Mapping[str, Any]], weights: str | None = None
+    ) -> Mapping[str, Any]:
         """Give a measurement's values by id, read anew if that was never done or the file was replaced.
 
         Args:
             file: where they lie.
             measure: name of the measurement.
             read: reads them.
+            weights: whose values they are, where the file has those of several.
         """
         state = FileState.of(file)
-        held = self._held.get((file, measure))
+        place = (file, measure, weights)
+        held = self._held.get(place)
         if held is None or held.state != state:
             rows = read()
             first = next(iter(rows.values()), None)
             held = _Kept(state, rows, len(rows) * len(repr(first)))
-            self._keep((file, measure), held)
+            self._keep(place, held)
         return held.rows
 
-    def _keep(self, place: tuple[Path, str], new: _Kept) -> None:
+    def _keep(self, place: tuple[Path, str, str | None], new: _Kept) -> None:
         # Another dict takes the place of the old one, whole: a lock might be held while a process forks.
         others = {name: kept for name, kept in self._held.items() if name != place}
         room = KEPT_BYTES - new.n_bytes

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from robust201.core.errors import ConfigError, ResultsError
 from robust201.reader.kept_files import KeptRows
-from robust201.reader.result_files import ResultFiles, in_table_order, kind_of, row_of, spellings, values_by_strength
+from robust201.reader.result_files import ResultFiles, in_table_order, row_of, spellings, values_by_strength
 
 NOWHERE = -1
 """In the place of a layer's number: no folder has this evaluation."""
@@ -16,7 +16,7 @@ class OverlaidRows(NamedTuple):
     """The values of a measurement in several folders.
 
     Attributes:
-        rows: S values by id, one value for ``clean``; None where no folder has one.
+        rows: S values by id, one value for ``clean`` and measures; None where no folder has one.
         layers: (S,) number of the folder that each comes from, or `NOWHERE`, by id.
     """
 
@@ -43,22 +43,40 @@ class OverlaidFiles(ResultFiles):
         first = layers[0]
         self.layers = tuple(layers)
         self.path, self.parquet, self.sweep, self.missing = first.path, first.parquet, None, {}
+        self.space_name, self.space = first.space_name, first.space
         self._kept = KeptRows()
+        self._user_tasks = {key: told for layer in reversed(layers) for key, told in layer._user_tasks.items()}
+        ids = dict(first.meta["ids"])
         for layer in layers[1:]:
-            if layer.meta["ids"] != first.meta["ids"]:
+            own = layer.meta["ids"]
+            # All cells of a space have an id, whichever were evaluated; of other spaces a folder names its own.
+            if layer.space_name != first.space_name or (first.space is not None and own != ids):
                 raise _refuse(layer, f"the architectures of {first.path}, got those of another space")
+            ids |= own
         epsilons: dict[str, list[float]] = {}
         for layer in layers:
             for key, held in layer.meta["epsilons"].items():
                 spelled = next((spelling for spelling in spellings(key) if spelling in epsilons), key)
                 epsilons[spelled] = sorted({*epsilons.get(spelled, ()), *held})
-        self.meta = {"ids": first.meta["ids"], "epsilons": epsilons}
+        self.meta = {"ids": ids, "epsilons": epsilons}
         for dataset in self.datasets:
             counts = [(layer, count) for layer in layers if (count := layer.count_classes(dataset)) is not None]
             for layer, count in counts[1:]:
                 if count != counts[0][1]:
                     told = f"{counts[0][1]} classes of {dataset}, as {counts[0][0].path} has, got {count}"
                     raise _refuse(layer, told)
+
+    @property
+    def weight_names(self) -> list[str]:
+        """Names of the weights whose results the Parquet files of any folder have."""
+        return list(dict.fromkeys(name for layer in self.layers for name in layer.weight_names))
+
+    def choosing(self, weights: str | None) -> Self:
+        """Give the files as they are read for one choice of weights, which folders without names do not make."""
+        chosen = super().choosing(weights)
+        if chosen is not self:
+            chosen.layers = tuple(layer.choosing(weights) if layer.weight_names else layer for layer in self.layers)
+        return chosen
 
     @property
     def datasets(self) -> list[str]:
@@ -78,6 +96,10 @@ class OverlaidFiles(ResultFiles):
     def measures(self) -> list[str]:
         """Measurements of any folder."""
         return list(dict.fromkeys(name for layer in self.layers for name in layer.measures))
+
+    def measurements_of(self, dataset: str, key: str) -> list[str]:
+        """List what any folder has measured under a key."""
+        return list(dict.fromkeys(name for layer in self.layers for name in layer.measurements_of(dataset, key)))
 
     def planned(self, dataset: str) -> Mapping[str, Sequence[float]] | None:
         """Give strengths by key of the sweeps on a dataset; None where no folder has sweep.json."""
@@ -177,13 +199,13 @@ class OverlaidFiles(ResultFiles):
         self, dataset: str, key: str, measure: str, found: Sequence[tuple[int, Mapping[str, Any]]]
     ) -> OverlaidRows:
         """Put the rows of some layers together, evaluation by evaluation."""
-        clean, strengths = kind_of(key) == "clean", self.strengths(dataset, key)
+        single, strengths = self.is_single(key), self.strengths(dataset, key)
         held: dict[str, dict[float, tuple[int, Any]]] = {}
         for number, rows in found:
             own = self.layers[number].strengths(dataset, key)
             for identifier, row in rows.items():
                 what = f"#{identifier} {dataset} {key} {measure} of {self.layers[number].path}"
-                values = [row] if clean else values_by_strength(row, own, what)
+                values = [row] if single else values_by_strength(row, own, what)
                 places = held.setdefault(identifier, {})
                 for strength, value in zip(own, values, strict=True):
                     if value is not None:
@@ -193,7 +215,7 @@ class OverlaidFiles(ResultFiles):
             pairs = [places.get(strength, (NOWHERE, None)) for strength in strengths]
             merged.layers[identifier] = tuple(number for number, _ in pairs)
             values = [value for _, value in pairs]
-            merged.rows[identifier] = values[0] if clean else values
+            merged.rows[identifier] = values[0] if single else values
         return merged
 
 

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
-from robust201.core.errors import ResultsError
+from robust201.core.errors import ConfigError, ResultsError, closest
 from robust201.reader.kept_files import FileState, hash_file
 from robust201.reader.value_checks import damaged_file
 
@@ -23,6 +23,15 @@ _COLUMNS = {
     "cm": ("cm",),
     "predictions": ("predictions",),
 }
+_DESCRIPTIONS = (
+    *("dataset", "key", "architecture", "cell", "isomorphs", "strength", "n_images", "n_classes", "protocol"),
+    *("checkpoint_sha256", "weights", "weights_recipe", "weights_epochs", "weights_seed"),
+)
+"""Columns that say what a row is about; the others are measured."""
+
+_WEIGHTS = "weights"
+"""Column of the names of weights, in a file with rows of several per architecture."""
+
 _ROWS_AT_ONCE = 16
 """As Python objects, rows are some ten times larger than in Arrow."""
 
@@ -37,7 +46,7 @@ JSON_SOURCES = b"robust201.json"
 
 
 class _Footer(NamedTuple):
-    columns: frozenset[str]
+    columns: tuple[str, ...]
     sources: Mapping[str, Mapping[str, Any]] | None
 
 
@@ -47,7 +56,84 @@ def has_columns_of(path: Path, measure: str) -> bool:
     Raises:
         ResultsError: the file is damaged.
     """
-    return set(_COLUMNS.get(measure, (measure,))) <= _read_footer(path).columns
+    return set(_columns_of(measure)) <= {*_read_footer(path).columns}
+
+
+def _columns_of(measure: str) -> tuple[str, ...]:
+    return _COLUMNS.get(measure, (measure,))
+
+
+def measurements_in(path: Path) -> list[str]:
+    """List what a file has measurements of.
+
+    Raises:
+        ResultsError: the file is damaged.
+    """
+    names = _read_footer(path).columns
+    known = [measure for measure in _COLUMNS if has_columns_of(path, measure)]
+    taken = {*_DESCRIPTIONS, *(column for columns in _COLUMNS.values() for column in columns)}
+    return [*known, *(name for name in names if name not in taken)]
+
+
+def has_text_ids(path: Path) -> bool:
+    """Whether a file names its architectures by text, as spaces without indices do.
+
+    Raises:
+        ResultsError: the file is damaged.
+    """
+    with _naming(path):
+        schema = pq.read_schema(path)
+    return "architecture" in schema.names and _is_text(schema.field("architecture").type)
+
+
+def read_ids(path: Path) -> list[str]:
+    """List the architectures that a file has rows of.
+
+    Raises:
+        ResultsError: the file is damaged.
+    """
+    return [str(name) for name in _distinct(path, FileState.of(path), "architecture") if name is not None]
+
+
+def read_weights(path: Path) -> list[str]:
+    """List the names of the weights that a file has rows of; empty where it does not tell.
+
+    Raises:
+        ResultsError: the file is damaged.
+    """
+    if _WEIGHTS not in _read_footer(path).columns:
+        return []
+    return [str(name) for name in _distinct(path, FileState.of(path), _WEIGHTS) if name is not None]
+
+
+@lru_cache(maxsize=256)
+def _distinct(path: Path, _state: FileState, column: str) -> tuple[Any, ...]:
+    """Read the different values of a column."""
+    with _naming(path), _open(path) as file:
+        return tuple(pc.unique(file.read([column], use_threads=False)[column]).to_pylist())
+
+
+def _choose_weights(path: Path, weights: str | None) -> str | None:
+    """Name the weights whose rows are read; None for all rows, of a file of one choice that has no names.
+
+    Raises:
+        ConfigError: the file has rows of several and none is named, or none of those named.
+    """
+    names = read_weights(path)
+    if not names or (weights is None and len(names) == 1):
+        return None
+    if weights not in names:
+        got, near = ("no name", "") if weights is None else (repr(weights), closest(weights, names))
+        raise ConfigError(
+            f"Reading failed for {path}: expected weights={' or '.join(map(repr, names))}, got {got}.{near} "
+            "Name one choice of weights."
+        )
+    return weights
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    value = kind.value_type if pa.types.is_dictionary(kind) else kind
+    return bool(pa.types.is_string(value) or pa.types.is_large_string(value))
 
 
 def is_converted(path: Path) -> bool:
@@ -89,11 +175,18 @@ def _footer(path: Path, _state: FileState) -> _Footer:
     """Read which columns a file has and what it was made of; once, as a look-up would read the footer twice."""
     schema = pq.read_schema(path)
     told = (schema.metadata or {}).get(JSON_SOURCES)
-    return _Footer(frozenset(schema.names), None if told is None else json.loads(told))
+    return _Footer(tuple(schema.names), None if told is None else json.loads(told))
 
 
 def read_parquet_values(
-    path: Path, measure: str, strengths: Sequence[float], architecture: int | None = None
+    path: Path,
+    measure: str,
+    strengths: Sequence[float],
+    architecture: str | None = None,
+    *,
+    single: bool,
+    weights: str | None = None,
+    text_ids: bool = False,
 ) -> dict[str, Any]:
     """Read a measurement: a value by id, or a list of them by strength.
 
@@ -104,31 +197,34 @@ def read_parquet_values(
         path: a Parquet file of an export.
         measure: name of the measurement.
         strengths: at which every architecture must have a value, ascending.
-        architecture: the only one to read; None for all.
+        architecture: id of the only one to read; None for all.
+        single: whether an architecture has one value, as for ``clean`` or a measure.
+        weights: name of those whose rows are read; None for the only ones.
+        text_ids: whether the space names its architectures by text.
 
     Returns:
-        As the JSON file: a value for ``clean``, else a list with one value a strength, ascending.
+        As the JSON file: one value where these are single, else a list with one per strength, ascending.
 
     Raises:
+        ConfigError: the file has rows of several weights and none is named, or none of those named.
         ResultsError: the file is damaged, or an architecture has values at other strengths.
     """
     found: dict[str, dict[float, Any]] = {}
-    clean = False
-    for identifier, values, is_clean in _iter_parts(path, measure, architecture):
-        clean = is_clean
+    chosen = _choose_weights(path, weights)
+    for identifier, values in _iter_parts(path, measure, architecture, chosen, text_ids):
         # Files that others sorted anew may have an architecture's strengths apart.
         held = found.setdefault(identifier, {})
         if not held.keys().isdisjoint(values):
             raise _malformed(path, f"#{identifier} at one strength twice")
         held |= values
-    if clean:
+    if single:
         return {identifier: _only_value(path, identifier, values) for identifier, values in found.items()}
     return {identifier: _in_order(path, identifier, values, strengths) for identifier, values in found.items()}
 
 
 def _only_value(path: Path, identifier: str, values: Mapping[float, Any]) -> Any:
     if len(values) > 1:
-        raise _malformed(path, f"#{identifier} with {len(values)} values of clean images")
+        raise _malformed(path, f"#{identifier} with {len(values)} values of clean images or of a measure")
     return next(iter(values.values()))
 
 
@@ -143,39 +239,45 @@ def _in_order(path: Path, identifier: str, values: Mapping[float, Any], strength
     return [values[strength] for strength in sorted(values)]
 
 
-def _iter_parts(path: Path, measure: str, architecture: int | None) -> Iterator[tuple[str, dict[float, Any], bool]]:
-    """Go through the rows of a file: an id, its values by strength as far as they are neighbours, and whether clean."""
+def _iter_parts(
+    path: Path, measure: str, architecture: str | None, weights: str | None, text_ids: bool
+) -> Iterator[tuple[str, dict[float, Any]]]:
+    """Go through the rows of a file: an id and its values by strength, as far as they are neighbours."""
     held: str | None = None
     values: dict[float, Any] = {}
-    clean = False
+    only = architecture if architecture is None or text_ids else int(architecture)
     with _naming(path), _open(path) as file:
-        _check_columns(path, file.schema_arrow)
-        for group in _groups_of(file.metadata, architecture):
-            columns = ["architecture", "strength", "key", *_COLUMNS[measure]]
+        _check_columns(path, file.schema_arrow, text_ids=text_ids)
+        columns = ["architecture", "strength", *_columns_of(measure)] + ([_WEIGHTS] if weights is not None else [])
+        for group in _groups_of(file.metadata, only):
             table = file.read_row_group(group, columns, use_threads=False)
-            if architecture is not None:
-                table = table.filter(pc.equal(table["architecture"], architecture))
+            if weights is not None:
+                table = table.filter(pc.equal(table[_WEIGHTS].cast(pa.string()), weights))
+            if only is not None:
+                names = table["architecture"].cast(pa.string()) if text_ids else table["architecture"]
+                table = table.filter(pc.equal(names, only))
             if table["architecture"].null_count or table["strength"].null_count:
                 raise _malformed(path, "rows without one of them")
-            clean = clean or table["key"].slice(0, 1).to_pylist() == ["clean"]
             for first in range(0, len(table), _ROWS_AT_ONCE):
                 rows = table.slice(first, _ROWS_AT_ONCE)
-                names, strengths = rows["architecture"].to_pylist(), rows["strength"].to_pylist()
-                for identifier, strength, value in zip(names, strengths, _values(rows, measure), strict=True):
+                ids, strengths = rows["architecture"].to_pylist(), rows["strength"].to_pylist()
+                for identifier, strength, value in zip(ids, strengths, _values(rows, measure), strict=True):
                     if held is not None and str(identifier) != held:
-                        yield held, values, clean
+                        yield held, values
                         values = {}
                     held = str(identifier)
                     if strength in values:
                         raise _malformed(path, f"#{identifier} at {strength:g} twice")
                     values[strength] = value
     if held is not None:
-        yield held, values, clean
+        yield held, values
 
 
-def _check_columns(path: Path, schema: pa.Schema) -> None:
+def _check_columns(path: Path, schema: pa.Schema, *, text_ids: bool | None = None) -> None:
     """Make sure that a file has the columns that say what a row is about."""
-    kinds = {"architecture": pa.types.is_integer, "strength": pa.types.is_floating, "key": lambda _kind: True}
+    whole, text = pa.types.is_integer, _is_text
+    ids = {True: text, False: whole, None: lambda kind: whole(kind) or text(kind)}[text_ids]
+    kinds = {"architecture": ids, "strength": pa.types.is_floating, "key": lambda _kind: True}
     for name, fits in kinds.items():
         if name not in schema.names:
             raise _malformed(path, f"no {name}")
@@ -185,37 +287,50 @@ def _check_columns(path: Path, schema: pa.Schema) -> None:
 
 def _malformed(path: Path, got: str) -> ResultsError:
     return ResultsError(
-        f"Reading failed for {path}: expected rows that name their architecture, a whole number, their strength, a "
-        f"double, and their key, each once, got {got}. Export or download the file again."
+        f"Reading failed for {path}: expected rows that name their architecture (by a whole number, or in spaces "
+        f"without indices by text), their strength, a double, and their key, each once, got {got}. Export or "
+        "download the file again."
     )
 
 
 def iter_matrices(
-    path: Path, column: str, numbers: Sequence[str], *, missing_ok: bool
-) -> Iterator[tuple[NDArray[np.float64], NDArray[Any]]]:
+    path: Path, column: str, beside: Sequence[str], *, missing_ok: bool, weights: str | None = None
+) -> Iterator[tuple[list[NDArray[Any]], NDArray[Any]]]:
     """Go through a column of square matrices with a row group in memory, as arrays and without Python objects.
 
     Args:
         path: a Parquet file of an export.
         column: of lists of lists of numbers; rows without a value are left out.
-        numbers: columns of single numbers to read beside it.
+        beside: columns of single numbers or texts to read beside it.
         missing_ok: whether entries of a matrix may be null.
+        weights: name of those whose rows are read; None for the only ones.
 
     Yields:
-        For the B rows of a row group the numbers, (len(numbers), B) float64 and NaN for null, and the matrices
+        For the B rows of a row group each column beside, (B,) float64 with NaN for null or objects, and the matrices
         (B, C, C) as they are stored, float64 with NaN for null.
 
     Raises:
+        ConfigError: the file has rows of several weights and none is named, or none of those named.
         ResultsError: the file is damaged, or a value is not a square matrix of finite numbers as large as the others
             of its row group.
     """
+    chosen = _choose_weights(path, weights)
     with _naming(path), _open(path) as file:
+        columns = [*beside, column] + ([_WEIGHTS] if chosen is not None else [])
         for group in range(file.num_row_groups):
-            table = file.read_row_group(group, [*numbers, column], use_threads=False)
+            table = file.read_row_group(group, columns, use_threads=False)
+            if chosen is not None:
+                table = table.filter(pc.equal(table[_WEIGHTS].cast(pa.string()), chosen))
             table = table.filter(table[column].is_valid()) if table[column].null_count else table
             if len(table):
-                rows = np.array([table[name].to_numpy() for name in numbers], dtype=np.float64)
+                rows = [_plain_array(table[name]) for name in beside]
                 yield rows, _matrices(path, table[column].combine_chunks(), column, missing_ok)
+
+
+def _plain_array(column: pa.ChunkedArray) -> NDArray[Any]:
+    if _is_text(column.type):
+        return np.array(column.to_pylist(), dtype=object)
+    return np.asarray(column.to_numpy(), dtype=np.float64)
 
 
 def _matrices(path: Path, values: Any, column: str, missing_ok: bool) -> NDArray[Any]:
@@ -249,14 +364,8 @@ def read_strengths(path: Path) -> tuple[float, ...]:
         ResultsError: the file is damaged.
     """
     with _naming(path):
-        return _strengths(path, FileState.of(path))
-
-
-@lru_cache(maxsize=256)
-def _strengths(path: Path, _state: FileState) -> tuple[float, ...]:
-    with _open(path) as file:
-        _check_columns(path, file.schema_arrow)
-        strengths = pc.unique(file.read(["strength"], use_threads=False)["strength"]).to_pylist()
+        _check_columns(path, pq.read_schema(path))
+    strengths = _distinct(path, FileState.of(path), "strength")
     if None in strengths:
         raise _malformed(path, "a row without a strength")
     return tuple(sorted(strengths))
@@ -275,7 +384,7 @@ def read_n_classes(path: Path) -> int | None:
     return next((int(count) for count in counts if count is not None), None)
 
 
-def _groups_of(footer: pq.FileMetaData, architecture: int | None) -> list[int]:
+def _groups_of(footer: pq.FileMetaData, architecture: int | str | None) -> list[int]:
     """Name the row groups that may hold an architecture, by the smallest and largest that the footer says they have."""
     if architecture is None:
         return list(range(footer.num_row_groups))
@@ -291,7 +400,7 @@ def _groups_of(footer: pq.FileMetaData, architecture: int | None) -> list[int]:
 
 def _values(table: pa.Table, measure: str) -> Iterable[Any]:
     if measure != "confidence":
-        plain: list[Any] = table[_COLUMNS[measure][0]].to_pylist()
+        plain: list[Any] = table[_columns_of(measure)[0]].to_pylist()
         return plain
     label, argmax, correct, incorrect = (table[name].to_pylist() for name in _COLUMNS[measure])
     return [

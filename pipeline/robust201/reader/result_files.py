@@ -1,17 +1,18 @@
 """The files of an exported or published dataset: where they are, how their keys are spelled, what is in them."""
 
+import copy
 import errno
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, Self
 
-from robust201.core.errors import FormatVersionError, ResultsError, closest
+from robust201.core.errors import ConfigError, FormatVersionError, ResultsError, closest
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.json_files import iter_json_values, read_json, read_object
 from robust201.reader.kept_files import KeptRows, hash_file
 from robust201.reader.value_checks import check_ids, check_json_value, check_json_values, is_sound_meta, is_sound_sweep
-from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.spaces import DEFAULT_SPACE, offerings
 from robust201.tasks import CORRUPTIONS, PERTURBATIONS, Perturbation
 from robust201.tasks.parameters import SEVERITIES
 
@@ -36,6 +37,9 @@ MEASURES = ("accuracy", "confidence", "cm")
 OPTIONAL_MEASURES = ("predictions",)
 """Measurements that only an export may have."""
 
+UNKNOWN_SPACE = ""
+"""Name of the space of Parquet files that lie alone and have text for ids."""
+
 PUBLISHED_DATASETS = ("cifar10", "cifar100", "ImageNet16-120")
 """Datasets of the published results."""
 
@@ -52,7 +56,7 @@ def spellings(key: str) -> tuple[str, ...]:
 
 
 def kind_of(key: str) -> str:
-    """Say whether a key is ``"clean"``, an ``"attack"``, a ``"corruption"`` or, not being in the table, ``"other"``."""
+    """Say what a key is: ``clean``, ``attack``, ``corruption``, ``measure`` or, not being in the table, ``other``."""
     row = row_of(key)
     return "other" if row is None else row.kind
 
@@ -128,6 +132,17 @@ def values_by_strength(row: Any, strengths: Sequence[float], what: str) -> list[
     return list(row)
 
 
+def _user_tasks(swept: Any) -> dict[str, Mapping[str, Any]]:
+    """Find what a sweep declares of its user's own tasks, by key: their kind, norm and columns."""
+    protocols = swept.get("protocols") if isinstance(swept, dict) else None
+    declared: dict[str, Mapping[str, Any]] = {}
+    for payload in protocols if isinstance(protocols, list) else ():
+        parameters = payload.get("parameters") if isinstance(payload, dict) else None
+        if isinstance(parameters, dict) and "kind" in parameters and row_of(str(payload.get("key"))) is None:
+            declared[str(payload.get("key"))] = parameters
+    return declared
+
+
 def parquet_name(dataset: str, key: str) -> str:
     """Name of the Parquet file of a dataset and key, relative to the dataset's folder."""
     return f"{PARQUET_FOLDER}/dataset={dataset}/key={key}/part-0.parquet"
@@ -141,7 +156,13 @@ class ResultFiles:
         meta: content of meta.json.
         sweep: content of sweep.json, or None where there is none.
         missing: content of missing.json, or an empty dict.
+        space_name: name of the space of the architectures.
+        space: what that space offers to readers; None where its architectures are no cells.
+        weights: whose results are read, where the folder has those of several weights of an architecture; None for
+            the only ones.
     """
+
+    weights: str | None = None
 
     def __init__(self, path: Path) -> None:
         """Open a folder.
@@ -160,15 +181,8 @@ class ResultFiles:
             raise ResultsError(
                 f"Opening a dataset failed for {path}: expected a folder with meta.json, got {got}. {fix}."
             )
-        told = (path / META_FILE).is_file()
-        self.meta: dict[str, Any] = read_json(path / META_FILE) if told else self._meta_of_parquet()
         self.sweep: dict[str, Any] | None = read_object(path / SWEEP_FILE)
         self.missing: dict[str, dict[str, dict[str, list[float]]]] = read_object(path / MISSING_FILE) or {}
-        if not is_sound_meta(self.meta):
-            raise ResultsError(
-                f"Opening a dataset failed for {path / META_FILE}: expected ids with nb201-string and isomorph, and "
-                "lists of epsilons, got something else. Export or download the dataset again."
-            )
         version = EXPORT_FORMAT if self.sweep is None else self.sweep.get("format")
         if version != EXPORT_FORMAT:
             raise FormatVersionError(
@@ -179,6 +193,21 @@ class ResultFiles:
             raise ResultsError(
                 f"Opening a dataset failed for {path / SWEEP_FILE}: expected strengths by dataset and key, and a list "
                 "of measurements, got something else. Export or download the dataset again."
+            )
+        swept = {} if self.sweep is None else self.sweep.get("sweep")
+        told_space = swept.get("space") if isinstance(swept, dict) else None
+        self.space_name: str = told_space if isinstance(told_space, str) else DEFAULT_SPACE
+        told = (path / META_FILE).is_file()
+        if not told and self.sweep is None and self._has_text_ids():
+            self.space_name = UNKNOWN_SPACE
+        self.space = offerings(self.space_name)
+        self._user_tasks = _user_tasks(swept)
+        self.meta: dict[str, Any] = read_json(path / META_FILE) if told else self._meta_of_parquet()
+        if not is_sound_meta(self.meta, self.space):
+            rows = "ids" if self.space is None else "ids with nb201-string and isomorph"
+            raise ResultsError(
+                f"Opening a dataset failed for {path / META_FILE}: expected {rows}, and lists of epsilons, got "
+                "something else. Export or download the dataset again."
             )
         one_spelling_each(self.meta["epsilons"], path / META_FILE)
         for by_key in () if self.sweep is None else self.sweep["strengths"].values():
@@ -206,6 +235,82 @@ class ResultFiles:
         """Measurements of `MEASURES` that the folder tells of."""
         return [name for name in MEASURES if self.sweep is None or name in self.sweep["measurements"]]
 
+    @property
+    def weight_names(self) -> list[str]:
+        """Names of the weights that the folder tells of, in order; empty where it has results of unnamed ones."""
+        told = {} if self.sweep is None else self.sweep.get("weights")
+        names = dict.fromkeys(told if isinstance(told, dict) else ())
+        if self.sweep is None and self.parquet.is_dir():
+            from robust201.reader.parquet_results import read_weights
+
+            files = sorted(self.parquet.glob("dataset=*/key=*/*.parquet"))
+            names = dict.fromkeys(name for file in files for name in read_weights(file))
+        return list(names)
+
+    def choosing(self, weights: str | None) -> Self:
+        """Give the files as they are read for one choice of weights.
+
+        Args:
+            weights: their name; None leaves it at what was chosen before.
+
+        Raises:
+            ConfigError: the folder has no results of these weights.
+        """
+        if weights is None or weights == self.weights:
+            return self
+        names = self.weight_names
+        if weights not in names:
+            told = ", ".join(names) or "none, since it has those of one choice of weights, without a name"
+            raise ConfigError(
+                f"Reading {self.path} failed for weights {weights!r}: expected {told}.{closest(weights, names)}"
+            )
+        chosen = copy.copy(self)
+        chosen.weights = weights
+        return chosen
+
+    def spec(self, identifier: str) -> str:
+        """Give the cell string of an id; of a space without cells the id."""
+        return str(self.meta["ids"][identifier].get("nb201-string", identifier))
+
+    def isomorph(self, identifier: str) -> str:
+        """Give the id of the evaluated architecture of an id's isomorphism class; of a space without any the id."""
+        return str(self.meta["ids"][identifier].get("isomorph", identifier))
+
+    def kind_of(self, key: str) -> str:
+        """Say what a key is (see `kind_of`); of a task of the user's own, what sweep.json declares."""
+        kind = kind_of(key)
+        return str(self._user_tasks[key]["kind"]) if kind == "other" and key in self._user_tasks else kind
+
+    def is_single(self, key: str) -> bool:
+        """Whether an architecture has one value under a key, not one per strength."""
+        return self.kind_of(key) in ("clean", "measure")
+
+    def measurements_of(self, dataset: str, key: str) -> list[str]:
+        """List what is measured under a key: the columns of a measure, and of an unknown key whatever there is."""
+        row = row_of(key)
+        if row is not None:
+            return list(row.columns) or self.measures
+        if key in self._user_tasks:
+            return list(self._user_tasks[key].get("columns") or self.measures)
+        return self._found_measurements(dataset, key)
+
+    def _found_measurements(self, dataset: str, key: str) -> list[str]:
+        """Find the measurements of a key by the names of its files and columns."""
+        found: dict[str, None] = {}
+        folder = self.path / dataset
+        longer = [f"{other}_" for other in self.keys if other != key and other.startswith(key)]
+        for file in sorted(folder.glob("*.json*")) if folder.is_dir() else ():
+            name = file.name.partition(".json")[0]
+            if name.startswith(f"{key}_") and not name.startswith(tuple(longer)):
+                found[name.removeprefix(f"{key}_")] = None
+        parquet = self.parquet / PurePosixPath(parquet_name(dataset, key)).relative_to(PARQUET_FOLDER)
+        if _is_file(parquet):
+            from robust201.reader.parquet_results import measurements_in
+
+            found |= dict.fromkeys(measurements_in(parquet))
+        known = (*MEASURES, *OPTIONAL_MEASURES)
+        return [*(name for name in known if name in found), *(name for name in found if name not in known)]
+
     def planned(self, dataset: str) -> Mapping[str, Sequence[float]] | None:
         """Give strengths by key of the sweep on a dataset; None in a folder without sweep.json."""
         if self.sweep is None:
@@ -225,7 +330,8 @@ class ResultFiles:
             from robust201.reader.parquet_results import read_strengths
 
             return read_strengths(file)
-        known = {"clean": (CLEAN_STRENGTH,), "corruption": SEVERITIES}.get(kind_of(key))
+        single = (CLEAN_STRENGTH,)
+        known = {"clean": single, "measure": single, "corruption": SEVERITIES}.get(self.kind_of(key))
         if known is None:
             raise ResultsError(
                 f"Looking up strengths failed for {key!r}: expected a key of {self.path}, got another."
@@ -269,7 +375,9 @@ class ResultFiles:
 
     def has_key(self, dataset: str, key: str) -> bool:
         """Whether there is a file of any measurement of a key."""
-        return any(self.find(dataset, key, measure) is not None for measure in (*MEASURES, *OPTIONAL_MEASURES))
+        own = row_of(key)
+        names = (*MEASURES, *OPTIONAL_MEASURES) if own and not own.columns else self.measurements_of(dataset, key)
+        return any(self.find(dataset, key, measure) is not None for measure in names)
 
     def tells_of(self, key: str) -> bool:
         """Whether the folder names a key, in either spelling."""
@@ -282,7 +390,7 @@ class ResultFiles:
             ResultsError: the file is damaged.
         """
         for measure, key in itertools.product(("cm", "confidence"), self.keys):
-            file = self.find(dataset, key, measure)
+            file = None if self.kind_of(key) == "measure" else self.find(dataset, key, measure)
             if file is None:
                 continue
             if file.suffix == ".parquet":
@@ -327,9 +435,37 @@ class ResultFiles:
         for dataset, keys in self.keys_of_parquet().items():
             for key in keys:
                 file = self._find_parquet(dataset, key, "accuracy")
-                if kind_of(key) == "attack" and file is not None:
+                if self.kind_of(key) == "attack" and file is not None:
                     epsilons.setdefault(key, list(read_strengths(file)))
-        return nasbench201.meta(epsilons)
+        if self.space is not None:
+            return self.space.meta(epsilons)
+        from robust201.reader.parquet_results import read_ids
+
+        files = sorted(self.parquet.glob("dataset=*/key=*/*.parquet"))
+        ids = dict.fromkeys(identifier for file in files for identifier in read_ids(file))
+        return {"ids": {identifier: {} for identifier in ids}, "epsilons": epsilons}
+
+    def _has_text_ids(self) -> bool:
+        """Whether the first Parquet file names its architectures by text."""
+        from robust201.reader.parquet_results import has_text_ids
+
+        file = next(iter(sorted(self.parquet.glob("dataset=*/key=*/*.parquet"))), None)
+        return file is not None and has_text_ids(file)
+
+    def _read_parquet(
+        self, file: Path, dataset: str, key: str, measure: str, only: str | None = None
+    ) -> dict[str, Any]:
+        from robust201.reader.parquet_results import read_parquet_values
+
+        return read_parquet_values(
+            file,
+            measure,
+            self.strengths(dataset, key),
+            only,
+            single=self.is_single(key),
+            weights=self.weights,
+            text_ids=self.space is None,
+        )
 
     def value(self, dataset: str, key: str, measure: str, identifier: str) -> Any:
         """Read the value of one architecture: from Parquet by the row groups that hold it, else from the whole file.
@@ -340,21 +476,22 @@ class ResultFiles:
         """
         file = self._file(dataset, key, measure)
         if file.suffix == ".parquet":
-            from robust201.reader.parquet_results import read_parquet_values
-
-            row = read_parquet_values(file, measure, self.strengths(dataset, key), int(identifier))[identifier]
-            check_json_value(file, key, measure, identifier, row)
+            row = self._read_parquet(file, dataset, key, measure, identifier)[identifier]
+            self._check_value(file, key, measure, identifier, row)
             return row
         if measure == "accuracy":
             return self.read_accuracies(dataset, key)[identifier]
         row = self._kept.get(file, measure, lambda: self._parse(file, dataset, key, measure))[identifier]
-        check_json_value(file, key, measure, identifier, row)
+        self._check_value(file, key, measure, identifier, row)
         return row
+
+    def _check_value(self, file: Path, key: str, measure: str, identifier: str, row: Any) -> None:
+        check_json_value(file, key, measure, identifier, row, of_measure=self.kind_of(key) == "measure")
 
     def read_accuracies(self, dataset: str, key: str) -> Mapping[str, Any]:
         """Read accuracies as `read` does, and keep them for the next time (see `reader.kept_files`)."""
         file = self._file(dataset, key, "accuracy")
-        return self._kept.get(file, "accuracy", lambda: self.read(dataset, key, "accuracy"))
+        return self._kept.get(file, "accuracy", lambda: self.read(dataset, key, "accuracy"), self.weights)
 
     def iter_values(self, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
         """Go through a measurement, with one value in memory at a time; Parquet is read whole.
@@ -373,9 +510,12 @@ class ResultFiles:
 
     def iter_json_file(self, file: Path, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
         """Go through a JSON file of results (see `iter_values`)."""
+        if self.space is None:  # ids are told from other names by their digits
+            yield from self.read_json_file(file, dataset, key, measure).items()
+            return
         for identifier, row in iter_json_values(file, dataset, spellings(key), measure):
             check_ids(file, key, measure, (identifier,), self.meta["ids"])
-            check_json_value(file, key, measure, identifier, row)
+            self._check_value(file, key, measure, identifier, row)
             yield identifier, row
 
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
@@ -387,17 +527,15 @@ class ResultFiles:
         file = self._file(dataset, key, measure)
         if file.suffix != ".parquet":
             return self.read_json_file(file, dataset, key, measure)
-        from robust201.reader.parquet_results import read_parquet_values
-
-        rows = read_parquet_values(file, measure, self.strengths(dataset, key))
+        rows = self._read_parquet(file, dataset, key, measure)
         check_ids(file, key, measure, rows, self.meta["ids"])
-        check_json_values(file, key, measure, rows)
+        check_json_values(file, key, measure, rows, of_measure=self.kind_of(key) == "measure")
         return rows
 
     def read_json_file(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:
         """Read a JSON file of results whole (see `read`)."""
         rows = self._parse(file, dataset, key, measure)
-        check_json_values(file, key, measure, rows)
+        check_json_values(file, key, measure, rows, of_measure=self.kind_of(key) == "measure")
         return rows
 
     def _parse(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:
@@ -441,10 +579,12 @@ class ResultFiles:
         folders = sorted(
             {name for name in held if not name.startswith((".", "dataset="))} | self.keys_of_parquet().keys()
         )
-        measures = (*MEASURES, *OPTIONAL_MEASURES)
+        row = row_of(key)
+        plain = row is None or not row.columns
+        measures = (*MEASURES, *OPTIONAL_MEASURES) if plain else self.measurements_of(dataset, key)
         if dataset not in folders:
             what = f"a dataset of {self.path}, got {dataset!r}.{closest(dataset, folders)}"
-        elif row_of(key) is None:
+        elif row is None and not self.tells_of(key):
             known = [*PERTURBATIONS, *(row.published_key for row in PERTURBATIONS.values())]
             what = f"a known key, got {key!r}.{closest(key, known)}"
         elif measure not in measures:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
@@ -11,7 +12,8 @@ import numpy as np
 import orjson
 
 from robust201.core.errors import ResultsError
-from robust201.spaces.nasbench201.cells import N_ARCHITECTURES
+from robust201.core.records import ArchitectureId
+from robust201.spaces.for_readers import Offerings
 
 CLEAN = "clean"
 
@@ -68,17 +70,28 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def is_id(text: str) -> bool:
-    """Whether a text is the id of an architecture, spelled as the published files do: ``"0"`` to ``"15624"``."""
-    return text.isascii() and text.isdecimal() and str(int(text[:9])) == text and int(text) < N_ARCHITECTURES
+_TEXT_ID = re.compile(r"[A-Za-z][\w.-]*")
 
 
-def is_sound_meta(meta: Any) -> bool:
-    """Whether a content of meta.json has the published form: facts of architectures by id, and epsilons by attack."""
+def is_id(text: str, space: Offerings | None) -> bool:
+    """Whether a text is the id of an architecture: a number of a space of cells as published (``"0"``), else a name."""
+    if space is None:
+        return _TEXT_ID.fullmatch(text) is not None
+    return text.isascii() and text.isdecimal() and str(int(text[:9])) == text and int(text) < len(space.specs())
+
+
+def architecture_of(identifier: str) -> ArchitectureId:
+    """Give the architecture that an id of a file names: its index, or the text."""
+    return int(identifier) if identifier.isdecimal() else identifier
+
+
+def is_sound_meta(meta: Any, space: Offerings | None) -> bool:
+    """Whether a content of meta.json has facts by id, those published where there are cells, and epsilons by key."""
     try:
         ids, epsilons = meta["ids"], meta["epsilons"]
-        sound = all({"nb201-string", "isomorph"} <= row.keys() for row in ids.values())
-        return sound and all(map(_are_strengths, epsilons.values())) and all(map(is_id, ids))
+        facts = set() if space is None else {"nb201-string", "isomorph"}
+        sound = all(facts <= row.keys() for row in ids.values())
+        return sound and all(map(_are_strengths, epsilons.values())) and all(is_id(name, space) for name in ids)
     except (KeyError, TypeError, AttributeError):
         return False
 
@@ -114,20 +127,27 @@ def check_ids(file: Path, key: str, measure: str, found: Iterable[str], known: M
     for identifier in found:
         if identifier not in known:
             raise ResultsError(
-                f"Reading {key} {measure} failed for {file}: expected ids of architectures, 0 to "
-                f"{N_ARCHITECTURES - 1}, got {identifier!r}. Export or download it again."
+                f"Reading {key} {measure} failed for {file}: expected ids of architectures, {_describe_ids(known)}, "
+                f"got {identifier!r}. Export or download it again."
             )
 
 
-def check_json_values(file: Path, key: str, measure: str, rows: Mapping[str, Any]) -> None:
+def _describe_ids(known: Mapping[str, Any]) -> str:
+    ids = [*known]
+    return f"{ids[0]} to {ids[-1]}" if ids and ids[0].isdecimal() else ", ".join(ids)
+
+
+def check_json_values(file: Path, key: str, measure: str, rows: Mapping[str, Any], *, of_measure: bool = False) -> None:
     """Check the values of many architectures (see `check_json_value`)."""
     if measure == "accuracy" and _are_all_fractions(rows, clean=key == CLEAN):
         return
     for identifier, row in rows.items():
-        check_json_value(file, key, measure, identifier, row)
+        check_json_value(file, key, measure, identifier, row, of_measure=of_measure)
 
 
-def check_json_value(file: Path, key: str, measure: str, identifier: str, row: Any) -> None:
+def check_json_value(
+    file: Path, key: str, measure: str, identifier: str, row: Any, *, of_measure: bool = False
+) -> None:
     """Check the value of one architecture; how many strengths it has is left to `values_by_strength`.
 
     Args:
@@ -136,19 +156,21 @@ def check_json_value(file: Path, key: str, measure: str, identifier: str, row: A
         measure: name of the measurement; those without a rule here pass.
         identifier: id of the architecture.
         row: as in the file.
+        of_measure: whether the key is a measure, whose values are numbers or lists of them.
 
     Raises:
         ResultsError: an accuracy is neither null nor in [0, 1]; a confusion matrix is not square or not of counts; a
-            confidence lacks a part, or has one of another shape or with something else than numbers in [0, 1] and null.
+            confidence lacks a part, or has one of another shape or with something else than numbers in [0, 1] and null;
+            a measure's value is neither a number nor a list of them.
     """
-    form = _FORMS.get(measure)
+    form = ("a number, or a list of numbers", _are_numbers) if of_measure else _FORMS.get(measure)
     if form is None:
         return
     described, fits = form
     if not fits(row, key == CLEAN):
         text = repr(row)
         shown = text if len(text) <= 60 else f"{text[:57]}..."
-        per = "" if key == CLEAN else ", one a strength"
+        per = "" if key == CLEAN or of_measure else ", one per strength"
         raise ResultsError(
             f"Reading #{identifier} {key} {measure} failed for {file}: expected {described}{per}, got {shown}. "
             "Export or download it again."
@@ -168,6 +190,10 @@ def _are_all_fractions(rows: Mapping[str, Any], *, clean: bool) -> bool:
     except OverflowError:  # a whole number of hundreds of digits
         return False
     return bool(((numbers >= 0) & (numbers <= 1)).all())
+
+
+def _are_numbers(row: Any, _clean: bool) -> bool:
+    return row is None or make_array(row, missing_ok=True) is not None
 
 
 def _are_accuracies(row: Any, clean: bool) -> bool:

@@ -44,15 +44,17 @@ class Filters:
             ConfigError: a dataset or key is not in the sweep (the closest is named), or nothing is left.
         """
         datasets = self.datasets or tuple(config.datasets)
-        for given, known, what in (
-            (datasets, list(config.datasets), "dataset"),
-            (self.keys or (), list(config.parameters), "key"),
+        for given, known, others, what in (
+            (datasets, list(config.datasets), (), "dataset"),
+            (self.keys or (), list(config.parameters), PERTURBATIONS, "key"),
         ):
             for name in given:
                 if name not in known:
+                    # A misspelt key may mean one that this sweep lacks; of one that is spelt well the sweep's are told.
+                    likely = known if name in others else [*known, *(key for key in others if key not in known)]
                     raise ConfigError(
                         f"Narrowing the sweep failed for {what} {name!r}: expected one of {config.name}'s, got another."
-                        f"{closest(name, known)}"
+                        f"{closest(name, likely)}"
                     )
         keys: set[str | int] = {key for dataset in datasets for key in config.keys_of(dataset)}
         for names, left, what in (

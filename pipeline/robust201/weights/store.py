@@ -67,7 +67,7 @@ class CheckpointStore:
             CheckpointError: the manifest is damaged or of another version.
         """
         networks = self._index()
-        order = sorted(networks, key=lambda network: (network[0], isinstance(network[1], str), network[1]))
+        order = sorted(networks, key=lambda network: (network[0], _position(network[1])))
         return tuple(networks[network][trial] for network in order for trial in sorted(networks[network]))
 
     def find(
@@ -301,7 +301,7 @@ class CheckpointStore:
         advice = "Import them with import-weights."
         if not got:
             elsewhere = sorted({name for name, number in networks if number == index})
-            others = sorted((number for name, number in networks if name == dataset), key=str)
+            others = sorted((number for name, number in networks if name == dataset), key=_position)
             got = f"only weights on {', '.join(elsewhere)}" if elsewhere else _describe_networks(others)
             if others:
                 advice = "Name networks that are there by `architectures`, or import it with import-weights."
@@ -320,6 +320,11 @@ def _fits(trial: tuple[str, int, int], recipe: str | None, epochs: int | None, s
 def _file_stem(index: ArchitectureId, recipe: str) -> str:
     name = f"{index:06d}" if isinstance(index, int) else index
     return f"{name}-{recipe}" if recipe else name
+
+
+def _position(index: ArchitectureId) -> tuple[bool, ArchitectureId]:
+    """Sort indices by number, before names."""
+    return isinstance(index, str), index
 
 
 def _describe_networks(indices: Sequence[ArchitectureId]) -> str:

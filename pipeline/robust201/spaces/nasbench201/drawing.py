@@ -2,14 +2,12 @@
 
 from typing import TYPE_CHECKING
 
+from robust201.spaces.for_readers import INK, PAPER
 from robust201.spaces.nasbench201.cells import EDGES, OPERATIONS, parse
 from robust201.spaces.nasbench201.neighbourhood import NODE_NAMES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-INK = "#22272e"
-"""Text and lines of every figure; the page replaces it by the colour of its text."""
 
 OPERATION_COLOURS = {
     "none": "#8b949e",
@@ -29,8 +27,6 @@ OPERATION_LABELS = {
 
 NODES = {0: (0.0, 0.0), 1: (1.0, 0.85), 2: (1.45, -0.3), 3: (3.2, 0.0)}
 NODE_RADIUS = 0.21
-PAPER = "#ffffff"
-"""What lies behind labels and in nodes; the page replaces it by its own background."""
 
 _BENDS = {(0, 1): -0.15, (0, 2): 0.0, (0, 3): 0.5, (1, 2): 0.0, (1, 3): -0.15, (2, 3): 0.0}
 

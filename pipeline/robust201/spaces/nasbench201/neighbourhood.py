@@ -1,7 +1,6 @@
 """Cells of NAS-Bench-201 as the figures compare them: how large they are, how far apart, and what lies beside them."""
 
-from typing import NamedTuple
-
+from robust201.spaces.for_readers import Neighbour
 from robust201.spaces.nasbench201.cells import EDGES, N_NODES, OPERATIONS, format_spec, parse
 
 NODE_NAMES = ("in", "1", "2", "out")
@@ -11,20 +10,6 @@ EDGE_LABELS = tuple(f"{NODE_NAMES[source]}→{NODE_NAMES[target]}" for source, t
 """What figures call the edges of a cell, such as ``in→1``, in the order of `spaces.nasbench201.cells.EDGES`."""
 
 _KERNEL_AREAS = {"nor_conv_1x1": 1, "nor_conv_3x3": 9}
-
-
-class Neighbour(NamedTuple):
-    """A cell that differs from another on one edge.
-
-    Attributes:
-        edge: position of the edge in `spaces.nasbench201.cells.EDGES`.
-        operation: what the edge carries instead.
-        spec: the cell string.
-    """
-
-    edge: int
-    operation: str
-    spec: str
 
 
 def kernel_parameters(spec: str) -> int:

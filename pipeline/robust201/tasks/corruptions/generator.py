@@ -63,7 +63,9 @@ CORRUPTION_FUNCTIONS: dict[str, Callable[[Images, int, Draws], Images]] = {
 DETERMINISTIC_CORRUPTIONS = ("brightness", "contrast", "defocus_blur", "jpeg_compression", "pixelate", "zoom_blur")
 """Keys without a random part, whose published files can be made again byte for byte."""
 
-_SMALLEST_SIZE = 8
+SMALLEST_SIZE = 8
+"""Height and width in pixels from which images can be corrupted."""
+
 _VALUES_AT_A_TIME = 64 * 32 * 32 * 3  # their float64 working copies stay within a processor's cache
 
 
@@ -115,10 +117,10 @@ def corrupt(
 
 
 def _check_images(images: NDArray[np.uint8], indices: NDArray[np.int64], key: str) -> None:
-    square = images.ndim == 4 and images.shape[1] == images.shape[2] >= _SMALLEST_SIZE and images.shape[3] == 3
+    square = images.ndim == 4 and images.shape[1] == images.shape[2] >= SMALLEST_SIZE and images.shape[3] == 3
     if not square or images.dtype != np.uint8:
         raise DatasetError(
-            f"Corrupting images failed for {key!r}: expected uint8 images (N, H, H, 3) of {_SMALLEST_SIZE} pixels or "
+            f"Corrupting images failed for {key!r}: expected uint8 images (N, H, H, 3) of {SMALLEST_SIZE} pixels or "
             f"more, got {images.dtype} {images.shape}. Bring the images to one square size first."
         )
     if indices.shape != (len(images),):

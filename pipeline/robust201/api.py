@@ -1,0 +1,518 @@
+"""The Python API: load a network, evaluate any network, attack it, and see where it stands; no file is written."""
+
+import math
+import operator
+import reprlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from pydantic import ValidationError
+from torch import nn
+
+from robust201.core.errors import ConfigError, DatasetError, closest
+from robust201.core.records import ArchitectureId, EvaluationResult, ImageSet, Normalisation, Part, Unit
+from robust201.engine.classifier import Classifier
+from robust201.engine.context import Context, CorruptedImages, Request, to_float
+from robust201.engine.given_model import as_classifier, choose_given_device
+from robust201.images import dataset as dataset_spec
+from robust201.images.checks import LabelledImages
+from robust201.images.given import as_labelled_images, check_label_range
+from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.spaces.nasbench201.space import NasBench201
+from robust201.spaces.zoo.space import NETWORKS, Zoo
+from robust201.tasks import PERTURBATIONS, Perturbation, perturbation
+from robust201.tasks.corruptions.generator import SMALLEST_SIZE, corrupt, synthetic_frost
+from robust201.tasks.evaluate import evaluate as evaluate_part
+from robust201.tasks.parameters import Parameters
+from robust201.tasks.perturbations.contract import checked, perturb
+from robust201.weights.loading import fill_network, read_weights
+from robust201.weights.published.base import infer_size
+from robust201.weights.store import CheckpointStore
+
+if TYPE_CHECKING:
+    from robust201.reader.dataset import RobustnessDataset
+
+_Keys = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
+_Progress = Callable[[int, int], None] | bool
+
+NORMAL_QUANTILE = 1.959963984540054
+"""Of the standard normal distribution at .975: intervals hold in 95 % of samples."""
+
+_CHECKED_IMAGES = 64
+
+
+def load_model(
+    architecture: ArchitectureId,
+    dataset: str,
+    store: str | Path | CheckpointStore | None = None,
+    *,
+    weights: str | Path | None = None,
+    epochs: int | None = None,
+    seed: int | None = None,
+    device: torch.device | str = "cpu",
+) -> Classifier:
+    """Load a trained network with its normalisation inside.
+
+    Args:
+        architecture: index or cell string of NAS-Bench-201, which stands for its isomorphism class, or a name of the
+            zoo, such as ``"resnet18"``.
+        dataset: what it was trained on, a name of `robust201.images.DATASETS`; it decides normalisation and classes.
+        store: a checkpoint store or its folder (see ``robust201 import-weights``), for NAS-Bench-201, or else
+        weights: a safetensors file of the network's state_dict.
+        epochs: length of the training, in a store; None prefers 200, else takes the longest.
+        seed: of the training, in a store; None prefers 777, else takes the lowest.
+        device: where it shall lie.
+
+    Returns:
+        A frozen module in evaluation mode: (B, 3, H, W) float32 in [0, 1] to logits (B, C), differentiable.
+
+    Raises:
+        ArchitectureError: there is no such architecture.
+        ConfigError: no such dataset or device, or not just one of `store` and `weights`.
+        CheckpointError: there are no such weights, or they are damaged or another network's.
+    """
+    spec = dataset_spec(dataset)
+    chosen_device = choose_given_device(device)
+    if (store is None) == (weights is None) or (store is not None and architecture in NETWORKS):
+        raise ConfigError(
+            f"Loading a network failed for {architecture!r}: expected a store (NAS-Bench-201 alone) or weights=FILE, "
+            f"got {'both' if store is not None and weights is not None else 'none of these'}. Name one."
+        )
+    network: nn.Module
+    if weights is not None:
+        tensors, source = read_weights(Path(weights)), str(weights)
+        if isinstance(architecture, str) and "|" not in architecture:
+            (name,) = Zoo().select([architecture])
+            network = Zoo().build(name, n_classes=spec.n_classes)
+        else:
+            channels, cells, _ = infer_size(tensors, source)
+            network = NasBench201(channels, cells).build(_index(architecture), n_classes=spec.n_classes)
+    elif store is not None:
+        opened = store if isinstance(store, CheckpointStore) else CheckpointStore(Path(store))
+        record = opened.find(_index(architecture), dataset, epochs=epochs, seed=seed)
+        network = NasBench201(record.channels, record.cells).build(record.index, n_classes=spec.n_classes)
+        tensors, source = opened.load(record), f"{record.label} from {record.file}"
+    fill_network(network, tensors, source)
+    return Classifier(network, spec.normalisation, spec.n_classes, device=chosen_device)
+
+
+def _index(architecture: ArchitectureId) -> int:
+    name = architecture if isinstance(architecture, str) else operator.index(architecture)
+    return nasbench201.resolve(name).isomorph
+
+
+def evaluate(
+    model: nn.Module,
+    images: Any,
+    labels: Any,
+    keys: _Keys,
+    *,
+    normalisation: Normalisation | tuple[Sequence[float], Sequence[float]] | None = None,
+    n_classes: int | None = None,
+    seed: int = 0,
+    engine: str = "fused",
+    device: torch.device | str | None = None,
+    batch_size: int = 250,
+    progress: _Progress = True,
+) -> pd.DataFrame:
+    """Evaluate a network on images as they are, attacked and corrupted.
+
+    The module itself is left as it was. Attacks are those of a sweep (docs/protocol.md); an image's draws are named by
+    seed, key and its position. Corruptions are generated with the constants for 32x32 pixels, scaled to the image, and
+    frost is synthetic.
+
+    Args:
+        model: any module from (B, 3, H, W) float32 in [0, 1] to logits (B, C), up to 256 classes.
+        images: (N, 3, H, W) or (N, H, W, 3), NumPy or torch; uint8, or floats in [0, 1] that are multiples of 1/255
+            (others are refused, as attacks start from pixels of 8 bits).
+        labels: (N,) integers in [0, C).
+        keys: keys of `robust201.tasks.PERTURBATIONS`, alone or with parameters: ``["clean", {"pgd": {"steps": 10}}]``.
+        normalisation: mean and standard deviation per channel, where the module takes normalised images.
+        n_classes: number of classes C; None takes it from what the module answers.
+        seed: of all that is drawn.
+        engine: ``"fused"``, or ``"reference"`` for the libraries themselves.
+        device: where to compute; None computes where the module lies.
+        batch_size: at most this many images go through the module at once; with the reference engine this many share
+            their draws.
+        progress: show a bar on a terminal, or not, or what is called with (evaluations done, in all).
+
+    Returns:
+        One row per key and strength, in the order of `keys` and ascending: `key`, `strength` (epsilon in 1/255, or in
+        pixels for L2; severity; 0 where there is none), `accuracy`, `low` and `high` (its 95 % interval by Wilson),
+        `confidence` (mean softmax of the predicted class), `n_images`, `seconds` (of strengths that were attacked
+        together only the sum means something). A measure (kind ``measure``) has no accuracy: its numbers stand in
+        further columns by the names that it declares, such as `squared_norm`, which are NaN in all other rows.
+
+    Raises:
+        ConfigError: no such key, parameter, engine or device.
+        DatasetError: images or labels of another form or range, or images that cannot be corrupted.
+        EvaluationError: the module fails, or answers no logits, NaN, or other logits to the same images.
+    """
+    chosen = _parse_keys(keys, engine)
+    given = as_labelled_images(images, labels)
+    _check_corruptible(given, [row.key for row, _ in chosen if row.kind == "corruption"])
+    name = type(model).__name__
+    rows: list[dict[str, Any]] = []
+    setup = _Setup(_as_normalisation(normalisation), n_classes, seed, engine, device, batch_size)
+    total = sum(len(parameters.strengths) for _, parameters in chosen)
+    with setup.context(model, given) as context, _telling(progress, total) as tell:
+        classifier = context.classifier
+        image_set = ImageSet(
+            dataset="images",
+            images=given.images,
+            labels=given.labels,
+            indices=np.arange(len(given.labels)),
+            n_classes=classifier.n_classes,
+            normalisation=_normalisation_of(classifier),
+            sha256="",
+        )
+        for row, parameters in chosen:
+            unit = Unit(
+                id="",
+                architecture=name,
+                dataset=image_set.dataset,
+                key=row.key,
+                strengths=parameters.strengths,
+                n_images=len(image_set),
+                protocol="",
+                checkpoint_sha256="",
+            )
+            part = Part(unit, parameters.strengths, 0, len(image_set))
+            results = evaluate_part(
+                context, row, parameters, part, image_set, ("accuracy", "confidence"), provenance={}
+            )
+            found = []
+            for result in results:
+                found.append(result)
+                tell(len(rows) + len(found), total)
+            rows += [_row(result) for result in sorted(found, key=lambda result: result.strength)]
+    columns = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
+    measured = dict.fromkeys(column for row, _ in chosen for column in row.columns)
+    return pd.DataFrame(rows, columns=[*columns, *measured])
+
+
+def attack(
+    key: str,
+    model: nn.Module,
+    images: Any,
+    labels: Any,
+    *,
+    epsilon_255: float | Sequence[float] | None = None,
+    epsilon: float | Sequence[float] | None = None,
+    normalisation: Normalisation | tuple[Sequence[float], Sequence[float]] | None = None,
+    n_classes: int | None = None,
+    seed: int = 0,
+    engine: str = "fused",
+    device: torch.device | str | None = None,
+    batch_size: int = 250,
+    **parameters: Any,
+) -> torch.Tensor:
+    """Attack images; all arguments but these are those of `evaluate`.
+
+    Args:
+        key: an attack, such as ``"pgd"``.
+        model: any module.
+        images: N images.
+        labels: their classes.
+        epsilon_255: S radii of the Linf ball in units of 1/255, or
+        epsilon: of the L2 ball in units of pixels in [0, 1]; None takes the attack's defaults.
+        normalisation: see `evaluate`.
+        n_classes: see `evaluate`.
+        seed: see `evaluate`.
+        engine: see `evaluate`.
+        device: see `evaluate`.
+        batch_size: see `evaluate`.
+        parameters: further parameters of the attack, such as ``steps=10`` (docs/configuration.md).
+
+    Returns:
+        (S, N, 3, H, W) float32 in [0, 1] on the device of the computation, in the order of the radii given (of the
+        defaults: ascending). Images that an attack of AutoAttack could not fool come back clean.
+
+    Raises:
+        ConfigError: the key is no attack, or one of `evaluate`'s reasons.
+        DatasetError: see `evaluate`.
+        EvaluationError: see `evaluate`.
+    """
+    row = _find_key(key)
+    if row.kind != "attack" or row.constraint is None:
+        attacks = ", ".join(name for name, row in PERTURBATIONS.items() if row.kind == "attack")
+        raise ConfigError(f"Attacking failed for {key!r}: expected one of {attacks}, got another key. Name an attack.")
+    field = "epsilons_255" if "epsilons_255" in row.parameters.model_fields else "epsilons"
+    radii, wrong = (epsilon_255, epsilon) if field == "epsilons_255" else (epsilon, epsilon_255)
+    if wrong is not None:
+        raise ConfigError(
+            f"Attacking failed for {key!r}: expected {field.replace('epsilons', 'epsilon')}, since its ball is one of "
+            f"{row.constraint.name}, got {'epsilon' if field == 'epsilons_255' else 'epsilon_255'}. Give that one."
+        )
+    asked = None if radii is None else np.atleast_1d(np.asarray(radii)).tolist()
+    read = _parse_parameters(row, parameters | ({} if asked is None else {field: asked}), engine)
+    strengths = read.strengths
+    given = as_labelled_images(images, labels)
+    setup = _Setup(_as_normalisation(normalisation), n_classes, seed, engine, device, batch_size)
+    with setup.context(model, given, key=row.key) as context:
+        where = context.classifier.device
+        pixels, classes = torch.from_numpy(given.images).to(where), torch.from_numpy(given.labels).to(where)
+        request = Request(strengths, pixels, classes, np.arange(len(classes)))
+        places = [strengths.index(strength) for strength in (asked or strengths)]
+        found = torch.empty((len(strengths), *pixels.shape), device=where)
+        perturbed = perturb(row, context, read, request)
+        name = f"{type(model).__name__} images {row.key}"
+        for batch in checked(perturbed, name=name, request=request, constraint=row.constraint):
+            found[places.index(batch.strength), batch.positions] = batch.images
+    return found
+
+
+def place(result: pd.DataFrame, dataset: "RobustnessDataset", *, data: str = "cifar10") -> pd.DataFrame:
+    """See where a network stands among the evaluated architectures of a dataset.
+
+    Whether the two are comparable is for the caller to know: the images, and the parameters of attacks, should be those
+    of the dataset (docs/protocol.md).
+
+    Args:
+        result: what `evaluate` returned.
+        dataset: the evaluated architectures.
+        data: which of its datasets.
+
+    Returns:
+        One row per row of `result` that has an accuracy: `key`, `strength`, `accuracy`, `rank` (1 where no architecture
+        is better; missing where the dataset has none at this key and strength), `architectures` (how many there are),
+        `percentile` (percent of them that are worse, ties counted half), `median`, `best` and `best_architecture`.
+
+    Raises:
+        ConfigError: the DataFrame is not one of `evaluate`, or the dataset has no such data.
+        ResultsError: a file of the dataset is damaged.
+    """
+    missing = [column for column in ("key", "strength", "accuracy") if column not in result]
+    if missing:
+        raise ConfigError(
+            f"Placing failed for the result: expected the columns that evaluate gives, got none named "
+            f"{', '.join(missing)}. Give what robust201.evaluate returned."
+        )
+    if data not in dataset.data:
+        raise ConfigError(f"Placing failed for data={data!r}: no such dataset.{closest(data, dataset.data)}")
+    rows = [
+        _place_one(str(row["key"]), float(row["strength"]), float(row["accuracy"]), dataset, data)
+        for row in result.dropna(subset="accuracy").to_dict("records")
+    ]
+    columns = ("key", "strength", "accuracy", "rank", "architectures")
+    frame = pd.DataFrame(rows, columns=[*columns, "percentile", "median", "best", "best_architecture"])
+    return frame.astype({"rank": "Int64", "best_architecture": "Int64"})
+
+
+def _place_one(key: str, strength: float, accuracy: float, dataset: "RobustnessDataset", data: str) -> dict[str, Any]:
+    row: dict[str, Any] = {"key": key, "strength": strength, "accuracy": accuracy, "architectures": 0}
+    if dataset.files.find(data, key, "accuracy") is None:
+        return row
+    frame = dataset.to_frame(data, key)
+    values = frame[frame["strength"] == strength].set_index("architecture")["value"].dropna()
+    if values.empty:
+        return row
+    better, equal = int((values > accuracy).sum()), int((values == accuracy).sum())
+    return row | {
+        "rank": 1 + better,
+        "architectures": len(values),
+        "percentile": 100 * (len(values) - better - equal / 2) / len(values),
+        "median": float(values.median()),
+        "best": float(values.max()),
+        "best_architecture": int(values.index[int(values.argmax())]),
+    }
+
+
+def wilson_interval(correct: int, n_images: int) -> tuple[float, float]:
+    """Give the 95 % score interval of a fraction.
+
+    Source: Wilson, "Probable Inference, the Law of Succession, and Statistical Inference", JASA 22 (1927); recommended
+    over the normal approximation by Brown, Cai and DasGupta, Statistical Science 16 (2001).
+    """
+    fraction, weight = correct / n_images, NORMAL_QUANTILE**2 / n_images
+    centre = fraction + weight / 2
+    spread = NORMAL_QUANTILE * math.sqrt(fraction * (1 - fraction) / n_images + weight / (4 * n_images))
+    low = 0.0 if correct == 0 else (centre - spread) / (1 + weight)
+    return low, 1.0 if correct == n_images else (centre + spread) / (1 + weight)
+
+
+@dataclass(frozen=True)
+class _Setup:
+    """How a model is shown images; the arguments that `evaluate` and `attack` share."""
+
+    normalisation: Normalisation | None
+    n_classes: int | None
+    seed: int
+    engine: str
+    device: torch.device | str | None
+    batch_size: int
+
+    @contextmanager
+    def context(self, model: nn.Module, given: LabelledImages, key: str = "") -> Iterator[Context]:
+        """Check a model and the labels, and surround an evaluation with what it needs."""
+        if self.batch_size < 1:
+            raise ConfigError(f"Reading arguments failed for batch_size: expected 1 or more, got {self.batch_size}.")
+        shown = to_float(torch.from_numpy(given.images[: min(_CHECKED_IMAGES, self.batch_size)]))
+        prepared = as_classifier(
+            model,
+            shown,
+            normalisation=self.normalisation,
+            n_classes=self.n_classes,
+            device=self.device,
+            batch_size=self.batch_size,
+        )
+        with prepared as classifier:
+            check_label_range(given.labels, classifier.n_classes)
+            yield Context(
+                classifier,
+                self.seed,
+                self.batch_size,
+                corrupted=_generated(given.images, self.seed),
+                key=key,
+                engine=self.engine,
+            )
+
+
+def _generated(images: NDArray[np.uint8], seed: int) -> CorruptedImages:
+    def corrupted(key: str, severity: int, rows: NDArray[np.int64]) -> NDArray[np.uint8]:
+        clean = np.ascontiguousarray(images[rows].transpose(0, 2, 3, 1))
+        found = corrupt(clean, key, severity, seed=seed, indices=rows, frost=synthetic_frost(seed))
+        return found.transpose(0, 3, 1, 2)
+
+    return corrupted
+
+
+def _check_corruptible(given: LabelledImages, keys: Sequence[str]) -> None:
+    height, width = given.images.shape[2:]
+    if keys and (height != width or height < SMALLEST_SIZE):
+        raise DatasetError(
+            f"Corrupting images failed for {keys[0]!r}: expected square images of {SMALLEST_SIZE} pixels or more, got "
+            f"{height}x{width}. Bring the images to one square size first, or leave corruptions out."
+        )
+
+
+def _normalisation_of(classifier: Classifier) -> Normalisation:
+    means, stds = classifier.mean.flatten().tolist(), classifier.std.flatten().tolist()
+    return Normalisation((means[0], means[1], means[2]), (stds[0], stds[1], stds[2]))
+
+
+def _as_normalisation(given: Normalisation | tuple[Sequence[float], Sequence[float]] | None) -> Normalisation | None:
+    if given is None or isinstance(given, Normalisation):
+        return given
+    try:
+        mean, std = (tuple(float(value) for value in values) for values in given)
+        (red, green, blue), (red_std, green_std, blue_std) = mean, std
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"Reading arguments failed for normalisation: expected (mean, std) of three numbers each, got "
+            f"{reprlib.repr(given)}. Give means and standard deviations of pixels in [0, 1]."
+        ) from error
+    if min(std) <= 0:
+        raise ConfigError(
+            f"Reading arguments failed for normalisation: expected standard deviations above 0, got {list(std)}. "
+            "Correct them."
+        )
+    return Normalisation((red, green, blue), (red_std, green_std, blue_std))
+
+
+def _parse_keys(keys: _Keys, engine: str) -> list[tuple[Perturbation, Parameters]]:
+    chosen: dict[str, tuple[Perturbation, Parameters]] = {}
+    for item in [keys] if isinstance(keys, str | Mapping) else keys:
+        for key, fields in item.items() if isinstance(item, Mapping) else [(item, {})]:
+            row = _find_key(key)
+            if row.key in chosen:
+                raise ConfigError(
+                    f"Reading keys failed for {row.key!r}: expected each key once, got it twice. Evaluate the second "
+                    "by another call."
+                )
+            chosen[row.key] = row, _parse_parameters(row, fields, engine)
+    if not chosen:
+        raise ConfigError("Reading keys failed for keys: expected one key or more, got none. Name some, such as clean.")
+    return list(chosen.values())
+
+
+def _find_key(key: object) -> Perturbation:
+    if not isinstance(key, str):
+        raise ConfigError(
+            f"Reading keys failed for {key!r}: expected a name such as 'pgd', or {{'pgd': {{'steps': 10}}}}, got a "
+            f"value of type {type(key).__name__}. Give a list of these."
+        )
+    return perturbation(key)
+
+
+_OWN_IMAGES = ("split", "images", "image_seed")
+"""Parameters by which a measure of a sweep chooses its own images."""
+
+
+def _parse_parameters(row: Perturbation, fields: object, engine: str) -> Parameters:
+    if not isinstance(fields, Mapping | None):
+        raise ConfigError(
+            f"Reading parameters failed for {row.key}: expected names with values, got {reprlib.repr(fields)}. Write "
+            f"{{{row.key!r}: {{…}}}}."
+        )
+    values = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in (fields or {}).items()}
+    known = [name for name in row.parameters.model_fields if row.kind != "measure" or name not in _OWN_IMAGES]
+    for name in values:
+        if name not in known:
+            raise ConfigError(
+                f"Reading parameters failed for {row.key}: expected a known parameter, got {name!r}."
+                f"{closest(str(name), known)}"
+            )
+    row.load(engine)  # an engine that it does not have is refused before anything starts
+    try:
+        parameters = row.parameters(**values)
+    except ValidationError as error:
+        raise ConfigError(f"Reading parameters failed for {row.key}: {_describe(error)}") from error
+    refusal = parameters.refusal(engine)
+    if refusal is not None:
+        raise ConfigError(f"Reading parameters failed for {row.key}: {refusal} Choose another.")
+    return parameters
+
+
+def _describe(error: ValidationError) -> str:
+    problem = error.errors(include_url=False)[0]
+    if problem["type"] == "value_error":
+        return f"{problem['ctx']['error']} Correct it."
+    expected = problem["msg"].removeprefix("Input should be ")
+    return (
+        f"expected {problem['loc'][0]} to be {expected[0].lower()}{expected[1:]}, got "
+        f"{reprlib.repr(problem['input'])}. Correct it."
+    )
+
+
+def _row(result: EvaluationResult) -> dict[str, Any]:
+    values = result.values
+    n_images = result.part.unit.n_images
+    row: dict[str, Any] = {
+        "key": result.part.unit.key,
+        "strength": result.strength,
+        "n_images": n_images,
+        "seconds": result.seconds,
+    }
+    if "cm" not in values:
+        return row | {name: array.item() if array.ndim == 0 else array.tolist() for name, array in values.items()}
+    correct = int(np.trace(values["cm"]))
+    low, high = wilson_interval(correct, n_images)
+    # A mean over no image is NaN, and weighs nothing.
+    means = np.nan_to_num(values["confidence_prediction"])
+    confidence = float(np.average(means, weights=[correct, n_images - correct]))
+    return row | {"accuracy": correct / n_images, "low": low, "high": high, "confidence": confidence}
+
+
+@contextmanager
+def _telling(progress: _Progress, total: int) -> Iterator[Callable[[int, int], None]]:
+    if not isinstance(progress, bool):
+        yield progress
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as ProgressBar
+
+    console = Console(stderr=True)
+    shown = progress and (console.is_terminal or console.is_jupyter)
+    columns = (TextColumn("Evaluating"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with ProgressBar(*columns, console=console, disable=not shown) as bar:
+        task = bar.add_task("", total=total)
+        yield lambda done, _total: bar.update(task, completed=done)

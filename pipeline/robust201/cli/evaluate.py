@@ -1,0 +1,156 @@
+"""`robust201 evaluate`: one network of the user's own, built by a Python file; a table, and a CSV where asked for."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from robust201.cli import console
+from robust201.core.errors import ArchitectureError, ConfigError, closest
+from robust201.core.files import write_text
+from robust201.core.user_code import UserFunction, hash_file
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import nn
+
+    from robust201.core.records import ImageSet, Normalisation
+
+
+def evaluate(
+    network: Annotated[
+        str, typer.Argument(metavar="FILE:FUNCTION", help="A Python file, and its function that returns the network.")
+    ],
+    data: Annotated[str, typer.Option(help="A .npz or Parquet file of images, its folder, or a dataset's name.")],
+    weights: Annotated[
+        Path | None, typer.Option(help="A safetensors file of its state_dict; absent, the function's own.")
+    ] = None,
+    keys: Annotated[str, typer.Option(help="Keys separated by commas, such as clean,pgd,fog.")] = "clean,fgsm,pgd",
+    mean: Annotated[str | None, typer.Option(metavar="R,G,B", help="Subtracted from pixels in [0, 1].")] = None,
+    std: Annotated[str | None, typer.Option(metavar="R,G,B", help="What they are divided by then.")] = None,
+    count: Annotated[int | None, typer.Option(help="A class-stratified subset of this many images.")] = None,
+    image_size: Annotated[int, typer.Option(min=1, help="Height and width of the images in a file.")] = 32,
+    seed: Annotated[int, typer.Option(help="Of the subset and every draw.")] = 0,
+    engine: Annotated[str, typer.Option(help="fused, or reference for the libraries themselves.")] = "fused",
+    batch_size: Annotated[int, typer.Option(min=1, help="Images at once, at most.")] = 250,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
+    out: Annotated[Path | None, typer.Option("--out", help="A CSV file of the table.")] = None,
+) -> None:
+    """Evaluate one network of your own: clean, attacked and corrupted images. FILE is executed.
+
+    The network takes pixels in [0, 1], unless --mean and --std are given, and returns logits.
+    """
+    from robust201.api import evaluate as evaluate_model
+
+    normalisation = _normalisation(mean, std)
+    names = [name.strip() for name in keys.split(",") if name.strip()]
+    images = _load(data, image_size, count, seed)
+    frame = evaluate_model(
+        _build(network, weights),
+        images.images,
+        images.labels,
+        names,
+        normalisation=normalisation,
+        seed=seed,
+        engine=engine,
+        device=device,
+        batch_size=batch_size,
+    )
+    if out is not None:
+        write_text(out, frame.to_csv(index=False))
+    _show(frame, f"{network} on {console.show_count(len(images), 'image')} of {data}")
+
+
+def _normalisation(mean: str | None, std: str | None) -> "Normalisation | None":
+    from robust201.core.records import Normalisation
+
+    if mean is None and std is None:
+        return None
+    if mean is None or std is None:
+        raise ConfigError(
+            "Reading the command line failed for --mean and --std: expected both, got one of them. Give the other, too."
+        )
+    means, stds = _three_numbers("--mean", mean), _three_numbers("--std", std)
+    if min(stds) <= 0:
+        raise ConfigError(
+            f"Reading the command line failed for --std: expected numbers above 0, got {std}. Correct it."
+        )
+    return Normalisation(means, stds)
+
+
+def _three_numbers(option: str, text: str) -> tuple[float, float, float]:
+    try:
+        red, green, blue = (float(number) for number in text.split(","))
+    except ValueError as error:
+        raise ConfigError(
+            f"Reading the command line failed for {option}: expected three numbers such as 0.49,0.48,0.45, got "
+            f"{text!r}. Give one for each channel."
+        ) from error
+    return red, green, blue
+
+
+def _load(data: str, image_size: int, count: int | None, seed: int) -> "ImageSet":
+    from robust201.images import DATASETS, load_images, select
+    from robust201.images.specs import own_dataset
+    from robust201.tasks.measurements import MAX_CLASSES
+
+    path = Path(data)
+    if data in DATASETS:
+        images = load_images(data)
+    elif path.exists():
+        # How many classes there are the network says, and labels are compared with it later.
+        spec = own_dataset(path.stem, n_classes=MAX_CLASSES, image_size=image_size)
+        images = load_images(spec, path=path)
+        images = replace(images, n_classes=int(images.labels.max()) + 1)
+    else:
+        raise ConfigError(
+            f"Reading the command line failed for --data: expected a file, a folder or a dataset's name, got {data!r}."
+            f"{closest(data, DATASETS)}"
+        )
+    return images if count is None else select(images, count=count, seed=seed)
+
+
+def _build(network: str, weights: Path | None) -> "nn.Module":
+    from torch import nn
+
+    from robust201.weights.loading import fill_network, read_weights
+
+    tensors = None if weights is None else read_weights(weights)
+    file, colon, name = network.rpartition(":")
+    if not colon or not file or not name.isidentifier():
+        raise ConfigError(
+            f"Reading the command line failed for {network!r}: expected FILE:FUNCTION, such as my_model.py:build, got "
+            "another form. Name the file and its function."
+        )
+    function = UserFunction(Path(file), name, hash_file(Path(file)))
+    console.say(f"Executing {file} (SHA-256 {function.sha256[:16]}…)")
+    build = function.load()
+    try:
+        built = build()
+    except Exception as error:
+        raise ArchitectureError(
+            f"Building a network failed for {function.label}: expected a torch.nn.Module from a call without "
+            f"arguments, got {type(error).__name__}: {' '.join(str(error).split())}. Correct the function."
+        ) from error
+    if not isinstance(built, nn.Module):
+        raise ArchitectureError(
+            f"Building a network failed for {function.label}: expected a torch.nn.Module, got {type(built).__name__}. "
+            "Let the function return the network."
+        )
+    if tensors is not None:
+        fill_network(built, tensors, str(weights))
+    return built
+
+
+def _show(frame: "pd.DataFrame", title: str) -> None:
+    answers_and_costs = ("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds")
+    measured = [column for column in frame.columns if column not in answers_and_costs]
+    columns = ("key", "strength", "accuracy", "95 % interval", "confidence", *measured)
+    rows = []
+    for row in frame.to_dict("records"):
+        has_answers = row["accuracy"] == row["accuracy"]  # NaN, of a measure, differs from itself
+        answers = (f"{row['accuracy']:.4f}", f"{row['low']:.4f} to {row['high']:.4f}", f"{row['confidence']:.4f}")
+        numbers = ("" if has_answers else f"{row[column]:.6g}" for column in measured)
+        rows.append((row["key"], f"{row['strength']:g}", *(answers if has_answers else ("", "", "")), *numbers))
+    console.show_table(title, columns, rows)

@@ -1,0 +1,149 @@
+"""A module that somebody hands over, as a classifier for a while: checked first, and afterwards left as it was."""
+
+import copy
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+from torch import nn
+
+from robust201.core.errors import ConfigError, EvaluationError
+from robust201.core.records import Normalisation
+from robust201.engine.classifier import Classifier
+
+_AS_THEY_ARE = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+_REPEATED = 1e-4
+"""How far two passes may be apart, relative to the largest logit: rounding on a GPU, not a random draw."""
+
+
+@contextmanager
+def as_classifier(
+    model: nn.Module,
+    pixels: torch.Tensor,
+    *,
+    normalisation: Normalisation | None = None,
+    n_classes: int | None = None,
+    device: torch.device | str | None = None,
+    batch_size: int | None = None,
+) -> Iterator[Classifier]:
+    """Freeze a module in evaluation mode, and check what it answers to some images.
+
+    Convolutions on a GPU compute in float32 meanwhile, not in TF32. The module's modes, gradients wanted and device are
+    as before afterwards, whatever happens.
+
+    Args:
+        model: (B, 3, H, W) float32, normalised where `normalisation` says so, else in [0, 1], to logits (B, C) or
+            (features, logits). A `Classifier` is taken with the normalisation that it has.
+        pixels: (B, 3, H, W) float32 in [0, 1], what it is checked with.
+        normalisation: per-channel mean and standard deviation.
+        n_classes: number of classes C; None takes that of the answer.
+        device: where to compute; a module that lies elsewhere is copied there. None computes where it lies.
+        batch_size: at most this many images go through it at once.
+
+    Yields:
+        The classifier.
+
+    Raises:
+        ConfigError: no module, a device that is not there, or a second normalisation.
+        EvaluationError: the module fails, or its answer is no logits, not finite, or another the second time.
+    """
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"Reading the model failed for {type(model).__name__}: expected a torch.nn.Module, got another type. "
+            "Wrap it in a module."
+        )
+    there = _device_of(model)
+    device = there if device is None else choose_given_device(device)
+    if device != there:
+        model = copy.deepcopy(model).to(device)
+    with ExitStack() as stack:
+        stack.enter_context(_restored(model))
+        if device.type == "cuda":
+            stack.enter_context(torch.backends.cudnn.flags(enabled=True, deterministic=True, allow_tf32=False))
+        classifier = _wrap(model, normalisation, device)
+        classifier.eval().requires_grad_(requires_grad=False)
+        classifier.micro_batch = classifier.micro_batch or batch_size
+        classifier.n_classes = _check_answers(classifier, pixels.to(device), type(model).__name__, n_classes)
+        yield classifier
+
+
+def choose_given_device(device: torch.device | str) -> torch.device:
+    """Take a device by its name.
+
+    Raises:
+        ConfigError: there is no such device.
+    """
+    try:
+        chosen = torch.device(device)
+        torch.empty(0, device=chosen)
+    except (RuntimeError, AssertionError) as error:
+        raise ConfigError(
+            f"Choosing a device failed for {str(device)!r}: expected one that PyTorch can use, got "
+            f"{str(error).splitlines()[0].rstrip('.')}. Name another, such as cpu."
+        ) from error
+    # `cuda` is the current one of them, and a tensor there says which.
+    return torch.empty(0, device=chosen).device
+
+
+def _device_of(model: nn.Module) -> torch.device:
+    tensors = [*model.parameters(), *model.buffers()]
+    return tensors[0].device if tensors else torch.device("cpu")
+
+
+def _wrap(model: nn.Module, normalisation: Normalisation | None, device: torch.device) -> Classifier:
+    if not isinstance(model, Classifier):
+        return Classifier(model, normalisation or _AS_THEY_ARE, 0, device=device)
+    if normalisation is not None:
+        raise ConfigError(
+            "Reading the model failed for its normalisation: expected none, since a model of load_model normalises by "
+            "itself, got one. Leave it out."
+        )
+    return copy.copy(model)  # shares every tensor; its batches and classes are its own
+
+
+@contextmanager
+def _restored(model: nn.Module) -> Iterator[None]:
+    modes = [(module, module.training) for module in model.modules()]
+    wanted = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+        for parameter, requires_grad in wanted:
+            parameter.requires_grad_(requires_grad)
+
+
+def _check_answers(classifier: Classifier, pixels: torch.Tensor, name: str, n_classes: int | None) -> int:
+    """Check two answers to the same images; give the number of classes."""
+    try:
+        first, second = classifier.logits(pixels), classifier.logits(pixels)
+    except Exception as error:
+        raise EvaluationError(
+            f"Showing images failed for {name}: expected logits of images {tuple(pixels.shape)} in float32, got "
+            f"{type(error).__name__}: {' '.join(str(error).split())[:300]}. Check the model with these images."
+        ) from error
+    expected = f"({len(pixels)}, {n_classes or 'classes'})"
+    if not isinstance(first, torch.Tensor) or first.ndim != 2 or not first.is_floating_point():
+        got = f"{first.dtype} of shape {tuple(first.shape)}" if isinstance(first, torch.Tensor) else f"{type(first)}"
+        raise EvaluationError(
+            f"Showing images failed for {name}: expected logits {expected}, got {got}. Let the model return logits."
+        )
+    if len(first) != len(pixels) or first.shape[1] != (n_classes or first.shape[1]) or not first.shape[1]:
+        raise EvaluationError(
+            f"Showing images failed for {name}: expected logits {expected}, got shape {tuple(first.shape)}. Let the "
+            "model return one logit for each class, or correct n_classes."
+        )
+    not_finite = int((~first.isfinite()).any(dim=1).sum())
+    if not_finite:
+        raise EvaluationError(
+            f"Showing images failed for {name}: expected finite logits, got NaN or infinity for {not_finite} of "
+            f"{len(pixels)} images. Check the weights and the normalisation."
+        )
+    difference = float((first - second).abs().max())
+    if not difference <= _REPEATED * float(first.abs().max()):
+        raise EvaluationError(
+            f"Showing images failed for {name}: expected equal logits for equal images, got a difference of "
+            f"{difference:.3g} between two passes. Switch off dropout and whatever else is random in evaluation mode."
+        )
+    return first.shape[1]

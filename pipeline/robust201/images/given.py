@@ -1,0 +1,101 @@
+"""Images and labels that somebody hands over as arrays: their form checked, and brought to that of every image set."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.errors import DatasetError
+from robust201.images.checks import LabelledImages
+
+_ROUNDING = 1e-3
+"""How far 255 times a float may be from an integer: far more than the rounding of k / 255 in float32."""
+
+_FORMS = "uint8, or float32 or float64 in [0, 1]"
+
+
+def as_labelled_images(images: Any, labels: Any) -> LabelledImages:
+    """Take images and labels from NumPy, from torch (on any device) or from lists.
+
+    Args:
+        images: (N, 3, H, W) or (N, H, W, 3); uint8, or float32 or float64 multiples of 1/255 in [0, 1]: attacks start
+            from pixels of 8 bits, so a float that is none is refused, not rounded.
+        labels: (N,) integers from 0.
+
+    Returns:
+        Images (N, 3, H, W) uint8 and labels (N,) int64.
+
+    Raises:
+        DatasetError: another type, shape, length or range.
+    """
+    pixels = _as_array(images, "images")
+    if pixels.ndim != 4 or 3 not in {pixels.shape[1], pixels.shape[3]} or not pixels.size:
+        raise DatasetError(
+            "Reading images failed for the images given: expected shape (N, 3, H, W) or (N, H, W, 3), got "
+            f"{pixels.shape}. Give a batch of RGB images."
+        )
+    if pixels.shape[1] != 3:
+        pixels = pixels.transpose(0, 3, 1, 2)
+    return LabelledImages(np.ascontiguousarray(_as_bytes(pixels)), _as_labels(labels, len(pixels)))
+
+
+def check_label_range(labels: NDArray[np.int64], n_classes: int) -> None:
+    """Check that every label names one of the classes that a model answers.
+
+    Raises:
+        DatasetError: a label is out of range; the first is named.
+    """
+    wrong = np.flatnonzero((labels < 0) | (labels >= n_classes))
+    if len(wrong):
+        raise DatasetError(
+            f"Reading labels failed for image {wrong[0]}: expected 0 to {n_classes - 1}, as the model answers "
+            f"{n_classes} classes, got {labels[wrong[0]]} ({len(wrong):,} such labels). "
+            "Correct the labels or the model."
+        )
+
+
+def _as_array(given: Any, what: str) -> NDArray[Any]:
+    try:
+        # A tensor may lie on another device or in a graph, and NumPy has no bfloat16.
+        return np.asarray(given.detach().cpu().numpy() if hasattr(given, "detach") else given)
+    except (TypeError, ValueError) as error:
+        kind = getattr(given, "dtype", type(given).__name__)
+        raise DatasetError(
+            f"Reading {what} failed for the {what} given: expected a NumPy array or a tensor of numbers, got {kind}. "
+            "Convert them."
+        ) from error
+
+
+def _as_bytes(pixels: NDArray[Any]) -> NDArray[np.uint8]:
+    if pixels.dtype == np.uint8:
+        return pixels
+    if pixels.dtype not in (np.float32, np.float64):
+        raise DatasetError(
+            f"Reading images failed for the images given: expected {_FORMS}, got {pixels.dtype}. Convert them."
+        )
+    lowest, highest = float(pixels.min()), float(pixels.max())
+    if not (lowest >= 0 and highest <= 1):  # NaN compares as false
+        raise DatasetError(
+            f"Reading images failed for the images given: expected {_FORMS}, got {lowest:g} to {highest:g}. Give "
+            "pixels before any normalisation, divided by 255."
+        )
+    scaled = pixels * 255
+    rounded = scaled.round()
+    wrong = np.abs(scaled - rounded) > _ROUNDING
+    if wrong.any():
+        place = tuple(np.argwhere(wrong)[0])
+        raise DatasetError(
+            f"Reading images failed for image {place[0]}: expected multiples of 1/255, since attacks start from pixels "
+            f"of 8 bits, got {pixels[place]:.6g}. Round them, as in (images * 255).round() / 255, or give uint8."
+        )
+    return rounded.astype(np.uint8)
+
+
+def _as_labels(labels: Any, n_images: int) -> NDArray[np.int64]:
+    array = _as_array(labels, "labels")
+    if array.dtype.kind not in "iu" or array.shape != (n_images,):
+        raise DatasetError(
+            f"Reading labels failed for the labels given: expected integers, one for each of the {n_images:,} images, "
+            f"got {array.dtype} of shape {array.shape}. Give the number of each image's class."
+        )
+    return array.astype(np.int64)

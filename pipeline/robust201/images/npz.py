@@ -1,0 +1,87 @@
+"""NumPy archives of a user's own images: arrays `images` and `labels` in one .npz file per split; no pickle."""
+
+import zipfile
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.errors import DatasetError
+from robust201.images.checks import LabelledImages, Split, check_count, check_labels
+from robust201.images.specs import DatasetSpec
+
+_ARRAYS = ("images", "labels")
+
+
+def find_npz(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
+    """Find the file: `root` itself where its name ends with .npz, or `test.npz` or `train.npz` in it."""
+    if root.is_file():
+        return root if root.suffix == ".npz" else None
+    file = root / f"{split}.npz"
+    return file if file.is_file() else None
+
+
+def load_npz(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
+    """Load images from a NumPy archive.
+
+    Args:
+        spec: row of the table of datasets, or of a dataset of the user's own.
+        path: the file.
+        split: which split the file holds; its number of images is compared where the row states one.
+        verify: not used; an archive of one's own has no published checksum.
+
+    Returns:
+        Images (N, 3, H, W) uint8 and labels (N,) int64, in the order of the arrays.
+
+    Raises:
+        DatasetError: no whole archive without pickles, an array is missing or of another type or shape, or a label is
+            out of range.
+    """
+    arrays = _read_arrays(path)
+    images = _channels_first(path, arrays["images"], spec.image_size)
+    labels = arrays["labels"]
+    if labels.dtype.kind not in "iu" or labels.shape != (len(images),):
+        raise DatasetError(
+            f"Reading labels failed for {path}: expected integers, one for each of the {len(images):,} images, got "
+            f"{labels.dtype} of shape {labels.shape}. Write `labels` as such an array."
+        )
+    check_count(path, len(images), spec, split)
+    check_labels(path, labels, spec.n_classes)
+    return LabelledImages(images, labels.astype(np.int64))
+
+
+def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with path.open("rb") as stream:
+            if not zipfile.is_zipfile(stream):
+                raise DatasetError(
+                    f"Reading images failed for {path}: expected a whole .npz archive, got a file that is none. "
+                    "Write it with numpy.savez, or copy it again."
+                )
+        with np.load(path, allow_pickle=False) as archive:
+            missing = [name for name in _ARRAYS if name not in archive.files]
+            if missing:
+                raise DatasetError(
+                    f"Reading images failed for {path}: expected arrays {' and '.join(_ARRAYS)}, got "
+                    f"{', '.join(archive.files) or 'none'}. Write both with numpy.savez(file, images=…, labels=…)."
+                )
+            # A member that is no array comes back as bytes.
+            return {name: np.asarray(archive[name]) for name in _ARRAYS}
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        raise DatasetError(
+            f"Reading images failed for {path}: expected a whole .npz archive of numbers, got one that cannot be read "
+            f"({' '.join(str(error).split())}). Write it with numpy.savez, or copy it again."
+        ) from error
+
+
+def _channels_first(path: Path, images: NDArray[Any], size: int) -> NDArray[np.uint8]:
+    first = images.ndim == 4 and images.shape[1:] == (3, size, size)
+    last = images.ndim == 4 and images.shape[1:] == (size, size, 3)
+    if images.dtype != np.uint8 or not (first or last) or not len(images):
+        raise DatasetError(
+            f"Reading images failed for {path}: expected uint8 images (N, {size}, {size}, 3) or (N, 3, {size}, "
+            f"{size}), got {images.dtype} {images.shape}. Convert them, or state their size."
+        )
+    return images if first else np.ascontiguousarray(images.transpose(0, 3, 1, 2))

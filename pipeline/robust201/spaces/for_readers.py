@@ -1,0 +1,73 @@
+"""What a space whose architectures are cells offers to those who read its results: names, classes, sizes, drawings."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+INK = "#22272e"
+"""Text and lines of drawings and figures; the report's page replaces it by the colour of its text."""
+
+PAPER = "#ffffff"
+"""What lies behind labels and in nodes; the page replaces it by its own background."""
+
+
+class Neighbour(NamedTuple):
+    """A cell that differs from another on one edge.
+
+    Attributes:
+        edge: position of the edge in `Offerings.edges`.
+        operation: what the edge carries instead.
+        spec: the cell string.
+    """
+
+    edge: int
+    operation: str
+    spec: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offerings:
+    """What may be asked of a space of cells. Ids are ``"0"``, ``"1"``, … without a gap.
+
+    Attributes:
+        title: the space's name, for people.
+        about: a sentence on its architectures.
+        operations: what an edge may carry.
+        operation_labels: what figures call them.
+        operation_colours: in which colour they are drawn.
+        edges: (source, target) nodes, in the order of the operations of a cell.
+        edge_labels: what figures call them.
+        specs: cell strings in the order of the ids.
+        isomorphs: the index of the evaluated architecture of each one's isomorphism class.
+        meta: the content of ``meta.json``, given epsilons by key.
+        parse: a cell string to its operations, one per edge; an `ArchitectureError` says what is wrong with it.
+        kernel_parameters: size of a cell, by its string.
+        max_kernel_parameters: the largest there is.
+        reference_kernel_parameters: the size at which figures compare cells.
+        edit_distance: on how many edges two cells differ, by their strings.
+        neighbours: cells that differ on one edge.
+        draw_cell: draws a cell, (axes, string, title, font_size=…).
+        draw_every_edge: draws all operations on every edge, each with the gid ``edge-<edge>-<operation>``.
+    """
+
+    title: str
+    about: str
+    operations: tuple[str, ...]
+    operation_labels: Mapping[str, str]
+    operation_colours: Mapping[str, str]
+    edges: tuple[tuple[int, int], ...]
+    edge_labels: tuple[str, ...]
+    specs: Callable[[], Sequence[str]]
+    isomorphs: Callable[[], Sequence[int]]
+    meta: Callable[[Mapping[str, Sequence[float]]], dict[str, Any]]
+    parse: Callable[[str], tuple[str, ...]]
+    kernel_parameters: Callable[[str], int]
+    max_kernel_parameters: int
+    reference_kernel_parameters: int
+    edit_distance: Callable[[str, str], int]
+    neighbours: Callable[[str], list[Neighbour]]
+    draw_cell: "Callable[..., Axes]"
+    draw_every_edge: "Callable[..., Axes]"

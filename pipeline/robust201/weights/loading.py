@@ -1,0 +1,53 @@
+"""Weights of one safetensors file into a network."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from robust201.core.errors import CheckpointError
+from robust201.weights.published.base import check_finite
+from robust201.weights.published.state_dicts import parse_safetensors
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+def read_weights(path: Path) -> "dict[str, torch.Tensor]":
+    """Read a safetensors file.
+
+    Returns:
+        CPU tensors by name, all finite.
+
+    Raises:
+        CheckpointError: it cannot be read, is truncated or no safetensors file, or holds NaN or infinity.
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(
+            f"Loading weights failed for {path}: expected a readable file, got {error.strerror}. Correct the path."
+        ) from error
+    tensors = parse_safetensors(raw, str(path))
+    check_finite(tensors, str(path))
+    return tensors
+
+
+def fill_network(network: "nn.Module", tensors: "Mapping[str, torch.Tensor]", name: str) -> None:
+    """Load tensors into a network that has just these.
+
+    Args:
+        network: is changed.
+        tensors: by name.
+        name: where they come from, for messages.
+
+    Raises:
+        CheckpointError: the network's tensors are others.
+    """
+    try:
+        network.load_state_dict(dict(tensors), strict=True)
+    except RuntimeError as error:
+        raise CheckpointError(
+            f"Loading weights failed for {name}: expected the tensors of {type(network).__name__}, got others "
+            f"({' '.join(str(error).split())[:300]}). Give the weights of this network."
+        ) from error

@@ -1,0 +1,314 @@
+"""The Python API: any module, left as it was; the numbers of a sweep; a place among evaluated architectures."""
+
+import copy
+import subprocess
+import sys
+from contextlib import nullcontext
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import save_file
+from scipy.stats import binomtest
+from torch import nn
+
+import robust201
+from robust201.api import attack, evaluate, load_model, place, wilson_interval
+from robust201.core.errors import ArchitectureError, CheckpointError, ConfigError, EvaluationError
+from robust201.engine.context import Context
+from robust201.images import dataset as dataset_spec
+from robust201.spaces.zoo.space import Zoo
+from robust201.tasks import perturbation
+from robust201.tasks.evaluate import evaluate as evaluate_part
+from robust201.weights.store import CheckpointStore
+from tests.support.small_results import write_results
+from tests.support.tiny_networks import (
+    BATCH_SIZE,
+    N_CLASSES,
+    NORMALISATION,
+    TinyNetwork,
+    part_of,
+    tiny_classifier,
+    tiny_images,
+)
+
+IMAGES = tiny_images()
+PIXELS, LABELS = IMAGES.images, IMAGES.labels
+KEYS = ["clean", {"pgd": {"epsilons_255": [128, 1], "steps": 10}}, {"fog": {"severities": [1, 5]}}]
+NORMALISED = {"normalisation": NORMALISATION, "progress": False}
+
+
+def numbers(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.drop(columns="seconds")
+
+
+# --- evaluate
+
+
+def test_one_row_per_key_and_strength() -> None:
+    frame = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **NORMALISED)
+    assert list(frame["key"]) == ["clean", "pgd", "pgd", "fog", "fog"]
+    assert list(frame["strength"]) == [0, 1, 128, 1, 5]
+    assert list(frame.columns) == [
+        *("key", "strength", "accuracy", "low", "high", "confidence", "n_images", "seconds"),
+    ]
+    assert (frame["n_images"] == len(LABELS)).all()
+    assert ((frame["low"] <= frame["accuracy"]) & (frame["accuracy"] <= frame["high"])).all()
+    assert frame["confidence"].between(1 / N_CLASSES, 1).all()
+    assert frame["accuracy"][2] < frame["accuracy"][0]
+
+
+def test_numbers_of_clean_images_are_those_of_the_logits() -> None:
+    frame = evaluate(TinyNetwork(), PIXELS, LABELS, "clean", **NORMALISED)
+    softmax = tiny_classifier()(torch.from_numpy(PIXELS) / 255).softmax(dim=1)
+    assert frame["accuracy"].item() == (softmax.argmax(dim=1).numpy() == LABELS).mean()
+    assert frame["confidence"].item() == pytest.approx(softmax.amax(dim=1).mean().item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("engine", ["fused", "reference"])
+def test_an_attack_gives_the_accuracy_that_a_sweep_computes(engine: str) -> None:
+    row = perturbation("pgd")
+    parameters = row.parameters(epsilons_255=(1, 8), steps=4)
+    images = tiny_images()
+    images.indices[:] = np.arange(len(images))  # the API numbers images from 0
+    context = Context(tiny_classifier(), seed=3, batch_size=BATCH_SIZE, engine=engine)
+    part = part_of(row, parameters, images)
+    swept = evaluate_part(context, row, parameters, part, images, ("accuracy",), provenance={})
+    frame = evaluate(
+        TinyNetwork(),
+        *(PIXELS, LABELS, [{"pgd": {"epsilons_255": [1, 8], "steps": 4}}]),
+        **(NORMALISED | {"seed": 3, "engine": engine, "batch_size": BATCH_SIZE}),
+    )
+    assert dict(zip(frame["strength"], frame["accuracy"], strict=True)) == {
+        result.strength: float(result.values["accuracy"]) for result in swept
+    }
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        torch.from_numpy(PIXELS),
+        PIXELS.transpose(0, 2, 3, 1),
+        PIXELS / 255,
+        (torch.from_numpy(PIXELS) / 255).permute(0, 2, 3, 1),
+    ],
+    ids=["tensor", "channels last", "float64", "float32 tensor, channels last"],
+)
+def test_every_form_of_images_gives_the_same(given: object) -> None:
+    expected = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **NORMALISED)
+    found = evaluate(TinyNetwork(), given, torch.from_numpy(LABELS), KEYS, **NORMALISED)
+    pd.testing.assert_frame_equal(numbers(found), numbers(expected))
+
+
+def test_a_model_that_normalises_itself_gives_the_same_as_a_normalisation() -> None:
+    mean, std = NORMALISATION.mean, NORMALISATION.std
+
+    class Normalising(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.network = TinyNetwork()
+
+        def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+            shape = (1, 3, 1, 1)
+            return self.network((pixels - torch.tensor(mean).view(shape)) / torch.tensor(std).view(shape))[1]
+
+    expected = numbers(evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **NORMALISED))
+    pairs = evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, normalisation=(list(mean), list(std)), progress=False)
+    pd.testing.assert_frame_equal(numbers(pairs), expected)
+    for model in (Normalising(), tiny_classifier()):
+        pd.testing.assert_frame_equal(numbers(evaluate(model, PIXELS, LABELS, KEYS, progress=False)), expected)
+
+
+def test_a_measure_stands_in_columns_of_its_own() -> None:
+    frame = evaluate(TinyNetwork(), PIXELS, LABELS, ["clean", {"jacobian": {"projections": "exact"}}], **NORMALISED)
+    clean, jacobian = frame.iloc[0], frame.iloc[1]
+    assert clean[["squared_norm", "squared_norm_sd"]].isna().all()
+    assert jacobian[["accuracy", "low", "high", "confidence"]].isna().all()
+    assert jacobian["squared_norm"] > 0
+    # A classifier of load_model knows its normalisation, so the Jacobian is that of the sweep.
+    same = evaluate(tiny_classifier(), PIXELS, LABELS, [{"jacobian": {"projections": "exact"}}], progress=False)
+    assert same["squared_norm"].item() == pytest.approx(jacobian["squared_norm"])
+
+
+def test_progress_counts_evaluations() -> None:
+    told: list[tuple[int, int]] = []
+    evaluate(
+        TinyNetwork(), PIXELS, LABELS, KEYS, normalisation=NORMALISATION, progress=lambda *counts: told.append(counts)
+    )
+    assert told == [(done, 5) for done in range(1, 6)]
+
+
+def test_corruptions_depend_on_the_seed_alone() -> None:
+    keys = [{"gaussian_noise": {"severities": [5]}}]
+    first, second, other = (
+        evaluate(TinyNetwork(), PIXELS, LABELS, keys, seed=seed, **NORMALISED)["confidence"].item()
+        for seed in (1, 1, 2)
+    )
+    assert first == second != other
+
+
+# --- the caller's module
+
+
+def state_of(model: nn.Module) -> list[object]:
+    return [
+        *((module.training,) for module in model.modules()),
+        *((tensor.requires_grad, tensor.grad, tensor.device) for tensor in model.parameters()),
+    ]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("make", [TinyNetwork, tiny_classifier])
+def test_the_module_is_left_as_it_was(make: type[nn.Module], fails: bool) -> None:
+    model = make().train()
+    model.get_submodule("network.stem" if make is tiny_classifier else "stem").eval()
+    first, second, *_ = model.parameters()
+    first.requires_grad_(requires_grad=False)
+    second.requires_grad_()
+    before, weights = state_of(model), copy.deepcopy(model.state_dict())
+    with pytest.raises(EvaluationError) if fails else nullcontext():
+        evaluate(
+            model,
+            *(PIXELS, LABELS, ["clean", {"fgsm": {"epsilons_255": [8]}}]),
+            progress=False,
+            n_classes=4 if fails else None,
+        )
+    assert state_of(model) == before
+    assert all(torch.equal(tensor, weights[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that PyTorch can use")
+def test_a_module_is_copied_to_another_device() -> None:
+    model = TinyNetwork().train()
+    before, tf32 = state_of(model), torch.backends.cudnn.allow_tf32
+    found = evaluate(model, PIXELS, LABELS, KEYS, device="cuda", **NORMALISED)
+    expected = evaluate(model, PIXELS, LABELS, KEYS, **NORMALISED)
+    assert found["confidence"].to_numpy() == pytest.approx(expected["confidence"].to_numpy(), abs=1e-3)
+    assert (state_of(model), torch.backends.cudnn.allow_tf32) == (before, tf32)
+    assert attack("fgsm", model, PIXELS, LABELS, epsilon_255=8, device="cuda").is_cuda
+
+
+# --- attack
+
+
+@pytest.mark.parametrize(
+    ("key", "radii", "order"), [("pgd", {"epsilon_255": [8, 1]}, "inf"), ("pgd_l2", {"epsilon": [0.5, 0.25]}, 2)]
+)
+def test_attack_gives_images_in_their_balls_in_the_order_asked_for(key: str, radii: dict, order: object) -> None:
+    found = attack(key, tiny_classifier(), PIXELS, LABELS, steps=6, **radii)
+    assert found.dtype == torch.float32
+    assert found.shape == (2, *PIXELS.shape)
+    difference = (found - torch.from_numpy(PIXELS) / 255).flatten(2)
+    norms = difference.abs().amax(dim=2) if order == "inf" else difference.norm(dim=2)
+    allowed = torch.tensor(radii.get("epsilon", [8 / 255, 1 / 255]))
+    assert (norms <= allowed[:, None] + 1e-5).all()
+    assert (norms.amax(dim=1) > 0.9 * allowed).all()
+
+
+def test_attacked_images_have_the_accuracy_that_evaluate_tells() -> None:
+    model = tiny_classifier()
+    adversarial = attack("pgd", model, PIXELS, LABELS, epsilon_255=8, steps=2)
+    accuracy = (model(adversarial[0]).argmax(dim=1).numpy() == LABELS).mean()
+    frame = evaluate(model, PIXELS, LABELS, {"pgd": {"epsilons_255": [8], "steps": 2}}, progress=False)
+    assert frame["accuracy"].item() == accuracy
+
+
+# --- load_model
+
+
+@pytest.mark.parametrize("as_folder", [True, False])
+def test_load_model_answers_pixels_with_logits(tiny_weights: Path, as_folder: bool) -> None:
+    store = tiny_weights if as_folder else CheckpointStore(tiny_weights)
+    model = load_model(309, "digits", store)
+    pixels = torch.rand(2, 3, 32, 32, requires_grad=True)
+    logits = model(pixels)
+    assert logits.shape == (2, 10)
+    (gradient,) = torch.autograd.grad(logits.sum(), pixels)
+    assert gradient.isfinite().all()
+    spec = dataset_spec("digits")
+    assert model.mean.flatten().tolist() == pytest.approx(spec.normalisation.mean)
+
+
+def test_load_model_takes_a_file_of_weights(tmp_path: Path, tiny_weights: Path) -> None:
+    resnet = Zoo().build("resnet18", n_classes=10)
+    save_file(resnet.state_dict(), tmp_path / "resnet18.safetensors")
+    loaded = load_model("resnet18", "cifar10", weights=tmp_path / "resnet18.safetensors")
+    assert torch.equal(loaded.network.linear.weight, resnet.linear.weight)
+    (file,) = (tiny_weights / "digits").glob("000309-*.safetensors")
+    pixels = torch.rand(2, 3, 32, 32)
+    assert torch.equal(load_model(309, "digits", weights=file)(pixels), load_model(309, "digits", tiny_weights)(pixels))
+
+
+def test_load_model_refuses_in_one_line(tmp_path: Path, tiny_weights: Path) -> None:
+    file = tmp_path / "wrong.safetensors"
+    save_file({"a": torch.zeros(1)}, file)
+    for error, message, arguments in (
+        (CheckpointError, "expected a checkpoint, got", (5, "digits", tiny_weights)),
+        (ConfigError, "Did you mean 'digits'", (21, "digit", tiny_weights)),
+        (ArchitectureError, "99999", (99_999, "digits", tiny_weights)),
+        (ConfigError, "expected a store.*got none of these", (21, "digits")),
+    ):
+        with pytest.raises(error, match=message):
+            load_model(*arguments)
+    with pytest.raises(CheckpointError, match="expected the tensors of ResNet, got others"):
+        load_model("resnet18", "cifar10", weights=file)
+    with pytest.raises(ArchitectureError, match="Did you mean 'resnet18'"):
+        load_model("resnet1", "cifar10", weights=file)
+    with pytest.raises(CheckpointError, match="expected a readable file"):
+        load_model("resnet18", "cifar10", weights=tmp_path / "none.safetensors")
+    with pytest.raises(ConfigError, match="Choosing a device failed for 'abacus'"):
+        load_model(21, "digits", tiny_weights, device="abacus")
+
+
+# --- place
+
+
+def test_place_ranks_among_the_evaluated(tmp_path: Path) -> None:
+    values = {"clean": {"0": 0.9, "1": 0.8, "2": 0.8, "3": 0.7}, "pgd": {str(i): [i / 10, 0.0] for i in range(4)}}
+    dataset = robust201.RobustnessDataset(write_results(tmp_path, values))
+    result = pd.DataFrame(
+        {
+            "key": ["clean", "pgd", "pgd", "pgd", "fog"],
+            "strength": [0.0, 1.0, 8.0, 2.0, 1.0],
+            "accuracy": [0.8, 0.25, 0.1, 0.5, 0.5],
+        }
+    )
+    placed = place(result, dataset)
+    assert placed["rank"].tolist()[:3] == [2, 2, 1]
+    assert placed["architectures"].tolist() == [4, 4, 4, 0, 0]
+    assert placed["percentile"].tolist()[:3] == [50, 75, 100]
+    assert placed["median"].tolist()[:3] == pytest.approx([0.8, 0.15, 0.0])
+    assert placed["best"].tolist()[:2] == [0.9, 0.3]
+    assert placed["best_architecture"].tolist()[:2] == [0, 3]
+    assert placed["rank"].isna().tolist() == [False, False, False, True, True]
+    with pytest.raises(ConfigError, match=r"data='cifar01'.*Did you mean 'cifar10'"):
+        place(result, dataset, data="cifar01")
+    with pytest.raises(ConfigError, match="got none named strength, accuracy"):
+        place(result[["key"]], dataset)
+
+
+# --- the rest
+
+
+@pytest.mark.parametrize(("correct", "n_images"), [(0, 10), (10, 10), (3, 7), (812, 1000)])
+def test_interval_is_that_of_wilson(correct: int, n_images: int) -> None:
+    expected = binomtest(correct, n_images).proportion_ci(method="wilson")
+    assert wilson_interval(correct, n_images) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, robust201; heavy = [m for m in ('torch', 'pandas', 'numpy') if m in sys.modules]; "
+        "print(heavy, callable(robust201.evaluate), 'torch' in sys.modules)"
+    )
+    outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert outcome.stdout.strip() == "[] True True"
+
+
+def test_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    evaluate(TinyNetwork(), PIXELS, LABELS, KEYS, **NORMALISED)
+    assert list(tmp_path.iterdir()) == []

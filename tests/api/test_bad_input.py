@@ -1,0 +1,195 @@
+"""What a user gets wrong when a network is evaluated: one clear line each, before anything starts."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from robust201.api import attack, evaluate
+from robust201.core.errors import ConfigError, DatasetError, EvaluationError, RobustError
+from tests.support.tiny_networks import N_CLASSES, NORMALISATION, TinyNetwork, tiny_classifier, tiny_images
+
+IMAGES = tiny_images()
+PIXELS, LABELS = IMAGES.images, IMAGES.labels
+
+
+def refusal(expected: type[RobustError], message: str, **changes: Any) -> None:
+    options = {"model": TinyNetwork(), "images": PIXELS, "labels": LABELS, "keys": ["clean"], "progress": False}
+    with pytest.raises(expected, match=message) as caught:
+        evaluate(**(options | changes))
+    assert "\n" not in str(caught.value)
+
+
+class Answering(nn.Module):
+    """A tiny network whose logits another function changes."""
+
+    def __init__(self, change: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.network = TinyNetwork()
+        self.change = change
+
+    def forward(self, pixels: torch.Tensor) -> Any:
+        return self.change(self.network(pixels)[1])
+
+
+class AlwaysDropping(nn.Dropout):
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        return nn.functional.dropout(features, self.p, training=True)
+
+
+def fail(_logits: torch.Tensor) -> None:
+    raise RuntimeError("mat1 and mat2\ncannot be multiplied")
+
+
+MODELS = {
+    "no batch": (
+        lambda logits: logits.flatten(),
+        r"expected logits \(21, classes\), got torch.float32 of shape \(105,",
+    ),
+    "a map": (lambda logits: logits[:, :, None, None], r"got torch.float32 of shape \(21, 5, 1, 1\)"),
+    "other images": (lambda logits: logits[1:], r"expected logits \(21, classes\), got shape \(20, 5\)"),
+    "classes": (lambda logits: logits.argmax(dim=1), r"got torch.int64 of shape \(21,\)"),
+    "a dict": (lambda logits: {"logits": logits}, r"expected logits .*, got <class 'dict'>"),
+    "NaN": (lambda logits: logits / 0.0 - logits / 0.0, r"expected finite logits, got NaN or infinity for 21 of 21"),
+    "infinity": (lambda logits: logits.index_fill(0, torch.tensor([3]), torch.inf), r"infinity for 1 of 21 images"),
+    "random numbers": (lambda logits: logits + torch.randn_like(logits), r"got a difference of .* between two passes"),
+    "dropout left on": (AlwaysDropping(0.1), r"between two passes. Switch off dropout"),
+    "an error": (fail, r"got RuntimeError: mat1 and mat2 cannot be multiplied"),
+}
+
+
+@pytest.mark.parametrize("what", MODELS)
+def test_models_that_answer_no_logits(what: str) -> None:
+    change, message = MODELS[what]
+    refusal(EvaluationError, rf"^Showing images failed for Answering: .*{message}", model=Answering(change))
+    with pytest.raises(EvaluationError, match=message):
+        attack("pgd", Answering(change), PIXELS, LABELS)
+
+
+def test_nan_of_one_image_that_is_not_among_the_first_checked() -> None:
+    images, labels = np.tile(PIXELS, (5, 1, 1, 1)), np.tile(LABELS, 5)
+    images[100] = 255
+
+    class Overflowing(nn.Module):
+        def forward(self, pixels: torch.Tensor) -> torch.Tensor:
+            white = pixels.flatten(1).amin(dim=1, keepdim=True) == 1
+            return pixels.flatten(1)[:, :5].masked_fill(white, torch.nan)
+
+    refusal(
+        EvaluationError,
+        "Overflowing images clean: expected finite logits, got NaN or infinity for 1 of 105",
+        model=Overflowing(),
+        images=images,
+        labels=labels,
+    )
+
+
+def test_dropout_that_evaluation_mode_switches_off_is_no_error() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(192, 5)).train()
+    evaluate(model, PIXELS, LABELS, ["clean"], progress=False)
+    assert model[1].training
+
+
+def test_other_numbers_of_classes_than_stated() -> None:
+    refusal(EvaluationError, r"expected logits \(21, 7\), got shape \(21, 5\).*correct n_classes", n_classes=7)
+
+
+def test_models_that_are_none() -> None:
+    refusal(ConfigError, "failed for function: expected a torch.nn.Module", model=lambda pixels: pixels)
+
+
+FLOATS = PIXELS / np.float32(255)
+IMAGES_GIVEN = {
+    "above 1": (PIXELS.astype(np.float32), r"expected uint8, or float32 or float64 in \[0, 1\], got 0 to 255"),
+    "normalised": (FLOATS * 2 - 1, r"got -1 to 1. Give pixels before any normalisation"),
+    "NaN": (np.where(PIXELS[4, 1, 2, 3] == PIXELS, np.nan, FLOATS), r"got nan to nan"),
+    "no multiples of 1/255": (FLOATS * 0.999, r"image 0: expected multiples of 1/255.*\(images \* 255\)\.round\(\)"),
+    "int64": (PIXELS.astype(np.int64), r"got int64\. Convert"),
+    "float16": (FLOATS.astype(np.float16), r"got float16\. Convert"),
+    "bfloat16": (torch.from_numpy(FLOATS).bfloat16(), r"expected a NumPy array or a tensor of numbers, got torch.bf"),
+    "text": (["a", "b"], r"expected shape \(N, 3, H, W\) or \(N, H, W, 3\), got \(2,\)"),
+    "one image": (PIXELS[0], r"got \(3, 8, 8\)"),
+    "grey": (PIXELS[:, :1], r"got \(21, 1, 8, 8\)"),
+    "none": (PIXELS[:0], r"got \(0, 3, 8, 8\)"),
+}
+
+
+@pytest.mark.parametrize("what", IMAGES_GIVEN)
+def test_images_of_another_form(what: str) -> None:
+    images, message = IMAGES_GIVEN[what]
+    refusal(DatasetError, rf"^Reading images failed .*{message}", images=images)
+
+
+LABELS_GIVEN = {
+    "too large": (np.where(np.arange(21) == 4, N_CLASSES, LABELS), r"image 4: expected 0 to 4, .*got 5 \(1 such"),
+    "negative": (LABELS - 9, r"image 0: expected 0 to 4"),
+    "too few": (LABELS[:-1], r"each of the 21 images, got int64 of shape \(20,\)"),
+    "one-hot": (np.eye(N_CLASSES, dtype=int)[LABELS], r"got int64 of shape \(21, 5\)"),
+    "floats": (LABELS / 1, r"expected integers.*got float64"),
+    "truth values": (LABELS > 2, r"expected integers.*got bool"),
+}
+
+
+@pytest.mark.parametrize("what", LABELS_GIVEN)
+def test_labels_of_another_form(what: str) -> None:
+    labels, message = LABELS_GIVEN[what]
+    refusal(DatasetError, rf"^Reading labels failed .*{message}", labels=labels)
+
+
+KEYS = {
+    "unknown": (["pgdd"], r"'pgdd': no such key\. Did you mean 'pgd'\?"),
+    "no name": ([5], r"failed for 5: expected a name such as 'pgd'"),
+    "none": ([], r"expected one key or more, got none"),
+    "twice": (["pgd", {"pgd@Linf": {"steps": 3}}], r"'pgd': expected each key once"),
+    "no parameters": ([{"pgd": 3}], r"pgd: expected names with values, got 3"),
+    "an unknown parameter": ([{"pgd": {"step": 3}}], r"pgd: expected a known parameter, got 'step'\. Did you mean 'st"),
+    "a wrong value": ([{"pgd": {"steps": 0}}], r"pgd: expected steps to be greater than or equal to 1, got 0"),
+    "a wrong strength": ([{"fog": {"severities": [6]}}], r"fog: expected severities to be less than .* 5, got 6"),
+    "the same strength twice": ([{"pgd": {"epsilons_255": [1, 1]}}], r"expected different epsilons, got \[1\.0, 1\.0"),
+    "a measure's own images": ([{"jacobian": {"images": 5}}], r"expected a known parameter, got 'images'"),
+}
+
+
+@pytest.mark.parametrize("what", KEYS)
+def test_wrong_keys(what: str) -> None:
+    keys, message = KEYS[what]
+    refusal(ConfigError, message, keys=keys)
+
+
+@pytest.mark.parametrize("size", [(8, 9), (7, 7)])
+def test_images_that_cannot_be_corrupted(size: tuple[int, int]) -> None:
+    images = np.zeros((21, 3, *size), np.uint8)
+    refusal(
+        DatasetError,
+        rf"'snow': expected square images of 8 pixels or more, got {size[0]}x{size[1]}",
+        images=images,
+        keys=["clean", "snow"],
+    )
+
+
+def test_wrong_options() -> None:
+    refusal(ConfigError, r"'fuse': expected one of .*Did you mean 'fused'|'fuse'.*Did you mean 'fused'", engine="fuse")
+    refusal(
+        ConfigError, r"engine: reference, since Foolbox", engine="reference", keys=[{"pgd_l2": {"iterate": "best"}}]
+    )
+    refusal(ConfigError, r"Choosing a device failed for 'abacus'", device="abacus")
+    refusal(ConfigError, r"batch_size: expected 1 or more, got 0", batch_size=0)
+    refusal(ConfigError, r"expected \(mean, std\) of three numbers each", normalisation=(0.5, 0.5))
+    refusal(ConfigError, r"expected standard deviations above 0", normalisation=([0.5] * 3, [0, 1, 1]))
+    refusal(ConfigError, r"normalises by itself", model=tiny_classifier(), normalisation=NORMALISATION)
+
+
+def test_wrong_attacks() -> None:
+    for key, options, message in (
+        ("fog", {}, r"'fog': expected one of aa_apgd-ce, .*got another key"),
+        ("pgd", {"epsilon": 0.5}, r"'pgd': expected epsilon_255, since its ball is one of Linf, got epsilon\."),
+        ("pgd_l2", {"epsilon_255": 8}, r"'pgd_l2': expected epsilon, since its ball is one of L2, got epsilon_255"),
+        ("pgd", {"epsilon_255": [300]}, r"expected epsilons_255 to be less than or equal to 255, got 300"),
+        ("pgd", {"epsilon_255": 8, "step": 3}, r"expected a known parameter, got 'step'"),
+        ("pgf", {}, r"Did you mean 'pgd'"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            attack(key, TinyNetwork(), PIXELS, LABELS, **options)

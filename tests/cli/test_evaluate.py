@@ -1,0 +1,122 @@
+"""`robust201 evaluate`: a network of a user's file on a user's images; one line for each thing that is wrong."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from safetensors.torch import save_file
+
+from robust201.api import evaluate
+from robust201.images.specs import own_dataset
+from tests.conftest import RunCommand
+from tests.support.dataset_files import write_parquet
+from tests.support.tiny_networks import N_CLASSES, NORMALISATION, SIZE, TinyNetwork, tiny_images
+
+IMAGES = tiny_images()
+MODEL = """
+from tests.support.tiny_networks import TinyNetwork
+
+def build():
+    return TinyNetwork(seed=5)
+
+def three():
+    return 3
+
+def needs(argument):
+    return None
+"""
+NORMALISED = [
+    *("--mean", ",".join(map(str, NORMALISATION.mean))),
+    *("--std", ",".join(map(str, NORMALISATION.std))),
+]
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "my_model.py").write_text(MODEL)
+    save_file(TinyNetwork(seed=0).state_dict(), tmp_path / "w.safetensors")
+    np.savez(tmp_path / "images.npz", images=IMAGES.images, labels=IMAGES.labels)
+    spec = own_dataset("images", n_classes=N_CLASSES, image_size=SIZE)
+    write_parquet(tmp_path, spec, "test", IMAGES.images, IMAGES.labels)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def arguments(**changes: Any) -> list[object]:
+    options = {"weights": "w.safetensors", "data": "images.npz", "keys": "clean,fgsm", "image-size": SIZE} | changes
+    return [
+        *("evaluate", options.pop("network", "my_model.py:build"), *NORMALISED),
+        *(word for name, value in options.items() for word in (f"--{name}", value)),
+    ]
+
+
+@pytest.mark.parametrize("data", ["images.npz", "test.parquet", "."])
+def test_the_table_and_the_file_hold_what_the_api_gives(files: Path, robust201: RunCommand, data: str) -> None:
+    ended = robust201(*arguments(data=data, out="results.csv"))
+    assert ended.code == 0, ended.err
+    assert "Executing my_model.py (SHA-256 " in ended.err
+    expected = evaluate(
+        TinyNetwork(seed=0),
+        *(IMAGES.images, IMAGES.labels, ["clean", "fgsm"]),
+        normalisation=NORMALISATION,
+        progress=False,
+    )
+    written = pd.read_csv(files / "results.csv")
+    pd.testing.assert_frame_equal(written.drop(columns="seconds"), expected.drop(columns="seconds"))
+    assert all(f"{accuracy:.4f}" in ended.out for accuracy in expected["accuracy"])
+
+
+def test_a_subset_and_a_measure(files: Path, robust201: RunCommand) -> None:
+    ended = robust201(*arguments(keys="clean,jacobian", count=10))
+    assert ended.code == 0, ended.err
+    assert "on 10 images of images.npz" in ended.out
+    assert "squared_norm" in ended.out
+    assert "nan" not in ended.out
+
+
+def break_file(content: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / "my_model.py").write_text(content)
+
+
+def keep(_folder: Path) -> None:
+    pass
+
+
+WRONG: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, str]] = {
+    "no function named": (keep, {"network": "my_model.py"}, 2, "expected FILE:FUNCTION"),
+    "no file": (keep, {"network": "none.py:build"}, 2, "none.py: expected a readable file"),
+    "no such function": (keep, {"network": "my_model.py:make"}, 2, "make in my_model.py failed: expected a function"),
+    "a file that fails": (break_file("1 / 0"), {}, 2, "got ZeroDivisionError: division by zero"),
+    "no module": (keep, {"network": "my_model.py:three"}, 2, "expected a torch.nn.Module, got int"),
+    "a function with arguments": (keep, {"network": "my_model.py:needs"}, 2, "from a call without arguments, got Type"),
+    "no weights": (keep, {"weights": "none.safetensors"}, 2, "none.safetensors: expected a readable file"),
+    "no safetensors": (keep, {"weights": "my_model.py"}, 2, "expected a whole safetensors file"),
+    "no data": (keep, {"data": "cifar01"}, 2, "got 'cifar01'. Did you mean 'cifar10'?"),
+    "another size": (keep, {"image-size": 9}, 2, "expected uint8 images (N, 9, 9, 3)"),
+    "an unknown key": (keep, {"keys": "pdg"}, 2, "Did you mean 'pgd'?"),
+    "no numbers": (keep, {"mean": "a,b,c"}, 2, "--mean: expected three numbers"),
+    "a negative deviation": (keep, {"std": "0.2,0.2,-1"}, 2, "--std: expected numbers above 0"),
+    "too many images": (keep, {"count": 99}, 2, "expected a count from 1 to 21, got 99"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_what_is_wrong_is_told_in_one_line(files: Path, robust201: RunCommand, what: str) -> None:
+    prepare, changes, code, message = WRONG[what]
+    prepare(files)
+    assert message in robust201(*arguments(out="results.csv", **changes)).refusal(code)
+    assert not (files / "results.csv").exists()
+
+
+def test_weights_of_another_network(files: Path, robust201: RunCommand) -> None:
+    state_dict = TinyNetwork().state_dict()
+    save_file(state_dict | {"more": state_dict["classifier.bias"].clone()}, files / "w.safetensors")
+    assert "expected the tensors of TinyNetwork, got others" in robust201(*arguments()).refusal(2)
+
+
+def test_one_number_of_mean_and_deviation_is_not_enough(files: Path, robust201: RunCommand) -> None:
+    words = ["evaluate", "my_model.py:build", "--data", "images.npz", "--mean", "0,0,0"]
+    assert "--mean and --std: expected both" in robust201(*words).refusal(2)

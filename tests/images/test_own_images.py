@@ -1,0 +1,114 @@
+"""A dataset of the user's own, in no table: .npz and Parquet give the same images, and wrong files one clear line."""
+
+import io
+import pickle
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robust201.core.errors import ConfigError, DatasetError
+from robust201.images import load_images, select
+from robust201.images.specs import own_dataset
+from tests.support.dataset_files import WRITERS, fabricate
+
+SPEC = own_dataset("birds", n_classes=4, image_size=8)
+IMAGES, LABELS = fabricate(SPEC, 13)
+
+
+def write(path: Path, **arrays: object) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+@pytest.mark.parametrize("split", ["test", "train"])
+@pytest.mark.parametrize("form", SPEC.forms)
+def test_form_gives_the_images_of_a_dataset_in_no_table(tmp_path: Path, form: str, split: str) -> None:
+    WRITERS[form](tmp_path, SPEC, split, IMAGES, LABELS)
+    found = load_images(SPEC, path=tmp_path, split=split)
+    np.testing.assert_array_equal(found.images, IMAGES)
+    np.testing.assert_array_equal(found.labels, LABELS)
+    assert (found.dataset, found.n_classes, found.labels.dtype) == ("birds", 4, np.int64)
+    assert len(select(found, count=5, seed=0)) == 5
+
+
+@pytest.mark.parametrize("form", SPEC.forms)
+def test_form_reads_a_file_that_is_named(tmp_path: Path, form: str) -> None:
+    (file,) = WRITERS[form](tmp_path, SPEC, "test", IMAGES, LABELS)
+    np.testing.assert_array_equal(load_images(SPEC, path=file).images, IMAGES)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.uint64])
+def test_npz_takes_channels_first_and_any_integers(tmp_path: Path, dtype: type) -> None:
+    file = write(tmp_path / "mine.npz", images=IMAGES, labels=LABELS.astype(dtype), other=np.zeros(3))
+    found = load_images(SPEC, path=file)
+    np.testing.assert_array_equal(found.images, IMAGES)
+    np.testing.assert_array_equal(found.labels, LABELS)
+
+
+WRONG = {
+    "no labels": ({"images": IMAGES}, r"expected arrays images and labels, got images\."),
+    "floats": ({"images": IMAGES / 255, "labels": LABELS}, r"expected uint8 images .*got float64 \(13, 3, 8, 8\)"),
+    "another size": ({"images": IMAGES[..., :7], "labels": LABELS}, r"\(N, 8, 8, 3\).*got uint8 \(13, 3, 8, 7\)"),
+    "grey": ({"images": IMAGES[:, 0], "labels": LABELS}, r"got uint8 \(13, 8, 8\)"),
+    "none": ({"images": IMAGES[:0], "labels": LABELS[:0]}, r"got uint8 \(0, 3, 8, 8\)"),
+    "labels of another length": ({"images": IMAGES, "labels": LABELS[1:]}, r"each of the 13 images, got int64 .*12,"),
+    "one-hot labels": ({"images": IMAGES, "labels": np.eye(4, dtype=int)[LABELS]}, r"got int64 of shape \(13, 4\)"),
+    "labels that are no integers": ({"images": IMAGES, "labels": LABELS / 1}, r"expected integers.*got float64"),
+    "a label out of range": ({"images": IMAGES, "labels": LABELS + 1}, r"expected labels 0 to 3, got 4"),
+    "a negative label": ({"images": IMAGES, "labels": LABELS - 1}, r"expected labels 0 to 3, got -1"),
+    "pickled objects": ({"images": IMAGES, "labels": np.array([{}] * 13)}, r"of numbers, got one that cannot be read"),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_arrays_are_refused_in_one_line(tmp_path: Path, what: str) -> None:
+    arrays, message = WRONG[what]
+    file = write(tmp_path / "mine.npz", **arrays)
+    with pytest.raises(DatasetError, match=message) as caught:
+        load_images(SPEC, path=file)
+    assert str(file) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def truncated() -> bytes:
+    stream = io.BytesIO()
+    np.savez_compressed(stream, images=IMAGES, labels=LABELS)
+    return stream.getvalue()[:-40]
+
+
+def flipped() -> bytes:
+    stream = io.BytesIO()
+    np.savez_compressed(stream, images=IMAGES, labels=LABELS)
+    raw = bytearray(stream.getvalue())
+    raw[600:700] = bytes(100)
+    return bytes(raw)
+
+
+def member_that_is_no_array() -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w") as archive:
+        archive.writestr("images", b"not an array")
+        archive.writestr("labels", b"neither")
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"nothing of the kind", pickle.dumps([1]), truncated(), flipped(), member_that_is_no_array()],
+    ids=["empty", "text", "a pickle", "truncated", "damaged", "other members"],
+)
+def test_files_that_are_no_archive_are_refused_in_one_line(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "mine.npz"
+    file.write_bytes(content)
+    with pytest.raises(DatasetError, match=r"Reading images failed for .*mine\.npz: expected .*, got ") as caught:
+        load_images(SPEC, path=file)
+    assert "\n" not in str(caught.value)
+
+
+def test_nothing_found_names_the_forms(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match=r"test\.npz or train\.npz \(npz\); or test\.parquet.*got nothing of that"):
+        load_images(SPEC, path=tmp_path)
+    with pytest.raises(ConfigError, match=r"birds: expected one of npz, parquet, got 'binary'"):
+        load_images(SPEC, path=tmp_path, form="binary")
