@@ -225,10 +225,8 @@ def test_a_wide_sweep_goes_through_every_verb(results: Path, tmp_path: Path, rob
     ended = run("import-json", one, tmp_path / "imported")
     assert "digits mine" in ended.err  # a task that this version has no row of
     export(tmp_path / "cells", make_plan([0], ["clean"]))
-    assert (
-        "expected architectures of the space file"
-        in run("import-json", tmp_path / "cells", tmp_path / "imported", code=2).err
-    )
+    refused = run("import-json", tmp_path / "cells", tmp_path / "imported", code=2)
+    assert "expected architectures of file, as the results folder has" in refused.err
     again = tmp_path / "again"
     run("export", tmp_path / "imported", again, "--processes", 1)
     for name in ("digits/jacobian_squared_norm.json", "digits/pgd_l2_confidence.json", "digits/clean_cm.json"):
