@@ -454,9 +454,9 @@ def test_decimals_and_both_nestings():
     assert count_decimals({"0": [0.5, 0.125]}, ["0"]) == 3
     assert count_decimals({"0": [1 / 3]}, ["0"]) is None
     assert count_decimals({"0": 1.5e-05}, ["0"]) == 6
-    assert split_by_strength({"label": [1, 2], "argmax": [3, 4]}, "pgd", 2) == [
+    assert split_by_strength({"label": [1, 2], "argmax": [3, 4]}, False, 2) == [
         {"label": 1, "argmax": 3},
         {"label": 2, "argmax": 4},
     ]
     with pytest.raises(ValueError, match="values"):
-        split_by_strength([1, 2], "pgd", 3)
+        split_by_strength([1, 2], False, 3)

@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -162,20 +161,17 @@ def test_a_dataset_of_ones_own_states_no_licence_of_its_images(tmp_path: Path) -
 
 @pytest.fixture(scope="module")
 def fields(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """A sweep of two networks of a user's file with two random states, on images, and under an attack, of theirs."""
+    """A sweep of two networks of a user's file with two random states, under an attack of theirs and a measure."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "models.py").write_text(MODELS)
     (folder / "attack.py").write_text(ATTACK)
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (20, 16, 16, 3), dtype=np.uint8)
-    np.savez(folder / "test.npz", images=images, labels=np.arange(20) % 4)
     return {
         "name": "wide",
         "results": str(folder / "results"),
         "space": {"file": str(folder / "models.py"), "function": "build"},
         "architectures": ["narrow", "wide"],
         "weights": {"random": {"seeds": [0, 1]}},
-        "datasets": {"blobs": {"path": str(folder), "classes": 4, "image_size": 16}},
+        "datasets": {"digits": None},
         "images": {"count": 10},
         "keys": {
             "clean": None,
@@ -211,9 +207,9 @@ def test_a_wide_sweep_goes_through_every_verb(results: Path, tmp_path: Path, rob
     for out in (one, everything):
         verdict = json.loads(run("verify", results, "--export", out, "--json").out)
         assert verdict["sound"], verdict["export"]
-    table = pq.read_table(everything / "parquet/dataset=blobs/key=jacobian/part-0.parquet")
+    table = pq.read_table(everything / "parquet/dataset=digits/key=jacobian/part-0.parquet")
     assert table["weights"].to_pylist() == ["random-s0", "random-s1"] * 2
-    told = load(one, "blobs/jacobian_squared_norm.json")["blobs"]["jacobian"]["squared_norm"]
+    told = load(one, "digits/jacobian_squared_norm.json")["digits"]["jacobian"]["squared_norm"]
     assert [told["narrow"], told["wide"]] == table["squared_norm"].to_pylist()[::2]
 
     for other in (one, everything):
@@ -222,15 +218,18 @@ def test_a_wide_sweep_goes_through_every_verb(results: Path, tmp_path: Path, rob
         assert {row["key"] for row in report["comparisons"]} >= {"clean", "pgd_l2", "mine", "jacobian squared_norm"}
 
     run("convert", one)
-    converted = pq.read_table(one / "parquet/dataset=blobs/key=jacobian/part-0.parquet")
+    converted = pq.read_table(one / "parquet/dataset=digits/key=jacobian/part-0.parquet")
     assert converted["architecture"].to_pylist() == ["narrow", "wide"]
     assert converted["squared_norm"].to_pylist() == [told["narrow"], told["wide"]]
 
     ended = run("import-json", one, tmp_path / "imported")
-    assert "blobs mine" in ended.err  # a task that this version has no row of
+    assert "digits mine" in ended.err  # a task that this version has no row of
+    export(tmp_path / "cells", make_plan([0], ["clean"]))
+    refused = run("import-json", tmp_path / "cells", tmp_path / "imported", code=2)
+    assert "expected architectures of file, as the results folder has" in refused.err
     again = tmp_path / "again"
     run("export", tmp_path / "imported", again, "--processes", 1)
-    for name in ("blobs/jacobian_squared_norm.json", "blobs/pgd_l2_confidence.json", "blobs/clean_cm.json"):
+    for name in ("digits/jacobian_squared_norm.json", "digits/pgd_l2_confidence.json", "digits/clean_cm.json"):
         assert (again / name).read_bytes() == (one / name).read_bytes()
     assert json.loads(run("compare", tmp_path / "imported", one, "--json").out)["max_difference"] == 0
 
@@ -238,7 +237,7 @@ def test_a_wide_sweep_goes_through_every_verb(results: Path, tmp_path: Path, rob
 def test_an_export_that_was_changed_is_found_by_key(results: Path, tmp_path: Path, robust201: RunCommand) -> None:
     out = tmp_path / "out"
     assert robust201("export", results, out, "--weights", "random-s1", "--processes", 1).code == 0
-    file = out / "blobs/jacobian_squared_norm.json"
+    file = out / "digits/jacobian_squared_norm.json"
     file.write_text(file.read_text().replace("narrow", "marrow"))
     verdict = json.loads(robust201("verify", results, "--export", out, "--json").out)
     assert any("jacobian_squared_norm.json" in line and "narrow" in line for line in verdict["export"])

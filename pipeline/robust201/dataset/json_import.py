@@ -131,6 +131,11 @@ def _import_groups(
 ) -> int:
     results = store.root
     held = load_imported_plan(results) if (results / IMPORTED_FILE).is_file() else ImportedPlan(dataset.path.name, ())
+    if held.groups and held.space_name != dataset.files.space_name:
+        raise InputError(
+            f"Importing failed for {dataset.path}: expected architectures of {held.space_name}, as the results folder "
+            f"has, got those of {dataset.files.space_name}. Import into a folder of its own."
+        )
     for earlier in held.groups:
         if (earlier.dataset, earlier.key) in places:
             _refuse_joining(dataset, earlier)
