@@ -288,6 +288,13 @@ def test_networks_that_cannot_be_evaluated(
         assert expected in failure(ended)
 
 
+def test_layouts_are_the_spaces_choice(write_own: WriteSweep, robust201: RunCommand) -> None:
+    """A network of one's own may view its feature maps, which raises in the layout that the zoo is computed in."""
+    viewing = MODELS.replace(".relu().mean(dim=(2, 3)))", ".relu().view(len(images), -1, 49).mean(dim=2))")
+    assert viewing != MODELS
+    assert robust201("run", write_own({"clean": {}, "fgsm": {"epsilons_255": [8]}}, models=viewing)).code == 0
+
+
 @pytest.mark.parametrize("engine", ["fused", "reference"])
 def test_noise_is_refused_by_both_engines(write_own: WriteSweep, robust201: RunCommand, engine: str) -> None:
     models = "import torch\n" + MODELS.replace("return self.head(", "return torch.rand(1) * self.head(")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from robust201.planning.config import SweepConfig
@@ -405,6 +406,42 @@ def test_images_of_ones_own(make_sweep: MakeSweep, tmp_path: Path, robust201: Ru
     # What networks are shown is part of the identity.
     section["normalisation"] = {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.3]}
     assert run(make_sweep(**fields))[1].done == 0
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "expected"),
+    [
+        (np.full((6, 3, 32, 32), 1.5, np.float32), np.arange(6), "float32"),
+        (np.zeros((6, 3, 32, 32), np.int16), np.arange(6), "int16"),
+        (np.zeros((6, 3, 16, 16), np.uint8), np.arange(6), "16"),
+        (np.zeros((6, 3, 32, 32), np.uint8), np.arange(5), "5"),
+        (np.zeros((6, 3, 32, 32), np.uint8), np.arange(6) - 1, "-1"),
+    ],
+)
+def test_archives_that_hold_no_images_are_refused(
+    write_sweep: WriteSweep,
+    robust201: RunCommand,
+    tmp_path: Path,
+    images: NDArray[Any],
+    labels: NDArray[Any],
+    expected: str,
+) -> None:
+    np.savez(tmp_path / "images.npz", images=images, labels=labels)
+    datasets = {"mine": {"path": str(tmp_path / "images.npz"), "classes": 10, "image_size": 32}}
+    sweep = write_sweep(datasets=datasets, checkpoints=None, weights=RANDOM, keys=CLEAN)
+    assert expected in robust201("run", sweep).refusal(2).replace(str(tmp_path), "")
+    assert not (tmp_path / "results").exists()
+
+
+def test_an_archive_of_images(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+    generator = np.random.default_rng(0)
+    for split, count in (("test", 12), ("train", 20)):
+        images = generator.integers(0, 256, (count, 3, 32, 32), np.uint8)
+        np.savez(tmp_path / f"{split}.npz", images=images, labels=np.arange(count) % 10)
+    datasets = {"mine": {"path": str(tmp_path), "classes": 10, "image_size": 32}}
+    keys = {"clean": {}, "jacobian": {"images": 20, "split": "train"}}
+    sweep = write_sweep(datasets=datasets, checkpoints=None, weights=RANDOM, keys=keys)
+    assert robust201("run", sweep).code == 0
 
 
 def test_labels_out_of_range_are_refused(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:

@@ -90,6 +90,13 @@ def test_logits_and_gradients(n_classes, size):
     assert (gradient.abs().amax(dim=1) > 0).all()
 
 
+def test_the_zoo_asks_for_channels_last():
+    classifier = Classifier(built(), NORMALISATION, 10, channels_last=ZOO.channels_last)
+    weight = classifier.network.layer2[0].conv1.weight
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    assert not weight.is_contiguous()
+
+
 def test_channels_last_changes_rounding_only():
     pixels = torch.rand((3, 3, 32, 32), generator=torch.Generator().manual_seed(0))
     plain = Classifier(built(), NORMALISATION, 10)
