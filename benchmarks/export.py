@@ -17,7 +17,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,10 +25,11 @@ from typing import Any
 import numpy as np
 import psutil
 
-from robust201.core.records import EvaluationResult, Part, Unit, unit_id
+from robust201.core.records import EvaluationResult, Part, Unit, Weights, unit_id
 from robust201.dataset import export_dataset
 from robust201.dataset.json_files import JsonFile
 from robust201.shards import ShardStore
+from robust201.tasks import PERTURBATIONS
 from robust201.tasks.columns import COLUMNS, FRACTION_BITS, columns_of, to_json
 
 N_CLASSES = 100
@@ -53,6 +54,18 @@ class SyntheticPlan:
             for key in sorted(KEYS)
             for i in range(per_key)
         )
+
+    tasks = PERTURBATIONS
+    weights: Mapping[str, Weights] = {}
+    space_name = "nasbench201"
+
+    def measurements_of(self, _key: str) -> tuple[str, ...]:
+        """Names of the measurements of a key."""
+        return self.measurements
+
+    def n_classes(self, _dataset: str) -> int:
+        """Number of classes."""
+        return 100
 
     def describe(self) -> dict[str, Any]:
         """How the numbers came about."""

@@ -39,7 +39,7 @@ def test_differences_ranks_and_what_moved(sets):
     by_place = {(row.key, row.strength): row for row in report.comparisons}
     assert len(by_place) == 10
     moved = by_place["pgd", 8.0]
-    one, two = (read_result_set(folder).accuracies["cifar10", "pgd", 8.0] for folder in sets)
+    one, two = (read_result_set(folder).by_weights[""]["cifar10", "pgd", 8.0] for folder in sets)
     assert moved.max_difference == report.max_difference == 0.125
     assert moved.mean_absolute_difference == pytest.approx(0.125 / 4)
     assert moved.moved_most == ((10, one[10], two[10]),)

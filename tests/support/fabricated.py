@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from robust201.core.errors import StorageError
-from robust201.core.records import CLEAN_STRENGTH, Unit, Weights, content_digest
+from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, Unit, Weights, content_digest
 from robust201.dataset import export_dataset
 from robust201.images import DATASETS
 from robust201.tasks import PERTURBATIONS, Perturbation
@@ -18,9 +18,20 @@ from robust201.tasks.columns import Values
 N_IMAGES = 40
 
 
-def make_unit(architecture: int, dataset: str, key: str, strengths: Sequence[float]) -> Unit:
-    identifier = content_digest([architecture, dataset, key])
-    return Unit(identifier, architecture, dataset, key, tuple(strengths), N_IMAGES, "p" * 32, "c" * 64)
+def make_unit(
+    architecture: ArchitectureId,
+    dataset: str,
+    key: str,
+    strengths: Sequence[float],
+    *,
+    weights: str = "",
+    columns: tuple[str, ...] | None = None,
+) -> Unit:
+    identifier = content_digest([architecture, dataset, key, *([weights] if weights else [])])
+    columns = PERTURBATIONS[key].columns if columns is None else columns
+    return Unit(
+        identifier, architecture, dataset, key, tuple(strengths), N_IMAGES, "p" * 32, "c" * 64, weights, columns
+    )
 
 
 @dataclass(frozen=True)
@@ -57,7 +68,7 @@ def make_plan(
     severities: Sequence[float] = (1.0, 3.0, 5.0),
     measurements: tuple[str, ...] = ("accuracy", "confidence", "cm"),
 ) -> FabricatedPlan:
-    strengths = {"clean": (CLEAN_STRENGTH,), "attack": epsilons, "corruption": severities}
+    strengths = {"clean": (CLEAN_STRENGTH,), "measure": (CLEAN_STRENGTH,), "attack": epsilons, "corruption": severities}
     units = [
         make_unit(architecture, dataset, key, strengths[PERTURBATIONS[key].kind])
         for dataset in datasets
@@ -69,9 +80,15 @@ def make_plan(
 
 def make_values(unit: Unit, strength: float, n_classes: int = 3) -> Values:
     """Plausible columns: accuracy falls with the strength, at a pace of each architecture's own."""
-    rng = np.random.default_rng([unit.architecture, len(unit.key), round(strength * 10)])
-    base = 0.95 - 0.4 * (unit.architecture * 7919 % 97) / 97
-    pace = {"attack": 0.35, "corruption": 0.12}.get(PERTURBATIONS[unit.key].kind, 0.0)
+    index = unit.architecture if isinstance(unit.architecture, int) else len(unit.architecture)
+    rng = np.random.default_rng([index, len(unit.key), round(strength * 10), *unit.weights.encode()])
+    if unit.columns:
+        return {
+            name: 100 * (rng.random(4) if name.startswith("list") else np.array(rng.random())) for name in unit.columns
+        }
+    base = 0.95 - 0.4 * (index * 7919 % 97) / 97
+    kind = PERTURBATIONS[unit.key].kind if unit.key in PERTURBATIONS else "attack"
+    pace = {"attack": 0.35, "corruption": 0.12}.get(kind, 0.0)
     chance = 1 / n_classes
     target = chance + (base - chance) * np.exp(-pace * strength * (0.6 + rng.random()))
     correct = round(target * N_IMAGES)
@@ -96,7 +113,7 @@ class FabricatedStore:
     """Store and inventory in one."""
 
     n_classes: int = 3
-    lacking: set[tuple[int, str, float]] = field(default_factory=set)
+    lacking: set[tuple[ArchitectureId, str, float]] = field(default_factory=set)
 
     def provenances(self, inventory: object) -> list[Mapping[str, str]]:
         assert inventory is self

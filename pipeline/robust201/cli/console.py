@@ -28,6 +28,7 @@ from rich.progress import (
 from rich.table import Table
 
 from robust201.core.files import show_bytes
+from robust201.core.records import show_architecture
 
 if TYPE_CHECKING:  # each verb imports what it runs; the others need not wait for it
     from robust201.dataset import ExportReport
@@ -347,7 +348,7 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
             f"{row.mean_absolute_difference:.5f}",
             f"{row.mean_difference:+.5f}",
             "-" if row.kendall_tau is None else f"{row.kendall_tau:.4f}",
-            "  ".join(f"#{i} {before:.4f}→{after:.4f}" for i, before, after in row.moved_most[:2]),
+            "  ".join(f"{show_architecture(i)} {before:.4f}→{after:.4f}" for i, before, after in row.moved_most[:2]),
         )
         for row in (report.comparisons if all_rows else report.different)
     ]

@@ -1,7 +1,7 @@
 """Two result sets side by side: another seed, another engine or device, or the published dataset."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, InputError
 from robust201.core.files import sha256_of
-from robust201.core.records import IMPORTED
+from robust201.core.records import IMPORTED, ArchitectureId, Unit
 from robust201.dataset.imported_plan import load_any_plan
 from robust201.dataset.json_import import count_decimals
 from robust201.dataset.listing import explain_changes
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import META_FILE, RESULTS_FOLDER_FILE, SWEEP_FILE, row_of, values_by_strength
 from robust201.reader.sources import describe_source
+from robust201.reader.value_checks import architecture_of
 from robust201.shards import ShardStore
 from robust201.tasks import PERTURBATIONS
 
@@ -28,10 +29,10 @@ MOVED_MOST = 5
 _SAMPLED = 20
 
 Place = tuple[str, str, float]
-"""Dataset, key in the paper's style, strength."""
+"""Dataset, key in the paper's style and, of a measure, its column (``jacobian squared_norm``), strength."""
 
-Accuracies = Mapping[Place, Mapping[int, float]]
-"""Accuracy by architecture of each place."""
+Numbers = Mapping[Place, Mapping[ArchitectureId, float]]
+"""Accuracy, or number of a measure, by architecture of each place."""
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,13 @@ class ResultSet:
     """What is compared of a results folder, of an exported dataset or of the published one.
 
     Attributes:
-        accuracies: by place and architecture.
+        by_weights: numbers by the name of the weights; empty where an architecture has one state.
         decimals: the fewest decimals that accuracies of any key have; None where all are kept.
         source: what they were read from, such as ``"shards"`` or ``"JSON"``.
         remarks: what of a dataset's files was changed or is gone since they were exported.
     """
 
-    accuracies: Accuracies
+    by_weights: Mapping[str, Numbers]
     decimals: int | None
     source: str
     remarks: tuple[str, ...] = ()
@@ -57,8 +58,8 @@ class KeyComparison:
 
     Attributes:
         dataset: name of the dataset.
-        key: in the paper's style.
-        strength: epsilon in units of 1/255, severity, or 0.
+        key: in the paper's style; of a measure, followed by its column.
+        strength: epsilon, severity, or 0.
         n_architectures: architectures that both have.
         max_difference: largest absolute difference of accuracy.
         mean_absolute_difference: mean of the absolute differences.
@@ -75,7 +76,7 @@ class KeyComparison:
     mean_absolute_difference: float
     mean_difference: float
     kendall_tau: float | None
-    moved_most: tuple[tuple[int, float, float], ...]
+    moved_most: tuple[tuple[ArchitectureId, float, float], ...]
 
 
 @dataclass(frozen=True)
@@ -155,7 +156,9 @@ class ComparisonReport:
 
 
 def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> ComparisonReport:
-    """Compare the accuracies of two result sets, as far as both have them.
+    """Compare accuracies and single numbers of measures of two result sets, as far as both have them.
+
+    Where one has several weights of an architecture, those of the same name are compared.
 
     What only one of the two has makes no difference to `ComparisonReport.within`: a part of a sweep can be held against
     the whole. The report names it.
@@ -179,15 +182,15 @@ def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> Com
             "Name the largest difference of accuracy to let pass, such as 0.001."
         )
     sets = read_result_set(first), read_result_set(second)
-    one, other = (held.accuracies for held in sets)
+    one, other = _same_choices(*(held.by_weights for held in sets))
     common = [place for place in one if place in other and one[place].keys() & other[place].keys()]
     if not common:
         raise InputError(
             f"Comparing failed for {first} and {second}: expected a dataset, key, strength and architecture in both, "
             "got none. Name two sets of results of the same datasets."
         )
-    left: set[int] = set().union(*(one[place] for place in common))
-    right: set[int] = set().union(*(other[place] for place in common))
+    left: set[ArchitectureId] = set().union(*(one[place] for place in common))
+    right: set[ArchitectureId] = set().union(*(other[place] for place in common))
     return ComparisonReport(
         comparisons=tuple(_compare(place, one[place], other[place]) for place in sorted(common, key=_table_order)),
         only_first=tuple(sorted(one.keys() - other.keys(), key=_table_order)),
@@ -198,6 +201,25 @@ def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> Com
         sources=(sets[0].source, sets[1].source),
         remarks=tuple(dict.fromkeys(sets[0].remarks + sets[1].remarks)),
     )
+
+
+def _same_choices(first: Mapping[str, Numbers], second: Mapping[str, Numbers]) -> tuple[Numbers, Numbers]:
+    """Choose the weights to compare: the only ones of both, whatever their names, else those of the same names."""
+    if len(first) == len(second) == 1:
+        return next(iter(first.values())), next(iter(second.values()))
+    names = [name for name in first if name in second]
+    return _joined(first, names), _joined(second, names)
+
+
+def _joined(by_weights: Mapping[str, Numbers], names: Sequence[str]) -> Numbers:
+    """Put the numbers of some weights together, architectures named with their weights if there are several."""
+    found: dict[Place, dict[ArchitectureId, float]] = {}
+    for weights in names:
+        for place, by_architecture in by_weights[weights].items():
+            held = found.setdefault(place, {})
+            for architecture, number in by_architecture.items():
+                held[architecture if len(names) == 1 else f"{architecture} {weights}"] = number
+    return found
 
 
 def _name_places(places: Iterable[Place], others: Iterable[Place]) -> tuple[str, ...]:
@@ -215,11 +237,12 @@ def _name_places(places: Iterable[Place], others: Iterable[Place]) -> tuple[str,
 def _table_order(place: Place) -> tuple[str, int, str, float]:
     dataset, key, strength = place
     order = list(PERTURBATIONS)
-    return dataset, order.index(key) if key in order else len(order), key, strength
+    name = key.partition(" ")[0]
+    return dataset, order.index(name) if name in order else len(order), key, strength
 
 
-def _compare(place: Place, one: Mapping[int, float], other: Mapping[int, float]) -> KeyComparison:
-    architectures = sorted(one.keys() & other.keys())
+def _compare(place: Place, one: Mapping[ArchitectureId, float], other: Mapping[ArchitectureId, float]) -> KeyComparison:
+    architectures: list[Any] = sorted(one.keys() & other.keys())  # all indices or all text
     before, after = (np.array([values[i] for i in architectures]) for values in (one, other))
     differences = after - before
     # Differences of decimals are no decimals: what two files agree on to the last digit must not differ by 1e-17.
@@ -257,14 +280,17 @@ def read_result_set(folder: Path) -> ResultSet:
     if (folder / RESULTS_FOLDER_FILE).is_file():
         return _read_shards(folder)
     dataset = RobustnessDataset(folder)
-    accuracies = _accuracies_of_dataset(dataset)
+    told = (dataset.sweep or {}).get("weights", {})
+    names = dataset.weights if len(dataset.weights) > 1 else [*told] if len(told) == 1 else [""]
+    by_weights = {name: _read_dataset(dataset, name if len(names) > 1 else None) for name in names}
     if dataset.sweep is None:
-        values = [value for by_index in accuracies.values() for value in islice(by_index.values(), _SAMPLED)]
+        accuracies = [row for place, row in by_weights[names[0]].items() if " " not in place[1]]
+        values = [value for by_index in accuracies for value in islice(by_index.values(), _SAMPLED)]
         decimals = count_decimals({"": values}, [""])
     else:
         decimals = _fewest_decimals({"round_to": dataset.sweep.get("round_to"), **dataset.sweep.get("sweep", {})})
     source = describe_source(dataset.files, dataset.data, dataset.keys_all)
-    return ResultSet(accuracies, decimals, source, remarks=tuple(_explain_changes(folder, dataset)))
+    return ResultSet(by_weights, decimals, source, remarks=tuple(_explain_changes(folder, dataset)))
 
 
 def _explain_changes(folder: Path, dataset: RobustnessDataset) -> Iterator[str]:
@@ -287,30 +313,42 @@ def _fewest_decimals(told: Mapping[str, Any]) -> int | None:
 def _read_shards(folder: Path) -> ResultSet:
     plan, store = load_any_plan(folder), ShardStore.open(folder)
     inventory = store.inventory()
-    held = [
-        replace(unit, strengths=strengths)
-        for unit in plan.units
-        if (strengths := tuple(s for s in unit.strengths if inventory.is_complete(unit, s, ("accuracy",))))
-    ]
-    found: dict[Place, dict[int, float]] = {}
-    for unit, values in store.select(held, inventory, ("accuracy",)).iter_values("accuracy"):
-        for strength, columns in values.items():
-            found.setdefault((unit.dataset, unit.key, strength), {})[unit.architecture] = float(columns["accuracy"])
-    return ResultSet(found, _fewest_decimals(plan.describe()), "shards")
+    units: dict[tuple[str, ...], list[Unit]] = {}
+    for unit in plan.units:
+        measurements = unit.columns or ("accuracy",)
+        strengths = tuple(s for s in unit.strengths if inventory.is_complete(unit, s, measurements))
+        if strengths:
+            units.setdefault(measurements, []).append(replace(unit, strengths=strengths))
+    by_weights: dict[str, dict[Place, dict[ArchitectureId, float]]] = {}
+    for measurements, held in units.items():
+        for unit, values in store.select(held, inventory, measurements).iter_values(None):
+            found = by_weights.setdefault(unit.weights, {})
+            for strength, columns in values.items():
+                for name in measurements:
+                    if columns[name].ndim == 0:
+                        key = f"{unit.key} {name}" if unit.columns else unit.key
+                        place = unit.dataset, key, strength
+                        found.setdefault(place, {})[unit.architecture] = float(columns[name])
+    return ResultSet(by_weights or {"": {}}, _fewest_decimals(plan.describe()), "shards")
 
 
-def _accuracies_of_dataset(dataset: RobustnessDataset) -> Accuracies:
-    found: dict[Place, dict[int, float]] = {}
-    for name, by_key in dataset.query(measure="accuracy", missing_ok=True).items():
-        for key, by_measure in by_key.items():
+def _read_dataset(dataset: RobustnessDataset, weights: str | None) -> Numbers:
+    found: dict[Place, dict[ArchitectureId, float]] = {}
+    for name in dataset.data:
+        for key in dataset.keys_all:
+            is_measure, single = dataset.files.kind_of(key) == "measure", dataset.files.is_single(key)
+            measurements = dataset.measurements(name, key) if is_measure else ["accuracy"]
             row = row_of(key)
-            strengths = dataset.strengths(name, key)
-            for architecture, value in by_measure.get("accuracy", {}).items():
-                what = f"#{architecture} {name} {key} accuracy"
-                accuracies = values_by_strength(value, strengths, what)
-                for strength, accuracy in zip(strengths, accuracies, strict=True):
-                    if accuracy is None:
-                        continue
-                    place = name, key if row is None else row.key, strength
-                    found.setdefault(place, {})[int(architecture)] = accuracy
+            spelled = key if row is None else row.key
+            read = dataset.query(name, key, measurements, missing_ok=True, weights=weights)
+            for measurement, values in read[name].get(key, {}).items():
+                strengths = dataset.strengths(name, key)
+                for identifier, value in values.items():
+                    what = f"#{identifier} {name} {key} {measurement}"
+                    numbers = [value] if single else values_by_strength(value, strengths, what)
+                    for strength, number in zip(strengths, numbers, strict=True):
+                        if number is None or isinstance(number, list):
+                            continue
+                        place = name, f"{spelled} {measurement}" if is_measure else spelled, strength
+                        found.setdefault(place, {})[architecture_of(identifier)] = number
     return found

@@ -11,12 +11,15 @@ import numpy as np
 
 from robust201.core.errors import EvaluationError, ResultsError
 from robust201.core.files import sha256_of
-from robust201.core.records import Unit
-from robust201.dataset.json_import import columns_of_json
+from robust201.core.records import Unit, show_architecture
+from robust201.dataset.json_import import columns_of_json, measurements_to_look_for
+from robust201.dataset.parquet_columns import describe_strength
 from robust201.dataset.parquet_files import ParquetFile
+from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.parquet_results import JSON_SOURCES, agrees_with, has_columns_of, is_converted
-from robust201.reader.result_files import MEASURES, OPTIONAL_MEASURES, ResultFiles, parquet_name, values_by_strength
+from robust201.reader.result_files import ResultFiles, parquet_name, row_of, values_by_strength
+from robust201.reader.value_checks import architecture_of
 from robust201.tasks.columns import Values
 
 NOT_TOLD = ""
@@ -101,7 +104,7 @@ class _JsonKey:
         """Find the files of a key in either spelling; None where there are none."""
         found = {
             measure: file
-            for measure in (*MEASURES, *OPTIONAL_MEASURES)
+            for measure in measurements_to_look_for(files, dataset, key)
             if (file := files.find_json(dataset, key, measure)) is not None
         }
         if not found:
@@ -137,6 +140,10 @@ class _JsonKey:
             dataset=self.dataset,
             key=self.key,
             measurements=tuple(self.json_files),
+            space=self.files.space_name,
+            strength=describe_strength(row_of(self.key)),
+            is_measure=self._is_measure,
+            n_classes=DATASETS[self.dataset].n_classes if self.dataset in DATASETS else None,
             units=self.units,
             rows=self,
             metadata={JSON_SOURCES: json.dumps(sources).encode()},
@@ -147,10 +154,17 @@ class _JsonKey:
         """The rows, as the first file has them."""
         strengths, n_images = self.files.strengths(self.dataset, self.key), self._count_images()
         first = next(iter(self.json_files))
+        columns = tuple(self.json_files) if self._is_measure else ()
         return tuple(
-            Unit(i, int(i), self.dataset, self.key, strengths, n_images, NOT_TOLD, NOT_TOLD)
+            Unit(
+                i, architecture_of(i), self.dataset, self.key, strengths, n_images, NOT_TOLD, NOT_TOLD, columns=columns
+            )
             for i, _ in self._iter_json(first)
         )
+
+    @property
+    def _is_measure(self) -> bool:
+        return self.files.kind_of(self.key) == "measure"
 
     def _count_images(self) -> int:
         """Count the images by a measurement of each of them, else as sweep.json tells; 0 where it does not."""
@@ -190,14 +204,14 @@ class _JsonKey:
                 label = f"{unit.label} {measure}"
                 row = rows.take(unit.id)
                 if row is _ABSENT:
-                    raise self._uneven(f"#{unit.architecture} in it", measure)
-                values = [row] if self.key == "clean" else values_by_strength(row, unit.strengths, label)
+                    raise self._uneven(f"{show_architecture(unit.architecture)} in it", measure)
+                values = [row] if self.files.is_single(self.key) else values_by_strength(row, unit.strengths, label)
                 for strength, value in zip(unit.strengths, values, strict=True):
                     by_strength[strength] |= self._columns(measure, value, label)
             yield unit, by_strength
         for measure, rows in columns.items():
             if (more := rows.left()) is not None:
-                raise self._uneven(f"no #{more}", measure)
+                raise self._uneven(f"no {show_architecture(architecture_of(more))}", measure)
 
     def _columns(self, measure: str, value: Any, label: str) -> Values:
         try:

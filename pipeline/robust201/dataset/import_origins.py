@@ -50,7 +50,7 @@ def read_origin(source: Path, sweep: Mapping[str, Any] | None, dataset: str, key
         told = (sweep or {}).get("sweep", {})
         protocols = [p for p in told.get("protocols", ()) if (p.get("dataset"), p.get("key")) == (dataset, key)]
         counts = [protocol["n_images"] for protocol in protocols if "n_images" in protocol]
-        n_images = int(next(iter(counts), None) or told.get("images", {}).get("count") or DATASETS[dataset].n_test)
+        n_images = int(next(iter(counts), None) or told.get("images", {}).get("count") or _count_test_images(dataset))
         decimals: dict[str, int] = {}
         for protocol in protocols:
             known = {name: count for name, count in protocol.get("decimals", {}).items() if count is not None}
@@ -64,6 +64,11 @@ def read_origin(source: Path, sweep: Mapping[str, Any] | None, dataset: str, key
             f"Importing failed for {source / SWEEP_FILE}: expected protocols as an export writes them, got something "
             f"else ({error}). Export or download it again, or remove it."
         ) from error
+
+
+def _count_test_images(dataset: str) -> int:
+    """Images of the test split; 0 of a dataset of the user's own, where nobody told."""
+    return DATASETS[dataset].n_test if dataset in DATASETS else 0
 
 
 def find_json(dataset: RobustnessDataset, name: str, key: str, measure: str) -> Path | None:
@@ -95,6 +100,10 @@ def explain_gaps(
         if (name, row.key if (row := row_of(spelling)) else spelling) not in places
         and spelling not in dataset.missing.get(name, {})
     ]
+    own = [name for name in absent if row_of(name.partition(" ")[2]) is None]
+    if own:
+        yield f"{', '.join(own)} of {dataset.path}: a task in no table of this version, which is not imported"
+    absent = [name for name in absent if name not in own]
     if absent:
         yield f"{dataset.path / SWEEP_FILE} lists {', '.join(absent)}, of which there is no JSON file"
 

@@ -1,6 +1,7 @@
 """What was imported into a results folder: the plan of results that no sweep computed here."""
 
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -19,13 +20,15 @@ from robust201.core.records import (
     content_digest,
     unit_id,
 )
-from robust201.dataset.published_layout import PUBLISHED_SPACE
 from robust201.images import DATASETS
 from robust201.planning.plan import Plan
 from robust201.planning.plan_file import PLAN_FILE, load_plan
+from robust201.spaces import DEFAULT_SPACE
 from robust201.tasks import PERTURBATIONS, Perturbation
 
 _FORMAT = 1
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,17 @@ class ImportedGroup:
     @property
     def space(self) -> str:
         """Name of the space of the architectures."""
-        return str(self.payload.get("space", PUBLISHED_SPACE))
+        return str(self.payload.get("space", DEFAULT_SPACE))
 
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns of a measure; empty for answers to images."""
         return self.measurements if PERTURBATIONS[self.key].kind == "measure" else ()
+
+    @property
+    def is_single(self) -> bool:
+        """Whether an architecture has one value, not one per strength."""
+        return self.key == "clean" or bool(self.columns)
 
     def unit(self, architecture: ArchitectureId) -> Unit:
         """The unit of one architecture."""
@@ -184,7 +192,7 @@ def _read_plan(payload: Mapping[str, Any]) -> ImportedPlan:
         raise ValueError("another digest")
     groups: list[dict[str, Any]] = payload["groups"]
     for fields in groups:
-        if fields["dataset"] not in DATASETS or fields["key"] not in PERTURBATIONS:  # they become names of files
+        if not _NAME.fullmatch(fields["dataset"]) or fields["key"] not in PERTURBATIONS:  # they become names of files
             raise ValueError(f"unknown {fields['dataset']!r} or {fields['key']!r}")
         for name in ("strengths", "architectures", "measurements"):
             fields[name] = tuple(fields[name])

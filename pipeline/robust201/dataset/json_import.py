@@ -21,10 +21,14 @@ from robust201.reader.result_files import (
     MEASURES,
     OPTIONAL_MEASURES,
     RESULTS_FOLDER_FILE,
+    ResultFiles,
+    row_of,
 )
+from robust201.reader.value_checks import architecture_of
 from robust201.runtime.lease import Lease
 from robust201.shards import ShardStore
 from robust201.shards.imported import check_imported
+from robust201.spaces import DEFAULT_SPACE
 from robust201.tasks import PERTURBATIONS
 from robust201.tasks.columns import COLUMNS, MEASUREMENTS
 
@@ -82,7 +86,10 @@ def import_json(
         (name, key)
         for name in dataset.data
         for key in PERTURBATIONS
-        if any(find_json(dataset, name, key, measure) is not None for measure in (*MEASURES, *OPTIONAL_MEASURES))
+        if any(
+            find_json(dataset, name, key, measure) is not None
+            for measure in measurements_to_look_for(dataset.files, name, key)
+        )
     ]
     if not places:
         raise ResultsError(
@@ -156,7 +163,10 @@ def _refuse_joining(dataset: RobustnessDataset, earlier: ImportedGroup) -> None:
 
 def _read_files(dataset: RobustnessDataset, name: str, key: str) -> dict[str, Rows]:
     """Read the files of a key, each whole."""
-    files = {measure: find_json(dataset, name, key, measure) for measure in (*MEASURES, *OPTIONAL_MEASURES)}
+    files = {
+        measure: find_json(dataset, name, key, measure)
+        for measure in measurements_to_look_for(dataset.files, name, key)
+    }
     return {
         measure: dataset.files.read_json_file(file, name, key, measure)
         for measure, file in files.items()
@@ -173,11 +183,16 @@ def _import_group(
     decimals = {
         measure: _fewest(origin.decimals.get(measure), count_decimals(rows, ids))
         for measure, rows in found.items()
-        if measure in _ROUNDED
+        if measure not in _COUNTED
     }
     opened = {measure: find_json(dataset, name, key, measure) for measure in found}
     files = {measure: sha256_of(file) for measure, file in opened.items() if file is not None}
     n_images = _count_images(found, ids[0], key, origin.n_images)
+    if not n_images:
+        raise ResultsError(
+            f"Importing failed for {dataset.path} {name} {key}: expected sweep.json to tell the number of images, got "
+            "none. Export it again with its confusion matrices (cm)."
+        )
     payload: dict[str, Any] = {
         "protocol": IMPORTED,
         "source": dataset.path.name,
@@ -190,6 +205,9 @@ def _import_group(
         "decimals": decimals,
         "imported_by": f"robust201 {__version__}",
     }
+    if dataset.files.space_name != DEFAULT_SPACE:
+        payload["space"] = dataset.files.space_name
+    is_measure = PERTURBATIONS[key].kind == "measure"
     if origin.computed_under:
         payload["computed_under"] = dict(origin.computed_under)
     group = ImportedGroup(
@@ -197,8 +215,8 @@ def _import_group(
         key=key,
         strengths=strengths,
         n_images=n_images,
-        architectures=tuple(map(int, ids)),
-        measurements=tuple(m for m in MEASUREMENTS if m in found),
+        architectures=tuple(map(architecture_of, ids)),
+        measurements=tuple(found) if is_measure else tuple(m for m in MEASUREMENTS if m in found),
         payload=payload,
     )
     store.save_protocol(group.protocol)
@@ -210,7 +228,6 @@ def _import_group(
     return group
 
 
-_ROUNDED = ("accuracy", "confidence")
 _COUNTED = ("cm", "predictions")
 
 
@@ -220,9 +237,9 @@ def _fewest(*counts: int | None) -> int | None:
 
 def _common_ids(path: Path, name: str, key: str, found: Mapping[str, Rows]) -> list[str]:
     (first, rows), *others = found.items()
-    ids = sorted(rows, key=int)
+    ids: list[str] = sorted(rows, key=_order)
     for measure, other in others:
-        if sorted(other, key=int) != ids:
+        if sorted(other, key=_order) != ids:
             raise ResultsError(
                 f"Importing failed for {path} {name} {key}: expected the same architectures in {first} and {measure}, "
                 f"got {len(ids)} and {len(list(other))}. Export or download the files again."
@@ -232,6 +249,16 @@ def _common_ids(path: Path, name: str, key: str, found: Mapping[str, Rows]) -> l
             f"Importing failed for {path} {name} {key}: expected an architecture, got none. Leave the file out."
         )
     return ids
+
+
+def _order(identifier: str) -> Any:
+    return architecture_of(identifier)
+
+
+def measurements_to_look_for(files: ResultFiles, dataset: str, key: str) -> list[str]:
+    """List the measurements that a key may have files of: those of answers to images, or those of a measure."""
+    row = row_of(key)
+    return [*MEASURES, *OPTIONAL_MEASURES] if row and not row.columns else files.measurements_of(dataset, key)
 
 
 def count_decimals(rows: Rows, ids: Sequence[str]) -> int | None:
@@ -260,12 +287,12 @@ def _results(
     path: Path,
 ) -> Iterator[list[EvaluationResult]]:
     for identifier in ids:
-        unit = group.unit(int(identifier))
+        unit = group.unit(architecture_of(identifier))
         part = Part(unit, unit.strengths, 0, unit.n_images)
-        label = f"#{identifier} {group.dataset} {group.key} of {path}"
+        label = f"{unit.label} of {path}"
         try:
             by_measure = {
-                measure: split_by_strength(rows[identifier], group.key, len(unit.strengths))
+                measure: split_by_strength(rows[identifier], group.is_single, len(unit.strengths))
                 for measure, rows in found.items()
             }
             results = []
@@ -285,19 +312,19 @@ def _results(
         yield results
 
 
-def split_by_strength(value: Any, key: str, n_strengths: int) -> list[Any]:
+def split_by_strength(value: Any, single: bool, n_strengths: int) -> list[Any]:
     """Give the value of each strength.
 
     Args:
         value: as it stands in the file: one value for ``clean``, else a list of them; a confidence may also be an
             object of lists, of which the published description says no more than "one element per eps".
-        key: in the paper's style.
+        single: whether there is one value, as of ``clean`` and measures.
         n_strengths: number of strengths.
 
     Raises:
         ValueError: there are more or fewer.
     """
-    if key == "clean":
+    if single:
         return [value]
     if isinstance(value, dict):
         split = [{name: part[place] for name, part in value.items()} for place in range(n_strengths)]
@@ -315,11 +342,11 @@ def columns_of_json(measure: str, value: Any) -> dict[str, NDArray[Any]]:
     Raises:
         ValueError: a count is no whole number, or an array is ragged.
     """
-    form = MEASUREMENTS[measure]
+    form = MEASUREMENTS.get(measure, measure)
     parts = {form: value} if isinstance(form, str) else {column: value[name] for name, column in form.items()}
     columns = {}
     for name, plain in parts.items():
-        dtype = COLUMNS[name].dtype
+        dtype = COLUMNS[name].dtype if name in COLUMNS else np.dtype(np.float64)
         array = np.array(plain, dtype=np.float64)
         if dtype.kind != "f" and not np.array_equal(array, np.rint(array)):
             raise ValueError(f"{name} that are no whole numbers")

@@ -12,9 +12,6 @@ from robust201.core.records import ArchitectureId
 from robust201.dataset.parquet_columns import NAMES, ParquetColumn
 from robust201.spaces.nasbench201 import cells as nasbench201
 
-PUBLISHED_SPACE = nasbench201.SPACE
-"""The space of the published dataset, and of every folder that tells of none."""
-
 Epsilons = Mapping[str, Sequence[float]]
 
 
@@ -45,7 +42,7 @@ class SpaceLayout:
 
 def layout_of(space: str) -> SpaceLayout:
     """Find how an export tells of the architectures of a space, by the space's name."""
-    return _PUBLISHED if space == PUBLISHED_SPACE else _BY_NAME
+    return _PUBLISHED if space == nasbench201.SPACE else _BY_NAME
 
 
 def published_meta_text(epsilons: Epsilons) -> str:
