@@ -220,7 +220,7 @@ def test_page_shows_every_row_and_figure(dataset, page):
         shown = re.findall(rf'<figure id="{name}-([^"]*)"', page)
         assert shown == [figure for figure in accuracies_only if figure in shown]
         assert {"attacks", "rank-correlation-corruptions", "clean-vs-corrupted", "best-cells"} <= set(shown)
-    assert "8 of 6,466 non-isomorphic architectures; 20 keys; 2 datasets; 40 test images (seed 3)" in page
+    assert "8 of 6,466 non-isomorphic architectures; 21 keys; 2 datasets; 40 test images (seed 3)" in page
 
 
 def test_controls_have_names(page):
