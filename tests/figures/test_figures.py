@@ -66,13 +66,16 @@ def test_boxes_of_files_show_the_frame(frames, results):
     frame = frames["attacks"]
     figure = matplotlib_figures.draw_boxes(frame, results)
     panels = {axes.get_title(): axes for axes in figure.axes if axes.get_visible()}
-    assert list(panels) == ["aa_apgd-ce", "aa_square", "fgsm", "pgd"]
+    assert list(panels) == ["aa_apgd-ce", "aa_square", "fgsm", "pgd", "pgd_l2"]
     for key, axes in panels.items():
         assert [label.get_text() for label in axes.get_xticklabels()] == ["clean", "0.5", "1", "8"]
         levels = [line.get_ydata()[0] for line in axes.lines if len(set(line.get_ydata())) == 1]
         assert set(frame[frame["key"] == key]["median"]) <= set(levels)
         assert 0.1 in levels  # chance, of ten classes
-    assert "1/255" in figure.get_supxlabel()
+    assert {key: axes.get_xlabel() for key, axes in panels.items()} == {
+        **dict.fromkeys(["aa_apgd-ce", "aa_square", "fgsm", "pgd"], "ε in 1/255"),
+        "pgd_l2": "ε (L2)",
+    }
 
 
 def test_boxes_of_the_page_show_the_frame(frames, results):

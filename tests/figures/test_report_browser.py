@@ -3,6 +3,7 @@
 import html
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from urllib.parse import quote
 
@@ -369,3 +370,22 @@ def test_small_results_are_shown_too(tmp_path):
     document = open_page(page)
     assert text_of(document, "cell-id") == "#0"
     assert document.count('data-drawn="true"') == 3
+
+
+def test_a_page_of_a_space_without_cells_has_figures_and_no_explorer(tmp_path):
+    plan = replace(make_plan(["resnet18", "resnet34"], [*KEYS, "jacobian"], ["digits"]), space_name="zoo")
+    export(tmp_path / "dataset", plan)
+    page = write_report(RobustnessDataset(tmp_path / "dataset"), tmp_path / "report.html")
+    told = open_driven(
+        page,
+        tmp_path,
+        """
+        for (const name of ["clean-vs-robust", "measures"]) drawFigure(figure(name));
+        tell("points", ["clean-vs-robust", "measures"].map((name) => chart(name).data[0].customdata));
+        change($("theme"), 2);
+        tell("address", location.hash);
+        """,
+    )
+    assert told["points"] == [["resnet18", "resnet34"]] * 2
+    assert "cell" not in told["address"]
+    assert text_of(page.read_text(), "explorer") == ""

@@ -52,7 +52,8 @@ class FabricatedPlan:
 
     def describe(self) -> dict[str, Any]:
         images = {"count": N_IMAGES, "seed": 3}
-        return {"name": self.name, "images": images, "seed": 0, "protocols": list(self.protocols)}
+        told = {"name": self.name, "images": images, "seed": 0, "protocols": list(self.protocols)}
+        return told if self.space_name == "nasbench201" else told | {"space": self.space_name}
 
     def portable_fields(self) -> dict[str, Any]:
         return {"name": self.name}

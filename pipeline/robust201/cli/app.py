@@ -215,6 +215,9 @@ def report(
         ),
     ],
     out: Annotated[Path | None, typer.Option("--out", help="The HTML file; DATASET-report.html if absent.")] = None,
+    weights: Annotated[
+        str | None, typer.Option(help="Name of the weights, where DATASET has results of several per architecture.")
+    ] = None,
 ) -> None:
     """Write one HTML file with figures, tables and a cell explorer of an exported dataset; needs no network."""
     from robust201.figures.report import write_report
@@ -222,7 +225,7 @@ def report(
 
     named = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # such as `.`
     page = out or named.parent / f"{named.name}-report.html"
-    typer.echo(write_report(RobustnessDataset(dataset), page))
+    typer.echo(write_report(RobustnessDataset(dataset, weights=weights), page))
 
 
 def fetch(

@@ -23,6 +23,9 @@ def plot(
         str | None, typer.Option("--dataset", help="Which of its datasets, where DATASET has several.")
     ] = None,
     file_format: Annotated[str, typer.Option("--format", help="png or svg, for all figures.")] = "png",
+    weights: Annotated[
+        str | None, typer.Option(help="Name of the weights, where DATASET has results of several per architecture.")
+    ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the figures and what each needs.")] = False,
 ) -> None:
     """Draw one figure of an exported dataset, or all of them, as PNG or SVG."""
@@ -43,7 +46,7 @@ def plot(
     from robust201.figures.plots import save_plot, save_plots
     from robust201.reader.dataset import RobustnessDataset
 
-    reader = RobustnessDataset(dataset)
+    reader = RobustnessDataset(dataset, weights=weights)
     if name == ALL:
         paths = save_plots(reader, out, file_format=file_format, data=data)
     else:

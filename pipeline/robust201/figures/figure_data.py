@@ -204,10 +204,11 @@ def clean_against(results: DatasetResults, kind: str) -> pd.DataFrame:
     names = ["architecture", "clean", "key", "strength", "accuracy"]
     parts = []
     if results.keys("clean"):
-        base = {"architecture": results.architectures, "clean": results.column(CLEAN).to_numpy()}
+        base: dict[str, object] = {"architecture": results.architectures}
         if results.space is not None:
             size = results.space.kernel_parameters
             base["kernel_parameters"] = [size(results.spec(index)) for index in results.architectures]
+        base["clean"] = results.column(CLEAN).to_numpy()
         parts = [
             pd.DataFrame(
                 base | {"key": key, "strength": strength, "accuracy": results.column(key, strength).to_numpy()}

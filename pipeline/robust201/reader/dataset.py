@@ -17,7 +17,6 @@ from robust201.reader.arguments import as_folder, as_name, as_names, as_strength
 from robust201.reader.overlay import OverlaidFiles
 from robust201.reader.result_files import (
     MEASURES,
-    OPTIONAL_MEASURES,
     PUBLISHED_DATASETS,
     ResultFiles,
     kind_of,
@@ -354,7 +353,7 @@ class RobustnessDataset:
         """
         from robust201.reader.frames import list_sources
 
-        return list_sources(self.files, self.data, self.keys_all, (*MEASURES, *OPTIONAL_MEASURES))
+        return list_sources(self.files, self.data, self.keys_all)
 
     def rank(
         self,

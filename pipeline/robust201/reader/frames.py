@@ -9,7 +9,7 @@ import pandas as pd
 from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
 from robust201.reader.overlay import NOWHERE, OverlaidFiles
-from robust201.reader.result_files import ResultFiles, values_by_strength
+from robust201.reader.result_files import OPTIONAL_MEASURES, ResultFiles, values_by_strength
 from robust201.reader.value_checks import architecture_of
 
 FRAME_COLUMNS = ("architecture", "isomorph", "spec", "dataset", "key", "strength", "value")
@@ -117,13 +117,12 @@ def make_frame(tables: Sequence[Table], files: ResultFiles, *, wide: bool, isomo
     return by_strength.unstack(["key", "strength"]).sort_index(axis="columns")
 
 
-def list_sources(
-    files: ResultFiles, datasets: Sequence[str], keys: Sequence[str], measures: Sequence[str]
-) -> pd.DataFrame:
+def list_sources(files: ResultFiles, datasets: Sequence[str], keys: Sequence[str]) -> pd.DataFrame:
     """Tell which folder answers for what (see `reader.dataset.RobustnessDataset.sources`)."""
     rows: list[tuple[str, str, tuple[float, ...], int, str]] = []
     for dataset in datasets:
         for key in keys:
+            measures = (*files.measurements_of(dataset, key), *OPTIONAL_MEASURES)
             measure = next((name for name in measures if files.find(dataset, key, name) is not None), None)
             if measure is None:
                 continue

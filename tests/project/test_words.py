@@ -1,0 +1,80 @@
+"""One experiment is no law of the package: words of its space and its norm stand where the list below says, only."""
+
+import io
+import re
+import tokenize
+from pathlib import Path
+
+import pytest
+
+import robust201
+
+PACKAGE = Path(robust201.__file__).parent
+
+WORDS = re.compile(r"nas-?bench-?201|15[,_]?625|6[,_]?466|@Linf", re.IGNORECASE)
+
+# Folders and files that may say them, and why. Shorten this list where that is simple.
+MAY_SAY = {
+    "spaces/nasbench201": "the space itself",
+    "spaces/__init__.py": "the one place that names the default space, and what it offers to readers",
+    "weights/published": "readers of the published weights",
+    "weights/importing.py": "imports the published weights",
+    "weights/training.py": "trains networks of the space",
+    "dataset/published_layout.py": "writes meta.json and Parquet as published",
+    "images/specs.py": "credits the paper that chose the 120 classes, by its title",
+    "planning/config.py": "the schema of the sweep YAML, in which the space is the default",
+    "planning/space.py": "from the YAML to a space",
+    "cli/app.py": "help of the published key style; selects published weights to import",
+    "cli/help_texts.py": "says in a line what the program is for",
+    "cli/train.py": "trains networks of the space",
+    "monitoring/logs.py": "takes a cell string for a unit's architecture",
+}
+"""Comments and docstrings may say the words anywhere: they cite where a number or a recipe comes from."""
+
+
+def code_of(path: Path) -> str:
+    """The text of a file; of Python without comments and docstrings, which stand where a statement would."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix != ".py":
+        return text
+    kept, at_start = [], True
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT or (token.type == tokenize.STRING and at_start):
+            continue
+        if token.type not in (tokenize.NL, tokenize.INDENT, tokenize.DEDENT):
+            at_start = token.type == tokenize.NEWLINE
+        kept.append(token.string)
+    return " ".join(kept)
+
+
+def sources() -> list[Path]:
+    kinds = {".py", ".js", ".html", ".css"}
+    found = (path for path in PACKAGE.rglob("*") if path.suffix in kinds and "_bundled" not in path.parts)
+    return sorted(found)
+
+
+def permission(path: Path) -> str | None:
+    name = path.relative_to(PACKAGE).as_posix()
+    return next((entry for entry in MAY_SAY if name == entry or name.startswith(f"{entry}/")), None)
+
+
+def words_in(path: Path) -> list[str]:
+    return sorted({match[0] for match in WORDS.finditer(code_of(path))})
+
+
+@pytest.mark.parametrize("path", sources(), ids=lambda path: path.relative_to(PACKAGE).as_posix())
+def test_words_of_one_experiment_stand_where_they_may(path: Path) -> None:
+    assert permission(path) or words_in(path) == []
+
+
+@pytest.mark.parametrize("entry", MAY_SAY)
+def test_the_list_has_no_place_too_many(entry: str) -> None:
+    assert any(words_in(path) for path in sources() if permission(path) == entry)
+
+
+def test_words_are_found_in_code_and_not_in_docstrings(tmp_path: Path) -> None:
+    path = tmp_path / "module.py"
+    path.write_text('"""Of NAS-Bench-201."""\n\nKEY = "pgd@Linf"  # 6,466 cells\nN = 15_625\n"""15,625 cells."""\n')
+    assert words_in(path) == ["15_625", "@Linf"]
+    (tmp_path / "page.html").write_text("nasbench201")
+    assert words_in(tmp_path / "page.html") == ["nasbench201"]

@@ -1,0 +1,126 @@
+"""Measures of the networks themselves: one value per architecture, read, framed, ranked and told of."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from robust201.core.errors import ConfigError, ResultsError
+from robust201.figures.dataset_results import read_results
+from robust201.figures.figure_data import measures_against
+from robust201.figures.report import write_report
+from robust201.reader.dataset import RobustnessDataset
+from tests.support.fabricated import export, make_plan
+from tests.support.small_results import results_of, write_results
+
+ARCHITECTURES = (0, 2, 10, 309)
+COLUMNS = ["squared_norm", "squared_norm_sd"]
+
+
+@pytest.fixture(scope="module", params=["json", "parquet"])
+def folder(request, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp(request.param)
+    export(out, make_plan(ARCHITECTURES, ["clean", "pgd", "pgd_l2", "jacobian"]), formats=(request.param,))
+    return out
+
+
+def test_a_measure_is_listed_apart_with_its_columns(folder):
+    data = RobustnessDataset(folder)
+    assert (data.keys_measure, data.keys_adv, data.keys_other) == (["jacobian"], ["pgd", "pgd_l2"], [])
+    assert data.keys_all == ["clean", "pgd", "pgd_l2", "jacobian"]
+    assert data.measurements("cifar10", "jacobian") == COLUMNS
+    assert data.measurements("cifar10", "pgd") == data.measures == ["accuracy", "confidence", "cm"]
+    assert data.strengths("cifar10", "jacobian") == (0.0,)
+
+
+def test_there_is_one_value_per_architecture(folder):
+    data = RobustnessDataset(folder)
+    answer = data.query()["cifar10"]
+    assert list(answer["jacobian"]) == COLUMNS
+    values = answer["jacobian"]["squared_norm"]
+    assert {type(value) for value in values.values()} == {float}
+    assert data.value(2, "cifar10", "jacobian", "squared_norm") == values["2"]
+    frame = data.to_frame("cifar10", "jacobian", "squared_norm")
+    assert frame["value"].dtype == "float64"
+    assert dict(zip(frame["architecture"].astype(str), frame["value"], strict=True)) == values
+    assert "jacobian" not in set(data.to_frame()["key"])
+
+
+@pytest.mark.parametrize("lowest_first", [False, True])
+def test_ranks_begin_at_either_end(folder, lowest_first):
+    data = RobustnessDataset(folder)
+    values = data.query("cifar10", "jacobian", "squared_norm")["cifar10"]["jacobian"]["squared_norm"]
+    order = sorted(values, key=values.__getitem__, reverse=not lowest_first)
+    ranks = data.rank("cifar10", "jacobian", measure="squared_norm", lowest_first=lowest_first)
+    assert ranks.to_dict() == {int(name): place for place, name in enumerate(order, start=1)}
+
+
+def test_a_measurement_that_is_not_there_is_refused(folder):
+    with pytest.raises(ResultsError, match=r"expected a measurement of .*'squared_nrm'.*squared_norm"):
+        RobustnessDataset(folder).value(0, "cifar10", "jacobian", "squared_nrm")
+    with pytest.raises(ConfigError, match="expected numbers, got others"):
+        RobustnessDataset(folder).rank("cifar10", "pgd", measure="cm")
+
+
+def test_a_value_that_is_no_number_is_refused(tmp_path):
+    folder = write_results(tmp_path, {"jacobian": {"0": "much"}}, measure="squared_norm")
+    with pytest.raises(ResultsError, match=r"#0 jacobian squared_norm failed .* expected a number, or a list"):
+        RobustnessDataset(folder).value(0, "cifar10", "jacobian", "squared_norm")
+
+
+def test_the_figure_pairs_it_with_accuracies_and_correlates_their_ranks(tmp_path):
+    values = {"clean": {"0": 0.9, "2": 0.8, "10": 0.7}, "pgd": {"0": [0.1, 0], "2": [0.2, 0], "10": [0.3, 0.1]}}
+    write_results(tmp_path, values)
+    rows = {"0": 5.0, "2": 7.0, "10": 6.0}
+    write_results(tmp_path, {"jacobian": rows}, measure="squared_norm")
+    strengths = {"cifar10": {"clean": [0], "pgd": [1, 8], "jacobian": [0]}}
+    sweep = {"format": 1, "robust201": "0", "sweep": {}, "measurements": ["accuracy"], "strengths": strengths}
+    (tmp_path / "sweep.json").write_text(json.dumps(sweep))
+    points = measures_against(results_of(tmp_path))
+    assert set(points["measure"]) == {"jacobian squared_norm"}
+    under = points[points["key"] == "pgd"]
+    assert under["strength"].unique().tolist() == [1.0]
+    assert dict(zip(under["architecture"], under["value"], strict=True)) == {0: 5.0, 2: 7.0, 10: 6.0}
+    # Of the three pairs two are in the same order; squared differences of the ranks are 0, 1 and 1.
+    assert under["kendall"].iloc[0] == pytest.approx(1 / 3)
+    assert under["spearman"].iloc[0] == pytest.approx(1 / 2)
+    assert points[points["key"] == "clean"]["kendall"].iloc[0] == pytest.approx(-1 / 3)
+
+
+def test_the_report_has_a_figure_and_a_table_of_measures(folder, tmp_path):
+    page = write_report(RobustnessDataset(folder), tmp_path / "page.html").read_text()
+    assert 'data-figure="measures"' in page
+    assert "<th>jacobian squared_norm</th>" in page
+    (results,) = read_results(RobustnessDataset(folder))
+    assert [column[:2] for column in results.measures] == [("jacobian", name) for name in COLUMNS]
+
+
+def test_what_a_sweep_declares_of_its_own_tasks_is_what_they_are(tmp_path):
+    write_results(tmp_path, {"mine": {"0": 3.0, "2": 1.5}}, measure="depth")
+    write_results(tmp_path, {"gravity": {"0": [0.7, 0.1]}, "clean": {"0": 0.9}})
+    protocols = [
+        {"key": "mine", "parameters": {"kind": "measure", "norm": None, "columns": ["depth"]}},
+        {"key": "gravity", "parameters": {"kind": "attack", "norm": "L2", "columns": []}},
+    ]
+    strengths = {"cifar10": {"clean": [0], "mine": [0], "gravity": [1, 9.81]}}
+    sweep = {"format": 1, "robust201": "0", "measurements": ["accuracy"], "strengths": strengths}
+    (tmp_path / "sweep.json").write_text(json.dumps(sweep | {"sweep": {"protocols": protocols}}))
+    data = RobustnessDataset(tmp_path)
+    assert (data.keys_measure, data.keys_adv, data.keys_other) == (["mine"], ["gravity"], [])
+    assert data.value(2, "cifar10", "mine", "depth") == 1.5
+    assert data.to_frame("cifar10", "gravity")["strength"].tolist() == [0.0, 1.0, 9.81]
+
+
+def test_an_unknown_key_is_shown_with_its_measurements(tmp_path):
+    write_results(tmp_path, {"mystery": {"0": [3.0], "2": [1.5]}}, measure="depth")
+    write_results(tmp_path, {"mystery": {"0": [0.5], "2": [0.6]}, "mystery_2": {"0": [0.1]}})
+    strengths = {"cifar10": {"mystery": [0], "mystery_2": [4]}}
+    sweep = {"format": 1, "robust201": "0", "sweep": {}, "measurements": ["accuracy"], "strengths": strengths}
+    (tmp_path / "sweep.json").write_text(json.dumps(sweep))
+    data = RobustnessDataset(tmp_path)
+    assert data.keys_other == ["mystery", "mystery_2"]
+    assert data.measurements("cifar10", "mystery") == ["accuracy", "depth"]
+    assert data.query()["cifar10"]["mystery"]["depth"] == {"0": [3.0], "2": [1.5]}
+    assert data.rank("cifar10", "mystery", measure="depth", lowest_first=True).to_dict() == {2: 1, 0: 2}
+    page = write_report(data, tmp_path / "page.html").read_text()
+    assert "<th>mystery depth</th>" in page

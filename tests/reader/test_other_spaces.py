@@ -1,0 +1,100 @@
+"""Datasets of spaces without cells: architectures have names, no isomorphs, and everything but cells is there."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
+from robust201.dataset.conversion import convert_dataset
+from robust201.figures.plots import save_plot, save_plots
+from robust201.figures.report import write_report
+from robust201.reader.dataset import RobustnessDataset
+from robust201.spaces import offerings
+from tests.support.fabricated import export, make_plan
+
+NAMES = ("resnet18", "resnet34.a", "wide-28")
+KEYS = ("clean", "pgd", "pgd_l2", "fog", "jacobian")
+
+
+def export_zoo(out: Path, names=NAMES, **options) -> Path:
+    export(out, replace(make_plan(names, KEYS), space_name="zoo"), **options)
+    return out
+
+
+@pytest.fixture(scope="module", params=["json", "parquet", "parquet alone", "converted"])
+def folder(request, tmp_path_factory) -> Path:
+    out = tmp_path_factory.mktemp("zoo")
+    if request.param == "converted":
+        convert_dataset(export_zoo(out))
+        return out
+    export_zoo(out, formats=(request.param.partition(" ")[0],))
+    return out / "parquet" if request.param == "parquet alone" else out
+
+
+@pytest.fixture
+def dataset(folder) -> RobustnessDataset:
+    return RobustnessDataset(folder)
+
+
+def test_only_the_default_space_offers_cells():
+    assert offerings("zoo") is None
+    assert offerings("nasbench201").title == "NAS-Bench-201"
+
+
+def test_architectures_go_by_their_names(dataset):
+    assert dataset.non_isomorph_ids == list(NAMES)
+    assert [dataset.get_uid(name) for name in NAMES] == list(NAMES)
+    assert dataset.id_to_string("resnet18") == dataset.string_to_id("resnet18") == "resnet18"
+    with pytest.raises(ArchitectureError, match=r"resnet19.*Did you mean 'resnet18'"):
+        dataset.get_uid("resnet19")
+    with pytest.raises(ArchitectureError, match="expected one of"):
+        dataset.accuracy(0, "cifar10", "pgd")
+    with pytest.raises(ArchitectureError, match="expected an architecture that is a cell"):
+        dataset.draw_arch("resnet18")
+
+
+def test_queries_frames_and_ranks(dataset):
+    answer = dataset.query("cifar10", "pgd", "accuracy")["cifar10"]["pgd"]["accuracy"]
+    assert list(answer) == list(NAMES)
+    assert dataset.accuracy("resnet34.a", "cifar10", "pgd", 8.0) == answer["resnet34.a"][-1]
+    frame = dataset.to_frame("cifar10", "pgd", isomorphs=True)
+    assert frame["architecture"].unique().tolist() == frame["spec"].unique().tolist() == list(NAMES)
+    assert frame["value"].tolist() == [v for i in NAMES for v in (dataset.accuracy(i, "cifar10", "clean"), *answer[i])]
+    values = {name: row[-1] for name, row in answer.items()}
+    best = dataset.rank("cifar10", "pgd", 8.0)
+    assert {name: 1 + sum(other > value for other in values.values()) for name, value in values.items()} == {**best}
+
+
+def test_all_figures_but_those_of_cells_are_drawn(folder, dataset, tmp_path):
+    drawn = {path.stem.removeprefix("cifar10-") for path in save_plots(dataset, tmp_path / "plots")}
+    assert {"attacks", "corruptions", "rank-correlation", "confidence", "confusion", "clean-vs-robust"} <= drawn
+    assert drawn.isdisjoint({"top-cells", "best-cells", "neighbours"})
+    with pytest.raises(ResultsError, match="expected an accuracy, of architectures that are cells"):
+        save_plot(dataset, "top-cells", tmp_path / "top.png")
+    page = write_report(dataset, tmp_path / "page.html").read_text()
+    assert 'id="explorer"' not in page
+    assert "Robustness of networks: cifar10" in page
+    assert "needs an accuracy, of architectures that are cells" in page
+    assert "{" not in page[: page.index("<script")].partition("</style>")[2]
+
+
+def test_folders_of_one_space_are_seen_as_one_and_of_others_refused(tmp_path):
+    one, other = export_zoo(tmp_path / "one", NAMES[:2]), export_zoo(tmp_path / "other", NAMES[1:])
+    both = RobustnessDataset(one, other)
+    assert both.non_isomorph_ids == list(NAMES)
+    assert both.to_frame("cifar10", "pgd")["architecture"].unique().tolist() == list(NAMES)
+    assert len(both.rank("cifar10", "jacobian", measure="squared_norm")) == 3
+    told = both.sources().set_index(["key", "folder"])["architectures"]
+    assert told["jacobian"].to_dict() == {str(one): 2, str(other): 1}
+    export(tmp_path / "cells", make_plan([0]))
+    with pytest.raises(ConfigError, match="those of another space"):
+        RobustnessDataset(one, tmp_path / "cells")
+
+
+def test_an_id_that_is_no_name_is_refused(tmp_path):
+    out = export_zoo(tmp_path / "zoo", formats=("json",))
+    meta = out / "meta.json"
+    meta.write_text(meta.read_text().replace("wide-28", "28 wide"))
+    with pytest.raises(ResultsError, match="expected ids, and lists of epsilons"):
+        RobustnessDataset(out)

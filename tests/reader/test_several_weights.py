@@ -1,0 +1,97 @@
+"""Parquet with rows of several weights per architecture: a query names one choice, or is told the names."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from robust201.core.errors import ConfigError
+from robust201.figures.class_summaries import summarise_classes
+from robust201.figures.report import write_report
+from robust201.reader.dataset import RobustnessDataset
+from tests.support.fabricated import export, make_plan
+
+ARCHITECTURES = (0, 2)
+OF_EPOCH = {"e12-s0": ARCHITECTURES, "e200-s0": (2, 10)}
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory) -> dict[str, Path]:
+    """A folder for each choice of weights."""
+    found = {}
+    for name, architectures in OF_EPOCH.items():
+        found[name] = tmp_path_factory.mktemp(name)
+        export(found[name], make_plan(architectures, ["clean", "pgd"]), formats=("parquet",))
+    return found
+
+
+@pytest.fixture(scope="module")
+def folder(parts, tmp_path_factory) -> Path:
+    """Files of both, as an export of a sweep of several weights has them; #2 has other numbers under one."""
+    out = tmp_path_factory.mktemp("both")
+    for key in ("clean", "pgd"):
+        name = f"dataset=cifar10/key={key}/part-0.parquet"
+        tables = []
+        for weights, part in parts.items():
+            table = pq.read_table(part / "parquet" / name, partitioning=None)
+            if weights == "e200-s0":
+                worse = [value / 2 for value in table["accuracy"].to_pylist()]
+                table = table.set_column(table.schema.names.index("accuracy"), "accuracy", pa.array(worse))
+            names = pa.array([weights] * len(table)).dictionary_encode()
+            tables.append(table.replace_schema_metadata().append_column("weights", names))
+        path = out / name
+        path.parent.mkdir(parents=True)
+        pq.write_table(pa.concat_tables(tables, promote_options="permissive"), path)
+    return out
+
+
+def test_every_query_takes_the_name_of_weights(folder, parts):
+    data, part = RobustnessDataset(folder), RobustnessDataset(parts["e12-s0"])
+    assert data.weights == ["e12-s0", "e200-s0"]
+    chosen = {"weights": "e12-s0"}
+    assert data.query(measure="cm", **chosen) == part.query(measure="cm")
+    assert data.to_frame(**chosen).equals(part.to_frame())
+    assert data.rank("cifar10", "pgd", **chosen).equals(part.rank("cifar10", "pgd"))
+    assert data.accuracy(2, "cifar10", "pgd", 8.0, **chosen) == part.accuracy(2, "cifar10", "pgd", 8.0)
+    assert data.value(2, "cifar10", "pgd", "cm", **chosen) == part.value(2, "cifar10", "pgd", "cm")
+    other = data.accuracy(2, "cifar10", "pgd", 8.0, weights="e200-s0")
+    assert other == part.accuracy(2, "cifar10", "pgd", 8.0) / 2
+    # What is kept of one choice is not given for another.
+    assert data.accuracy(2, "cifar10", "pgd", 8.0, **chosen) == 2 * other
+
+
+def test_a_query_without_a_name_is_told_the_names_in_one_line(folder):
+    data = RobustnessDataset(folder)
+    for ask in (
+        data.query,
+        data.to_frame,
+        lambda: data.accuracy(2, "cifar10", "pgd"),
+        lambda: data.rank("cifar10", "pgd"),
+    ):
+        with pytest.raises(ConfigError, match="expected weights='e12-s0' or 'e200-s0', got no name") as told:
+            ask()
+        assert "\n" not in str(told.value)
+    assert "weights e12-s0, e200-s0" in repr(data)
+    with pytest.raises(ConfigError, match=r"'e13-s0': expected e12-s0, e200-s0.*Did you mean 'e12-s0'"):
+        data.to_frame(weights="e13-s0")
+
+
+def test_a_reader_of_one_choice_needs_no_name(folder, parts, tmp_path):
+    data, part = RobustnessDataset(folder, weights="e12-s0"), RobustnessDataset(parts["e12-s0"])
+    assert data.to_frame().equals(part.to_frame())
+    for measure in ("cm", "confidence"):
+        (_, one), (_, other) = (summarise_classes(d.files, "cifar10", ["clean", "pgd"], measure) for d in (data, part))
+        assert all((one.by_strength[s] == other.by_strength[s]).all() for s in (0.5, 1.0, 8.0))
+    assert "2 of 6,466 architectures" in write_report(data, tmp_path / "page.html").read_text()
+
+
+def test_a_folder_of_unnamed_weights_takes_no_name(parts):
+    with pytest.raises(ConfigError, match="without a name"):
+        RobustnessDataset(parts["e12-s0"]).to_frame(weights="e12-s0")
+
+
+def test_of_several_folders_only_those_with_names_choose(folder, tmp_path):
+    export(tmp_path / "more", make_plan([309], ["clean", "pgd"]))
+    both = RobustnessDataset(folder, tmp_path / "more", weights="e12-s0")
+    assert both.to_frame("cifar10", "pgd")["architecture"].unique().tolist() == [0, 2, 309]
