@@ -17,7 +17,7 @@ import math
 import os
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 
@@ -139,7 +139,7 @@ class Sweep:
         """
         config = self._plan.config
         execution = config.execution.model_copy(update={"part_minutes": bundle_minutes})
-        plan = replace(self._plan, config=config.model_copy(update={"execution": execution}))
+        plan = dataclasses.replace(self._plan, config=config.model_copy(update={"execution": execution}))
         parts = (Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units)
         bundles = list(make_bundles(plan, parts, slice_seconds=60 * slice_minutes))
         if order == "as planned":
