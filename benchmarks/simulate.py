@@ -28,7 +28,7 @@ from robust201.planning.bundles import make_bundles
 from robust201.planning.config import SweepConfig
 from robust201.planning.cost import assumed_gmacs
 from robust201.planning.loading import load_config
-from robust201.planning.plan import Plan, assumed_facts, make_plan
+from robust201.planning.plan import assumed_facts, make_plan
 from robust201.runtime.scheduler import RunTally, Scheduler
 
 SWEEP = Path(__file__).parent.parent / "jobs" / "paper.yaml"
@@ -139,9 +139,9 @@ class Sweep:
         """
         config = self._plan.config
         execution = config.execution.model_copy(update={"part_minutes": bundle_minutes})
-        sliced = type("SlicedPlan", (Plan,), {"slice_seconds": 60 * slice_minutes})
-        plan: Plan = sliced(config.model_copy(update={"execution": execution}), self._plan.units, self._plan.protocols)
-        bundles = list(make_bundles(plan, (Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units)))
+        plan = dataclasses.replace(self._plan, config=config.model_copy(update={"execution": execution}))
+        parts = (Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units)
+        bundles = list(make_bundles(plan, parts, slice_seconds=60 * slice_minutes))
         if order == "as planned":
             bundles.sort(key=lambda bundle: (plan.datasets.index(bundle.dataset), bundle.architecture))
         elif order == "longest first by cost":

@@ -44,7 +44,7 @@ def test_every_evaluation_has_another_identity_in_another_precision(make_sweep: 
     assert make_plan(default, assumed_facts(default)).units == plans[0].units
     facts: Facts = assumed_facts(default)
     for sweep in sweeps:
-        payload = protocol_payload(sweep, "digits", "pgd", facts.datasets["digits"])
+        payload = protocol_payload(sweep, "digits", "pgd", facts)
         assert payload["precision"] == sweep.precision
 
 

@@ -13,11 +13,13 @@ from robust201.engine.classifier import Classifier
 from robust201.planning.bundles import make_bundles
 from robust201.planning.config import SweepConfig
 from robust201.planning.plan_file import load_plan_and_facts
-from robust201.runtime import worker
+from robust201.runtime import networks, worker
+from robust201.runtime.devices import is_out_of_memory
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import load_plan, prepare_sweep, run_sweep
 from robust201.shards import ShardStore
 from robust201.spaces.nasbench201.compiled import InferenceNetwork, network
+from robust201.spaces.nasbench201.space import NasBench201
 from robust201.tasks.evaluate import evaluate
 from tests.conftest import TINY_KEYS, MakeSweep, read_tree
 
@@ -51,7 +53,8 @@ def small_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
             return compute_in_small_memory
 
         # Its few images come first, and are no part of what is watched here.
-        monkeypatch.setattr(worker, "check_compiled", lambda *_arguments, **_named: None)
+        monkeypatch.setattr(networks, "check_compiled", lambda *_arguments, **_named: None)
+        monkeypatch.setattr(networks, "check_network", lambda *_arguments, **_named: None)
         monkeypatch.setattr(Classifier, "_logits", watched(Classifier._logits))
         monkeypatch.setattr(InferenceNetwork, "_forward", watched(InferenceNetwork._forward))
         return sizes
@@ -65,7 +68,7 @@ def device_memory(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
 
     def make(gigabytes: float) -> None:
         found = round(gigabytes * GIGABYTE), round(gigabytes * GIGABYTE)
-        monkeypatch.setattr(worker, "_device_memory", lambda _: found)
+        monkeypatch.setattr(networks, "device_memory", lambda _: found)
         monkeypatch.setattr(network, "CPU_CHUNK", None)
 
     return make
@@ -94,11 +97,11 @@ def end_a_capture_after(error: Exception) -> None:
     ],
 )
 def test_every_library_s_word_for_no_memory_is_understood(error: Exception) -> None:
-    assert worker._is_out_of_memory(error)
-    assert not worker._is_out_of_memory(RuntimeError("shapes differ"))
+    assert is_out_of_memory(error)
+    assert not is_out_of_memory(RuntimeError("shapes differ"))
     with pytest.raises(RuntimeError, match="not ended") as masked:
         end_a_capture_after(error)
-    assert worker._is_out_of_memory(masked.value)
+    assert is_out_of_memory(masked.value)
 
 
 def test_the_reference_engine_halves_what_it_showed(make_sweep: MakeSweep, small_memory) -> None:
@@ -183,7 +186,7 @@ def test_memory_that_runs_out_before_a_network_is_shown_anything_is_reported(
     def fail(*_arguments, **_options):
         raise torch.OutOfMemoryError("no room for weights")
 
-    monkeypatch.setattr(worker, "compile_network", fail)
+    monkeypatch.setattr(NasBench201, "compile", fail)
     tally = run_sweep(make_sweep(architectures=[21], keys=PGD, engine="fused"), make_executor)
     assert [(failure.kind, failure.attempt) for failure in tally.failures] == [("memory", 1)]
 
@@ -229,17 +232,17 @@ def test_workers_that_share_a_device_share_its_memory(
 ) -> None:
     device_memory(8)
     shares = []
-    choose = worker.choose_capacity
+    choose = networks.choose_capacity
 
     def noted(**options):
-        shares.append((options["share"], options["skeleton"]))
+        shares.append((options["share"], options["image_size"]))
         return choose(**options)
 
-    monkeypatch.setattr(worker, "choose_capacity", noted)
+    monkeypatch.setattr(networks, "choose_capacity", noted)
     execution = {"gpus_per_worker": gpus_per_worker}
     config = make_sweep(architectures=[21], keys={"clean": {}}, engine="fused", execution=execution)
     assert run_sweep(config, make_executor).complete
-    assert shares == [(share, (4, 1, 32))]
+    assert shares == [(share, 32)]
 
 
 def test_images_are_copied_to_the_device_once_a_dataset(make_sweep: MakeSweep, monkeypatch) -> None:

@@ -12,12 +12,12 @@ SLICE_SECONDS = 300.0
 """Estimated time at which a part is cut that a worker commits as a whole."""
 
 
-def split(plan: Plan, part: Part) -> tuple[Part, ...]:
+def split(plan: Plan, part: Part, *, slice_seconds: float = SLICE_SECONDS) -> tuple[Part, ...]:
     """Cut a part that would take longer than `execution.part_minutes`: first by strength, then by image range.
 
     Ranges are whole batches of draws, so a part draws what the whole unit would. A worker commits whole strengths, so a
-    slice of one strength is cut at five minutes already. The fused engine keeps a part's strengths together, because
-    strengths share its batches and FGSM's share a gradient; they are cut at five minutes too. A measure is never cut.
+    slice of one strength is cut at `slice_seconds` already. The fused engine keeps a part's strengths together, because
+    strengths share its batches and FGSM's share a gradient; they are cut at that, too. A measure is never cut.
     """
     config = plan.config
     if not plan.tasks[part.unit.key].is_divisible:
@@ -25,12 +25,12 @@ def split(plan: Plan, part: Part) -> tuple[Part, ...]:
     limit = 60 * config.execution.part_minutes
     splits_strengths = len(part.strengths) > 1 and config.engine == "reference"
     if not splits_strengths:
-        limit = min(limit, SLICE_SECONDS)
+        limit = min(limit, slice_seconds)
     if plan.seconds(part) <= limit:
         return (part,)
     if splits_strengths:
         singles = (Part(part.unit, (strength,), part.start, part.stop) for strength in part.strengths)
-        return tuple(itertools.chain.from_iterable(split(plan, single) for single in singles))
+        return tuple(itertools.chain.from_iterable(split(plan, one, slice_seconds=slice_seconds) for one in singles))
     batch = config.batch_size
     n_batches = -(-(part.stop - part.start) // batch)
     n_slices = min(n_batches, int(-(-plan.seconds(part) // limit)))
@@ -38,7 +38,7 @@ def split(plan: Plan, part: Part) -> tuple[Part, ...]:
     return tuple(Part(part.unit, part.strengths, a, b) for a, b in itertools.pairwise(edges))
 
 
-def make_bundles(plan: Plan, parts: Iterable[Part]) -> tuple[Bundle, ...]:
+def make_bundles(plan: Plan, parts: Iterable[Part], *, slice_seconds: float = SLICE_SECONDS) -> tuple[Bundle, ...]:
     """Group parts by network and dataset, longest bundle first, long parts split, no bundle much over a part.
 
     Longest first keeps the last hour of a sweep short. Within a bundle the cheap parts come first, so that results
@@ -47,7 +47,7 @@ def make_bundles(plan: Plan, parts: Iterable[Part]) -> tuple[Bundle, ...]:
     limit = 60 * plan.config.execution.part_minutes
     grouped: defaultdict[tuple[str, ArchitectureId, str], list[tuple[float, Part]]] = defaultdict(list)
     for part in parts:
-        for piece in split(plan, part):
+        for piece in split(plan, part, slice_seconds=slice_seconds):
             unit = piece.unit
             grouped[unit.dataset, unit.architecture, unit.checkpoint_sha256].append((plan.seconds(piece), piece))
     costed: list[tuple[float, Bundle]] = []
