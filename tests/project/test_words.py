@@ -15,6 +15,7 @@ WORDS = re.compile(r"nas-?bench-?201|15[,_]?625|6[,_]?466|@Linf", re.IGNORECASE)
 
 # Folders and files that may say them, and why. Shorten this list where that is simple.
 MAY_SAY = {
+    "api.py": "load_model takes an index or cell string of the default space",
     "spaces/nasbench201": "the space itself",
     "spaces/__init__.py": "the one place that names the default space, and what it offers to readers",
     "weights/published": "readers of the published weights",
