@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from robust201.core.errors import ConfigError, DatasetError, closest
+from robust201.core.files import bundled
 from robust201.core.records import ArchitectureId, EvaluationResult, ImageSet, Normalisation, Part, Unit
 from robust201.engine.classifier import Classifier
 from robust201.engine.context import Context, CorruptedImages, Request, to_float
@@ -64,7 +65,8 @@ def load_model(
         architecture: index or cell string of NAS-Bench-201, which stands for its isomorphism class, or a name of the
             zoo, such as ``"resnet18"``.
         dataset: what it was trained on, a name of `robust201.images.DATASETS`; it decides normalisation and classes.
-        store: a checkpoint store or its folder (see ``robust201 import-weights``), for NAS-Bench-201, or else
+        store: a checkpoint store or its folder, ``bundled:…`` too (see ``robust201 import-weights``), for
+            NAS-Bench-201, or else
         weights: a safetensors file of the network's state_dict.
         epochs: length of the training, in a store; None prefers 200, else takes the longest.
         seed: of the training, in a store; None prefers 777, else takes the lowest.
@@ -95,12 +97,18 @@ def load_model(
             channels, cells, _ = infer_size(tensors, source)
             network = NasBench201(channels, cells).build(_index(architecture), n_classes=spec.n_classes)
     elif store is not None:
-        opened = store if isinstance(store, CheckpointStore) else CheckpointStore(Path(store))
+        opened = store if isinstance(store, CheckpointStore) else CheckpointStore(_folder(store))
         record = opened.find(_index(architecture), dataset, epochs=epochs, seed=seed)
         network = NasBench201(record.channels, record.cells).build(record.index, n_classes=spec.n_classes)
         tensors, source = opened.load(record), f"{record.label} from {record.file}"
     fill_network(network, tensors, source)
     return Classifier(network, spec.normalisation, spec.n_classes, device=chosen_device)
+
+
+def _folder(store: str | Path) -> Path:
+    """Find a store's folder; ``bundled:`` names one that ships with robust201, as in a sweep YAML."""
+    name = str(store)
+    return bundled(name.removeprefix("bundled:")) if name.startswith("bundled:") else Path(store)
 
 
 def _index(architecture: ArchitectureId) -> int:
