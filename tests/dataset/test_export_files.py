@@ -23,7 +23,7 @@ from robust201.dataset.number_text import array_text, round_array
 from robust201.dataset.written_file import parse_compression
 from robust201.planning.plan_file import load_plan
 from robust201.shards import ShardStore
-from tests.conftest import read_tree
+from tests.conftest import REPOSITORY, read_tree
 from tests.support.fabricated import BrokenStore, export, make_plan
 from tests.support.shard_support import make_results, make_unit, make_values
 
@@ -205,7 +205,11 @@ def test_a_killed_export_leaves_no_process_and_is_taken_up_again(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     out = tmp_path / "out"
-    driver = subprocess.Popen([sys.executable, str(script), str(out)])
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(REPOSITORY),
+    }  # a script sees its own folder, not the working directory
+    driver = subprocess.Popen([sys.executable, str(script), str(out)], env=environment)
     try:
         while not (out / "cifar10/fgsm_confidence.json").exists() or len(list(out.glob("cifar10/.pgd*.tmp"))) < 1:
             assert driver.poll() is None

@@ -106,6 +106,13 @@ def test_rank_correlation_is_kendalls_tau_b(tmp_path):
     assert list(figure_data.square(corruptions, "severity 1").columns) == ["clean", "fog"]
 
 
+def test_without_a_rank_anywhere_there_is_no_heat_map(tmp_path):
+    values = {"clean": {"0": 0.1, "1": 0.1}, "pgd": {"0": [0.2, 0.5], "1": [0.2, 0.5]}}
+    results = results_of(write_results(tmp_path, values))
+    assert figure_data.key_correlations(results).empty
+    assert figure_data.attack_correlations(results).empty
+
+
 def test_ties_lower_tau_b(tmp_path):
     values = {"clean": {"0": 0.1, "1": 0.1, "2": 0.3}, "pgd": {"0": [0.1, 0], "1": [0.2, 0], "2": [0.3, 0]}}
     tau = figure_data.square(figure_data.key_correlations(results_of(write_results(tmp_path, values))), "")

@@ -3,14 +3,17 @@
 Words (architecture, key, strength, evaluation, unit, part, bundle, protocol, shard) are those of ARCHITECTURE.md.
 """
 
+from __future__ import annotations
+
 import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:  # the records are also those of a machine where a package is missing: `robust201 doctor` says which
+    import numpy as np
+    from numpy.typing import NDArray
 
 CLEAN_STRENGTH = 0.0
 
@@ -93,7 +96,7 @@ def image_hash(images: NDArray[np.uint8], labels: NDArray[np.int64], indices: ND
     """
     digest = hashlib.sha256(canonical_json(list(images.shape)).encode())
     for array in (images, labels.astype("<i8"), indices.astype("<i8")):
-        digest.update(np.ascontiguousarray(array).tobytes())
+        digest.update(array.tobytes())  # in C order, however the array lies in memory
     return digest.hexdigest()
 
 
@@ -111,7 +114,7 @@ class Protocol:
     digest: str
 
     @classmethod
-    def of(cls, payload: Mapping[str, Any]) -> "Protocol":
+    def of(cls, payload: Mapping[str, Any]) -> Protocol:
         """Make a protocol and name it by its content, one of imported results so that the name tells."""
         digest = content_digest(payload)
         return cls(payload, f"{IMPORTED}-{digest}" if payload.get("protocol") == IMPORTED else digest)

@@ -372,7 +372,10 @@ def _correlate(results: DatasetResults, groups: Iterable[tuple[str, Sequence[Col
         if len(columns) > 1 and len(results.accuracies) > 1:
             chosen = results.accuracies[list(columns)]
             chosen.columns = [_column_name(*column, named=view == "") for column in columns]
-            parts[view] = rank_correlations(chosen)
+            tau = rank_correlations(chosen)
+            # Where every column has one accuracy for all architectures there is nothing to draw, and Plotly refuses to.
+            if not tau.isna().to_numpy().all():
+                parts[view] = tau
     return pd.concat(parts, names=["view", "key"]) if parts else pd.DataFrame()
 
 
