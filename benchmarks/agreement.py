@@ -40,7 +40,7 @@ from robust201.engine.context import Context, Perturbed, Request
 from robust201.engine.replay import ReplayedDraws
 from robust201.images import load_images, select
 from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_network
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import TASKS
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.contract import perturb
 
@@ -68,7 +68,7 @@ def load_case(folder: Path, index: int, images: ImageSet) -> Case:
 
 def perturbed_images(case: Case, key: str, run: str, parameters: Parameters) -> Iterator[Perturbed]:
     """Attack all images at all epsilons."""
-    row = PERTURBATIONS[key]
+    row = TASKS[key]
     images, labels = torch.from_numpy(case.images.images), torch.from_numpy(case.images.labels)
     if run == "replayed" and row.constraint is not None:
         job = AttackJob(
@@ -109,7 +109,7 @@ def measure(folder: Path, output: Path, index: int, images: ImageSet, queries: i
             file = output / f"{index:06d}-{key}-{run}.npz"
             if file.exists():
                 continue
-            parameters = PERTURBATIONS[key].parameters(**({"queries": queries} if key == "aa_square" else {}))
+            parameters = TASKS[key].parameters(**({"queries": queries} if key == "aa_square" else {}))
             start = time.thread_time()
             predicted = predictions_of(case, key, run, parameters)
             seconds = time.thread_time() - start

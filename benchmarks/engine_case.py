@@ -17,7 +17,7 @@ from robust201.spaces.nasbench201.compiled import compile_network
 from robust201.spaces.nasbench201.compiled.kernels import Convolution
 from robust201.spaces.nasbench201.compiled.program import plan_cell
 from robust201.spaces.nasbench201.network import build_network
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import TASKS
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.contract import perturb
 
@@ -71,7 +71,7 @@ class Case:
             model_batch=self.model_batch,
         )
         request = Request(strengths, self.images, self.labels, torch.arange(len(self.images)).numpy())
-        for found in perturb(PERTURBATIONS[key], context, parameters, request):
+        for found in perturb(TASKS[key], context, parameters, request):
             if key != "fgsm" and not torch.equal(
                 self.model.logits(found.images).argmax(dim=1), self.labels[found.positions]
             ):
@@ -166,7 +166,7 @@ def step_seconds(
 
     def measured(clock: Clock) -> float:
         times = [
-            clock(partial(case.attack, engine, key, epsilons, PERTURBATIONS[key].parameters(**{name: length}), batch))
+            clock(partial(case.attack, engine, key, epsilons, TASKS[key].parameters(**{name: length}), batch))
             for length in lengths
         ]
         return (times[1] - times[0]) / (lengths[1] - lengths[0]) / (len(case.images) * len(epsilons))
@@ -179,7 +179,7 @@ def measurements_of(
 ) -> Iterator[tuple[str, Measurement]]:
     """What is measured of a network in one engine: (what, seconds an image as a function of the clock)."""
     n_images = len(case.images)
-    parameters = PERTURBATIONS["fgsm"].parameters()
+    parameters = TASKS["fgsm"].parameters()
     yield "forward", lambda clock: clock(lambda: case.forward(engine, batch)) / n_images
     yield "gradient", lambda clock: clock(lambda: case.gradient(engine, batch)) / n_images
     yield (

@@ -29,7 +29,7 @@ from robust201.core.records import EvaluationResult, Part, Unit, Weights, unit_i
 from robust201.dataset import export_dataset
 from robust201.dataset.json_files import JsonFile
 from robust201.shards import ShardStore
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import TASKS
 from robust201.tasks.columns import COLUMNS, FRACTION_BITS, columns_of, to_json
 
 N_CLASSES = 100
@@ -55,7 +55,7 @@ class SyntheticPlan:
             for i in range(per_key)
         )
 
-    tasks = PERTURBATIONS
+    tasks = TASKS
     weights: Mapping[str, Weights] = {}
     space_name = "nasbench201"
 

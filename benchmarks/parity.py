@@ -25,7 +25,7 @@ from robust201.engine.arithmetic import configure_torch
 from robust201.engine.classifier import Classifier
 from robust201.engine.context import to_float
 from robust201.images import load_images, select
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import TASKS
 from tests.support.library_parity import Difference, compare
 
 NETWORKS = ("0", "9", "21", "309", "309/100", "991", "13714")
@@ -81,7 +81,7 @@ def main() -> int:
         classifier, pixels, labels = load_network(folder, name, images)
         for key in options.attacks:
             changes = {"queries": options.queries} if key == "aa_square" else {}
-            parameters = PERTURBATIONS[key].parameters(**changes)
+            parameters = TASKS[key].parameters(**changes)
             total += print_row(name, key, compare(key, classifier, pixels, labels, parameters, seed=1))
     print(f"\n{total} differing bits")
     return 0 if total == 0 else 1

@@ -28,7 +28,7 @@ from robust201.engine.classifier import Classifier
 from robust201.engine.context import Context, Request, to_float
 from robust201.images import load_images, select
 from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_network
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import TASKS
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.contract import perturb
 
@@ -74,7 +74,7 @@ class Subject:
 
     def correct(self, key: str, parameters: Parameters) -> NDArray[np.bool_]:
         """Images that are classified correctly after an attack: (S, N)."""
-        row = PERTURBATIONS[key]
+        row = TASKS[key]
         context = Context(self.use().classifier, SEED, len(self.images), key=key, engine="fused", model=self.compiled)
         images = torch.from_numpy(self.images.images).to(self.classifier.device)
         found = np.zeros((len(parameters.strengths), len(self.images)), np.bool_)
@@ -114,7 +114,7 @@ def compare_numbers(base: Subject, other: Subject) -> None:
         flush=True,
     )
     for key, given in PARAMETERS.items():
-        parameters = PERTURBATIONS[key].parameters(**given)
+        parameters = TASKS[key].parameters(**given)
         was, now = base.correct(key, parameters), other.correct(key, parameters)
         cells = [
             f"{strength:g}: {before.mean():.3f} {after.mean():.3f} ({int((before != after).sum())})"

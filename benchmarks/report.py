@@ -33,9 +33,9 @@ from robust201.reader.result_files import PUBLISHED_DATASETS
 from robust201.shards import ShardStore
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.neighbourhood import kernel_parameters
-from robust201.tasks import CORRUPTIONS, PAPER_KEYS, PERTURBATIONS
+from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 
-PAPER_ROWS = [PERTURBATIONS[key] for key in PAPER_KEYS]
+PAPER_ROWS = [TASKS[key] for key in PAPER_KEYS]
 NESTED_KEYS = ("clean", "pgd")
 LARGE = "cifar100"
 """Dataset whose confidences and confusion matrices `--keys` makes."""

@@ -22,7 +22,7 @@ from robust201.core.records import ArchitectureId, Part
 from robust201.images import DATASETS
 from robust201.planning.config import SweepConfig
 from robust201.spaces.nasbench201.cells import multiply_accumulates, resolve
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import TASKS
 from robust201.tasks.parameters import SquareParameters
 
 MEASURED_FILE = Path(__file__).with_name("measured_forward.json")
@@ -102,4 +102,4 @@ def _passes(key: str, parameters: object) -> float:
     """Forward passes an image and strength; for Square those of an image that resists to the end."""
     if isinstance(parameters, SquareParameters):
         return float(parameters.queries * parameters.restarts)
-    return 1.0 if key == "fgsm" else PERTURBATIONS[key].passes(parameters)
+    return 1.0 if key == "fgsm" else TASKS[key].passes(parameters)

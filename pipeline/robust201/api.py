@@ -28,7 +28,7 @@ from robust201.images.given import as_labelled_images, check_label_range
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.space import NasBench201
 from robust201.spaces.zoo.space import NETWORKS, Zoo
-from robust201.tasks import PERTURBATIONS, Perturbation, perturbation
+from robust201.tasks import TASKS, Task, find_task
 from robust201.tasks.corruptions.generator import SMALLEST_SIZE, corrupt, synthetic_frost
 from robust201.tasks.evaluate import evaluate as evaluate_part
 from robust201.tasks.parameters import Parameters
@@ -141,7 +141,7 @@ def evaluate(
         images: (N, 3, H, W) or (N, H, W, 3), NumPy or torch; uint8, or floats in [0, 1] that are multiples of 1/255
             (others are refused, as attacks start from pixels of 8 bits).
         labels: (N,) integers in [0, C).
-        keys: keys of `robust201.tasks.PERTURBATIONS`, alone or with parameters: ``["clean", {"pgd": {"steps": 10}}]``.
+        keys: keys of `robust201.tasks.TASKS`, alone or with parameters: ``["clean", {"pgd": {"steps": 10}}]``.
         normalisation: mean and standard deviation per channel, where the module takes normalised images.
         n_classes: number of classes C; None takes it from what the module answers.
         seed: of all that is drawn.
@@ -250,7 +250,7 @@ def attack(
     """
     row = _find_key(key)
     if row.kind != "attack" or row.constraint is None:
-        attacks = ", ".join(name for name, row in PERTURBATIONS.items() if row.kind == "attack")
+        attacks = ", ".join(name for name, row in TASKS.items() if row.kind == "attack")
         raise ConfigError(f"Attacking failed for {key!r}: expected one of {attacks}, got another key. Name an attack.")
     field = "epsilons_255" if "epsilons_255" in row.parameters.model_fields else "epsilons"
     radii, wrong = (epsilon_255, epsilon) if field == "epsilons_255" else (epsilon, epsilon_255)
@@ -425,8 +425,8 @@ def _as_normalisation(given: Normalisation | tuple[Sequence[float], Sequence[flo
     return Normalisation((red, green, blue), (red_std, green_std, blue_std))
 
 
-def _parse_keys(keys: _Keys, engine: str) -> list[tuple[Perturbation, Parameters]]:
-    chosen: dict[str, tuple[Perturbation, Parameters]] = {}
+def _parse_keys(keys: _Keys, engine: str) -> list[tuple[Task, Parameters]]:
+    chosen: dict[str, tuple[Task, Parameters]] = {}
     for item in [keys] if isinstance(keys, str | Mapping) else keys:
         for key, fields in item.items() if isinstance(item, Mapping) else [(item, {})]:
             row = _find_key(key)
@@ -441,20 +441,20 @@ def _parse_keys(keys: _Keys, engine: str) -> list[tuple[Perturbation, Parameters
     return list(chosen.values())
 
 
-def _find_key(key: object) -> Perturbation:
+def _find_key(key: object) -> Task:
     if not isinstance(key, str):
         raise ConfigError(
             f"Reading keys failed for {key!r}: expected a name such as 'pgd', or {{'pgd': {{'steps': 10}}}}, got a "
             f"value of type {type(key).__name__}. Give a list of these."
         )
-    return perturbation(key)
+    return find_task(key)
 
 
 _OWN_IMAGES = ("split", "images", "image_seed")
 """Parameters by which a measure of a sweep chooses its own images."""
 
 
-def _parse_parameters(row: Perturbation, fields: object, engine: str) -> Parameters:
+def _parse_parameters(row: Task, fields: object, engine: str) -> Parameters:
     if not isinstance(fields, Mapping | None):
         raise ConfigError(
             f"Reading parameters failed for {row.key}: expected names with values, got {reprlib.repr(fields)}. Write "

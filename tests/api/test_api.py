@@ -20,7 +20,7 @@ from robust201.core.errors import ArchitectureError, CheckpointError, ConfigErro
 from robust201.engine.context import Context
 from robust201.images import dataset as dataset_spec
 from robust201.spaces.zoo.space import Zoo
-from robust201.tasks import perturbation
+from robust201.tasks import find_task
 from robust201.tasks.evaluate import evaluate as evaluate_part
 from robust201.weights.store import CheckpointStore
 from tests.support.small_results import write_results
@@ -69,7 +69,7 @@ def test_numbers_of_clean_images_are_those_of_the_logits() -> None:
 
 @pytest.mark.parametrize("engine", ["fused", "reference"])
 def test_an_attack_gives_the_accuracy_that_a_sweep_computes(engine: str) -> None:
-    row = perturbation("pgd")
+    row = find_task("pgd")
     parameters = row.parameters(epsilons_255=(1, 8), steps=4)
     images = tiny_images()
     images.indices[:] = np.arange(len(images))  # the API numbers images from 0

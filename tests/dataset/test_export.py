@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from robust201.core.errors import ConfigError, IncompleteError, StorageError, StorageFullError
 from robust201.dataset import export_dataset, meta_file_text, parse_key_style
-from robust201.tasks import PAPER_KEYS, PERTURBATIONS
+from robust201.tasks import PAPER_KEYS, TASKS
 from tests.conftest import read_tree
 from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_plan, make_unit, make_values
 
@@ -149,7 +149,7 @@ def test_key_styles_differ_in_names_and_keys_only(tmp_path):
 
 
 def test_meta_of_the_papers_sweep_is_the_published_file(tmp_path):
-    strengths = {key: PERTURBATIONS[key].parameters().strengths for key in PAPER_KEYS}
+    strengths = {key: TASKS[key].parameters().strengths for key in PAPER_KEYS}
     units = tuple(make_unit(0, "cifar10", key, strengths[key]) for key in PAPER_KEYS)
     export(tmp_path, FabricatedPlan(units, ("accuracy",)), key_style="published")
     assert hashlib.sha256((tmp_path / "meta.json").read_bytes()).hexdigest() == PUBLISHED_META_SHA256

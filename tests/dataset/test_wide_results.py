@@ -11,7 +11,7 @@ import yaml
 
 from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, Weights
-from robust201.tasks import PERTURBATIONS, Perturbation
+from robust201.tasks import TASKS, Task
 from robust201.tasks.constraints import L2
 from robust201.tasks.parameters import Parameters
 from tests.conftest import RunCommand
@@ -36,8 +36,8 @@ def load(folder: Path, name: str) -> Any:
     return json.loads((folder / name).read_text())
 
 
-def task(key: str, kind: Any, **changes: Any) -> Perturbation:
-    return Perturbation(key, kind, Parameters, 1, {}, lambda _: 1.0, **changes)
+def task(key: str, kind: Any, **changes: Any) -> Task:
+    return Task(key, kind, Parameters, 1, {}, lambda _: 1.0, **changes)
 
 
 def plan_of_weights(names: Any = tuple(RANDOM)) -> FabricatedPlan:
@@ -57,7 +57,7 @@ def test_a_measure_has_files_of_its_own_columns(tmp_path: Path, space: str) -> N
     spectrum = task("spectrum", "measure", columns=columns)
     units = [make_unit(network, "cifar10", "clean", (CLEAN_STRENGTH,)) for network in networks]
     units += [make_unit(network, "cifar10", "spectrum", (CLEAN_STRENGTH,), columns=columns) for network in networks]
-    plan = FabricatedPlan(tuple(units), tasks=PERTURBATIONS | {"spectrum": spectrum}, space_name=space)
+    plan = FabricatedPlan(tuple(units), tasks=TASKS | {"spectrum": spectrum}, space_name=space)
     out = tmp_path / "out"
     report = export(out, plan, formats=("json", "parquet"), key_style="published")
     assert report.n_evaluations == 4
@@ -134,7 +134,7 @@ def test_parquet_alone_holds_all_weights(tmp_path: Path) -> None:
 def test_attacks_are_spelled_with_their_own_norm(tmp_path: Path) -> None:
     units = [make_unit(0, "cifar10", key, (0.25, 0.5)) for key in ("pgd", "pgd_l2")]
     units.append(make_unit(0, "cifar10", "mine", (1.0,), columns=()))
-    plan = FabricatedPlan(tuple(units), tasks=PERTURBATIONS | {"mine": task("mine", "attack", constraint=L2)})
+    plan = FabricatedPlan(tuple(units), tasks=TASKS | {"mine": task("mine", "attack", constraint=L2)})
     export(tmp_path, plan, key_style="published", formats=("json", "parquet"))
     names = ["pgd@Linf", "pgd_l2@L2", "mine"]  # a user's task has one name
     assert [*load(tmp_path, "meta.json")["epsilons"]] == names

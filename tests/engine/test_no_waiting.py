@@ -16,7 +16,7 @@ from robust201.engine.capacity import Capacity
 from robust201.engine.draws import CounterDraws
 from robust201.spaces.nasbench201.cells import specs
 from robust201.spaces.nasbench201.compiled import compile_network
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import TASKS
 from robust201.tasks.perturbations import apgd, pgd, pgd_l2, square
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, network_of
 from tests.support.tiny_networks import TinyNetwork, tiny_classifier, tiny_images
@@ -110,12 +110,12 @@ def samples_of(job):
 
 
 def run_pgd(job, samples):
-    parameters = PERTURBATIONS["pgd"].parameters(steps=5, target="least_likely")
+    parameters = TASKS["pgd"].parameters(steps=5, target="least_likely")
     return pgd._attack_samples(job, samples, parameters)
 
 
 def run_pgd_l2(job, samples):
-    parameters = PERTURBATIONS["pgd_l2"].parameters(steps=5, random_start=True, iterate="best")
+    parameters = TASKS["pgd_l2"].parameters(steps=5, random_start=True, iterate="best")
     return pgd_l2._attack_samples(job, samples, parameters)
 
 
@@ -169,7 +169,7 @@ def test_square_looks_for_survivors_as_often_as_it_says(queries, monkeypatch):
     monkeypatch.setattr(square, "_search", watched)
     job = job_on("cpu", "aa_square", MODELS["plain"]("cpu"))
     with torch.inference_mode(), Counting():
-        square._single_run(job, samples_of(job), 0, PERTURBATIONS["aa_square"].parameters(queries=queries))
+        square._single_run(job, samples_of(job), 0, TASKS["aa_square"].parameters(queries=queries))
     # Forty looks for the first forty queries, some fifty more for ninety: the margins that are still above zero.
     assert looks == ["aten::nonzero"] * len(asked)
     assert len(asked) == {1: 1, 40: 40, 130: 92}[queries]

@@ -15,7 +15,7 @@ from robust201.figures.plots import save_plot, save_plots
 from robust201.figures.table import FIGURES
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.tasks import CORRUPTIONS, PERTURBATIONS
+from robust201.tasks import CORRUPTIONS, TASKS
 from tests.support.fabricated import FabricatedStore, export, make_plan
 from tests.support.small_results import results_of, write_results
 
@@ -25,9 +25,7 @@ ARCHITECTURES = (0, 1, 2, 3, 4, 9, 21, 309, 1462, 3456, 9930)
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory) -> RobustnessDataset:
     out = tmp_path_factory.mktemp("dataset")
-    export(
-        out, make_plan(ARCHITECTURES, PERTURBATIONS, ("digits",), severities=(1, 3, 5)), FabricatedStore(n_classes=10)
-    )
+    export(out, make_plan(ARCHITECTURES, TASKS, ("digits",), severities=(1, 3, 5)), FabricatedStore(n_classes=10))
     return RobustnessDataset(out)
 
 

@@ -22,20 +22,18 @@ from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import ResultFiles
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.offerings import OFFERINGS
-from robust201.tasks import CORRUPTIONS, PERTURBATIONS
+from robust201.tasks import CORRUPTIONS, TASKS
 from tests.support.fabricated import FabricatedStore, export, make_plan
 from tests.support.small_results import write_results
 
 ARCHITECTURES = (0, 1, 2, 3, 4, 9, 21, 309)
-SHOWN_KEYS = [key for key, row in PERTURBATIONS.items() if row.kind != "measure"]
+SHOWN_KEYS = [key for key, row in TASKS.items() if row.kind != "measure"]
 
 
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory) -> RobustnessDataset:
     out = tmp_path_factory.mktemp("dataset")
-    plan = make_plan(
-        ARCHITECTURES, PERTURBATIONS, ("cifar10", "digits"), severities=(1, 3, 5), measurements=("accuracy",)
-    )
+    plan = make_plan(ARCHITECTURES, TASKS, ("cifar10", "digits"), severities=(1, 3, 5), measurements=("accuracy",))
     export(out, plan)
     return RobustnessDataset(out)
 

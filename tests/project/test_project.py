@@ -12,7 +12,7 @@ from robust201.images import DATASETS, FORMS
 from robust201.images.downloads.registry import download
 from robust201.planning.config import SweepConfig
 from robust201.planning.loading import load_config
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import TASKS
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
@@ -42,7 +42,7 @@ def fields_of(model: type[BaseModel]) -> set[str]:
 def test_the_configuration_reference_names_every_field() -> None:
     text = (REPOSITORY / "docs/configuration.md").read_text()
     fields = fields_of(SweepConfig)
-    for row in PERTURBATIONS.values():
+    for row in TASKS.values():
         fields |= fields_of(row.parameters)
     code = re.findall(r"`([^`\n]+)`", text)
     told = {*code} | {name for span in code for name in re.findall(r"[{,] ?(\w+)", span) if span.startswith("{")}

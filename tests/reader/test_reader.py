@@ -11,11 +11,11 @@ import robust201
 from robust201.core.errors import ArchitectureError, ConfigError, FormatVersionError, InputError, ResultsError
 from robust201.dataset import meta_file_text
 from robust201.reader.dataset import RobustnessDataset
-from robust201.tasks import CORRUPTIONS, PAPER_KEYS, PERTURBATIONS
+from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_plan
 
 ARCHITECTURES = (0, 2, 10, 309, 991)
-PAPER_ROWS = [PERTURBATIONS[key] for key in PAPER_KEYS]
+PAPER_ROWS = [TASKS[key] for key in PAPER_KEYS]
 
 
 @pytest.fixture(scope="module", params=["paper", "published"])

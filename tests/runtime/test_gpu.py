@@ -26,7 +26,7 @@ from robust201.spaces.nasbench201.cells import format_spec, specs
 from robust201.spaces.nasbench201.compiled import InferenceNetwork, compile_network
 from robust201.spaces.nasbench201.compiled.footprint import network_bytes
 from robust201.spaces.nasbench201.compiled.kernels import Convolution
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import TASKS
 from robust201.tasks.perturbations import pgd, square
 from tests.conftest import MakeSweep, read_tree
 from tests.engine.test_no_waiting import LOOPS, job_on, samples_of
@@ -77,7 +77,7 @@ def test_the_fused_attacks_are_the_libraries_to_the_bit(device, key):
     classifier = tiny_classifier(TinyNetwork()).to(device)
     image_set = tiny_images()
     images, labels = on(device, torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels))
-    parameters = PERTURBATIONS[key].parameters(**FULL[key])
+    parameters = TASKS[key].parameters(**FULL[key])
     differences = compare(key, classifier, images, labels, parameters, seed=5)
     assert {strength: (found.image_bits, found.logit_bits) for strength, found in differences.items()} == dict.fromkeys(
         parameters.strengths, (0, 0)
@@ -106,14 +106,14 @@ def test_production_draws_are_those_of_the_cpu(device, key):
     shown = []
     image_set = tiny_images(8, labels=[0] * 8)
     changes = {"queries": 50} if key == "aa_square" else {"steps": 3}
-    parameters = PERTURBATIONS[key].parameters(epsilons_255=(1.0, 8.0), **changes)
+    parameters = TASKS[key].parameters(epsilons_255=(1.0, 8.0), **changes)
     for place in (torch.device("cpu"), device):
         model = Recording(tiny_classifier(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0])).to(place))
         images, labels = on(place, torch.from_numpy(image_set.images), torch.from_numpy(image_set.labels))
         job = AttackJob(
             model, Batching(64, 64), CounterDraws(0, key), images, labels, image_set.indices, (1 / 255, 8 / 255)
         )
-        list(PERTURBATIONS[key].load("fused")(job, parameters))
+        list(TASKS[key].load("fused")(job, parameters))
         shown.append(torch.cat(model.shown))
     assert shown[0].shape == shown[1].shape
     # A pixel divided by 255 may round differently; the draws are the same numbers.
@@ -243,7 +243,7 @@ def test_steps_do_not_wait_for_the_device(device, key, refuse_waiting):
     job = job_on(device, key, classifier)
     samples = samples_of(job)
     if key == "pgd":
-        pgd._attack_samples(job, samples, PERTURBATIONS["pgd"].parameters(steps=5))
+        pgd._attack_samples(job, samples, TASKS["pgd"].parameters(steps=5))
     else:
         with torch.inference_mode():
             LOOPS[key](job, samples)
@@ -260,7 +260,7 @@ def test_queries_do_not_wait_for_the_device(device, refuse_waiting, monkeypatch)
     monkeypatch.setattr(square, "_search", watched)
     job = job_on(device, "aa_square", compiled_on(device, specs()[991]))
     with torch.inference_mode():
-        square._single_run(job, samples_of(job), 0, PERTURBATIONS["aa_square"].parameters(queries=40))
+        square._single_run(job, samples_of(job), 0, TASKS["aa_square"].parameters(queries=40))
 
 
 # --- whole sweeps ----------------------------------------------------------------------------------------------------

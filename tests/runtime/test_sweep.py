@@ -23,7 +23,7 @@ from robust201.runtime.progress import RunProgress
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.sweep import Filters, RunPreview, load_plan, run_sweep
 from robust201.shards import ShardStore
-from robust201.tasks import ENGINES, PERTURBATIONS
+from robust201.tasks import ENGINES, TASKS
 from tests.conftest import TINY_KEYS, MakeSweep, read_tree
 
 
@@ -151,7 +151,7 @@ def test_what_is_not_used_is_told_in_the_order_of_keys(make_sweep: MakeSweep) ->
     run(make_sweep(keys=keys, images={"count": 10, "seed": 0}))
     _, preview = run(make_sweep(keys=keys, images={"count": 11, "seed": 0}))
     told = [re.fullmatch(r"\d+ evaluations of (\S+) are kept but not used: .+", line) for line in preview.stale]
-    assert [match[1] for match in told if match] == [key for key in PERTURBATIONS if key in keys]
+    assert [match[1] for match in told if match] == [key for key in TASKS if key in keys]
 
 
 @pytest.mark.parametrize("damage", ["truncated", "data", "footer"])

@@ -16,7 +16,7 @@ from robust201.core.errors import (
     IncompleteError,
     InputError,
 )
-from robust201.core.records import EvaluationResult, Part, Protocol
+from robust201.core.records import EvaluationProtocol, EvaluationResult, Part
 from robust201.shards import ShardStore, merge_folders
 from robust201.shards.inventory import Slice, choose_slices, gaps
 from tests.support.shard_support import (
@@ -139,7 +139,7 @@ def test_results_of_another_checkpoint_are_foreign(store):
     unit, other = make_unit(), make_unit(checkpoint="d" * 64)
     store.commit(make_results(unit))
     store.commit(make_results(other))
-    protocol = Protocol.of({"key": "pgd"})
+    protocol = EvaluationProtocol.of({"key": "pgd"})
     store.save_protocol(protocol)
     inventory = store.inventory()
     assert inventory.foreign({unit.id}) == {other.protocol: 2}
@@ -285,7 +285,7 @@ def test_merge_joins_folders(tmp_path):
     a, b = (ShardStore.create(tmp_path / name) for name in "ab")
     units = [make_unit(architecture) for architecture in range(3)]
     a.commit(make_results(units[0]))
-    protocol = Protocol.of({"key": "pgd"})
+    protocol = EvaluationProtocol.of({"key": "pgd"})
     a.save_protocol(protocol)
     for unit in units[:2]:
         b.commit(make_results(unit))

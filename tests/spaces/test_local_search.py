@@ -17,13 +17,13 @@ from robust201.spaces.nasbench201.cells import EDGES, OPERATIONS, format_spec, s
 from robust201.spaces.nasbench201.compiled import compile_network, kernels
 from robust201.spaces.nasbench201.compiled.local import LocalKernels, LocalPass
 from robust201.spaces.nasbench201.compiled.regions import Region, union
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import TASKS
 from robust201.tasks.perturbations.square import fused
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, SPECIAL_CELLS, network_of
 from tests.tasks.test_fused_attacks import IMAGES, ExactModel, assert_same, attacked
 
 CONSTANT_CELLS = ("no path, zero", "no path, constant")
-SQUARE = PERTURBATIONS["aa_square"]
+SQUARE = TASKS["aa_square"]
 
 
 # --- regions -------------------------------------------------------------------------------------------------------

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from robust201.core.errors import ArchitectureError
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.cells import EDGES, N_ARCHITECTURES, OPERATIONS
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import TASKS
 
 indices = st.integers(0, N_ARCHITECTURES - 1)
 cells = st.tuples(*[st.sampled_from(OPERATIONS)] * len(EDGES))
 PUBLISHED_EPSILONS = {
-    PERTURBATIONS[key].published_key: PERTURBATIONS[key].parameters().strengths
-    for key in ("aa_apgd-ce", "aa_square", "fgsm", "pgd")
+    TASKS[key].published_key: TASKS[key].parameters().strengths for key in ("aa_apgd-ce", "aa_square", "fgsm", "pgd")
 }
 
 

@@ -12,7 +12,7 @@ from robust201.core.errors import StorageError
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, Unit, Weights, content_digest
 from robust201.dataset import export_dataset
 from robust201.images import DATASETS
-from robust201.tasks import PERTURBATIONS, Perturbation
+from robust201.tasks import TASKS, Task
 from robust201.tasks.columns import Values
 
 N_IMAGES = 40
@@ -28,7 +28,7 @@ def make_unit(
     columns: tuple[str, ...] | None = None,
 ) -> Unit:
     identifier = content_digest([architecture, dataset, key, *([weights] if weights else [])])
-    columns = PERTURBATIONS[key].columns if columns is None else columns
+    columns = TASKS[key].columns if columns is None else columns
     return Unit(
         identifier, architecture, dataset, key, tuple(strengths), N_IMAGES, "p" * 32, "c" * 64, weights, columns
     )
@@ -40,7 +40,7 @@ class FabricatedPlan:
     measurements: tuple[str, ...] = ("accuracy", "confidence", "cm")
     name: str = "fabricated"
     protocols: tuple[dict[str, Any], ...] = ()
-    tasks: Mapping[str, Perturbation] = field(default_factory=lambda: PERTURBATIONS)
+    tasks: Mapping[str, Task] = field(default_factory=lambda: TASKS)
     weights: Mapping[str, Weights] = field(default_factory=dict)
     space_name: str = "nasbench201"
 
@@ -70,9 +70,9 @@ def make_plan(
 ) -> FabricatedPlan:
     strengths = {"clean": (CLEAN_STRENGTH,), "measure": (CLEAN_STRENGTH,), "attack": epsilons, "corruption": severities}
     units = [
-        make_unit(architecture, dataset, key, strengths[PERTURBATIONS[key].kind])
+        make_unit(architecture, dataset, key, strengths[TASKS[key].kind])
         for dataset in datasets
-        for key in sorted(keys, key=list(PERTURBATIONS).index)
+        for key in sorted(keys, key=list(TASKS).index)
         for architecture in sorted(architectures)
     ]
     return FabricatedPlan(tuple(units), measurements)
@@ -87,7 +87,7 @@ def make_values(unit: Unit, strength: float, n_classes: int = 3) -> Values:
             name: 100 * (rng.random(4) if name.startswith("list") else np.array(rng.random())) for name in unit.columns
         }
     base = 0.95 - 0.4 * (index * 7919 % 97) / 97
-    kind = PERTURBATIONS[unit.key].kind if unit.key in PERTURBATIONS else "attack"
+    kind = TASKS[unit.key].kind if unit.key in TASKS else "attack"
     pace = {"attack": 0.35, "corruption": 0.12}.get(kind, 0.0)
     chance = 1 / n_classes
     target = chance + (base - chance) * np.exp(-pace * strength * (0.6 + rng.random()))

@@ -12,7 +12,7 @@ from robust201.engine.batching import Batching
 from robust201.engine.classifier import Classifier
 from robust201.engine.context import to_float
 from robust201.engine.replay import ReplayedDraws
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import TASKS
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.foolbox_engine import foolbox
 
@@ -97,7 +97,7 @@ def fused_images(key, classifier, images, labels, epsilons, seed, parameters, *,
         epsilons=tuple(epsilons),
     )
     found = torch.full((len(epsilons), *images.shape), torch.nan, device=images.device)
-    for batch in PERTURBATIONS[key].load("fused")(job, parameters):
+    for batch in TASKS[key].load("fused")(job, parameters):
         found[batch.strength, batch.positions] = batch.images
     return found
 
@@ -131,7 +131,7 @@ def compare(
     Returns:
         {strength: Difference}
     """
-    constraint = PERTURBATIONS[key].constraint
+    constraint = TASKS[key].constraint
     assert constraint is not None
     epsilons = [constraint.radius(strength) for strength in parameters.strengths]
     if apart:

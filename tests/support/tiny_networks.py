@@ -7,7 +7,7 @@ from torch import nn
 from robust201.core.records import ImageSet, Normalisation, Part, Unit, image_hash
 from robust201.engine.classifier import Classifier
 from robust201.engine.context import Context, Request
-from robust201.tasks import Perturbation
+from robust201.tasks import Task
 from robust201.tasks.constraints import LINF
 from robust201.tasks.perturbations.contract import perturb
 
@@ -102,7 +102,7 @@ def tiny_context(key, classifier=None, first_batch=0, batch_size=BATCH_SIZE):
     )
 
 
-def small_parameters(row: Perturbation, **changes):
+def small_parameters(row: Task, **changes):
     """The row's parameters with few steps and strengths, whatever the row is."""
     small = {name: value for name, value in SMALL.items() if name in row.parameters.model_fields} | changes
     return row.parameters(**small) if row.constraint is None else attack_parameters(row, **small)

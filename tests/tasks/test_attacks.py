@@ -11,7 +11,7 @@ from pyautoattack import AutoAttack
 from robust201.core.errors import PerturbationError
 from robust201.core.noise import derived_seed
 from robust201.engine.context import Perturbed, to_float
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import TASKS
 from robust201.tasks.constraints import LINF
 from robust201.tasks.perturbations.contract import checked, perturb
 from robust201.tasks.perturbations.foolbox_engine import foolbox
@@ -30,9 +30,9 @@ from tests.support.tiny_networks import (
     tiny_images,
 )
 
-ROWS = [row for row in PERTURBATIONS.values() if row.kind != "measure"]
+ROWS = [row for row in TASKS.values() if row.kind != "measure"]
 ATTACKS = [row for row in ROWS if row.kind == "attack"]
-AUTOATTACKS = [PERTURBATIONS["aa_apgd-ce"], PERTURBATIONS["aa_square"]]
+AUTOATTACKS = [TASKS["aa_apgd-ce"], TASKS["aa_square"]]
 DRAWING = [row for row in ATTACKS if row.key != "fgsm"]
 every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.key)
 every_attack = pytest.mark.parametrize("row", ATTACKS, ids=lambda row: row.key)
@@ -162,7 +162,7 @@ def test_a_part_draws_what_the_whole_draws(row):
 
 
 def test_fgsm_is_foolbox():
-    row = PERTURBATIONS["fgsm"]
+    row = TASKS["fgsm"]
     parameters = row.parameters(epsilons_255=(0.5, 8.0, 255.0))
     found = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
     for epsilon in parameters.strengths:
@@ -175,7 +175,7 @@ def test_fgsm_is_foolbox():
 @pytest.mark.parametrize("random_start", [True, False])
 @pytest.mark.parametrize("target", ["none", "least_likely"])
 def test_pgd_is_foolbox(random_start, target):
-    row = PERTURBATIONS["pgd"]
+    row = TASKS["pgd"]
     # The steps and their relative size are left at the defaults on both sides: they must be Foolbox's.
     parameters = row.parameters(epsilons_255=(1.0, 8.0), random_start=random_start, target=target)
     found = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
@@ -194,7 +194,7 @@ def test_pgd_is_foolbox(random_start, target):
 
 
 def test_pgd_reaches_the_least_likely_class_where_it_is_the_target():
-    row = PERTURBATIONS["pgd"]
+    row = TASKS["pgd"]
     parameters = row.parameters(epsilons_255=(64.0,), target="least_likely")
     attacked = perturb_all(row, parameters, IMAGES, tiny_context(row.key))[64.0]
     target = tiny_classifier()(to_float(torch.from_numpy(IMAGES.images))).argmin(dim=1)
@@ -221,7 +221,7 @@ def direct_autoattack(name, configure, epsilon, key, network=None):
 
 
 def test_apgd_is_autoattack():
-    row = PERTURBATIONS["aa_apgd-ce"]
+    row = TASKS["aa_apgd-ce"]
     # The iterations are left at the default on both sides, and with them the checkpoints that derive from them.
     parameters = row.parameters(epsilons_255=(1.0, 8.0), restarts=2)
     found = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
@@ -234,7 +234,7 @@ def test_apgd_is_autoattack():
 
 
 def test_square_is_autoattack():
-    row = PERTURBATIONS["aa_square"]
+    row = TASKS["aa_square"]
     parameters = row.parameters(epsilons_255=(1.0, 8.0), queries=60)
     found = perturb_all(row, parameters, IMAGES, tiny_context(row.key))
 
@@ -248,7 +248,7 @@ def test_square_is_autoattack():
 @pytest.mark.parametrize("key", ["aa_apgd-ce", "aa_square"])
 def test_defaults_are_those_of_autoattack_standard(key):
     adversary = AutoAttack(tiny_classifier(), version="standard", eps=1 / 255)
-    parameters = PERTURBATIONS[key].parameters()
+    parameters = TASKS[key].parameters()
     if key == "aa_apgd-ce":
         assert (parameters.steps, parameters.restarts) == (adversary.apgd.n_iter, adversary.apgd.n_restarts)
     else:
@@ -298,7 +298,7 @@ def test_autoattack_takes_the_parameters(key, changes, passes):
     # predictions, the attack, one prediction of what it found.
     network = CountingNetwork(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0]))
     images = tiny_images(BATCH_SIZE, labels=[0] * BATCH_SIZE)
-    row = PERTURBATIONS[key]
+    row = TASKS[key]
     perturb_all(
         row, row.parameters(epsilons_255=(8.0,), **changes), images, tiny_context(key, tiny_classifier(network))
     )
@@ -309,7 +309,7 @@ def test_autoattack_takes_the_parameters(key, changes, passes):
 
 
 def test_clean_is_unchanged():
-    found = perturb_all(PERTURBATIONS["clean"], small_parameters(PERTURBATIONS["clean"]), IMAGES, tiny_context("clean"))
+    found = perturb_all(TASKS["clean"], small_parameters(TASKS["clean"]), IMAGES, tiny_context("clean"))
     assert torch.equal(found[0.0], torch.from_numpy(IMAGES.images) / 255)
 
 
@@ -332,7 +332,7 @@ def test_corrupted_images_come_by_key_severity_and_row(row):
     ids=["no source", "small images", "too few", "not uint8"],
 )
 def test_a_bad_source_of_corrupted_images_is_refused(source):
-    row = PERTURBATIONS["fog"]
+    row = TASKS["fog"]
     context = tiny_context("fog")
     context = type(context)(**{**vars(context), "corrupted": source})
     with pytest.raises(PerturbationError, match="fog"):

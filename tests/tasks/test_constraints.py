@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from robust201.core.errors import PerturbationError
 from robust201.engine.context import Perturbed, to_float
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import TASKS
 from robust201.tasks.constraints import CONSTRAINTS, L2, LINF
 from robust201.tasks.perturbations.contract import checked
 from robust201.tasks.perturbations.pgd_l2 import _project
@@ -23,8 +23,8 @@ every_constraint = pytest.mark.parametrize("constraint", CONSTRAINTS.values(), i
 def test_what_strengths_mean():
     assert LINF.radius(8.0) == 8 / 255
     assert L2.radius(0.5) == 0.5
-    assert PERTURBATIONS["pgd"].published_key == "pgd@Linf"
-    assert PERTURBATIONS["pgd_l2"].published_key == "pgd_l2@L2"
+    assert TASKS["pgd"].published_key == "pgd@Linf"
+    assert TASKS["pgd_l2"].published_key == "pgd_l2@L2"
 
 
 @every_constraint
@@ -98,5 +98,5 @@ def test_what_is_projected_to_an_l2_ball_lies_in_it_within_half_the_slack(seed, 
 
 def test_the_slack_covers_the_worst_roundings_of_an_image_and_hides_no_step():
     worst = math.sqrt(3 * 32 * 32) * 2**-25
-    assert 3 * worst < L2.slack < 0.001 * min(PERTURBATIONS["pgd_l2"].parameters().strengths)
+    assert 3 * worst < L2.slack < 0.001 * min(TASKS["pgd_l2"].parameters().strengths)
     assert 3 * 2**-25 < LINF.slack < 0.01 * LINF.radius(0.1)

@@ -12,7 +12,7 @@ import torch
 from robust201.core.errors import ConfigError, EvaluationError, PerturbationError
 from robust201.engine.arithmetic import configure_torch
 from robust201.engine.context import Perturbed
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import TASKS
 from robust201.tasks.columns import MEASUREMENTS
 from robust201.tasks.evaluate import evaluate
 from robust201.tasks.measurements import check_values, merge_values
@@ -30,7 +30,7 @@ from tests.support.tiny_networks import (
     tiny_images,
 )
 
-ROWS = [row for row in PERTURBATIONS.values() if row.kind != "measure"]
+ROWS = [row for row in TASKS.values() if row.kind != "measure"]
 every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.key)
 IMAGES = tiny_images()
 PROVENANCE = {"host": "here"}
@@ -139,7 +139,7 @@ def test_all_images_wrong_from_the_start(row):
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.kind == "attack"], ids=lambda row: row.key)
 def test_attacks_lower_the_accuracy(row):
-    clean = float(results(PERTURBATIONS["clean"])[0].values["accuracy"])
+    clean = float(results(TASKS["clean"])[0].values["accuracy"])
     parameters = attack_parameters(row, (0.1, 32.0), **({"queries": 60} if row.key == "aa_square" else {}))
     weak, strong = (float(result.values["accuracy"]) for result in results(row, parameters=parameters))
     assert clean >= weak > strong
@@ -147,7 +147,7 @@ def test_attacks_lower_the_accuracy(row):
 
 def test_a_strength_comes_as_soon_as_it_is_complete():
     network = CountingNetwork(TinyNetwork())
-    row = PERTURBATIONS["fgsm"]
+    row = TASKS["fgsm"]
     parameters = small_parameters(row)
     stream = evaluate(
         tiny_context("", tiny_classifier(network)),
@@ -165,7 +165,7 @@ def test_a_strength_comes_as_soon_as_it_is_complete():
 
 
 def test_only_what_is_asked_for_is_measured():
-    (result,) = results(PERTURBATIONS["clean"], measurements=("accuracy",))
+    (result,) = results(TASKS["clean"], measurements=("accuracy",))
     assert set(result.values) == {"accuracy", "cm"}
 
 
@@ -173,17 +173,17 @@ def test_read_only_images_are_taken():
     images = tiny_images()
     for array in (images.images, images.labels, images.indices):
         array.flags.writeable = False
-    assert_same_values(results(PERTURBATIONS["fgsm"], images=images), results(PERTURBATIONS["fgsm"]))
+    assert_same_values(results(TASKS["fgsm"], images=images), results(TASKS["fgsm"]))
 
 
 @pytest.mark.parametrize(("start", "stop"), [(4, 21), (0, 12), (8, 8), (16, 24), (-8, 8)])
 def test_a_part_that_cuts_a_batch_or_leaves_the_images_is_refused(start, stop):
     with pytest.raises(EvaluationError, match=f"Evaluating failed for .*{start}:{stop}"):
-        results(PERTURBATIONS["pgd"], start=start, stop=stop)
+        results(TASKS["pgd"], start=start, stop=stop)
 
 
 def test_a_unit_of_other_images_is_refused():
-    row = PERTURBATIONS["clean"]
+    row = TASKS["clean"]
     parameters = small_parameters(row)
     part = part_of(row, parameters, tiny_images(16))
     with pytest.raises(EvaluationError, match="expected a slice of 21 images"):
@@ -200,7 +200,7 @@ def test_a_network_with_nan_weights_fails_by_name(row):
 
 
 def test_a_broken_attack_fails_by_name(monkeypatch):
-    row = PERTURBATIONS["fgsm"]
+    row = TASKS["fgsm"]
     perturb = row.load()
 
     def broken(*arguments, **images):
@@ -213,7 +213,7 @@ def test_a_broken_attack_fails_by_name(monkeypatch):
 
 
 def test_the_seed_changes_what_is_drawn():
-    row = PERTURBATIONS["pgd"]
+    row = TASKS["pgd"]
     parameters = small_parameters(row, steps=1)
     one = perturb_all(row, parameters, IMAGES, tiny_context("pgd"))
     two = perturb_all(row, parameters, IMAGES, dataclasses.replace(tiny_context("pgd"), seed=12))

@@ -18,7 +18,7 @@ from robust201.engine.draws import CounterDraws
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import load_plan, run_sweep
 from robust201.shards import ShardStore
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import TASKS
 from robust201.tasks.evaluate import evaluate
 from robust201.tasks.perturbations.contract import checked, perturb
 from tests.conftest import read_tree
@@ -38,8 +38,8 @@ from tests.support.tiny_networks import (
     tiny_images,
 )
 
-ATTACKS = [row for row in PERTURBATIONS.values() if row.kind == "attack"]
-AUTOATTACKS = [PERTURBATIONS["aa_apgd-ce"], PERTURBATIONS["aa_square"]]
+ATTACKS = [row for row in TASKS.values() if row.kind == "attack"]
+AUTOATTACKS = [TASKS["aa_apgd-ce"], TASKS["aa_square"]]
 every_attack = pytest.mark.parametrize("row", ATTACKS, ids=lambda row: row.key)
 every_autoattack = pytest.mark.parametrize("row", AUTOATTACKS, ids=lambda row: row.key)
 SHAPE = (3, SIZE, SIZE)
@@ -159,7 +159,7 @@ def test_batches_leave_no_trace(row, samples, pool):
 
 @pytest.mark.parametrize("together", [1, 3, 17, 1000])
 def test_looking_for_fooled_images_seldom_leaves_no_trace(together):
-    row = PERTURBATIONS["aa_square"]
+    row = TASKS["aa_square"]
     assert_same(WHOLE[row.key], attacked(row, parameters=PARAMETERS[row.key], together=together))
 
 
@@ -209,7 +209,7 @@ def test_evaluate_runs_the_engine_that_is_asked_for(row):
 
 
 def test_measures_with_the_model_that_was_attacked():
-    row = PERTURBATIONS["fgsm"]
+    row = TASKS["fgsm"]
     model = ExactModel()
     context = tiny_context("")
     context = type(context)(**{**vars(context), "engine": "fused", "model": model})
@@ -244,7 +244,7 @@ def test_what_an_attack_found_is_shown_to_the_network_once_more():
             logits, loss, gradient = super().loss_and_gradient(pixels, labels)
             return -logits, loss, gradient
 
-    row = PERTURBATIONS["aa_apgd-ce"]
+    row = TASKS["aa_apgd-ce"]
     clean = to_float(torch.from_numpy(IMAGES.images))
     for images in attacked(row, parameters=PARAMETERS[row.key], model=Mistaken()).values():
         changed = (images != clean).flatten(1).any(dim=1)
@@ -290,12 +290,12 @@ def test_a_sweep_does_not_depend_on_batches_nor_on_parts(make_sweep, tmp_path):
 
 def test_fgsm_takes_one_gradient_for_all_epsilons():
     model = ExactModel()
-    attacked(PERTURBATIONS["fgsm"], strengths=tuple(float(epsilon) for epsilon in range(1, 12)), model=model)
+    attacked(TASKS["fgsm"], strengths=tuple(float(epsilon) for epsilon in range(1, 12)), model=model)
     assert model.samples_shown == len(IMAGES)
 
 
 def test_square_drops_what_it_has_fooled():
-    row = PERTURBATIONS["aa_square"]
+    row = TASKS["aa_square"]
     model = ExactModel()
     parameters = row.parameters(epsilons_255=(255.0,), queries=5000)
     found = attacked(row, parameters=parameters, model=model)[255.0]
@@ -307,7 +307,7 @@ def test_square_asks_nothing_more_of_images_whose_margin_is_zero():
     network = CountingNetwork(PathlessNetwork([0.0] * N_CLASSES))
     context = tiny_context("aa_square", tiny_classifier(network))
     images = tiny_images(8, labels=[0] * 8)
-    row, context = PERTURBATIONS["aa_square"], dataclasses.replace(context, engine="fused")
+    row, context = TASKS["aa_square"], dataclasses.replace(context, engine="fused")
     list(perturb(row, context, row.parameters(), request_of(images, (8.0,))))
     # A clean prediction, the margin of the start, two predictions of what was found.
     assert network.n_images == 8 * 4
@@ -325,10 +325,10 @@ def test_square_asks_nothing_more_of_images_whose_margin_is_zero():
 def test_takes_the_parameters(key, changes, passes):
     network = CountingNetwork(PathlessNetwork([5.0, 0.0, 0.0, 0.0, 0.0]))
     images = tiny_images(8, labels=[0] * 8)
-    parameters = PERTURBATIONS[key].parameters(epsilons_255=(1.0, 8.0), **changes)
+    parameters = TASKS[key].parameters(epsilons_255=(1.0, 8.0), **changes)
     context = tiny_context(key, tiny_classifier(network))
     context = dataclasses.replace(context, engine="fused")
-    batches = perturb(PERTURBATIONS[key], context, parameters, request_of(images, parameters.strengths))
+    batches = perturb(TASKS[key], context, parameters, request_of(images, parameters.strengths))
     assert len(list(batches)) == 2
     # One clean prediction for all strengths; the attack and one prediction of what it found for each.
     assert network.n_images == 8 * (1 + 2 * (passes + 1))
@@ -343,7 +343,7 @@ def test_a_batch_is_never_larger_than_asked_for():
 
 def test_an_unknown_engine_is_refused():
     with pytest.raises(ConfigError, match="'fused'"):
-        PERTURBATIONS["pgd"].load("fussed")
+        TASKS["pgd"].load("fussed")
 
 
 def test_the_normalisation_is_in_the_classifier():

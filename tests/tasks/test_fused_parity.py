@@ -14,7 +14,7 @@ from robust201.engine.context import to_float
 from robust201.engine.replay import ReplayedDraws
 from robust201.spaces.nasbench201.cells import specs
 from robust201.spaces.nasbench201.compiled import compile_network
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import TASKS
 from tests.spaces.test_inference import N_CLASSES as COMPILED_CLASSES
 from tests.spaces.test_inference import NORMALISATION as COMPILED_NORMALISATION
 from tests.spaces.test_inference import images_of, network_of
@@ -33,7 +33,7 @@ every_attack = pytest.mark.parametrize("key", list(FULL))
 
 
 def parameters_of(key, **changes):
-    return PERTURBATIONS[key].parameters(**FULL[key] | changes)
+    return TASKS[key].parameters(**FULL[key] | changes)
 
 
 def assert_equal(key, classifier, image_set, parameters, *, apart=False):
@@ -124,7 +124,7 @@ def test_pgd_in_an_l2_ball_on_a_compiled_network_is_the_librarys_within_rounding
     pixels, labels = images_of(16, n_images=9)
     images, labels = (pixels * 255).to(torch.uint8), labels % COMPILED_CLASSES
     epsilons = (0.25, 0.5)
-    parameters = PERTURBATIONS["pgd_l2"].parameters(epsilons=epsilons, steps=5, random_start=random_start)
+    parameters = TASKS["pgd_l2"].parameters(epsilons=epsilons, steps=5, random_start=random_start)
     found = fused_images("pgd_l2", classifier, images, labels, epsilons, SEED, parameters, model=compiled)
     for epsilon, attacked in zip(epsilons, found, strict=True):
         expected = library_images("pgd_l2", classifier, to_float(images), labels, epsilon, SEED, parameters)

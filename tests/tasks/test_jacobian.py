@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from robust201.engine.context import Request
-from robust201.tasks import perturbation
+from robust201.tasks import find_task
 from robust201.tasks.parameters import JacobianParameters
 from tests.support.tiny_networks import (
     N_CLASSES,
@@ -19,7 +19,7 @@ from tests.support.tiny_networks import (
     tiny_images,
 )
 
-MEASURE = perturbation("jacobian").load("fused")
+MEASURE = find_task("jacobian").load("fused")
 
 
 def squared_norm(images, classifier, *, seed=0, batch_size=8, **parameters):

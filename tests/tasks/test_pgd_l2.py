@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from robust201.core.errors import ConfigError
 from robust201.engine.context import to_float
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import TASKS
 from robust201.tasks.constraints import L2
 from robust201.tasks.perturbations.contract import checked, perturb
 from robust201.tasks.perturbations.foolbox_engine import foolbox
@@ -24,7 +24,7 @@ from tests.support.tiny_networks import (
     tiny_images,
 )
 
-ROW = PERTURBATIONS["pgd_l2"]
+ROW = TASKS["pgd_l2"]
 SEED = 5
 EPSILONS = (0.1, 0.4)
 IMAGES = tiny_images()
@@ -170,5 +170,5 @@ def test_only_the_fused_engine_has_the_best_iterate():
     with pytest.raises(ConfigError, match="failed for pgd_l2: expected iterate: last with engine: reference"):
         perturb_all(ROW, ROW.parameters(iterate="best", steps=1), IMAGES, tiny_context(ROW.key))
     # No other row refuses what it has a function for.
-    for row in PERTURBATIONS.values():
+    for row in TASKS.values():
         assert all(row.parameters().refusal(engine) is None for engine in row.functions)

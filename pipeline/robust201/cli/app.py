@@ -72,9 +72,9 @@ def meta(
 ) -> None:
     """Print meta.json: all 15,625 architectures, their isomorphs, and the paper's epsilons."""
     from robust201.dataset import meta_file_text, parse_key_style
-    from robust201.tasks import PAPER_KEYS, PERTURBATIONS
+    from robust201.tasks import PAPER_KEYS, TASKS
 
-    strengths = {key: PERTURBATIONS[key].parameters().strengths for key in PAPER_KEYS}
+    strengths = {key: TASKS[key].parameters().strengths for key in PAPER_KEYS}
     typer.echo(meta_file_text(strengths, parse_key_style(key_style)), nl=False)
 
 

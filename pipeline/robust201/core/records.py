@@ -101,7 +101,7 @@ def image_hash(images: NDArray[np.uint8], labels: NDArray[np.int64], indices: ND
 
 
 @dataclass(frozen=True, slots=True)
-class Protocol:
+class EvaluationProtocol:
     """Everything but architecture, checkpoint and strength that decides a number.
 
     Attributes:
@@ -114,7 +114,7 @@ class Protocol:
     digest: str
 
     @classmethod
-    def of(cls, payload: Mapping[str, Any]) -> Protocol:
+    def of(cls, payload: Mapping[str, Any]) -> EvaluationProtocol:
         """Make a protocol and name it by its content, one of imported results so that the name tells."""
         digest = content_digest(payload)
         return cls(payload, f"{IMPORTED}-{digest}" if payload.get("protocol") == IMPORTED else digest)

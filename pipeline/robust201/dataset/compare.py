@@ -21,7 +21,7 @@ from robust201.reader.result_files import META_FILE, RESULTS_FOLDER_FILE, SWEEP_
 from robust201.reader.sources import describe_source
 from robust201.reader.value_checks import architecture_of
 from robust201.shards import ShardStore
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import TASKS
 
 MOVED_MOST = 5
 """Architectures named of each key and strength."""
@@ -236,7 +236,7 @@ def _name_places(places: Iterable[Place], others: Iterable[Place]) -> tuple[str,
 
 def _table_order(place: Place) -> tuple[str, int, str, float]:
     dataset, key, strength = place
-    order = list(PERTURBATIONS)
+    order = list(TASKS)
     name = key.partition(" ")[0]
     return dataset, order.index(name) if name in order else len(order), key, strength
 

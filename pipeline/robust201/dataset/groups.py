@@ -1,22 +1,21 @@
 """What an export holds: the units of each dataset and key, what they lack, and by which protocols they came about."""
 
 import itertools
-import typing
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 from robust201.core.errors import ConfigError, closest
-from robust201.core.records import Protocol, Unit, Weights, is_imported
+from robust201.core.records import EvaluationProtocol, Unit, Weights, is_imported
 from robust201.shards import Inventory
-from robust201.tasks import PERTURBATIONS, Perturbation
+from robust201.tasks import TASKS, Task
 
 KeyStyle = Literal["paper", "published"]
 
 
-class SweepPlan(typing.Protocol):
+class SweepPlan(Protocol):
     """What export needs of `planning.plan.Plan`."""
 
     @property
@@ -28,7 +27,7 @@ class SweepPlan(typing.Protocol):
         """Names of the measurements of answers to images."""
 
     @property
-    def tasks(self) -> Mapping[str, Perturbation]:
+    def tasks(self) -> Mapping[str, Task]:
         """What is done, by key, in the order in which keys are listed."""
 
     @property
@@ -65,7 +64,7 @@ class Group:
     """
 
     dataset: str
-    task: Perturbation
+    task: Task
     measurements: tuple[str, ...]
     units: tuple[Unit, ...]
     lacking: Mapping[str, tuple[float, ...]]
@@ -145,9 +144,9 @@ def parse_key_style(text: str) -> KeyStyle:
     )
 
 
-def spell(task: Perturbation, key_style: KeyStyle) -> str:
+def spell(task: Task, key_style: KeyStyle) -> str:
     """Spell a key as the paper or as the published files do; a user's own task has one name."""
-    return task.published_key if key_style == "published" and task.key in PERTURBATIONS else task.key
+    return task.published_key if key_style == "published" and task.key in TASKS else task.key
 
 
 def choose_weights(plan: SweepPlan, name: str | None) -> tuple[Unit, ...]:
@@ -211,7 +210,7 @@ def share_out(plan: SweepPlan, groups: Iterable[Group]) -> list[ProtocolShare]:
     for group in groups:
         for unit in group.complete_units:
             counts[unit.protocol] += len(group.strengths)
-    planned = [Protocol.of(payload) for payload in plan.describe()["protocols"]]
+    planned = [EvaluationProtocol.of(payload) for payload in plan.describe()["protocols"]]
     return [ProtocolShare(one.digest, one.payload, counts[one.digest]) for one in planned]
 
 

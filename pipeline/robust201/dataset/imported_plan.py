@@ -14,7 +14,7 @@ from robust201.core.records import (
     IMPORTED,
     IMPORTED_FILE,
     ArchitectureId,
-    Protocol,
+    EvaluationProtocol,
     Unit,
     Weights,
     content_digest,
@@ -24,7 +24,7 @@ from robust201.images import DATASETS
 from robust201.planning.plan import Plan
 from robust201.planning.plan_file import PLAN_FILE, load_plan
 from robust201.spaces import DEFAULT_SPACE
-from robust201.tasks import PERTURBATIONS, Perturbation
+from robust201.tasks import TASKS, Task
 
 _FORMAT = 1
 
@@ -54,9 +54,9 @@ class ImportedGroup:
     payload: Mapping[str, Any]
 
     @cached_property
-    def protocol(self) -> Protocol:
+    def protocol(self) -> EvaluationProtocol:
         """The protocol; its digest tells that the results were imported."""
-        return Protocol.of(self.payload)
+        return EvaluationProtocol.of(self.payload)
 
     @property
     def space(self) -> str:
@@ -66,7 +66,7 @@ class ImportedGroup:
     @property
     def columns(self) -> tuple[str, ...]:
         """Columns of a measure; empty for answers to images."""
-        return self.measurements if PERTURBATIONS[self.key].kind == "measure" else ()
+        return self.measurements if TASKS[self.key].kind == "measure" else ()
 
     @property
     def is_single(self) -> bool:
@@ -117,9 +117,9 @@ class ImportedPlan:
         return _in_all(group.measurements for group in of_key) if of_key[0].columns else self.measurements
 
     @cached_property
-    def tasks(self) -> Mapping[str, Perturbation]:
+    def tasks(self) -> Mapping[str, Task]:
         """What was done, by key."""
-        return {key: PERTURBATIONS[key] for key in dict.fromkeys(group.key for group in self.groups)}
+        return {key: TASKS[key] for key in dict.fromkeys(group.key for group in self.groups)}
 
     @property
     def weights(self) -> Mapping[str, Weights]:
@@ -146,7 +146,7 @@ class ImportedPlan:
     def updated(self, group: ImportedGroup) -> "ImportedPlan":
         """Add a group, in place of that of the same dataset and key."""
         held = {(group.dataset, group.key): group for group in (*self.groups, group)}
-        datasets, keys = list(dict.fromkeys(dataset for dataset, _ in held)), list(PERTURBATIONS)
+        datasets, keys = list(dict.fromkeys(dataset for dataset, _ in held)), list(TASKS)
         places = sorted(held, key=lambda place: (datasets.index(place[0]), keys.index(place[1])))
         return ImportedPlan(self.name, tuple(held[place] for place in places))
 
@@ -192,7 +192,7 @@ def _read_plan(payload: Mapping[str, Any]) -> ImportedPlan:
         raise ValueError("another digest")
     groups: list[dict[str, Any]] = payload["groups"]
     for fields in groups:
-        if not _NAME.fullmatch(fields["dataset"]) or fields["key"] not in PERTURBATIONS:  # they become names of files
+        if not _NAME.fullmatch(fields["dataset"]) or fields["key"] not in TASKS:  # they become names of files
             raise ValueError(f"unknown {fields['dataset']!r} or {fields['key']!r}")
         for name in ("strengths", "architectures", "measurements"):
             fields[name] = tuple(fields[name])

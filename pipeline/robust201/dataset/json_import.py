@@ -29,7 +29,7 @@ from robust201.runtime.lease import Lease
 from robust201.shards import ShardStore
 from robust201.shards.imported import check_imported
 from robust201.spaces import DEFAULT_SPACE
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import TASKS
 from robust201.tasks.columns import COLUMNS, MEASUREMENTS
 
 EXACT_DECIMALS = 15
@@ -85,7 +85,7 @@ def import_json(
     places = [
         (name, key)
         for name in dataset.data
-        for key in PERTURBATIONS
+        for key in TASKS
         if any(
             find_json(dataset, name, key, measure) is not None
             for measure in measurements_to_look_for(dataset.files, name, key)
@@ -212,7 +212,7 @@ def _import_group(
     }
     if dataset.files.space_name != DEFAULT_SPACE:
         payload["space"] = dataset.files.space_name
-    is_measure = PERTURBATIONS[key].kind == "measure"
+    is_measure = TASKS[key].kind == "measure"
     if origin.computed_under:
         payload["computed_under"] = dict(origin.computed_under)
     group = ImportedGroup(

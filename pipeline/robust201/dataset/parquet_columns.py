@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from robust201.tasks import Perturbation
+from robust201.tasks import Task
 from robust201.tasks.columns import Values, columns_in
 from robust201.tasks.constraints import LINF
 
@@ -96,7 +96,7 @@ PREDICTION_FIELDS = ("confidence_correct", "confidence_incorrect")
 """Columns that hold the two numbers of `confidence_prediction`."""
 
 
-def describe_strength(task: Perturbation | None) -> str:
+def describe_strength(task: Task | None) -> str:
     """Say what the strengths of a key are; None for a key that nothing is known of."""
     if task is not None and task.kind == "measure":
         return "0: measures have no strength."

@@ -23,7 +23,7 @@ from robust201.dataset.groups import (
 )
 from robust201.dataset.published_layout import layout_of, published_meta_text
 from robust201.reader.result_files import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
-from robust201.tasks import PERTURBATIONS, Perturbation
+from robust201.tasks import TASKS, Task
 
 SWEEP_YAML_FILE = "sweep.yaml"
 VERSIONS_FILE = "versions.json"
@@ -77,11 +77,11 @@ def meta_file_text(strengths: Mapping[str, Sequence[float]], key_style: KeyStyle
     Returns:
         With the paper's epsilons and published keys, the bytes of the published file.
     """
-    return published_meta_text(spell_epsilons(strengths, PERTURBATIONS, key_style))
+    return published_meta_text(spell_epsilons(strengths, TASKS, key_style))
 
 
 def spell_epsilons(
-    strengths: Mapping[str, Sequence[float]], tasks: Mapping[str, Perturbation], key_style: KeyStyle
+    strengths: Mapping[str, Sequence[float]], tasks: Mapping[str, Task], key_style: KeyStyle
 ) -> dict[str, list[float]]:
     """Give the epsilons of attacks, by key as it is spelled, in the order of the tasks.
 

@@ -21,7 +21,7 @@ from robust201.planning.user_tasks import UserTaskParameters
 from robust201.spaces.nasbench201.space import NasBench201
 from robust201.spaces.user_file import DEFAULT_GMACS, UserFileSpace
 from robust201.spaces.zoo.space import Zoo
-from robust201.tasks import CORRUPTIONS, PAPER_KEYS, PERTURBATIONS, Perturbation, perturbation
+from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS, Task, find_task
 from robust201.tasks.columns import MEASUREMENTS
 from robust201.tasks.parameters import CorruptionParameters, Fields, Parameters
 
@@ -331,10 +331,10 @@ class SweepConfig(Section):
         return _expand_keys(self.keys)
 
     @property
-    def tasks(self) -> dict[str, Perturbation]:
+    def tasks(self) -> dict[str, Task]:
         """What is done, by key: rows of the table, and the user's own tasks."""
         return {
-            key: given.to_task(key) if isinstance(given, UserTaskParameters) else PERTURBATIONS[key]
+            key: given.to_task(key) if isinstance(given, UserTaskParameters) else TASKS[key]
             for key, given in self.parameters.items()
         }
 
@@ -409,7 +409,7 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
             written_out |= {key: shared for key in CORRUPTIONS if key not in keys}
             continue
         if "file" in given:
-            if name in PERTURBATIONS or not re.fullmatch(r"[A-Za-z][\w.-]*", name):
+            if name in TASKS or not re.fullmatch(r"[A-Za-z][\w.-]*", name):
                 raise ValueError(
                     "expected a name that begins with a letter and is in no table for a task of one's own, such as "
                     f"my_attack, got {name!r}."
@@ -417,15 +417,15 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
             own[name] = _parse_parameters(name, UserTaskParameters, given)
             continue
         try:
-            row = perturbation(name)
+            row = find_task(name)
         except ConfigError as error:
             raise ValueError(
-                f"expected a known key, got {name!r}.{closest(name, [*PERTURBATIONS, CORRUPTION_GROUP])}"
+                f"expected a known key, got {name!r}.{closest(name, [*TASKS, CORRUPTION_GROUP])}"
             ) from error
         if row.key in written_out:
             raise ValueError(f"expected each key in one spelling, got {row.key!r} and {row.published_key!r}.")
         written_out[row.key] = _parse_parameters(name, row.parameters, given)
-    return {key: written_out[key] for key in PERTURBATIONS if key in written_out} | own
+    return {key: written_out[key] for key in TASKS if key in written_out} | own
 
 
 def _parse_parameters(name: str, model: type[Parameters], given: Mapping[str, Any]) -> Parameters:

@@ -19,7 +19,7 @@ from robust201.planning.facts import DatasetFacts, Facts, ImageFacts
 from robust201.planning.space import space_of
 from robust201.planning.weights import WeightsSource
 from robust201.spaces.base import Space
-from robust201.tasks import Perturbation
+from robust201.tasks import Task
 from robust201.tasks.corruptions.folder import generate_corruptions
 from robust201.tasks.corruptions.generator import GENERATOR_VERSION, FrostTextures, load_frost, synthetic_frost
 from robust201.tasks.user_task import UserTask
@@ -231,7 +231,7 @@ def kept_code(results: Path, sha256: str) -> Path:
     return results / "code" / f"{sha256}.py"
 
 
-def locate_tasks(config: SweepConfig, code: Mapping[str, str]) -> dict[str, Perturbation]:
+def locate_tasks(config: SweepConfig, code: Mapping[str, str]) -> dict[str, Task]:
     """Find what a worker does by key: the user's own tasks lie in the results folder (see `Inputs.keep_code`)."""
     return {
         key: row.located(kept_code(config.results, code[f"keys.{key}"]), code[f"keys.{key}"])

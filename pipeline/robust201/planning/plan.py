@@ -6,14 +6,14 @@ from functools import cached_property
 from typing import Any
 
 from robust201.core.errors import ConfigError, closest
-from robust201.core.records import ArchitectureId, Part, Protocol, Unit, Weights, unit_id
+from robust201.core.records import ArchitectureId, EvaluationProtocol, Part, Unit, Weights, unit_id
 from robust201.planning.config import SweepConfig
 from robust201.planning.cost import assumed_gmacs
 from robust201.planning.facts import DatasetFacts, Facts, ImageFacts
 from robust201.planning.identity import protocol_payload
 from robust201.planning.space import space_of
 from robust201.planning.sweep_record import describe_sweep, portable_fields
-from robust201.tasks import Perturbation
+from robust201.tasks import Task
 from robust201.tasks.parameters import Parameters
 
 
@@ -30,7 +30,7 @@ class Plan:
 
     config: SweepConfig
     units: tuple[Unit, ...]
-    protocols: Mapping[str, Protocol]
+    protocols: Mapping[str, EvaluationProtocol]
     facts: Facts
 
     @property
@@ -62,7 +62,7 @@ class Plan:
         return self.config.parameters
 
     @cached_property
-    def tasks(self) -> dict[str, Perturbation]:
+    def tasks(self) -> dict[str, Task]:
         """What is done, by key."""
         return self.config.tasks
 
@@ -167,14 +167,14 @@ def make_plan(config: SweepConfig, facts: Facts) -> Plan:
     Returns:
         The plan; equal arguments give equal ids on every machine.
     """
-    protocols: dict[str, Protocol] = {}
+    protocols: dict[str, EvaluationProtocol] = {}
     units: list[Unit] = []
     parameters, tasks = config.parameters, config.tasks
     space, architectures = config.space_name, config.selected_architectures
     named = config.has_several_weights
     for dataset in config.datasets:
         for key in config.keys_of(dataset):
-            protocol = Protocol.of(protocol_payload(config, dataset, key, facts))
+            protocol = EvaluationProtocol.of(protocol_payload(config, dataset, key, facts))
             protocols[protocol.digest] = protocol
             strengths, columns = parameters[key].strengths, tasks[key].columns
             n_images = facts.datasets[dataset].images(parameters[key].own_images).n_images

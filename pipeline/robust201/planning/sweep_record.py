@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.files import portable_name
-from robust201.core.records import Protocol
+from robust201.core.records import EvaluationProtocol
 from robust201.planning.config import CORRUPTION_GROUP, SweepConfig
 from robust201.planning.facts import Facts
 from robust201.planning.space import space_of
@@ -14,7 +14,7 @@ from robust201.tasks import CORRUPTIONS
 from robust201.tasks.parameters import Parameters
 
 
-def describe_sweep(config: SweepConfig, facts: Facts, protocols: Iterable[Protocol]) -> dict[str, Any]:
+def describe_sweep(config: SweepConfig, facts: Facts, protocols: Iterable[EvaluationProtocol]) -> dict[str, Any]:
     """What an export tells about how its numbers came about: a JSON value without paths of this machine."""
     return {
         "name": config.name,

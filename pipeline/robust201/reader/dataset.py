@@ -24,14 +24,14 @@ from robust201.reader.result_files import (
     values_by_strength,
 )
 from robust201.reader.sources import describe_source
-from robust201.tasks import CORRUPTIONS, PAPER_KEYS, PERTURBATIONS
+from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
 
-ATTACKS = tuple(PERTURBATIONS[key].published_key for key in PAPER_KEYS if kind_of(key) == "attack")
+ATTACKS = tuple(TASKS[key].published_key for key in PAPER_KEYS if kind_of(key) == "attack")
 """The paper's attacks as the published files spell them."""
 
 Names = str | Sequence[str]

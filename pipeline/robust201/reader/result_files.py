@@ -13,7 +13,7 @@ from robust201.reader.json_files import iter_json_values, read_json, read_object
 from robust201.reader.kept_files import KeptRows, hash_file
 from robust201.reader.value_checks import check_ids, check_json_value, check_json_values, is_sound_meta, is_sound_sweep
 from robust201.spaces import DEFAULT_SPACE, offerings
-from robust201.tasks import CORRUPTIONS, PERTURBATIONS, Perturbation
+from robust201.tasks import CORRUPTIONS, TASKS, Task
 from robust201.tasks.parameters import SEVERITIES
 
 EXPORT_FORMAT = 1
@@ -44,9 +44,9 @@ PUBLISHED_DATASETS = ("cifar10", "cifar100", "ImageNet16-120")
 """Datasets of the published results."""
 
 
-def row_of(key: str) -> Perturbation | None:
+def row_of(key: str) -> Task | None:
     """Find the row of the table of perturbations of a key in either spelling; None for an unknown key."""
-    return next((row for row in PERTURBATIONS.values() if key in (row.key, row.published_key)), None)
+    return next((row for row in TASKS.values() if key in (row.key, row.published_key)), None)
 
 
 def spellings(key: str) -> tuple[str, ...]:
@@ -99,7 +99,7 @@ def _the_one(files_by_spelling: Iterable[Sequence[Path]]) -> Path | None:
 
 def in_table_order(keys: Iterable[str]) -> list[str]:
     """Sort keys as the table of perturbations lists them, unknown ones last."""
-    order = list(PERTURBATIONS)
+    order = list(TASKS)
     return sorted(keys, key=lambda key: (order.index(row.key) if (row := row_of(key)) else len(order), key))
 
 
@@ -335,7 +335,7 @@ class ResultFiles:
         if known is None:
             raise ResultsError(
                 f"Looking up strengths failed for {key!r}: expected a key of {self.path}, got another."
-                f"{closest(key, [*told, *PERTURBATIONS])}"
+                f"{closest(key, [*told, *TASKS])}"
             )
         return known
 
@@ -585,7 +585,7 @@ class ResultFiles:
         if dataset not in folders:
             what = f"a dataset of {self.path}, got {dataset!r}.{closest(dataset, folders)}"
         elif row is None and not self.tells_of(key):
-            known = [*PERTURBATIONS, *(row.published_key for row in PERTURBATIONS.values())]
+            known = [*TASKS, *(row.published_key for row in TASKS.values())]
             what = f"a known key, got {key!r}.{closest(key, known)}"
         elif measure not in measures:
             measured = [name for name in measures if self.find(dataset, key, name) is not None]

@@ -26,7 +26,7 @@ from robust201.runtime.progress import RunProgress, Tracker
 from robust201.runtime.scheduler import RunTally, Scheduler
 from robust201.runtime.work_log import WorkLog
 from robust201.shards import Inventory, MergeReport, ShardStore, merge_folders
-from robust201.tasks import PERTURBATIONS
+from robust201.tasks import TASKS
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Filters:
         datasets = self.datasets or tuple(config.datasets)
         for given, known, others, what in (
             (datasets, list(config.datasets), (), "dataset"),
-            (self.keys or (), list(config.parameters), PERTURBATIONS, "key"),
+            (self.keys or (), list(config.parameters), TASKS, "key"),
         ):
             for name in given:
                 if name not in known:
@@ -139,7 +139,7 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
     for protocol in plan.protocols.values():
         by_key[protocol.payload["dataset"], protocol.payload["key"]].append(protocol.payload)
     found: list[tuple[int, str, str, int]] = []
-    order = list(PERTURBATIONS)
+    order = list(TASKS)
     for digest, count in inventory.foreign({unit.id for unit in plan.units}).items():
         if digest in plan.protocols:
             what = "another checkpoint, or architectures outside this sweep"

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import IncompleteError, StorageError
 from robust201.core.files import load_json
-from robust201.core.records import Part, Protocol, Unit, is_imported
+from robust201.core.records import EvaluationProtocol, Part, Unit, is_imported
 from robust201.shards.row_identity import StoredUnit
 from robust201.tasks.columns import COLUMNS
 from robust201.tasks.columns import columns_of as measurements_columns
@@ -314,7 +314,7 @@ class Inventory:
             return {}
         try:
             payload = load_json(path)
-            sound = isinstance(payload, dict) and Protocol.of(payload).digest == digest
+            sound = isinstance(payload, dict) and EvaluationProtocol.of(payload).digest == digest
         except ValueError:
             sound = False
         if not sound:

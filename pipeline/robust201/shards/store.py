@@ -13,9 +13,9 @@ from robust201.core.errors import EvaluationError, ShardDamagedError
 from robust201.core.files import write_text
 from robust201.core.records import (
     ArchitectureId,
+    EvaluationProtocol,
     EvaluationResult,
     Part,
-    Protocol,
     Receipt,
     Unit,
     canonical_json,
@@ -65,7 +65,7 @@ class ShardStore:
         """The results folder."""
         return self.folder.root
 
-    def save_protocol(self, protocol: Protocol) -> None:
+    def save_protocol(self, protocol: EvaluationProtocol) -> None:
         """Store a protocol's payload, so that rows which name its digest can be explained."""
         path = self.folder.protocols / f"{protocol.digest}.json"
         if not path.exists():

@@ -34,7 +34,7 @@ Kind = Literal["clean", "attack", "corruption", "measure"]
 
 
 @dataclass(frozen=True)
-class Perturbation:
+class Task:
     """One row of the table.
 
     Attributes:
@@ -98,21 +98,19 @@ def _attack(
     parameters: type[Parameters],
     passes: Callable[[Any], float],
     constraint: Constraint = LINF,
-) -> Perturbation:
+) -> Task:
     functions = {engine: f"{module}.{engine}" for engine in ENGINES}
-    return Perturbation(key, "attack", parameters, 1, functions, passes, constraint)
+    return Task(key, "attack", parameters, 1, functions, passes, constraint)
 
 
-def _shown(key: str, kind: Literal["clean", "corruption"], parameters: type[Parameters]) -> Perturbation:
+def _shown(key: str, kind: Literal["clean", "corruption"], parameters: type[Parameters]) -> Task:
     module = "clean" if kind == "clean" else "corruption"
-    return Perturbation(key, kind, parameters, 1, dict.fromkeys(ENGINES, f"{module}.show"), lambda _: 1.0)
+    return Task(key, kind, parameters, 1, dict.fromkeys(ENGINES, f"{module}.show"), lambda _: 1.0)
 
 
-def _measure(
-    key: str, parameters: type[Parameters], passes: Callable[[Any], float], columns: tuple[str, ...]
-) -> Perturbation:
+def _measure(key: str, parameters: type[Parameters], passes: Callable[[Any], float], columns: tuple[str, ...]) -> Task:
     functions = dict.fromkeys(ENGINES, f"{key}.measure")
-    return Perturbation(key, "measure", parameters, 1, functions, passes, columns=columns)
+    return Task(key, "measure", parameters, 1, functions, passes, columns=columns)
 
 
 CORRUPTIONS = (
@@ -134,7 +132,7 @@ CORRUPTIONS = (
 )
 """The 15 corruptions of the paper, in the order of the published helper."""
 
-PERTURBATIONS: dict[str, Perturbation] = {
+TASKS: dict[str, Task] = {
     row.key: row
     for row in (
         _shown("clean", "clean", CleanParameters),
@@ -161,13 +159,13 @@ PAPER_KEYS = ("clean", "aa_apgd-ce", "aa_square", "fgsm", "pgd", *CORRUPTIONS)
 """What a sweep evaluates that names no keys: the twenty of the paper."""
 
 
-def perturbation(key: str) -> Perturbation:
+def find_task(key: str) -> Task:
     """Look up a key, in the paper's style or as published (``pgd`` or ``pgd@Linf``).
 
     Raises:
         ConfigError: no such key; the closest is named.
     """
-    row = next((row for row in PERTURBATIONS.values() if key in (row.key, row.published_key)), None)
+    row = next((row for row in TASKS.values() if key in (row.key, row.published_key)), None)
     if row is None:
-        raise ConfigError(f"Looking up a key failed for {key!r}: no such key.{closest(key, PERTURBATIONS)}")
+        raise ConfigError(f"Looking up a key failed for {key!r}: no such key.{closest(key, TASKS)}")
     return row

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from robust201.core.errors import EvaluationError
 from robust201.core.records import EvaluationResult, ImageSet, Part
 from robust201.engine.context import Context, Perturbed, Request
-from robust201.tasks import Perturbation
+from robust201.tasks import Task
 from robust201.tasks.measurements import Accumulator, check_measured, check_values
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.contract import checked, perturb
@@ -40,7 +40,7 @@ def resident(images: ImageSet, device: torch.device) -> ResidentImages:
 
 def evaluate(
     context: Context,
-    row: Perturbation,
+    row: Task,
     parameters: Parameters,
     part: Part,
     images: ImageSet,
@@ -92,7 +92,7 @@ def evaluate(
 
 def _measure_network(
     context: Context,
-    row: Perturbation,
+    row: Task,
     parameters: Parameters,
     part: Part,
     request: Request,

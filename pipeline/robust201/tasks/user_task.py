@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.user_code import UserFunction
-from robust201.tasks import Perturbation
+from robust201.tasks import Task
 
 
 @dataclass(frozen=True, kw_only=True)
-class UserTask(Perturbation):
+class UserTask(Task):
     """One row that is in no table.
 
     Attributes:

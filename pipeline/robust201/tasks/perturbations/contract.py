@@ -13,12 +13,12 @@ import torch
 from robust201.core.errors import ConfigError, PerturbationError
 from robust201.engine.attack_job import job_of
 from robust201.engine.context import Context, Perturbed, Request, to_float
-from robust201.tasks import Perturbation
+from robust201.tasks import Task
 from robust201.tasks.constraints import Constraint
 from robust201.tasks.parameters import Parameters
 
 
-def perturb(row: Perturbation, context: Context, parameters: Parameters, request: Request) -> Iterator[Perturbed]:
+def perturb(row: Task, context: Context, parameters: Parameters, request: Request) -> Iterator[Perturbed]:
     """Perturb images by the context's engine, unchecked.
 
     Raises:
