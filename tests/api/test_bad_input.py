@@ -52,11 +52,11 @@ MODELS = {
     "a map": (lambda logits: logits[:, :, None, None], r"got torch.float32 of shape \(21, 5, 1, 1\)"),
     "other images": (lambda logits: logits[1:], r"expected logits \(21, classes\), got shape \(20, 5\)"),
     "classes": (lambda logits: logits.argmax(dim=1), r"got torch.int64 of shape \(21,\)"),
-    "a dict": (lambda logits: {"logits": logits}, r"expected logits .*, got <class 'dict'>"),
+    "a dict": (lambda logits: {"logits": logits}, r"expected logits .*, got dict"),
     "NaN": (lambda logits: logits / 0.0 - logits / 0.0, r"expected finite logits, got NaN or infinity for 21 of 21"),
     "infinity": (lambda logits: logits.index_fill(0, torch.tensor([3]), torch.inf), r"infinity for 1 of 21 images"),
-    "random numbers": (lambda logits: logits + torch.randn_like(logits), r"got a difference of .* between two passes"),
-    "dropout left on": (AlwaysDropping(0.1), r"between two passes. Switch off dropout"),
+    "random numbers": (lambda logits: logits + torch.randn_like(logits), r"got others in the second of two passes"),
+    "dropout left on": (AlwaysDropping(0.1), r"second of two passes. Switch off dropout"),
     "an error": (fail, r"got RuntimeError: mat1 and mat2 cannot be multiplied"),
 }
 
@@ -64,7 +64,7 @@ MODELS = {
 @pytest.mark.parametrize("what", MODELS)
 def test_models_that_answer_no_logits(what: str) -> None:
     change, message = MODELS[what]
-    refusal(EvaluationError, rf"^Showing images failed for Answering: .*{message}", model=Answering(change))
+    refusal(EvaluationError, rf"^Checking the network failed for Answering: .*{message}", model=Answering(change))
     with pytest.raises(EvaluationError, match=message):
         attack("pgd", Answering(change), PIXELS, LABELS)
 
@@ -94,7 +94,9 @@ def test_dropout_that_evaluation_mode_switches_off_is_no_error() -> None:
 
 
 def test_other_numbers_of_classes_than_stated() -> None:
-    refusal(EvaluationError, r"expected logits \(21, 7\), got shape \(21, 5\).*correct n_classes", n_classes=7)
+    refusal(
+        EvaluationError, r"expected logits \(21, 7\), got shape \(21, 5\).*correct the number of classes", n_classes=7
+    )
 
 
 def test_models_that_are_none() -> None:

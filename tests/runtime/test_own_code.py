@@ -268,11 +268,14 @@ def test_looking_executes_nothing(write_own: WriteSweep, robust201: RunCommand, 
         ("def build(architecture, n_classes): return 3", "expected a torch.nn.Module, got int"),
         ("def build(architecture): return 3", "got TypeError"),
         (MODELS.replace('"narrow"', '"thin"'), "got KeyError: 'narrow'"),
-        (MODELS.replace("n_classes)\n\n    def", "7)\n\n    def"), "expected logits (10, 10), got (10, 7)"),
+        (MODELS.replace("n_classes)\n\n    def", "7)\n\n    def"), "expected logits (10, 10), got shape (10, 7)"),
         (MODELS.replace("self.head(", "0 * self.head("), None),
         (MODELS.replace("return self.head(", "return float('nan') * self.head("), "expected finite logits, got NaN"),
-        (MODELS.replace("return self.head(", "return self.head(nn.functional.dropout("), "expected equal answers"),
-        (MODELS.replace("Conv2d(3,", "Conv2d(1,"), "expected it to take images (10, 3, 32, 32), got RuntimeError"),
+        (MODELS.replace("return self.head(", "return self.head(nn.functional.dropout("), "expected equal logits"),
+        (
+            MODELS.replace("Conv2d(3,", "Conv2d(1,"),
+            "expected logits of images (10, 3, 32, 32) in float32, got RuntimeError",
+        ),
         (MODELS.replace("return self.head(self", "return len(self"), "expected logits (10, 10), got int"),
     ],
 )
@@ -298,7 +301,7 @@ def test_layouts_are_the_spaces_choice(write_own: WriteSweep, robust201: RunComm
 @pytest.mark.parametrize("engine", ["fused", "reference"])
 def test_noise_is_refused_by_both_engines(write_own: WriteSweep, robust201: RunCommand, engine: str) -> None:
     models = "import torch\n" + MODELS.replace("return self.head(", "return torch.rand(1) * self.head(")
-    assert "expected equal answers" in failure(robust201("run", write_own({"clean": {}}, models=models, engine=engine)))
+    assert "expected equal logits" in failure(robust201("run", write_own({"clean": {}}, models=models, engine=engine)))
 
 
 def test_weights_that_do_not_fit(write_own: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:

@@ -7,13 +7,12 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import nn
 
-from robust201.core.errors import ConfigError, EvaluationError
+from robust201.core.errors import ConfigError
 from robust201.core.records import Normalisation
 from robust201.engine.classifier import Classifier
+from robust201.engine.network_check import check_network
 
 _AS_THEY_ARE = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
-_REPEATED = 1e-4
-"""How far two passes may be apart, relative to the largest logit: rounding on a GPU, not a random draw."""
 
 
 @contextmanager
@@ -63,7 +62,9 @@ def as_classifier(
         classifier = _wrap(model, normalisation, device)
         classifier.eval().requires_grad_(requires_grad=False)
         classifier.micro_batch = classifier.micro_batch or batch_size
-        classifier.n_classes = _check_answers(classifier, pixels.to(device), type(model).__name__, n_classes)
+        classifier.n_classes = check_network(
+            classifier, pixels.to(device), name=type(model).__name__, n_classes=n_classes
+        )
         yield classifier
 
 
@@ -112,38 +113,3 @@ def _restored(model: nn.Module) -> Iterator[None]:
             module.training = training
         for parameter, requires_grad in wanted:
             parameter.requires_grad_(requires_grad)
-
-
-def _check_answers(classifier: Classifier, pixels: torch.Tensor, name: str, n_classes: int | None) -> int:
-    """Check two answers to the same images; give the number of classes."""
-    try:
-        first, second = classifier.logits(pixels), classifier.logits(pixels)
-    except Exception as error:
-        raise EvaluationError(
-            f"Showing images failed for {name}: expected logits of images {tuple(pixels.shape)} in float32, got "
-            f"{type(error).__name__}: {' '.join(str(error).split())[:300]}. Check the model with these images."
-        ) from error
-    expected = f"({len(pixels)}, {n_classes or 'classes'})"
-    if not isinstance(first, torch.Tensor) or first.ndim != 2 or not first.is_floating_point():
-        got = f"{first.dtype} of shape {tuple(first.shape)}" if isinstance(first, torch.Tensor) else f"{type(first)}"
-        raise EvaluationError(
-            f"Showing images failed for {name}: expected logits {expected}, got {got}. Let the model return logits."
-        )
-    if len(first) != len(pixels) or first.shape[1] != (n_classes or first.shape[1]) or not first.shape[1]:
-        raise EvaluationError(
-            f"Showing images failed for {name}: expected logits {expected}, got shape {tuple(first.shape)}. Let the "
-            "model return one logit for each class, or correct n_classes."
-        )
-    not_finite = int((~first.isfinite()).any(dim=1).sum())
-    if not_finite:
-        raise EvaluationError(
-            f"Showing images failed for {name}: expected finite logits, got NaN or infinity for {not_finite} of "
-            f"{len(pixels)} images. Check the weights and the normalisation."
-        )
-    difference = float((first - second).abs().max())
-    if not difference <= _REPEATED * float(first.abs().max()):
-        raise EvaluationError(
-            f"Showing images failed for {name}: expected equal logits for equal images, got a difference of "
-            f"{difference:.3g} between two passes. Switch off dropout and whatever else is random in evaluation mode."
-        )
-    return first.shape[1]

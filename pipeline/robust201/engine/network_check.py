@@ -1,48 +1,105 @@
-"""What any network must be before it is attacked: of the right shape, finite, and the same when it is asked twice."""
+"""What any network must be before it is attacked: right in shape, finite, repeatable; equal to its compiled form."""
 
 import torch
 
 from robust201.core.errors import EvaluationError
 from robust201.engine.classifier import Classifier
+from robust201.engine.model import Model
+
+_REPEATED = 1e-4
+"""How far two passes may be apart, relative to the largest logit: rounding on a GPU, not a random draw."""
+
+COMPARED_TOGETHER = 8
+"""Images in a batch of the comparison: the fewest that are ever shown at once."""
+
+_TOLERANCES = {"fp32": 1e-3, "tf32": 0.05, "bf16": 0.1}
+"""How far a compiled network's logits may be from the network's own, relative to the largest (at least 1): far more
+than rounding, far less than a mistake."""
 
 
-def check_network(classifier: Classifier, pixels: torch.Tensor, *, name: str) -> None:
+def check_network(classifier: Classifier, pixels: torch.Tensor, *, name: str, n_classes: int | None = None) -> int:
     """Show a network a few images, twice.
 
     Args:
         classifier: the network.
         pixels: (B, 3, H, W) float32 in [0, 1], on its device.
         name: what it is called in messages.
+        n_classes: number of classes C; None takes that of the answer.
+
+    Returns:
+        The number of classes.
 
     Raises:
         EvaluationError: it cannot be shown such images, its answers are not (B, C) or not finite, or differ the second
             time.
     """
+    failed = f"Checking the network failed for {name}"
     try:
-        with torch.inference_mode():
-            first, second = classifier(pixels), classifier(pixels)
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:
-        if isinstance(error, torch.OutOfMemoryError):
-            raise
+        first, second = classifier.logits(pixels), classifier.logits(pixels)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:
         raise EvaluationError(
-            f"Checking the network failed for {name}: expected it to take images {tuple(pixels.shape)}, got "
-            f"{type(error).__name__}: {' '.join(str(error).split())[:200]}. Check its input and its classes."
+            f"{failed}: expected logits of images {tuple(pixels.shape)} in float32, got {type(error).__name__}: "
+            f"{' '.join(str(error).split())[:300]}. Check the network with these images."
         ) from error
-    expected = (len(pixels), classifier.n_classes)
-    if not isinstance(first, torch.Tensor) or tuple(first.shape) != expected:
-        got = tuple(first.shape) if isinstance(first, torch.Tensor) else type(first).__name__
-        raise EvaluationError(
-            f"Checking the network failed for {name}: expected logits {expected}, got {got}. "
-            "Let the network return one logit per class."
+    expected = f"({len(pixels)}, {n_classes or 'classes'})"
+    if not isinstance(first, torch.Tensor) or first.ndim != 2 or not first.is_floating_point():
+        got = (
+            f"{first.dtype} of shape {tuple(first.shape)}" if isinstance(first, torch.Tensor) else type(first).__name__
         )
-    not_finite = int((~first.isfinite().all(dim=1)).sum())
+        raise EvaluationError(f"{failed}: expected logits {expected}, got {got}. Let the network return logits.")
+    if len(first) != len(pixels) or first.shape[1] != (n_classes or first.shape[1]) or not first.shape[1]:
+        raise EvaluationError(
+            f"{failed}: expected logits {expected}, got shape {tuple(first.shape)}. Let the network return one logit "
+            "per class, or correct the number of classes."
+        )
+    not_finite = _count_not_finite(first)
     if not_finite:
         raise EvaluationError(
-            f"Checking the network failed for {name}: expected finite logits, got NaN or infinity for {not_finite} of "
-            f"{len(pixels)} images. Check this network's weights."
+            f"{failed}: expected finite logits, got NaN or infinity for {not_finite} of {len(pixels)} images. Check "
+            "the weights and the normalisation."
         )
-    if not torch.equal(first, second):
+    if not float((first - second).abs().max()) <= _REPEATED * float(first.abs().max()):
+        # Without the difference: failures are counted by their messages.
         raise EvaluationError(
-            f"Checking the network failed for {name}: expected equal answers to equal images, got others the second "
-            "time. Take what draws at random out of it: dropout outside of evaluation mode, noise."
+            f"{failed}: expected equal logits for equal images, got others in the second of two "
+            "passes. Switch off dropout and whatever else is random in evaluation mode."
         )
+    return first.shape[1]
+
+
+def check_compiled(classifier: Classifier, model: Model, pixels: torch.Tensor, *, precision: str, name: str) -> None:
+    """Compare a compiled network with the network itself on a few images.
+
+    oneDNN's fused ReLU turns NaN into zero, so a network that overflows would answer with finite, wrong logits.
+
+    Args:
+        classifier: the network.
+        model: the same, compiled.
+        pixels: (B, 3, H, W) float32 in [0, 1], on their device.
+        precision: of both.
+        name: what the network is called in messages.
+
+    Raises:
+        EvaluationError: the network's logits are not finite, or the compiled network's are others.
+    """
+    with torch.inference_mode():
+        pieces = [(classifier(piece), model.logits(piece)) for piece in torch.split(pixels, COMPARED_TOGETHER)]
+    expected, found = (torch.cat(column) for column in zip(*pieces, strict=True))
+    not_finite = _count_not_finite(expected)
+    if not_finite:
+        raise EvaluationError(
+            f"Compiling failed for {name}: expected finite logits of the published network, got NaN or infinity for "
+            f"{not_finite} of {len(pixels)} images. Check this network's weights."
+        )
+    difference = float((found - expected).abs().max())
+    if not difference <= _TOLERANCES[precision] * max(1.0, float(expected.abs().max())):
+        raise EvaluationError(
+            f"Compiling failed for {name}: expected the published network's logits within rounding, got a difference "
+            f"of {difference:.3g}. Compute this network with engine: reference, and report it."
+        )
+
+
+def _count_not_finite(logits: torch.Tensor) -> int:
+    return int((~logits.isfinite().all(dim=1)).sum())
