@@ -22,9 +22,12 @@ from robust201.core.records import ArchitectureId, EvaluationResult, ImageSet, N
 from robust201.engine.classifier import Classifier
 from robust201.engine.context import Context, CorruptedImages, Request, to_float
 from robust201.engine.given_model import as_classifier, choose_given_device
+from robust201.engine.model import CompiledNetwork
+from robust201.engine.network_check import check_compiled
 from robust201.images import dataset as dataset_spec
 from robust201.images.checks import LabelledImages
 from robust201.images.given import as_labelled_images, check_label_range
+from robust201.spaces.base import Space
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.space import NasBench201
 from robust201.spaces.zoo.space import NETWORKS, Zoo
@@ -87,22 +90,33 @@ def load_model(
             f"Loading a network failed for {architecture!r}: expected a store (NAS-Bench-201 alone) or weights=FILE, "
             f"got {'both' if store is not None and weights is not None else 'none of these'}. Name one."
         )
-    network: nn.Module
+    space: Space
+    name: ArchitectureId
     if weights is not None:
         tensors, source = read_weights(Path(weights)), str(weights)
         if isinstance(architecture, str) and "|" not in architecture:
-            (name,) = Zoo().select([architecture])
-            network = Zoo().build(name, n_classes=spec.n_classes)
+            space = Zoo()
+            name = space.select([architecture])[0]
         else:
             channels, cells, _ = infer_size(tensors, source)
-            network = NasBench201(channels, cells).build(_index(architecture), n_classes=spec.n_classes)
+            space, name = NasBench201(channels, cells), _index(architecture)
     elif store is not None:
         opened = store if isinstance(store, CheckpointStore) else CheckpointStore(_folder(store))
         record = opened.find(_index(architecture), dataset, epochs=epochs, seed=seed)
-        network = NasBench201(record.channels, record.cells).build(record.index, n_classes=spec.n_classes)
+        space, name = NasBench201(record.channels, record.cells), record.index
         tensors, source = opened.load(record), f"{record.label} from {record.file}"
+    network = space.build(name, n_classes=spec.n_classes)
     fill_network(network, tensors, source)
-    return Classifier(network, spec.normalisation, spec.n_classes, device=chosen_device)
+    classifier = Classifier(
+        network, spec.normalisation, spec.n_classes, device=chosen_device, channels_last=space.channels_last
+    )
+
+    def compile_network(network: nn.Module, device: torch.device) -> CompiledNetwork | None:
+        normalisation, n_classes = spec.normalisation, spec.n_classes
+        return space.compile(name, network, normalisation, n_classes=n_classes, device=device, precision="fp32")
+
+    classifier.compiler = compile_network
+    return classifier
 
 
 def _folder(store: str | Path) -> Path:
@@ -373,6 +387,7 @@ class _Setup:
         )
         with prepared as classifier:
             check_label_range(given.labels, classifier.n_classes)
+            compiled = self._compile(classifier, shown) if self.engine == "fused" else None
             yield Context(
                 classifier,
                 self.seed,
@@ -380,7 +395,17 @@ class _Setup:
                 corrupted=_generated(given.images, self.seed),
                 key=key,
                 engine=self.engine,
+                model=compiled,
+                model_batch=None if compiled is None else self.batch_size,
             )
+
+    @staticmethod
+    def _compile(classifier: Classifier, shown: torch.Tensor) -> CompiledNetwork | None:
+        compiled = None if classifier.compiler is None else classifier.compiler(classifier.network, classifier.device)
+        if compiled is not None:
+            pixels = shown.to(classifier.device)
+            check_compiled(classifier, compiled, pixels, precision="fp32", name=type(classifier.network).__name__)
+        return compiled
 
 
 def _generated(images: NDArray[np.uint8], seed: int) -> CorruptedImages:

@@ -19,10 +19,13 @@ from robust201.api import attack, evaluate, load_model, place, wilson_interval
 from robust201.core.errors import ArchitectureError, CheckpointError, ConfigError, EvaluationError
 from robust201.engine.context import Context
 from robust201.images import dataset as dataset_spec
+from robust201.images import load_images
+from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.zoo.space import Zoo
 from robust201.tasks import find_task
 from robust201.tasks.evaluate import evaluate as evaluate_part
 from robust201.weights.store import CheckpointStore
+from tests.conftest import RunCommand, WriteSweep
 from tests.support.small_results import write_results
 from tests.support.tiny_networks import (
     BATCH_SIZE,
@@ -230,6 +233,34 @@ def test_load_model_answers_pixels_with_logits(tiny_weights: Path, as_folder: bo
     assert gradient.isfinite().all()
     spec = dataset_spec("digits")
     assert model.mean.flatten().tolist() == pytest.approx(spec.normalisation.mean)
+
+
+def test_a_loaded_network_has_the_numbers_of_a_sweep_to_the_bit(
+    write_sweep: WriteSweep, robust201: RunCommand, tiny_weights: Path, tmp_path: Path
+) -> None:
+    keys = {"clean": {}, "fgsm": {"epsilons_255": [1, 8]}, "pgd": {"epsilons_255": [2], "steps": 3}}
+    assert robust201("run", write_sweep(architectures=[309], keys=keys, images={})).code == 0
+    assert robust201("export", tmp_path / "results", tmp_path / "dataset").code == 0
+    dataset = RobustnessDataset(tmp_path / "dataset")
+    images = load_images("digits")
+    model = load_model(309, "digits", tiny_weights)
+    frame = evaluate(model, images.images, images.labels, keys, progress=False)
+    swept = pd.concat([dataset.to_frame("digits", key) for key in keys])
+    both = frame.merge(swept[swept["architecture"] == 309], on=["key", "strength"])
+    assert len(both) == len(frame) == 4
+    assert (both["accuracy"] == both["value"]).all()
+
+
+def test_weights_changed_after_loading_count(tiny_weights: Path) -> None:
+    images = load_images("digits")
+    model = load_model(309, "digits", tiny_weights)
+    model.network.classifier.weight.zero_()
+    model.network.classifier.bias.copy_(torch.arange(10.0))
+    frame = evaluate(model, images.images, images.labels, ["clean"], progress=False)
+    assert frame["accuracy"].item() == (images.labels == 9).mean()
+    model.network.register_forward_hook(lambda _module, _given, answer: (answer[0], answer[1].softmax(dim=1)))
+    with pytest.raises(EvaluationError, match="engine: reference"):
+        evaluate(model, images.images, images.labels, ["clean"], progress=False)
 
 
 def test_load_model_takes_a_file_of_weights(tmp_path: Path, tiny_weights: Path) -> None:

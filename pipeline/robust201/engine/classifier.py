@@ -1,6 +1,7 @@
 """Any network as attacks and measures see it: normalisation inside, [0, 1] pixels to logits, gradients by autograd."""
 
 import copy
+from collections.abc import Callable
 from typing import TypeVar
 
 import torch
@@ -10,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from robust201.core.precision import Precision, check_precision, map_dtype
 from robust201.core.records import Normalisation
-from robust201.engine.model import Objective
+from robust201.engine.model import CompiledNetwork, Objective
 
 _Network = TypeVar("_Network", bound=nn.Module)
 
@@ -56,6 +57,7 @@ class Classifier(nn.Module):
             and the network must not `view` its feature maps (`flatten` and `reshape` are fine).
 
     Attributes:
+        compiler: makes the faster form of the network as it is now, for a device; None where there is none.
         shown: images that the last call sent through the network at once.
 
     Raises:
@@ -88,6 +90,7 @@ class Classifier(nn.Module):
                     module.weight.data = module.weight.data.contiguous(memory_format=self._layout)
         self.n_classes = n_classes
         self.micro_batch = micro_batch
+        self.compiler: Callable[[nn.Module, torch.device], CompiledNetwork | None] | None = None
         self.shown = 0
         self.register_buffer("mean", torch.tensor(normalisation.mean).view(1, 3, 1, 1))
         self.register_buffer("std", torch.tensor(normalisation.std).view(1, 3, 1, 1))
