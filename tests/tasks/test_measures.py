@@ -1,0 +1,66 @@
+"""What every measure of the table keeps to: declared columns, no trace of batches or of global state, no change."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from robust201.tasks import ENGINES, TASKS
+from robust201.tasks.evaluate import evaluate
+from tests.support.tiny_networks import TinyNetwork, part_of, tiny_classifier, tiny_context, tiny_images
+
+MEASURES = [key for key, row in TASKS.items() if row.kind == "measure"]
+
+
+def values_of(key, *, engine="fused", batch_size=8, classifier=None):
+    """Columns of every strength, evaluated as a sweep does."""
+    images = tiny_images()
+    row = TASKS[key]
+    parameters = row.parameters()
+    part = part_of(row, parameters, images)
+    context = tiny_context(key, classifier or tiny_classifier(), batch_size=batch_size)
+    context = dataclasses.replace(context, engine=engine)
+    results = evaluate(context, row, parameters, part, images, ("accuracy",), provenance={})
+    return {result.strength: result.values for result in results}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("key", MEASURES)
+def test_the_declared_columns_are_given_once_per_strength(key, engine):
+    values = values_of(key, engine=engine)
+    assert tuple(values) == TASKS[key].parameters().strengths
+    for columns in values.values():
+        assert tuple(columns) == TASKS[key].columns
+        assert all(np.isfinite(value).all() and value.dtype == np.float64 for value in columns.values())
+
+
+@pytest.mark.parametrize("key", MEASURES)
+def test_batches_leave_nothing_but_rounding(key):
+    whole, pieces = values_of(key, batch_size=32), values_of(key, batch_size=4)
+    for strength, columns in whole.items():
+        for name, value in columns.items():
+            np.testing.assert_allclose(pieces[strength][name], value, rtol=1e-5)
+
+
+@pytest.mark.parametrize("key", MEASURES)
+def test_what_others_drew_leaves_no_trace_and_nothing_is_left_behind(key):
+    classifier = tiny_classifier(TinyNetwork())
+    before = {name: tensor.clone() for name, tensor in classifier.state_dict().items()}
+    first = values_of(key, classifier=classifier)
+    torch.manual_seed(99)
+    np.random.seed(99)  # noqa: NPY002 - the state that a library might draw from
+    state = torch.get_rng_state()
+    second = values_of(key, classifier=classifier)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(classifier.state_dict()[name], tensor) for name, tensor in before.items())
+    assert not any(parameter.requires_grad or parameter.grad is not None for parameter in classifier.parameters())
+    assert first.keys() == second.keys()
+    for strength, columns in first.items():
+        assert all(np.array_equal(columns[name], second[strength][name]) for name in columns)
+
+
+@pytest.mark.parametrize("key", MEASURES)
+def test_a_measure_is_taken_as_a_whole(key):
+    assert not TASKS[key].is_divisible
+    assert TASKS[key].constraint is None
