@@ -13,6 +13,9 @@ import hypothesis
 import pytest
 import yaml
 
+# Networks of tests are tiny: a second thread costs them more than it gives. PyTorch reads this when it is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 from robust201.planning.config import SweepConfig
 from robust201.planning.loading import parse_config
 from tests.support.download_server import corrupted, publish, server  # noqa: F401 - fixtures
