@@ -35,6 +35,7 @@ from robust201.images.generated_folder import (
 )
 from robust201.tasks import CORRUPTIONS
 from robust201.tasks.corruptions.generator import (
+    CORRUPTION_FUNCTIONS,
     DETERMINISTIC_CORRUPTIONS,
     GENERATOR_VERSION,
     FrostTextures,
@@ -141,9 +142,9 @@ def generate_corruptions(
 
 def _check_keys(keys: Sequence[str]) -> None:
     for key in keys:
-        if key not in CORRUPTIONS:
+        if key not in CORRUPTION_FUNCTIONS:
             raise ConfigError(
-                f"Generating corruptions failed for {key!r}: no such corruption.{closest(key, CORRUPTIONS)}"
+                f"Generating corruptions failed for {key!r}: no such corruption.{closest(key, CORRUPTION_FUNCTIONS)}"
             )
 
 

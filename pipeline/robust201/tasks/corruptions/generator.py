@@ -5,8 +5,8 @@ Source: Hendrycks and Dietterich, "Benchmarking Neural Network Robustness to Com
 pixelate, jpeg_compression and zoom_blur have no random part and follow it to the last bit; the others follow it in
 distribution, motion_blur and snow with a motion kernel of our own in place of ImageMagick's.
 
-To add a corruption: a function (images, severity, draws) -> images in `corruption_models`, a row of
-`CORRUPTION_FUNCTIONS` and its key in `tasks.CORRUPTIONS`.
+To add a corruption: a function (images, severity, draws) -> images in a module of this folder, a row of
+`CORRUPTION_FUNCTIONS`, and a row of `tasks.TASKS`.
 """
 
 from collections.abc import Callable
