@@ -144,7 +144,6 @@ class WeightsSource:
 
 
 def _load_file(path: "Path", unit: Unit) -> dict[str, "torch.Tensor"]:
-    from robust201.weights.published.base import check_finite
     from robust201.weights.published.state_dicts import parse_safetensors
 
     try:
@@ -154,9 +153,7 @@ def _load_file(path: "Path", unit: Unit) -> dict[str, "torch.Tensor"]:
     digest = hashlib.sha256(raw).hexdigest()
     if digest != unit.checkpoint_sha256:
         raise _other_weights(unit, digest)
-    state_dict = parse_safetensors(raw, str(path))
-    check_finite(state_dict, str(path))
-    return dict(state_dict)
+    return parse_safetensors(raw, str(path))
 
 
 def _hash_weights(path: "Path") -> str:

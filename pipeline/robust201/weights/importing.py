@@ -103,7 +103,7 @@ def _import_member(
 ) -> Iterator[CheckpointRecord | InputError]:
     """Import one network's trials; a trial that is refused does not keep the others out."""
     try:
-        for weights in member.weights(selection):
+        for weights in member(selection):
             try:
                 yield _import_one(weights, store)
             except (CheckpointError, ArchitectureError) as error:

@@ -10,14 +10,11 @@ from robust201.weights.published.base import (
     Member,
     Selection,
     SourceWeights,
-    TrainingRecord,
     WeightsFormat,
 )
-from robust201.weights.published.merged import NASBENCH201_MERGED, NATS_MERGED
-from robust201.weights.published.nasbench201 import NASBENCH201_ARCHIVE
-from robust201.weights.published.nats import NATS_FULL
 from robust201.weights.published.nats_split import NATS_SPLIT
 from robust201.weights.published.raw_training import RAW_TRAINING
+from robust201.weights.published.records import NASBENCH201_ARCHIVE, NASBENCH201_MERGED, NATS_FULL, NATS_MERGED
 from robust201.weights.published.state_dicts import STATE_DICTS
 
 FORMATS = {
@@ -127,34 +124,4 @@ def iter_weights(
     """
     selection = Selection(None if datasets is None else tuple(datasets), hp, seed)
     for member in open_members(path, indices, format)[0]:
-        yield from member.weights(selection)
-
-
-def iter_records(
-    path: Path,
-    *,
-    indices: Collection[int] | None = None,
-    datasets: Collection[str] | None = None,
-    hp: str = DEFAULT_HP,
-    seed: int | None = DEFAULT_SEED,
-    format: str | None = None,  # noqa: A002
-) -> Iterator[TrainingRecord]:
-    """Read what a source says of the chosen trials, such as their accuracies.
-
-    Args:
-        path: as in `iter_weights`.
-        indices: as in `iter_weights`.
-        datasets: as in `iter_weights`.
-        hp: as in `iter_weights`.
-        seed: as in `iter_weights`.
-        format: as in `iter_weights`.
-
-    Yields:
-        Records; none for formats that hold weights only.
-
-    Raises:
-        CheckpointError: something asked for is absent, damaged, foreign or another network's.
-    """
-    selection = Selection(None if datasets is None else tuple(datasets), hp, seed)
-    for member in open_members(path, indices, format)[0]:
-        yield from member.records(selection)
+        yield from member(selection)
