@@ -241,9 +241,6 @@ def load_pickle(
         encoding: how python-2 strings are decoded: ``"latin1"`` for CIFAR and ImageNet16.
         max_bytes: most bytes that the pickle may have after decompression.
 
-    Returns:
-        The unpickled value; arrays of numbers are plain `numpy.ndarray` at the top and in nested dictionaries.
-
     Raises:
         InputError: of the type `error`: a global outside the list, also inside the nested torch bytes of a tensor; a
             truncated or damaged pickle; one larger than `max_bytes`.
@@ -274,14 +271,7 @@ def load_torch(stream: BinaryIO, name: str) -> Any:
     """Read a `torch.save` file: containers, CPU tensors and numpy float64 scalars, nothing else.
 
     The scalars are in NAS-Bench-201's records (`params`); numpy renamed their constructor's module in version 2, and
-    the published files carry the old name.
-
-    Args:
-        stream: the file; it has to be seekable.
-        name: file for messages.
-
-    Returns:
-        What was saved, with tensors on the CPU.
+    the published files carry the old name. The stream has to be seekable.
 
     Raises:
         CheckpointError: the file names another global, or is truncated or damaged.

@@ -41,8 +41,6 @@ class UserFunction:
     """A function in a file of the user's.
 
     Attributes:
-        path: the file.
-        name: of the function.
         sha256: of the file; empty before anybody hashed it.
     """
 

@@ -76,16 +76,12 @@ def load_images(
     split: Split = "test",
     verify: bool = True,
 ) -> ImageSet:
-    """Load a full split of a dataset.
+    """Load a full split of a dataset of `DATASETS`, or of a row that is in no table (see `images.specs.own_dataset`).
 
-    Args:
-        name: a dataset of `DATASETS`, or a row of the same form.
-        form: a form of `FORMS`; None takes the first of the dataset's forms that is found.
-        path: a file, the folder that holds the images, or a folder above it (directly, or in a folder named as the
-            dataset); None searches the data folder (`ROBUST201_DATA`).
-        split: which split.
-        verify: compare published checksums, sizes and image counts where the form has them.
-        spec: row of a dataset that is in no table (see `images.specs.own_dataset`); None looks up the name.
+    The form is one of `FORMS`; None takes the first of the dataset's forms that is found. The path is a file, the
+    folder that holds the images, or a folder above it (directly, or in a folder named as the dataset); None searches
+    the data folder (`ROBUST201_DATA`). `verify` compares published checksums, sizes and image counts where the form has
+    them.
 
     Returns:
         Images (N, 3, H, W) uint8, C-contiguous; indices are rows of the full split, 0 to N - 1.
@@ -147,15 +143,11 @@ def _image_set(spec: DatasetSpec, read: LabelledImages) -> ImageSet:
 
 
 def select(images: ImageSet, *, count: int, seed: int) -> ImageSet:
-    """Choose a class-stratified subset, the same for equal arguments on every platform.
+    """Choose a class-stratified subset, the same for equal arguments on every platform; its indices are ascending.
 
     Class counts differ by at most one, except where a class has no more images to give. A larger count with the same
-    seed contains the smaller one's images.
-
-    Args:
-        images: what to choose from.
-        count: number of images, 1 to `len(images)`.
-        seed: decides the images of each class and which classes give one image more.
+    seed contains the smaller one's images; the seed decides the images of each class and which classes give one image
+    more.
 
     Returns:
         The chosen images with their indices ascending.

@@ -26,17 +26,10 @@ def split_size(spec: DatasetSpec, split: Split) -> int:
 
 
 def read_verified(path: Path, checksum: Checksum | None) -> bytes:
-    """Read a whole file and compare it with its published checksum.
+    """Read a whole file and compare it with its published checksum, if there is one.
 
     Where no digest of the single file is published (CIFAR's binary version), the one that was recorded when its
     verified archive was unpacked stands in.
-
-    Args:
-        path: the file.
-        checksum: what it must be, or None for no comparison.
-
-    Returns:
-        Its bytes.
 
     Raises:
         DatasetError: the file is missing, cannot be read, or is another.
@@ -66,11 +59,7 @@ def _recorded_sha256(path: Path) -> str | None:
 
 
 def check_count(path: Path, count: int, spec: DatasetSpec, split: Split) -> None:
-    """Compare the number of images with that of the full split, where it is known.
-
-    Raises:
-        DatasetError: there are more or fewer.
-    """
+    """Compare the number of images with that of the full split, where it is known."""
     expected = split_size(spec, split)
     if expected not in {UNKNOWN_COUNT, count}:
         raise DatasetError(
@@ -80,13 +69,7 @@ def check_count(path: Path, count: int, spec: DatasetSpec, split: Split) -> None
 
 
 def check_labels(path: Path, labels: NDArray[np.integer], n_classes: int, *, first: int = 0) -> None:
-    """Check that every label names a class.
-
-    Args:
-        path: file the labels come from.
-        labels: (N,) integers as the file holds them.
-        n_classes: number of classes.
-        first: the lowest label.
+    """Check that every label, as the file holds it, names a class, `first` being the lowest label.
 
     Raises:
         DatasetError: a label is out of range; the first such row is named.

@@ -90,16 +90,9 @@ def find_python(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
 
 
 def load_binary(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
-    """Load a split of the binary version.
+    """Load a split of the binary version, (N, 3, 32, 32) uint8, in the order of the files.
 
-    Args:
-        spec: row of the table of datasets.
-        path: folder of the `.bin` files.
-        split: which split.
-        verify: compare sizes (no checksums of single files are published) and the number of images.
-
-    Returns:
-        Images (N, 3, 32, 32) uint8 and labels (N,) int64, in the order of the files.
+    `verify` compares sizes (no checksums of single files are published) and the number of images.
 
     Raises:
         DatasetError: a file is missing, of a wrong size, or holds a label out of range.
@@ -125,16 +118,9 @@ def load_binary(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) ->
 
 
 def load_python(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
-    """Load a split of the Python version through the allow-list unpickler.
+    """Load a split of the Python version through the allow-list unpickler, in the order of the files.
 
-    Args:
-        spec: row of the table of datasets.
-        path: folder of the pickles.
-        split: which split.
-        verify: compare the published MD5 of every file and the number of images.
-
-    Returns:
-        Images (N, 3, 32, 32) uint8 and labels (N,) int64, in the order of the files.
+    `verify` compares the published MD5 of every file and the number of images.
 
     Raises:
         DatasetError: a file is missing, damaged, another, or holds a label out of range.

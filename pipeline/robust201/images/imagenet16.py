@@ -32,16 +32,9 @@ def find_imagenet16(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
 
 
 def load_imagenet16(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
-    """Load a split of ImageNet16 and keep its first 120 classes.
+    """Load a split of ImageNet16, (N, 3, 16, 16) uint8, and keep its first 120 classes, labelled 0 to 119.
 
-    Args:
-        spec: row of the table of datasets.
-        path: folder of the pickles.
-        split: ``"test"`` reads `val_data`, ``"train"`` the ten batches.
-        verify: compare the published MD5 of every file and the number of images.
-
-    Returns:
-        Images (N, 3, 16, 16) uint8 and labels (N,) int64 in 0 to 119, in the order of the files.
+    `verify` compares the published MD5 of every file and the number of images.
 
     Raises:
         DatasetError: a file is missing, damaged, another, or holds a label outside 1 to 1000.

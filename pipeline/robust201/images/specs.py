@@ -15,16 +15,12 @@ class DatasetSpec:
 
     Attributes:
         name: the name in sweeps and exported files, such as ``"ImageNet16-120"``.
-        n_classes: number of classes.
         image_size: height and width in pixels.
         n_train: images in the full training split.
         n_test: images in the full test split.
         class_names: one name a class, in the order of the labels.
         normalisation: per-channel mean and standard deviation of pixels in [0, 1].
         crop_padding: pixels of zero padding before the random crop of training.
-        horizontal_flip: whether training mirrors images at random.
-        licence: terms under which the images may be used.
-        citation: where they come from.
         forms: names of the forms (see `images.FORMS`) they are read in, tried in this order.
         corruptions: name of the published corrupted test split in the registry of downloads, or None.
     """
@@ -139,17 +135,7 @@ DATASETS: dict[str, DatasetSpec] = {row.name: row for row in _ROWS}
 
 
 def dataset(name: str) -> DatasetSpec:
-    """Look up a dataset.
-
-    Args:
-        name: its name, such as ``"cifar10"``.
-
-    Returns:
-        Its row of `DATASETS`.
-
-    Raises:
-        ConfigError: no such dataset; the closest is named.
-    """
+    """Find a dataset's row of `DATASETS`; a `ConfigError` names the closest where there is none."""
     row = DATASETS.get(name)
     if row is None:
         raise ConfigError(f"Looking up a dataset failed for {name!r}: no such dataset.{closest(name, DATASETS)}")
@@ -157,13 +143,7 @@ def dataset(name: str) -> DatasetSpec:
 
 
 def own_dataset(name: str, *, n_classes: int, image_size: int) -> DatasetSpec:
-    """Make the row of a dataset that is in no table, whose networks are shown pixels in [0, 1] as they are.
-
-    Args:
-        name: what the sweep calls it.
-        n_classes: number of classes.
-        image_size: height and width in pixels.
-    """
+    """Make the row of a dataset that is in no table, whose networks are shown pixels in [0, 1] as they are."""
     return DatasetSpec(
         name=name,
         n_classes=n_classes,

@@ -51,11 +51,7 @@ def _images_payload(config: SweepConfig, key: str, facts: DatasetFacts) -> dict[
 
 
 def describe_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Say in which fields two protocol payloads differ.
-
-    Returns:
-        Lines such as ``parameters.steps: 40 → 20``, sorted by field.
-    """
+    """Say in which fields two protocol payloads differ: lines such as ``parameters.steps: 40 → 20``, sorted."""
     left, right = dict(_flatten("", old)), dict(_flatten("", new))
     return [
         f"{name}: {left.get(name, 'absent')} → {right.get(name, 'absent')}"

@@ -30,12 +30,7 @@ _TELL_SECONDS = 30.0
 
 
 class Inputs:
-    """The inputs of a sweep, opened when they are first asked for.
-
-    Args:
-        config: the sweep.
-        say: told of steps that take long.
-    """
+    """The inputs of a sweep, opened when they are first asked for; `say` is told of steps that take long."""
 
     def __init__(self, config: SweepConfig, say: Say = lambda _line: None) -> None:
         self._config = config
@@ -48,11 +43,7 @@ class Inputs:
         return WeightsSource(self._config, space_of(self._config, {}))
 
     def images(self, dataset: str, own: ImageSelection | None = None) -> ImageSet:
-        """Load a dataset's selected images; once.
-
-        Args:
-            dataset: its name.
-            own: what a measure asks for; None for the test images that the sweep selects.
+        """Load a dataset's selected images, once: the test images that the sweep selects, or what a measure asks for.
 
         Raises:
             DatasetError: images are missing, damaged or fewer than asked for.
@@ -86,16 +77,7 @@ class Inputs:
                     write_snapshot(folder, images)
 
     def kept_images(self, dataset: str, sha256: str, own: ImageSelection | None = None) -> ImageSet:
-        """Read images that `keep_images` kept; once.
-
-        Args:
-            dataset: name of the dataset.
-            sha256: hash that was planned.
-            own: of which selection they are (see `images`).
-
-        Raises:
-            DatasetError: they are missing or damaged.
-        """
+        """Read images that `keep_images` kept, once; they must have the hash that was planned (see `images`)."""
         if (dataset, own) not in self._images:
             folder = self._snapshot_folder(dataset, sha256)
             self._images[dataset, own] = read_snapshot(folder, self._config.dataset_spec(dataset), sha256)
@@ -127,9 +109,7 @@ class Inputs:
     def open_corruptions(self, dataset: str, *, verify: Literal["shape", "full"] = "shape") -> CorruptedStore:
         """Open a dataset's corrupted images, which are there already.
 
-        Args:
-            dataset: its name.
-            verify: ``"full"`` also compares published files with their published MD5.
+        With `verify` ``"full"``, published files are compared with their published MD5.
 
         Raises:
             DatasetError: they are missing, damaged, or were made from other images or with other settings.

@@ -22,8 +22,6 @@ class Plan:
     """Every unit of a sweep, sorted by dataset, key, architecture and weights.
 
     Attributes:
-        config: the sweep.
-        units: all units.
         protocols: by digest, in the order of datasets and keys.
         facts: hashes of what the sweep reads.
     """
@@ -158,15 +156,7 @@ class Plan:
 
 
 def make_plan(config: SweepConfig, facts: Facts) -> Plan:
-    """Write out every unit of a sweep.
-
-    Args:
-        config: the sweep.
-        facts: hashes of the images, corruptions, weights and Python files that it reads.
-
-    Returns:
-        The plan; equal arguments give equal ids on every machine.
-    """
+    """Write out every unit of a sweep; equal arguments give equal ids on every machine."""
     protocols: dict[str, EvaluationProtocol] = {}
     units: list[Unit] = []
     parameters, tasks = config.parameters, config.tasks

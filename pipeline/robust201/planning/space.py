@@ -11,13 +11,7 @@ from robust201.spaces.zoo.space import Zoo
 
 
 def space_of(config: SweepConfig, code: Mapping[str, str]) -> Space:
-    """Make the space that a sweep names.
-
-    Args:
-        config: the sweep.
-        code: SHA-256 of each Python file that it names (see `planning.facts.Facts`); networks of a file whose hash is
-            not there cannot be built.
-    """
+    """Make the space that a sweep names; a file's networks can be built only if `code` has its hash (see `Facts`)."""
     if isinstance(config.space, SpaceFile):
         function = UserFunction(config.space.file, config.space.function, code.get("space", ""))
         return UserFileSpace(function, config.space.gmacs)

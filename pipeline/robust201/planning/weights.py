@@ -21,12 +21,7 @@ _RANDOM_VERSION = 1
 
 
 class WeightsSource:
-    """The weights that a sweep evaluates.
-
-    Args:
-        config: the sweep.
-        space: its space.
-    """
+    """The weights that a sweep evaluates."""
 
     def __init__(self, config: SweepConfig, space: Space) -> None:
         self._config = config

@@ -53,13 +53,9 @@ class Holder:
     """What ``lease.json`` says.
 
     Attributes:
-        host_id: where the holder runs.
-        pid: its process id.
         process_start: see `process_start`; -1 where that is unknown.
-        nonce: unique to this lease.
         since: when it was taken, ISO 8601 in UTC by the holder's clock; for messages only.
         interval_seconds: time between two beats.
-        heartbeat: number of beats so far.
     """
 
     host_id: HostId
@@ -84,14 +80,7 @@ class Holder:
 
     @classmethod
     def read(cls, path: Path) -> "Holder | None":
-        """Read a lease.
-
-        Returns:
-            What it says; None if the content is no lease (written by hand, or damaged).
-
-        Raises:
-            FileNotFoundError: there is none.
-        """
+        """Read a lease, which must be there; None if the content is none (written by hand, or damaged)."""
         try:
             payload = load_json(path)
             return cls(**(payload | {"host_id": HostId(**payload["host_id"])}))
@@ -103,14 +92,7 @@ class Holder:
         return replace(self, heartbeat=self.heartbeat + 1)
 
     def is_dead_for(self, observer: HostId) -> bool | None:
-        """Judge the holder without waiting.
-
-        Args:
-            observer: where the judge runs.
-
-        Returns:
-            Whether it is dead; None if only its heartbeat can tell.
-        """
+        """Judge the holder without waiting; None if only its heartbeat can tell."""
         mine, its = (observer.host, observer.machine), (self.host_id.host, self.host_id.machine)
         if mine != its or not (observer.boot_id and self.host_id.boot_id):
             return None
@@ -151,7 +133,7 @@ class Lease:
         interval_seconds: float = INTERVAL_SECONDS,
         on_wait: Callable[[str], None] = lambda _message: None,
     ) -> "Lease":
-        """Take the lease on a results folder.
+        """Take the lease on a results folder, which exists, and keep it alive.
 
         Args:
             root: an existing folder.
@@ -160,9 +142,6 @@ class Lease:
             host_id: where this process runs; found out where None.
             interval_seconds: time between two beats.
             on_wait: told in one line why it will take a while, before a holder on another host is observed.
-
-        Returns:
-            The lease, being kept alive.
 
         Raises:
             LeaseHeldError: another driver holds it, and is alive.
@@ -173,11 +152,7 @@ class Lease:
         return cls(root, holder, descriptor, clock)
 
     def check(self) -> None:
-        """Make sure that the lease has not been lost.
-
-        Raises:
-            LeaseHeldError: it has; this driver must stop.
-        """
+        """Make sure that the lease has not been lost; a `LeaseHeldError` says that this driver must stop."""
         hangs = self._hangs()
         if hangs:
             self.lost.set()
@@ -277,11 +252,7 @@ class _Attempt:
         self._on_wait = on_wait
 
     def take(self) -> int:
-        """Take the lease.
-
-        Returns:
-            A descriptor of the lease's file, open for beats.
-        """
+        """Take the lease, and give a descriptor of its file, open for beats."""
         own = self._root / f".lease.{self._holder.nonce}.tmp"
         descriptor = self._write(own)
         try:
@@ -331,15 +302,7 @@ class _Attempt:
         return True
 
     def _replace_dead(self, own: Path) -> bool:
-        """Replace the lease of a dead holder by ours.
-
-        Returns:
-            Whether we hold the lease; False if it changed hands meanwhile and must be looked at again.
-
-        Raises:
-            LeaseHeldError: its holder is alive, or another driver is about to replace it.
-            FileNotFoundError: a file vanished meanwhile.
-        """
+        """Replace the lease of a dead holder by ours; False if it changed hands meanwhile: look again."""
         dead = nonce = self._require_dead(self._path)
         claims = [self._claim(nonce)]
         while not self._link(own, claims[-1]):
@@ -360,15 +323,7 @@ class _Attempt:
         return self._root / f".lease.{nonce}.successor"
 
     def _require_dead(self, path: Path) -> str:
-        """Judge the holder that a file names.
-
-        Returns:
-            The dead holder's nonce.
-
-        Raises:
-            LeaseHeldError: it is alive.
-            FileNotFoundError: the file is gone.
-        """
+        """Give the nonce of the holder that a file names, if it is dead."""
         holder = Holder.read(path)
         dead = None if holder is None else holder.is_dead_for(self._holder.host_id)
         if dead is None:

@@ -20,16 +20,7 @@ from robust201.spaces.base import Space
 
 
 class LoadedNetwork:
-    """A unit's network, and the form of it that the fused engine attacks and measures.
-
-    Args:
-        classifier: the network.
-        compiled: the same, compiled; None where the engine or the space has none.
-
-    Attributes:
-        classifier: the network.
-        model: what the fused engine attacks and measures; None for the classifier itself.
-    """
+    """A unit's network, and its compiled form, if any, which the fused engine attacks and measures instead."""
 
     def __init__(self, classifier: Classifier, compiled: CompiledNetwork | Bucketed | None) -> None:
         self.classifier = classifier
@@ -80,14 +71,7 @@ class LoadedNetwork:
 
 
 class NetworkLoader:
-    """Loads the networks of units, and keeps the last.
-
-    Args:
-        config: the sweep.
-        space: its space.
-        weights: where weights come from.
-        device: where networks compute.
-    """
+    """Loads the networks of units, and keeps the last."""
 
     def __init__(self, config: SweepConfig, space: Space, weights: WeightsSource, device: torch.device) -> None:
         self._config = config
@@ -103,11 +87,7 @@ class NetworkLoader:
         return None if self._last is None else self._last[1]
 
     def load(self, unit: Unit, images: ImageSet) -> LoadedNetwork:
-        """Load the network of a unit.
-
-        Args:
-            unit: the unit.
-            images: images of its dataset.
+        """Load the network of a unit, which is shown images of its dataset.
 
         Raises:
             CheckpointError: the weights are missing, damaged, others than planned, or do not fit the network.
@@ -194,13 +174,6 @@ def check_compiled(classifier: Classifier, model: Model, images: ImageSet, *, pr
     """Compare a compiled network with the published one on a few images.
 
     oneDNN's fused ReLU turns NaN into zero, so a network that overflows would answer with finite, wrong logits.
-
-    Args:
-        classifier: the published network.
-        model: the same, compiled.
-        images: images of its dataset.
-        precision: of both.
-        name: the unit's label, for messages.
 
     Raises:
         EvaluationError: the published network's logits are not finite, or the compiled network's are others.

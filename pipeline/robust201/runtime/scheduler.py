@@ -32,7 +32,6 @@ class RunTally:
     Attributes:
         evaluations: (strength, slice) results committed.
         computed: evaluations committed, slices counted by their share of the images; set by who knows the units.
-        parts: parts completed.
         seconds: worker time of the committed work.
         failures: parts given up, with the reason.
         deaths: workers that died under a bundle.
@@ -103,12 +102,6 @@ class Scheduler:
 
     def run(self, bundles: Iterable[Bundle]) -> RunTally:
         """Compute every bundle, or as many as are done before draining.
-
-        Args:
-            bundles: what to compute, most urgent first.
-
-        Returns:
-            What was done.
 
         Raises:
             EvaluationError: workers die one after the other without a result.

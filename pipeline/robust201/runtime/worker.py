@@ -47,11 +47,7 @@ class WorkerSettings:
 
 
 class Worker:
-    """Computes bundles in this process.
-
-    Args:
-        settings: the sweep and the hashes of its inputs.
-        metrics: where numbers for monitoring go.
+    """Computes bundles in this process, on `device`.
 
     Attributes:
         device: where it computes.
@@ -82,13 +78,7 @@ class Worker:
         self._draining.set()
 
     def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
-        """Evaluate a bundle part by part.
-
-        Args:
-            bundle: parts of one architecture and dataset.
-
-        Yields:
-            A receipt for each committed shard, a failure for each part that could not be evaluated.
+        """Evaluate a bundle part by part: a receipt for each committed shard, a failure for each part that failed.
 
         Raises:
             StorageError: results cannot be written; nothing else can be computed either.

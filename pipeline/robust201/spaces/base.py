@@ -32,13 +32,9 @@ class Space(Protocol):
         ...
 
     def select(self, selection: str | Sequence[int | str]) -> tuple[ArchitectureId, ...]:
-        """Resolve a selection of architectures.
+        """Resolve a selection: ``"evaluated"`` for all worth evaluating, a list of names, or their text between commas.
 
-        Args:
-            selection: ``"evaluated"`` for all that are worth evaluating, a list of names, or their text between commas.
-
-        Returns:
-            Ids in the order of the space, each once.
+        Ids are in the order of the space, each once.
 
         Raises:
             ArchitectureError: a name is no architecture of this space; the closest is named.

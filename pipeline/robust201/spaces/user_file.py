@@ -18,11 +18,9 @@ DEFAULT_GMACS = 0.1
 
 
 class UserFileSpace:
-    """Networks that ``build(architecture, n_classes)`` of a user's file makes.
+    """Networks that ``build(architecture, n_classes)`` of a user's file makes, in workers only.
 
-    Args:
-        function: the function; called in workers only.
-        gmacs: billion multiply-accumulates of one forward pass of one image, for planning.
+    A forward pass of one image is taken to need `gmacs` billion multiply-accumulates, for planning.
     """
 
     name = "file"

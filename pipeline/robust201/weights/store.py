@@ -34,12 +34,9 @@ _SHOWN_NETWORKS = 20
 
 
 class CheckpointStore:
-    """A folder of weights with a manifest; a context manager that flushes.
+    """A folder of weights with a manifest, made by the first `add`; a context manager that flushes.
 
     Opening reads nothing; the manifest is read on first use. Reading it needs no torch.
-
-    Args:
-        root: the folder; made by the first `add`.
     """
 
     def __init__(self, root: Path) -> None:
@@ -81,15 +78,8 @@ class CheckpointStore:
     ) -> CheckpointRecord:
         """Choose one network's checkpoint.
 
-        Args:
-            index: id of the architecture.
-            dataset: name of the dataset.
-            epochs: exact length of the training; None prefers 200, else takes the longest.
-            seed: exact seed of the training; None prefers 777, else takes the lowest.
-            recipe: exact name of the training; None prefers the unnamed one, else takes the first by name.
-
-        Returns:
-            Its record.
+        Without `epochs`, 200 is preferred, else the longest training; without `seed`, 777, else the lowest; without
+        `recipe`, the unnamed one, else the first by name.
 
         Raises:
             CheckpointError: there is no such checkpoint; the message says what there is.
@@ -115,12 +105,7 @@ class CheckpointStore:
     ) -> tuple[CheckpointRecord, ...]:
         """List the checkpoints of one network that a sweep asks for, by recipe, epochs and seed.
 
-        Args:
-            index: id of the architecture.
-            dataset: name of the dataset.
-            recipe: name of the training; None takes all.
-            epochs: lengths, each of which must be there; None takes all.
-            seeds: seeds, each of which must be there at each length; None takes all.
+        Each of `epochs` must be there, and at each length each of `seeds`; None takes all.
 
         Raises:
             CheckpointError: one is not there; the message says what there is.
@@ -166,14 +151,7 @@ class CheckpointStore:
         )
 
     def load(self, record: CheckpointRecord, *, verify: bool = True) -> dict[str, "torch.Tensor"]:
-        """Read the weights of a record.
-
-        Args:
-            record: from `find` or `records`.
-            verify: compare the file's SHA-256 with the manifest's.
-
-        Returns:
-            CPU tensors by name, all finite.
+        """Read the weights of a record, CPU tensors by name, all finite; `verify` compares it with the manifest.
 
         Raises:
             CheckpointError: the file is missing, differs from the manifest, is truncated, or holds NaN or infinity.
@@ -211,26 +189,9 @@ class CheckpointStore:
     ) -> CheckpointRecord:
         """Store the weights of one network; adding the same again changes nothing.
 
-        The file appears whole under its name or not at all, and before its line in the manifest.
-
-        Args:
-            index: id of the architecture.
-            spec: its cell string, or its name where it has none.
-            dataset: name of the dataset.
-            epochs: length of the training.
-            seed: seed of the training.
-            channels: C.
-            cells: N.
-            n_classes: number of classes.
-            source: file that the weights come from, or what trained them.
-            source_sha256: 64 hex digits of it.
-            state_dict: tensors by name, on any device.
-            training: recipe and outcome of a training of our own: a JSON value.
-            space: name of the space.
-            recipe: name of the training; empty for the published one.
-
-        Returns:
-            The record, which supersedes an earlier one of the same network, dataset, recipe, epochs and seed.
+        The file appears whole under its name or not at all, and before its line in the manifest. The arguments are
+        fields of `CheckpointRecord`, and tensors by name on any device. The record supersedes an earlier one of the
+        same network, dataset, recipe, epochs and seed.
 
         Raises:
             CheckpointError: the weights hold NaN or infinity, or the dataset's name is no folder name.

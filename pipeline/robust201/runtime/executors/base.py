@@ -38,12 +38,7 @@ class BundleLost:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
-    """A worker died or was taken away before it was given a bundle.
-
-    Attributes:
-        preempted: whether the machine was taken away, rather than the worker killed or unable to start.
-        reason: one line.
-    """
+    """A worker died, was taken away or could not start before it was given a bundle; `reason` is one line."""
 
     preempted: bool
     reason: str
@@ -97,13 +92,7 @@ class Executor(Protocol):
         ...
 
     def poll(self, timeout: float) -> list[Event]:
-        """Wait for events.
-
-        Args:
-            timeout: seconds to wait at most; an executor that computes in `poll` may take longer.
-
-        Returns:
-            What happened, in order; empty if nothing did.
+        """Wait for events, `timeout` seconds at most unless it computes meanwhile; give them in order, if any came.
 
         Raises:
             StorageError: a worker could not write; the run must stop.

@@ -17,12 +17,7 @@ if TYPE_CHECKING:
 
 
 class NasBench201:
-    """The cells of NAS-Bench-201 in a skeleton of one size.
-
-    Args:
-        channels: channels C of the first stage (published: 16).
-        cells: cells N in each of the three stages (published: 5).
-    """
+    """The cells of NAS-Bench-201 in a skeleton of C `channels` (published: 16) and N `cells` a stage (published: 5)."""
 
     name = cells.SPACE
     channels_last = False

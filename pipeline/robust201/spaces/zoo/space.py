@@ -18,7 +18,6 @@ class ZooNetwork:
     """One row of the table.
 
     Attributes:
-        build: number of classes → network with fresh weights (imports torch).
         macs_at_32: multiply-accumulates of one 32x32 image with ten classes.
     """
 

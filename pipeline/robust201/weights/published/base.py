@@ -48,14 +48,10 @@ class SourceWeights:
     Attributes:
         index: index of the architecture that the source files the weights under.
         spec: cell string that the source gives, or None where it gives none.
-        dataset: name of the dataset that the network was trained on.
-        epochs: length of the training.
         seed: seed of the training; differs from the one asked for where the source lacks that.
-        n_classes: number of classes.
         channels: channels of the first stage (C, 16 as published).
         cells: cells a stage (N, 5 as published).
         state_dict: CPU tensors by name, without a ``module.`` prefix.
-        source: file (and member) that they come from.
         source_sha256: 64 hex digits of that file's (or member's) bytes.
     """
 
@@ -179,14 +175,7 @@ def choose_seeds(present: Collection[int], wanted: int | None) -> list[int]:
 
 
 def require_state_dict(value: Any, name: str) -> dict[str, "torch.Tensor"]:
-    """Check that a value is a state_dict and drop the prefix that `DataParallel` puts before its names.
-
-    Args:
-        value: what a file holds.
-        name: file (and trial) for messages.
-
-    Returns:
-        Tensors by name.
+    """Check that a value is a state_dict, and drop the prefix that `DataParallel` puts before its names.
 
     Raises:
         CheckpointError: it is something else.
@@ -209,15 +198,10 @@ def require_state_dict(value: Any, name: str) -> dict[str, "torch.Tensor"]:
 
 
 def infer_size(state_dict: StateDict, name: str) -> tuple[int, int, int]:
-    """Read a network's size off its tensors' names and shapes.
+    """Read (channels C, cells a stage N, number of classes) off a network's tensors.
 
-    Args:
-        state_dict: names as in the published `TinyNetwork` (xautodl 1.0.0, models/cell_infers/tiny_network.py): the
-            first residual block follows the N cells of the first stage.
-        name: file for messages.
-
-    Returns:
-        (channels C, cells a stage N, number of classes).
+    Names are as in the published `TinyNetwork` (xautodl 1.0.0, models/cell_infers/tiny_network.py): the first residual
+    block follows the N cells of the first stage.
 
     Raises:
         CheckpointError: the tensors are not those of such a network.

@@ -33,17 +33,7 @@ FORMATS = {
 
 
 def detect(path: Path) -> WeightsFormat:
-    """Tell a source's format from its file names.
-
-    Args:
-        path: a file or folder.
-
-    Returns:
-        The first format of `FORMATS` that the path looks like.
-
-    Raises:
-        CheckpointError: there is no such path, or it looks like none of them.
-    """
+    """Find the first format of `FORMATS` that a path's file names look like."""
     for row in FORMATS.values():
         if row.matches(path):
             return row
@@ -66,19 +56,7 @@ def open_members(
     indices: Collection[int] | None = None,
     format: str | None = None,  # noqa: A002
 ) -> tuple[Iterable[Member], int | None]:
-    """List a source's networks, each opened only when it is read.
-
-    Args:
-        path: the source.
-        indices: the networks asked for; None for all that it holds.
-        format: name of a format in `FORMATS`; None finds it out from the path.
-
-    Returns:
-        The members and how many they are, None where a stream does not say.
-
-    Raises:
-        CheckpointError: the path or the format is unknown.
-    """
+    """List a source's networks, and say how many they are, None where a stream does not say."""
     if format is not None and format not in FORMATS:
         raise CheckpointError(
             f"Finding weights failed for {path}: expected the name of a format, got {format!r}."
@@ -105,19 +83,9 @@ def iter_weights(
     seed: int | None = DEFAULT_SEED,
     format: str | None = None,  # noqa: A002
 ) -> Iterator[SourceWeights]:
-    """Read the chosen weights of a source, one trial at a time.
+    """Read the chosen weights of a source by ascending index (in a tar archive, in its order), one trial at a time.
 
-    Args:
-        path: file or folder in one of `FORMATS`.
-        indices: the networks asked for; None for all that it holds.
-        datasets: names, each of which every network must have; None takes those of cifar10, cifar100 and
-            ImageNet16-120 that are there.
-        hp: training length, ``"200"`` or ``"12"`` epochs.
-        seed: training seed to prefer, else the lowest there is; None takes every seed.
-        format: name of a format; None finds it out from the path.
-
-    Yields:
-        Weights by ascending index (in a tar archive, in its order).
+    The arguments are those of `weights.importing.import_weights`, `hp` being ``"200"`` or ``"12"`` epochs.
 
     Raises:
         CheckpointError: something asked for is absent, damaged, foreign or another network's.

@@ -144,18 +144,7 @@ NATS_MERGED = _merged_format(
 def _weights_of(
     states: Any, selection: Selection, *, index: int, source: str, source_sha256: str
 ) -> Iterator[SourceWeights]:
-    """Take the chosen trials' weights out of one network's records, by dataset and seed.
-
-    Args:
-        states: ``"12"`` and ``"200"`` to the state of an `ArchResults`.
-        selection: which trials.
-        index: index that the file is named by.
-        source: file (and member) for messages.
-        source_sha256: 64 hex digits of its bytes.
-
-    Raises:
-        CheckpointError: the records are of another network, lack what was asked for, hold no weights, or are damaged.
-    """
+    """Take the chosen trials' weights out of one network's records, by dataset and seed."""
     state = _state_of(states, selection.hp, index, source)
     trials = _trials_of(state, source)
     with_weights = {

@@ -35,12 +35,7 @@ class Needs(NamedTuple):
 
 
 class Value:
-    """A feature map (B, C, H, W) float32 or bfloat16, channels_last, in the forms that are read.
-
-    Args:
-        raw: the map as it is; None where nobody reads it.
-        rectified: its ReLU; None where nobody reads it.
-    """
+    """A feature map (B, C, H, W) float32 or bfloat16, channels_last, as it is and after its ReLU; None where unread."""
 
     def __init__(self, raw: torch.Tensor | None, rectified: torch.Tensor | None) -> None:
         self._raw = raw
@@ -68,11 +63,7 @@ class Value:
 
 
 class Block(Protocol):
-    """A step of the network.
-
-    Attributes:
-        needs: which forms of its input the block reads.
-    """
+    """A step of the network, which `needs` its input in some forms."""
 
     needs: Needs
 
@@ -84,12 +75,7 @@ class Block(Protocol):
 
 
 class _Sum:
-    """A sum of feature maps that knows whether it may write into the memory it holds.
-
-    Args:
-        total: what it starts with; None for nothing.
-        own: whether nobody else reads the memory of `total`.
-    """
+    """A sum of feature maps that knows whether it may write into the memory it holds."""
 
     def __init__(self, total: torch.Tensor | None = None, *, own: bool = False) -> None:
         self.start = total
@@ -202,22 +188,7 @@ def compute_node(node: NodeKernels, reader: Reader) -> Value:
 
 
 class CellBlock:
-    """A cell, run by its program.
-
-    Attributes:
-        needs: which forms of its input it reads.
-        nodes: the nodes to compute, in order, with their kernels.
-        output: the node that is its output.
-        constants: what constant edges bring to its nodes.
-
-    Args:
-        program: the cell's program; its output is one of its nodes.
-        layers: the plain cell's six edge modules.
-        channels: width of the cell.
-        device: where to compute.
-        dtype: type of the feature maps.
-        output: which forms of the output are read.
-    """
+    """A cell, run by its program, one of whose nodes is its output; `output` says which forms of it are read."""
 
     def __init__(
         self,
@@ -313,22 +284,7 @@ def _join(past_relu: _Sum, through_relu: torch.Tensor | None, rectified: torch.T
 
 
 class ReductionBlock:
-    """The residual reduction: halves the image, doubles the channels.
-
-    Attributes:
-        needs: which forms of its input it reads.
-        output: which forms of its output are read.
-        first: convolution with stride 2, on the input's ReLU.
-        second: convolution of the first one's ReLU; the shortcut is added to it.
-        halving: the shortcut's pooling.
-        down: the shortcut's 1x1 convolution.
-
-    Args:
-        block: the plain block.
-        device: where to compute.
-        dtype: type of the feature maps.
-        output: which forms of the output are read.
-    """
+    """The residual reduction: halves the image, doubles the channels."""
 
     def __init__(self, block: nn.Module, *, device: torch.device, dtype: torch.dtype, output: Needs) -> None:
         self.needs = Needs(raw=True, rectified=True)

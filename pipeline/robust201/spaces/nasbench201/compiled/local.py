@@ -87,11 +87,7 @@ class _Window:
 
 
 class _CellKernels:
-    """A cell's kernels for parts of images.
-
-    Args:
-        block: the compiled cell.
-    """
+    """A cell's kernels for parts of images."""
 
     def __init__(self, block: CellBlock) -> None:
         self.block = block
@@ -177,11 +173,7 @@ class _LocalCell:
 
 
 class _ReductionKernels:
-    """A reduction's kernels for parts of images.
-
-    Args:
-        block: the compiled reduction.
-    """
+    """A reduction's kernels for parts of images."""
 
     def __init__(self, block: ReductionBlock) -> None:
         self.block = block
@@ -226,13 +218,7 @@ class _LocalReduction:
 
 
 class LocalKernels:
-    """A network's kernels for parts of images, and how far into the network they pay.
-
-    Args:
-        stem: the first convolution.
-        stem_needs: which forms of its output are read.
-        blocks: the network's blocks.
-    """
+    """A network's kernels for parts of images, and how far into the network they pay."""
 
     def __init__(self, stem: Convolution, stem_needs: Needs, blocks: Sequence[Block]) -> None:
         self.whole_stem = stem
@@ -243,15 +229,9 @@ class LocalKernels:
         self._savings: dict[tuple[int, int], tuple[int, float]] = {}
 
     def depth(self, sides: Sequence[int], height: int, width: int) -> int:
-        """Say how many blocks should compute patches only.
+        """Say how many blocks, from the first on, should compute patches only; 0 where whole passes are cheaper.
 
-        Args:
-            sides: rows and columns of the window in each query to come.
-            height: of the images.
-            width: of the images.
-
-        Returns:
-            Blocks from the first on; 0 where whole passes are cheaper.
+        `sides` are rows and columns of the window in each query to come.
         """
         if not sides or height != width or height < SMALLEST_IMAGE:
             return 0
@@ -288,11 +268,8 @@ class LocalPass:
     """Logits of images that differ from accepted ones in one window.
 
     Args:
-        kernels: the network's.
         centred: (B, 3, H, W) float32, the accepted images minus the network's mean; channels_last.
         mean: (1, 3, 1, 1), that mean.
-        depth: how many blocks compute patches only, at least 1.
-        classify: maps the last block's output to logits.
     """
 
     def __init__(
@@ -318,15 +295,9 @@ class LocalPass:
         self._joint = KeptValue(value, self._needs)
 
     def logits(self, row: int, column: int, window: torch.Tensor) -> torch.Tensor:
-        """Classify the accepted images with a window replaced.
+        """Classify the accepted images with a window replaced, whose first row and column are given.
 
-        Args:
-            row: the window's first row.
-            column: the window's first column.
-            window: (n, 3, h, w) float32 in [0, 1], for the first n images.
-
-        Returns:
-            (n, C) float32.
+        The window is (n, 3, h, w) float32 in [0, 1], for the first n images; the logits are (n, C) float32.
         """
         with torch.inference_mode():
             patch = self._patch_of_stem(row, column, window)

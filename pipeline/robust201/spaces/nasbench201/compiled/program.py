@@ -106,17 +106,11 @@ def constant_nodes(spec: str) -> frozenset[int]:
 
 @cache
 def plan_cell(spec: str) -> CellProgram:
-    """Find the cheapest program of a cell.
+    """Find the cheapest program of a cell; of equal costs, that with the fewest replaced skip connections.
 
     Each skip connection from an inner node can stay an addition or be replaced by what that node is the sum of. The
     second lets convolutions merge, and may leave the inner node dead, but may also repeat work. There are at most three
     such edges, so all ways are tried.
-
-    Args:
-        spec: cell string.
-
-    Returns:
-        The program; equal costs give the one with the fewest replaced skip connections.
 
     Raises:
         ArchitectureError: the string names no cell.
