@@ -17,7 +17,7 @@ from robust201.core.errors import ConfigError
 from robust201.core.precision import check_precision
 from robust201.engine.arithmetic import configure_torch
 from robust201.engine.classifier import Classifier
-from robust201.runtime.worker import Worker, WorkerSettings
+from robust201.runtime.worker import Worker
 from robust201.spaces.nasbench201.cells import format_spec, has_path, specs
 from robust201.spaces.nasbench201.compiled import compile_network, kernels
 from robust201.spaces.nasbench201.compiled.folding import round_once
@@ -360,7 +360,7 @@ def test_tf32_is_refused_wherever_a_network_is_made(make_sweep: MakeSweep, monke
     with pytest.raises(ConfigError, match="got a CPU"):
         compile_network(network, spec, NORMALISATION, n_classes=N_CLASSES, precision="tf32")
     with pytest.raises(ConfigError, match="got a CPU"):
-        Worker(WorkerSettings(make_sweep(precision="tf32"), {}))
+        Worker(make_sweep(precision="tf32"), {})
 
 
 @pytest.mark.parametrize(

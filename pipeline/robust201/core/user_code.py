@@ -12,15 +12,6 @@ from typing import Any
 from robust201.core.errors import ConfigError
 
 
-def hash_file(path: Path) -> str:
-    """SHA-256 of a user's file: 64 hex digits.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
-    return hashlib.sha256(read_code(path)).hexdigest()
-
-
 def read_code(path: Path) -> bytes:
     """Read a user's file.
 
@@ -34,6 +25,11 @@ def read_code(path: Path) -> bytes:
             f"Reading a Python file failed for {path}: expected a readable file, got {error.strerror}. "
             "Correct the path."
         ) from error
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of a user's file (see `read_code`): 64 hex digits."""
+    return hashlib.sha256(read_code(path)).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -123,4 +119,7 @@ def _execute(path: Path, source: bytes, module_name: str) -> None:
 
 def one_line(error: BaseException) -> str:
     """An error that the user's code raised, in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    # Workers execute a copy, whose hash is all that the protocol holds: a file beside it could change unseen.
+    alone = " (a file of one's own can import installed packages, but no files that lie beside it)"
+    text = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return text + alone if isinstance(error, ModuleNotFoundError) else text

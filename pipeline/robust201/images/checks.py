@@ -1,5 +1,6 @@
 """What every loader returns, and the checks that loaders share."""
 
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -18,11 +19,6 @@ class LabelledImages(NamedTuple):
 
     images: NDArray[np.uint8]
     labels: NDArray[np.int64]
-
-
-def split_size(spec: DatasetSpec, split: Split) -> int:
-    """Count the images of a full split; `UNKNOWN_COUNT` where nobody knows."""
-    return spec.n_test if split == "test" else spec.n_train
 
 
 def read_verified(path: Path, checksum: Checksum | None) -> bytes:
@@ -60,7 +56,7 @@ def _recorded_sha256(path: Path) -> str | None:
 
 def check_count(path: Path, count: int, spec: DatasetSpec, split: Split) -> None:
     """Compare the number of images with that of the full split, where it is known."""
-    expected = split_size(spec, split)
+    expected = spec.n_test if split == "test" else spec.n_train
     if expected not in {UNKNOWN_COUNT, count}:
         raise DatasetError(
             f"Verifying failed for {path}: expected the {expected:,} {split} images of {spec.name}, got {count:,}. "
@@ -81,3 +77,19 @@ def check_labels(path: Path, labels: NDArray[np.integer], n_classes: int, *, fir
             f"{int(labels[wrong[0]])} in row {wrong[0]} ({len(wrong):,} such rows). "
             "The file is damaged or another dataset's; check the dataset's name."
         )
+
+
+def read_files(
+    spec: DatasetSpec,
+    folder: Path,
+    split: Split,
+    names: Iterable[str],
+    published: Mapping[str, Checksum] | None,
+    read: Callable[[Path, Checksum | None], LabelledImages],
+) -> LabelledImages:
+    """Read the files of a split, and join them in their order; with published checksums, count the images, too."""
+    parts = [read(folder / name, published[name] if published else None) for name in names]
+    images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    if published:
+        check_count(folder, len(labels), spec, split)
+    return LabelledImages(images, labels)

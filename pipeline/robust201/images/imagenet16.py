@@ -7,11 +7,10 @@ images from ten batches, 6,000 test images from `val_data`.
 
 from pathlib import Path
 
-import numpy as np
-
 from robust201.core.errors import DatasetError
-from robust201.images.checks import LabelledImages, Split, check_count, check_labels
+from robust201.images.checks import LabelledImages, Split, check_labels, read_files
 from robust201.images.downloads import registry
+from robust201.images.downloads.registry import Checksum
 from robust201.images.pickled import read_batch
 from robust201.images.specs import DatasetSpec
 
@@ -39,18 +38,15 @@ def load_imagenet16(spec: DatasetSpec, path: Path, split: Split, *, verify: bool
     Raises:
         DatasetError: a file is missing, damaged, another, or holds a label outside 1 to 1000.
     """
-    members = registry.download(spec.name).members
-    images, labels = [], []
-    for name in _FILES[split]:
-        file = path / name
-        batch = read_batch(file, members[name] if verify else None, "labels", spec.image_size)
+
+    def read(file: Path, checksum: Checksum | None) -> LabelledImages:
+        batch = read_batch(file, checksum, "labels", spec.image_size)
         check_labels(file, batch.labels, _N_FILE_CLASSES, first=1)
         kept = batch.labels <= spec.n_classes
-        images.append(batch.images[kept])
-        labels.append(batch.labels[kept] - 1)
-    joined = LabelledImages(np.concatenate(images), np.concatenate(labels))
-    if verify:
-        check_count(path, len(joined.labels), spec, split)
+        return LabelledImages(batch.images[kept], batch.labels[kept] - 1)
+
+    published = registry.download(spec.name).members if verify else None
+    joined = read_files(spec, path, split, _FILES[split], published, read)
     if not len(joined.labels):
         raise DatasetError(
             f"Reading images failed for {path}: expected images with labels 1 to {spec.n_classes}, got none. "

@@ -94,11 +94,16 @@ class WeightsSource:
         got = {name: getattr(record, name) for name in expected}
         if got != expected:
             differing = [name for name in expected if got[name] != expected[name]]
+            if "space" in differing:
+                advice = "Name a store of weights of this space, or correct `space`."
+            elif "n_classes" in differing:
+                advice = "Choose weights of networks with as many classes as the dataset has."
+            else:
+                advice = "Set `network` to what the weights were trained with."
             raise CheckpointError(
                 f"Choosing weights failed for {record.label} in {self._store.root}: expected a network with "
                 f"{', '.join(f'{name} {expected[name]}' for name in differing)}, got "
-                f"{', '.join(str(got[name]) for name in differing)}. Set `network` to what the weights were trained "
-                "with."
+                f"{', '.join(str(got[name]) for name in differing)}. {advice}"
             )
 
     def _random(self, dataset: str, architecture: ArchitectureId, seed: int) -> Weights:

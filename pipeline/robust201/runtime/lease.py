@@ -28,7 +28,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from robust201.core.errors import LeaseHeldError, StorageError, StorageFullError
@@ -148,7 +147,7 @@ class Lease:
             StorageFullError: no space is left.
         """
         holder = Holder.new(host_id or HostId.of_this_process(), interval_seconds)
-        descriptor = _Attempt(root, holder, clock=clock, sleep=sleep, on_wait=on_wait).take()
+        descriptor = _Attempt(root, holder, clock, sleep, on_wait).take()
         return cls(root, holder, descriptor, clock)
 
     def check(self) -> None:
@@ -186,9 +185,7 @@ class Lease:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.release()
 
     def _is_ours(self) -> bool:
@@ -232,31 +229,26 @@ def _describe(path: Path) -> str:
     return f"process {holder.pid} on {holder.host_id.host} since {holder.since}"
 
 
+@dataclass(frozen=True)
 class _Attempt:
     """One driver's attempt at the lease."""
 
-    def __init__(
-        self,
-        root: Path,
-        holder: Holder,
-        *,
-        clock: Callable[[], float],
-        sleep: Callable[[float], None],
-        on_wait: Callable[[str], None],
-    ) -> None:
-        self._root = root
-        self._path = root / LEASE_NAME
-        self._holder = holder
-        self._clock = clock
-        self._sleep = sleep
-        self._on_wait = on_wait
+    root: Path
+    holder: Holder
+    clock: Callable[[], float]
+    sleep: Callable[[float], None]
+    on_wait: Callable[[str], None]
+
+    @property
+    def path(self) -> Path:
+        return self.root / LEASE_NAME
 
     def take(self) -> int:
         """Take the lease, and give a descriptor of its file, open for beats."""
-        own = self._root / f".lease.{self._holder.nonce}.tmp"
+        own = self.root / f".lease.{self.holder.nonce}.tmp"
         descriptor = self._write(own)
         try:
-            while not self._link(own, self._path):
+            while not self._link(own, self.path):
                 with contextlib.suppress(FileNotFoundError):
                     if self._replace_dead(own):
                         break
@@ -270,14 +262,14 @@ class _Attempt:
     def _write(self, own: Path) -> int:
         descriptor = os.open(own, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         try:
-            os.write(descriptor, self._holder.to_bytes())
+            os.write(descriptor, self.holder.to_bytes())
             os.fsync(descriptor)
         except OSError as error:
             os.close(descriptor)
             own.unlink(missing_ok=True)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise StorageFullError(
-                    f"Taking the lease failed for {self._path}: expected free space on the device, got none "
+                    f"Taking the lease failed for {self.path}: expected free space on the device, got none "
                     f"({error.strerror}). Free some space and run the same command again."
                 ) from error
             raise
@@ -303,16 +295,16 @@ class _Attempt:
 
     def _replace_dead(self, own: Path) -> bool:
         """Replace the lease of a dead holder by ours; False if it changed hands meanwhile: look again."""
-        dead = nonce = self._require_dead(self._path)
+        dead = nonce = self._require_dead(self.path)
         claims = [self._claim(nonce)]
         while not self._link(own, claims[-1]):
             nonce = self._require_dead(claims[-1])
             claims.append(self._claim(nonce))
         try:
             # Whoever claimed before us may have replaced the lease and removed its claim in the meantime.
-            if _nonce_of(Holder.read(self._path)) != dead:
+            if _nonce_of(Holder.read(self.path)) != dead:
                 return False
-            own.replace(self._path)
+            own.replace(self.path)
             for claim in claims[:-1]:
                 claim.unlink(missing_ok=True)
         finally:
@@ -320,17 +312,17 @@ class _Attempt:
         return True
 
     def _claim(self, nonce: str) -> Path:
-        return self._root / f".lease.{nonce}.successor"
+        return self.root / f".lease.{nonce}.successor"
 
     def _require_dead(self, path: Path) -> str:
         """Give the nonce of the holder that a file names, if it is dead."""
         holder = Holder.read(path)
-        dead = None if holder is None else holder.is_dead_for(self._holder.host_id)
+        dead = None if holder is None else holder.is_dead_for(self.holder.host_id)
         if dead is None:
             dead = self._stands_still(path, holder)
         if not dead:
             raise LeaseHeldError(
-                f"Taking the lease failed for {self._path}: expected no other driver on this results folder, got "
+                f"Taking the lease failed for {self.path}: expected no other driver on this results folder, got "
                 f"{_describe(path)}, which is alive. Wait until it ends, or stop it there."
             )
         return _nonce_of(holder)
@@ -338,13 +330,13 @@ class _Attempt:
     def _stands_still(self, path: Path, holder: Holder | None) -> bool:
         """Observe a file for as long as a living holder would need for some beats."""
         interval = INTERVAL_SECONDS if holder is None else holder.interval_seconds
-        self._on_wait(
+        self.on_wait(
             f"{path.name} is held by {_describe(path)}; watching its heartbeat for {interval * STALE_INTERVALS:.0f} s"
         )
         seen = path.read_bytes()
-        end = self._clock() + interval * STALE_INTERVALS
-        while self._clock() < end:
-            self._sleep(interval / 2)
+        end = self.clock() + interval * STALE_INTERVALS
+        while self.clock() < end:
+            self.sleep(interval / 2)
             if path.read_bytes() != seen:
                 return False
         return True

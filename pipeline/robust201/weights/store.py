@@ -11,7 +11,6 @@ import json
 from collections.abc import Mapping, Sequence
 from os import SEEK_END
 from pathlib import Path, PurePosixPath
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from robust201.core.errors import CheckpointError
@@ -47,9 +46,7 @@ class CheckpointStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.flush()
 
     @property

@@ -42,6 +42,6 @@ def make_executor(plan: Plan, facts: Facts) -> Executor:
 
 def start_worker(config: SweepConfig, facts: Facts, metrics: Metrics) -> BundleWorker:
     """Make the worker that evaluates; torch is imported here, so the driver of workers elsewhere goes without it."""
-    from robust201.runtime.worker import Worker, WorkerSettings
+    from robust201.runtime.worker import Worker
 
-    return Worker(WorkerSettings(config, facts.without_weights()), metrics)
+    return Worker(config, facts.without_weights(), metrics)
