@@ -6,7 +6,6 @@ from typing import Any
 
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import DatasetFacts, Facts
-from robust201.planning.space import space_of
 
 
 def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: Facts) -> dict[str, Any]:
@@ -16,7 +15,7 @@ def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: Facts) 
     payload: dict[str, Any] = {
         "dataset": dataset,
         "images": _images_payload(config, key, known),
-        "network": dict(space_of(config, facts.code).identity()),
+        "network": dict(config.make_space(facts.code).identity()),
         "key": key,
         "semantics_version": row.semantics_version,
         "parameters": parameters.identity(),

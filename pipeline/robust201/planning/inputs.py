@@ -16,7 +16,6 @@ from robust201.images.generated_folder import MANIFEST
 from robust201.images.snapshot import read_snapshot, write_snapshot
 from robust201.planning.config import CorruptionsSection, SpaceFile, SweepConfig
 from robust201.planning.facts import DatasetFacts, Facts, ImageFacts
-from robust201.planning.space import space_of
 from robust201.planning.weights import WeightsSource
 from robust201.spaces.base import Space
 from robust201.tasks import Task
@@ -40,7 +39,7 @@ class Inputs:
     @cached_property
     def weights(self) -> WeightsSource:
         """Where the weights come from."""
-        return WeightsSource(self._config, space_of(self._config, {}))
+        return WeightsSource(self._config, self._config.make_space({}))
 
     def images(self, dataset: str, own: ImageSelection | None = None) -> ImageSet:
         """Load a dataset's selected images, once: the test images that the sweep selects, or what a measure asks for.
@@ -195,7 +194,7 @@ class Inputs:
                 {own: ImageFacts(len(found), found.sha256) for own, found in own_images.items()},
             )
         code = {field: hash_file(path) for field, path in self._config.code_files().items()}
-        weights = WeightsSource(self._config, space_of(self._config, code))
+        weights = WeightsSource(self._config, self._config.make_space(code))
         return Facts(
             datasets,
             {
@@ -224,6 +223,6 @@ def locate_tasks(config: SweepConfig, code: Mapping[str, str]) -> dict[str, Task
 def locate_space(config: SweepConfig, code: Mapping[str, str]) -> Space:
     """Find the space of a worker: a user's own file lies in the results folder."""
     if not isinstance(config.space, SpaceFile):
-        return space_of(config, code)
+        return config.make_space(code)
     kept = config.space.model_copy(update={"file": kept_code(config.results, code["space"])})
-    return space_of(config.model_copy(update={"space": kept}), code)
+    return config.model_copy(update={"space": kept}).make_space(code)

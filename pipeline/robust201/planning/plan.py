@@ -11,7 +11,6 @@ from robust201.planning.config import SweepConfig
 from robust201.planning.cost import assumed_gmacs
 from robust201.planning.facts import DatasetFacts, Facts, ImageFacts
 from robust201.planning.identity import protocol_payload
-from robust201.planning.space import space_of
 from robust201.planning.sweep_record import describe_sweep, portable_fields
 from robust201.tasks import Task
 from robust201.tasks.parameters import Parameters
@@ -141,7 +140,7 @@ class Plan:
 
     @cached_property
     def _network_macs(self) -> dict[tuple[str, ArchitectureId], float]:
-        space = space_of(self.config, self.facts.code)
+        space = self.config.make_space(self.facts.code)
         specs = {dataset: self.config.dataset_spec(dataset) for dataset in self.datasets}
         return {
             (dataset, architecture): space.macs(

@@ -180,17 +180,17 @@ def format_spec(operations: Sequence[str]) -> str:
     return f"|{a}~0|+|{b}~0|{c}~1|+|{d}~0|{e}~1|{f}~2|"
 
 
-def has_path(spec: str) -> bool:
-    """Tell whether a cell's output depends on its input at all.
+def constant_nodes(spec: str) -> frozenset[int]:
+    """Find the nodes that no path of edges other than `none` connects with the cell's input.
 
-    Without a path of edges other than `none` a network's logits are constant and its gradients zero. That holds for 341
+    Where the output is one of them, a network's logits are constant and its gradients zero. That holds for 341
     architectures, 5 of them evaluated: 10, 12, 74, 172 and 879.
     """
     reached = {0}
     for operation, (source, target) in zip(parse(spec), EDGES, strict=True):
         if operation != "none" and source in reached:
             reached.add(target)
-    return N_NODES - 1 in reached
+    return frozenset(range(N_NODES)) - reached
 
 
 def parameter_count(spec: str, *, channels: int, cells: int, n_classes: int) -> int:

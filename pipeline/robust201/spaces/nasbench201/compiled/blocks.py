@@ -62,18 +62,6 @@ class Value:
         return self.rectified if self._raw is None else self._raw
 
 
-class Block(Protocol):
-    """A step of the network, which `needs` its input in some forms."""
-
-    needs: Needs
-
-    def forward(self, value: Value, tape: Tape | None) -> Value:
-        """Compute the block's output; with a tape, note what `backward` needs."""
-
-    def backward(self, gradient: torch.Tensor, tape: Tape) -> torch.Tensor:
-        """Map the gradient of the output, as it is, to that of the input. `gradient` may be overwritten."""
-
-
 class _Sum:
     """A sum of feature maps that knows whether it may write into the memory it holds."""
 
@@ -208,7 +196,7 @@ class CellBlock:
         ]
 
     def forward(self, value: Value, tape: Tape | None) -> Value:
-        """Compute the output (see `Block`)."""
+        """Compute the output; with a tape, note what `backward` needs."""
         values = self.compute(value)
         if tape is not None:
             tape.update({source: values[source].rectified for node in self.nodes for source, _ in node.convolutions})
@@ -222,7 +210,7 @@ class CellBlock:
         return values
 
     def backward(self, gradient: torch.Tensor, tape: Tape) -> torch.Tensor:
-        """Go through the nodes in reverse order (see `Block`)."""
+        """Map the gradient of the output, as it is, to that of the input. `gradient` may be overwritten."""
         past_relu = {0: _Sum()} | {node.index: _Sum() for node in self.nodes}
         through_relu: dict[int, torch.Tensor] = {}
         past_relu[self.output].put(gradient)
@@ -301,7 +289,7 @@ class ReductionBlock:
         self._down_gradient = Convolution(transposed(down) / 4, None, device=device, dtype=dtype)
 
     def forward(self, value: Value, tape: Tape | None) -> Value:
-        """Compute both branches (see `Block`)."""
+        """Compute both branches; with a tape, note what `backward` needs."""
         hidden = self.first(value.rectified, rectify=True)
         shortcut = self.down(self.halving(value.raw))
         if tape is not None:
@@ -311,7 +299,10 @@ class ReductionBlock:
         return Value(None, result) if rectify else Value.of(result, self.output)
 
     def backward(self, gradient: torch.Tensor, tape: Tape) -> torch.Tensor:
-        """Go back through both branches (see `Block`)."""
+        """Map the gradient of the output, as it is, to that of the input. `gradient` may be overwritten."""
         hidden = mask_gradient(self._second_gradient(gradient), tape[1])
         total = mask_gradient(self._first_gradient(hidden), tape[0])
         return total.add_(self.halving.backward(self._down_gradient(gradient)))
+
+
+Block = CellBlock | ReductionBlock

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from robust201.spaces.nasbench201.cells import EDGES, parse
-from robust201.spaces.nasbench201.compiled.program import CellProgram, constant_nodes
+from robust201.spaces.nasbench201.cells import EDGES, constant_nodes, parse
+from robust201.spaces.nasbench201.compiled.program import CellProgram
 
 
 def batch_norm_affine(batch_norm: nn.BatchNorm2d) -> tuple[torch.Tensor, torch.Tensor]:

@@ -58,11 +58,10 @@ class InferenceNetwork:
         self._plain = network
         self._n_cells = len(network.cells) // 3  # of a stage: a reduction stands before two of the three
         self._channels = network.classifier.in_features // 4  # of the first stage: a reduction doubles them
-        self._is_constant = program.output is None
+        self.is_constant = program.output is None
         self._constant_logits: dict[tuple[int, ...], torch.Tensor] = {}
         self.shown = 0
-        self._classes = torch.arange(self.n_classes, device=device)
-        if self._is_constant:
+        if self.is_constant:
             return
         self._blocks, needs = _build_blocks(network, program, device, dtype)
         self._stem_needs = needs
@@ -81,18 +80,13 @@ class InferenceNetwork:
         if device.type == "cpu" and dtype is torch.float32:
             self._local = LocalKernels(self._stem, needs, self._blocks)
 
-    @property
-    def is_constant(self) -> bool:
-        """Whether the output does not depend on the input, so that nothing is computed."""
-        return self._is_constant
-
     def sample_bytes(self, image_size: int, *, gradient: bool) -> int:
         """Estimate from above what one sample takes (see `footprint.network_bytes`)."""
         return network_bytes(self._channels, self._n_cells, image_size, gradient=gradient)
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
         """Classify pixels (B, 3, H, W) float32 in [0, 1], H and W multiples of 4: logits (B, C) float32."""
-        if self._is_constant:
+        if self.is_constant:
             return self._constant(pixels)
         if 0 < len(pixels) < MIN_BATCH:
             return self.logits(_fill(pixels))[: len(pixels)]
@@ -136,7 +130,7 @@ class InferenceNetwork:
         (b, C).
         """
         n_images = len(pixels)
-        if self._is_constant:
+        if self.is_constant:
             logits = self._constant(pixels)
             return logits, onto_logits(logits, slice(0, n_images))[0], torch.zeros_like(pixels)
         if 0 < n_images < MIN_BATCH:
@@ -165,7 +159,7 @@ class InferenceNetwork:
         every change at once, more images than one chunk, bfloat16, and devices other than a CPU. The choice follows
         from the network, the windows and their number alone, never from the images.
         """
-        if self._is_constant or self._local is None or not 0 < len(pixels) <= max(self.chunk or 0, MIN_BATCH):
+        if self.is_constant or self._local is None or not 0 < len(pixels) <= max(self.chunk or 0, MIN_BATCH):
             return None
         depth = self._local.depth(sides, *pixels.shape[2:])
         if depth == 0:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from robust201.spaces.nasbench201.cells import EDGES, N_NODES, parse
+from robust201.spaces.nasbench201.cells import EDGES, N_NODES, constant_nodes, parse
 
 OUTPUT_NODE = N_NODES - 1
 
@@ -93,15 +93,6 @@ class CellProgram:
             if self.reads_rectified(node) and (self.reads_raw(node) or node == self.output)
         ]
         return total + _COSTS["relu"] * len(both)
-
-
-def constant_nodes(spec: str) -> frozenset[int]:
-    """Find the nodes that no path of edges other than `none` connects with the cell's input."""
-    reached = {0}
-    for operation, (source, target) in zip(parse(spec), EDGES, strict=True):
-        if operation != "none" and source in reached:
-            reached.add(target)
-    return frozenset(range(N_NODES)) - reached
 
 
 @cache
