@@ -203,11 +203,6 @@ class Part:
     stop: int
 
     @property
-    def n_evaluations(self) -> int:
-        """How many (strength, slice) pairs this part computes."""
-        return len(self.strengths)
-
-    @property
     def label(self) -> str:
         """Readable name for messages and logs."""
         if (self.start, self.stop) == (0, self.unit.n_images):

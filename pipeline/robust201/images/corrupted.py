@@ -47,7 +47,6 @@ class CorruptedStore:
     def __init__(
         self,
         folder: Path,
-        source: Literal["published", "generated"],
         images: ImageSet,
         *,
         rows: NDArray[np.int64],
@@ -55,7 +54,7 @@ class CorruptedStore:
         manifest: Manifest | None = None,
     ) -> None:
         self.folder = folder
-        self.source = source
+        self.source = "generated" if manifest else "published"
         self.dataset = images.dataset
         self.indices = images.indices
         self._image_size = images.images.shape[2:]
@@ -66,10 +65,6 @@ class CorruptedStore:
         self._digests: dict[str, str] = {}
 
     def __call__(self, key: str, severity: int, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Read corrupted images (see `images`)."""
-        return self.images(key, severity, indices)
-
-    def images(self, key: str, severity: int, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
         """Read corrupted images of some rows of the full test split, (n,) int64, all of them in the selection.
 
         They are (n, 3, H, W) uint8, C-contiguous.
@@ -197,7 +192,7 @@ def open_published(
             "robust201 generated. Set `source: generated`, or name the folder of the published files."
         )
     _check_labels(folder, images, images.indices, n_images, "published")
-    store = CorruptedStore(folder, "published", images, rows=images.indices, n_rows=n_images)
+    store = CorruptedStore(folder, images, rows=images.indices, n_rows=n_images)
     names = [f"{key}.npy" for key in keys] if keys is not None else [n for n in entry.members if (folder / n).exists()]
     for name in names:
         if name != LABELS:
@@ -228,7 +223,7 @@ def open_generated(
         )
     rows = _find_rows(folder, images, manifest.n_images)
     _check_labels(folder, images, rows, manifest.n_images, "generated")
-    return CorruptedStore(folder, "generated", images, rows=rows, n_rows=manifest.n_images, manifest=manifest)
+    return CorruptedStore(folder, images, rows=rows, n_rows=manifest.n_images, manifest=manifest)
 
 
 def _find_rows(folder: Path, images: ImageSet, n_images: int) -> NDArray[np.int64]:

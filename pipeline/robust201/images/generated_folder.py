@@ -40,12 +40,10 @@ class Frost(Protocol):
     @property
     def name(self) -> str:
         """``"imagecorruptions"`` or ``"synthetic"``."""
-        ...
 
     @property
     def sha256(self) -> str:
         """Hash of the textures' pixels."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -141,24 +141,21 @@ def _load_prepared(config: SweepConfig) -> tuple[Plan, Facts]:
     return kept, facts
 
 
+_NOT_EVALUATED = {"name", "results", "shards", "execution"} | {
+    "batch_size",
+    "checkpoints",
+    "weights",
+    "datasets",
+    "keys",
+}
+"""Fields that decide no number, and those that `_evaluated` tells in its own words."""
+
+
 def _evaluated(config: SweepConfig) -> dict[str, Any]:
     """What a sweep evaluates: all of it but where files lie and how the work is done."""
     weights = config.checkpoints or config.weights
     return {
-        **config.model_dump(
-            mode="json",
-            exclude={
-                "name",
-                "results",
-                "shards",
-                "execution",
-                "batch_size",
-                "checkpoints",
-                "weights",
-                "datasets",
-                "keys",
-            },
-        ),
+        **config.model_dump(mode="json", exclude=_NOT_EVALUATED),
         # Workers draw by it, and no bit depends on it elsewhere.
         "batch_size": config.batch_size if config.engine == "reference" else None,
         "weights": weights.model_dump(mode="json", exclude={"path", "files"}) if weights else None,

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -270,11 +271,7 @@ def train_into_store(
         if there is not None:
             yield there
             continue
-
-        def tell(epoch: int, loss: float, accuracy: float, index: int = architecture.index) -> None:
-            if progress is not None:
-                progress(index, epoch, loss, accuracy)
-
+        tell = None if progress is None else partial(progress, architecture.index)
         trained = train(architecture.spec, train_images, test_images, settings, tell)
         outcome = {
             "train_accuracy": trained.history[-1].accuracy,

@@ -60,11 +60,9 @@ class BundleWorker(Protocol):
             StorageError: results cannot be written; the run must stop.
             WorkerBrokenError: this process can compute nothing any more.
         """
-        ...
 
     def drain(self) -> None:
         """Stop after the part in progress; called from another thread."""
-        ...
 
 
 StartWorker = Callable[[Metrics], BundleWorker]
@@ -85,11 +83,9 @@ class Executor(Protocol):
 
     def free_slots(self) -> int:
         """How many more bundles it would take now."""
-        ...
 
     def submit(self, bundle: Bundle) -> None:
         """Take a bundle; never blocks on its computation."""
-        ...
 
     def poll(self, timeout: float) -> list[Event]:
         """Wait for events, `timeout` seconds at most unless it computes meanwhile; give them in order, if any came.
@@ -97,12 +93,9 @@ class Executor(Protocol):
         Raises:
             StorageError: a worker could not write; the run must stop.
         """
-        ...
 
     def drain(self) -> None:
         """Ask the workers to stop after the part in progress; bundles not begun come back as done at once."""
-        ...
 
     def close(self) -> None:
         """Release every worker; safe to call twice."""
-        ...
