@@ -61,14 +61,22 @@ class CheckpointRecord:
     recipe: str = ""
 
     @property
+    def trial(self) -> "Trial":
+        """Which training of the network it is."""
+        return self.recipe, self.epochs, self.seed
+
+    @property
     def label(self) -> str:
         """Readable name for messages, such as ``#21 cifar10 200 epochs seed 777``."""
         recipe = f" {self.recipe}" if self.recipe else ""
         return f"{show_architecture(self.index)} {self.dataset}{recipe} {self.epochs} epochs seed {self.seed}"
 
 
-Trials = dict[tuple[str, int, int], CheckpointRecord]
-"""Checkpoints of one network on one dataset, by (recipe, epochs, seed)."""
+Trial = tuple[str, int, int]
+"""Recipe, epochs and seed of a training."""
+
+Trials = dict[Trial, CheckpointRecord]
+"""Checkpoints of one network on one dataset."""
 
 
 class ManifestWriter:
@@ -136,7 +144,7 @@ def read_manifest(path: Path) -> dict[tuple[str, ArchitectureId], Trials]:
     networks: dict[tuple[str, ArchitectureId], Trials] = defaultdict(dict)
     for number, line in enumerate(lines, start=2):
         record = _parse_line(line, number, path)
-        networks[record.dataset, record.index][record.recipe, record.epochs, record.seed] = record
+        networks[record.dataset, record.index][record.trial] = record
     return dict(networks)
 
 
