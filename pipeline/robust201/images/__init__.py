@@ -144,9 +144,6 @@ def select(images: ImageSet, *, count: int, seed: int) -> ImageSet:
     seed contains the smaller one's images; the seed decides the images of each class and which classes give one image
     more.
 
-    Returns:
-        The chosen images with their indices ascending.
-
     Raises:
         DatasetError: `count` is below 1 or above the number of images.
     """

@@ -134,13 +134,8 @@ class Lease:
     ) -> "Lease":
         """Take the lease on a results folder, which exists, and keep it alive.
 
-        Args:
-            root: an existing folder.
-            clock: monotonic clock in seconds.
-            sleep: waits for seconds.
-            host_id: where this process runs; found out where None.
-            interval_seconds: time between two beats.
-            on_wait: told in one line why it will take a while, before a holder on another host is observed.
+        Clock and sleep are monotonic seconds. `on_wait` is told in one line why it will take a while, before a holder
+        on another host is observed.
 
         Raises:
             LeaseHeldError: another driver holds it, and is alive.

@@ -161,9 +161,6 @@ def run_sweep(
     The executor is started only if something is missing. `on_preview` is told what is there and what is missing, before
     anything is computed; `on_progress` after each event, and without one now and then; `say` of steps that take long.
 
-    Returns:
-        What was done; failures are in it.
-
     Raises:
         InputError: bad input; nothing was started.
         StorageError: the results folder is held by another driver, or cannot be written.

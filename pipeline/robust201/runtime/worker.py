@@ -64,12 +64,7 @@ class Worker:
         self._draining.set()
 
     def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
-        """Evaluate a bundle part by part: a receipt for each committed shard, a failure for each part that failed.
-
-        Raises:
-            StorageError: results cannot be written; nothing else can be computed either.
-            WorkerBrokenError: the device failed, and with it every later computation of this process.
-        """
+        """Evaluate a bundle part by part (see `runtime.executors.base.BundleWorker`)."""
         # torch's switches are the process's: another worker in it may have set them for a precision of its own.
         configure_torch(self._config.execution.threads, self._config.precision)
         with Heartbeat(self._config.results) as heartbeat:

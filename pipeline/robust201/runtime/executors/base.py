@@ -51,10 +51,7 @@ class BundleWorker(Protocol):
     """Computes bundles in the process that made it, as `runtime.worker.Worker` does."""
 
     def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
-        """Compute a bundle part by part.
-
-        Yields:
-            A receipt for each committed shard, a failure for each part that could not be computed.
+        """Compute a bundle part by part: a receipt for each committed shard, a failure for each part that failed.
 
         Raises:
             StorageError: results cannot be written; the run must stop.

@@ -123,18 +123,5 @@ class Network(nn.Module):
 
 
 def build_network(spec: str, *, channels: int = 16, cells: int = 5, n_classes: int) -> nn.Module:
-    """Build a network with fresh weights.
-
-    Args:
-        spec: cell string.
-        channels: channels C of the first stage.
-        cells: cells N in each of the three stages.
-        n_classes: number of classes.
-
-    Returns:
-        A module whose `state_dict` has the published keys and shapes, and whose `forward` returns (features, logits).
-
-    Raises:
-        ArchitectureError: the string names no cell.
-    """
+    """Build a network with fresh weights; its `state_dict` has the published keys and shapes (see `Network`)."""
     return Network(spec, channels=channels, cells=cells, n_classes=n_classes)
