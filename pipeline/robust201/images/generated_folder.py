@@ -48,7 +48,7 @@ class Frost(Protocol):
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything beside the clean images that decides generated pixels: also the version of the generator's semantics."""
+    """Everything beside the clean images that decides generated pixels; the version is that of the semantics."""
 
     generator_version: int
     seed: int
