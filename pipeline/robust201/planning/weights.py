@@ -24,8 +24,10 @@ class WeightsSource:
     """The weights that a sweep evaluates."""
 
     def __init__(self, config: SweepConfig, space: Space) -> None:
-        self._config = config
-        self._space = space
+        self._config, self._space = config, space
+        section = config.weights
+        self._files = section.files or {} if section else {}
+        self._seeds = section.random.seeds if section and section.random else ()
 
     @cached_property
     def _store(self) -> CheckpointStore:
@@ -39,13 +41,12 @@ class WeightsSource:
         Raises:
             CheckpointError: there are none, or they belong to another network.
         """
-        section = self._config.weights
-        if section is not None and section.files is not None:
-            return (Weights(_hash_weights(section.files[str(architecture)])),)
-        if section is not None and section.random is not None:
-            return tuple(self._random(dataset, architecture, seed) for seed in section.random.seeds)
+        if self._files:
+            return (Weights(_hash_weights(self._files[str(architecture)])),)
+        if self._seeds:
+            return tuple(self._random(dataset, architecture, seed) for seed in self._seeds)
         records = self._records(dataset, architecture)
-        if section is None:
+        if self._config.weights is None:
             return (Weights(records[0].sha256),)
         return tuple(Weights(record.sha256, record.recipe, record.epochs, record.seed) for record in records)
 
@@ -55,12 +56,11 @@ class WeightsSource:
         Raises:
             CheckpointError: they are missing, cut short, or of another network.
         """
-        section = self._config.weights
-        if section is not None and section.files is not None:
-            path = section.files[str(architecture)]
+        if self._files:
+            path = self._files[str(architecture)]
             if not path.is_file():
                 raise _no_file(path)
-        elif section is None or section.random is None:
+        elif not self._seeds:
             for record in self._records(dataset, architecture):
                 self._store.check(record)
 
@@ -120,7 +120,7 @@ class WeightsSource:
 
     def random_seed(self, unit: Unit) -> int | None:
         """Give the seed that a unit's network is initialised with; None where its weights are read (see `load`)."""
-        if self._config.weights is None or self._config.weights.random is None:
+        if not self._seeds:
             return None
         for weights in self.find(unit.dataset, unit.architecture):
             if weights.sha256 == unit.checkpoint_sha256:
@@ -133,9 +133,8 @@ class WeightsSource:
         Raises:
             CheckpointError: they are missing or damaged, or others than were planned.
         """
-        section = self._config.weights
-        if section is not None and section.files is not None:
-            return _load_file(section.files[str(unit.architecture)], unit)
+        if self._files:
+            return _load_file(self._files[str(unit.architecture)], unit)
         records = self._records(unit.dataset, unit.architecture)
         for record in records:
             if record.sha256 == unit.checkpoint_sha256:
