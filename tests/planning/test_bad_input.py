@@ -4,7 +4,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep, read_tree
 
 NO_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|none~2|"
@@ -177,3 +179,22 @@ def test_the_line_of_a_wrong_field_is_told(
 def test_an_option_has_no_line(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     sweep = write_sweep()
     assert f"failed for {sweep}: results: expected a path" in robust201("run", sweep, "--results", "").refusal(2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "hint"),
+    [
+        ({"space": "zoo"}, "expected a network with space nasbench201, got zoo. Name a store of weights of this space"),
+        ({"n_classes": 7}, "n_classes 10, got 7. Choose weights of networks with as many classes"),
+        ({"channels": 8}, "channels 4, got 8. Set `network`"),
+    ],
+)
+def test_weights_of_other_networks_are_told_with_the_field_at_fault(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, changes: dict[str, Any], hint: str
+) -> None:
+    fields = {"space": "nasbench201", "channels": 4, "cells": 1, "n_classes": 10, "dataset": "digits", "spec": ""}
+    described = fields | {"epochs": 1, "seed": 0, "source": "a test", "source_sha256": "0" * 64} | changes
+    with CheckpointStore(tmp_path / "store") as store:
+        store.add(index=0, state_dict={"weight": torch.zeros(1)}, **described)
+    sweep = write_sweep(architectures=[0], checkpoints={"path": str(tmp_path / "store")})
+    assert hint in robust201("run", sweep).refusal(2)

@@ -24,7 +24,6 @@ MAY_SAY = {
     "dataset/published_layout.py": "writes meta.json and Parquet as published",
     "images/specs.py": "credits the paper that chose the 120 classes, by its title",
     "planning/config.py": "the schema of the sweep YAML, in which the space is the default",
-    "planning/space.py": "from the YAML to a space",
     "cli/app.py": "help of the published key style; selects published weights to import",
     "cli/help_texts.py": "says in a line what the program is for",
     "cli/train.py": "trains networks of the space",

@@ -126,7 +126,7 @@ def test_halving_is_told_to_metrics_and_logs(make_sweep: MakeSweep, small_memory
     told: list[tuple[str, dict[str, str]]] = []
     metrics = SimpleNamespace(record=lambda name, value=1.0, **tags: told.append((name, tags)))
     facts = load_plan_and_facts(config.results)[1]
-    halving = worker.Worker(worker.WorkerSettings(config, facts), metrics)
+    halving = worker.Worker(config, facts, metrics)
     assert (
         len([outcome for bundle in make_bundles(preview.plan, preview.missing) for outcome in halving.run(bundle)]) == 1
     )

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from robust201.core.errors import CheckpointError
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.weights.published.base import SourceWeights, choose_seeds
-from robust201.weights.published.formats import FORMATS, detect, iter_records, iter_weights
+from robust201.weights.published.formats import FORMATS, detect, iter_weights
 from robust201.weights.published.parts import JoinedParts, find_parts
 from tests.support.official_archives import (
     CELLS,
@@ -143,7 +143,7 @@ def test_folder_of_state_dicts_is_read(tmp_path: Path, ending: str) -> None:
         list(iter_weights(tmp_path))
 
 
-def test_merged_files_give_records_and_say_that_they_have_no_weights(tmp_path: Path) -> None:
+def test_merged_files_say_that_they_have_no_weights(tmp_path: Path) -> None:
     from nas_201_api import api_utils as old_utils
     from nats_bench import api_utils as new_utils
 
@@ -154,12 +154,6 @@ def test_merged_files_give_records_and_say_that_they_have_no_weights(tmp_path: P
     new_utils.pickle_save(meta | {"arch2infos": new}, tmp_path / "NATS-tss-v1_0-3ffb9.pickle")
     torch.save(meta | {"arch2infos": old}, tmp_path / "NAS-Bench-201-v1_1-096897.pth")
     for name in ("NATS-tss-v1_0-3ffb9.pickle.pbz2", "NAS-Bench-201-v1_1-096897.pth"):
-        records = list(iter_records(tmp_path / name, datasets=["cifar10"]))
-        assert [row.index for row in records] == list(INDICES)
-        assert {(row.seed, row.epochs, row.accuracies["ori-test"], row.has_weights) for row in records} == {
-            (777, 200, 0.625, False)
-        }
-        assert [row.spec for row in records] == [nasbench201.specs()[index] for index in INDICES]
         with pytest.raises(CheckpointError, match=r"records without weights .*-full"):
             list(iter_weights(tmp_path / name))
         with pytest.raises(CheckpointError, match="failed for #5 in"):
@@ -192,7 +186,6 @@ def test_seed_without_weights_counts_as_absent(tmp_path: Path) -> None:
     (row,) = iter_weights(tmp_path)
     assert row.seed == 888
     assert [row.seed for row in iter_weights(tmp_path, seed=None)] == [888, 999]
-    assert [row.seed for row in iter_records(tmp_path)] == [777]
 
 
 def test_unpadded_file_name_is_the_fallback(nats: Path, tmp_path: Path) -> None:

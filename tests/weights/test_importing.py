@@ -11,7 +11,6 @@ from robust201.core.errors import CheckpointError
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.network import build_network
 from robust201.weights.importing import ImportReport, import_weights
-from robust201.weights.published.formats import iter_records
 from robust201.weights.store import CheckpointStore
 from tests.support.official_archives import (
     CELLS,
@@ -250,19 +249,10 @@ def test_shared_checkpoints_equal_what_the_official_package_loads(shared_data: P
 
 
 @pytest.mark.shared
-def test_official_records_give_the_published_accuracies(shared_data: Path, tmp_path: Path) -> None:
+def test_official_records_without_weights_are_refused(shared_data: Path, tmp_path: Path) -> None:
     source = shared_data / "nats-official"
     if not source.is_dir():
         pytest.skip(f"no nats-official in {shared_data}")
-    published = {0: (85.62, 51.93, 27.683), 11: (91.79, 67.29, 29.300), 284: (88.73, 62.53, 33.267)}
-    got: dict[int, list[float]] = {}
-    for record in iter_records(source):
-        assert (record.seed, record.epochs, record.has_weights) == (777, 200, False)
-        got.setdefault(record.index, []).append(round(100 * record.accuracies["ori-test"], 3))
-        classes = CLASSES[record.dataset]
-        expected = nasbench201.parameter_count(record.spec, channels=16, cells=5, n_classes=classes)
-        assert round(record.parameters * 1e6) == expected
-    assert {index: tuple(values) for index, values in got.items()} == published
     with pytest.raises(CheckpointError, match="records without weights"):
         run(source, tmp_path)
 

@@ -229,4 +229,4 @@ def test_the_demo_has_sixteen_networks_that_do_what_the_manifest_says():
         accuracy = (answers == test_images.labels).mean()
         # One image of slack for machines whose sums differ in the last bits.
         assert accuracy == pytest.approx(record.training["outcome"]["test_accuracy"], abs=1.1 / len(test_images))
-        assert accuracy > 0.9 or not nasbench201.has_path(record.spec)
+        assert accuracy > 0.9 or 3 in nasbench201.constant_nodes(record.spec)

@@ -141,7 +141,6 @@ def run(
     from robust201.planning.code_consent import announce_code
     from robust201.planning.loading import load_config
     from robust201.planning.shares import Share
-    from robust201.planning.space import space_of
     from robust201.runtime.executors import check_device, make_executor
     from robust201.runtime.share_run import run_share
     from robust201.runtime.sweep import Filters, run_sweep
@@ -149,7 +148,7 @@ def run(
 
     config = load_config(sweep, results=results, execution={"executor": executor, "workers": workers})
     filters = Filters(
-        space_of(config, {}).select(architectures) if architectures is not None else None,
+        config.make_space({}).select(architectures) if architectures is not None else None,
         _names(datasets),
         tuple(map(config.key_named, names)) if (names := _names(keys)) is not None else None,
     )

@@ -108,13 +108,7 @@ class StorageLibraryError(StorageError):
 def closest(name: str, candidates: Iterable[str]) -> str:
     """Name the candidate nearest to an unknown name, ready to append to an error message.
 
-    Args:
-        name: what the user wrote.
-        candidates: the names that exist.
-
-    Returns:
-        ``" Did you mean 'pgd'?"`` (with its leading space), or the list of up to 25 known names where
-        nothing is near.
+    ``" Did you mean 'pgd'?"`` (with its leading space), or the list of up to 25 known names where nothing is near.
     """
     known = [str(candidate) for candidate in candidates]
     match = difflib.get_close_matches(name, known, n=1, cutoff=0.6)

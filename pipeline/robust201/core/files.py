@@ -25,14 +25,7 @@ def show_bytes(count: float) -> str:
 
 
 def sha256_of(path: Path) -> str:
-    """Hash a file's bytes.
-
-    Args:
-        path: the file.
-
-    Returns:
-        64 lower-case hex digits.
-    """
+    """Hash a file's bytes: 64 lower-case hex digits of SHA-256."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -124,17 +117,10 @@ LEFTOVER_SECONDS = 24 * 3600.0
 
 
 def remove_leftovers(root: Path, *, clock: Callable[[], float] = time.time) -> int:
-    """Delete what processes that were killed left below a folder: old temporary files and claims to a lease.
+    """Delete what processes that were killed left below a folder: temporary files and claims to a lease; count them.
 
-    Should a clock that jumped make a file in the making look old, its writer fails with a `StorageError` and nothing
-    is lost.
-
-    Args:
-        root: the folder.
-        clock: wall clock in seconds since the epoch, to compare with the times of files.
-
-    Returns:
-        Number of files deleted.
+    Should a clock that jumped make a file in the making look old, its writer fails with a `StorageError` and nothing is
+    lost. `clock` tells seconds since the epoch, to compare with the times of files.
     """
     removed = 0
     for folder, _, names in os.walk(root):
@@ -174,15 +160,9 @@ def new_file(folder: Path, name: str = "", *, on_step: Callable[[str], None] = _
     """Open a file for writing that appears under its name only when the block ends without an error.
 
     The bytes go to a temporary file in the same folder (hidden, ending in ``.tmp``), which is flushed to the disk,
-    renamed, and the folder flushed: readers see the old file or the new one, never a part. Missing folders are made.
-
-    Args:
-        folder: where the file will lie.
-        name: the final name; an existing file is replaced. Left empty, the block sets `NewFile.name`.
-        on_step: called with each of `WRITE_STEPS`.
-
-    Yields:
-        The stream, and the name to set.
+    renamed, and the folder flushed: readers see the old file or the new one, never a part. Missing folders are made, an
+    existing file is replaced. Where the name is left empty, the block sets `NewFile.name`. `on_step` is called with
+    each of `WRITE_STEPS`.
 
     Raises:
         StorageFullError: no space is left on the device; the temporary file is removed.
@@ -215,18 +195,7 @@ def new_file(folder: Path, name: str = "", *, on_step: Callable[[str], None] = _
 
 @contextmanager
 def atomic_write(path: Path, *, on_step: Callable[[str], None] = _go_on) -> Iterator[BinaryIO]:
-    """Open a file for writing under a name that is known beforehand (see `new_file`).
-
-    Args:
-        path: the final name; an existing file is replaced.
-        on_step: called with each of `WRITE_STEPS`.
-
-    Yields:
-        A binary stream.
-
-    Raises:
-        StorageFullError: no space is left on the device; the temporary file is removed.
-    """
+    """Open a file for writing under a name that is known beforehand (see `new_file`)."""
     with new_file(path.parent, path.name, on_step=on_step) as new:
         yield new.stream
 
@@ -245,14 +214,10 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 @contextmanager
 def sole_writer(folder: Path, doing: str) -> Iterator[None]:
-    """Keep other processes of this machine from filling the same folder for the length of a block.
+    """Keep other processes of this machine from filling the same folder, made if absent, for the length of a block.
 
     The lock is that of `fcntl.flock` on a file in the folder: it dies with its process, and the file goes with the
-    block. On a file system without such locks nobody is kept out.
-
-    Args:
-        folder: made if absent.
-        doing: what the block does, for the error, such as ``"Exporting"``.
+    block. On a file system without such locks nobody is kept out. `doing` is for the error, such as ``"Exporting"``.
 
     Raises:
         StorageError: another process is at it, or the folder cannot be written to.
@@ -290,17 +255,7 @@ BUNDLED_FOLDERS = ("jobs", "benchmark_data")
 
 
 def bundled(name: str) -> Path:
-    """Find a file of `jobs/` or `benchmark_data/`, in a checkout and in an installed wheel alike.
-
-    Args:
-        name: path from the top of the project, such as ``"jobs/demo.yaml"``.
-
-    Returns:
-        An existing path.
-
-    Raises:
-        InputError: the installation lacks it.
-    """
+    """Find a file such as ``jobs/demo.yaml`` that ships with robust201, in a checkout and in an installed wheel."""
     for root in _bundled_roots():
         candidate = root / name
         if candidate.exists():

@@ -53,28 +53,19 @@ def _read_link(path: Path) -> str:
 
 
 def process_start(pid: int) -> int | None:
-    """Read when a process of this host started.
+    """Read when a process of this host started; None if it is gone, hidden or a zombie.
 
-    Args:
-        pid: its id.
-
-    Returns:
-        Clock ticks since boot (field 22 of ``/proc/<pid>/stat``, see proc(5)); None if it is gone, hidden or a zombie.
+    In clock ticks since boot (field 22 of ``/proc/<pid>/stat``, see proc(5)).
     """
     fields = _read_stat(pid)
     return None if fields is None or fields[0] in _DEAD_STATES else int(fields[19])
 
 
 def has_ended(pid: int, start: int | None) -> bool | None:
-    """Judge whether a process of this host has ended.
+    """Judge whether a process of this host has ended; None if that cannot be seen from here.
 
-    Args:
-        pid: its id.
-        start: when it started (see `process_start`), which tells it from a later one of the same id; None if unknown.
-
-    Returns:
-        Whether it has; None if that cannot be seen from here: the process of this id is hidden (proc(5), ``hidepid``),
-        there is no ``/proc``, or `start` is unknown.
+    Its `start` (see `process_start`) tells it from a later one of the same id; None if unknown. It cannot be seen where
+    the process of this id is hidden (proc(5), ``hidepid``), there is no ``/proc``, or `start` is unknown.
     """
     fields = _read_stat(pid)
     if fields is not None:

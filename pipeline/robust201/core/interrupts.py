@@ -65,12 +65,7 @@ class DrainRequest:
 def draining_on_signals(say: Callable[[str], None], drain_seconds: float | None = None) -> Iterator[DrainRequest]:
     """Turn the first Ctrl-C, SIGTERM or SIGUSR1 into a request to drain; the second interrupts at once.
 
-    Args:
-        say: told of the request.
-        drain_seconds: time from the request to its deadline (see `DrainRequest.interruptible`); None sets none.
-
-    Yields:
-        What says whether draining was asked for.
+    `say` is told of the request. Its deadline (see `DrainRequest.interruptible`) follows after `drain_seconds`.
     """
     request = DrainRequest()
     timer: threading.Timer | None = None

@@ -16,27 +16,14 @@ def _digest(seed: int, names: tuple[str | int | float, ...]) -> bytes:
 
 
 def generator(seed: int, *names: str | int | float) -> np.random.Generator:
-    """Make the generator of the draws that `names` stand for.
+    """Make the generator of the draws that `names`, such as ``("snow", 3, image_index)``, stand for.
 
-    Args:
-        seed: the sweep's seed.
-        *names: what the draws are for, such as ``("snow", 3, image_index)``.
-
-    Returns:
-        A NumPy generator over Philox; equal arguments give equal streams on every platform.
+    It is NumPy's over Philox; equal arguments give equal streams on every platform.
     """
     key = np.frombuffer(_digest(seed, names)[:16], dtype="<u8")
     return np.random.Generator(np.random.Philox(key=key))
 
 
 def derived_seed(seed: int, *names: str | int | float) -> int:
-    """Derive a seed for a library that takes an integer.
-
-    Args:
-        seed: the sweep's seed.
-        *names: what the seed is for.
-
-    Returns:
-        An integer in [0, 2**31), which every library at hand accepts.
-    """
+    """Derive a seed in [0, 2**31), which every library at hand accepts, from a seed and what it is for."""
     return int.from_bytes(_digest(seed, names)[:4], "little") >> 1

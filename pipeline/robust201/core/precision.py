@@ -33,11 +33,7 @@ _TF32_CAPABILITY: Final = (8, 0)
 
 
 def check_precision(name: str, device: "torch.device | None" = None) -> None:
-    """Make sure that a precision exists, and that a device has it.
-
-    Args:
-        name: name of the precision.
-        device: where to compute; None to check the name only.
+    """Make sure that a precision exists, and that a device, where one is given, has it.
 
     Raises:
         ConfigError: there is no such precision (the closest is named), or the device does not have it.

@@ -20,11 +20,7 @@ _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 def fork_server(modules: Sequence[str]) -> ForkServerContext:
-    """Make the context of processes that begin with modules imported.
-
-    Args:
-        modules: their names; of the first call in a process, since there is one fork server.
-    """
+    """Make the context of processes that begin with some modules imported: those of the first call in a process."""
     context = multiprocessing.get_context("forkserver")
     # A worker runs the script that started it up to its main part, so what that imports is loaded beforehand too.
     script = [name for name in ("robust201.cli.app",) if name in sys.modules]
@@ -58,8 +54,7 @@ def holding_interrupts() -> Iterator[None]:
 def end_with_parent(stopped: Connection | None = None) -> None:
     """Let this process, a worker, end when its parent has died, and leave Ctrl-C to the parent, which hears it too.
 
-    Args:
-        stopped: a pipe; the worker ends at once when its other end is closed, too.
+    It ends at once when the other end of the pipe `stopped` is closed, too.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_wait_and_end, args=(stopped,), daemon=True).start()

@@ -44,13 +44,7 @@ Split: TypeAlias = Literal["test", "train"]
 
 @dataclass(frozen=True, slots=True)
 class ImageSelection:
-    """Which images of a dataset: a class-stratified subset of a split, or all of it.
-
-    Attributes:
-        split: `"test"` or `"train"`.
-        count: how many; None for all.
-        seed: what picks them, where there is a count.
-    """
+    """Which images of a dataset: a class-stratified subset of a split, or all of it."""
 
     split: Split
     count: int | None = None
@@ -62,11 +56,9 @@ class ImageSet:
     """Images of one dataset's test split, or a selection of them.
 
     Attributes:
-        dataset: name of the dataset, such as ``"cifar10"``.
         images: (N, 3, H, W) uint8.
         labels: (N,) int64 in [0, n_classes).
         indices: (N,) int64, each image's row in the dataset's full test split, ascending.
-        n_classes: number of classes.
         normalisation: what the networks of this dataset were trained with.
         sha256: 64 hex digits of `images`, `labels` and `indices` together (see `image_hash`).
     """
@@ -84,16 +76,7 @@ class ImageSet:
 
 
 def image_hash(images: NDArray[np.uint8], labels: NDArray[np.int64], indices: NDArray[np.int64]) -> str:
-    """Hash what a network is shown: shape, pixels, labels and indices, in that order.
-
-    Args:
-        images: (N, 3, H, W) uint8.
-        labels: (N,) int64.
-        indices: (N,) int64.
-
-    Returns:
-        64 hex digits of SHA-256.
-    """
+    """Hash what a network is shown to 64 hex digits: shape, pixels, labels and indices, in that order."""
     digest = hashlib.sha256(canonical_json(list(images.shape)).encode())
     for array in (images, labels.astype("<i8"), indices.astype("<i8")):
         digest.update(array.tobytes())  # in C order, however the array lies in memory
@@ -180,12 +163,8 @@ class Unit:
 
     Attributes:
         id: 32 hex digits, see `unit_id`.
-        architecture: id of the architecture in the sweep's space.
-        dataset: name of the dataset.
         key: what is done to the images.
         strengths: ascending; epsilons in units of 1/255, severities 1 to 5, or `(CLEAN_STRENGTH,)`.
-        n_images: images per strength.
-        protocol: digest of the unit's protocol.
         checkpoint_sha256: hash of the weights (see `Weights`).
         weights: short name of the weights where a network has several in its sweep; else empty.
         columns: columns of a measure; empty where images are shown and answers measured.
@@ -224,11 +203,6 @@ class Part:
     stop: int
 
     @property
-    def n_evaluations(self) -> int:
-        """How many (strength, slice) pairs this part computes."""
-        return len(self.strengths)
-
-    @property
     def label(self) -> str:
         """Readable name for messages and logs."""
         if (self.start, self.stop) == (0, self.unit.n_images):
@@ -250,7 +224,6 @@ class EvaluationResult:
     """One strength of a part, measured: one row of a shard.
 
     Attributes:
-        part: what was asked for.
         strength: the one strength of it that this is.
         values: measurement columns (see `tasks.measurements`): `accuracy` () float64, `cm` (C, C) int32, and,
             where asked for, `confidence_label` (C, C), `confidence_argmax` (C, C), `confidence_prediction` (2,) float64
@@ -275,7 +248,6 @@ class Receipt(NamedTuple):
         strengths: strengths in the shard.
         start: first image position.
         stop: one past the last image position.
-        shard: file name of the shard.
         seconds: wall time of the work in it.
     """
 
@@ -292,9 +264,7 @@ class UnitFailure:
     """A part that could not be evaluated.
 
     Attributes:
-        part: what was asked for.
         kind: ``"application"`` (an error in the evaluation), ``"killed"`` (its worker died each time), ``"memory"``.
-        message: one line.
         traceback: the worker's traceback, or ``""``.
         attempt: which attempt failed, from 1.
     """

@@ -231,18 +231,11 @@ def load_pickle(
     encoding: str = "ASCII",
     max_bytes: int = 1 << 33,
 ) -> Any:
-    """Read one pickle without running any code that it names.
+    """Read one pickle, decompressed already, without running any code that it names.
 
-    Args:
-        stream: the pickle, already decompressed on the fly where it is compressed (``bz2.open(path, "rb")``).
-        name: file (and member) for messages.
-        allowed: ``(module, name)`` to the object that the pickle receives for it; `NATS_GLOBALS` or `NUMPY_GLOBALS`.
-        error: exception to raise, `CheckpointError` or `DatasetError`.
-        encoding: how python-2 strings are decoded: ``"latin1"`` for CIFAR and ImageNet16.
-        max_bytes: most bytes that the pickle may have after decompression.
-
-    Returns:
-        The unpickled value; arrays of numbers are plain `numpy.ndarray` at the top and in nested dictionaries.
+    `allowed` maps ``(module, name)`` to the object that the pickle receives for it: `NATS_GLOBALS` or `NUMPY_GLOBALS`.
+    The encoding is that of python-2 strings: ``"latin1"`` for CIFAR and ImageNet16. After decompression it may have
+    `max_bytes`. Arrays of numbers come as plain `numpy.ndarray` at the top and in nested dictionaries.
 
     Raises:
         InputError: of the type `error`: a global outside the list, also inside the nested torch bytes of a tensor; a
@@ -274,14 +267,7 @@ def load_torch(stream: BinaryIO, name: str) -> Any:
     """Read a `torch.save` file: containers, CPU tensors and numpy float64 scalars, nothing else.
 
     The scalars are in NAS-Bench-201's records (`params`); numpy renamed their constructor's module in version 2, and
-    the published files carry the old name.
-
-    Args:
-        stream: the file; it has to be seekable.
-        name: file for messages.
-
-    Returns:
-        What was saved, with tensors on the CPU.
+    the published files carry the old name. The stream has to be seekable.
 
     Raises:
         CheckpointError: the file names another global, or is truncated or damaged.

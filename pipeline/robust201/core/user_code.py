@@ -1,24 +1,14 @@
 """Functions in Python files of the user's own: named by hash, executed in workers; one line says why one fails."""
 
 import hashlib
-import importlib.abc
-import importlib.util
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from robust201.core.errors import ConfigError
-
-
-def hash_file(path: Path) -> str:
-    """SHA-256 of a user's file: 64 hex digits.
-
-    Raises:
-        ConfigError: it cannot be read.
-    """
-    return hashlib.sha256(read_code(path)).hexdigest()
 
 
 def read_code(path: Path) -> bytes:
@@ -36,13 +26,16 @@ def read_code(path: Path) -> bytes:
         ) from error
 
 
+def hash_file(path: Path) -> str:
+    """SHA-256 of a user's file (see `read_code`): 64 hex digits."""
+    return hashlib.sha256(read_code(path)).hexdigest()
+
+
 @dataclass(frozen=True)
 class UserFunction:
     """A function in a file of the user's.
 
     Attributes:
-        path: the file.
-        name: of the function.
         sha256: of the file; empty before anybody hashed it.
     """
 
@@ -85,37 +78,13 @@ class UserFunction:
         return loaded
 
 
-class _SourceLoader(importlib.abc.SourceLoader):
-    """Loads the source that was hashed, and no compiled copy that lies beside it.
-
-    Args:
-        path: where it was read.
-        source: what was read.
-    """
-
-    def __init__(self, path: Path, source: bytes) -> None:
-        self._path = path
-        self._source = source
-
-    def get_filename(self, fullname: str) -> str:
-        """Where it was read (see `importlib.abc.ExecutionLoader`)."""
-        del fullname
-        return str(self._path)
-
-    def get_data(self, path: Any) -> bytes:
-        """What was read (see `importlib.abc.ResourceLoader`)."""
-        del path
-        return self._source
-
-
 def _execute(path: Path, source: bytes, module_name: str) -> None:
-    loader = _SourceLoader(path, source)
-    spec = importlib.util.spec_from_loader(module_name, loader)
-    assert spec is not None  # noqa: S101 - there is a loader
-    module = importlib.util.module_from_spec(spec)
+    """Execute the source that was hashed, whatever the file or a compiled copy beside it may hold by now."""
+    module = ModuleType(module_name)
+    module.__file__ = str(path)
     sys.modules[module_name] = module
     try:
-        loader.exec_module(module)
+        exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - what the user asked for
     except (Exception, SystemExit) as error:
         del sys.modules[module_name]
         raise ConfigError(
@@ -125,4 +94,7 @@ def _execute(path: Path, source: bytes, module_name: str) -> None:
 
 def one_line(error: BaseException) -> str:
     """An error that the user's code raised, in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    # Workers execute a copy, whose hash is all that the protocol holds: a file beside it could change unseen.
+    alone = " (a file of one's own can import installed packages, but no files that lie beside it)"
+    text = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    return text + alone if isinstance(error, ModuleNotFoundError) else text

@@ -8,6 +8,7 @@ Nothing here imports torch; pyarrow, Pillow and scikit-learn are imported by the
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -17,8 +18,8 @@ from numpy.typing import NDArray
 from robust201.core.errors import ConfigError, DatasetError, closest
 from robust201.core.noise import generator
 from robust201.core.records import ImageSet, image_hash
+from robust201.images import cifar
 from robust201.images.checks import LabelledImages, Split
-from robust201.images.cifar import binary_folder, find_binary, find_python, load_binary, load_python, python_folder
 from robust201.images.digits import find_digits, load_digits
 from robust201.images.downloads.registry import DATA_VARIABLE, data_folder, downloads
 from robust201.images.image_parquet import find_parquet, load_parquet
@@ -34,7 +35,6 @@ class Loader(Protocol):
 
     def __call__(self, spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
         """Read a split from what the form's `find` returned."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,18 @@ class Form:
 FORMS: dict[str, Form] = {
     row.name: row
     for row in (
-        Form("binary", binary_folder, find_binary, load_binary),
-        Form("python", python_folder, find_python, load_python),
+        Form(
+            "binary",
+            partial(cifar.folder_name, cifar.BINARY),
+            partial(cifar.find_folder, cifar.BINARY),
+            cifar.load_binary,
+        ),
+        Form(
+            "python",
+            partial(cifar.folder_name, cifar.PYTHON),
+            partial(cifar.find_folder, cifar.PYTHON),
+            cifar.load_python,
+        ),
         Form("imagenet16", lambda _spec: "ImageNet16 with val_data", find_imagenet16, load_imagenet16),
         Form("digits", lambda _spec: "the digits that scikit-learn ships", find_digits, load_digits),
         Form("npz", lambda _spec: "test.npz or train.npz", find_npz, load_npz),
@@ -76,16 +86,12 @@ def load_images(
     split: Split = "test",
     verify: bool = True,
 ) -> ImageSet:
-    """Load a full split of a dataset.
+    """Load a full split of a dataset of `DATASETS`, or of a row that is in no table (see `images.specs.own_dataset`).
 
-    Args:
-        name: a dataset of `DATASETS`, or a row of the same form.
-        form: a form of `FORMS`; None takes the first of the dataset's forms that is found.
-        path: a file, the folder that holds the images, or a folder above it (directly, or in a folder named as the
-            dataset); None searches the data folder (`ROBUST201_DATA`).
-        split: which split.
-        verify: compare published checksums, sizes and image counts where the form has them.
-        spec: row of a dataset that is in no table (see `images.specs.own_dataset`); None looks up the name.
+    The form is one of `FORMS`; None takes the first of the dataset's forms that is found. The path is a file, the
+    folder that holds the images, or a folder above it (directly, or in a folder named as the dataset); None searches
+    the data folder (`ROBUST201_DATA`). `verify` compares published checksums, sizes and image counts where the form has
+    them.
 
     Returns:
         Images (N, 3, H, W) uint8, C-contiguous; indices are rows of the full split, 0 to N - 1.
@@ -95,38 +101,23 @@ def load_images(
         DatasetError: images are missing, damaged, of the wrong form, or have a label out of range.
     """
     spec = dataset(name) if isinstance(name, str) else name
-    chosen = _forms(spec, form)
-    for candidate in chosen:
-        for root in _roots(spec.name, path):
-            found = candidate.find(spec, root, split)
-            if found is not None:
-                return _image_set(spec, candidate.load(spec, found, split, verify=verify))
-    raise _nothing_found(spec, chosen, path, split)
-
-
-def _forms(spec: DatasetSpec, form: str | None) -> list[Form]:
-    if form is None:
-        return [FORMS[row] for row in spec.forms]
-    if form not in spec.forms:
+    if form is not None and form not in spec.forms:
         raise ConfigError(
             f"Looking up a form failed for {spec.name}: expected one of {', '.join(spec.forms)}, got {form!r}."
             f"{closest(form, spec.forms)}"
         )
-    return [FORMS[form]]
-
-
-def _roots(name: str, path: Path | None) -> tuple[Path, ...]:
+    forms = [FORMS[name] for name in (spec.forms if form is None else [form])]
     root = data_folder() if path is None else path
-    return (root, root / name)
-
-
-def _nothing_found(spec: DatasetSpec, forms: list[Form], path: Path | None, split: Split) -> DatasetError:
-    root = data_folder() if path is None else path
+    for candidate in forms:
+        for folder in (root, root / spec.name):
+            found = candidate.find(spec, folder, split)
+            if found is not None:
+                return _image_set(spec, candidate.load(spec, found, split, verify=verify))
     looked_for = "; or ".join(f"{row.looks_like(spec)} ({row.name})" for row in forms)
     got = "nothing of that" if root.exists() else "no such file or folder"
     fetching = f"Run `robust201 fetch {spec.name}`, or " if spec.name in downloads() else ""
     advice = f"{fetching}{f'set {DATA_VARIABLE}' if path is None else 'correct the path'} to where they lie."
-    return DatasetError(
+    raise DatasetError(
         f"Loading the {split} images of {spec.name} failed for {root}: expected {looked_for}, got {got}. "
         f"{advice[0].upper()}{advice[1:]}"
     )
@@ -147,18 +138,11 @@ def _image_set(spec: DatasetSpec, read: LabelledImages) -> ImageSet:
 
 
 def select(images: ImageSet, *, count: int, seed: int) -> ImageSet:
-    """Choose a class-stratified subset, the same for equal arguments on every platform.
+    """Choose a class-stratified subset, the same for equal arguments on every platform; its indices are ascending.
 
     Class counts differ by at most one, except where a class has no more images to give. A larger count with the same
-    seed contains the smaller one's images.
-
-    Args:
-        images: what to choose from.
-        count: number of images, 1 to `len(images)`.
-        seed: decides the images of each class and which classes give one image more.
-
-    Returns:
-        The chosen images with their indices ascending.
+    seed contains the smaller one's images; the seed decides the images of each class and which classes give one image
+    more.
 
     Raises:
         DatasetError: `count` is below 1 or above the number of images.

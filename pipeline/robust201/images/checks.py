@@ -1,5 +1,6 @@
 """What every loader returns, and the checks that loaders share."""
 
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -20,23 +21,11 @@ class LabelledImages(NamedTuple):
     labels: NDArray[np.int64]
 
 
-def split_size(spec: DatasetSpec, split: Split) -> int:
-    """Count the images of a full split; `UNKNOWN_COUNT` where nobody knows."""
-    return spec.n_test if split == "test" else spec.n_train
-
-
 def read_verified(path: Path, checksum: Checksum | None) -> bytes:
-    """Read a whole file and compare it with its published checksum.
+    """Read a whole file and compare it with its published checksum, if there is one.
 
     Where no digest of the single file is published (CIFAR's binary version), the one that was recorded when its
     verified archive was unpacked stands in.
-
-    Args:
-        path: the file.
-        checksum: what it must be, or None for no comparison.
-
-    Returns:
-        Its bytes.
 
     Raises:
         DatasetError: the file is missing, cannot be read, or is another.
@@ -66,12 +55,8 @@ def _recorded_sha256(path: Path) -> str | None:
 
 
 def check_count(path: Path, count: int, spec: DatasetSpec, split: Split) -> None:
-    """Compare the number of images with that of the full split, where it is known.
-
-    Raises:
-        DatasetError: there are more or fewer.
-    """
-    expected = split_size(spec, split)
+    """Compare the number of images with that of the full split, where it is known."""
+    expected = spec.n_test if split == "test" else spec.n_train
     if expected not in {UNKNOWN_COUNT, count}:
         raise DatasetError(
             f"Verifying failed for {path}: expected the {expected:,} {split} images of {spec.name}, got {count:,}. "
@@ -80,13 +65,7 @@ def check_count(path: Path, count: int, spec: DatasetSpec, split: Split) -> None
 
 
 def check_labels(path: Path, labels: NDArray[np.integer], n_classes: int, *, first: int = 0) -> None:
-    """Check that every label names a class.
-
-    Args:
-        path: file the labels come from.
-        labels: (N,) integers as the file holds them.
-        n_classes: number of classes.
-        first: the lowest label.
+    """Check that every label, as the file holds it, names a class, `first` being the lowest label.
 
     Raises:
         DatasetError: a label is out of range; the first such row is named.
@@ -98,3 +77,19 @@ def check_labels(path: Path, labels: NDArray[np.integer], n_classes: int, *, fir
             f"{int(labels[wrong[0]])} in row {wrong[0]} ({len(wrong):,} such rows). "
             "The file is damaged or another dataset's; check the dataset's name."
         )
+
+
+def read_files(
+    spec: DatasetSpec,
+    folder: Path,
+    split: Split,
+    names: Iterable[str],
+    published: Mapping[str, Checksum] | None,
+    read: Callable[[Path, Checksum | None], LabelledImages],
+) -> LabelledImages:
+    """Read the files of a split, and join them in their order; with published checksums, count the images, too."""
+    parts = [read(folder / name, published[name] if published else None) for name in names]
+    images, labels = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    if published:
+        check_count(folder, len(labels), spec, split)
+    return LabelledImages(images, labels)

@@ -8,19 +8,13 @@ order.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from robust201.core.errors import DatasetError
-from robust201.images.checks import (
-    LabelledImages,
-    Split,
-    check_count,
-    check_labels,
-    read_verified,
-)
+from robust201.images.checks import LabelledImages, Split, check_labels, read_files, read_verified
 from robust201.images.downloads import registry
+from robust201.images.downloads.registry import Checksum
 from robust201.images.pickled import read_batch
 from robust201.images.specs import DatasetSpec
 
@@ -42,7 +36,7 @@ class _Layout:
     label_bytes: int = 0
 
 
-_BINARY = {
+BINARY = {
     "cifar10": _Layout(
         "cifar10",
         {"test": ("test_batch.bin",), "train": tuple(f"data_batch_{number}.bin" for number in range(1, 6))},
@@ -52,7 +46,7 @@ _BINARY = {
     "cifar100": _Layout("cifar100", {"test": ("test.bin",), "train": ("train.bin",)}, label=1, label_bytes=2),
 }
 
-_PYTHON = {
+PYTHON = {
     "cifar10": _Layout(
         "cifar10-python",
         {"test": ("test_batch",), "train": tuple(f"data_batch_{number}" for number in range(1, 6))},
@@ -62,99 +56,62 @@ _PYTHON = {
 }
 
 
-def _find(layout: _Layout, root: Path, split: Split) -> Path | None:
+def find_folder(layouts: Mapping[str, _Layout], spec: DatasetSpec, root: Path, split: Split) -> Path | None:
+    """Find the folder of a version: the official folder below `root`, or `root` itself."""
+    layout = layouts[spec.name]
     named = root / registry.download(layout.download).folder
     if named.is_dir():
         return named
     return root if (root / layout.files[split][0]).is_file() else None
 
 
-def binary_folder(spec: DatasetSpec) -> str:
-    """Name the official folder of the binary version, for messages."""
-    return registry.download(_BINARY[spec.name].download).folder
-
-
-def python_folder(spec: DatasetSpec) -> str:
-    """Name the official folder of the Python version, for messages."""
-    return registry.download(_PYTHON[spec.name].download).folder
-
-
-def find_binary(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
-    """Find the folder of the binary version: `root` itself or the official folder below it."""
-    return _find(_BINARY[spec.name], root, split)
-
-
-def find_python(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
-    """Find the folder of the Python version: `root` itself or the official folder below it."""
-    return _find(_PYTHON[spec.name], root, split)
+def folder_name(layouts: Mapping[str, _Layout], spec: DatasetSpec) -> str:
+    """Name the official folder of a version, for messages."""
+    return registry.download(layouts[spec.name].download).folder
 
 
 def load_binary(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
-    """Load a split of the binary version.
+    """Load a split of the binary version, (N, 3, 32, 32) uint8, in the order of the files.
 
-    Args:
-        spec: row of the table of datasets.
-        path: folder of the `.bin` files.
-        split: which split.
-        verify: compare sizes (no checksums of single files are published) and the number of images.
-
-    Returns:
-        Images (N, 3, 32, 32) uint8 and labels (N,) int64, in the order of the files.
+    `verify` compares sizes (no checksums of single files are published) and the number of images.
 
     Raises:
         DatasetError: a file is missing, of a wrong size, or holds a label out of range.
     """
-    layout = _BINARY[spec.name]
-    members = registry.download(layout.download).members
+    layout = BINARY[spec.name]
     record = layout.label_bytes + 3 * spec.image_size**2
-    images, labels = [], []
-    for name in layout.files[split]:
-        file = path / name
-        content = read_verified(file, members[name] if verify else None)
+
+    def read(file: Path, checksum: Checksum | None) -> LabelledImages:
+        content = read_verified(file, checksum)
         if not content or len(content) % record:
             raise DatasetError(
                 f"Reading images failed for {file}: expected records of {record:,} bytes, got {len(content):,} bytes. "
                 f"The file is cut short or not of {spec.name}; fetch it again."
             )
         records = np.frombuffer(content, np.uint8).reshape(-1, record)
-        batch = records[:, int(layout.label)].astype(np.int64)
-        check_labels(file, batch, spec.n_classes)
-        images.append(records[:, layout.label_bytes :].reshape(-1, 3, spec.image_size, spec.image_size))
-        labels.append(batch)
-    return _joined(spec, path, split, images, labels, verify=verify)
+        labels = records[:, int(layout.label)].astype(np.int64)
+        check_labels(file, labels, spec.n_classes)
+        images = records[:, layout.label_bytes :].reshape(-1, 3, spec.image_size, spec.image_size)
+        return LabelledImages(images, labels)
+
+    published = registry.download(layout.download).members if verify else None
+    return read_files(spec, path, split, layout.files[split], published, read)
 
 
 def load_python(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
-    """Load a split of the Python version through the allow-list unpickler.
+    """Load a split of the Python version through the allow-list unpickler, in the order of the files.
 
-    Args:
-        spec: row of the table of datasets.
-        path: folder of the pickles.
-        split: which split.
-        verify: compare the published MD5 of every file and the number of images.
-
-    Returns:
-        Images (N, 3, 32, 32) uint8 and labels (N,) int64, in the order of the files.
+    `verify` compares the published MD5 of every file and the number of images.
 
     Raises:
         DatasetError: a file is missing, damaged, another, or holds a label out of range.
     """
-    layout = _PYTHON[spec.name]
-    members = registry.download(layout.download).members
-    images, labels = [], []
-    for name in layout.files[split]:
-        file = path / name
-        batch = read_batch(file, members[name] if verify else None, str(layout.label), spec.image_size)
+    layout = PYTHON[spec.name]
+
+    def read(file: Path, checksum: Checksum | None) -> LabelledImages:
+        batch = read_batch(file, checksum, str(layout.label), spec.image_size)
         check_labels(file, batch.labels, spec.n_classes)
-        images.append(batch.images)
-        labels.append(batch.labels)
-    return _joined(spec, path, split, images, labels, verify=verify)
+        return batch
 
-
-def _joined(
-    spec: DatasetSpec, path: Path, split: Split, images: list[Any], labels: list[Any], *, verify: bool
-) -> LabelledImages:
-    joined = LabelledImages(np.concatenate(images), np.concatenate(labels))
-    if verify:
-        check_count(path, len(joined.labels), spec, split)
-    return joined
+    published = registry.download(layout.download).members if verify else None
+    return read_files(spec, path, split, layout.files[split], published, read)

@@ -39,9 +39,6 @@ class CorruptedStore:
     """Corrupted versions of a selection of test images, read from disk as they are asked for.
 
     Args:
-        folder: holds the `.npy` files.
-        source: who made them.
-        images: the selection; its rows are the only ones given out.
         rows: (n,) int64, where in each severity's block the selected images lie.
         n_rows: images in each severity's block.
         manifest: how they were generated; None for published ones.
@@ -50,7 +47,6 @@ class CorruptedStore:
     def __init__(
         self,
         folder: Path,
-        source: Literal["published", "generated"],
         images: ImageSet,
         *,
         rows: NDArray[np.int64],
@@ -58,7 +54,7 @@ class CorruptedStore:
         manifest: Manifest | None = None,
     ) -> None:
         self.folder = folder
-        self.source = source
+        self.source = "generated" if manifest else "published"
         self.dataset = images.dataset
         self.indices = images.indices
         self._image_size = images.images.shape[2:]
@@ -69,19 +65,9 @@ class CorruptedStore:
         self._digests: dict[str, str] = {}
 
     def __call__(self, key: str, severity: int, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Read corrupted images (see `images`)."""
-        return self.images(key, severity, indices)
+        """Read corrupted images of some rows of the full test split, (n,) int64, all of them in the selection.
 
-    def images(self, key: str, severity: int, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Read corrupted images.
-
-        Args:
-            key: the corruption.
-            severity: 1 to 5.
-            indices: (n,) int64, rows of the full test split, all of them in the selection.
-
-        Returns:
-            (n, 3, H, W) uint8, C-contiguous.
+        They are (n, 3, H, W) uint8, C-contiguous.
 
         Raises:
             DatasetError: no such file, a file of another shape, a severity out of range or a row not selected.
@@ -105,8 +91,7 @@ class CorruptedStore:
     def digest(self, key: str) -> str:
         """Hash the selected images of a corruption at all five severities; read once a process.
 
-        Returns:
-            64 hex digits of SHA-256 over the shape, the selected rows of the test split and the pixels.
+        SHA-256 is taken over the shape, the selected rows of the test split and the pixels.
 
         Raises:
             DatasetError: no such file, a file of another shape, or a generated file that has changed since it was made.
@@ -125,11 +110,10 @@ class CorruptedStore:
         return self._digests[key]
 
     def identity(self, key: str) -> dict[str, Any]:
-        """Say what decides the pixels of a corruption: the part of a protocol that names them.
+        """Say what decides the pixels of a corruption: the part of a protocol that names them, a JSON value.
 
-        Returns:
-            A JSON value: `source` and `sha256` (see `digest`); generated ones also `generator_version` and `seed`, and
-            `frost` (name and hash) where the corruption is frost.
+        `source` and `sha256` (see `digest`); generated ones also `generator_version` and `seed`, and `frost` (name and
+        hash) where the corruption is frost.
         """
         identity: dict[str, Any] = {"source": self.source, "sha256": self.digest(key)}
         if self._manifest is not None:
@@ -140,15 +124,7 @@ class CorruptedStore:
         return identity
 
     def verify(self, key: str, *, expected: Mapping[str, Any]) -> None:
-        """Compare a corruption's images with those that were planned; the pixels are read once a process.
-
-        Args:
-            key: the corruption.
-            expected: its `identity` at the time of planning.
-
-        Raises:
-            DatasetError: they are others, or damaged.
-        """
+        """Make sure that a corruption's `identity` is the one that was planned; the pixels are read once a process."""
         got = self.identity(key)
         if canonical_json(got) == canonical_json(dict(expected)):
             return
@@ -160,11 +136,7 @@ class CorruptedStore:
         )
 
     def check(self, key: str) -> None:
-        """Look whether a corruption's file is there and of the right shape, without reading its pixels.
-
-        Raises:
-            DatasetError: it is not.
-        """
+        """Make sure that a corruption's file is there and of the right shape, without reading its pixels."""
         self._open(key)
 
     def _check_unchanged(self, key: str, manifest: Manifest) -> None:
@@ -196,17 +168,10 @@ def open_published(
     verify: Literal["shape", "full"] = "shape",
     keys: Sequence[str] | None = None,
 ) -> CorruptedStore:
-    """Open published corrupted images.
+    """Open published corrupted images: the `.npy` files of a folder, or of the published archive's folder in it.
 
-    Args:
-        folder: holds the `.npy` files, or the folder of the published archive that does.
-        images: the selected test images, clean.
-        n_images: images in the full test split.
-        verify: ``"full"`` also compares each file's MD5 with the published one.
-        keys: corruptions to look at now; None for all that lie there.
-
-    Returns:
-        A store of the selection.
+    The full test split has `n_images`; with `verify` ``"full"``, each file's MD5 is compared with the published one. Of
+    the corruptions, `keys` are looked at now; None for all that lie there.
 
     Raises:
         DatasetError: the dataset has no published corruptions, the folder holds generated ones, or a file is missing,
@@ -227,7 +192,7 @@ def open_published(
             "robust201 generated. Set `source: generated`, or name the folder of the published files."
         )
     _check_labels(folder, images, images.indices, n_images, "published")
-    store = CorruptedStore(folder, "published", images, rows=images.indices, n_rows=n_images)
+    store = CorruptedStore(folder, images, rows=images.indices, n_rows=n_images)
     names = [f"{key}.npy" for key in keys] if keys is not None else [n for n in entry.members if (folder / n).exists()]
     for name in names:
         if name != LABELS:
@@ -242,15 +207,7 @@ def open_generated(
 ) -> CorruptedStore:
     """Open generated corrupted images, made from these images or from a set that they are part of.
 
-    Args:
-        folder: holds the `.npy` files and their manifest.
-        images: the selected test images, clean.
-        seed: what they must have been generated with.
-        frost: likewise.
-        generator_version: likewise; None takes any.
-
-    Returns:
-        A store of the selection.
+    Seed, frost and version (None takes any) are those that they must have been generated with.
 
     Raises:
         DatasetError: there is no manifest, or the images were made from other images or with other settings.
@@ -266,7 +223,7 @@ def open_generated(
         )
     rows = _find_rows(folder, images, manifest.n_images)
     _check_labels(folder, images, rows, manifest.n_images, "generated")
-    return CorruptedStore(folder, "generated", images, rows=rows, n_rows=manifest.n_images, manifest=manifest)
+    return CorruptedStore(folder, images, rows=rows, n_rows=manifest.n_images, manifest=manifest)
 
 
 def _find_rows(folder: Path, images: ImageSet, n_images: int) -> NDArray[np.int64]:

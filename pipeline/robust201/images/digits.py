@@ -27,13 +27,10 @@ def find_digits(spec: DatasetSpec, root: Path, split: Split) -> Path:
 
 
 def upscale(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Upscale digits fourfold, bilinearly, in whole numbers: the same bytes on every machine.
+    """Upscale digits (N, 8, 8) uint8 in 0 to 16 fourfold, bilinearly, in whole numbers: the same bytes everywhere.
 
-    Args:
-        images: (N, 8, 8) uint8 in 0 to 16.
-
-    Returns:
-        (N, 3, 32, 32) uint8 in 0 to 255: pixel centres aligned, edges repeated, rounded half up, three equal channels.
+    Gives (N, 3, 32, 32) uint8 in 0 to 255: pixel centres aligned, edges repeated, rounded half up, three equal
+    channels.
     """
     # Target centre t lies at (t + 1/2) / 4 - 1/2 source pixels: an odd number of eighths between two neighbours.
     eighths = 2 * np.arange(32) + 1 - 4
@@ -47,15 +44,7 @@ def upscale(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
 
 
 def choose_test_rows(labels: NDArray[np.int64], n_test: int) -> NDArray[np.int64]:
-    """Choose the fixed test split: stratified, a quarter of each class, by a seed that never changes.
-
-    Args:
-        labels: (N,) int64 of all images.
-        n_test: size of the test split.
-
-    Returns:
-        (n_test,) int64, ascending rows of the source.
-    """
+    """Choose the fixed test split: ascending rows, a quarter of each class, by a seed that never changes."""
     classes, counts = np.unique(labels, return_counts=True)
     quotas = counts * n_test / len(labels)
     chosen = np.floor(quotas).astype(np.int64)
@@ -71,16 +60,9 @@ def choose_test_rows(labels: NDArray[np.int64], n_test: int) -> NDArray[np.int64
 
 
 def load_digits(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
-    """Load a split of the digits.
+    """Load one of the two fixed splits of the digits, in the order of the source.
 
-    Args:
-        spec: row of the table of datasets.
-        path: not used; the images are part of scikit-learn.
-        split: which of the two fixed splits.
-        verify: compare the source with the hash of the copy this was written for.
-
-    Returns:
-        Images (N, 3, 32, 32) uint8 and labels (N,) int64, in the order of the source.
+    `verify` compares the source with the hash of the copy this was written for.
 
     Raises:
         DatasetError: the installed scikit-learn ships other digits.

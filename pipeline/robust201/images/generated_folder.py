@@ -40,23 +40,15 @@ class Frost(Protocol):
     @property
     def name(self) -> str:
         """``"imagecorruptions"`` or ``"synthetic"``."""
-        ...
 
     @property
     def sha256(self) -> str:
         """Hash of the textures' pixels."""
-        ...
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything beside the clean images that decides generated pixels.
-
-    Attributes:
-        generator_version: version of the generator's semantics.
-        seed: of the draws.
-        frost: name and hash of the frost textures.
-    """
+    """Everything beside the clean images that decides generated pixels; the version is that of the semantics."""
 
     generator_version: int
     seed: int
@@ -73,7 +65,6 @@ class Manifest:
     """Contents of `manifest.json`.
 
     Attributes:
-        dataset: name of the dataset.
         n_images: images a severity.
         images_sha256: `ImageSet.sha256` of the clean images.
         recipe: what else decided the pixels.
@@ -132,24 +123,13 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def image_digests(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Hash each image by itself, so that a selection can be found again in a larger set.
-
-    Args:
-        images: (N, 3, H, W) uint8.
-
-    Returns:
-        (N, 32) uint8, SHA-256 of each image's pixels.
-    """
+    """Hash each of (N, 3, H, W) uint8 images by itself, to (N, 32) uint8, so that it is found again in a larger set."""
     digests = [hashlib.sha256(image.tobytes()).digest() for image in images]
     return np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)
 
 
 def refuse_published(folder: Path) -> None:
-    """Keep generated images out of a folder of published ones.
-
-    Raises:
-        DatasetError: there are arrays in the folder, and no mark of generated ones.
-    """
+    """Keep generated images out of a folder of published ones, which has arrays and no mark of generated ones."""
     if not is_generated(folder) and any(folder.glob("*.npy")):
         raise DatasetError(
             f"Generating corruptions failed for {folder}: expected an empty folder, got .npy files without a manifest, "
@@ -159,9 +139,6 @@ def refuse_published(folder: Path) -> None:
 
 def begin_folder(folder: Path, images: ImageSet, recipe: Recipe) -> Manifest:
     """Write what generated images are made from, before any of them; an equal folder is taken up as it is.
-
-    Returns:
-        The manifest so far.
 
     Raises:
         DatasetError: the folder holds images of another selection or recipe.
@@ -188,11 +165,7 @@ def begin_folder(folder: Path, images: ImageSet, recipe: Recipe) -> Manifest:
 
 
 def check_recipe(folder: Path, manifest: Manifest, recipe: Recipe) -> None:
-    """Compare what made a folder with what was asked for.
-
-    Raises:
-        DatasetError: they differ; the first difference is named.
-    """
+    """Compare what made a folder with what was asked for; a `DatasetError` names the first difference."""
     found, wanted = asdict(manifest.recipe), asdict(recipe)
     for name, value in wanted.items():
         if found[name] != value:
@@ -207,16 +180,9 @@ def _show(value: object) -> str:
 
 
 def write_corruption(folder: Path, name: str, shape: tuple[int, int, int, int], blocks: Iterable[Any]) -> str:
-    """Write the images of one corruption, block by block; the file appears when it is whole.
+    """Write the images of one corruption, block by block (n, H, W, 3) uint8; give the SHA-256 of the file.
 
-    Args:
-        folder: where it goes.
-        name: file name, such as ``"fog.npy"``.
-        shape: (5 N, H, W, 3).
-        blocks: consecutive rows, (n, H, W, 3) uint8 each.
-
-    Returns:
-        SHA-256 of the file.
+    The file, such as ``"fog.npy"`` of shape (5 N, H, W, 3), appears when it is whole.
     """
     digest = hashlib.sha256()
     for left_over in folder.glob(f".{name}.*.tmp"):

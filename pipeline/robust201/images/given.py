@@ -22,9 +22,6 @@ def as_labelled_images(images: Any, labels: Any) -> LabelledImages:
             from pixels of 8 bits, so a float that is none is refused, not rounded.
         labels: (N,) integers from 0.
 
-    Returns:
-        Images (N, 3, H, W) uint8 and labels (N,) int64.
-
     Raises:
         DatasetError: another type, shape, length or range.
     """
@@ -40,11 +37,7 @@ def as_labelled_images(images: Any, labels: Any) -> LabelledImages:
 
 
 def check_label_range(labels: NDArray[np.int64], n_classes: int) -> None:
-    """Check that every label names one of the classes that a model answers.
-
-    Raises:
-        DatasetError: a label is out of range; the first is named.
-    """
+    """Check that every label names one of the classes that a model answers; the first that does not is named."""
     wrong = np.flatnonzero((labels < 0) | (labels >= n_classes))
     if len(wrong):
         raise DatasetError(

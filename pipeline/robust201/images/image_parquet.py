@@ -25,16 +25,9 @@ def find_parquet(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
 
 
 def load_parquet(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
-    """Load images from a Parquet file.
+    """Load images from a Parquet file in the order of its rows, JPEG and PNG decoded to RGB.
 
-    Args:
-        spec: row of the table of datasets.
-        path: the file.
-        split: not used; the file holds one split.
-        verify: not used; a Parquet of one's own has no published checksum. Every image and label is checked anyway.
-
-    Returns:
-        Images (N, 3, H, W) uint8 in RGB and labels (N,) int64, in the order of the rows.
+    One's own Parquet has no published checksum to verify; every image and label is checked anyway.
 
     Raises:
         DatasetError: no Parquet file, a column is missing or of another type, an image cannot be decoded or has another

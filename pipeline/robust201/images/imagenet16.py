@@ -7,11 +7,10 @@ images from ten batches, 6,000 test images from `val_data`.
 
 from pathlib import Path
 
-import numpy as np
-
 from robust201.core.errors import DatasetError
-from robust201.images.checks import LabelledImages, Split, check_count, check_labels
+from robust201.images.checks import LabelledImages, Split, check_labels, read_files
 from robust201.images.downloads import registry
+from robust201.images.downloads.registry import Checksum
 from robust201.images.pickled import read_batch
 from robust201.images.specs import DatasetSpec
 
@@ -32,32 +31,22 @@ def find_imagenet16(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
 
 
 def load_imagenet16(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
-    """Load a split of ImageNet16 and keep its first 120 classes.
+    """Load a split of ImageNet16, (N, 3, 16, 16) uint8, and keep its first 120 classes, labelled 0 to 119.
 
-    Args:
-        spec: row of the table of datasets.
-        path: folder of the pickles.
-        split: ``"test"`` reads `val_data`, ``"train"`` the ten batches.
-        verify: compare the published MD5 of every file and the number of images.
-
-    Returns:
-        Images (N, 3, 16, 16) uint8 and labels (N,) int64 in 0 to 119, in the order of the files.
+    `verify` compares the published MD5 of every file and the number of images.
 
     Raises:
         DatasetError: a file is missing, damaged, another, or holds a label outside 1 to 1000.
     """
-    members = registry.download(spec.name).members
-    images, labels = [], []
-    for name in _FILES[split]:
-        file = path / name
-        batch = read_batch(file, members[name] if verify else None, "labels", spec.image_size)
+
+    def read(file: Path, checksum: Checksum | None) -> LabelledImages:
+        batch = read_batch(file, checksum, "labels", spec.image_size)
         check_labels(file, batch.labels, _N_FILE_CLASSES, first=1)
         kept = batch.labels <= spec.n_classes
-        images.append(batch.images[kept])
-        labels.append(batch.labels[kept] - 1)
-    joined = LabelledImages(np.concatenate(images), np.concatenate(labels))
-    if verify:
-        check_count(path, len(joined.labels), spec, split)
+        return LabelledImages(batch.images[kept], batch.labels[kept] - 1)
+
+    published = registry.download(spec.name).members if verify else None
+    joined = read_files(spec, path, split, _FILES[split], published, read)
     if not len(joined.labels):
         raise DatasetError(
             f"Reading images failed for {path}: expected images with labels 1 to {spec.n_classes}, got none. "

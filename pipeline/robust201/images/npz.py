@@ -24,16 +24,7 @@ def find_npz(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
 
 
 def load_npz(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
-    """Load images from a NumPy archive.
-
-    Args:
-        spec: row of the table of datasets, or of a dataset of the user's own.
-        path: the file.
-        split: which split the file holds; its number of images is compared where the row states one.
-        verify: not used; an archive of one's own has no published checksum.
-
-    Returns:
-        Images (N, 3, H, W) uint8 and labels (N,) int64, in the order of the arrays.
+    """Load images from a NumPy archive, in the order of the arrays; their number is compared where the row states one.
 
     Raises:
         DatasetError: no whole archive without pickles, an array is missing or of another type or shape, or a label is

@@ -15,16 +15,9 @@ from robust201.images.downloads.registry import Checksum
 
 
 def read_batch(path: Path, checksum: Checksum | None, label_key: str, image_size: int) -> LabelledImages:
-    """Read one pickled batch {data: (N, 3 * size * size) uint8, label_key: N integers}.
+    """Read one pickled batch {data: (N, 3 * size * size) uint8, label_key: N integers}, written by Python 2.
 
-    Args:
-        path: the pickle; written by Python 2, so its strings are read as Latin-1.
-        checksum: published checksum, or None for no comparison.
-        label_key: key of the labels.
-        image_size: height and width in pixels.
-
-    Returns:
-        Images (N, 3, size, size) uint8 and labels (N,) int64 as the file numbers them.
+    Gives images (N, 3, size, size) uint8 and labels (N,) int64 as the file numbers them.
 
     Raises:
         DatasetError: the file is missing, another, no pickle of that form, or holds a global that is not allowed.

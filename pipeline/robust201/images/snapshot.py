@@ -16,27 +16,14 @@ _ARRAYS = ("images", "labels", "indices")
 
 
 def write_snapshot(folder: Path, images: ImageSet) -> None:
-    """Keep images as `.npy` files, in place of any that are there.
-
-    Args:
-        folder: one for each content, such as ``digits-<hash>``; made if absent.
-        images: what to keep.
-
-    Raises:
-        StorageFullError: no space is left on the device.
-    """
+    """Keep images as `.npy` files in a folder for each content, such as ``digits-<hash>``, in place of any there."""
     for name in _ARRAYS:
         with atomic_write(folder / f"{name}.npy") as stream:
             np.save(stream, getattr(images, name), allow_pickle=False)
 
 
 def read_snapshot(folder: Path, spec: DatasetSpec, sha256: str) -> ImageSet:
-    """Read kept images, and compare them with what was planned.
-
-    Args:
-        folder: where `write_snapshot` put them.
-        spec: the dataset.
-        sha256: hash that they must have.
+    """Read what `write_snapshot` kept, and compare it with the hash that was planned.
 
     Raises:
         DatasetError: a file is missing or damaged.

@@ -9,22 +9,21 @@ UNKNOWN_COUNT = 0
 """Images of a split that nobody knows before it is read."""
 
 
-@dataclass(frozen=True, slots=True)
+_UNCHANGED = Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetSpec:
-    """One row of the table of datasets.
+    """One row of the table of datasets; the defaults are those of a dataset of the user's own.
 
     Attributes:
         name: the name in sweeps and exported files, such as ``"ImageNet16-120"``.
-        n_classes: number of classes.
         image_size: height and width in pixels.
         n_train: images in the full training split.
         n_test: images in the full test split.
         class_names: one name a class, in the order of the labels.
         normalisation: per-channel mean and standard deviation of pixels in [0, 1].
         crop_padding: pixels of zero padding before the random crop of training.
-        horizontal_flip: whether training mirrors images at random.
-        licence: terms under which the images may be used.
-        citation: where they come from.
         forms: names of the forms (see `images.FORMS`) they are read in, tried in this order.
         corruptions: name of the published corrupted test split in the registry of downloads, or None.
     """
@@ -32,15 +31,15 @@ class DatasetSpec:
     name: str
     n_classes: int
     image_size: int
-    n_train: int
-    n_test: int
     class_names: tuple[str, ...]
-    normalisation: Normalisation
-    crop_padding: int
-    horizontal_flip: bool
-    licence: str
-    citation: str
-    forms: tuple[str, ...]
+    n_train: int = UNKNOWN_COUNT
+    n_test: int = UNKNOWN_COUNT
+    normalisation: Normalisation = _UNCHANGED
+    crop_padding: int = 0
+    horizontal_flip: bool = False
+    licence: str = "not stated"
+    citation: str = "a dataset of the user's own"
+    forms: tuple[str, ...] = ("npz", "parquet")
     corruptions: str | None = None
 
 
@@ -64,41 +63,34 @@ _CIFAR100_CLASSES = """
     wardrobe whale willow_tree wolf woman worm
 """  # the fine labels, alphabetical as in `fine_label_names.txt` of the official archive
 
-_CIFAR_CITATION = "A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
-_CIFAR_LICENCE = "none stated; the authors ask to be cited"
+
+def _cifar(name: str, class_names: tuple[str, ...], normalisation: Normalisation, corruptions: str) -> DatasetSpec:
+    return DatasetSpec(
+        name=name,
+        n_classes=len(class_names),
+        image_size=32,
+        n_train=50_000,
+        n_test=10_000,
+        class_names=class_names,
+        normalisation=normalisation,
+        crop_padding=4,
+        horizontal_flip=True,
+        licence="none stated; the authors ask to be cited",
+        citation="A. Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009",
+        forms=("binary", "python", "parquet"),
+        corruptions=corruptions,
+    )
+
 
 _ROWS = (
     # Normalisations (in units of 1/255) and crops of the first three: the training code of NAS-Bench-201
     # (AutoDL-Projects, get_dataset_with_transform.py).
-    DatasetSpec(
-        name="cifar10",
-        n_classes=10,
-        image_size=32,
-        n_train=50_000,
-        n_test=10_000,
-        class_names=_CIFAR10_CLASSES,
-        normalisation=_pixels((125.3, 123.0, 113.9), (63.0, 62.1, 66.7)),
-        crop_padding=4,
-        horizontal_flip=True,
-        licence=_CIFAR_LICENCE,
-        citation=_CIFAR_CITATION,
-        forms=("binary", "python", "parquet"),
-        corruptions="CIFAR-10-C",
-    ),
-    DatasetSpec(
-        name="cifar100",
-        n_classes=100,
-        image_size=32,
-        n_train=50_000,
-        n_test=10_000,
-        class_names=tuple(_CIFAR100_CLASSES.split()),
-        normalisation=_pixels((129.3, 124.1, 112.4), (68.2, 65.4, 70.4)),
-        crop_padding=4,
-        horizontal_flip=True,
-        licence=_CIFAR_LICENCE,
-        citation=_CIFAR_CITATION,
-        forms=("binary", "python", "parquet"),
-        corruptions="CIFAR-100-C",
+    _cifar("cifar10", _CIFAR10_CLASSES, _pixels((125.3, 123.0, 113.9), (63.0, 62.1, 66.7)), "CIFAR-10-C"),
+    _cifar(
+        "cifar100",
+        tuple(_CIFAR100_CLASSES.split()),
+        _pixels((129.3, 124.1, 112.4), (68.2, 65.4, 70.4)),
+        "CIFAR-100-C",
     ),
     DatasetSpec(
         name="ImageNet16-120",
@@ -139,17 +131,7 @@ DATASETS: dict[str, DatasetSpec] = {row.name: row for row in _ROWS}
 
 
 def dataset(name: str) -> DatasetSpec:
-    """Look up a dataset.
-
-    Args:
-        name: its name, such as ``"cifar10"``.
-
-    Returns:
-        Its row of `DATASETS`.
-
-    Raises:
-        ConfigError: no such dataset; the closest is named.
-    """
+    """Find a dataset's row of `DATASETS`; a `ConfigError` names the closest where there is none."""
     row = DATASETS.get(name)
     if row is None:
         raise ConfigError(f"Looking up a dataset failed for {name!r}: no such dataset.{closest(name, DATASETS)}")
@@ -157,24 +139,6 @@ def dataset(name: str) -> DatasetSpec:
 
 
 def own_dataset(name: str, *, n_classes: int, image_size: int) -> DatasetSpec:
-    """Make the row of a dataset that is in no table, whose networks are shown pixels in [0, 1] as they are.
-
-    Args:
-        name: what the sweep calls it.
-        n_classes: number of classes.
-        image_size: height and width in pixels.
-    """
-    return DatasetSpec(
-        name=name,
-        n_classes=n_classes,
-        image_size=image_size,
-        n_train=UNKNOWN_COUNT,
-        n_test=UNKNOWN_COUNT,
-        class_names=tuple(str(number) for number in range(n_classes)),
-        normalisation=Normalisation((0.0, 0.0, 0.0), (1.0, 1.0, 1.0)),
-        crop_padding=0,
-        horizontal_flip=False,
-        licence="not stated",
-        citation="a dataset of the user's own",
-        forms=("npz", "parquet"),
-    )
+    """Make the row of a dataset that is in no table, whose networks are shown pixels in [0, 1] as they are."""
+    class_names = tuple(map(str, range(n_classes)))
+    return DatasetSpec(name=name, n_classes=n_classes, image_size=image_size, class_names=class_names)

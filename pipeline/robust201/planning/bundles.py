@@ -69,12 +69,7 @@ def make_bundles(plan: Plan, parts: Iterable[Part], *, slice_seconds: float = SL
 def cut_for_cpus(plan: Plan, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
     """Cut long parts again where a sweep that was planned for GPUs turns out to be computed on CPUs.
 
-    Args:
-        plan: the units.
-        bundles: of parts of them.
-
-    Returns:
-        The same work in parts that CPUs end in time; unchanged where the sweep says how fast workers are.
+    Nothing changes where the sweep says how fast workers are.
     """
     execution = plan.config.execution
     if not may_turn_out_slow(execution):

@@ -13,12 +13,6 @@ _SIGNS_OF_A_DATASET = ("SHA256SUMS", "sweep.json")
 def announce_code(config: SweepConfig, sweep: Path, *, is_allowed: bool, say: Callable[[str], None]) -> None:
     """Say which Python files workers will execute, before anything is executed.
 
-    Args:
-        config: the sweep.
-        sweep: its YAML.
-        is_allowed: whether code may come from a sweep that lies beside an exported dataset.
-        say: told of each file.
-
     Raises:
         ConfigError: the sweep came with a dataset, names code, and that is not allowed.
     """

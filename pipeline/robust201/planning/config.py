@@ -18,6 +18,7 @@ from robust201.images.specs import DatasetSpec, own_dataset
 from robust201.planning.field_errors import describe_problem
 from robust201.planning.sweep_yaml import ConfigPath, substitute_variables
 from robust201.planning.user_tasks import UserTaskParameters
+from robust201.spaces.base import Space
 from robust201.spaces.nasbench201.space import NasBench201
 from robust201.spaces.user_file import DEFAULT_GMACS, UserFileSpace
 from robust201.spaces.zoo.space import Zoo
@@ -178,13 +179,6 @@ class ExecutionSection(Section):
     gmacs_per_second: Annotated[float, Field(gt=0)] | None = None
 
 
-def _fill_empty(value: object) -> object:
-    """Let a name without anything after its colon stand for one with all defaults."""
-    if isinstance(value, Mapping):
-        return {name: {} if fields is None else fields for name, fields in value.items()}
-    return value
-
-
 def _every_key() -> dict[str, dict[str, Any]]:
     return {key: {} for key in PAPER_KEYS}
 
@@ -248,10 +242,13 @@ class SweepConfig(Section):
             raise ValueError(f"expected {', '.join(SPACES)} or the file of one's own, got {reprlib.repr(value)}.{near}")
         return value
 
-    @field_validator("datasets", mode="before")
+    @field_validator("datasets", "keys", mode="before")
     @classmethod
-    def _fill_datasets(cls, value: object) -> object:
-        return _fill_empty(value)
+    def _fill_empty(cls, value: object) -> object:
+        """Let a name without anything after its colon stand for one with all defaults."""
+        if isinstance(value, Mapping):
+            return {name: {} if fields is None else fields for name, fields in value.items()}
+        return value
 
     @field_validator("datasets")
     @classmethod
@@ -265,11 +262,6 @@ class SweepConfig(Section):
             if name not in DATASETS and not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
                 raise ValueError(f"expected a name of letters, digits, dots, dashes and underscores, got {name!r}.")
         return value
-
-    @field_validator("keys", mode="before")
-    @classmethod
-    def _fill_keys(cls, value: object) -> object:
-        return _fill_empty(value)
 
     @field_validator("keys")
     @classmethod
@@ -343,12 +335,17 @@ class SweepConfig(Section):
         """Name of the space, part of every unit's identity."""
         return self.space if isinstance(self.space, str) else UserFileSpace.name
 
+    def make_space(self, code: Mapping[str, str]) -> Space:
+        """Make the space; networks of a file can be built only if `code` has its hash (see `planning.facts.Facts`)."""
+        if isinstance(self.space, SpaceFile):
+            function = UserFunction(self.space.file, self.space.function, code.get("space", ""))
+            return UserFileSpace(function, self.space.gmacs)
+        return Zoo() if self.space == "zoo" else NasBench201(self.network.channels, self.network.cells)
+
     @property
     def selected_architectures(self) -> tuple[ArchitectureId, ...]:
         """Architectures to evaluate, in the order of their space."""
-        if isinstance(self.space, SpaceFile):
-            return UserFileSpace(UserFunction(self.space.file, self.space.function)).select(self.architectures)
-        return (Zoo() if self.space == "zoo" else NasBench201()).select(self.architectures)
+        return self.make_space({}).select(self.architectures)
 
     @property
     def has_several_weights(self) -> bool:

@@ -10,12 +10,9 @@ CPU_GMACS = 10.0
 
 
 def assumed_gmacs(execution: ExecutionSection) -> float:
-    """Speed of one worker in billion multiply-accumulates a second.
+    """Speed of one worker in billion multiply-accumulates a second; a device chosen later counts as a GPU.
 
     It follows from the sweep alone, never from the machine that plans: shares divide a sweep by it on any machine.
-
-    Args:
-        execution: says it, or on what device workers compute; a device that is chosen later counts as a GPU.
     """
     if execution.gmacs_per_second is not None:
         return execution.gmacs_per_second

@@ -8,12 +8,7 @@ from robust201.core.records import ArchitectureId, ImageSelection, Weights
 
 
 class ImageFacts(NamedTuple):
-    """What planning must know of a selection of images.
-
-    Attributes:
-        n_images: how many there are.
-        sha256: `ImageSet.sha256`.
-    """
+    """What planning must know of a selection of images: how many there are, and `ImageSet.sha256`."""
 
     n_images: int
     sha256: str

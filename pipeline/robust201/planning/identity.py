@@ -6,7 +6,6 @@ from typing import Any
 
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import DatasetFacts, Facts
-from robust201.planning.space import space_of
 
 
 def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: Facts) -> dict[str, Any]:
@@ -16,7 +15,7 @@ def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: Facts) 
     payload: dict[str, Any] = {
         "dataset": dataset,
         "images": _images_payload(config, key, known),
-        "network": dict(space_of(config, facts.code).identity()),
+        "network": dict(config.make_space(facts.code).identity()),
         "key": key,
         "semantics_version": row.semantics_version,
         "parameters": parameters.identity(),
@@ -51,11 +50,7 @@ def _images_payload(config: SweepConfig, key: str, facts: DatasetFacts) -> dict[
 
 
 def describe_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
-    """Say in which fields two protocol payloads differ.
-
-    Returns:
-        Lines such as ``parameters.steps: 40 → 20``, sorted by field.
-    """
+    """Say in which fields two protocol payloads differ: lines such as ``parameters.steps: 40 → 20``, sorted."""
     left, right = dict(_flatten("", old)), dict(_flatten("", new))
     return [
         f"{name}: {left.get(name, 'absent')} → {right.get(name, 'absent')}"

@@ -16,7 +16,6 @@ from robust201.images.generated_folder import MANIFEST
 from robust201.images.snapshot import read_snapshot, write_snapshot
 from robust201.planning.config import CorruptionsSection, SpaceFile, SweepConfig
 from robust201.planning.facts import DatasetFacts, Facts, ImageFacts
-from robust201.planning.space import space_of
 from robust201.planning.weights import WeightsSource
 from robust201.spaces.base import Space
 from robust201.tasks import Task
@@ -30,12 +29,7 @@ _TELL_SECONDS = 30.0
 
 
 class Inputs:
-    """The inputs of a sweep, opened when they are first asked for.
-
-    Args:
-        config: the sweep.
-        say: told of steps that take long.
-    """
+    """The inputs of a sweep, opened when they are first asked for; `say` is told of steps that take long."""
 
     def __init__(self, config: SweepConfig, say: Say = lambda _line: None) -> None:
         self._config = config
@@ -45,14 +39,10 @@ class Inputs:
     @cached_property
     def weights(self) -> WeightsSource:
         """Where the weights come from."""
-        return WeightsSource(self._config, space_of(self._config, {}))
+        return WeightsSource(self._config, self._config.make_space({}))
 
     def images(self, dataset: str, own: ImageSelection | None = None) -> ImageSet:
-        """Load a dataset's selected images; once.
-
-        Args:
-            dataset: its name.
-            own: what a measure asks for; None for the test images that the sweep selects.
+        """Load a dataset's selected images, once: the test images that the sweep selects, or what a measure asks for.
 
         Raises:
             DatasetError: images are missing, damaged or fewer than asked for.
@@ -86,16 +76,7 @@ class Inputs:
                     write_snapshot(folder, images)
 
     def kept_images(self, dataset: str, sha256: str, own: ImageSelection | None = None) -> ImageSet:
-        """Read images that `keep_images` kept; once.
-
-        Args:
-            dataset: name of the dataset.
-            sha256: hash that was planned.
-            own: of which selection they are (see `images`).
-
-        Raises:
-            DatasetError: they are missing or damaged.
-        """
+        """Read images that `keep_images` kept, once; they must have the hash that was planned (see `images`)."""
         if (dataset, own) not in self._images:
             folder = self._snapshot_folder(dataset, sha256)
             self._images[dataset, own] = read_snapshot(folder, self._config.dataset_spec(dataset), sha256)
@@ -127,9 +108,7 @@ class Inputs:
     def open_corruptions(self, dataset: str, *, verify: Literal["shape", "full"] = "shape") -> CorruptedStore:
         """Open a dataset's corrupted images, which are there already.
 
-        Args:
-            dataset: its name.
-            verify: ``"full"`` also compares published files with their published MD5.
+        With `verify` ``"full"``, published files are compared with their published MD5.
 
         Raises:
             DatasetError: they are missing, damaged, or were made from other images or with other settings.
@@ -215,7 +194,7 @@ class Inputs:
                 {own: ImageFacts(len(found), found.sha256) for own, found in own_images.items()},
             )
         code = {field: hash_file(path) for field, path in self._config.code_files().items()}
-        weights = WeightsSource(self._config, space_of(self._config, code))
+        weights = WeightsSource(self._config, self._config.make_space(code))
         return Facts(
             datasets,
             {
@@ -244,6 +223,6 @@ def locate_tasks(config: SweepConfig, code: Mapping[str, str]) -> dict[str, Task
 def locate_space(config: SweepConfig, code: Mapping[str, str]) -> Space:
     """Find the space of a worker: a user's own file lies in the results folder."""
     if not isinstance(config.space, SpaceFile):
-        return space_of(config, code)
+        return config.make_space(code)
     kept = config.space.model_copy(update={"file": kept_code(config.results, code["space"])})
-    return space_of(config.model_copy(update={"space": kept}), code)
+    return config.model_copy(update={"space": kept}).make_space(code)

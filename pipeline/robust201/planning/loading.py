@@ -15,12 +15,7 @@ from robust201.planning.sweep_yaml import find_line, read_fields
 def load_config(path: Path, **overrides: Any) -> SweepConfig:
     """Read and check a sweep YAML.
 
-    Args:
-        path: the YAML file.
-        **overrides: fields that replace what the file says, those of a section in a mapping; None leaves the file's.
-
-    Returns:
-        The sweep, all fields resolved.
+    The overrides replace what the file says, those of a section in a mapping; None leaves the file's.
 
     Raises:
         ConfigError: the file is missing, is no YAML, or a field is unknown or wrong; the closest name is given.
@@ -46,12 +41,7 @@ def _replace(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
 def parse_config(
     payload: Mapping[str, Any], source: str, find_line: Callable[[Sequence[str]], int | None] = lambda _steps: None
 ) -> SweepConfig:
-    """Check a sweep given as plain values.
-
-    Args:
-        payload: the fields.
-        source: where they come from, for errors.
-        find_line: finds the line of a field there.
+    """Check a sweep given as plain values, `source` saying in errors where they come from, `find_line` on which line.
 
     Raises:
         ConfigError: a field is unknown or wrong; the closest name is given.

@@ -11,7 +11,6 @@ from robust201.planning.config import SweepConfig
 from robust201.planning.cost import assumed_gmacs
 from robust201.planning.facts import DatasetFacts, Facts, ImageFacts
 from robust201.planning.identity import protocol_payload
-from robust201.planning.space import space_of
 from robust201.planning.sweep_record import describe_sweep, portable_fields
 from robust201.tasks import Task
 from robust201.tasks.parameters import Parameters
@@ -22,8 +21,6 @@ class Plan:
     """Every unit of a sweep, sorted by dataset, key, architecture and weights.
 
     Attributes:
-        config: the sweep.
-        units: all units.
         protocols: by digest, in the order of datasets and keys.
         facts: hashes of what the sweep reads.
     """
@@ -143,7 +140,7 @@ class Plan:
 
     @cached_property
     def _network_macs(self) -> dict[tuple[str, ArchitectureId], float]:
-        space = space_of(self.config, self.facts.code)
+        space = self.config.make_space(self.facts.code)
         specs = {dataset: self.config.dataset_spec(dataset) for dataset in self.datasets}
         return {
             (dataset, architecture): space.macs(
@@ -158,15 +155,7 @@ class Plan:
 
 
 def make_plan(config: SweepConfig, facts: Facts) -> Plan:
-    """Write out every unit of a sweep.
-
-    Args:
-        config: the sweep.
-        facts: hashes of the images, corruptions, weights and Python files that it reads.
-
-    Returns:
-        The plan; equal arguments give equal ids on every machine.
-    """
+    """Write out every unit of a sweep; equal arguments give equal ids on every machine."""
     protocols: dict[str, EvaluationProtocol] = {}
     units: list[Unit] = []
     parameters, tasks = config.parameters, config.tasks

@@ -28,11 +28,7 @@ def save_plan(plan: Plan, facts: Facts, store: ShardStore) -> None:
 
 
 def refuse_imports(results: Path) -> None:
-    """Make sure that a results folder of a sweep holds no imported results.
-
-    Raises:
-        InputError: it does.
-    """
+    """Make sure that a results folder of a sweep holds no imported results."""
     if (results / IMPORTED_FILE).is_file():
         raise InputError(
             f"Preparing the sweep failed for {results}: expected no imported results in the folder, got "

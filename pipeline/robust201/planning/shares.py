@@ -25,12 +25,7 @@ _NAME = re.compile(r"(\d+)-of-(\d+)")
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """One of several equal shares of a sweep.
-
-    Attributes:
-        index: which one, from 1 to `count`.
-        count: how many there are.
-    """
+    """One of several equal shares of a sweep: the index, from 1, and how many there are."""
 
     index: int
     count: int
@@ -63,11 +58,7 @@ class Share:
         return results / _FOLDER / self.name
 
     def bundles(self, divided: tuple[Bundle, ...]) -> tuple[Bundle, ...]:
-        """The bundles of this share.
-
-        Args:
-            divided: all bundles of the plan (see `all_bundles`).
-        """
+        """The bundles of this share, of all bundles of the plan (see `all_bundles`)."""
         return divided[self.index - 1 :: self.count]
 
 
@@ -77,15 +68,7 @@ def all_bundles(plan: Plan) -> tuple[Bundle, ...]:
 
 
 def missing_bundles(bundles: Iterable[Bundle], missing: Iterable[Part]) -> tuple[Bundle, ...]:
-    """Keep what is missing of some bundles of a plan.
-
-    Args:
-        bundles: of one share, or of all.
-        missing: what is left to do of their units (and of others).
-
-    Returns:
-        The bundles with something left, in their order, with what is left of their parts.
-    """
+    """Keep what is missing of some bundles of a plan, in their order, with what is left of their parts."""
     missing_of: defaultdict[str, list[Part]] = defaultdict(list)
     for part in missing:
         missing_of[part.unit.id].append(part)
@@ -97,12 +80,7 @@ def missing_bundles(bundles: Iterable[Bundle], missing: Iterable[Part]) -> tuple
 
 
 def intersect(part: Part, missing: Iterable[Part]) -> Iterator[Part]:
-    """What is missing of one part.
-
-    Args:
-        part: of a unit.
-        missing: parts of the same unit.
-    """
+    """What is missing of one part, given missing parts of the same unit."""
     for gap in missing:
         strengths = tuple(strength for strength in part.strengths if strength in gap.strengths)
         start, stop = max(part.start, gap.start), min(part.stop, gap.stop)

@@ -8,7 +8,6 @@ from robust201.core.files import portable_name
 from robust201.core.records import EvaluationProtocol
 from robust201.planning.config import CORRUPTION_GROUP, SweepConfig
 from robust201.planning.facts import Facts
-from robust201.planning.space import space_of
 from robust201.planning.user_tasks import UserTaskParameters
 from robust201.tasks import CORRUPTIONS
 from robust201.tasks.parameters import Parameters
@@ -19,7 +18,7 @@ def describe_sweep(config: SweepConfig, facts: Facts, protocols: Iterable[Evalua
     return {
         "name": config.name,
         "space": config.space_name,
-        "network": dict(space_of(config, facts.code).identity()),
+        "network": dict(config.make_space(facts.code).identity()),
         "images": config.images.model_dump(),
         "seed": config.seed,
         "measurements": list(config.measurements),

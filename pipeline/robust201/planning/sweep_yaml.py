@@ -38,13 +38,7 @@ class _StrictLoader(yaml.SafeLoader):
 
 
 def read_fields(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping.
-
-    Args:
-        path: the file.
-
-    Returns:
-        Its fields, unchecked.
+    """Read the fields of a YAML file, unchecked.
 
     Raises:
         ConfigError: the file cannot be read, is no YAML, or holds something else.
@@ -71,14 +65,9 @@ def read_fields(path: Path) -> dict[str, Any]:
 
 
 def find_line(path: Path, steps: Sequence[str]) -> int | None:
-    """Find the line of a field in a YAML file.
+    """Find the line, from 1, of a field in a YAML file, or of the innermost field around it; None without one.
 
-    Args:
-        path: the file.
-        steps: names of the field and of those around it, the outermost first; positions in lists.
-
-    Returns:
-        The line, from 1, of the innermost of them that is there; None where there is none.
+    The outermost of the steps comes first; they are names of fields and positions in lists.
     """
     try:
         node: Any = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
@@ -99,11 +88,7 @@ def find_line(path: Path, steps: Sequence[str]) -> int | None:
 
 
 def substitute_variables(value: str) -> str:
-    """Replace ``${NAME}`` and ``${NAME:-default}`` by the values of environment variables.
-
-    Raises:
-        ValueError: a variable is not set, and has no default.
-    """
+    """Replace ``${NAME}`` and ``${NAME:-default}`` by environment variables; a `ValueError` names one that is unset."""
 
     def substitute(match: re.Match[str]) -> str:
         name, default = match.groups()
@@ -119,14 +104,7 @@ def substitute_variables(value: str) -> str:
 
 
 def referenced_variables(value: object) -> frozenset[str]:
-    """Names of the environment variables that plain values of a sweep YAML refer to, as in ``${NAME}``.
-
-    Args:
-        value: what the YAML holds: text, numbers, lists and mappings.
-
-    Returns:
-        The names, whether they are set or not.
-    """
+    """Names of the environment variables, set or not, that plain values of a sweep YAML refer to, as in ``${NAME}``."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list):

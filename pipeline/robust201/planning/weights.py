@@ -21,16 +21,13 @@ _RANDOM_VERSION = 1
 
 
 class WeightsSource:
-    """The weights that a sweep evaluates.
-
-    Args:
-        config: the sweep.
-        space: its space.
-    """
+    """The weights that a sweep evaluates."""
 
     def __init__(self, config: SweepConfig, space: Space) -> None:
-        self._config = config
-        self._space = space
+        self._config, self._space = config, space
+        section = config.weights
+        self._files = section.files or {} if section else {}
+        self._seeds = section.random.seeds if section and section.random else ()
 
     @cached_property
     def _store(self) -> CheckpointStore:
@@ -44,13 +41,12 @@ class WeightsSource:
         Raises:
             CheckpointError: there are none, or they belong to another network.
         """
-        section = self._config.weights
-        if section is not None and section.files is not None:
-            return (Weights(_hash_weights(section.files[str(architecture)])),)
-        if section is not None and section.random is not None:
-            return tuple(self._random(dataset, architecture, seed) for seed in section.random.seeds)
+        if self._files:
+            return (Weights(_hash_weights(self._files[str(architecture)])),)
+        if self._seeds:
+            return tuple(self._random(dataset, architecture, seed) for seed in self._seeds)
         records = self._records(dataset, architecture)
-        if section is None:
+        if self._config.weights is None:
             return (Weights(records[0].sha256),)
         return tuple(Weights(record.sha256, record.recipe, record.epochs, record.seed) for record in records)
 
@@ -60,12 +56,11 @@ class WeightsSource:
         Raises:
             CheckpointError: they are missing, cut short, or of another network.
         """
-        section = self._config.weights
-        if section is not None and section.files is not None:
-            path = section.files[str(architecture)]
+        if self._files:
+            path = self._files[str(architecture)]
             if not path.is_file():
                 raise _no_file(path)
-        elif section is None or section.random is None:
+        elif not self._seeds:
             for record in self._records(dataset, architecture):
                 self._store.check(record)
 
@@ -99,11 +94,16 @@ class WeightsSource:
         got = {name: getattr(record, name) for name in expected}
         if got != expected:
             differing = [name for name in expected if got[name] != expected[name]]
+            if "space" in differing:
+                advice = "Name a store of weights of this space, or correct `space`."
+            elif "n_classes" in differing:
+                advice = "Choose weights of networks with as many classes as the dataset has."
+            else:
+                advice = "Set `network` to what the weights were trained with."
             raise CheckpointError(
                 f"Choosing weights failed for {record.label} in {self._store.root}: expected a network with "
                 f"{', '.join(f'{name} {expected[name]}' for name in differing)}, got "
-                f"{', '.join(str(got[name]) for name in differing)}. Set `network` to what the weights were trained "
-                "with."
+                f"{', '.join(str(got[name]) for name in differing)}. {advice}"
             )
 
     def _random(self, dataset: str, architecture: ArchitectureId, seed: int) -> Weights:
@@ -120,7 +120,7 @@ class WeightsSource:
 
     def random_seed(self, unit: Unit) -> int | None:
         """Give the seed that a unit's network is initialised with; None where its weights are read (see `load`)."""
-        if self._config.weights is None or self._config.weights.random is None:
+        if not self._seeds:
             return None
         for weights in self.find(unit.dataset, unit.architecture):
             if weights.sha256 == unit.checkpoint_sha256:
@@ -133,9 +133,8 @@ class WeightsSource:
         Raises:
             CheckpointError: they are missing or damaged, or others than were planned.
         """
-        section = self._config.weights
-        if section is not None and section.files is not None:
-            return _load_file(section.files[str(unit.architecture)], unit)
+        if self._files:
+            return _load_file(self._files[str(unit.architecture)], unit)
         records = self._records(unit.dataset, unit.architecture)
         for record in records:
             if record.sha256 == unit.checkpoint_sha256:
@@ -144,7 +143,6 @@ class WeightsSource:
 
 
 def _load_file(path: "Path", unit: Unit) -> dict[str, "torch.Tensor"]:
-    from robust201.weights.published.base import check_finite
     from robust201.weights.published.state_dicts import parse_safetensors
 
     try:
@@ -154,9 +152,7 @@ def _load_file(path: "Path", unit: Unit) -> dict[str, "torch.Tensor"]:
     digest = hashlib.sha256(raw).hexdigest()
     if digest != unit.checkpoint_sha256:
         raise _other_weights(unit, digest)
-    state_dict = parse_safetensors(raw, str(path))
-    check_finite(state_dict, str(path))
-    return dict(state_dict)
+    return parse_safetensors(raw, str(path))
 
 
 def _hash_weights(path: "Path") -> str:

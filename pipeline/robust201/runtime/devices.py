@@ -7,11 +7,7 @@ from robust201.core.precision import check_precision
 
 
 def choose_device(choice: str, precision: str) -> torch.device:
-    """Choose where this process computes.
-
-    Args:
-        choice: `execution.device`: auto, cpu or cuda.
-        precision: the sweep's.
+    """Choose where this process computes, by `execution.device` and the precision.
 
     Raises:
         ConfigError: a GPU is asked for and there is none, or the device does not have the precision.

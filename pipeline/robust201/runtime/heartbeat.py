@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from robust201.core.files import load_json
@@ -44,12 +43,7 @@ _JOIN_SECONDS = 5.0
 
 
 class Heartbeat:
-    """Shows, for the length of a block, that this process is at work. A thread writes: a worker never waits for it.
-
-    Args:
-        results: the results folder.
-        share: name of the share that this process is, such as ``3-of-64``; None for a worker.
-    """
+    """Shows, for a block, that this process, a worker or a share, is at work. A thread writes: nobody waits for it."""
 
     def __init__(self, results: Path, *, share: str | None = None) -> None:
         host = re.sub(r"[^\w.-]", "_", socket.gethostname())[:64]
@@ -69,9 +63,7 @@ class Heartbeat:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._ended.set()
         self._is_due.set()
         self._thread.join(_JOIN_SECONDS)
@@ -111,7 +103,6 @@ class LastBeat:
     Attributes:
         age: seconds since it was written.
         share: name of the share that wrote it; None for a worker.
-        unit: id of the unit whose part is computed; None between two parts.
         strengths: of the part.
         images: first position of the part, and one past the last.
         seconds: for how long the part was computed when the file was written.
@@ -131,12 +122,7 @@ class LastBeat:
 
 
 def read_heartbeats(results: Path, now: float) -> tuple[LastBeat, ...]:
-    """Read all heartbeats of a results folder, silent ones too; none where there never were any.
-
-    Args:
-        results: the results folder.
-        now: the file server's time (see `file_server_time`).
-    """
+    """Read all heartbeats of a results folder, silent ones too, given its `file_server_time`."""
     return tuple(beat for path in _files(results) if (beat := _read(path, now)) is not None)
 
 
@@ -160,17 +146,7 @@ def _read(path: Path, now: float) -> LastBeat | None:
 
 
 def file_server_time(folder: Path) -> float:
-    """Tell the time of the file server behind a folder by a file that is written there and removed.
-
-    Args:
-        folder: a folder that exists.
-
-    Returns:
-        Seconds since 1970.
-
-    Raises:
-        OSError: the folder cannot be written.
-    """
+    """Tell the time of the file server behind a folder, in seconds since 1970, by a file written there and removed."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".clock.", suffix=".tmp") as probe:
         probe.write(b"what time is it?")
         probe.flush()

@@ -28,7 +28,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from robust201.core.errors import LeaseHeldError, StorageError, StorageFullError
@@ -53,13 +52,9 @@ class Holder:
     """What ``lease.json`` says.
 
     Attributes:
-        host_id: where the holder runs.
-        pid: its process id.
         process_start: see `process_start`; -1 where that is unknown.
-        nonce: unique to this lease.
         since: when it was taken, ISO 8601 in UTC by the holder's clock; for messages only.
         interval_seconds: time between two beats.
-        heartbeat: number of beats so far.
     """
 
     host_id: HostId
@@ -84,14 +79,7 @@ class Holder:
 
     @classmethod
     def read(cls, path: Path) -> "Holder | None":
-        """Read a lease.
-
-        Returns:
-            What it says; None if the content is no lease (written by hand, or damaged).
-
-        Raises:
-            FileNotFoundError: there is none.
-        """
+        """Read a lease, which must be there; None if the content is none (written by hand, or damaged)."""
         try:
             payload = load_json(path)
             return cls(**(payload | {"host_id": HostId(**payload["host_id"])}))
@@ -103,14 +91,7 @@ class Holder:
         return replace(self, heartbeat=self.heartbeat + 1)
 
     def is_dead_for(self, observer: HostId) -> bool | None:
-        """Judge the holder without waiting.
-
-        Args:
-            observer: where the judge runs.
-
-        Returns:
-            Whether it is dead; None if only its heartbeat can tell.
-        """
+        """Judge the holder without waiting; None if only its heartbeat can tell."""
         mine, its = (observer.host, observer.machine), (self.host_id.host, self.host_id.machine)
         if mine != its or not (observer.boot_id and self.host_id.boot_id):
             return None
@@ -151,33 +132,21 @@ class Lease:
         interval_seconds: float = INTERVAL_SECONDS,
         on_wait: Callable[[str], None] = lambda _message: None,
     ) -> "Lease":
-        """Take the lease on a results folder.
+        """Take the lease on a results folder, which exists, and keep it alive.
 
-        Args:
-            root: an existing folder.
-            clock: monotonic clock in seconds.
-            sleep: waits for seconds.
-            host_id: where this process runs; found out where None.
-            interval_seconds: time between two beats.
-            on_wait: told in one line why it will take a while, before a holder on another host is observed.
-
-        Returns:
-            The lease, being kept alive.
+        Clock and sleep are monotonic seconds. `on_wait` is told in one line why it will take a while, before a holder
+        on another host is observed.
 
         Raises:
             LeaseHeldError: another driver holds it, and is alive.
             StorageFullError: no space is left.
         """
         holder = Holder.new(host_id or HostId.of_this_process(), interval_seconds)
-        descriptor = _Attempt(root, holder, clock=clock, sleep=sleep, on_wait=on_wait).take()
+        descriptor = _Attempt(root, holder, clock, sleep, on_wait).take()
         return cls(root, holder, descriptor, clock)
 
     def check(self) -> None:
-        """Make sure that the lease has not been lost.
-
-        Raises:
-            LeaseHeldError: it has; this driver must stop.
-        """
+        """Make sure that the lease has not been lost; a `LeaseHeldError` says that this driver must stop."""
         hangs = self._hangs()
         if hangs:
             self.lost.set()
@@ -211,9 +180,7 @@ class Lease:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.release()
 
     def _is_ours(self) -> bool:
@@ -257,35 +224,26 @@ def _describe(path: Path) -> str:
     return f"process {holder.pid} on {holder.host_id.host} since {holder.since}"
 
 
+@dataclass(frozen=True)
 class _Attempt:
     """One driver's attempt at the lease."""
 
-    def __init__(
-        self,
-        root: Path,
-        holder: Holder,
-        *,
-        clock: Callable[[], float],
-        sleep: Callable[[float], None],
-        on_wait: Callable[[str], None],
-    ) -> None:
-        self._root = root
-        self._path = root / LEASE_NAME
-        self._holder = holder
-        self._clock = clock
-        self._sleep = sleep
-        self._on_wait = on_wait
+    root: Path
+    holder: Holder
+    clock: Callable[[], float]
+    sleep: Callable[[float], None]
+    on_wait: Callable[[str], None]
+
+    @property
+    def path(self) -> Path:
+        return self.root / LEASE_NAME
 
     def take(self) -> int:
-        """Take the lease.
-
-        Returns:
-            A descriptor of the lease's file, open for beats.
-        """
-        own = self._root / f".lease.{self._holder.nonce}.tmp"
+        """Take the lease, and give a descriptor of its file, open for beats."""
+        own = self.root / f".lease.{self.holder.nonce}.tmp"
         descriptor = self._write(own)
         try:
-            while not self._link(own, self._path):
+            while not self._link(own, self.path):
                 with contextlib.suppress(FileNotFoundError):
                     if self._replace_dead(own):
                         break
@@ -299,14 +257,14 @@ class _Attempt:
     def _write(self, own: Path) -> int:
         descriptor = os.open(own, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o644)
         try:
-            os.write(descriptor, self._holder.to_bytes())
+            os.write(descriptor, self.holder.to_bytes())
             os.fsync(descriptor)
         except OSError as error:
             os.close(descriptor)
             own.unlink(missing_ok=True)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise StorageFullError(
-                    f"Taking the lease failed for {self._path}: expected free space on the device, got none "
+                    f"Taking the lease failed for {self.path}: expected free space on the device, got none "
                     f"({error.strerror}). Free some space and run the same command again."
                 ) from error
             raise
@@ -331,25 +289,17 @@ class _Attempt:
         return True
 
     def _replace_dead(self, own: Path) -> bool:
-        """Replace the lease of a dead holder by ours.
-
-        Returns:
-            Whether we hold the lease; False if it changed hands meanwhile and must be looked at again.
-
-        Raises:
-            LeaseHeldError: its holder is alive, or another driver is about to replace it.
-            FileNotFoundError: a file vanished meanwhile.
-        """
-        dead = nonce = self._require_dead(self._path)
+        """Replace the lease of a dead holder by ours; False if it changed hands meanwhile: look again."""
+        dead = nonce = self._require_dead(self.path)
         claims = [self._claim(nonce)]
         while not self._link(own, claims[-1]):
             nonce = self._require_dead(claims[-1])
             claims.append(self._claim(nonce))
         try:
             # Whoever claimed before us may have replaced the lease and removed its claim in the meantime.
-            if _nonce_of(Holder.read(self._path)) != dead:
+            if _nonce_of(Holder.read(self.path)) != dead:
                 return False
-            own.replace(self._path)
+            own.replace(self.path)
             for claim in claims[:-1]:
                 claim.unlink(missing_ok=True)
         finally:
@@ -357,25 +307,17 @@ class _Attempt:
         return True
 
     def _claim(self, nonce: str) -> Path:
-        return self._root / f".lease.{nonce}.successor"
+        return self.root / f".lease.{nonce}.successor"
 
     def _require_dead(self, path: Path) -> str:
-        """Judge the holder that a file names.
-
-        Returns:
-            The dead holder's nonce.
-
-        Raises:
-            LeaseHeldError: it is alive.
-            FileNotFoundError: the file is gone.
-        """
+        """Give the nonce of the holder that a file names, if it is dead."""
         holder = Holder.read(path)
-        dead = None if holder is None else holder.is_dead_for(self._holder.host_id)
+        dead = None if holder is None else holder.is_dead_for(self.holder.host_id)
         if dead is None:
             dead = self._stands_still(path, holder)
         if not dead:
             raise LeaseHeldError(
-                f"Taking the lease failed for {self._path}: expected no other driver on this results folder, got "
+                f"Taking the lease failed for {self.path}: expected no other driver on this results folder, got "
                 f"{_describe(path)}, which is alive. Wait until it ends, or stop it there."
             )
         return _nonce_of(holder)
@@ -383,13 +325,13 @@ class _Attempt:
     def _stands_still(self, path: Path, holder: Holder | None) -> bool:
         """Observe a file for as long as a living holder would need for some beats."""
         interval = INTERVAL_SECONDS if holder is None else holder.interval_seconds
-        self._on_wait(
+        self.on_wait(
             f"{path.name} is held by {_describe(path)}; watching its heartbeat for {interval * STALE_INTERVALS:.0f} s"
         )
         seen = path.read_bytes()
-        end = self._clock() + interval * STALE_INTERVALS
-        while self._clock() < end:
-            self._sleep(interval / 2)
+        end = self.clock() + interval * STALE_INTERVALS
+        while self.clock() < end:
+            self.sleep(interval / 2)
             if path.read_bytes() != seen:
                 return False
         return True

@@ -16,8 +16,6 @@ class Metric:
 
     Attributes:
         kind: ``"counter"`` (values add up), ``"gauge"`` (the last value holds) or ``"histogram"``.
-        unit: of its values.
-        description: one phrase.
         tags: names of the labels that every value has.
         boundaries: upper ends of a histogram's buckets, ascending.
     """
@@ -53,10 +51,4 @@ class Metrics:
     """Where values go: nowhere, unless a subclass says otherwise."""
 
     def record(self, name: str, value: float = 1.0, **tags: str) -> None:
-        """Record a value; never waits and never fails a run.
-
-        Args:
-            name: one of `METRICS`.
-            value: what to add (counter), to set (gauge) or to observe (histogram).
-            **tags: a value for each of the metric's tags.
-        """
+        """Add (counter), set (gauge) or observe (histogram) one of `METRICS`; never waits and never fails a run."""

@@ -20,16 +20,7 @@ from robust201.spaces.base import Space
 
 
 class LoadedNetwork:
-    """A unit's network, and the form of it that the fused engine attacks and measures.
-
-    Args:
-        classifier: the network.
-        compiled: the same, compiled; None where the engine or the space has none.
-
-    Attributes:
-        classifier: the network.
-        model: what the fused engine attacks and measures; None for the classifier itself.
-    """
+    """A unit's network, and its compiled form, if any, which the fused engine attacks and measures instead."""
 
     def __init__(self, classifier: Classifier, compiled: CompiledNetwork | Bucketed | None) -> None:
         self.classifier = classifier
@@ -81,14 +72,7 @@ class LoadedNetwork:
 
 
 class NetworkLoader:
-    """Loads the networks of units, and keeps the last.
-
-    Args:
-        config: the sweep.
-        space: its space.
-        weights: where weights come from.
-        device: where networks compute.
-    """
+    """Loads the networks of units, and keeps the last."""
 
     def __init__(self, config: SweepConfig, space: Space, weights: WeightsSource, device: torch.device) -> None:
         self._config = config
@@ -104,11 +88,7 @@ class NetworkLoader:
         return None if self._last is None else self._last[1]
 
     def load(self, unit: Unit, images: ImageSet) -> LoadedNetwork:
-        """Load the network of a unit.
-
-        Args:
-            unit: the unit.
-            images: images of its dataset.
+        """Load the network of a unit, which is shown images of its dataset.
 
         Raises:
             CheckpointError: the weights are missing, damaged, others than planned, or do not fit the network.

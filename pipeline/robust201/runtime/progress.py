@@ -33,9 +33,6 @@ class RunProgress:
     """How far a run is, in evaluations and work (multiply-accumulates), with its rate.
 
     Attributes:
-        evaluations_before: evaluations that were there when the run began.
-        total_evaluations: evaluations of the run.
-        remaining_macs: estimated work left.
         done_macs: estimated work done since the run began.
         evaluations_of_this_run: evaluations computed since then, slices counted by their share of the images.
         started: monotonic seconds when the first part began.
@@ -104,8 +101,6 @@ class Tracker:
     """Turns receipts into progress, and keeps progress.json and failures.jsonl.
 
     Args:
-        plan: the units of a run.
-        missing: parts of them to compute.
         folder: where the two files go.
         done: evaluations of the plan that are there already.
         log: told of what the driver alone sees.
@@ -140,12 +135,7 @@ class Tracker:
         self._metrics, self._gpus_per_worker = metrics, gpus_per_worker
 
     def count(self, event: Event, tally: RunTally) -> None:
-        """Take an event into account; the files follow within seconds.
-
-        Args:
-            event: what happened.
-            tally: what the run did so far, the event included.
-        """
+        """Take an event into account, which the tally has counted; the files follow within seconds."""
         self._tally = tally
         match event:
             case Receipt():
@@ -216,11 +206,7 @@ class Tracker:
             stream.write(json.dumps(line) + "\n")
 
     def write(self, *, state: str | None = None) -> None:
-        """Write progress.json.
-
-        Args:
-            state: ``running``, ``draining``, ``stopped``, ``drained`` or ``finished``; the last one where None.
-        """
+        """Write progress.json: the run is running, draining, stopped, drained or finished; as before where None."""
         with self._writing:
             self._state = state or self._state
             self._last_write, self._is_stale = time.monotonic(), False

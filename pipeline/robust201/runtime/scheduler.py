@@ -32,7 +32,6 @@ class RunTally:
     Attributes:
         evaluations: (strength, slice) results committed.
         computed: evaluations committed, slices counted by their share of the images; set by who knows the units.
-        parts: parts completed.
         seconds: worker time of the committed work.
         failures: parts given up, with the reason.
         deaths: workers that died under a bundle.
@@ -68,13 +67,10 @@ _Slice = tuple[str, int, int]
 class Scheduler:
     """Runs bundles to the end.
 
-    Args:
-        executor: where they are computed.
-        max_attempts: deaths after which a part that kills its worker is given up.
-        should_drain: asked between events; once true, nothing more is submitted and workers stop after their part.
-        interruptible: a block in which an expired `core.interrupts.DrainRequest` may interrupt the executor.
-        on_event: told of every event, after it was counted.
-        find_committed: asked, when a worker was lost, which of its bundle's parts it had committed without telling.
+    A part that kills its worker `max_attempts` times is given up. `should_drain` is asked between events; once true,
+    nothing more is submitted and workers stop after their part. `interruptible` is a block in which an expired
+    `core.interrupts.DrainRequest` may interrupt the executor. `on_event` is told of every event, after it was counted;
+    `find_committed` is asked, when a worker was lost, which of its bundle's parts it had committed without telling.
     """
 
     def __init__(
@@ -103,12 +99,6 @@ class Scheduler:
 
     def run(self, bundles: Iterable[Bundle]) -> RunTally:
         """Compute every bundle, or as many as are done before draining.
-
-        Args:
-            bundles: what to compute, most urgent first.
-
-        Returns:
-            What was done.
 
         Raises:
             EvaluationError: workers die one after the other without a result.

@@ -42,23 +42,13 @@ def run_share(
     on_progress: Callable[[RunProgress, Event | None], None] = lambda _progress, _event: None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> RunTally:
-    """Compute what is missing of one share of a sweep.
+    """Compute what is missing of one share of a sweep; failures are in the tally.
 
-    The division is that of the plan in the results folder, so that shares agree whatever machine they run on. Inputs
-    are not hashed again: workers compare what they load with the hashes of the plan. Any number of shares, even a share
-    twice or a driver beside them, may write into one folder; what two of them compute is stored twice and counted once.
-
-    Args:
-        config: the sweep, prepared by `runtime.sweep.prepare_sweep`. How the work is done may differ from the plan's.
-        share: which share of it.
-        make_executor: starts the executor; called only if something is missing.
-        filters: what to narrow the sweep to before it is divided.
-        on_preview: told what is there and what is missing of the share, before anything is computed.
-        on_progress: told after each event, and without one now and then.
-        say: told of what else there is to know.
-
-    Returns:
-        What was done; failures are in it.
+    The division is that of the plan in the results folder, after the filters, so that shares agree whatever machine
+    they run on. How the work is done may differ from the plan's. Inputs are not hashed again: workers compare what they
+    load with the hashes of the plan. Any number of shares, even a share twice or a driver beside them, may write into
+    one folder; what two of them compute is stored twice and counted once. The callbacks are those of
+    `runtime.sweep.run_sweep`.
 
     Raises:
         InputError: the sweep is not prepared, or otherwise than `config` says, or an input of the share is missing.
@@ -96,10 +86,7 @@ def _of_one_machine(config: SweepConfig) -> SweepConfig:
 
 
 def read_drain_seconds(environment: Mapping[str, str]) -> float | None:
-    """Read how long draining may take from what a batch file puts into the environment.
-
-    Returns:
-        Seconds, above 0; None where it says nothing.
+    """Read from what a batch file puts into the environment how long draining may take, in seconds above 0.
 
     Raises:
         ConfigError: it says something else.
@@ -154,24 +141,21 @@ def _load_prepared(config: SweepConfig) -> tuple[Plan, Facts]:
     return kept, facts
 
 
+_NOT_EVALUATED = {"name", "results", "shards", "execution"} | {
+    "batch_size",
+    "checkpoints",
+    "weights",
+    "datasets",
+    "keys",
+}
+"""Fields that decide no number, and those that `_evaluated` tells in its own words."""
+
+
 def _evaluated(config: SweepConfig) -> dict[str, Any]:
     """What a sweep evaluates: all of it but where files lie and how the work is done."""
     weights = config.checkpoints or config.weights
     return {
-        **config.model_dump(
-            mode="json",
-            exclude={
-                "name",
-                "results",
-                "shards",
-                "execution",
-                "batch_size",
-                "checkpoints",
-                "weights",
-                "datasets",
-                "keys",
-            },
-        ),
+        **config.model_dump(mode="json", exclude=_NOT_EVALUATED),
         # Workers draw by it, and no bit depends on it elsewhere.
         "batch_size": config.batch_size if config.engine == "reference" else None,
         "weights": weights.model_dump(mode="json", exclude={"path", "files"}) if weights else None,
@@ -190,11 +174,7 @@ def _units_of(bundles: Iterable[Bundle]) -> tuple[Unit, ...]:
 
 
 def _check_inputs(config: SweepConfig, facts: Facts, bundles: Sequence[Bundle]) -> None:
-    """Find out before anything is computed whether this machine sees what the share reads.
-
-    Raises:
-        InputError: weights, kept images or corrupted images are missing or damaged.
-    """
+    """Find out before anything is computed whether this machine sees what the share reads."""
     inputs, tasks = Inputs(config), config.tasks
     for dataset in sorted({bundle.dataset for bundle in bundles}):
         known = facts.datasets[dataset]

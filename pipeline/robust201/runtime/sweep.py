@@ -77,7 +77,6 @@ class RunPreview:
 
     Attributes:
         plan: the units of this run, narrowed.
-        missing: parts to compute.
         done: evaluations of it that are already there.
         damaged: shards that were set aside.
         stale: lines that say which results in the folder this plan cannot use, and why.
@@ -91,14 +90,10 @@ class RunPreview:
 
 
 def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, tuple[Path, ...]]:
-    """Join the results folders of several clusters that worked on one sweep.
+    """Join the results folders of several clusters that worked on one sweep; they stay as they are.
 
-    Args:
-        sources: results folders; they stay as they are.
-        target: receives their shards, and the first one's plan unless it has one.
-
-    Returns:
-        What was joined, and the sources that were planned otherwise than the target.
+    The target gets their shards, and the first one's plan unless it has one. The second thing returned are the sources
+    that were planned otherwise than the target.
 
     Raises:
         InputError: a source is no results folder of a sweep, or the target holds imported results.
@@ -115,13 +110,7 @@ def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, t
 
 
 def preview_run(plan: Plan, full: Plan, inventory: Inventory) -> RunPreview:
-    """Subtract what is done from what is planned.
-
-    Args:
-        plan: the narrowed plan of this run.
-        full: the whole plan, whose results are not stale.
-        inventory: what the results folder holds.
-    """
+    """Subtract what is done from what is planned, `plan` being narrowed; results of the `full` plan are not stale."""
     missing = tuple(part for unit in plan.units for part in inventory.missing(unit, plan.measurements))
     missing_strengths = {(part.unit.id, strength) for part in missing for strength in part.strengths}
     return RunPreview(
@@ -167,18 +156,10 @@ def run_sweep(
     on_progress: Callable[[RunProgress, Event | None], None] = lambda _progress, _event: None,
     say: Callable[[str], None] = lambda _line: None,
 ) -> RunTally:
-    """Compute what a sweep still misses.
+    """Compute what a sweep, narrowed by the filters, still misses; failures are in the tally.
 
-    Args:
-        config: the sweep.
-        make_executor: starts the executor; called only if something is missing.
-        filters: what to narrow this run to.
-        on_preview: told what is there and what is missing, before anything is computed.
-        on_progress: told after each event, and without one now and then.
-        say: told of steps that take long.
-
-    Returns:
-        What was done; failures are in it.
+    The executor is started only if something is missing. `on_preview` is told what is there and what is missing, before
+    anything is computed; `on_progress` after each event, and without one now and then; `say` of steps that take long.
 
     Raises:
         InputError: bad input; nothing was started.
@@ -199,13 +180,6 @@ def run_sweep(
 
 def prepare_sweep(config: SweepConfig, *, say: Callable[[str], None] = lambda _line: None) -> RunPreview:
     """Write down the plan and keep what workers read, so that shares can run; compute nothing.
-
-    Args:
-        config: the sweep.
-        say: told of steps that take long.
-
-    Returns:
-        What is there and what is missing.
 
     Raises:
         InputError: bad input; nothing was written.
@@ -251,16 +225,11 @@ def compute(
     check: Callable[[], None] = lambda: None,
     say: Callable[[str], None],
 ) -> RunTally:
-    """Compute what is missing until it is done or a signal asks to drain, and keep progress and failures in files.
+    """Compute what is missing until it is done or a signal asks to drain.
 
-    Args:
-        preview: what is missing of what.
-        bundles: the missing parts.
-        start_executor: starts where they are computed; called only if there are any.
-        folder: where progress.json and failures.jsonl go.
-        on_progress: told after each event, and without one now and then.
-        check: called now and then; raises where the run must stop.
-        say: told of a signal.
+    The folder gets progress.json and failures.jsonl. The executor is started only if there are bundles. `check` is
+    called now and then, and raises where the run must stop; `on_progress` after each event, and without one now and
+    then.
     """
     log = WorkLog(preview.plan.config.results, "driver")
     tracker = Tracker(preview.plan, preview.missing, folder, preview.done, log)

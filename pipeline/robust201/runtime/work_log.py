@@ -51,7 +51,6 @@ class WorkLog:
     """The log of one process of a run.
 
     Args:
-        results: the results folder.
         role: ends the file's name; ``""`` for a worker.
         max_bytes: length at which a new file begins.
         clock: seconds since 1970, for the lines.
@@ -86,14 +85,10 @@ class WorkLog:
     def write(
         self, event: str, message: str = "", *, level: str = "info", unit: Unit | None = None, **fields: Any
     ) -> None:
-        """Write a line; where that fails, the line is lost and nothing else.
+        """Write a line, about a unit or that of `about`; where that fails, the line is lost and nothing else.
 
-        Args:
-            event: what happened, such as ``"part_failed"``.
-            message: for people; the end is kept where it is very long.
-            level: ``info``, ``warning`` or ``error``.
-            unit: what it is about; the unit of `about` where that is not given.
-            **fields: what else there is to tell, as JSON values.
+        The message is for people; its end is kept where it is very long. The level is ``info``, ``warning`` or
+        ``error``, other fields are JSON values.
         """
         with self._lock:
             concerned = unit or self._unit
@@ -196,16 +191,7 @@ class _LibraryLines(logging.Handler):
 
 
 def remove_old_logs(folder: Path, *, max_files: int = MAX_FILES, quiet_seconds: float = _QUIET_SECONDS) -> int:
-    """Remove the oldest log files beyond a number, but none that somebody may still be writing.
-
-    Args:
-        folder: the folder of logs.
-        max_files: how many may stay.
-        quiet_seconds: how long nobody has written to what goes.
-
-    Returns:
-        How many went.
-    """
+    """Remove the oldest log files beyond a number, but none that somebody may still be writing; count them."""
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in entries if entry.name.endswith(".jsonl"))  # each begins with its start
     n_removed = 0

@@ -6,7 +6,6 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from importlib.metadata import version
 
@@ -33,25 +32,8 @@ COMMIT_SECONDS = 300.0
 """A worker writes what it has at least this often, between the strengths of a part."""
 
 
-@dataclass(frozen=True)
-class WorkerSettings:
-    """Everything a worker needs to know; travels to other machines.
-
-    Attributes:
-        config: the sweep.
-        facts: hashes that its images, corruptions and Python files must have; the weights' are in the units.
-    """
-
-    config: SweepConfig
-    facts: Facts
-
-
 class Worker:
-    """Computes bundles in this process.
-
-    Args:
-        settings: the sweep and the hashes of its inputs.
-        metrics: where numbers for monitoring go.
+    """Computes bundles in this process, on `device`.
 
     Attributes:
         device: where it computes.
@@ -60,40 +42,29 @@ class Worker:
         ConfigError: the sweep asks for a GPU, and there is none, or for a precision that the device does not have.
     """
 
-    def __init__(self, settings: WorkerSettings, metrics: Metrics | None = None) -> None:
-        self.device = choose_device(settings.config.execution.device, settings.config.precision)
-        self._config = settings.config
+    def __init__(self, config: SweepConfig, facts: Facts, metrics: Metrics | None = None) -> None:
+        self.device = choose_device(config.execution.device, config.precision)
+        self._config = config
         self._metrics = metrics or Metrics()
-        self._log = WorkLog(settings.config.results)
-        self._facts = settings.facts
-        self._inputs = Inputs(settings.config)
-        self._tasks = locate_tasks(settings.config, settings.facts.code)
-        self._store = ShardStore.open(settings.config.results)
+        self._log = WorkLog(config.results)
+        self._facts = facts
+        self._inputs = Inputs(config)
+        self._tasks = locate_tasks(config, facts.code)
+        self._store = ShardStore.open(config.results)
         self._draining = threading.Event()
         self._corrupted: dict[str, CorruptedStore] = {}
         self._resident: dict[str, ResidentImages] = {}
-        space = locate_space(settings.config, settings.facts.code)
-        self._networks = NetworkLoader(settings.config, space, WeightsSource(settings.config, space), self.device)
-        self._micro_batch = settings.config.execution.micro_batch
-        configure_torch(settings.config.execution.threads, settings.config.precision)
+        space = locate_space(config, facts.code)
+        self._networks = NetworkLoader(config, space, WeightsSource(config, space), self.device)
+        self._micro_batch = config.execution.micro_batch
+        configure_torch(config.execution.threads, config.precision)
 
     def drain(self) -> None:
         """Stop after the part in progress; callable from another thread."""
         self._draining.set()
 
     def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
-        """Evaluate a bundle part by part.
-
-        Args:
-            bundle: parts of one architecture and dataset.
-
-        Yields:
-            A receipt for each committed shard, a failure for each part that could not be evaluated.
-
-        Raises:
-            StorageError: results cannot be written; nothing else can be computed either.
-            WorkerBrokenError: the device failed, and with it every later computation of this process.
-        """
+        """Evaluate a bundle part by part (see `runtime.executors.base.BundleWorker`)."""
         # torch's switches are the process's: another worker in it may have set them for a precision of its own.
         configure_torch(self._config.execution.threads, self._config.precision)
         with Heartbeat(self._config.results) as heartbeat:

@@ -10,11 +10,7 @@ DEFAULT_SPACE = "nasbench201"
 
 
 def offerings(space: str) -> "Offerings | None":
-    """Find what a space offers to those who read its results; None where its architectures are no cells.
-
-    Args:
-        space: its name, as sweep.json tells it.
-    """
+    """Find what a space offers to those who read its results; None where its architectures are no cells."""
     if space != DEFAULT_SPACE:
         return None
     from robust201.spaces.nasbench201.offerings import OFFERINGS

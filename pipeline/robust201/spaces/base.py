@@ -1,7 +1,8 @@
 """What a space of architectures must offer: names, costs and networks. No torch until a network is built."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, Normalisation
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from robust201.engine.model import CompiledNetwork
 
 
-class Space(Protocol):
+class Space(ABC):
     """A set of architectures that can be built.
 
     Ids are all integers or all text; text begins with a letter and goes on with letters, digits,
@@ -25,38 +26,34 @@ class Space(Protocol):
     """
 
     name: str
-    channels_last: bool
+    channels_last = False
 
     def identity(self) -> Mapping[str, Any]:
         """Whatever else decides what a network of this space computes, as a JSON value: part of every protocol."""
-        ...
+        return {}
 
+    @abstractmethod
     def select(self, selection: str | Sequence[int | str]) -> tuple[ArchitectureId, ...]:
-        """Resolve a selection of architectures.
+        """Resolve a selection: ``"evaluated"`` for all worth evaluating, a list of names, or their text between commas.
 
-        Args:
-            selection: ``"evaluated"`` for all that are worth evaluating, a list of names, or their text between commas.
-
-        Returns:
-            Ids in the order of the space, each once.
+        Ids are in the order of the space, each once.
 
         Raises:
             ArchitectureError: a name is no architecture of this space; the closest is named.
             ConfigError: nothing is selected.
         """
-        ...
 
+    @abstractmethod
     def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> float:
         """Estimate the multiply-accumulates of one forward pass of one image, for planning."""
-        ...
 
+    @abstractmethod
     def build(self, architecture: ArchitectureId, *, n_classes: int) -> "nn.Module":
         """Build a network with fresh weights: normalised (B, 3, H, W) float32 to logits (B, C), or (features, logits).
 
         Raises:
             ArchitectureError: there is no such architecture, or its network cannot be built.
         """
-        ...
 
     def compile(
         self,
@@ -68,5 +65,11 @@ class Space(Protocol):
         device: "torch.device",
         precision: Precision,
     ) -> "CompiledNetwork | None":
-        """Compile a loaded network for speed; None where the space has no way to."""
-        ...
+        """Compile a loaded network for speed; None where there is no way to: attacks go through autograd."""
+        return None
+
+    def _names(self, selection: str | Sequence[int | str]) -> Sequence[int | str]:
+        """Split a selection that is text."""
+        if isinstance(selection, str):
+            return [name.strip() for name in selection.split(",") if name.strip()]
+        return selection

@@ -15,13 +15,7 @@ PAPER = "#ffffff"
 
 
 class Neighbour(NamedTuple):
-    """A cell that differs from another on one edge.
-
-    Attributes:
-        edge: position of the edge in `Offerings.edges`.
-        operation: what the edge carries instead.
-        spec: the cell string.
-    """
+    """A cell that differs from another on one edge, given by its position in `Offerings.edges`."""
 
     edge: int
     operation: str
@@ -33,14 +27,8 @@ class Offerings:
     """What may be asked of a space of cells. Ids are ``"0"``, ``"1"``, … without a gap.
 
     Attributes:
-        title: the space's name, for people.
-        about: a sentence on its architectures.
         operations: what an edge may carry.
-        operation_labels: what figures call them.
-        operation_colours: in which colour they are drawn.
         edges: (source, target) nodes, in the order of the operations of a cell.
-        edge_labels: what figures call them.
-        specs: cell strings in the order of the ids.
         isomorphs: the index of the evaluated architecture of each one's isomorphism class.
         meta: the content of ``meta.json``, given epsilons by key.
         parse: a cell string to its operations, one per edge; an `ArchitectureError` says what is wrong with it.

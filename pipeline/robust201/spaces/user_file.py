@@ -5,29 +5,25 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from robust201.core.errors import ArchitectureError, ConfigError
-from robust201.core.precision import Precision
-from robust201.core.records import ArchitectureId, Normalisation
+from robust201.core.records import ArchitectureId
 from robust201.core.user_code import UserFunction, one_line
+from robust201.spaces.base import Space
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
 DEFAULT_GMACS = 0.1
 """Billion multiply-accumulates per image that a network is assumed to take where nobody said it."""
 
 
-class UserFileSpace:
-    """Networks that ``build(architecture, n_classes)`` of a user's file makes.
+class UserFileSpace(Space):
+    """Networks that ``build(architecture, n_classes)`` of a user's file makes, in workers only.
 
-    Args:
-        function: the function; called in workers only.
-        gmacs: billion multiply-accumulates of one forward pass of one image, for planning.
+    A forward pass of one image is taken to need `gmacs` billion multiply-accumulates, for planning.
     """
 
     name = "file"
-    channels_last = False
-    """A user's network may `view` its feature maps."""
+    # channels_last stays off: a user's network may `view` its feature maps.
 
     def __init__(self, function: UserFunction, gmacs: float = DEFAULT_GMACS) -> None:
         self.function = function
@@ -44,19 +40,18 @@ class UserFileSpace:
                 "Selecting architectures failed for space: file: expected `architectures` to list the names that its "
                 "function builds, got evaluated. List them."
             )
-        if isinstance(selection, str):
-            selection = [name.strip() for name in selection.split(",") if name.strip()]
-        for name in selection:
+        names = self._names(selection)
+        for name in names:
             if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][\w.-]*", name):
                 raise ArchitectureError(
                     f"Selecting architectures failed for {name!r}: expected names that begin with a letter and go on "
                     "with letters, digits, dots, dashes and underscores, got another. Name it otherwise."
                 )
-        if not selection:
+        if not names:
             raise ConfigError(
                 "Selecting architectures failed for an empty list: expected at least one name, got none. List them."
             )
-        return tuple(sorted({str(name) for name in selection}))
+        return tuple(sorted({str(name) for name in names}))
 
     def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> float:
         """Give what the sweep says of all of them (see `Space`)."""
@@ -80,15 +75,3 @@ class UserFileSpace:
                 f"got {type(network).__name__}. Let the function return the network."
             )
         return network
-
-    def compile(
-        self,
-        architecture: ArchitectureId,
-        network: "nn.Module",
-        normalisation: Normalisation,
-        *,
-        n_classes: int,
-        device: "torch.device",
-        precision: Precision,
-    ) -> None:
-        """Nothing is compiled: attacks go through autograd (see `Space`)."""

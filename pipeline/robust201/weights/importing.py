@@ -63,9 +63,6 @@ def import_weights(
         keep_going: collect refusals in the report and go on, instead of ending with the first.
         progress: called with (networks done, networks in all); in all is at most 15,625 where a stream does not say.
 
-    Returns:
-        What was imported and what was refused.
-
     Raises:
         CheckpointError: the source is unknown, or, unless `keep_going`, something asked for is absent, damaged,
             foreign, not finite or another network's.
@@ -103,7 +100,7 @@ def _import_member(
 ) -> Iterator[CheckpointRecord | InputError]:
     """Import one network's trials; a trial that is refused does not keep the others out."""
     try:
-        for weights in member.weights(selection):
+        for weights in member(selection):
             try:
                 yield _import_one(weights, store)
             except (CheckpointError, ArchitectureError) as error:
@@ -136,10 +133,6 @@ def _import_one(weights: SourceWeights, store: CheckpointStore) -> CheckpointRec
 
 def check_network(weights: SourceWeights, spec: str) -> None:
     """Check that weights are those of a cell's network: parameter count, names, shapes, finite numbers.
-
-    Args:
-        weights: what a source holds.
-        spec: cell string of the network that they should belong to.
 
     Raises:
         CheckpointError: they are another network's or not finite.

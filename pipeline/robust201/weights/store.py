@@ -11,13 +11,12 @@ import json
 from collections.abc import Mapping, Sequence
 from os import SEEK_END
 from pathlib import Path, PurePosixPath
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from robust201.core.errors import CheckpointError
 from robust201.core.files import atomic_write
 from robust201.core.records import ArchitectureId, canonical_json, show_architecture
-from robust201.weights.manifest import MANIFEST_NAME, CheckpointRecord, ManifestWriter, Trials, read_manifest
+from robust201.weights.manifest import MANIFEST_NAME, CheckpointRecord, ManifestWriter, Trial, Trials, read_manifest
 from robust201.weights.published.base import DEFAULT_SEED, StateDict, check_finite, count_parameters
 from robust201.weights.published.state_dicts import parse_safetensors, safetensors_size
 
@@ -34,12 +33,9 @@ _SHOWN_NETWORKS = 20
 
 
 class CheckpointStore:
-    """A folder of weights with a manifest; a context manager that flushes.
+    """A folder of weights with a manifest, made by the first `add`; a context manager that flushes.
 
     Opening reads nothing; the manifest is read on first use. Reading it needs no torch.
-
-    Args:
-        root: the folder; made by the first `add`.
     """
 
     def __init__(self, root: Path) -> None:
@@ -50,9 +46,7 @@ class CheckpointStore:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.flush()
 
     @property
@@ -81,28 +75,17 @@ class CheckpointStore:
     ) -> CheckpointRecord:
         """Choose one network's checkpoint.
 
-        Args:
-            index: id of the architecture.
-            dataset: name of the dataset.
-            epochs: exact length of the training; None prefers 200, else takes the longest.
-            seed: exact seed of the training; None prefers 777, else takes the lowest.
-            recipe: exact name of the training; None prefers the unnamed one, else takes the first by name.
-
-        Returns:
-            Its record.
+        Without `epochs`, 200 is preferred, else the longest training; without `seed`, 777, else the lowest; without
+        `recipe`, the unnamed one, else the first by name.
 
         Raises:
             CheckpointError: there is no such checkpoint; the message says what there is.
         """
         there = self._index().get((dataset, index), {})
-        fitting = [trial for trial in there if _fits(trial, recipe, epochs, seed)]
+        fitting = [trial for trial in there if _fits(trial, (recipe, epochs, seed))]
         if not fitting:
-            raise self._nothing_fits(index, dataset, epochs, seed, recipe)
-        name = min(trial[0] for trial in fitting)
-        lengths = {trial[1] for trial in fitting if trial[0] == name}
-        length = DEFAULT_EPOCHS if DEFAULT_EPOCHS in lengths else max(lengths)
-        seeds = [trial[2] for trial in fitting if trial[:2] == (name, length)]
-        return there[name, length, DEFAULT_SEED if DEFAULT_SEED in seeds else min(seeds)]
+            raise self._nothing_fits(index, dataset, (recipe, epochs, seed))
+        return there[min(fitting, key=_preference)]
 
     def find_all(
         self,
@@ -115,12 +98,7 @@ class CheckpointStore:
     ) -> tuple[CheckpointRecord, ...]:
         """List the checkpoints of one network that a sweep asks for, by recipe, epochs and seed.
 
-        Args:
-            index: id of the architecture.
-            dataset: name of the dataset.
-            recipe: name of the training; None takes all.
-            epochs: lengths, each of which must be there; None takes all.
-            seeds: seeds, each of which must be there at each length; None takes all.
+        Each of `epochs` must be there, and at each length each of `seeds`; None takes all.
 
         Raises:
             CheckpointError: one is not there; the message says what there is.
@@ -128,8 +106,8 @@ class CheckpointStore:
         there = self._index().get((dataset, index), {})
         for length in epochs or (None,):
             for seed in seeds or (None,):
-                if not any(_fits(trial, recipe, length, seed) for trial in there):
-                    raise self._nothing_fits(index, dataset, length, seed, recipe)
+                if not any(_fits(trial, (recipe, length, seed)) for trial in there):
+                    raise self._nothing_fits(index, dataset, (recipe, length, seed))
         return tuple(
             there[trial]
             for trial in sorted(there)
@@ -166,14 +144,7 @@ class CheckpointStore:
         )
 
     def load(self, record: CheckpointRecord, *, verify: bool = True) -> dict[str, "torch.Tensor"]:
-        """Read the weights of a record.
-
-        Args:
-            record: from `find` or `records`.
-            verify: compare the file's SHA-256 with the manifest's.
-
-        Returns:
-            CPU tensors by name, all finite.
+        """Read the weights of a record, CPU tensors by name, all finite; `verify` compares it with the manifest.
 
         Raises:
             CheckpointError: the file is missing, differs from the manifest, is truncated, or holds NaN or infinity.
@@ -189,9 +160,7 @@ class CheckpointStore:
                 f"Loading weights failed for {record.label} from {path}: expected SHA-256 {record.sha256[:16]}…, got "
                 f"{digest[:16]}… of {len(raw):,} bytes: the file is truncated or changed. Import the weights again."
             )
-        state_dict = parse_safetensors(raw, str(path))
-        check_finite(state_dict, str(path))
-        return state_dict
+        return parse_safetensors(raw, str(path))
 
     def add(
         self,
@@ -213,32 +182,21 @@ class CheckpointStore:
     ) -> CheckpointRecord:
         """Store the weights of one network; adding the same again changes nothing.
 
-        The file appears whole under its name or not at all, and before its line in the manifest.
-
-        Args:
-            index: id of the architecture.
-            spec: its cell string, or its name where it has none.
-            dataset: name of the dataset.
-            epochs: length of the training.
-            seed: seed of the training.
-            channels: C.
-            cells: N.
-            n_classes: number of classes.
-            source: file that the weights come from, or what trained them.
-            source_sha256: 64 hex digits of it.
-            state_dict: tensors by name, on any device.
-            training: recipe and outcome of a training of our own: a JSON value.
-            space: name of the space.
-            recipe: name of the training; empty for the published one.
-
-        Returns:
-            The record, which supersedes an earlier one of the same network, dataset, recipe, epochs and seed.
+        The file appears whole under its name or not at all, and before its line in the manifest. The arguments are
+        fields of `CheckpointRecord`, and tensors by name on any device. The record supersedes an earlier one of the
+        same network, dataset, recipe, epochs and seed.
 
         Raises:
             CheckpointError: the weights hold NaN or infinity, or the dataset's name is no folder name.
             StorageFullError: no space is left on the device; the manifest does not name the file.
         """
+        if dataset in {"", ".", ".."} or PurePosixPath(dataset).name != dataset:
+            raise CheckpointError(
+                f"Storing weights failed for the dataset {dataset!r}: expected a name that can name a folder, got "
+                "another. Rename the dataset."
+            )
         raw = _encode(state_dict, f"{show_architecture(index)} {dataset} seed {seed} from {source}")
+        name = (f"{index:06d}" if isinstance(index, int) else index) + (f"-{recipe}" if recipe else "")
         record = CheckpointRecord(
             space=space,
             index=index,
@@ -252,29 +210,24 @@ class CheckpointStore:
             parameters=count_parameters(state_dict),
             source=source,
             source_sha256=source_sha256,
-            file=f"{_folder_name(dataset)}/{_file_stem(index, recipe)}-e{epochs}-s{seed}.safetensors",
+            file=f"{dataset}/{name}-e{epochs}-s{seed}.safetensors",
             sha256=hashlib.sha256(raw).hexdigest(),
             training=None if training is None else json.loads(canonical_json(training)),
             recipe=recipe,
         )
-        self._commit(record, raw)
+        trials = self._index(create=True).setdefault((dataset, index), {})
+        path = self._path_of(record)
+        if not (path.exists() and path.read_bytes() == raw):
+            with atomic_write(path) as stream:
+                stream.write(raw)
+        if trials.get(record.trial) != record:
+            self._writer.append(record)
+            trials[record.trial] = record
         return record
 
     def flush(self) -> None:
         """Make the manifest durable and close it; `add` opens it again."""
         self._writer.close()
-
-    def _commit(self, record: CheckpointRecord, raw: bytes) -> None:
-        networks = self._index(create=True)
-        path = self._path_of(record)
-        if not (path.exists() and path.read_bytes() == raw):
-            with atomic_write(path) as stream:
-                stream.write(raw)
-        trials = networks.setdefault((record.dataset, record.index), {})
-        trial = (record.recipe, record.epochs, record.seed)
-        if trials.get(trial) != record:
-            self._writer.append(record)
-            trials[trial] = record
 
     def _index(self, *, create: bool = False) -> dict[tuple[str, ArchitectureId], Trials]:
         if self._networks is None:
@@ -290,9 +243,7 @@ class CheckpointStore:
             )
         return self.root / relative
 
-    def _nothing_fits(
-        self, index: ArchitectureId, dataset: str, epochs: int | None, seed: int | None, recipe: str | None
-    ) -> CheckpointError:
+    def _nothing_fits(self, index: ArchitectureId, dataset: str, wanted: "_Wanted") -> CheckpointError:
         networks = self._index()
         got = ", ".join(
             f"{f'{name} ' if name else ''}{length} epochs seed {number}"
@@ -305,21 +256,26 @@ class CheckpointStore:
             got = f"only weights on {', '.join(elsewhere)}" if elsewhere else _describe_networks(others)
             if others:
                 advice = "Name networks that are there by `architectures`, or import it with import-weights."
-        wanted = [f"recipe {recipe}"] * (recipe is not None)
-        wanted += [f"{epochs} epochs"] * (epochs is not None) + [f"seed {seed}"] * (seed is not None)
+        forms = zip(("recipe {}", "{} epochs", "seed {}"), wanted, strict=True)
+        asked = " and ".join(form.format(value) for form, value in forms if value is not None)
         return CheckpointError(
             f"Finding weights failed for {show_architecture(index)} {dataset} in {self.root}: expected "
-            f"{' and '.join(wanted) or 'a checkpoint'}, got {got}. {advice}"
+            f"{asked or 'a checkpoint'}, got {got}. {advice}"
         )
 
 
-def _fits(trial: tuple[str, int, int], recipe: str | None, epochs: int | None, seed: int | None) -> bool:
-    return recipe in {None, trial[0]} and epochs in {None, trial[1]} and seed in {None, trial[2]}
+_Wanted = tuple[str | None, int | None, int | None]
+"""Recipe, epochs and seed that are asked for; None for any."""
 
 
-def _file_stem(index: ArchitectureId, recipe: str) -> str:
-    name = f"{index:06d}" if isinstance(index, int) else index
-    return f"{name}-{recipe}" if recipe else name
+def _fits(trial: Trial, wanted: _Wanted) -> bool:
+    return all(want in {None, got} for want, got in zip(wanted, trial, strict=True))
+
+
+def _preference(trial: Trial) -> tuple[str, bool, int, bool, int]:
+    """Sort key of the trials of a network: what `find` prefers comes first."""
+    recipe, epochs, seed = trial
+    return recipe, epochs != DEFAULT_EPOCHS, -epochs, seed != DEFAULT_SEED, seed
 
 
 def _position(index: ArchitectureId) -> tuple[bool, ArchitectureId]:
@@ -343,12 +299,3 @@ def _encode(state_dict: StateDict, name: str) -> bytes:
     # Clones, because safetensors refuses tensors that share memory, as those of a pickle may.
     raw: bytes = save({key: tensor.detach().cpu().clone().contiguous() for key, tensor in state_dict.items()})
     return raw
-
-
-def _folder_name(dataset: str) -> str:
-    if dataset in {"", ".", ".."} or PurePosixPath(dataset).name != dataset:
-        raise CheckpointError(
-            f"Storing weights failed for the dataset {dataset!r}: expected a name that can name a folder, got another. "
-            "Rename the dataset."
-        )
-    return dataset

@@ -13,6 +13,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
 import numpy as np
@@ -107,17 +108,9 @@ def train(
     settings: TrainingSettings,
     progress: Callable[[int, float, float], None] | None = None,
 ) -> TrainedNetwork:
-    """Train one network from scratch.
+    """Train one network from scratch; on a CPU the weights' bytes depend on the arguments alone, less `test_images`.
 
-    Args:
-        spec: cell string.
-        train_images: images (N, 3, H, W) uint8 and their labels.
-        test_images: images to measure the trained network on; they never touch the weights.
-        settings: the recipe.
-        progress: told epoch (from 1), mean loss and accuracy on the training images after each epoch.
-
-    Returns:
-        Weights, history and test accuracy; on a CPU the weights' bytes depend on the arguments alone.
+    `progress` is told epoch (from 1), mean loss and accuracy on the training images after each epoch.
 
     Raises:
         ArchitectureError: the string is no cell.
@@ -217,16 +210,7 @@ def _draws(seed: int, epoch: int, purpose: str, count: int) -> NDArray[np.uint64
 
 
 def _augment(images: NDArray[np.uint8], settings: TrainingSettings, epoch: int) -> NDArray[np.uint8]:
-    """Mirror and crop the images of one epoch.
-
-    Args:
-        images: (N, 3, H, W) uint8.
-        settings: whether to flip, and by how many pixels to pad.
-        epoch: which draws to take.
-
-    Returns:
-        (N, 3, H, W) uint8; crops reach `crop_padding` pixels beyond the image, where it is 0.
-    """
+    """Mirror and crop the images of one epoch, (N, 3, H, W) uint8; beyond the image all pixels are 0."""
     count, padding = len(images), settings.crop_padding
     if settings.flip:
         mirrored = _draws(settings.seed, epoch, "flip", count) % 2 == 1
@@ -270,16 +254,8 @@ def train_into_store(
 ) -> Iterator[CheckpointRecord]:
     """Train networks and keep their weights, one after the other; what the store already has is not trained again.
 
-    Args:
-        indices: architectures to train.
-        train_images: images to train on.
-        test_images: images to measure the trained networks on; the accuracies go into the manifest.
-        settings: the recipe, the same for all.
-        store: where the weights go; each network is stored before the next one begins.
-        progress: told index, epoch (from 1), mean loss and accuracy on the training images after each epoch.
-
-    Yields:
-        Each network's record, with the recipe and the accuracies in `training`.
+    Each record has the recipe and the accuracies in `training`; each network is stored before the next one begins.
+    `progress` is told index, epoch (from 1), mean loss and accuracy on the training images after each epoch.
 
     Raises:
         ArchitectureError: an index is out of range; nothing is trained.
@@ -295,11 +271,7 @@ def train_into_store(
         if there is not None:
             yield there
             continue
-
-        def tell(epoch: int, loss: float, accuracy: float, index: int = architecture.index) -> None:
-            if progress is not None:
-                progress(index, epoch, loss, accuracy)
-
+        tell = None if progress is None else partial(progress, architecture.index)
         trained = train(architecture.spec, train_images, test_images, settings, tell)
         outcome = {
             "train_accuracy": trained.history[-1].accuracy,

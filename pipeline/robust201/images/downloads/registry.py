@@ -42,11 +42,7 @@ class Checksum:
         return hashlib.new(self.algorithm, usedforsecurity=False)
 
     def require(self, file: Path | str, size: int, digest: str) -> None:
-        """Compare a file's size in bytes and its digest with what is published.
-
-        Raises:
-            DatasetError: they differ.
-        """
+        """Compare a file's bytes and digest with what is published; a `DatasetError` says how they differ."""
         if self.size not in (None, size):
             raise DatasetError(
                 f"Verifying failed for {file}: expected {self.size:,} bytes, got {size:,}. "
@@ -70,7 +66,6 @@ class Download:
         title: one line for people.
         folder: the folder it becomes, below the data folder.
         members: path below `folder` to checksum; a package's members also say where in the wheel they lie.
-        licence: terms of use.
         source: where it is described, or where it is to be had by hand.
         checksum: of the archive or wheel; says nothing where there is none.
         file: name of the archive or wheel, or ``""``.
@@ -106,27 +101,13 @@ def _download(name: str, fields: Mapping[str, Any]) -> Download:
 
 @cache
 def downloads() -> Mapping[str, Download]:
-    """Read the registry.
-
-    Returns:
-        Name to entry, in the order of the file.
-    """
+    """Read the registry: name to entry, in the order of the file."""
     tables = tomllib.loads(bundled("benchmark_data/downloads.toml").read_text(encoding="utf-8"))
     return {name: _download(name, fields) for name, fields in tables.items()}
 
 
 def download(name: str) -> Download:
-    """Look up an entry.
-
-    Args:
-        name: such as ``"CIFAR-10-C"``.
-
-    Returns:
-        The entry.
-
-    Raises:
-        ConfigError: no such entry; the closest is named.
-    """
+    """Find an entry, such as ``"CIFAR-10-C"``; a `ConfigError` names the closest where there is none."""
     entries = downloads()
     if name not in entries:
         raise ConfigError(f"Looking up a download failed for {name!r}: no such name.{closest(name, entries)}")

@@ -52,12 +52,7 @@ class _Body(NamedTuple):
 
 @contextmanager
 def writing_to(path: Path) -> Iterator[None]:
-    """Turn errors of the file system into errors that say what to do.
-
-    Raises:
-        StorageFullError: no space is left on the device.
-        DatasetError: the folder cannot be written to.
-    """
+    """Turn errors of the file system into errors that say what to do: `StorageFullError` or `DatasetError`."""
     try:
         yield
     except OSError as error:
@@ -73,16 +68,10 @@ def writing_to(path: Path) -> Iterator[None]:
 
 
 def transfer(url: str, target: Path, checksum: Checksum, *, progress: Progress | None = None) -> None:
-    """Download a file.
+    """Download a file over HTTP or HTTPS; `progress` is called after every piece.
 
     The bytes gather in `<target>.part`, which an interrupted call leaves and the next one continues. Only a whole,
-    verified file is renamed to `target`.
-
-    Args:
-        url: an HTTP or HTTPS address.
-        target: the final name; its folder is made.
-        checksum: what the file must be.
-        progress: called after every piece.
+    verified file is renamed to `target`, whose folder is made.
 
     Raises:
         DatasetError: no network, no such file, a server that keeps failing, another file than expected, or another

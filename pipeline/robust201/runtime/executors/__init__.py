@@ -24,15 +24,7 @@ def check_device(config: SweepConfig) -> None:
 
 
 def make_executor(plan: Plan, facts: Facts) -> Executor:
-    """Start the executor that the sweep names.
-
-    Args:
-        plan: the sweep's plan.
-        facts: hashes of its inputs, which every worker checks.
-
-    Returns:
-        A started executor; close it.
-    """
+    """Start the executor that the sweep names, whose workers check the hashes of its inputs; close it."""
     start = partial(start_worker, plan.config, facts)
     if plan.config.execution.executor == "inline":
         from robust201.runtime.devices import choose_device
@@ -49,13 +41,7 @@ def make_executor(plan: Plan, facts: Facts) -> Executor:
 
 
 def start_worker(config: SweepConfig, facts: Facts, metrics: Metrics) -> BundleWorker:
-    """Make the worker that evaluates; torch is imported here, so the driver of workers elsewhere goes without it.
+    """Make the worker that evaluates; torch is imported here, so the driver of workers elsewhere goes without it."""
+    from robust201.runtime.worker import Worker
 
-    Args:
-        config: the sweep.
-        facts: hashes that its inputs must have.
-        metrics: where its numbers for monitoring go.
-    """
-    from robust201.runtime.worker import Worker, WorkerSettings
-
-    return Worker(WorkerSettings(config, facts.without_weights()), metrics)
+    return Worker(config, facts.without_weights(), metrics)

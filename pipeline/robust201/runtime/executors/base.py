@@ -38,12 +38,7 @@ class BundleLost:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLost:
-    """A worker died or was taken away before it was given a bundle.
-
-    Attributes:
-        preempted: whether the machine was taken away, rather than the worker killed or unable to start.
-        reason: one line.
-    """
+    """A worker died, was taken away or could not start before it was given a bundle; `reason` is one line."""
 
     preempted: bool
     reason: str
@@ -56,20 +51,15 @@ class BundleWorker(Protocol):
     """Computes bundles in the process that made it, as `runtime.worker.Worker` does."""
 
     def run(self, bundle: Bundle) -> Iterator[Receipt | UnitFailure]:
-        """Compute a bundle part by part.
-
-        Yields:
-            A receipt for each committed shard, a failure for each part that could not be computed.
+        """Compute a bundle part by part: a receipt for each committed shard, a failure for each part that failed.
 
         Raises:
             StorageError: results cannot be written; the run must stop.
             WorkerBrokenError: this process can compute nothing any more.
         """
-        ...
 
     def drain(self) -> None:
         """Stop after the part in progress; called from another thread."""
-        ...
 
 
 StartWorker = Callable[[Metrics], BundleWorker]
@@ -90,30 +80,19 @@ class Executor(Protocol):
 
     def free_slots(self) -> int:
         """How many more bundles it would take now."""
-        ...
 
     def submit(self, bundle: Bundle) -> None:
         """Take a bundle; never blocks on its computation."""
-        ...
 
     def poll(self, timeout: float) -> list[Event]:
-        """Wait for events.
-
-        Args:
-            timeout: seconds to wait at most; an executor that computes in `poll` may take longer.
-
-        Returns:
-            What happened, in order; empty if nothing did.
+        """Wait for events, `timeout` seconds at most unless it computes meanwhile; give them in order, if any came.
 
         Raises:
             StorageError: a worker could not write; the run must stop.
         """
-        ...
 
     def drain(self) -> None:
         """Ask the workers to stop after the part in progress; bundles not begun come back as done at once."""
-        ...
 
     def close(self) -> None:
         """Release every worker; safe to call twice."""
-        ...

@@ -11,12 +11,7 @@ RunBundle = Callable[[Bundle], Iterator[Receipt | UnitFailure]]
 
 
 class InlineExecutor:
-    """Computes one bundle at a time inside `poll`, one event a call.
-
-    Args:
-        run_bundle: a worker's `run`.
-        gpus_per_worker: see `runtime.executors.base.Executor`.
-    """
+    """Computes one bundle at a time by a worker's `run` inside `poll`, one event a call."""
 
     def __init__(self, run_bundle: RunBundle, *, gpus_per_worker: float = 0.0) -> None:
         self.metrics = Metrics()

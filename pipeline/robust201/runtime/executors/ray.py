@@ -143,10 +143,6 @@ class RayExecutor:
     Bundles are given to actors that have started only. Others wait here for whichever actor has room first, since a
     machine that was lost may be replaced late or never.
 
-    Args:
-        config: the sweep; its execution says how many workers, and what each of them needs.
-        start_worker: makes a worker, in the worker's own process.
-
     Raises:
         ConfigError: the Ray cluster cannot be reached, or offers no worker the resources it needs.
     """

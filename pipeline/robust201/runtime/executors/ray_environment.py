@@ -14,12 +14,8 @@ from robust201.planning.config import ExecutionSection
 def worker_environment(execution: ExecutionSection) -> dict[str, Any]:
     """Describe the processes of workers as Ray's `runtime_env`.
 
-    Args:
-        execution: how the work is done.
-
-    Returns:
-        Threads of each worker, and on this machine the interpreter that the driver runs on, quoted: Ray hands its path
-        to a shell as it is, where one with a space in it would start nothing.
+    On this machine they have the interpreter that the driver runs on, quoted: Ray hands its path to a shell as it is,
+    where one with a space in it would start nothing.
     """
     threads = str(execution.threads)
     environment: dict[str, Any] = {"env_vars": {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}}
@@ -32,9 +28,6 @@ def check_import_path(folder: Path) -> None:
     """Refuse a folder in which Ray's workers would import another package of this one's name.
 
     Ray puts the folder in which its driver was started first on the import path of every worker.
-
-    Args:
-        folder: where the driver was started.
 
     Raises:
         ConfigError: a `py` or a package `robust201` that is not this one lies there.

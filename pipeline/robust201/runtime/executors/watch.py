@@ -12,15 +12,10 @@ Address = tuple[str, int]
 
 
 class Watch:
-    """Connects to some addresses again and again, for as long as it is not stopped.
+    """Connects to some addresses, given by a name for messages, again and again until it is stopped.
 
-    A process that is gone leaves nobody who would say so: its port refuses, or its machine is silent.
-
-    Args:
-        addresses: host and port of each process, by a name for messages.
-        patience_seconds: how long one may stay silent before it counts as gone.
-        clock: monotonic clock in seconds.
-        interval_seconds: time between two rounds.
+    A process that is gone leaves nobody who would say so: its port refuses, or its machine is silent, for longer than
+    our patience.
     """
 
     def __init__(

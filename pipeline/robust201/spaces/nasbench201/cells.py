@@ -40,9 +40,7 @@ class Architecture:
     """One cell.
 
     Attributes:
-        space: name of the space, ``"nasbench201"``.
         index: position in the published order, 0 to 15,624.
-        spec: the cell string, such as ``|nor_conv_3x3~0|+|…|``.
         isomorph: lowest index of the architecture's isomorphism class; equals `index` where it is evaluated.
     """
 
@@ -54,13 +52,10 @@ class Architecture:
 
 @cache
 def specs() -> tuple[str, ...]:
-    """List the cell strings of all architectures.
+    """List the 15,625 cell strings by index.
 
     The published order is the product of the operations over the edges, shuffled by Python's `random` with seed 88
     (`meta_archs` of NAS-Bench-201 and NATS-Bench tss; the hash of its strings stands in the tests).
-
-    Returns:
-        15,625 strings; position i holds architecture i.
     """
     enumeration = [format_spec(operations) for operations in itertools.product(OPERATIONS, repeat=len(EDGES))]
     random.Random(_ORDER_SEED).shuffle(enumeration)
@@ -74,11 +69,7 @@ def _indices_by_spec() -> dict[str, int]:
 
 @cache
 def isomorphs() -> tuple[int, ...]:
-    """List the representative of each architecture's isomorphism class.
-
-    Returns:
-        15,625 indices: position i holds the lowest index of the class of architecture i. There are 6,466 classes.
-    """
+    """List by index the lowest index of each architecture's isomorphism class. There are 6,466 classes."""
     representatives: dict[str, int] = {}
     return tuple(representatives.setdefault(_canonical_form(spec), index) for index, spec in enumerate(specs()))
 
@@ -112,17 +103,7 @@ def _canonical_form(spec: str) -> str:
 
 
 def architecture(index: int) -> Architecture:
-    """Look up an architecture by its index.
-
-    Args:
-        index: 0 to 15,624.
-
-    Returns:
-        The architecture with its cell string and the representative of its class.
-
-    Raises:
-        ArchitectureError: the index is out of range.
-    """
+    """Look up an architecture by its index, 0 to 15,624; an `ArchitectureError` says that it is out of range."""
     if not 0 <= index < N_ARCHITECTURES:
         nearest = 0 if index < 0 else N_ARCHITECTURES - 1
         raise ArchitectureError(
@@ -133,13 +114,7 @@ def architecture(index: int) -> Architecture:
 
 
 def resolve(name: int | str) -> Architecture:
-    """Look up an architecture by whatever names it.
-
-    Args:
-        name: an index, its decimal digits, or a cell string.
-
-    Returns:
-        The architecture.
+    """Look up an architecture by an index, its decimal digits, or a cell string.
 
     Raises:
         ArchitectureError: it names none; the message says what is wrong and names the closest match.
@@ -153,13 +128,7 @@ def resolve(name: int | str) -> Architecture:
 
 
 def parse(spec: str) -> tuple[str, ...]:
-    """Split a cell string into its operations.
-
-    Args:
-        spec: such as ``|nor_conv_3x3~0|+|none~0|skip_connect~1|+|none~0|none~1|avg_pool_3x3~2|``.
-
-    Returns:
-        Six operations, one an edge in the order of `EDGES`.
+    """Split a cell string into its six operations, in the order of `EDGES`.
 
     Raises:
         ArchitectureError: the string is no cell of this space; the message says why and names the closest match.
@@ -197,13 +166,7 @@ def _suggest(spec: str) -> str:
 
 
 def format_spec(operations: Sequence[str]) -> str:
-    """Write six operations as a cell string.
-
-    Args:
-        operations: one an edge in the order of `EDGES`.
-
-    Returns:
-        The cell string, as `parse` reads it.
+    """Write six operations, in the order of `EDGES`, as a cell string.
 
     Raises:
         ArchitectureError: not six operations, or one of them is none of this space.
@@ -217,32 +180,24 @@ def format_spec(operations: Sequence[str]) -> str:
     return f"|{a}~0|+|{b}~0|{c}~1|+|{d}~0|{e}~1|{f}~2|"
 
 
-def has_path(spec: str) -> bool:
-    """Tell whether a cell's output depends on its input at all.
+def constant_nodes(spec: str) -> frozenset[int]:
+    """Find the nodes that no path of edges other than `none` connects with the cell's input.
 
-    Without a path of edges other than `none` a network's logits are constant and its gradients zero. That holds for 341
+    Where the output is one of them, a network's logits are constant and its gradients zero. That holds for 341
     architectures, 5 of them evaluated: 10, 12, 74, 172 and 879.
     """
     reached = {0}
     for operation, (source, target) in zip(parse(spec), EDGES, strict=True):
         if operation != "none" and source in reached:
             reached.add(target)
-    return N_NODES - 1 in reached
+    return frozenset(range(N_NODES)) - reached
 
 
 def parameter_count(spec: str, *, channels: int, cells: int, n_classes: int) -> int:
     """Count the trainable parameters of a cell's network (see `spaces.nasbench201.network`).
 
-    Edges that do not reach the output count too, as in the published network.
-
-    Args:
-        spec: the cell string.
-        channels: C, the width of the first of three stages; each further one has twice the width.
-        cells: N, the number of cells in a stage.
-        n_classes: number of classes.
-
-    Returns:
-        Weights and biases of convolutions, batch normalisations and the classifier.
+    The first of three stages has `channels` channels, each further one twice as many; a stage has `cells` cells. Edges
+    that do not reach the output count too, as in the published network.
     """
     kernel_areas = _kernel_areas(spec)
     widths = [channels, 2 * channels, 4 * channels]
@@ -256,17 +211,8 @@ def parameter_count(spec: str, *, channels: int, cells: int, n_classes: int) -> 
 def multiply_accumulates(spec: str, *, channels: int, cells: int, n_classes: int, image_size: int) -> int:
     """Count the multiply-accumulates of one image's forward pass, as the published benchmark counts FLOPs.
 
-    Convolutions and the classifier with its bias count; batch normalisation, ReLU and pooling do not.
-
-    Args:
-        spec: the cell string.
-        channels: C, see `parameter_count`.
-        cells: N, see `parameter_count`.
-        n_classes: number of classes.
-        image_size: height and width of the images, in pixels.
-
-    Returns:
-        Multiply-accumulates of one image.
+    Convolutions and the classifier with its bias count; batch normalisation, ReLU and pooling do not. Sizes are as in
+    `parameter_count`, images of `image_size` by `image_size` pixels.
     """
     kernel_areas = _kernel_areas(spec)
     widths = [channels, 2 * channels, 4 * channels]
@@ -289,11 +235,8 @@ def _kernel_areas(spec: str) -> list[int]:
 def meta(epsilons: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     """Describe all architectures as the published dataset's `meta.json` does.
 
-    Args:
-        epsilons: each attack's epsilons in units of 1/255, keyed as the keys are to be spelled, in that order.
-
-    Returns:
-        ``{"ids": {"0": {"nb201-string": …, "isomorph": "0"}, …}, "epsilons": {key: […]}}`` with 15,625 ids.
+    Epsilons are in units of 1/255, keyed as the keys are to be spelled, in that order: ``{"ids": {"0": {"nb201-string":
+    …, "isomorph": "0"}, …}, "epsilons": {key: […]}}``.
     """
     ids = {
         str(index): {"nb201-string": spec, "isomorph": str(isomorph)}

@@ -32,17 +32,7 @@ _BENDS = {(0, 1): -0.15, (0, 2): 0.0, (0, 3): 0.5, (1, 2): 0.0, (1, 3): -0.15, (
 
 
 def draw_cell(axes: "Axes", spec: str, title: str = "", *, font_size: float = 9) -> "Axes":
-    """Draw a cell.
-
-    Args:
-        axes: where to draw; its limits, ticks and frame are set.
-        spec: cell string of NAS-Bench-201, such as ``|nor_conv_3x3~0|+|…|+|…|``.
-        title: text above the cell.
-        font_size: of the operations, in points.
-
-    Returns:
-        The axes.
-    """
+    """Draw a cell with a title above it; the axes' limits, ticks and frame are set, font sizes are in points."""
     for edge, operation in enumerate(parse(spec)):
         _draw_edge(axes, edge, operation, font_size)
     _draw_nodes(axes, font_size + 1)
@@ -54,13 +44,6 @@ def draw_every_edge(axes: "Axes", *, font_size: float = 9) -> "Axes":
     """Draw all operations on every edge on top of one another, each with the gid ``edge-<edge>-<operation>``.
 
     A page that hides all but six of them shows a cell.
-
-    Args:
-        axes: where to draw; its limits, ticks and frame are set.
-        font_size: of the operations, in points.
-
-    Returns:
-        The axes.
     """
     for edge in range(len(EDGES)):
         for operation in OPERATIONS:

@@ -13,16 +13,10 @@ _KERNEL_AREAS = {"nor_conv_1x1": 1, "nor_conv_3x3": 9}
 
 
 def kernel_parameters(spec: str) -> int:
-    """Count the kernel parameters of a cell's convolutions, 9 for a 3x3 and 1 for a 1x1, one channel each.
+    """Count the kernel parameters of a cell's convolutions, 9 for a 3x3 and 1 for a 1x1, one channel each: 0 to 54.
 
     Only edges from which the output can be reached count. Then 408 of the 6,466 cells have 18, the number that Jung,
     Lukasik and Keuper (ICLR 2023, section 5.3) give; with dead edges it would be 405.
-
-    Args:
-        spec: the cell string.
-
-    Returns:
-        0 to 54.
     """
     reaching = {N_NODES - 1}
     total = 0
@@ -39,13 +33,9 @@ def edit_distance(one: str, other: str) -> int:
 
 
 def neighbours(spec: str) -> list[Neighbour]:
-    """List the cells at edit distance 1: six edges times four other operations.
+    """List the 24 cells at edit distance 1, by edge and then in the order of `OPERATIONS`.
 
-    Args:
-        spec: the cell string.
-
-    Returns:
-        24 cells, by edge and then in the order of `OPERATIONS`. Some may be isomorphic to one another or to the cell.
+    Some may be isomorphic to one another or to the cell.
     """
     own = parse(spec)
     return [

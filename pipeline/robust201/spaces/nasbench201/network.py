@@ -92,14 +92,7 @@ class _ResidualReduction(nn.Module):
 
 
 class Network(nn.Module):
-    """A cell of NAS-Bench-201 stacked in its macro skeleton.
-
-    Args:
-        spec: cell string.
-        channels: channels C of the first stage (published: 16).
-        cells: cells N in each of the three stages (published: 5).
-        n_classes: number of classes.
-    """
+    """A cell of NAS-Bench-201 stacked in its macro skeleton: C `channels` (published: 16), N `cells` a stage (5)."""
 
     def __init__(self, spec: str, *, channels: int = 16, cells: int = 5, n_classes: int) -> None:
         super().__init__()
@@ -117,14 +110,10 @@ class Network(nn.Module):
         self.classifier = nn.Linear(4 * channels, n_classes)
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Classify.
+        """Classify (B, 3, H, W), normalised, in the type of the convolutions' weights: float32 as built.
 
-        Args:
-            x: (B, 3, H, W) normalised, in the type of the convolutions' weights: float32 as built.
-
-        Returns:
-            Features (B, 4C) and logits (B, n_classes), as the published network returns them, in the type of the
-            classifier's weights; so is everything after the last cell.
+        Gives features (B, 4C) and logits (B, n_classes), as the published network returns them, in the type of the
+        classifier's weights; so is everything after the last cell.
         """
         x = self.stem(x)
         for block in self.cells:
@@ -134,18 +123,5 @@ class Network(nn.Module):
 
 
 def build_network(spec: str, *, channels: int = 16, cells: int = 5, n_classes: int) -> nn.Module:
-    """Build a network with fresh weights.
-
-    Args:
-        spec: cell string.
-        channels: channels C of the first stage.
-        cells: cells N in each of the three stages.
-        n_classes: number of classes.
-
-    Returns:
-        A module whose `state_dict` has the published keys and shapes, and whose `forward` returns (features, logits).
-
-    Raises:
-        ArchitectureError: the string names no cell.
-    """
+    """Build a network with fresh weights; its `state_dict` has the published keys and shapes (see `Network`)."""
     return Network(spec, channels=channels, cells=cells, n_classes=n_classes)

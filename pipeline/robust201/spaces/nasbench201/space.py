@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from robust201.core.errors import ConfigError
 from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, Normalisation
+from robust201.spaces.base import Space
 from robust201.spaces.nasbench201 import cells
 
 if TYPE_CHECKING:
@@ -16,16 +17,10 @@ if TYPE_CHECKING:
     from robust201.engine.model import CompiledNetwork
 
 
-class NasBench201:
-    """The cells of NAS-Bench-201 in a skeleton of one size.
-
-    Args:
-        channels: channels C of the first stage (published: 16).
-        cells: cells N in each of the three stages (published: 5).
-    """
+class NasBench201(Space):
+    """The cells of NAS-Bench-201 in a skeleton of C `channels` (published: 16) and N `cells` a stage (published: 5)."""
 
     name = cells.SPACE
-    channels_last = False
 
     def __init__(self, channels: int = 16, cells: int = 5) -> None:
         self.channels = channels
@@ -43,10 +38,9 @@ class NasBench201:
         evaluated = cells.evaluated_indices()
         if selection == "evaluated":
             return evaluated
-        if isinstance(selection, str):
-            selection = tuple(name for name in selection.split(",") if name.strip())
+        names = self._names(selection)
         indices: set[int] = set()
-        for name in selection:
+        for name in names:
             bounds = re.fullmatch(r"\s*(\d+)\s*-\s*(\d+)\s*", name) if isinstance(name, str) else None
             if bounds:
                 first, last = (cells.resolve(int(bound)).index for bound in bounds.groups())
@@ -55,7 +49,7 @@ class NasBench201:
                 indices.add(cells.resolve(name).isomorph)
         if not indices:
             raise ConfigError(
-                f"Selecting architectures failed for {', '.join(map(str, selection)) or 'an empty list'}: expected at "
+                f"Selecting architectures failed for {', '.join(map(str, names)) or 'an empty list'}: expected at "
                 "least one evaluated index, got none. "
                 "Name indices, ranges such as 0-99, or cell strings."
             )

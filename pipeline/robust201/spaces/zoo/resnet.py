@@ -34,12 +34,7 @@ class _BasicBlock(nn.Module):
 
 
 class ResNet(nn.Module):
-    """A residual network of basic blocks.
-
-    Args:
-        blocks: blocks per stage; (2, 2, 2, 2) is ResNet-18, with 11,173,962 parameters at ten classes.
-        n_classes: number of classes.
-    """
+    """A residual network of basic blocks; (2, 2, 2, 2) is ResNet-18, with 11,173,962 parameters at ten classes."""
 
     def __init__(self, blocks: Sequence[int], n_classes: int) -> None:
         super().__init__()

@@ -2,14 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from robust201.core.errors import ArchitectureError, ConfigError, closest
-from robust201.core.precision import Precision
-from robust201.core.records import ArchitectureId, Normalisation
+from robust201.core.records import ArchitectureId
+from robust201.spaces.base import Space
 
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
 
@@ -18,7 +17,6 @@ class ZooNetwork:
     """One row of the table.
 
     Attributes:
-        build: number of classes → network with fresh weights (imports torch).
         macs_at_32: multiply-accumulates of one 32x32 image with ten classes.
     """
 
@@ -36,35 +34,30 @@ NETWORKS: dict[str, ZooNetwork] = {"resnet18": ZooNetwork(_resnet18, 555_422_720
 """Name to network."""
 
 
-class Zoo:
+class Zoo(Space):
     """Networks of the table, by name."""
 
     name = "zoo"
     channels_last = True
     """A CPU computes residual networks 1.1 to 1.3 times as fast in this layout."""
 
-    def identity(self) -> dict[str, Any]:
-        """A name says it all (see `Space`)."""
-        return {}
-
     def select(self, selection: str | Sequence[int | str]) -> tuple[str, ...]:
         """Resolve names (see `Space`)."""
         if selection == "evaluated":
             return tuple(NETWORKS)
-        if isinstance(selection, str):
-            selection = [name.strip() for name in selection.split(",") if name.strip()]
-        for name in selection:
+        names = self._names(selection)
+        for name in names:
             if name not in NETWORKS:
                 raise ArchitectureError(
                     f"Looking up an architecture failed for {name!r}: expected a network of the zoo "
                     f"({', '.join(NETWORKS)}), got another name.{closest(str(name), NETWORKS)}"
                 )
-        if not selection:
+        if not names:
             raise ConfigError(
                 "Selecting architectures failed for an empty list: expected at least one network of the zoo, got none. "
                 f"Name some of {', '.join(NETWORKS)}."
             )
-        return tuple(name for name in NETWORKS if name in selection)
+        return tuple(name for name in NETWORKS if name in names)
 
     def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> float:
         """Scale the count at 32x32 pixels (see `Space`)."""
@@ -74,15 +67,3 @@ class Zoo:
     def build(self, architecture: ArchitectureId, *, n_classes: int) -> "nn.Module":
         """Build a network (see `Space`)."""
         return NETWORKS[str(architecture)].build(n_classes)
-
-    def compile(
-        self,
-        architecture: ArchitectureId,
-        network: "nn.Module",
-        normalisation: Normalisation,
-        *,
-        n_classes: int,
-        device: "torch.device",
-        precision: Precision,
-    ) -> None:
-        """Nothing is compiled: attacks go through autograd (see `Space`)."""

@@ -1,11 +1,11 @@
 """What every reader of published weights speaks in: members of a source, the choice among their trials, weights."""
 
-import hashlib
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from robust201.core.errors import CheckpointError
 
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import torch
 
 StateDict = Mapping[str, "torch.Tensor"]
+
+_Held = TypeVar("_Held")
 
 DEFAULT_DATASETS = ("cifar10", "cifar100", "ImageNet16-120")
 """Datasets taken where none are named. `cifar10-valid` (trained on half of CIFAR-10) is taken only by name."""
@@ -46,14 +48,10 @@ class SourceWeights:
     Attributes:
         index: index of the architecture that the source files the weights under.
         spec: cell string that the source gives, or None where it gives none.
-        dataset: name of the dataset that the network was trained on.
-        epochs: length of the training.
         seed: seed of the training; differs from the one asked for where the source lacks that.
-        n_classes: number of classes.
         channels: channels of the first stage (C, 16 as published).
         cells: cells a stage (N, 5 as published).
         state_dict: CPU tensors by name, without a ``module.`` prefix.
-        source: file (and member) that they come from.
         source_sha256: 64 hex digits of that file's (or member's) bytes.
     """
 
@@ -75,48 +73,8 @@ class SourceWeights:
         return f"#{self.index} {self.dataset} seed {self.seed} in {self.source}"
 
 
-@dataclass(frozen=True)
-class TrainingRecord:
-    """What a published record says of one trial, weights aside.
-
-    Attributes:
-        index: index of the architecture.
-        spec: its cell string.
-        dataset: name of the dataset that the network was trained on.
-        epochs: length of the training.
-        seed: seed of the training.
-        parameters: millions of parameters as recorded; wrong for some trials (NATS-Bench issue 36).
-        accuracies: fraction after the last epoch, by evaluation set (``"ori-test"``, ``"x-valid"``, ``"x-test"``).
-        has_weights: whether the source holds the weights too.
-    """
-
-    index: int
-    spec: str
-    dataset: str
-    epochs: int
-    seed: int
-    parameters: float
-    accuracies: Mapping[str, float]
-    has_weights: bool
-
-
-@dataclass(frozen=True)
-class Member:
-    """One network of a source, opened only when it is read.
-
-    A member of a stream has to be read before the next one is asked for.
-
-    Attributes:
-        index: index of the architecture.
-        name: file (and member) for messages.
-        weights: read the chosen trials' weights.
-        records: read the chosen trials' records; empty for formats without records.
-    """
-
-    index: int
-    name: str
-    weights: Callable[[Selection], Iterator[SourceWeights]]
-    records: Callable[[Selection], Iterator[TrainingRecord]]
+Member = Callable[[Selection], Iterator[SourceWeights]]
+"""One network of a source, opened only when its weights are asked for; one of a stream, before the next is."""
 
 
 @dataclass(frozen=True)
@@ -137,95 +95,76 @@ class WeightsFormat:
     members: Callable[[Path, Collection[int] | None], Iterable[Member]]
 
 
-def no_records(_selection: Selection) -> Iterator[TrainingRecord]:
-    """Records of a format that holds weights only."""
-    return iter(())
+def absent_member(message: str) -> Member:
+    """Stand in for a network that was asked for and is not there: reading it raises a `CheckpointError`."""
+
+    def refuse(_selection: Selection) -> Iterator[SourceWeights]:
+        raise CheckpointError(message)
+
+    return refuse
 
 
-def absent_member(index: int, error: CheckpointError) -> Member:
-    """Stand in for a network that was asked for and is not there: reading it raises `error`."""
-
-    def refuse(_selection: Selection) -> Iterator[Any]:
-        raise error
-
-    return Member(index, f"#{index}", refuse, refuse)
-
-
-@dataclass(frozen=True)
-class NumberedFile:
-    """A file of a source that is named by the index of its network; read whole, at most 2 GiB.
-
-    Attributes:
-        index: index of the architecture.
-        path: the file.
-    """
-
-    index: int
-    path: Path
-
-    def read(self) -> tuple[bytes, str]:
-        """Read the bytes and their SHA-256.
-
-        Raises:
-            CheckpointError: the file cannot be read.
-        """
-        try:
-            size = self.path.stat().st_size
-            raw = self.path.read_bytes() if size <= _MAX_FILE_BYTES else None
-        except OSError as error:
-            raise CheckpointError(
-                f"Reading weights failed for {self.path}: expected a readable file, got {error.strerror}."
-            ) from error
-        if raw is None:
-            raise CheckpointError(
-                f"Reading weights failed for {self.path}: expected one network of at most {_MAX_FILE_BYTES:,} bytes, "
-                f"got {size:,}. Get the file again from its publisher."
-            )
-        return raw, hashlib.sha256(raw).hexdigest()
-
-
-def numbered_files(
-    path: Path, pattern: re.Pattern[str], indices: Collection[int] | None, make: Callable[[NumberedFile], Member]
+def make_members(
+    found: Mapping[int, _Held],
+    indices: Collection[int] | None,
+    read: Callable[[int, _Held, Selection], Iterator[SourceWeights]],
+    absent: Callable[[int], str],
 ) -> list[Member]:
-    """List the files of a folder that are named by an index.
+    """Make the members of what a source holds by index, `absent` being the message for an index that it lacks."""
+    return [
+        partial(read, index, found[index]) if index in found else absent_member(absent(index))
+        for index in sorted(found if indices is None else set(indices))
+    ]
 
-    Args:
-        path: the folder, or one such file.
-        pattern: matches a whole file name; its first group is the index.
-        indices: the networks asked for; None for all.
-        make: makes a member of a file.
 
-    Returns:
-        Members by ascending index. Where two files carry one index, the zero-padded one is taken, as the official
-        reader does.
-    """
-    found: dict[int, Path] = {}
-    for file in sorted([path] if path.is_file() else path.iterdir()):
-        match = pattern.fullmatch(file.name)
-        if match:
-            found.setdefault(int(match.group(1)), file)
-    members = []
-    for index in sorted(found if indices is None else set(indices)):
-        if index in found:
-            members.append(make(NumberedFile(index, found[index])))
-        else:
-            expected = f"expected a file of network #{index}, got {len(found)} files of others"
-            members.append(
-                absent_member(
-                    index,
-                    CheckpointError(
-                        f"Finding weights failed for #{index} in {path}: {expected}. Add the file or leave it out."
-                    ),
-                )
+def matching_files(path: Path, pattern: re.Pattern[str]) -> list[tuple[Path, re.Match[str]]]:
+    """List the files of a folder, or the one file, whose whole name matches, sorted; none where there is no path."""
+    files = sorted(path.iterdir()) if path.is_dir() else [path] if path.is_file() else []
+    return [(file, match) for file in files if (match := pattern.fullmatch(file.name))]
+
+
+def numbered_format(
+    name: str,
+    description: str,
+    pattern: re.Pattern[str],
+    read: Callable[[int, Path, Selection], Iterator[SourceWeights]],
+) -> WeightsFormat:
+    """Make the format of a folder with one file a network, which is named by its index: the pattern's first group."""
+
+    def members(path: Path, indices: Collection[int] | None) -> list[Member]:
+        found: dict[int, Path] = {}
+        for file, match in matching_files(path, pattern):
+            found.setdefault(int(match[1]), file)  # of two the zero-padded one, as the official reader does
+
+        def absent(index: int) -> str:
+            return (
+                f"Finding weights failed for #{index} in {path}: expected a file of network #{index}, got {len(found)} "
+                "files of others. Add the file or leave it out."
             )
-    return members
+
+        return make_members(found, indices, read, absent)
+
+    return WeightsFormat(name, description, lambda path: bool(matching_files(path, pattern)), members)
 
 
-def has_numbered_files(path: Path, pattern: re.Pattern[str]) -> bool:
-    """Whether a path is, or is a folder that holds, a file of this name."""
-    if path.is_dir():
-        return any(pattern.fullmatch(file.name) for file in path.iterdir())
-    return path.is_file() and pattern.fullmatch(path.name) is not None
+def read_file(path: Path) -> bytes:
+    """Read the file of one network.
+
+    Raises:
+        CheckpointError: it cannot be read, or has more than 2 GiB.
+    """
+    try:
+        size = path.stat().st_size
+        if size <= _MAX_FILE_BYTES:
+            return path.read_bytes()
+    except OSError as error:
+        raise CheckpointError(
+            f"Reading weights failed for {path}: expected a readable file, got {error.strerror}."
+        ) from error
+    raise CheckpointError(
+        f"Reading weights failed for {path}: expected one network of at most {_MAX_FILE_BYTES:,} bytes, got {size:,}. "
+        "Get the file again from its publisher."
+    )
 
 
 def choose_seeds(present: Collection[int], wanted: int | None) -> list[int]:
@@ -236,14 +175,7 @@ def choose_seeds(present: Collection[int], wanted: int | None) -> list[int]:
 
 
 def require_state_dict(value: Any, name: str) -> dict[str, "torch.Tensor"]:
-    """Check that a value is a state_dict and drop the prefix that `DataParallel` puts before its names.
-
-    Args:
-        value: what a file holds.
-        name: file (and trial) for messages.
-
-    Returns:
-        Tensors by name.
+    """Check that a value is a state_dict, and drop the prefix that `DataParallel` puts before its names.
 
     Raises:
         CheckpointError: it is something else.
@@ -254,30 +186,22 @@ def require_state_dict(value: Any, name: str) -> dict[str, "torch.Tensor"]:
         isinstance(key, str) and isinstance(tensor, torch.Tensor) for key, tensor in value.items()
     )
     if not sound or not value:
+        got = f"a {type(value).__name__}"
+        if isinstance(value, Mapping):
+            got = f"a dictionary of {', '.join(map(repr, list(value)[:4])) or 'nothing'}"
         raise CheckpointError(
-            f"Reading weights failed for {name}: expected a state_dict of named tensors, got {_describe(value)}. "
+            f"Reading weights failed for {name}: expected a state_dict of named tensors, got {got}. "
             "Get the file again, or name its format with --format."
         )
     prefix = "module." if all(key.startswith("module.") for key in value) else ""
     return {key.removeprefix(prefix): tensor for key, tensor in value.items()}
 
 
-def _describe(value: Any) -> str:
-    if isinstance(value, Mapping):
-        return f"a dictionary of {', '.join(repr(key) for key in list(value)[:4]) or 'nothing'}"
-    return f"a {type(value).__name__}"
-
-
 def infer_size(state_dict: StateDict, name: str) -> tuple[int, int, int]:
-    """Read a network's size off its tensors' names and shapes.
+    """Read (channels C, cells a stage N, number of classes) off a network's tensors.
 
-    Args:
-        state_dict: names as in the published `TinyNetwork` (xautodl 1.0.0, models/cell_infers/tiny_network.py): the
-            first residual block follows the N cells of the first stage.
-        name: file for messages.
-
-    Returns:
-        (channels C, cells a stage N, number of classes).
+    Names are as in the published `TinyNetwork` (xautodl 1.0.0, models/cell_infers/tiny_network.py): the first residual
+    block follows the N cells of the first stage.
 
     Raises:
         CheckpointError: the tensors are not those of such a network.

@@ -10,14 +10,11 @@ from robust201.weights.published.base import (
     Member,
     Selection,
     SourceWeights,
-    TrainingRecord,
     WeightsFormat,
 )
-from robust201.weights.published.merged import NASBENCH201_MERGED, NATS_MERGED
-from robust201.weights.published.nasbench201 import NASBENCH201_ARCHIVE
-from robust201.weights.published.nats import NATS_FULL
 from robust201.weights.published.nats_split import NATS_SPLIT
 from robust201.weights.published.raw_training import RAW_TRAINING
+from robust201.weights.published.records import NASBENCH201_ARCHIVE, NASBENCH201_MERGED, NATS_FULL, NATS_MERGED
 from robust201.weights.published.state_dicts import STATE_DICTS
 
 FORMATS = {
@@ -36,17 +33,7 @@ FORMATS = {
 
 
 def detect(path: Path) -> WeightsFormat:
-    """Tell a source's format from its file names.
-
-    Args:
-        path: a file or folder.
-
-    Returns:
-        The first format of `FORMATS` that the path looks like.
-
-    Raises:
-        CheckpointError: there is no such path, or it looks like none of them.
-    """
+    """Find the first format of `FORMATS` that a path's file names look like."""
     for row in FORMATS.values():
         if row.matches(path):
             return row
@@ -69,19 +56,7 @@ def open_members(
     indices: Collection[int] | None = None,
     format: str | None = None,  # noqa: A002
 ) -> tuple[Iterable[Member], int | None]:
-    """List a source's networks, each opened only when it is read.
-
-    Args:
-        path: the source.
-        indices: the networks asked for; None for all that it holds.
-        format: name of a format in `FORMATS`; None finds it out from the path.
-
-    Returns:
-        The members and how many they are, None where a stream does not say.
-
-    Raises:
-        CheckpointError: the path or the format is unknown.
-    """
+    """List a source's networks, and say how many they are, None where a stream does not say."""
     if format is not None and format not in FORMATS:
         raise CheckpointError(
             f"Finding weights failed for {path}: expected the name of a format, got {format!r}."
@@ -108,53 +83,13 @@ def iter_weights(
     seed: int | None = DEFAULT_SEED,
     format: str | None = None,  # noqa: A002
 ) -> Iterator[SourceWeights]:
-    """Read the chosen weights of a source, one trial at a time.
+    """Read the chosen weights of a source by ascending index (in a tar archive, in its order), one trial at a time.
 
-    Args:
-        path: file or folder in one of `FORMATS`.
-        indices: the networks asked for; None for all that it holds.
-        datasets: names, each of which every network must have; None takes those of cifar10, cifar100 and
-            ImageNet16-120 that are there.
-        hp: training length, ``"200"`` or ``"12"`` epochs.
-        seed: training seed to prefer, else the lowest there is; None takes every seed.
-        format: name of a format; None finds it out from the path.
-
-    Yields:
-        Weights by ascending index (in a tar archive, in its order).
+    The arguments are those of `weights.importing.import_weights`, `hp` being ``"200"`` or ``"12"`` epochs.
 
     Raises:
         CheckpointError: something asked for is absent, damaged, foreign or another network's.
     """
     selection = Selection(None if datasets is None else tuple(datasets), hp, seed)
     for member in open_members(path, indices, format)[0]:
-        yield from member.weights(selection)
-
-
-def iter_records(
-    path: Path,
-    *,
-    indices: Collection[int] | None = None,
-    datasets: Collection[str] | None = None,
-    hp: str = DEFAULT_HP,
-    seed: int | None = DEFAULT_SEED,
-    format: str | None = None,  # noqa: A002
-) -> Iterator[TrainingRecord]:
-    """Read what a source says of the chosen trials, such as their accuracies.
-
-    Args:
-        path: as in `iter_weights`.
-        indices: as in `iter_weights`.
-        datasets: as in `iter_weights`.
-        hp: as in `iter_weights`.
-        seed: as in `iter_weights`.
-        format: as in `iter_weights`.
-
-    Yields:
-        Records; none for formats that hold weights only.
-
-    Raises:
-        CheckpointError: something asked for is absent, damaged, foreign or another network's.
-    """
-    selection = Selection(None if datasets is None else tuple(datasets), hp, seed)
-    for member in open_members(path, indices, format)[0]:
-        yield from member.records(selection)
+        yield from member(selection)

@@ -4,16 +4,15 @@ Nothing is unpacked: the headers are walked, the records of the networks that ar
 sought past. So importing six networks out of the parts costs about six records, not the archive.
 """
 
-import hashlib
 import io
 import tarfile
 from collections.abc import Collection, Iterator
 from pathlib import Path, PurePosixPath
 
 from robust201.core.errors import CheckpointError
-from robust201.weights.published.base import Member, WeightsFormat, absent_member
-from robust201.weights.published.nats import RECORD_NAME, record_member
+from robust201.weights.published.base import Member, Selection, SourceWeights, WeightsFormat, absent_member
 from robust201.weights.published.parts import JoinedParts, find_parts, is_part_name, missing_after
+from robust201.weights.published.records import RECORD_NAME, read_nats
 
 _MAX_MEMBER_BYTES = 1 << 30
 
@@ -33,9 +32,9 @@ def _members(path: Path, indices: Collection[int] | None) -> Iterator[Member]:
         whole = joined.is_whole_tar()
         yield from _walk(io.BufferedReader(joined, 1 << 16), parts, wanted, whole=whole)
     if wanted is None and not whole:
-        raise _cut_off(parts, "all records")
+        raise CheckpointError(_cut_off(parts, "all records"))
     for index in sorted(wanted or ()):
-        yield absent_member(index, _absent(parts, index) if whole else _cut_off(parts, f"the record of #{index}"))
+        yield absent_member(_absent(parts, index) if whole else _cut_off(parts, f"the record of #{index}"))
 
 
 def _walk(stream: io.BufferedReader, parts: list[Path], wanted: set[int] | None, *, whole: bool) -> Iterator[Member]:
@@ -82,36 +81,33 @@ def _index_of(entry: tarfile.TarInfo, parts: list[Path]) -> int | None:
 
 
 def _record(archive: tarfile.TarFile, entry: tarfile.TarInfo, index: int, parts: list[Path]) -> Member:
-    def read() -> tuple[bytes, str]:
+    def weights(selection: Selection) -> Iterator[SourceWeights]:
         stream = archive.extractfile(entry)
         try:
             raw = b"" if stream is None else stream.read()
         except tarfile.TarError:
             raw = b""
         if len(raw) != entry.size:
-            raise _cut_off(parts, f"the record of #{index}")
-        return raw, hashlib.sha256(raw).hexdigest()
+            raise CheckpointError(_cut_off(parts, f"the record of #{index}"))
+        return read_nats(index, raw, f"{parts[0]}:{entry.name}", selection)
 
-    return record_member(index, f"{parts[0]}:{entry.name}", read)
+    return weights
 
 
-def _cut_off(parts: list[Path], what: str) -> CheckpointError:
-    return CheckpointError(
+def _cut_off(parts: list[Path], what: str) -> str:
+    return (
         f"Reading an archive failed for {parts[0].parent}: expected {missing_after(parts)} after {parts[-1].name} to "
         f"hold {what}, got no such part. Get the part that is missing; those that are there need not be joined."
     )
 
 
-def _absent(parts: list[Path], index: int) -> CheckpointError:
-    return CheckpointError(
+def _absent(parts: list[Path], index: int) -> str:
+    return (
         f"Finding weights failed for #{index} in {parts[0]}: expected its record in the archive, got none. "
         "Leave it out, or import it from another source."
     )
 
 
 NATS_SPLIT = WeightsFormat(
-    name="nats-tar",
-    description="NATS-tss-v1_0-3ffb9-full.taraa, .tarab, … (not unpacked)",
-    matches=_matches,
-    members=_members,
+    "nats-tar", "NATS-tss-v1_0-3ffb9-full.taraa, .tarab, … (not unpacked)", matches=_matches, members=_members
 )

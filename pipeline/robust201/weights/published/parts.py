@@ -27,13 +27,7 @@ def is_part_name(name: str) -> bool:
 
 
 def find_parts(path: Path) -> list[Path]:
-    """Find the parts of one archive.
-
-    Args:
-        path: a folder that holds them, one of them, or their common name (``….tar``).
-
-    Returns:
-        The parts in order, up to the first one that is absent.
+    """Find the parts of an archive, up to the first one that is absent, by folder, one of them, or common name.
 
     Raises:
         CheckpointError: there are none, the first is absent, or the folder holds parts of several archives.
@@ -92,11 +86,7 @@ def missing_after(parts: Sequence[Path]) -> str:
 
 
 class JoinedParts(io.RawIOBase):
-    """Parts read and sought as one file; at most one of them is open.
-
-    Args:
-        parts: the parts in order.
-    """
+    """Parts, in order, read and sought as one file; at most one of them is open."""
 
     def __init__(self, parts: Sequence[Path]) -> None:
         super().__init__()

@@ -4,6 +4,7 @@ Layout: ``arch-{index:06d}-seed-{seed:04d}.pth``, torch.save of {"info", "all_da
 "total_epoch", "config", …}} (AutoDL-Projects f46486e, exps/NAS-Bench-201/main.py).
 """
 
+import hashlib
 import io
 import re
 from collections import defaultdict
@@ -16,51 +17,42 @@ from robust201.core.unpickling import load_torch
 from robust201.weights.published.base import (
     DEFAULT_DATASETS,
     Member,
-    NumberedFile,
     Selection,
     SourceWeights,
     WeightsFormat,
-    absent_member,
     choose_seeds,
-    has_numbered_files,
     infer_size,
-    no_records,
+    make_members,
+    matching_files,
+    read_file,
     require_state_dict,
 )
 
 _FILE_NAME = re.compile(r"arch-(\d{6})-seed-(\d{4})\.pth")
 
 
-def _members(path: Path, indices: Collection[int] | None) -> Iterator[Member]:
+def _members(path: Path, indices: Collection[int] | None) -> list[Member]:
     by_index: dict[int, dict[int, Path]] = defaultdict(dict)
-    for file in [path] if path.is_file() else path.iterdir():
-        match = _FILE_NAME.fullmatch(file.name)
-        if match:
-            by_index[int(match.group(1))][int(match.group(2))] = file
-    for index in sorted(by_index if indices is None else set(indices)):
-        if index in by_index:
-            yield _member(index, by_index[index], path)
-        else:
-            yield absent_member(
-                index,
-                CheckpointError(
-                    f"Finding weights failed for #{index} in {path}: expected arch-{index:06d}-seed-0777.pth or of "
-                    f"another seed, got files of {len(by_index)} other networks. Add the file or leave it out."
-                ),
-            )
+    for file, match in matching_files(path, _FILE_NAME):
+        by_index[int(match[1])][int(match[2])] = file
+
+    def absent(index: int) -> str:
+        return (
+            f"Finding weights failed for #{index} in {path}: expected arch-{index:06d}-seed-0777.pth or of another "
+            f"seed, got files of {len(by_index)} other networks. Add the file or leave it out."
+        )
+
+    return make_members(by_index, indices, _read_network, absent)
 
 
-def _member(index: int, files: Mapping[int, Path], path: Path) -> Member:
-    def weights(selection: Selection) -> Iterator[SourceWeights]:
-        for seed in choose_seeds(files, selection.seed):
-            yield from _read(NumberedFile(index, files[seed]), seed, selection)
-
-    return Member(index, f"{path} (#{index})", weights, no_records)
+def _read_network(index: int, files: Mapping[int, Path], selection: Selection) -> Iterator[SourceWeights]:
+    for seed in choose_seeds(files, selection.seed):
+        yield from _read_file(index, seed, files[seed], selection)
 
 
-def _read(file: NumberedFile, seed: int, selection: Selection) -> Iterator[SourceWeights]:
-    name = str(file.path)
-    raw, sha256 = file.read()
+def _read_file(index: int, seed: int, path: Path, selection: Selection) -> Iterator[SourceWeights]:
+    name = str(path)
+    raw = read_file(path)
     content = load_torch(io.BytesIO(raw), name)
     trials = {
         key: value
@@ -81,7 +73,7 @@ def _read(file: NumberedFile, seed: int, selection: Selection) -> Iterator[Sourc
         state_dict = require_state_dict(trial["net_state_dict"], label)
         channels, cells, n_classes = infer_size(state_dict, label)
         yield SourceWeights(
-            index=file.index,
+            index=index,
             spec=None,
             dataset=dataset,
             epochs=_epochs_of(trial, selection.hp, label),
@@ -91,7 +83,7 @@ def _read(file: NumberedFile, seed: int, selection: Selection) -> Iterator[Sourc
             cells=cells,
             state_dict=state_dict,
             source=name,
-            source_sha256=sha256,
+            source_sha256=hashlib.sha256(raw).hexdigest(),
         )
 
 
@@ -107,8 +99,8 @@ def _epochs_of(trial: Mapping[str, Any], hp: str, name: str) -> int:
 
 
 RAW_TRAINING = WeightsFormat(
-    name="nasbench201-raw",
-    description="arch-{index:06d}-seed-{seed:04d}.pth",
-    matches=lambda path: has_numbered_files(path, _FILE_NAME),
+    "nasbench201-raw",
+    "arch-{index:06d}-seed-{seed:04d}.pth",
+    matches=lambda path: bool(matching_files(path, _FILE_NAME)),
     members=_members,
 )

@@ -35,12 +35,7 @@ class Needs(NamedTuple):
 
 
 class Value:
-    """A feature map (B, C, H, W) float32 or bfloat16, channels_last, in the forms that are read.
-
-    Args:
-        raw: the map as it is; None where nobody reads it.
-        rectified: its ReLU; None where nobody reads it.
-    """
+    """A feature map (B, C, H, W) float32 or bfloat16, channels_last, as it is and after its ReLU; None where unread."""
 
     def __init__(self, raw: torch.Tensor | None, rectified: torch.Tensor | None) -> None:
         self._raw = raw
@@ -67,29 +62,8 @@ class Value:
         return self.rectified if self._raw is None else self._raw
 
 
-class Block(Protocol):
-    """A step of the network.
-
-    Attributes:
-        needs: which forms of its input the block reads.
-    """
-
-    needs: Needs
-
-    def forward(self, value: Value, tape: Tape | None) -> Value:
-        """Compute the block's output; with a tape, note what `backward` needs."""
-
-    def backward(self, gradient: torch.Tensor, tape: Tape) -> torch.Tensor:
-        """Map the gradient of the output, as it is, to that of the input. `gradient` may be overwritten."""
-
-
 class _Sum:
-    """A sum of feature maps that knows whether it may write into the memory it holds.
-
-    Args:
-        total: what it starts with; None for nothing.
-        own: whether nobody else reads the memory of `total`.
-    """
+    """A sum of feature maps that knows whether it may write into the memory it holds."""
 
     def __init__(self, total: torch.Tensor | None = None, *, own: bool = False) -> None:
         self.start = total
@@ -202,22 +176,7 @@ def compute_node(node: NodeKernels, reader: Reader) -> Value:
 
 
 class CellBlock:
-    """A cell, run by its program.
-
-    Attributes:
-        needs: which forms of its input it reads.
-        nodes: the nodes to compute, in order, with their kernels.
-        output: the node that is its output.
-        constants: what constant edges bring to its nodes.
-
-    Args:
-        program: the cell's program; its output is one of its nodes.
-        layers: the plain cell's six edge modules.
-        channels: width of the cell.
-        device: where to compute.
-        dtype: type of the feature maps.
-        output: which forms of the output are read.
-    """
+    """A cell, run by its program, one of whose nodes is its output; `output` says which forms of it are read."""
 
     def __init__(
         self,
@@ -237,7 +196,7 @@ class CellBlock:
         ]
 
     def forward(self, value: Value, tape: Tape | None) -> Value:
-        """Compute the output (see `Block`)."""
+        """Compute the output; with a tape, note what `backward` needs."""
         values = self.compute(value)
         if tape is not None:
             tape.update({source: values[source].rectified for node in self.nodes for source, _ in node.convolutions})
@@ -251,7 +210,7 @@ class CellBlock:
         return values
 
     def backward(self, gradient: torch.Tensor, tape: Tape) -> torch.Tensor:
-        """Go through the nodes in reverse order (see `Block`)."""
+        """Map the gradient of the output, as it is, to that of the input. `gradient` may be overwritten."""
         past_relu = {0: _Sum()} | {node.index: _Sum() for node in self.nodes}
         through_relu: dict[int, torch.Tensor] = {}
         past_relu[self.output].put(gradient)
@@ -313,22 +272,7 @@ def _join(past_relu: _Sum, through_relu: torch.Tensor | None, rectified: torch.T
 
 
 class ReductionBlock:
-    """The residual reduction: halves the image, doubles the channels.
-
-    Attributes:
-        needs: which forms of its input it reads.
-        output: which forms of its output are read.
-        first: convolution with stride 2, on the input's ReLU.
-        second: convolution of the first one's ReLU; the shortcut is added to it.
-        halving: the shortcut's pooling.
-        down: the shortcut's 1x1 convolution.
-
-    Args:
-        block: the plain block.
-        device: where to compute.
-        dtype: type of the feature maps.
-        output: which forms of the output are read.
-    """
+    """The residual reduction: halves the image, doubles the channels."""
 
     def __init__(self, block: nn.Module, *, device: torch.device, dtype: torch.dtype, output: Needs) -> None:
         self.needs = Needs(raw=True, rectified=True)
@@ -345,7 +289,7 @@ class ReductionBlock:
         self._down_gradient = Convolution(transposed(down) / 4, None, device=device, dtype=dtype)
 
     def forward(self, value: Value, tape: Tape | None) -> Value:
-        """Compute both branches (see `Block`)."""
+        """Compute both branches; with a tape, note what `backward` needs."""
         hidden = self.first(value.rectified, rectify=True)
         shortcut = self.down(self.halving(value.raw))
         if tape is not None:
@@ -355,7 +299,10 @@ class ReductionBlock:
         return Value(None, result) if rectify else Value.of(result, self.output)
 
     def backward(self, gradient: torch.Tensor, tape: Tape) -> torch.Tensor:
-        """Go back through both branches (see `Block`)."""
+        """Map the gradient of the output, as it is, to that of the input. `gradient` may be overwritten."""
         hidden = mask_gradient(self._second_gradient(gradient), tape[1])
         total = mask_gradient(self._first_gradient(hidden), tape[0])
         return total.add_(self.halving.backward(self._down_gradient(gradient)))
+
+
+Block = CellBlock | ReductionBlock

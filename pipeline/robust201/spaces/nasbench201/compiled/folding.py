@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from robust201.spaces.nasbench201.cells import EDGES, parse
-from robust201.spaces.nasbench201.compiled.program import CellProgram, constant_nodes
+from robust201.spaces.nasbench201.cells import EDGES, constant_nodes, parse
+from robust201.spaces.nasbench201.compiled.program import CellProgram
 
 
 def batch_norm_affine(batch_norm: nn.BatchNorm2d) -> tuple[torch.Tensor, torch.Tensor]:
@@ -24,11 +24,7 @@ def batch_norm_affine(batch_norm: nn.BatchNorm2d) -> tuple[torch.Tensor, torch.T
 
 
 def fold(convolution: nn.Conv2d, batch_norm: nn.BatchNorm2d) -> tuple[torch.Tensor, torch.Tensor]:
-    """Fold a BatchNorm into the convolution without bias that comes before it.
-
-    Returns:
-        Weight (O, I, k, k) and bias (O,), float64.
-    """
+    """Fold a BatchNorm into the convolution without bias before it: weight (O, I, k, k) and bias (O,), float64."""
     scale, shift = batch_norm_affine(batch_norm)
     return convolution.weight.detach().double() * scale.view(-1, 1, 1, 1), shift
 
@@ -40,13 +36,9 @@ def fold_block(block: nn.Module) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def merge(folded: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Sum convolutions of the same input; smaller kernels are padded with zeros to the largest, about their centre.
+    """Sum convolutions (O, I, k, k), k odd, of the same input, with their biases (O,), to one.
 
-    Args:
-        folded: weights (O, I, k, k), k odd, and biases (O,).
-
-    Returns:
-        Weight and bias of the one convolution that gives their sum.
+    Smaller kernels are padded with zeros to the largest, about their centre.
     """
     weights, biases = zip(*folded, strict=True)
     size = max(weight.shape[-1] for weight in weights)
@@ -55,17 +47,11 @@ def merge(folded: Iterable[tuple[torch.Tensor, torch.Tensor]]) -> tuple[torch.Te
 
 
 def round_once(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Round to the nearest number of a type, ties to even.
+    """Round float64 to the nearest number of a type, float32 or bfloat16, ties to even.
 
-    PyTorch goes from float64 to bfloat16 by way of float32, and so rounds twice: 1 + 2**-8 + 2**-30 becomes the tie
-    1 + 2**-8 and then 1, although 1 + 2**-7 is nearer.
-
-    Args:
-        x: float64; for bfloat16 of absolute values from 2**-126, below which it rounds twice, or 0.
-        dtype: float32 or bfloat16.
-
-    Returns:
-        The same shape and device.
+    PyTorch goes from float64 to bfloat16 by way of float32, and so rounds twice: 1 + 2**-8 + 2**-30 becomes the tie 1 +
+    2**-8 and then 1, although 1 + 2**-7 is nearer. Absolute values below 2**-126, other than 0, are rounded twice here,
+    too.
     """
     if dtype is not torch.bfloat16:
         return x.to(dtype)
@@ -83,11 +69,6 @@ class ConstantMaps:
 
     A node that only `none` reaches is zero, but a convolution's BatchNorm shifts zeros, a 3x3 convolution of the
     shifted zeros sees the zero padding at the border, and so on: the maps are computed as the plain cell would.
-
-    Args:
-        program: the cell's program.
-        layers: the plain cell's six edge modules.
-        channels: width of the cell.
     """
 
     def __init__(self, program: CellProgram, layers: nn.ModuleList, channels: int) -> None:
@@ -108,14 +89,9 @@ class ConstantMaps:
         return node in self._edges
 
     def of(self, node: int, like: torch.Tensor) -> torch.Tensor:
-        """Get the sum of a node's constant edges.
+        """Get the sum of a node's constant edges, (1, C, H, W), channels_last, of the size, type and device of `like`.
 
-        Args:
-            node: a node that is in here.
-            like: (B, C, H, W), whose size, type and device are wanted; of one type and device for all calls.
-
-        Returns:
-            (1, C, H, W), channels_last, of the type of `like`.
+        Type and device are the same in all calls.
         """
         height, width = like.shape[2:]
         key = (node, height, width)

@@ -15,15 +15,6 @@ def network_bytes(channels: int, cells: int, image_size: int, *, gradient: bool)
     what a kernel writes. The way back needs the ReLUs' outputs, up to three a cell and two a reduction, from where they
     are made to where they are used: that is nearly all of it at the published depth. A test compares both numbers with
     what a pass really allocates.
-
-    Args:
-        channels: C, channels of the first stage.
-        cells: N, cells a stage.
-        image_size: height and width of the images, in pixels.
-        gradient: whether the gradient is taken.
-
-    Returns:
-        Bytes.
     """
     image = 3 * _FLOAT_BYTES * image_size**2
     feature_map = channels * _FLOAT_BYTES * image_size**2

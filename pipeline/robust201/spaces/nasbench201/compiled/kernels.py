@@ -24,11 +24,7 @@ _TOLERANCES: Final = {torch.float32: 1e-4, torch.bfloat16: 2**-6}
 
 @cache
 def fuses_on_cpu(dtype: torch.dtype = torch.float32) -> bool:
-    """Tell whether this PyTorch has oneDNN's fused convolution under the names we know, and whether it is right.
-
-    Args:
-        dtype: type of the feature maps: float32 or bfloat16.
-    """
+    """Tell whether this PyTorch has oneDNN's fused convolution under the names we know, and whether it is right."""
     tolerance = _TOLERANCES[dtype]
     try:
         # Private operators have no promised signature: whatever goes wrong here means that we do without them.
@@ -58,11 +54,8 @@ class Convolution:
     Args:
         weight: (O, I / groups, k, k) float64.
         bias: (O,) float64, or None.
-        device: where to compute.
         dtype: type of the feature maps, to which weight and bias are rounded: float32 or bfloat16.
-        stride: pixels between outputs.
         padding: zeros around the image; None for those that keep its size at stride 1.
-        groups: as in `torch.nn.Conv2d`.
         fused: whether to call oneDNN's fused convolution; None to decide by device, type and `fuses_on_cpu`.
     """
 
@@ -102,16 +95,9 @@ class Convolution:
     def __call__(
         self, x: torch.Tensor, *, add: torch.Tensor | None = None, in_place: bool = False, rectify: bool = False
     ) -> torch.Tensor:
-        """Convolve, add, rectify.
+        """Convolve (B, I, H, W) to (B, O, H', W'), add `add` of that shape, and rectify; all channels_last.
 
-        Args:
-            x: (B, I, H, W), channels_last.
-            add: (B, O, H', W') added to the result before the ReLU, channels_last; None for nothing.
-            in_place: whether `add` may be overwritten by the result.
-            rectify: whether to apply the ReLU.
-
-        Returns:
-            (B, O, H', W'), channels_last.
+        With `in_place`, `add` may be overwritten by the result.
         """
         if self._fused:
             return self._convolve_fused(x, add, in_place=in_place, rectify=rectify)
@@ -149,13 +135,7 @@ def transposed(weight: torch.Tensor) -> torch.Tensor:
 
 
 class StridedGradient:
-    """Input gradient of a 3x3 convolution with stride 2 and padding 1 on an image of even height and width.
-
-    Args:
-        weight: (O, I, 3, 3) float64, of the convolution.
-        device: where to compute.
-        dtype: type of the gradients.
-    """
+    """Input gradient of a 3x3 convolution (O, I, 3, 3) with stride 2 and padding 1, on images of even size."""
 
     def __init__(self, weight: torch.Tensor, *, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
         self._weight = round_once(weight, dtype).to(device).contiguous(memory_format=_CHANNELS_LAST)
@@ -166,17 +146,11 @@ class StridedGradient:
 
 
 class AveragePooling:
-    """3x3 average pooling, stride 1, that leaves the padding out of the mean; and its gradient.
+    """3x3 average pooling, stride 1, that leaves the padding out of the mean, times `factor`; and its gradient.
 
     On a CPU it is a depthwise convolution, nine times as fast in PyTorch 2.13 as its pooling: the sum over nine pixels
     divided by nine, and then the border pixels, which lie on fewer than nine, scaled up. Not so in bfloat16: 1/9 would
     be rounded up by .2 %, and every pooling would add as much.
-
-    Args:
-        channels: number of channels.
-        factor: the pooled image is multiplied by this.
-        device: where to compute.
-        dtype: type of the feature maps.
     """
 
     def __init__(self, channels: int, factor: int, *, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
@@ -204,15 +178,11 @@ class AveragePooling:
         return bare
 
     def pool_part(self, x: torch.Tensor, edges: Iterable[tuple[int, int]]) -> torch.Tensor:
-        """Pool a part of an image; of an `unpadded` pooling.
+        """Pool a part of an image, by an `unpadded` pooling, to (B, C, h, w), the caller's own.
 
-        Args:
-            x: (B, C, h + 2, w + 2) float32, channels_last: the part and the pixels around it, zero outside the image.
-            edges: axis and position (0 or -1) of those rows and columns of the part that lie on the image's border.
-                Images of one row or one column have no parts.
-
-        Returns:
-            (B, C, h, w), the caller's own.
+        `x` is (B, C, h + 2, w + 2) float32, channels_last: the part and the pixels around it, zero outside the image.
+        `edges` are axis and position (0 or -1) of those rows and columns of the part that lie on the image's border.
+        Images of one row or one column have no parts.
         """
         if self._mean_of_nine is None:
             raise NotImplementedError("Parts of images are pooled on a CPU only. Pool the whole image.")
@@ -229,16 +199,10 @@ class AveragePooling:
         add: torch.Tensor | None = None,
         in_place: bool = False,
     ) -> torch.Tensor:
-        """Map the gradient of the pooled image to that of the image: scale the border, then sum nine.
+        """Map the gradient of the pooled image to that of the image: scale the border, then sum nine, and add `add`.
 
-        Args:
-            gradient: (B, C, H, W), channels_last.
-            consume: whether `gradient` may be overwritten.
-            add: (B, C, H, W) added to the result; None for nothing.
-            in_place: whether `add` may be overwritten by the result.
-
-        Returns:
-            (B, C, H, W), channels_last.
+        All are (B, C, H, W), channels_last. With `consume`, `gradient` may be overwritten; with `in_place`, `add` by
+        the result.
         """
         if consume:
             scaled = gradient
@@ -274,13 +238,7 @@ def _scale_border(x: torch.Tensor, axis: int) -> None:
 
 
 class Halving:
-    """2x2 average pooling with stride 2, and its gradient.
-
-    Args:
-        channels: number of channels.
-        device: where to compute.
-        dtype: type of the feature maps; a quarter is exact in every one.
-    """
+    """2x2 average pooling with stride 2, and its gradient; a quarter is exact in every type."""
 
     def __init__(self, channels: int, *, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
         self._depthwise: Convolution | None = None
@@ -301,14 +259,6 @@ class Halving:
 
 
 def mask_gradient(gradient: torch.Tensor, rectified: torch.Tensor) -> torch.Tensor:
-    """Zero a gradient, in place, where a ReLU was closed.
-
-    Args:
-        gradient: (B, C, H, W), the gradient of the ReLU's output.
-        rectified: (B, C, H, W), the ReLU's output.
-
-    Returns:
-        The gradient of the ReLU's input, in the memory of `gradient`.
-    """
+    """Zero the gradient of a ReLU's output, in place, where the ReLU was closed: it is then that of its input."""
     masked: torch.Tensor = torch.ops.aten.threshold_backward.grad_input(gradient, rectified, 0, grad_input=gradient)
     return masked

@@ -8,7 +8,6 @@ would cover most of the map, whole maps are computed (`LocalKernels.depth`).
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Protocol, cast
 
 import torch
 
@@ -36,26 +35,6 @@ SMALLEST_IMAGE = 8
 """Height and width in pixels from which on the last stage's maps have two rows and columns (see `AveragePooling`)."""
 
 _CHANNELS_LAST = torch.channels_last
-
-
-class _LocalBlock(Protocol):
-    """A block in a pass: it keeps the maps that it reads."""
-
-    def forward(self, patch: Patch) -> Patch:
-        """Compute the patch of the output from that of the input."""
-
-    def accept(self, images: torch.Tensor) -> None:
-        """Keep the last patches of some images."""
-
-
-class _BlockKernels(Protocol):
-    """A block's kernels for parts of images."""
-
-    def spread(self, region: Region, height: int, width: int) -> Region:
-        """Where the output changes, if the input, of this height and width, changes in a region."""
-
-    def start(self, value: Value) -> tuple[_LocalBlock, Value]:
-        """Keep what the block reads of whole maps, and compute its output."""
 
 
 class _Window:
@@ -87,11 +66,7 @@ class _Window:
 
 
 class _CellKernels:
-    """A cell's kernels for parts of images.
-
-    Args:
-        block: the compiled cell.
-    """
+    """A cell's kernels for parts of images."""
 
     def __init__(self, block: CellBlock) -> None:
         self.block = block
@@ -124,15 +99,15 @@ class _CellKernels:
         return keeps
 
     def spread(self, region: Region, height: int, width: int) -> Region:
-        """Where the output changes (see `_BlockKernels`)."""
+        """Where the output changes, if the input, of this height and width, changes in a region."""
         regions = {0: region}
         for node in self.nodes:
             reads = self.reads[node.index]
             regions[node.index] = union([regions[source].spread(reach, height, width) for source, reach in reads])
         return regions[self.block.output]
 
-    def start(self, value: Value) -> tuple[_LocalBlock, Value]:
-        """Keep what the cell reads (see `_BlockKernels`)."""
+    def start(self, value: Value) -> tuple["_LocalCell", Value]:
+        """Keep what the cell reads of whole maps, and compute its output."""
         values = self.block.compute(value)
         like = value.any_form
         constants = {
@@ -177,11 +152,7 @@ class _LocalCell:
 
 
 class _ReductionKernels:
-    """A reduction's kernels for parts of images.
-
-    Args:
-        block: the compiled reduction.
-    """
+    """A reduction's kernels for parts of images."""
 
     def __init__(self, block: ReductionBlock) -> None:
         self.block = block
@@ -189,12 +160,12 @@ class _ReductionKernels:
         self.second = block.second.unpadded()
 
     def spread(self, region: Region, height: int, width: int) -> Region:
-        """Where the output changes (see `_BlockKernels`)."""
+        """Where the output changes, if the input, of this height and width, changes in a region."""
         half = height // 2, width // 2
         return region.spread_by_two(*half).spread(1, *half)
 
-    def start(self, value: Value) -> tuple[_LocalBlock, Value]:
-        """Keep what the reduction reads (see `_BlockKernels`)."""
+    def start(self, value: Value) -> tuple["_LocalReduction", Value]:
+        """Keep what the reduction reads of whole maps, and compute its output."""
         hidden = self.block.first(value.rectified, rectify=True)
         return _LocalReduction(self, value, hidden), self.block.forward(value, None)
 
@@ -226,32 +197,22 @@ class _LocalReduction:
 
 
 class LocalKernels:
-    """A network's kernels for parts of images, and how far into the network they pay.
-
-    Args:
-        stem: the first convolution.
-        stem_needs: which forms of its output are read.
-        blocks: the network's blocks.
-    """
+    """A network's kernels for parts of images, and how far into the network they pay."""
 
     def __init__(self, stem: Convolution, stem_needs: Needs, blocks: Sequence[Block]) -> None:
         self.whole_stem = stem
         self.stem = stem.unpadded()
         self.stem_needs = stem_needs
         self.whole_blocks = blocks
-        self.blocks = [_kernels_of(block) for block in blocks]
+        self.blocks = [
+            _CellKernels(block) if isinstance(block, CellBlock) else _ReductionKernels(block) for block in blocks
+        ]
         self._savings: dict[tuple[int, int], tuple[int, float]] = {}
 
     def depth(self, sides: Sequence[int], height: int, width: int) -> int:
-        """Say how many blocks should compute patches only.
+        """Say how many blocks, from the first on, should compute patches only; 0 where whole passes are cheaper.
 
-        Args:
-            sides: rows and columns of the window in each query to come.
-            height: of the images.
-            width: of the images.
-
-        Returns:
-            Blocks from the first on; 0 where whole passes are cheaper.
+        `sides` are rows and columns of the window in each query to come.
         """
         if not sides or height != width or height < SMALLEST_IMAGE:
             return 0
@@ -278,21 +239,12 @@ class LocalKernels:
         return len(self.blocks), saving
 
 
-def _kernels_of(block: Block) -> _BlockKernels:
-    if isinstance(block, CellBlock):
-        return _CellKernels(block)
-    return _ReductionKernels(cast("ReductionBlock", block))
-
-
 class LocalPass:
     """Logits of images that differ from accepted ones in one window.
 
     Args:
-        kernels: the network's.
         centred: (B, 3, H, W) float32, the accepted images minus the network's mean; channels_last.
         mean: (1, 3, 1, 1), that mean.
-        depth: how many blocks compute patches only, at least 1.
-        classify: maps the last block's output to logits.
     """
 
     def __init__(
@@ -309,7 +261,7 @@ class LocalPass:
         self._pixels = KeptMap(centred)
         self._shape = centred.shape
         value = Value.of(kernels.whole_stem(centred), kernels.stem_needs)
-        self._blocks = []
+        self._blocks: list[_LocalCell | _LocalReduction] = []
         for block in kernels.blocks[:depth]:
             local, value = block.start(value)
             self._blocks.append(local)
@@ -318,15 +270,9 @@ class LocalPass:
         self._joint = KeptValue(value, self._needs)
 
     def logits(self, row: int, column: int, window: torch.Tensor) -> torch.Tensor:
-        """Classify the accepted images with a window replaced.
+        """Classify the accepted images with a window replaced, whose first row and column are given.
 
-        Args:
-            row: the window's first row.
-            column: the window's first column.
-            window: (n, 3, h, w) float32 in [0, 1], for the first n images.
-
-        Returns:
-            (n, C) float32.
+        The window is (n, 3, h, w) float32 in [0, 1], for the first n images; the logits are (n, C) float32.
         """
         with torch.inference_mode():
             patch = self._patch_of_stem(row, column, window)

@@ -17,9 +17,6 @@ def keep_freed_memory() -> bool:
     Feature maps of a few MiB come and go with every batch. By default glibc returns them to the kernel, which then has
     to map and zero every page again: up to a third of a gradient's time. The setting holds for the whole process, so
     the reference engine gains from it too. It changes no number.
-
-    Returns:
-        Whether the C library took it; false where it is not glibc.
     """
     if not sys.platform.startswith("linux"):
         return False

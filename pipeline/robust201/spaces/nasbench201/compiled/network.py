@@ -36,8 +36,6 @@ class InferenceNetwork:
     It equals the plain network of the same precision within rounding, not bit by bit: folded weights round differently.
 
     Attributes:
-        n_classes: number of classes C.
-        device: where it computes.
         chunk: at most this many images go through the network at once; None for no bound.
         shown: images that the last call sent through the network at once.
     """
@@ -60,11 +58,10 @@ class InferenceNetwork:
         self._plain = network
         self._n_cells = len(network.cells) // 3  # of a stage: a reduction stands before two of the three
         self._channels = network.classifier.in_features // 4  # of the first stage: a reduction doubles them
-        self._is_constant = program.output is None
+        self.is_constant = program.output is None
         self._constant_logits: dict[tuple[int, ...], torch.Tensor] = {}
         self.shown = 0
-        self._classes = torch.arange(self.n_classes, device=device)
-        if self._is_constant:
+        if self.is_constant:
             return
         self._blocks, needs = _build_blocks(network, program, device, dtype)
         self._stem_needs = needs
@@ -83,25 +80,13 @@ class InferenceNetwork:
         if device.type == "cpu" and dtype is torch.float32:
             self._local = LocalKernels(self._stem, needs, self._blocks)
 
-    @property
-    def is_constant(self) -> bool:
-        """Whether the output does not depend on the input, so that nothing is computed."""
-        return self._is_constant
-
     def sample_bytes(self, image_size: int, *, gradient: bool) -> int:
         """Estimate from above what one sample takes (see `footprint.network_bytes`)."""
         return network_bytes(self._channels, self._n_cells, image_size, gradient=gradient)
 
     def logits(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Classify.
-
-        Args:
-            pixels: (B, 3, H, W) float32 in [0, 1], H and W multiples of 4.
-
-        Returns:
-            Logits (B, C) float32.
-        """
-        if self._is_constant:
+        """Classify pixels (B, 3, H, W) float32 in [0, 1], H and W multiples of 4: logits (B, C) float32."""
+        if self.is_constant:
             return self._constant(pixels)
         if 0 < len(pixels) < MIN_BATCH:
             return self.logits(_fill(pixels))[: len(pixels)]
@@ -116,14 +101,9 @@ class InferenceNetwork:
     def loss_and_gradient(
         self, pixels: torch.Tensor, labels: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Classify, and differentiate the cross-entropy with respect to the pixels.
+        """Classify, and differentiate the cross-entropy with labels (B,) int64 by the pixels (see `logits`).
 
-        Args:
-            pixels: (B, 3, H, W) float32 in [0, 1], H and W multiples of 4.
-            labels: (B,) int64.
-
-        Returns:
-            Logits (B, C), each image's cross-entropy (B,), and the gradient of their sum (B, 3, H, W), all float32.
+        Gives logits (B, C), each image's cross-entropy (B,), and the gradient of their sum (B, 3, H, W), all float32.
         """
 
         def cross_entropy(logits: torch.Tensor, rows: slice) -> tuple[torch.Tensor, torch.Tensor]:
@@ -146,12 +126,11 @@ class InferenceNetwork:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         """Run forth and back.
 
-        Args:
-            pixels: (B, 3, H, W) float32 in [0, 1].
-            onto_logits: (logits (b, C), which rows of the pixels they are of) → values (b,) and their gradient (b, C).
+        `onto_logits` maps logits (b, C), and the rows of the pixels that they are of, to values (b,) and their gradient
+        (b, C).
         """
         n_images = len(pixels)
-        if self._is_constant:
+        if self.is_constant:
             logits = self._constant(pixels)
             return logits, onto_logits(logits, slice(0, n_images))[0], torch.zeros_like(pixels)
         if 0 < n_images < MIN_BATCH:
@@ -175,17 +154,12 @@ class InferenceNetwork:
     def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> LocalPass | None:
         """Prepare to classify images again and again that change in one window at a time.
 
-        Args:
-            pixels: (B, 3, H, W) float32 in [0, 1], H and W multiples of 4.
-            sides: rows and columns of the window in each query to come.
-
-        Returns:
-            What answers the queries with the logits of `logits`; None where `logits` itself is as fast: large windows,
-            few queries, networks that spread every change at once, more images than one chunk, bfloat16, and devices
-            other than a CPU. The choice follows from the network, the windows and their number alone, never from the
-            images.
+        `sides` are rows and columns of the window in each query to come. What is returned answers the queries with the
+        logits of `logits`; None where `logits` itself is as fast: large windows, few queries, networks that spread
+        every change at once, more images than one chunk, bfloat16, and devices other than a CPU. The choice follows
+        from the network, the windows and their number alone, never from the images.
         """
-        if self._is_constant or self._local is None or not 0 < len(pixels) <= max(self.chunk or 0, MIN_BATCH):
+        if self.is_constant or self._local is None or not 0 < len(pixels) <= max(self.chunk or 0, MIN_BATCH):
             return None
         depth = self._local.depth(sides, *pixels.shape[2:])
         if depth == 0:
@@ -277,10 +251,9 @@ class _StemGradient:
 def _build_blocks(
     network: Network, program: CellProgram, device: torch.device, dtype: torch.dtype
 ) -> tuple[list[Block], Needs]:
-    """Build the blocks from the last to the first, since each one's output depends on what the next one reads.
+    """Build the blocks, and say what the first one reads of the stem.
 
-    Returns:
-        The blocks in order, and what the first one reads of the stem.
+    From the last to the first, since each one's output depends on what the next one reads.
     """
     blocks: list[Block] = []
     needs = Needs(raw=True, rectified=False)
@@ -320,9 +293,6 @@ def compile_network(
         device: where to compute.
         precision: the arithmetic (`core.precision.PRECISIONS`). Weights are folded in float64 and rounded once,
             directly to what it asks for. With ``tf32`` the switches must be set by `engine.arithmetic.configure_torch`.
-
-    Returns:
-        The network's logits and input gradients as functions of pixels in [0, 1].
 
     Raises:
         ArchitectureError: the string names no cell.

@@ -14,12 +14,7 @@ _BORDER = Region(-1, -1, -1, -1)
 
 
 class Patch(NamedTuple):
-    """The part of a feature map that a proposal changes.
-
-    Attributes:
-        region: where it lies.
-        value: (B, C, h, w), in the forms that are read.
-    """
+    """The part of a feature map that a proposal changes: where it lies, and (B, C, h, w) in the forms that are read."""
 
     region: Region
     value: Value
@@ -28,8 +23,7 @@ class Patch(NamedTuple):
 class KeptMap:
     """One form of a feature map: as accepted, with a border of zeros, and a proposal's patch over it.
 
-    Args:
-        accepted: (B, C, H, W); None where nobody reads beyond the patch.
+    `accepted` is (B, C, H, W); None where nobody reads beyond the patch.
     """
 
     def __init__(self, accepted: torch.Tensor | None) -> None:
@@ -68,17 +62,7 @@ class KeptMap:
 
 
 class KeptValue:
-    """A feature map in the forms that are read, kept where somebody reads more than the patch.
-
-    Args:
-        value: the whole map.
-        keep: which forms to keep.
-
-    Attributes:
-        height: of the whole map.
-        width: of the whole map.
-        region: where the proposal's patch lies.
-    """
+    """A feature map in the forms that are read, kept where somebody reads more than the patch."""
 
     def __init__(self, value: Value, keep: Needs) -> None:
         self._raw = KeptMap(value.raw if keep.raw else None)

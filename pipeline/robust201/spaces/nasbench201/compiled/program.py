@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
-from robust201.spaces.nasbench201.cells import EDGES, N_NODES, parse
+from robust201.spaces.nasbench201.cells import EDGES, N_NODES, constant_nodes, parse
 
 OUTPUT_NODE = N_NODES - 1
 
@@ -95,28 +95,13 @@ class CellProgram:
         return total + _COSTS["relu"] * len(both)
 
 
-def constant_nodes(spec: str) -> frozenset[int]:
-    """Find the nodes that no path of edges other than `none` connects with the cell's input."""
-    reached = {0}
-    for operation, (source, target) in zip(parse(spec), EDGES, strict=True):
-        if operation != "none" and source in reached:
-            reached.add(target)
-    return frozenset(range(N_NODES)) - reached
-
-
 @cache
 def plan_cell(spec: str) -> CellProgram:
-    """Find the cheapest program of a cell.
+    """Find the cheapest program of a cell; of equal costs, that with the fewest replaced skip connections.
 
     Each skip connection from an inner node can stay an addition or be replaced by what that node is the sum of. The
     second lets convolutions merge, and may leave the inner node dead, but may also repeat work. There are at most three
     such edges, so all ways are tried.
-
-    Args:
-        spec: cell string.
-
-    Returns:
-        The program; equal costs give the one with the fewest replaced skip connections.
 
     Raises:
         ArchitectureError: the string names no cell.

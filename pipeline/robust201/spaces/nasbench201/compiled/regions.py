@@ -5,13 +5,9 @@ from typing import NamedTuple
 
 
 class Region(NamedTuple):
-    """A rectangle of pixels of a feature map; where it is read, it may stick out of the map by one pixel of padding.
+    """Rows top to bottom and columns left to right of a feature map, `bottom` and `right` excluded.
 
-    Attributes:
-        top: first row.
-        bottom: the row after the last.
-        left: first column.
-        right: the column after the last.
+    Where it is read, it may stick out of the map by one pixel of padding.
     """
 
     top: int

@@ -1,4 +1,13 @@
-"""The nested records of NATS-Bench and NAS-Bench-201: trials by dataset and seed, with or without their weights.
+"""The nested records of NATS-Bench and NAS-Bench-201, and the published archives that hold them.
+
+- NATS-Bench, full: ``NATS-tss-v1_0-3ffb9-full/{index:06d}.pickle.pbz2``, else ``{index:d}.pickle.pbz2``, one
+  bz2-compressed pickle (protocol 4) a network (nats_bench 1.8, api_utils.py, `NASBenchMetaAPI.reload`). The "simple"
+  archive has the same layout without weights.
+- NAS-Bench-201: ``NAS-Bench-201-v1_1-archive/{index:06d}-FULL.pth``, one `torch.save` file a network: ``"full"`` (200
+  epochs) and ``"less"`` (12) (nas_bench_201 2.1, api_201.py, `NASBench201API.reload`). ``-SIMPLE.pth`` files hold no
+  weights.
+- The merged files, ``NAS-Bench-201-v1_1-096897.pth`` and ``NATS-tss-v1_0-3ffb9.pickle.pbz2``: {meta_archs, total_archs,
+  arch2infos: {index: records}}. They hold no weights, and say so.
 
 Structure (nats_bench 1.8, api_utils.py, ArchResults and ResultsCount; nas_bench_201 2.1, api_utils.py): training length
 → {arch_index, arch_str, all_results: {(dataset, seed): trial}, …}; a trial holds net_state_dict (None in the "simple"
@@ -7,39 +16,135 @@ the key is an integer and is the one to go by. Its `params` and `flop` belong to
 (NATS-Bench issue 36), so nothing here relies on them.
 """
 
+import bz2
+import hashlib
+import io
+import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, cast
 
 from robust201.core.errors import CheckpointError, closest
+from robust201.core.files import sha256_of
+from robust201.core.unpickling import load_pickle, load_torch
 from robust201.weights.published.base import (
     DEFAULT_DATASETS,
+    Member,
     Selection,
     SourceWeights,
-    TrainingRecord,
+    WeightsFormat,
     choose_seeds,
+    make_members,
+    matching_files,
+    numbered_format,
+    read_file,
     require_state_dict,
 )
 
+RECORD_NAME = re.compile(r"(\d{1,6})\.pickle\.pbz2")
+"""Name of a record of NATS-Bench; its group is the index."""
 
-def weights_of(
+# The largest network with all four datasets and three seeds, at both training lengths, has about 130 MB.
+_MAX_RECORD_BYTES = 1 << 30
+# The whole benchmark decompressed: 15,625 records of a third of a megabyte (000000.pickle.pbz2 has 325,810 bytes).
+_MAX_MERGED_BYTES = 1 << 34
+
+_LENGTHS = {"less": "12", "full": "200"}
+"""NAS-Bench-201's names of the training lengths, and NATS-Bench's."""
+
+
+def read_nats(index: int, raw: bytes, name: str, selection: Selection) -> Iterator[SourceWeights]:
+    """Take the chosen weights out of one record of NATS-Bench, of which `raw` are the compressed bytes."""
+    stream = cast(BinaryIO, bz2.BZ2File(io.BytesIO(raw)))
+    states = load_pickle(stream, name=name, max_bytes=_MAX_RECORD_BYTES)
+    return _weights_of(states, selection, index=index, source=name, source_sha256=hashlib.sha256(raw).hexdigest())
+
+
+def _read_nats_file(index: int, path: Path, selection: Selection) -> Iterator[SourceWeights]:
+    return read_nats(index, read_file(path), str(path), selection)
+
+
+def _read_nasbench201_file(index: int, path: Path, selection: Selection) -> Iterator[SourceWeights]:
+    raw = read_file(path)
+    states = _rename_lengths(load_torch(io.BytesIO(raw), str(path)))
+    return _weights_of(states, selection, index=index, source=str(path), source_sha256=hashlib.sha256(raw).hexdigest())
+
+
+def _rename_lengths(states: Any) -> Any:
+    """Call the training lengths of one network's records as NATS-Bench does."""
+    return {_LENGTHS.get(name, name): state for name, state in states.items()} if isinstance(states, dict) else states
+
+
+def _merged_format(name: str, description: str, pattern: str, load: Callable[[Path], Any]) -> WeightsFormat:
+    """Make the format of a file with every network's records, as `load` reads it."""
+    compiled = re.compile(pattern)
+
+    def members(path: Path, indices: Collection[int] | None) -> list[Member]:
+        content = load(path)
+        by_index = content.get("arch2infos") if isinstance(content, Mapping) else None
+        if not isinstance(by_index, Mapping) or not all(isinstance(index, int) for index in by_index):
+            raise CheckpointError(
+                f"Reading records failed for {path}: expected records by architecture index under 'arch2infos', got "
+                "none. Get the file again from its publisher."
+            )
+        sha256 = sha256_of(path)
+
+        def read(index: int, states: Any, selection: Selection) -> Iterator[SourceWeights]:
+            source = f"{path} (#{index})"
+            return _weights_of(_rename_lengths(states), selection, index=index, source=source, source_sha256=sha256)
+
+        def absent(index: int) -> str:
+            return (
+                f"Finding records failed for #{index} in {path}: expected its records, got those of {len(by_index)} "
+                "others. Leave it out."
+            )
+
+        return make_members(by_index, indices, read, absent)
+
+    return WeightsFormat(
+        name, description, lambda path: path.is_file() and bool(matching_files(path, compiled)), members
+    )
+
+
+def _load_merged_nasbench201(path: Path) -> Any:
+    with path.open("rb") as stream:
+        return load_torch(stream, str(path))
+
+
+def _load_merged_nats(path: Path) -> Any:
+    with bz2.open(path) as stream:
+        return load_pickle(cast(BinaryIO, stream), name=str(path), max_bytes=_MAX_MERGED_BYTES)
+
+
+NATS_FULL = numbered_format("nats", "NATS-tss-v1_0-3ffb9-full/{index:06d}.pickle.pbz2", RECORD_NAME, _read_nats_file)
+
+NASBENCH201_ARCHIVE = numbered_format(
+    "nasbench201",
+    "NAS-Bench-201-v1_1-archive/{index:06d}-FULL.pth",
+    re.compile(r"(\d{6})-(?:FULL|SIMPLE)\.pth"),
+    _read_nasbench201_file,
+)
+
+NASBENCH201_MERGED = _merged_format(
+    "nasbench201-merged",
+    "NAS-Bench-201-v1_1-096897.pth (records only)",
+    r"NAS-Bench-201-v1_\d-[0-9a-f]{6}\.pth",
+    _load_merged_nasbench201,
+)
+
+NATS_MERGED = _merged_format(
+    "nats-merged",
+    "NATS-tss-v1_0-3ffb9.pickle.pbz2 (records only)",
+    r"NATS-tss-v1_\d-[0-9a-f]{5}\.pickle\.pbz2",
+    _load_merged_nats,
+)
+
+
+def _weights_of(
     states: Any, selection: Selection, *, index: int, source: str, source_sha256: str
 ) -> Iterator[SourceWeights]:
-    """Take the chosen trials' weights out of one network's records.
-
-    Args:
-        states: ``"12"`` and ``"200"`` to the state of an `ArchResults`.
-        selection: datasets, training length and seed.
-        index: index that the file is named by.
-        source: file (and member) for messages.
-        source_sha256: 64 hex digits of its bytes.
-
-    Yields:
-        Weights by dataset and seed.
-
-    Raises:
-        CheckpointError: the records are of another network, lack what was asked for, hold no weights, or are damaged.
-    """
+    """Take the chosen trials' weights out of one network's records, by dataset and seed."""
     state = _state_of(states, selection.hp, index, source)
     trials = _trials_of(state, source)
     with_weights = {
@@ -65,45 +170,6 @@ def weights_of(
                 source=source,
                 source_sha256=source_sha256,
             )
-
-
-def records_of(states: Any, selection: Selection, *, index: int, source: str) -> Iterator[TrainingRecord]:
-    """Read what one network's records say of the chosen trials, weights aside.
-
-    Args:
-        states: as in `weights_of`.
-        selection: datasets, training length and seed.
-        index: index that the file is named by.
-        source: file (and member) for messages.
-
-    Yields:
-        Records by dataset and seed.
-
-    Raises:
-        CheckpointError: the records are of another network, lack what was asked for, or are damaged.
-    """
-    state = _state_of(states, selection.hp, index, source)
-    trials = _trials_of(state, source)
-    for dataset in _choose_datasets(trials, trials, selection, source):
-        for seed in choose_seeds(trials[dataset], selection.seed):
-            trial = trials[dataset][seed]
-            name = f"{source} ({dataset}, seed {seed})"
-            epochs, _config = _check_trial(trial, selection.hp, name)
-            yield TrainingRecord(
-                index=index,
-                spec=_field(state, "arch_str", str, source),
-                dataset=dataset,
-                epochs=epochs,
-                seed=seed,
-                parameters=float(_field(trial, "params", float, name)),
-                accuracies=_final_accuracies(_field(trial, "eval_acc1es", Mapping, name), epochs),
-                has_weights=trial.get("net_state_dict") is not None,
-            )
-
-
-def _final_accuracies(percentages: Mapping[str, float], epochs: int) -> dict[str, float]:
-    ending = f"@{epochs - 1}"
-    return {key.removesuffix(ending): float(value) / 100 for key, value in percentages.items() if key.endswith(ending)}
 
 
 def _field(mapping: Any, key: str, kind: Any, name: str) -> Any:
