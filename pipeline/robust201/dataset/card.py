@@ -73,10 +73,6 @@ class CardFacts:
     Attributes:
         name: of the sweep.
         licence: SPDX identifier, lower case, as the hub spells it.
-        layout: how architectures are told of.
-        groups: what was exported.
-        measurements: names of the measurements.
-        shares: protocols, and what came of each.
         files: every file that is there already, side files too.
         columns: of the Parquet files; empty where there are none, or of measures alone.
         measures: columns of the Parquet files of each measure, by key as it is spelled.
@@ -145,14 +141,9 @@ def _count_evaluations(groups: Sequence[Group]) -> int:
 def choose_licence(given: str | None, shares: Sequence[ProtocolShare], out: Path) -> str:
     """Find the licence of a dataset: what was asked for, else that of imported results, else this project's.
 
-    Args:
-        given: SPDX identifier; None where nothing was asked for.
-        shares: protocols, and what came of each.
-        out: folder of the export, for the message.
-
     Raises:
         ConfigError: imported results name no licence, or several; this project cannot license them. Or the licence
-            has no form of one.
+            is not spelled as an SPDX identifier.
     """
     if given is not None:
         return _check_licence(given, out, "Name it by its SPDX identifier, such as --licence CC-BY-4.0.")

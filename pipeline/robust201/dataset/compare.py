@@ -37,13 +37,10 @@ Numbers = Mapping[Place, Mapping[ArchitectureId, float]]
 
 @dataclass(frozen=True)
 class ResultSet:
-    """What is compared of a results folder, of an exported dataset or of the published one.
+    """What is compared of a results folder, of an exported dataset or of the published one (see `ComparisonReport`).
 
-    Attributes:
-        by_weights: numbers by the name of the weights; empty where an architecture has one state.
-        decimals: the fewest decimals that accuracies of any key have; None where all are kept.
-        source: what they were read from, such as ``"shards"`` or ``"JSON"``.
-        remarks: what of a dataset's files was changed or is gone since they were exported.
+    Numbers are by the name of the weights, empty where an architecture has one state; `decimals` are the fewest of a
+    key.
     """
 
     by_weights: Mapping[str, Numbers]
@@ -57,13 +54,9 @@ class KeyComparison:
     """One key at one strength, in both sets.
 
     Attributes:
-        dataset: name of the dataset.
         key: in the paper's style; of a measure, followed by its column.
-        strength: epsilon, severity, or 0.
         n_architectures: architectures that both have.
-        max_difference: largest absolute difference of accuracy.
-        mean_absolute_difference: mean of the absolute differences.
-        mean_difference: mean of the second set's accuracies less the first's.
+        mean_difference: mean of the second set's accuracies less the first's; the other two differences are absolute.
         kendall_tau: rank correlation (tau-b) of the accuracies; None where one set has no two different ones.
         moved_most: architectures that differ most: index, accuracy in the first set and in the second.
     """
@@ -81,7 +74,7 @@ class KeyComparison:
 
 @dataclass(frozen=True)
 class ComparisonReport:
-    """Two result sets, compared.
+    """Two result sets, compared; of pairs, the first is of the first set.
 
     Attributes:
         comparisons: by dataset, key and strength.
@@ -89,8 +82,8 @@ class ComparisonReport:
         only_second: places that only the second set has.
         architectures: how many only the first has, both have, and only the second has, over all places in common.
         tolerance: largest difference that is let pass.
-        decimals: how many decimals the accuracies of the first and the second set have; None where all are kept.
-        sources: what the first and the second set were read from, such as ``"shards"`` or ``"JSON"``.
+        decimals: how many decimals the accuracies have; None where all are kept.
+        sources: what they were read from, such as ``"shards"`` or ``"JSON"``.
         remarks: what of a dataset's files was changed or is gone since they were exported, as far as its folder tells.
     """
 
@@ -156,23 +149,14 @@ class ComparisonReport:
 
 
 def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> ComparisonReport:
-    """Compare accuracies and single numbers of measures of two result sets, as far as both have them.
+    """Compare accuracies and numbers of measures of two result sets, as far as both have them.
 
-    Where one has several weights of an architecture, those of the same name are compared.
-
-    What only one of the two has makes no difference to `ComparisonReport.within`: a part of a sweep can be held against
-    the whole. The report names it.
-
-    Args:
-        first: a results folder, an exported dataset, or the published one.
-        second: likewise.
-        tolerance: largest absolute difference of accuracy that is let pass.
-
-    Returns:
-        What differs where.
+    Each is a results folder, an exported dataset, or the published one. Where one has several weights of an
+    architecture, those of the same name are compared. What only one of the two has makes no difference to
+    `ComparisonReport.within`: a part of a sweep can be held against the whole. The report names it.
 
     Raises:
-        ConfigError: the tolerance is no number of 0 or more.
+        ConfigError: the tolerance, a largest absolute difference, is no number of 0 or more.
         InputError: a folder is neither, or the two have nothing in common.
         ResultsError: a row has more or fewer values than strengths.
     """

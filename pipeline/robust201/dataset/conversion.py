@@ -28,12 +28,7 @@ NOT_TOLD = ""
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """What a conversion did.
-
-    Attributes:
-        written: names of the files written, relative to the dataset's folder.
-        kept: names of those that were there already: of the same JSON files, or an export's.
-    """
+    """Names, below the dataset's folder, of files written, and of those that were there: of the same JSON, or an export's."""
 
     written: tuple[str, ...]
     kept: tuple[str, ...]
@@ -46,13 +41,7 @@ def convert_dataset(
 
     A key is converted at a time, with a row group in memory, and its file appears whole or not at all. A conversion
     that was interrupted goes on where it ended, and one that is repeated writes what was made of other JSON files.
-
-    Args:
-        folder: the published dataset, or an exported one.
-        progress: called with (keys done, keys to do).
-
-    Returns:
-        What was written.
+    `progress` is called with (keys done, keys to do).
 
     Raises:
         ResultsError: the folder has no JSON of results, or a file is damaged or of other architectures than another.
@@ -85,14 +74,7 @@ def convert_dataset(
 
 @dataclass(frozen=True)
 class _JsonKey:
-    """The JSON files of one key on one dataset, as the rows of a Parquet file.
-
-    Attributes:
-        files: the dataset's folder.
-        dataset: name of the dataset.
-        key: as the file names spell it.
-        json_files: by measurement.
-    """
+    """The JSON files of one key on one dataset, by measurement, as the rows of a Parquet file."""
 
     files: ResultFiles
     dataset: str
@@ -186,9 +168,8 @@ class _JsonKey:
     def iter_values(self, measurement: str | None) -> Iterator[tuple[Unit, Mapping[float, Values]]]:
         """Columns by strength, row by row (see `dataset.result_file.RowSource`).
 
-        Raises:
-            EvaluationError: a file lacks an architecture that another has, or is damaged. `ResultsError`, an OSError,
-                would look like one of the file being written.
+        Raises EvaluationError where a file lacks an architecture that another has, or is damaged: `ResultsError`, an
+        OSError, would look like an error of the file being written.
         """
         try:
             yield from self._rows(measurement)

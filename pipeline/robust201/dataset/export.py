@@ -41,8 +41,7 @@ class ExportReport:
     """What an export wrote.
 
     Attributes:
-        out: the folder.
-        files: names of the files in it, relative to the folder, sorted.
+        files: names of the files in the folder, relative to it, sorted.
         kept: names of those that an interrupted export had left whole.
         removed: names of files of an earlier export that this one has no more.
         n_units: units written.

@@ -20,14 +20,7 @@ Format = Literal["json", "parquet"]
 
 @dataclass(frozen=True, kw_only=True)
 class FileForm:
-    """How files of results are written (see `dataset.export.export_dataset`).
-
-    Attributes:
-        key_style: how keys are spelled.
-        round_to: decimals to keep in JSON; None keeps every double exactly.
-        compression: of JSON files.
-        cache_bytes: bound on the decoded row groups kept while one is written.
-    """
+    """How files of results are written (see `dataset.export.export_dataset`); row groups kept decoded are bounded."""
 
     key_style: KeyStyle
     round_to: int | None

@@ -115,15 +115,12 @@ def _protocol_marks(told: Mapping[str, Any]) -> set[str]:
 
 
 class ExportFolder:
-    """A folder being filled by an export, new, empty or holding an earlier export, which is replaced.
+    """A folder being filled by an export, new, empty or holding an earlier one, which is replaced (see `open_folder`).
 
-    Attributes:
-        path: the folder.
-        written: the files written or kept so far, by name.
+    `written` has the files written or kept so far, by name.
     """
 
     def __init__(self, path: Path, planned: Collection[str]) -> None:
-        """Make the folder ready (see `open_folder`)."""
         self.path = path
         self.written: dict[str, WrittenFile] = {}
         self._earlier, journaled = _listed_files(path)
@@ -170,11 +167,7 @@ class ExportFolder:
         self.record(WrittenFile(name, hashed.digest.hexdigest(), hashed.n_bytes))
 
     def close(self) -> tuple[str, ...]:
-        """Remove what earlier exports left, then list the files written.
-
-        Returns:
-            Names of the files removed, sorted.
-        """
+        """Remove what earlier exports left, list the files written, and name those removed, sorted."""
         stale = sorted(name for name in self._earlier - {*self.written} if (self.path / name).is_file())
         for name in stale:
             file = self.path / name

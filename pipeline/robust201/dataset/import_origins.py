@@ -35,13 +35,7 @@ class Origin:
 
 
 def read_origin(source: Path, sweep: Mapping[str, Any] | None, dataset: str, key: str) -> Origin:
-    """Find out what a dataset tells of the results of a key.
-
-    Args:
-        source: the dataset's folder.
-        sweep: content of its `sweep.json`; None where it has none.
-        dataset: name of the dataset.
-        key: in the paper's style.
+    """Find out what a dataset's `sweep.json` (None: it has none) tells of the results of a key, in the paper's style.
 
     Raises:
         ResultsError: `sweep.json` is not of the form that an export writes.
@@ -85,9 +79,6 @@ def explain_gaps(
         dataset: what is imported.
         digests: SHA-256 of each file of results that was read.
         places: datasets and keys, in the paper's style, that were read.
-
-    Yields:
-        Lines for people.
     """
     told = [path for name in (META_FILE, SWEEP_FILE) if (path := dataset.path / name).is_file()]
     read = {**digests, **{path: sha256_of(path) for path in told}}

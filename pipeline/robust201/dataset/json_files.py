@@ -21,12 +21,7 @@ TEXT_VERSION = 1
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class JsonFile(ResultFile):
-    """A JSON file of one measurement.
-
-    Attributes:
-        measurement: what is in it.
-        round_to: decimals to keep; None keeps every double exactly.
-    """
+    """A JSON file of one measurement, rounded to some decimals; None keeps every double exactly."""
 
     measurement: str
     round_to: int | None
@@ -42,11 +37,7 @@ class JsonFile(ResultFile):
                 on_row()
 
     def texts(self) -> Iterator[tuple[Unit | None, Iterable[bytes]]]:
-        """Make the file's text: pieces of each unit's row, and None with what stands before and after them.
-
-        Raises:
-            StorageError: see `write`.
-        """
+        """Make the file's text: pieces of each unit's row, and None with what stands before and after them."""
         names = (self.dataset, self.key, self.measurement)
         yield None, [("{" + "".join(f"{json.dumps(name)}: {{" for name in names)).encode()]
         separator = b""
@@ -61,15 +52,6 @@ def row_text(
     measurement: str, unit: Unit, values: Mapping[float, Mapping[str, Any]], round_to: int | None = None
 ) -> Iterator[bytes]:
     """JSON text of a unit: a value for ``clean`` and measures, else a list with one value per strength.
-
-    Args:
-        measurement: what to write.
-        unit: the unit.
-        values: the measurement's columns by strength.
-        round_to: decimals to keep.
-
-    Yields:
-        Pieces of the text.
 
     Raises:
         StorageError: a number is infinite, or NaN where an accuracy is.

@@ -44,11 +44,9 @@ _DECIMALS = re.compile(r"\d\.(\d+)(?:e-(\d+))?")
 
 @dataclass(frozen=True)
 class JsonImportReport:
-    """What was imported.
+    """How many keys of datasets were imported, and how many rows.
 
     Attributes:
-        n_groups: datasets and keys.
-        n_evaluations: rows stored.
         lacking: measurements that some keys have and others lack; an export leaves them out.
         remarks: what of the files was changed or is gone since they were exported, as far as their folder tells.
     """
@@ -62,19 +60,11 @@ class JsonImportReport:
 def import_json(
     source: Path, results: Path, *, progress: Callable[[int, int], None] = lambda _done, _all: None
 ) -> JsonImportReport:
-    """Store the results of a JSON dataset in a results folder.
+    """Store the results of a JSON dataset, in either spelling of keys, compressed or not, in a results folder.
 
-    The folder may hold an earlier import, which is added to: a key that is imported again takes the place of what was
-    there, and must have all its measurements. Files are read whole, one key at a time, and each key of a dataset
-    becomes one shard.
-
-    Args:
-        source: the dataset's folder, in either spelling of keys, compressed or not.
-        results: the results folder; made if absent.
-        progress: called with (keys imported, keys to import).
-
-    Returns:
-        What was imported.
+    The folder is made if absent. It may hold an earlier import, which is added to: a key that is imported again takes
+    the place of what was there, and must have all its measurements. Files are read whole, one key at a time, and each
+    key of a dataset becomes one shard. `progress` is called with (keys imported, keys to import).
 
     Raises:
         ResultsError: the folder is no dataset, or a file is damaged or contradicts another.
@@ -318,16 +308,10 @@ def _results(
 
 
 def split_by_strength(value: Any, single: bool, n_strengths: int) -> list[Any]:
-    """Give the value of each strength.
+    """Give the value of each strength; ValueError if there are more or fewer.
 
-    Args:
-        value: as it stands in the file: one value for ``clean``, else a list of them; a confidence may also be an
-            object of lists, of which the published description says no more than "one element per eps".
-        single: whether there is one value, as of ``clean`` and measures.
-        n_strengths: number of strengths.
-
-    Raises:
-        ValueError: there are more or fewer.
+    A JSON value is one number for ``clean`` and measures, which are single, else a list; a confidence may also be an
+    object of lists, of which the published description says no more than "one element per eps".
     """
     if single:
         return [value]
@@ -344,8 +328,7 @@ def split_by_strength(value: Any, single: bool, n_strengths: int) -> list[Any]:
 def columns_of_json(measure: str, value: Any) -> dict[str, NDArray[Any]]:
     """Turn a measurement's JSON value into its columns, null into NaN (the inverse of `measurements.to_json`).
 
-    Raises:
-        ValueError: a count is no whole number, or an array is ragged.
+    Raises ValueError where a count is no whole number, or an array is ragged.
     """
     form = MEASUREMENTS.get(measure, measure)
     parts = {form: value} if isinstance(form, str) else {column: value[name] for name, column in form.items()}

@@ -22,12 +22,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True)
 class Listing:
-    """What an export listed.
-
-    Attributes:
-        digests: SHA-256 by name of a file below the folder.
-        wrong: what is wrong with the other lines, one sentence each.
-    """
+    """What an export listed: SHA-256 by name of a file below the folder, and what is wrong with other lines."""
 
     digests: Mapping[str, str]
     wrong: tuple[str, ...]
@@ -39,10 +34,7 @@ class Listing:
 
 
 def read_listing(out: Path) -> Listing:
-    """Read the listing of an export.
-
-    Args:
-        out: folder of the export.
+    """Read the listing of an export's folder.
 
     Raises:
         ResultsError: there is no listing, or something else than a file has its name.
@@ -83,14 +75,9 @@ def read_listing(out: Path) -> Listing:
 
 
 def explain_changes(out: Path, digests: Mapping[str, str]) -> Iterator[str]:
-    """Say in which way files that were read as JSON are not those that an export listed.
+    """Say in which way files that were read as JSON, by name below the folder, are not those that an export listed.
 
-    Args:
-        out: folder of the dataset.
-        digests: SHA-256 of files that were read, by name below the folder.
-
-    Yields:
-        Lines for people; none for a folder with neither a listing nor `sweep.json`, such as the published dataset.
+    Yields nothing for a folder with neither a listing nor `sweep.json`, such as the published dataset.
     """
     path = out / CHECKSUM_FILE
     if not os.path.lexists(path):
@@ -130,14 +117,9 @@ def is_below(name: str) -> bool:
 
 
 def check_listing(out: Path, listing: Listing) -> Iterator[str]:
-    """Compare the files below an export's folder with its listing.
+    """Compare the files below an export's folder with its listing; say which file is wrong, and what to do.
 
-    Args:
-        out: folder of the export.
-        listing: what it listed.
-
-    Yields:
-        What is wrong: which file, and what to do. Only files are opened, so nothing waits for the far end of a pipe.
+    Only files are opened, so nothing waits for the far end of a pipe.
     """
     yield from listing.wrong
     for name, digest in listing.digests.items():

@@ -108,12 +108,7 @@ def describe_strength(task: Task | None) -> str:
 
 
 def measure_columns(measurements: Sequence[str], example: Values) -> dict[str, ParquetColumn]:
-    """Make the columns of a measure.
-
-    Args:
-        measurements: its names.
-        example: values of one evaluation, which tell numbers from lists.
-    """
+    """Make the columns of a measure; values of one evaluation tell numbers from lists."""
     return {
         name: ParquetColumn(
             _NUMBERS if np.ndim(example[name]) else pa.float64(), f"Measure {name} of the network.", name

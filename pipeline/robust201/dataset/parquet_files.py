@@ -43,7 +43,6 @@ class ParquetFile(ResultFile):
         measurements: names of the measurements: of answers to images, or the columns of a measure.
         space: name of the space of the architectures.
         strength: what a strength is.
-        is_measure: whether the key is a measure.
         n_classes: of the dataset, where the values do not tell; None where nobody knows.
         weights: by name, where an architecture has rows of several; else empty.
         metadata: of the file's schema.

@@ -20,11 +20,7 @@ class SpaceLayout:
     """How an export tells of the architectures of a space.
 
     Attributes:
-        title: of datasets of this space, for people, before the name of the sweep.
-        slug: the same for machines.
-        tags: of the dataset card.
-        architectures: what architectures are called.
-        meta_told: what the card says of meta.json.
+        title: of datasets of this space, for people, before the name of the sweep; `slug` is the same for machines.
         columns: Parquet columns that tell an architecture, `architecture` first.
         values: architectures to the values of these columns.
         meta_text: (epsilons by key as it is spelled, architectures of the export) → text of meta.json.

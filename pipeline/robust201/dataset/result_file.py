@@ -34,13 +34,10 @@ class ResultFile(ABC):
     """A file of results to write; it can be pickled, since a process of its own may write it.
 
     Attributes:
-        folder: the export's folder.
-        name: of the file, relative to it.
-        dataset: name of the dataset.
+        folder: the export's folder; `name` is relative to it.
         key: spelled as in the file.
         units: in order.
         rows: where their values are.
-        compression: of the file.
         earlier: what an interrupted export noted of the file.
     """
 
@@ -67,13 +64,9 @@ class ResultFile(ABC):
         """Write the content, and call `on_row` after each unit."""
 
     def write(self, on_row: Callable[[], None]) -> tuple[WrittenFile, bool]:
-        """Write the file, or keep the one that an interrupted export made by the same recipe.
+        """Write the file, or keep the one that an interrupted export made by the same recipe; say whether it was kept.
 
-        Args:
-            on_row: called after each unit, of a kept file too; what it raises ends the file, of which nothing stays.
-
-        Returns:
-            What lies there now, and whether it was kept.
+        `on_row` is called after each unit, of a kept file too; what it raises ends the file, of which nothing stays.
 
         Raises:
             StorageError: the rows are not those that were asked for, or hold a number that the file cannot.
@@ -88,11 +81,7 @@ class ResultFile(ABC):
         return WrittenFile(self.name, hashed.digest.hexdigest(), hashed.n_bytes, recipe), False
 
     def read_units(self, measurement: str | None) -> Iterator[tuple[Unit, Mapping[float, Values]]]:
-        """Read the units' columns by strength, of a measurement or of all, and hold them to what was asked for.
-
-        Raises:
-            StorageError: a unit is another, lacks a strength or is not there.
-        """
+        """Read the units' columns by strength, of a measurement or of all, and hold them to what was asked for."""
         expected = iter(self.units)
         for unit, values in self.rows.iter_values(measurement):
             wanted = next(expected, None)

@@ -21,12 +21,10 @@ class Verdict:
     """What verification found.
 
     Attributes:
-        findings: what is wrong with shards and rows.
         gaps: units that have some of their strengths and lack others, with what they lack.
         export: what is wrong with the export, one line each.
         requeued: names of the shards that were moved, so that the next run computes what is wrong again.
-        n_shards: shards that were checked.
-        n_evaluations: evaluations in them, of whatever plan.
+        n_evaluations: evaluations in the shards, of whatever plan.
         n_planned: evaluations of the plan; None where the folder has no plan.
         n_missing: those of them that are not there whole, with all their measurements.
         n_exported: files of the export that were checked; None where none was to be.
@@ -73,16 +71,10 @@ def verify_results(
     requeue: bool = False,
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Verdict:
-    """Check a results folder, and an export of it.
+    """Check a results folder, and an export made of it file by file.
 
-    Args:
-        results: the folder.
-        export: folder of an export made of it, to be compared file by file.
-        requeue: move what is wrong out of the way, so that the next run computes it again and nothing else.
-        on_progress: told after each shard how many of how many are checked.
-
-    Returns:
-        What is wrong.
+    To requeue is to move what is wrong out of the way, so that the next run computes it again and nothing else.
+    `on_progress` is told after each shard how many of how many are checked.
 
     Raises:
         InputError: there is no such folder, or an export is to be compared and no plan is there.

@@ -27,14 +27,7 @@ _CACHE_BYTES = 256 << 20
 def check_export(plan: SweepPlan, store: ShardStore, inventory: Inventory, out: Path) -> Iterator[str]:
     """Compare an export's files with its listing, those of results with the shards, and strengths with the plan.
 
-    Args:
-        plan: what was exported.
-        store: the finished evaluations.
-        inventory: what the store holds.
-        out: the folder of the export.
-
-    Yields:
-        What is wrong: which file, from which unit on, and what to do. Damage never raises.
+    Yields what is wrong: which file, from which unit on, and what to do. Damage never raises.
 
     Raises:
         ResultsError: the folder is no export of robust201.

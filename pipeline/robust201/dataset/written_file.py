@@ -18,13 +18,9 @@ GZIP_LEVEL = 6
 
 @dataclass(frozen=True)
 class WrittenFile:
-    """A whole file of an export.
+    """A whole file of an export, named relative to the folder.
 
-    Attributes:
-        name: relative to the folder.
-        sha256: hash of its bytes.
-        n_bytes: its size.
-        recipe: digest of everything that its bytes follow from; ``""`` for a file that is written anew each time.
+    `recipe` is a digest of everything that its bytes follow from, ``""`` for a file that is written anew each time.
     """
 
     name: str
@@ -38,11 +34,7 @@ class WrittenFile:
 
 
 def parse_compression(text: str | None) -> Compression | None:
-    """Check a compression that a user wrote.
-
-    Raises:
-        ConfigError: it is neither ``gz`` nor ``zst``.
-    """
+    """Check a compression that a user wrote, ``gz`` or ``zst``; ConfigError if it is neither."""
     if text is None:
         return None
     for known in get_args(Compression):
@@ -56,15 +48,7 @@ def parse_compression(text: str | None) -> Compression | None:
 
 @contextmanager
 def compressing(stream: BinaryIO, compression: Compression | None) -> Iterator[BinaryIO]:
-    """Compress what is written, on its way to a stream.
-
-    Args:
-        stream: where the bytes go.
-        compression: None passes them on as they are.
-
-    Yields:
-        A writable stream. Equal text gives equal bytes: no file name and no time is in them.
-    """
+    """Compress what is written, on its way to a stream; equal text gives equal bytes, without a file name or a time."""
     if compression is None:
         yield stream
     elif compression == "gz":
@@ -86,12 +70,7 @@ def compression_of(path: Path) -> Compression | None:
 def hashed_file(path: Path, compression: Compression | None = None) -> Iterator[tuple[BinaryIO, HashingStream]]:
     """Write a file that appears whole, under its name, when the block ends without an error.
 
-    Args:
-        path: the file.
-        compression: of what is written.
-
-    Yields:
-        The stream to write to, and what counts and hashes the file's bytes, complete after the block.
+    Yields the stream to write to, and what counts and hashes the file's bytes, complete after the block.
     """
     with atomic_write(path) as stream:
         hashed = HashingStream(stream)

@@ -49,12 +49,8 @@ def unreadable(label: str, error: OSError) -> StorageError:
 class Entry:
     """A shard as a listing shows it.
 
-    Attributes:
-        name: of the shard, such as ``cifar10/000021-pgd-0123456789abcdef.parquet``.
-        n_bytes: size.
-        mark: a text that changes when the bytes do (time of the last change, or an object's ETag); ``""`` where the
-            backend has none.
-        modified: when it was written, in seconds since the epoch; infinity where the backend does not say.
+    `mark` changes when the bytes do (time of the last change, or an object's ETag), and is ``""`` where the backend has
+    none; `modified` is in seconds since the epoch, infinity where the backend does not say.
     """
 
     name: str
@@ -66,8 +62,11 @@ class Entry:
 class StorageBackend(Protocol):
     """What the store asks of where its shards lie.
 
-    Attributes:
-        threads: how many reads at once make it faster.
+    Where a shard is read, FileNotFoundError says that there is none, ShardDamagedError that the disk has lost it, and
+    StorageError that it cannot be read now, whatever its bytes are. Where one is written, StorageError
+    (StorageFullError for want of space) says that it cannot be, and nothing of it is visible.
+
+    `threads` is how many reads at once make it faster.
     """
 
     threads: int
@@ -79,53 +78,22 @@ class StorageBackend(Protocol):
         """List all shards as they are now, sorted by name; what else lies there is left out."""
 
     def settled(self, entries: Iterable[Entry]) -> set[str]:
-        """Find the shards whose mark is certain to change whenever their bytes do from now on.
-
-        Args:
-            entries: a listing, just made.
-
-        Returns:
-            Their names; none where the backend cannot tell.
-        """
+        """Find the shards of a new listing whose mark is certain to change whenever their bytes do from now on."""
 
     def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Read bytes [start, stop) of a shard, or as many of them as there are.
-
-        Raises:
-            FileNotFoundError: there is no such shard.
-            ShardDamagedError: the disk has lost it.
-            StorageError: it cannot be read now, whatever its bytes are.
-        """
+        """Read bytes [start, stop) of a shard, or as many of them as there are."""
 
     def source(self, shard: str) -> Path | BinaryIO:
-        """Open a shard for a Parquet reader.
-
-        Raises:
-            FileNotFoundError: there is no such shard.
-        """
+        """Open a shard for a Parquet reader."""
 
     def sha256(self, shard: str) -> str:
-        """Hash a shard's bytes: 64 hex digits.
-
-        Raises:
-            FileNotFoundError: there is no such shard.
-            ShardDamagedError: the disk has lost it.
-            StorageError: it cannot be read now, whatever its bytes are.
-        """
+        """Hash a shard's bytes: 64 hex digits."""
 
     def publish(self, shard: str, content: bytes) -> None:
-        """Let a shard appear, whole and durably; one of that name may be there already.
-
-        Raises:
-            StorageError: it cannot be written; nothing of it is visible.
-        """
+        """Let a shard appear, whole and durably; one of that name may be there already."""
 
     def writing(self, dataset: str) -> AbstractContextManager[NewFile]:
-        """Open a shard for writing whose name is set in the block; it appears when that ends without an error.
-
-        Raises:
-            StorageError: it cannot be written; nothing of it is visible.
-        """
+        """Open a shard for writing whose name is set in the block; it appears when that ends without an error."""
 
     def set_aside(self, shard: str) -> str:
         """Move a shard out of the way, into ``damaged/``, and say where it lies now."""
@@ -134,14 +102,7 @@ class StorageBackend(Protocol):
         """Delete shards; those that are gone already do no harm."""
 
     def remove_temporaries(self, clock: Callable[[], float]) -> int:
-        """Remove what killed writers left behind (see `core.files.remove_leftovers`).
-
-        Args:
-            clock: wall clock in seconds since the epoch, to compare with the times of files.
-
-        Returns:
-            Number of files removed.
-        """
+        """Remove what killed writers left behind (see `core.files.remove_leftovers`), and count it."""
 
 
 class LocalBackend:
@@ -169,7 +130,7 @@ class LocalBackend:
         return str(self.path(shard))
 
     def entries(self) -> list[Entry]:
-        """List all shards as they are now (see `StorageBackend.entries`)."""
+        """List all shards as they are now."""
         if not self.root.is_dir():
             return []
         entries = []
@@ -187,7 +148,7 @@ class LocalBackend:
         return entries
 
     def settled(self, entries: Iterable[Entry]) -> set[str]:
-        """Find the shards last changed some seconds ago, by the clock that stamps them (see `StorageBackend`)."""
+        """Find the shards last changed some seconds ago, by the clock that stamps them."""
         try:
             with tempfile.TemporaryFile(dir=self.root) as probe:  # a file server has a clock of its own
                 now = os.fstat(probe.fileno()).st_mtime
@@ -196,7 +157,7 @@ class LocalBackend:
         return {entry.name for entry in entries if entry.modified <= now - SETTLING_SECONDS}
 
     def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Read bytes of a shard (see `StorageBackend.read`)."""
+        """Read bytes of a shard."""
 
         def read() -> bytes:
             with self.path(shard).open("rb", buffering=0) as stream:
@@ -210,7 +171,7 @@ class LocalBackend:
         return self.path(shard)
 
     def sha256(self, shard: str) -> str:
-        """Hash a shard's bytes (see `StorageBackend.sha256`)."""
+        """Hash a shard's bytes."""
         return self._try_reading(shard, lambda: sha256_of(self.path(shard)))
 
     def _try_reading(self, shard: str, read: Callable[[], _Out], *, is_second: bool = False) -> _Out:
@@ -230,20 +191,12 @@ class LocalBackend:
         return self._try_reading(shard, read, is_second=True)
 
     def publish(self, shard: str, content: bytes) -> None:
-        """Let a shard appear (see `StorageBackend.publish`).
-
-        Raises:
-            StorageFullError: no space is left; nothing is left behind.
-        """
+        """Let a shard appear."""
         with atomic_write(self.path(shard), on_step=self._on_step) as stream:
             stream.write(content)
 
     def writing(self, dataset: str) -> AbstractContextManager[NewFile]:
-        """Open a shard for writing (see `StorageBackend.writing`).
-
-        Raises:
-            StorageFullError: no space is left; nothing is left behind.
-        """
+        """Open a shard for writing."""
         return new_file(self.root / dataset, on_step=self._on_step)
 
     def set_aside(self, shard: str) -> str:
@@ -256,7 +209,7 @@ class LocalBackend:
         return str(target)
 
     def delete(self, shards: Iterable[str]) -> None:
-        """Delete shards (see `StorageBackend.delete`)."""
+        """Delete shards."""
         paths = [self.path(shard) for shard in shards]
         for path in paths:
             path.unlink(missing_ok=True)
@@ -264,7 +217,7 @@ class LocalBackend:
             fsync_folder(folder)
 
     def remove_temporaries(self, clock: Callable[[], float]) -> int:
-        """Remove what killed writers left behind (see `StorageBackend.remove_temporaries`)."""
+        """Remove what killed writers left behind."""
         return remove_leftovers(self.root, clock=clock)
 
 
@@ -273,11 +226,7 @@ def _name(item: "os.DirEntry[str]") -> str:
 
 
 class HashingStream(io.RawIOBase):
-    """A write-only binary stream that counts and hashes what goes through it; closing it leaves the file open.
-
-    Args:
-        stream: where the bytes go; whoever opened it flushes and names it.
-    """
+    """A write-only binary stream that counts and hashes what goes through it; closing it leaves the one below open."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -300,15 +249,10 @@ class HashingStream(io.RawIOBase):
 
 
 def map_ahead(function: Callable[[_In], _Out], items: Iterable[_In], threads: int) -> Iterator[_Out]:
-    """Apply a function that waits for a disk or a network to items, a few at once.
+    """Apply a function that waits for a disk or a network to items, a few at once, in other threads.
 
-    Args:
-        function: called in other threads.
-        items: its arguments.
-        threads: how many calls may be under way; up to four times as many results wait to be taken.
-
-    Yields:
-        Results in the order of the items; an exception is raised where its result would have been.
+    Up to four times as many results as there are threads wait to be taken. They come in the order of the items; an
+    exception is raised where its result would have been.
     """
     if threads <= 1:
         yield from map(function, items)

@@ -38,15 +38,9 @@ MAX_COMPACTED_INPUTS = 8
 
 @dataclass(frozen=True)
 class CompactReport:
-    """What a compaction did.
+    """What a compaction did: numbers of shards, rows and files; names of damaged shards, which are left as they are.
 
-    Attributes:
-        inputs: shards merged.
-        outputs: compacted shards written.
-        rows: rows in them.
-        deleted: shards deleted that earlier compactions had merged.
-        removed_temporaries: files deleted that killed writers had left behind.
-        damaged: names of damaged shards that were met and left as they are.
+    `deleted` counts shards that earlier compactions had merged, `removed_temporaries` files that killed writers left.
     """
 
     inputs: int
@@ -61,12 +55,7 @@ class CompactReport:
 class _Candidate:
     """A live shard that may be merged.
 
-    Attributes:
-        order: key, architecture and first image of its first row, by which candidates are sorted.
-        shard: its name.
-        columns: its measurement columns.
-        n_bytes: its size.
-        number: its position among the shards of the inventory.
+    `order` is key, kind of id, architecture and first image of its first row, `number` its position in the inventory.
     """
 
     order: tuple[str, bool, ArchitectureId, int]
@@ -81,7 +70,6 @@ class Compaction:
     """One pass over a results folder.
 
     Attributes:
-        folder: the results folder.
         target_bytes: size that compacted shards aim at, on disk: from two to four thirds of it. What is left over makes
             a smaller one, which a later pass merges with what has come since.
         row_group_bytes: bound on their row groups, in memory and before compression; a larger row makes its own.

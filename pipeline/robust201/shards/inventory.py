@@ -33,15 +33,10 @@ class Slice(NamedTuple):
 
 
 def choose_slices(slices: Sequence[Slice]) -> tuple[Slice, ...]:
-    """Choose disjoint slices that cover the most images, with the fewest slices among those.
+    """Choose disjoint slices that cover the most images, with the fewest slices among those, by ascending start.
 
-    Sums over parts that overlap would count images twice, so a cover is disjoint. Among equal slices the first wins.
-
-    Args:
-        slices: in order of start, stop and shard name.
-
-    Returns:
-        The choice, by ascending start.
+    Sums over parts that overlap would count images twice, so a cover is disjoint. Slices come in the order of start,
+    stop and shard name; among equal ones the first wins.
     """
     if len(slices) <= 1:
         return tuple(slices)
@@ -80,14 +75,7 @@ class UnitGroup:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a scan found, numbered.
-
-    Attributes:
-        shards: names, sorted.
-        columns: measurement columns of each shard.
-        units: every unit that rows belong to.
-        rows: columns over all rows (see `Inventory.row_column`), by shard and position.
-    """
+    """What a scan found, numbered: shards by name, their measurement columns, units, and columns over all rows."""
 
     shards: tuple[str, ...]
     columns: list[frozenset[str]]
@@ -204,15 +192,9 @@ class Inventory:
         return [item for item in found if columns <= self._shard_columns[self._rows["shard"][item.row]]]
 
     def slices(self, unit: Unit, strength: float, columns: frozenset[str]) -> tuple[Slice, ...]:
-        """Choose the rows that make up an evaluation.
+        """Choose the rows that make up an evaluation: they have the columns asked for, and cover every image once.
 
-        Args:
-            unit: the unit.
-            strength: one of its strengths.
-            columns: measurement columns that each row must have.
-
-        Returns:
-            Rows that cover every image once: one for the whole where there is one; of equals the first by shard name.
+        There is one row for the whole where there is one; of equals the first by shard name.
 
         Raises:
             IncompleteError: images are missing.
@@ -266,15 +248,7 @@ class Inventory:
         return _Complete(strengths, offsets.tolist())
 
     def missing(self, unit: Unit, measurements: Collection[str]) -> tuple[Part, ...]:
-        """List what is left to do of a unit.
-
-        Args:
-            unit: the unit.
-            measurements: names of the measurements asked for.
-
-        Returns:
-            Parts that complete it: strengths with the same missing images together, all images where nothing is there.
-        """
+        """List the parts that complete a unit: strengths with the same missing images together."""
         columns = columns_needed(unit, measurements)
         if self._complete_strengths(unit, columns) == unit.strengths:
             return ()
@@ -287,14 +261,7 @@ class Inventory:
         return tuple(Part(unit, tuple(strengths), *gap) for gap, strengths in sorted(strengths_of.items()))
 
     def foreign(self, plan_unit_ids: Collection[str]) -> dict[str, int]:
-        """Count the evaluations that no unit of a plan asks for.
-
-        Args:
-            plan_unit_ids: ids of the plan's units; a set, for speed.
-
-        Returns:
-            Evaluations by protocol digest.
-        """
+        """Count the evaluations that no unit of a plan asks for, by protocol digest."""
         counts: Counter[str] = Counter()
         if len(self):
             per_unit = np.bincount(self._rows["unit"][self._group_starts[:-1]], minlength=len(self.units)).tolist()

@@ -46,13 +46,7 @@ _T = TypeVar("_T")
 
 
 def check_url(url: str) -> str:
-    """Make sure that shards may lie below a URL.
-
-    Args:
-        url: such as ``s3://bucket/prefix``.
-
-    Returns:
-        The URL in the form in which two of them are compared.
+    """Make sure that shards may lie below a URL, and give it in the form in which two of them are compared.
 
     Raises:
         ValueError: it is no such URL; the message says what was expected, and repeats no password.
@@ -171,7 +165,7 @@ class ObjectBackend:
         return f"{self.url}/{shard}" if shard else self.url
 
     def entries(self) -> list[Entry]:
-        """List all shards as they are now (see `StorageBackend.entries`)."""
+        """List all shards as they are now."""
 
         def find(filesystem: Any, root: str) -> dict[str, dict[str, Any]]:
             filesystem.invalidate_cache()
@@ -192,11 +186,11 @@ class ObjectBackend:
         return sorted(entries, key=lambda entry: entry.name)
 
     def settled(self, entries: Iterable[Entry]) -> set[str]:
-        """Find the shards that have an ETag or the like (see `StorageBackend.settled`)."""
+        """Find the shards that have an ETag or the like."""
         return {entry.name for entry in entries if entry.mark.partition(" ")[0] in _SETTLED_MARKS}
 
     def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Read bytes of a shard (see `StorageBackend.read`)."""
+        """Read bytes of a shard."""
         if stop is not None:
             return self._read_range(shard, start, stop)
         pieces = list(self._pieces(shard, start))
@@ -232,14 +226,14 @@ class ObjectBackend:
         )
 
     def sha256(self, shard: str) -> str:
-        """Hash a shard's bytes (see `StorageBackend.sha256`)."""
+        """Hash a shard's bytes."""
         digest = hashlib.sha256()
         for piece in self._pieces(shard):
             digest.update(piece)
         return digest.hexdigest()
 
     def publish(self, shard: str, content: bytes) -> None:
-        """Let a shard appear by one conditional PUT (see `StorageBackend.publish`)."""
+        """Let a shard appear by one conditional PUT."""
 
         def put(filesystem: Any, path: str, mode: str) -> None:
             filesystem.pipe_file(path, content, mode=mode)
@@ -248,10 +242,7 @@ class ObjectBackend:
 
     @contextmanager
     def writing(self, dataset: str) -> Iterator[NewFile]:
-        """Open a shard for writing (see `StorageBackend.writing`).
-
-        Its name is the hash of what is yet to be written, so the bytes wait in a temporary file of this machine.
-        """
+        """Open a shard for writing: named by what is yet to be written, it waits in a temporary file here."""
         with tempfile.NamedTemporaryFile(prefix="robust201-", suffix=".parquet") as stream:
             new = NewFile(cast(BinaryIO, stream), "")
             yield new
@@ -288,7 +279,7 @@ class ObjectBackend:
         return self.label(target)
 
     def delete(self, shards: Iterable[str]) -> None:
-        """Delete shards (see `StorageBackend.delete`)."""
+        """Delete shards."""
         for shard in shards:
             try:
                 self._call("Deleting", shard, lambda filesystem, path: filesystem.rm_file(path))
@@ -309,11 +300,7 @@ def _make_parents(filesystem: Any, path: str) -> None:
 
 
 def _put_if_absent(filesystem: Any, path: str, put: Callable[[Any, str, str], None]) -> None:
-    """Write an object unless it is there.
-
-    Raises:
-        FileExistsError: it is.
-    """
+    """Write an object; FileExistsError says that it is there already."""
     for attempt in range(_CONFLICT_ATTEMPTS):
         try:
             put(filesystem, path, "create")

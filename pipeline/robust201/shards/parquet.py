@@ -72,11 +72,8 @@ _float_list = pa.list_(pa.field("element", pa.float64()))
 class Footer:
     """What a shard's footer says of it.
 
-    Attributes:
-        kind: ``"shard"`` or ``"compacted"``.
-        columns: measurement columns in it.
-        inputs: names of the shards that a compacted shard replaces.
-        identity: `unit` and `rows` of a shard as JSON values; empty for a compacted one.
+    `kind` is ``"shard"`` or ``"compacted"``; a shard has its identity in it (`unit` and `rows` as JSON values), a
+    compacted one the names of the shards that it replaces, its inputs.
     """
 
     kind: str
@@ -118,11 +115,7 @@ class Footer:
 def encode(results: Sequence[EvaluationResult]) -> bytes:
     """Write the results of one part as the bytes of a shard.
 
-    Args:
-        results: one a strength, all of one unit and image range, with the same measurement columns.
-
-    Returns:
-        A Parquet file.
+    There is one a strength, all of one unit and image range, with the same measurement columns.
     """
     part, unit = results[0].part, results[0].part.unit
     table = table_of(results)
@@ -180,16 +173,7 @@ def _count_classes(values: Mapping[str, NDArray[Any]]) -> int:
 
 
 def write_tables(sink: Any, tables: Any, footer: Footer) -> int:
-    """Write tables as the row groups of one shard.
-
-    Args:
-        sink: a binary stream.
-        tables: an iterable of one or more tables, all of one schema, with the footer's columns.
-        footer: what the shard says of itself.
-
-    Returns:
-        Number of rows.
-    """
+    """Write one or more tables of one schema as the row groups of one shard, and count the rows."""
     n_rows = 0
     remaining = iter(tables)
     first = next(remaining)
@@ -212,15 +196,7 @@ def write_tables(sink: Any, tables: Any, footer: Footer) -> int:
 
 
 def write_results(sink: Any, units: Iterable[Sequence[EvaluationResult]]) -> int:
-    """Write results of many units, all with the same columns, as a compacted shard that replaces none.
-
-    Args:
-        sink: a binary stream.
-        units: one result per strength of each unit; at least one unit.
-
-    Returns:
-        Number of rows.
-    """
+    """Write results of one or more units, one a strength, as a compacted shard that replaces none; count the rows."""
     remaining = iter(units)
     first = next(remaining)
     columns = order_columns(first[0].values)
@@ -264,12 +240,7 @@ def failed_to_read(label: str, error: Exception) -> StorageError:
 
 
 class ShardFile:
-    """An open shard, read by row group.
-
-    Args:
-        backend: where the shard lies.
-        shard: its name.
-        content: its bytes, where they were read already.
+    """An open shard, read by row group, from its bytes where those were read already.
 
     Raises:
         ShardDamagedError: the file is no whole shard.
@@ -295,16 +266,7 @@ class ShardFile:
         """(G + 1,) int64: the first row of each row group, then the number of rows."""
 
     def read(self, row_group: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Read one row group.
-
-        Args:
-            row_group: its position.
-            columns: names of columns; None for all.
-
-        Raises:
-            ShardDamagedError: its pages are not whole.
-            StorageError: they cannot be read now.
-        """
+        """Read one row group, or some of its columns (raises as the class does)."""
         try:
             table = self._file.read_row_group(row_group, columns=columns, use_threads=False)
         except (pa.ArrowException, OSError, ValueError) as error:
@@ -329,16 +291,7 @@ def _encoded_sizes(group: Any) -> dict[str, int]:
 
 
 def row_values(table: pa.Table, row: int, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Copy one row's measurements out of a table.
-
-    Args:
-        table: rows of a shard, with the columns asked for and `LOCATING_COLUMNS`.
-        row: position in the table.
-        columns: measurement columns.
-
-    Returns:
-        Arrays by column, in the shapes and types that were committed.
-    """
+    """Copy one row's measurements out of a table that has `LOCATING_COLUMNS`, in the committed shapes and types."""
     n_classes, start, stop = (table[name][row].as_py() for name in LOCATING_COLUMNS)
     values: dict[str, NDArray[Any]] = {}
     for name in columns:

@@ -15,18 +15,10 @@ from robust201.shards.verification import ShardFinding
 
 
 def requeue_shards(folder: ResultsFolder, inventory: Inventory, findings: Collection[ShardFinding]) -> tuple[str, ...]:
-    """Move what is wrong into ``damaged/``, so that it counts as missing.
+    """Move what is wrong into ``damaged/``, so that it counts as missing, and name the shards that were moved.
 
     A shard of one unit moves whole. A compacted shard that is intact but for some rows is written again without them
     first; the new one lists the old one and what that replaced, so nothing wrong comes back.
-
-    Args:
-        folder: the results folder.
-        inventory: what the findings are about.
-        findings: what is wrong.
-
-    Returns:
-        Names of the shards that were moved, sorted.
     """
     rows_of: defaultdict[str, set[int | None]] = defaultdict(set)
     for finding in findings:

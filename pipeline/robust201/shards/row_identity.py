@@ -35,16 +35,7 @@ class StoredUnit(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ShardRows:
-    """Identity of the rows of one shard, in file order.
-
-    Attributes:
-        units: the units in the shard.
-        unit: (R,) int64, each row's position in `units`.
-        strength: (R,) float64.
-        start: (R,) int32.
-        stop: (R,) int32.
-        seconds: (R,) float32.
-    """
+    """Identity of the R rows of one shard, in file order; `unit` holds positions in `units`."""
 
     units: "Sequence[StoredUnit] | UnitColumns"
     unit: NDArray[np.int64]
@@ -55,14 +46,7 @@ class ShardRows:
 
 
 def read_footer(backend: StorageBackend, entry: Entry) -> Footer:
-    """Read what a shard says of itself, from its last bytes only.
-
-    Raises:
-        ShardDamagedError: the file is no whole shard.
-        FormatVersionError: another format version wrote it.
-        StorageError: it cannot be read now.
-        FileNotFoundError: there is no such file.
-    """
+    """Read what a shard says of itself, from its last bytes only (raises as `ShardFile`, and FormatVersionError)."""
     shard, n_bytes = entry.name, entry.n_bytes
     tail = backend.read(shard, max(0, n_bytes - _TAIL_BYTES), n_bytes)
     footer_bytes = int.from_bytes(tail[-_FOOTER_END_BYTES:-4], "little") + _FOOTER_END_BYTES
@@ -72,11 +56,7 @@ def read_footer(backend: StorageBackend, entry: Entry) -> Footer:
 
 
 def parse_footer(tail: bytes, label: str) -> Footer:
-    """Read what a shard says of itself.
-
-    Args:
-        tail: its last bytes, the whole footer among them.
-        label: path or URL of the shard, for messages.
+    """Read what a shard says of itself from its last bytes, the whole footer among them.
 
     Raises:
         ShardDamagedError: the file is no whole shard.
@@ -90,12 +70,9 @@ def parse_footer(tail: bytes, label: str) -> Footer:
 
 
 def read_shard_rows(backend: StorageBackend, shard: str, footer: Footer) -> ShardRows:
-    """Read the identity of a shard's rows: from the footer of a shard, from the columns of a compacted one.
+    """Read the identity of a shard's rows (raises as `ShardFile` does).
 
-    Raises:
-        ShardDamagedError: the file is no whole shard.
-        StorageError: it cannot be read now.
-        FileNotFoundError: there is no such file.
+    That of a shard is in its footer, that of a compacted one in its columns.
     """
     try:
         return _rows_of_footer(footer) if footer.identity else _rows_of_columns(backend.source(shard))
@@ -155,11 +132,7 @@ def _check_id(architecture: object) -> None:
 
 
 def _checked(column: pa.ChunkedArray) -> pa.Array:
-    """The one array of a column whose dictionaries are equal.
-
-    Raises:
-        pa.ArrowInvalid, ValueError: it holds what no writer of ours puts there; readers of pages do not notice.
-    """
+    """The one array of a column; pa.ArrowInvalid and ValueError say that it holds what no writer of ours puts there."""
     array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     array.validate(full=True)
     if array.null_count:
@@ -168,11 +141,7 @@ def _checked(column: pa.ChunkedArray) -> pa.Array:
 
 
 class UnitColumns:
-    """Units of a compacted shard as columns, since a scan of a whole sweep needs no object for each of them.
-
-    Args:
-        columns: Arrow arrays by name, in the order of the fields of `StoredUnit`.
-    """
+    """Units of a compacted shard as columns in the order of `StoredUnit`: a scan needs no object for each of them."""
 
     def __init__(self, columns: Mapping[str, pa.Array]) -> None:
         self.columns = columns

@@ -75,17 +75,7 @@ class RowReader:
         return group, position - int(first_rows[group])
 
     def row_group(self, shard: str, group: int, columns: frozenset[str] | None = None) -> pa.Table:
-        """Read a row group, or take it from the cache.
-
-        Args:
-            shard: name of the shard.
-            group: position of the row group.
-            columns: names of columns; None for all.
-
-        Raises:
-            ShardDamagedError: its pages are not whole.
-            StorageError: the shard vanished, or cannot be read now.
-        """
+        """Read a row group, or some of its columns, or take it from the cache (raises as `row` does)."""
         place = shard, group, columns
         if place in self._tables:
             self._tables.move_to_end(place)
@@ -110,15 +100,7 @@ class RowReader:
         return n_bytes / len(table)
 
     def row(self, shard: str, position: int, columns: Collection[str]) -> dict[str, NDArray[Any]]:
-        """Read the measurements of one row.
-
-        Args:
-            shard: name of the shard.
-            position: of the row in the shard.
-            columns: measurement columns.
-
-        Returns:
-            Arrays by column; they share no memory with the cache.
+        """Read the measurements of one row; the arrays share no memory with the cache.
 
         Raises:
             ShardDamagedError: the shard is not whole.
@@ -221,9 +203,6 @@ class RowSelection:
         self, measurement: str | None = None
     ) -> Iterator[tuple[Unit, Mapping[float, dict[str, NDArray[Any]]]]]:
         """Read one measurement, or all, unit by unit, and of each row only what is needed.
-
-        Args:
-            measurement: one of `measurements`; None for all of them.
 
         Yields:
             Each unit, with the measurements' columns by strength.

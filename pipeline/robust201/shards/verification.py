@@ -76,16 +76,10 @@ def _identities_of(rows: ShardRows) -> Iterator[_RowIdentity]:
 def verify_shards(
     folder: ResultsFolder, inventory: Inventory, on_progress: Callable[[int, int], None] = lambda _done, _all: None
 ) -> Iterator[ShardFinding]:
-    """Check every live shard and every row of a results folder.
+    """Check every live shard and every row of a results folder, and yield what is wrong.
 
-    Args:
-        folder: the results folder.
-        inventory: what it holds; damaged shards that it reports are among the findings. Shards are hashed unless it
-            was read with ``verify="all"``, which did.
-        on_progress: told after each shard how many of how many are checked.
-
-    Yields:
-        What is wrong.
+    Damaged shards that the inventory reports are told of. Shards are hashed unless it was read with ``verify="all"``,
+    which did. `on_progress` is told after each shard how many of how many are checked.
     """
     for shard, message in inventory.damage.items():
         yield ShardFinding.damaged(shard, message)
@@ -115,9 +109,6 @@ class _ClassCounts:
 
     What the classes of a dataset should count is not asked of the images, which may be elsewhere, but of the rows: all
     that were measured on the same images agree, and one that does not stands out.
-
-    Args:
-        inventory: the rows.
     """
 
     def __init__(self, inventory: Inventory) -> None:
@@ -140,11 +131,7 @@ class _ClassCounts:
         return self._images[protocol]
 
     def find_unlike(self) -> Iterator[tuple[int, str]]:
-        """Find the rows that count other images than most rows of their dataset, images and range.
-
-        Yields:
-            Row of the inventory, and what was expected and got.
-        """
+        """Find the rows that count other images than most of their dataset, images and range, and what was expected."""
         for by_counts in self._rows.values():
             usual, rows = max(by_counts.items(), key=lambda item: len(item[1]))
             told = f"expected rows of cm to count {list(usual)} images, as in {len(rows)} other rows"
@@ -206,13 +193,8 @@ def find_unequal_duplicates(
 ) -> Iterator[ShardFinding]:
     """Compare results that exist more than once: equal ranges of images, and a whole with its merged parts.
 
-    Args:
-        reader: reads the rows.
-        inventory: what the folder holds.
-        intact: shards that may be read; None for all.
-
-    Yields:
-        One finding for each result that differs from the one that readers use.
+    Yields one finding for each result that differs from the one that readers use, in shards that are intact (None:
+    all).
     """
     for group in inventory.overlapping():
         slices = [item for item in group.slices if intact is None or inventory.locate(item.row)[0] in intact]
