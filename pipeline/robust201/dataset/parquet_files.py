@@ -26,6 +26,7 @@ from robust201.dataset.parquet_columns import (
 )
 from robust201.dataset.published_layout import layout_of
 from robust201.dataset.result_file import ResultFile
+from robust201.shards.parquet import count_classes
 
 PARQUET_VERSION = 2
 """Raised when the same rows would give other columns or bytes."""
@@ -126,7 +127,7 @@ class ParquetFile(ResultFile):
             **layout.values([unit.architecture for unit in units]),
             "strength": [strength for _, strength, _ in pieces],
             "n_images": [unit.n_images or None for unit in units],
-            "n_classes": [_count_classes(values) or self.n_classes for _, _, values in pieces],
+            "n_classes": [count_classes(values) or self.n_classes for _, _, values in pieces],
             "protocol": [unit.protocol or None for unit in units],
             "checkpoint_sha256": [unit.checkpoint_sha256 or None for unit in units],
         }
@@ -147,10 +148,6 @@ class ParquetFile(ResultFile):
                     [array.tolist() for array in stacked] if self.is_measure else _lists(stacked, column.kind)
                 )
         return pa.table([pa.array(arrays[name], kind.kind) for name, kind in columns.items()], schema=self._schema)
-
-
-def _count_classes(values: Mapping[str, NDArray[Any]]) -> int | None:
-    return next((len(array) for array in values.values() if array.ndim == 2), None)
 
 
 def _lists(values: Sequence[NDArray[Any]], kind: pa.DataType) -> pa.Array:

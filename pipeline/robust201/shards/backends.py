@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeVar
 
@@ -137,7 +138,7 @@ class LocalBackend:
         for folder in sorted(self.root.iterdir()):
             if folder.is_dir():
                 with os.scandir(folder) as found:
-                    shards = sorted((item for item in found if SHARD_NAME.fullmatch(item.name)), key=_name)
+                    shards = sorted((item for item in found if SHARD_NAME.fullmatch(item.name)), key=attrgetter("name"))
                 for item in shards:
                     try:
                         state = item.stat()
@@ -219,10 +220,6 @@ class LocalBackend:
     def remove_temporaries(self, clock: Callable[[], float]) -> int:
         """Remove what killed writers left behind."""
         return remove_leftovers(self.root, clock=clock)
-
-
-def _name(item: "os.DirEntry[str]") -> str:
-    return item.name
 
 
 class HashingStream(io.RawIOBase):

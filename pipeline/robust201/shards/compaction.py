@@ -249,16 +249,7 @@ def _sorted_rows(inventory: Inventory, shard_numbers: list[int]) -> NDArray[np.i
     """Rows of some shards, in the order in which an export reads them."""
     rows = np.concatenate([inventory.rows_of_shard(number) for number in shard_numbers])
     units = [inventory.units[number] for number in inventory.row_column("unit")[rows].tolist()]
-    keys = sorted({unit.key for unit in units})
-    rank = {key: number for number, key in enumerate(keys)}
-    ids = {name: number for number, name in enumerate(sorted({unit.architecture for unit in units}, key=_rank))}
-    order = np.lexsort(
-        [
-            inventory.row_column("shard")[rows],
-            inventory.row_column("start")[rows],
-            inventory.row_column("strength")[rows],
-            np.array([ids[unit.architecture] for unit in units]),
-            np.array([rank[unit.key] for unit in units]),
-        ]
-    )
-    return rows[order]
+    names = [(unit.key, *_rank(unit.architecture)) for unit in units]
+    rank = {name: number for number, name in enumerate(sorted(set(names)))}
+    numbers = [inventory.row_column(name)[rows] for name in ("shard", "start", "strength")]
+    return rows[np.lexsort([*numbers, np.array([rank[name] for name in names])])]

@@ -38,7 +38,7 @@ _NAMES = {
 exported dataset, corrupted images and a checkpoint store."""
 
 
-def _go_on(_step: str) -> None:
+def go_on(_step: str) -> None:
     """Do nothing at a step of a write."""
 
 
@@ -49,7 +49,7 @@ class ResultsFolder:
     is called at each step of writing one (`core.files.WRITE_STEPS`), for crash tests.
     """
 
-    def __init__(self, root: Path, on_step: Callable[[str], None] = _go_on) -> None:
+    def __init__(self, root: Path, on_step: Callable[[str], None] = go_on) -> None:
         self.root = root
         self.shards = root / "shards"
         self.damaged = root / "damaged"

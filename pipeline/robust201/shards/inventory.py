@@ -20,8 +20,7 @@ from robust201.core.errors import IncompleteError, StorageError
 from robust201.core.files import load_json
 from robust201.core.records import EvaluationProtocol, Part, Unit, is_imported
 from robust201.shards.row_identity import StoredUnit
-from robust201.tasks.columns import COLUMNS
-from robust201.tasks.columns import columns_of as measurements_columns
+from robust201.tasks.columns import COLUMNS, columns_of
 
 
 class Slice(NamedTuple):
@@ -127,7 +126,7 @@ class Inventory:
     @cached_property
     def n_evaluations(self) -> int:
         """Number of evaluations that are complete, whatever they measured."""
-        return sum(_is_covered(group) for group in self._groups(self._partial)) + int(self._whole_first.sum())
+        return len(self._complete_with(frozenset()).strengths)
 
     @cached_property
     def seconds(self) -> float:
@@ -142,26 +141,6 @@ class Inventory:
         new[1:] = (unit[1:] != unit[:-1]) | (strength[1:] != strength[:-1])
         return np.append(np.flatnonzero(new), len(unit))
 
-    @cached_property
-    def _whole_first(self) -> NDArray[np.bool_]:
-        """Whether each evaluation has a row over all images."""
-        if not len(self):
-            return np.zeros(0, dtype=bool)
-        whole = (self._rows["start"] == 0) & (self._rows["stop"] == self._n_images[self._rows["unit"]])
-        found: NDArray[np.bool_] = np.logical_or.reduceat(whole, self._group_starts[:-1])
-        return found
-
-    @property
-    def _partial(self) -> NDArray[np.int64]:
-        """Numbers of the evaluations that have parts only."""
-        return np.flatnonzero(~self._whole_first)
-
-    def _groups(self, numbers: NDArray[np.int64]) -> Iterator[UnitGroup]:
-        for number in numbers.tolist():
-            first, stop = self._group_starts[number : number + 2].tolist()
-            unit = self.units[int(self._rows["unit"][first])]
-            yield UnitGroup(unit, float(self._rows["strength"][first]), tuple(self._slices(first, stop)))
-
     def overlapping(self) -> Iterator[UnitGroup]:
         """Evaluations whose rows cover an image more than once: duplicates, or a whole beside its parts."""
         if not len(self):
@@ -169,7 +148,10 @@ class Inventory:
         lengths = (self._rows["stop"] - self._rows["start"]).astype(np.int64)
         totals = np.add.reduceat(lengths, self._group_starts[:-1])
         n_images = self._n_images[self._rows["unit"][self._group_starts[:-1]]]
-        yield from self._groups(np.flatnonzero(totals > n_images))
+        for number in np.flatnonzero(totals > n_images).tolist():
+            first, stop = self._group_starts[number : number + 2].tolist()
+            unit = self.units[int(self._rows["unit"][first])]
+            yield UnitGroup(unit, float(self._rows["strength"][first]), tuple(self._slices(first, stop)))
 
     def _slices(self, first: int, stop: int) -> list[Slice]:
         starts, stops = (self._rows[name][first:stop].tolist() for name in ("start", "stop"))
@@ -222,13 +204,13 @@ class Inventory:
         number = self._numbers.get(unit.id)
         if number is None:
             return ()
-        if columns not in self._complete:
-            self._complete[columns] = self._find_complete(columns)
-        found = self._complete[columns]
+        found = self._complete_with(columns)
         return found.strengths[found.offsets[number] : found.offsets[number + 1]]
 
-    def _find_complete(self, columns: frozenset[str]) -> "_Complete":
+    def _complete_with(self, columns: frozenset[str]) -> "_Complete":
         """Find the complete evaluations of all units at once: one pass over arrays, and a look at those in parts."""
+        if columns in self._complete:
+            return self._complete[columns]
         if not len(self):
             return _Complete((), [0])
         has_columns = np.array([columns <= found for found in self._shard_columns])[self._rows["shard"]]
@@ -245,7 +227,8 @@ class Inventory:
         # Few strengths, many rows: one object for each of the few takes a quarter of the memory.
         values, numbers = np.unique(self._rows["strength"][chosen], return_inverse=True)
         strengths = tuple(map(values.tolist().__getitem__, numbers.tolist()))
-        return _Complete(strengths, offsets.tolist())
+        self._complete[columns] = _Complete(strengths, offsets.tolist())
+        return self._complete[columns]
 
     def missing(self, unit: Unit, measurements: Collection[str]) -> tuple[Part, ...]:
         """List the parts that complete a unit: strengths with the same missing images together."""
@@ -335,21 +318,13 @@ def columns_needed(unit: Unit, measurements: Collection[str]) -> frozenset[str]:
     """Columns that a row of a unit must have: a measure's own; imported rows may lack what was not asked for."""
     if unit.columns:
         return frozenset(unit.columns)
-    columns = required_columns(measurements)
+    columns = required_columns(tuple(measurements))
     if not is_imported(unit.protocol):
         return columns
     return frozenset(name for name in columns if COLUMNS[name].measurement in measurements)
 
 
-def required_columns(measurements: Collection[str]) -> frozenset[str]:
-    """Measurement columns that hold the given measurements; `accuracy` and `cm` are always among them."""
-    return _columns_of(tuple(measurements))
-
-
 @lru_cache(maxsize=64)
-def _columns_of(measurements: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(measurements_columns(measurements))
-
-
-def _is_covered(group: UnitGroup) -> bool:
-    return not gaps(choose_slices(group.slices), group.unit.n_images)
+def required_columns(measurements: tuple[str, ...]) -> frozenset[str]:
+    """Measurement columns that hold the given measurements; `accuracy` and `cm` are always among them."""
+    return frozenset(columns_of(measurements))

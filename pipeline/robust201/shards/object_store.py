@@ -41,7 +41,7 @@ _CONFLICT_ATTEMPTS = 6
 _EXTRAS = {"s3": "robust201[s3]", "s3a": "robust201[s3]"}
 _WITHOUT_FOLDERS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oci", "oss"}
 """Schemes whose libraries would take making a folder for making a bucket."""
-_NO_CACHES = {"use_listings_cache": False}
+_USUAL_SCHEMES = ("s3", "gs", "abfs", "file", "hdfs", "sftp")
 _T = TypeVar("_T")
 
 
@@ -58,9 +58,9 @@ def check_url(url: str) -> str:
             "would hide the shards of other writers; name the store itself."
         )
     authority = rest.partition("/")[0]
-    if re.search(":.*@", rest or url) or (
-        scheme in _WITHOUT_FOLDERS and re.search("[:@]", authority) and not _is_azure(url)
-    ):
+    # In Azure's form `@` stands between container and account.
+    is_azure = re.match(r"(abfss?|az)://[\w-]+@[\w.-]+(/|\Z)", url)
+    if re.search(":.*@", rest or url) or (scheme in _WITHOUT_FOLDERS and re.search("[:@]", authority) and not is_azure):
         raise ValueError(
             "expected a URL without a user or password, got one with. Let the library find them in the environment or "
             "in its own files, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
@@ -79,19 +79,10 @@ def check_url(url: str) -> str:
             "results folder."
         )
     if scheme not in fsspec.available_protocols():
-        raise ValueError(f"expected a scheme that fsspec knows, got {scheme!r}.{closest(scheme, _usual_schemes())}")
+        raise ValueError(f"expected a scheme that fsspec knows, got {scheme!r}.{closest(scheme, _USUAL_SCHEMES)}")
     if scheme in {"file", "local"} and not rest.startswith("/"):
         raise ValueError(f"expected an absolute path after file://, got {rest!r}. Write file:///FOLDER.")
     return f"{scheme}://{rest.rstrip('/')}"
-
-
-def _is_azure(url: str) -> bool:
-    """Whether a URL has the form of Azure's, in which ``@`` stands between container and account."""
-    return re.match(r"(abfss?|az)://[\w-]+@[\w.-]+(/|\Z)", url) is not None
-
-
-def _usual_schemes() -> list[str]:
-    return ["s3", "gs", "abfs", "file", "hdfs", "sftp"]
 
 
 def folder_of(url: str) -> Path | None:
@@ -121,7 +112,7 @@ class ObjectBackend:
         with self._opening:
             if self._opened is None or self._opened[0] != os.getpid():
                 try:
-                    filesystem, root = url_to_fs(self.url, **_NO_CACHES)
+                    filesystem, root = url_to_fs(self.url, use_listings_cache=False)
                 except ImportError as error:
                     scheme = self.url.partition("://")[0]
                     extra = _EXTRAS.get(scheme)
@@ -193,8 +184,7 @@ class ObjectBackend:
         """Read bytes of a shard."""
         if stop is not None:
             return self._read_range(shard, start, stop)
-        pieces = list(self._pieces(shard, start))
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return b"".join(self._pieces(shard, start))
 
     def _read_range(self, shard: str, start: int, stop: int) -> bytes:
         def cat(filesystem: Any, path: str) -> bytes:

@@ -149,7 +149,7 @@ def table_of(results: Sequence[EvaluationResult]) -> pa.Table:
         "start": part.start,
         "stop": part.stop,
         "n_images": unit.n_images,
-        "n_classes": _count_classes(results[0].values),
+        "n_classes": count_classes(results[0].values),
     }
     arrays: dict[str, Any] = {name: [value] * len(results) for name, value in shared.items()}
     arrays["strength"] = [result.strength for result in results]
@@ -167,7 +167,7 @@ def order_columns(names: Collection[str]) -> tuple[str, ...]:
     return (*(name for name in COLUMNS if name in names), *sorted(set(names) - COLUMNS.keys()))
 
 
-def _count_classes(values: Mapping[str, NDArray[Any]]) -> int:
+def count_classes(values: Mapping[str, NDArray[Any]]) -> int:
     """Classes of a result; 0 where it has no matrix, so that nothing has their number."""
     return next((len(array) for array in values.values() if array.ndim == 2), 0)
 

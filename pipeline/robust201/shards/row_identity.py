@@ -86,9 +86,13 @@ def _rows_of_footer(footer: Footer) -> ShardRows:
     strengths, start, stop, seconds = footer.identity["rows"]
     n_rows = len(strengths)
     unit = StoredUnit(*footer.identity["unit"])
-    "".join([unit.id, unit.dataset, unit.key, unit.protocol]).encode()  # texts, and such as can be stored
-    _check_id(unit.architecture)
-    np.array([unit.n_images], dtype=np.int32)  # a number, and a small one
+    texts, numbers = [unit.id, unit.dataset, unit.key, unit.protocol], [unit.n_images]
+    if isinstance(unit.architecture, str):
+        texts.append(unit.architecture)
+    else:
+        numbers.append(unit.architecture)
+    "".join(texts).encode()  # texts, and such as can be stored
+    np.array(numbers, dtype=np.int32)  # numbers, and small ones
     return ShardRows(
         units=(unit,),
         unit=np.zeros(n_rows, dtype=np.int64),
@@ -117,18 +121,6 @@ def _rows_of_columns(source: Path | BinaryIO) -> ShardRows:
 def parse_architecture(text: str) -> ArchitectureId:
     """Read the text of an id: an index where it is a number."""
     return int(text) if text.isdecimal() else text
-
-
-def _check_id(architecture: object) -> None:
-    """Make sure that an id is a small number or text that can be stored.
-
-    Raises:
-        ValueError, TypeError, OverflowError: it is not.
-    """
-    if isinstance(architecture, str):
-        architecture.encode()
-    else:
-        np.array([architecture], dtype=np.int32)
 
 
 def _checked(column: pa.ChunkedArray) -> pa.Array:

@@ -22,7 +22,7 @@ from robust201.core.records import (
     is_imported,
 )
 from robust201.shards.compaction import GRACE_SECONDS, TARGET_BYTES, Compaction, CompactReport
-from robust201.shards.folder import ResultsFolder, has_stem, network_of, stem_of
+from robust201.shards.folder import ResultsFolder, go_on, has_stem, network_of, stem_of
 from robust201.shards.inventory import Inventory, columns_needed
 from robust201.shards.parquet import ROW_GROUP_BYTES, ShardFile, encode, write_results
 from robust201.shards.row_identity import parse_footer, read_shard_rows
@@ -39,8 +39,8 @@ class ShardStore:
     `on_step` is called at each step of writing a shard (`core.files.WRITE_STEPS`), for crash tests.
     """
 
-    def __init__(self, root: Path, *, on_step: Callable[[str], None] | None = None) -> None:
-        self.folder = ResultsFolder(root) if on_step is None else ResultsFolder(root, on_step)
+    def __init__(self, root: Path, *, on_step: Callable[[str], None] = go_on) -> None:
+        self.folder = ResultsFolder(root, on_step)
         self._reader = RowReader(self.folder)
 
     @classmethod
@@ -238,7 +238,7 @@ class ShardStore:
         grace_seconds: float = GRACE_SECONDS,
         clock: Callable[[], float] = time.time,
     ) -> CompactReport:
-        """Merge small shards into large ones, sorted as an export reads them, while others may commit (see `Compaction`)."""
+        """Merge small shards into large ones, sorted as an export reads them; others may commit (see `Compaction`)."""
         return Compaction(
             self.folder,
             target_bytes=target_bytes,
