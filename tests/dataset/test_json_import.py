@@ -13,7 +13,7 @@ from robust201.core.records import IMPORTED_FILE, is_imported
 from robust201.dataset import export_dataset
 from robust201.dataset.compare import compare_results
 from robust201.dataset.imported_plan import load_any_plan, load_imported_plan
-from robust201.dataset.json_import import count_decimals, import_json, split_by_strength
+from robust201.dataset.json_import import count_decimals, import_json
 from robust201.dataset.verify import verify_results
 from robust201.runtime.lease import Lease
 from robust201.shards import ShardStore, parquet
@@ -450,13 +450,7 @@ def test_keys_that_a_partial_export_lacks_are_no_gaps(tmp_path):
     )
 
 
-def test_decimals_and_both_nestings():
+def test_decimals():
     assert count_decimals({"0": [0.5, 0.125]}, ["0"]) == 3
     assert count_decimals({"0": [1 / 3]}, ["0"]) is None
     assert count_decimals({"0": 1.5e-05}, ["0"]) == 6
-    assert split_by_strength({"label": [1, 2], "argmax": [3, 4]}, False, 2) == [
-        {"label": 1, "argmax": 3},
-        {"label": 2, "argmax": 4},
-    ]
-    with pytest.raises(ValueError, match="values"):
-        split_by_strength([1, 2], False, 3)

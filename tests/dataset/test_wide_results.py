@@ -1,6 +1,7 @@
 """Measures, several weights, other spaces and tasks of the user's own: from a sweep to its files and back."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import yaml
 
 from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, Weights
+from robust201.dataset.compare import compare_results
 from robust201.tasks import TASKS, Task
 from robust201.tasks.constraints import L2
 from robust201.tasks.parameters import Parameters
@@ -55,9 +57,10 @@ def test_a_measure_has_files_of_its_own_columns(tmp_path: Path, space: str) -> N
     networks: Any = (0, 2) if space == "nasbench201" else ("narrow", "wide")
     columns = ("squared_norm", "list_of_norms")
     spectrum = task("spectrum", "measure", columns=columns)
+    protocol = {"key": "spectrum", "parameters": {"kind": "measure", "columns": columns}}
     units = [make_unit(network, "cifar10", "clean", (CLEAN_STRENGTH,)) for network in networks]
     units += [make_unit(network, "cifar10", "spectrum", (CLEAN_STRENGTH,), columns=columns) for network in networks]
-    plan = FabricatedPlan(tuple(units), tasks=TASKS | {"spectrum": spectrum}, space_name=space)
+    plan = FabricatedPlan(tuple(units), tasks=TASKS | {"spectrum": spectrum}, space_name=space, protocols=(protocol,))
     out = tmp_path / "out"
     report = export(out, plan, formats=("json", "parquet"), key_style="published")
     assert report.n_evaluations == 4
@@ -75,6 +78,14 @@ def test_a_measure_has_files_of_its_own_columns(tmp_path: Path, space: str) -> N
         make_values(unit, CLEAN_STRENGTH)["list_of_norms"].tolist() for unit in units[2:]
     ]
     assert table["n_classes"].to_pylist() == [10, 10]
+    other = shutil.copytree(out, tmp_path / "other", ignore=shutil.ignore_patterns("parquet"))
+    changed = other / "cifar10/spectrum_list_of_norms.json"
+    changed.write_text(changed.read_text().replace("]", ", 1.0]").replace(", ", ", 1", 1))
+    compared = compare_results(out, other)
+    keys = ["squared_norm", *(f"list_of_norms[{place}]" for place in range(4))]
+    assert [row.key for row in compared.comparisons if row.key != "clean"] == sorted(f"spectrum {key}" for key in keys)
+    assert [row.key for row in compared.different] == ["spectrum list_of_norms[1]"]
+    assert compared.names_only_second == ("cifar10 spectrum list_of_norms[4]",)
     assert load(out, "sweep.json")["strengths"]["cifar10"] == {"clean": [0.0], "spectrum": [0.0]}
     assert load(out, "meta.json")["epsilons"] == {}
     card, described = (out / "README.md").read_text(), load(out, "croissant.json")

@@ -17,7 +17,7 @@ from robust201.dataset.imported_plan import load_any_plan
 from robust201.dataset.json_import import count_decimals
 from robust201.dataset.listing import explain_changes
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.result_files import META_FILE, RESULTS_FOLDER_FILE, SWEEP_FILE, row_of, values_by_strength
+from robust201.reader.result_files import RESULTS_FOLDER_FILE, row_of, values_by_strength
 from robust201.reader.sources import describe_source
 from robust201.reader.value_checks import architecture_of
 from robust201.shards import ShardStore
@@ -29,7 +29,7 @@ MOVED_MOST = 5
 _SAMPLED = 20
 
 Place = tuple[str, str, float]
-"""Dataset, key in the paper's style and, of a measure, its column (``jacobian squared_norm``), strength."""
+"""Dataset, key in the paper's style with a measure's column (``jacobian squared_norm``, ``mine norm[2]``), strength."""
 
 Numbers = Mapping[Place, Mapping[ArchitectureId, float]]
 """Accuracy, or number of a measure, by architecture of each place."""
@@ -54,7 +54,7 @@ class KeyComparison:
     """One key at one strength, in both sets.
 
     Attributes:
-        key: in the paper's style; of a measure, followed by its column.
+        key: in the paper's style; of a measure, followed by its column and, in a list, the place.
         n_architectures: architectures that both have.
         mean_difference: mean of the second set's accuracies less the first's; the other two differences are absolute.
         kendall_tau: rank correlation (tau-b) of the accuracies; None where one set has no two different ones.
@@ -274,17 +274,11 @@ def read_result_set(folder: Path) -> ResultSet:
     else:
         decimals = _fewest_decimals({"round_to": dataset.sweep.get("round_to"), **dataset.sweep.get("sweep", {})})
     source = describe_source(dataset.files, dataset.data, dataset.keys_all)
-    return ResultSet(by_weights, decimals, source, remarks=tuple(_explain_changes(folder, dataset)))
-
-
-def _explain_changes(folder: Path, dataset: RobustnessDataset) -> Iterator[str]:
     read = [dataset.files.find(name, key, "accuracy") for name in dataset.data for key in dataset.keys_all]
     # Parquet files hold every measurement, and hashing them would take longer than the comparison.
     json_files = [file for file in read if file is not None and file.suffix != ".parquet"]
-    told = [file for name in (META_FILE, SWEEP_FILE) if (file := folder / name).is_file()]
-    digests = {file.relative_to(folder).as_posix(): sha256_of(file) for file in (*json_files, *told)}
-    if digests:
-        yield from explain_changes(folder, digests)
+    remarks = explain_changes(folder, {file: sha256_of(file) for file in json_files})
+    return ResultSet(by_weights, decimals, source, remarks=tuple(remarks))
 
 
 def _fewest_decimals(told: Mapping[str, Any]) -> int | None:
@@ -309,10 +303,9 @@ def _read_shards(folder: Path) -> ResultSet:
             found = by_weights.setdefault(unit.weights, {})
             for strength, columns in values.items():
                 for name in measurements:
-                    if columns[name].ndim == 0:
-                        key = f"{unit.key} {name}" if unit.columns else unit.key
-                        place = unit.dataset, key, strength
-                        found.setdefault(place, {})[unit.architecture] = float(columns[name])
+                    key = f"{unit.key} {name}" if unit.columns else unit.key
+                    for told, number in _numbers(key, columns[name].tolist()):
+                        found.setdefault((unit.dataset, told, strength), {})[unit.architecture] = number
     return ResultSet(by_weights or {"": {}}, _fewest_decimals(plan.describe()), "shards")
 
 
@@ -330,9 +323,16 @@ def _read_dataset(dataset: RobustnessDataset, weights: str | None) -> Numbers:
                 for identifier, value in values.items():
                     what = f"#{identifier} {name} {key} {measurement}"
                     numbers = [value] if single else values_by_strength(value, strengths, what)
-                    for strength, number in zip(strengths, numbers, strict=True):
-                        if number is None or isinstance(number, list):
-                            continue
-                        place = name, f"{spelled} {measurement}" if is_measure else spelled, strength
-                        found.setdefault(place, {})[architecture_of(identifier)] = number
+                    for strength, one in zip(strengths, numbers, strict=True):
+                        for told, number in _numbers(f"{spelled} {measurement}" if is_measure else spelled, one):
+                            found.setdefault((name, told, strength), {})[architecture_of(identifier)] = number
     return found
+
+
+def _numbers(key: str, value: Any) -> Iterator[tuple[str, float]]:
+    """Name the number that a value is, or each of a list by its place; those that are missing are left out."""
+    if isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from _numbers(f"{key}[{place}]", item)
+    elif value is not None and not math.isnan(value):
+        yield key, float(value)

@@ -7,12 +7,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from robust201.core.errors import EvaluationError, ResultsError
 from robust201.core.files import sha256_of
 from robust201.core.records import Unit, show_architecture
-from robust201.dataset.json_import import columns_of_json, measurements_to_look_for
+from robust201.dataset.json_import import COUNTED, columns_of_json, count_images, json_files_of
+from robust201.dataset.listing import add_to_listing
 from robust201.dataset.parquet_columns import describe_strength
 from robust201.dataset.parquet_files import ParquetFile
 from robust201.images import DATASETS
@@ -28,7 +27,7 @@ NOT_TOLD = ""
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """Names, below the dataset's folder, of files written, and of those that were there: of the same JSON, or an export's."""
+    """Names, below the folder, of files written, and of those that were there: of the same JSON, or an export's."""
 
     written: tuple[str, ...]
     kept: tuple[str, ...]
@@ -41,6 +40,7 @@ def convert_dataset(
 
     A key is converted at a time, with a row group in memory, and its file appears whole or not at all. A conversion
     that was interrupted goes on where it ended, and one that is repeated writes what was made of other JSON files.
+    Where an export listed its files, these are listed too.
     `progress` is called with (keys done, keys to do).
 
     Raises:
@@ -58,18 +58,18 @@ def convert_dataset(
             f"Converting failed for {folder}: expected JSON files <dataset>/<key>_<measurement>.json, got none. "
             "Name the unpacked dataset's folder."
         )
-    written, kept = [], []
+    written: list[str] = []
     for done, key in enumerate(keys):
-        if key.is_converted:
-            kept.append(key.name)
-        else:
+        if not key.is_converted:
             try:
                 key.task().write(lambda: None)
             except EvaluationError as error:
                 raise ResultsError(str(error)) from error
+            add_to_listing(folder, [key.name], changed=True)
             written.append(key.name)
         progress(done + 1, len(keys))
-    return ConversionReport(tuple(written), tuple(kept))
+    add_to_listing(folder, [key.name for key in keys])  # of a conversion that was killed before it did
+    return ConversionReport(tuple(written), tuple(key.name for key in keys if key.name not in written))
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,7 @@ class _JsonKey:
     @classmethod
     def find(cls, files: ResultFiles, dataset: str, key: str) -> "_JsonKey | None":
         """Find the files of a key in either spelling; None where there are none."""
-        found = {
-            measure: file
-            for measure in measurements_to_look_for(files, dataset, key)
-            if (file := files.find_json(dataset, key, measure)) is not None
-        }
+        found = json_files_of(files, dataset, key)
         if not found:
             return None
         measure, file = next(iter(found.items()))
@@ -150,10 +146,9 @@ class _JsonKey:
 
     def _count_images(self) -> int:
         """Count the images by a measurement of each of them, else as sweep.json tells; 0 where it does not."""
-        for measure in ("cm", "predictions"):
+        for measure in COUNTED:
             for _, row in self._iter_json(measure) if measure in self.json_files else ():
-                first = np.asarray(row if self.key == "clean" else row[0])
-                return int(first.sum()) if measure == "cm" else len(first)
+                return count_images(measure, row, self.key)
         sweep = self.files.sweep or {}
         return int(sweep.get("sweep", {}).get("images", {}).get("count") or 0)
 

@@ -12,7 +12,7 @@ from typing import Any
 from robust201.core.errors import InputError
 from robust201.core.files import load_json, sole_writer, visible_entries, write_text
 from robust201.core.records import IMPORTED, canonical_json
-from robust201.dataset.listing import CHECKSUM_FILE, is_below
+from robust201.dataset.listing import CHECKSUM_FILE, is_below, listing_text
 from robust201.dataset.side_files import WEIGHTS_FILE, WeightHashes
 from robust201.dataset.written_file import WrittenFile, hashed_file
 from robust201.reader.result_files import SWEEP_FILE
@@ -176,8 +176,7 @@ class ExportFolder:
                 place = self.path / folder
                 if place != self.path and not any(place.iterdir()):
                     place.rmdir()
-        lines = [f"{file.sha256}  {name}\n" for name, file in sorted(self.written.items())]
-        write_text(self.path / CHECKSUM_FILE, "".join(lines))
+        write_text(self.path / CHECKSUM_FILE, listing_text({name: file.sha256 for name, file in self.written.items()}))
         (self.path / JOURNAL_FILE).unlink()
         return tuple(stale)
 

@@ -8,13 +8,12 @@ from typing import Any
 import yaml
 
 from robust201.core.errors import ResultsError
-from robust201.core.files import sha256_of
 from robust201.core.records import IMPORTED
 from robust201.dataset.card import CARD_FILE
 from robust201.dataset.listing import explain_changes
 from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.result_files import META_FILE, SWEEP_FILE, row_of
+from robust201.reader.result_files import SWEEP_FILE, row_of
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,8 @@ def read_origin(source: Path, sweep: Mapping[str, Any] | None, dataset: str, key
         told = (sweep or {}).get("sweep", {})
         protocols = [p for p in told.get("protocols", ()) if (p.get("dataset"), p.get("key")) == (dataset, key)]
         counts = [protocol["n_images"] for protocol in protocols if "n_images" in protocol]
-        n_images = int(next(iter(counts), None) or told.get("images", {}).get("count") or _count_test_images(dataset))
+        n_test = DATASETS[dataset].n_test if dataset in DATASETS else 0  # a dataset of the user's own
+        n_images = int(next(iter(counts), None) or told.get("images", {}).get("count") or n_test)
         decimals: dict[str, int] = {}
         for protocol in protocols:
             known = {name: count for name, count in protocol.get("decimals", {}).items() if count is not None}
@@ -60,16 +60,6 @@ def read_origin(source: Path, sweep: Mapping[str, Any] | None, dataset: str, key
         ) from error
 
 
-def _count_test_images(dataset: str) -> int:
-    """Images of the test split; 0 of a dataset of the user's own, where nobody told."""
-    return DATASETS[dataset].n_test if dataset in DATASETS else 0
-
-
-def find_json(dataset: RobustnessDataset, name: str, key: str, measure: str) -> Path | None:
-    """Find the JSON file of a measurement of a key; None where there is none, or Parquet alone."""
-    return dataset.files.find_json(name, key, measure)
-
-
 def explain_gaps(
     dataset: RobustnessDataset, digests: Mapping[Path, str], places: Collection[tuple[str, str]]
 ) -> Iterator[str]:
@@ -80,9 +70,7 @@ def explain_gaps(
         digests: SHA-256 of each file of results that was read.
         places: datasets and keys, in the paper's style, that were read.
     """
-    told = [path for name in (META_FILE, SWEEP_FILE) if (path := dataset.path / name).is_file()]
-    read = {**digests, **{path: sha256_of(path) for path in told}}
-    yield from explain_changes(dataset.path, {path.relative_to(dataset.path).as_posix(): read[path] for path in read})
+    yield from explain_changes(dataset.path, digests)
     planned = {} if dataset.sweep is None else dataset.sweep["strengths"]
     absent = [
         f"{name} {spelling}"

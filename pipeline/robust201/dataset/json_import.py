@@ -13,7 +13,7 @@ from robust201 import __version__
 from robust201.core.errors import EvaluationError, InputError, ResultsError
 from robust201.core.files import sha256_of, visible_entries
 from robust201.core.records import IMPORTED, IMPORTED_FILE, EvaluationResult, Part
-from robust201.dataset.import_origins import explain_gaps, find_json, read_licence, read_origin
+from robust201.dataset.import_origins import explain_gaps, read_licence, read_origin
 from robust201.dataset.imported_plan import ImportedGroup, ImportedPlan, load_imported_plan
 from robust201.planning.plan_file import PLAN_FILE
 from robust201.reader.dataset import RobustnessDataset
@@ -23,6 +23,7 @@ from robust201.reader.result_files import (
     RESULTS_FOLDER_FILE,
     ResultFiles,
     row_of,
+    values_by_strength,
 )
 from robust201.reader.value_checks import architecture_of
 from robust201.runtime.lease import Lease
@@ -72,15 +73,12 @@ def import_json(
         LeaseHeldError: another import, or a driver, is at work in the results folder.
     """
     dataset = RobustnessDataset(source)
-    places = [
-        (name, key)
+    places = {
+        (name, key): files
         for name in dataset.data
         for key in TASKS
-        if any(
-            find_json(dataset, name, key, measure) is not None
-            for measure in measurements_to_look_for(dataset.files, name, key)
-        )
-    ]
+        if (files := json_files_of(dataset.files, name, key))
+    }
     if not places:
         raise ResultsError(
             f"Importing failed for {source}: expected files <dataset>/<key>_<measurement>.json of a known dataset and "
@@ -95,13 +93,15 @@ def import_json(
     store = ShardStore.create(results)
     with Lease.acquire(results):
         _refuse_sweep(results)  # a sweep may have been planned while the lease was waited for
-        digests: dict[Path, str] = {}
-        n_evaluations = _import_groups(dataset, store, places, digests, progress)
-        held = load_imported_plan(results)
-    everywhere = set(held.measurements)
+        held = _import_groups(dataset, store, places, progress)
+    imported = [group for group in held.groups if (group.dataset, group.key) in places]
+    n_evaluations = sum(len(group.architectures) * len(group.strengths) for group in imported)
+    digests = {
+        places[one.dataset, one.key][name]: sha for one in imported for name, sha in one.payload["files"].items()
+    }
     some = {measurement for group in held.groups for measurement in group.measurements}
-    remarks = tuple(explain_gaps(dataset, digests, places))
-    return JsonImportReport(len(places), n_evaluations, tuple(sorted(some - everywhere)), remarks)
+    lacking = tuple(sorted(some - set(held.measurements)))
+    return JsonImportReport(len(places), n_evaluations, lacking, tuple(explain_gaps(dataset, digests, places)))
 
 
 def _refuse_sweep(results: Path) -> None:
@@ -112,13 +112,20 @@ def _refuse_sweep(results: Path) -> None:
         )
 
 
+def json_files_of(files: ResultFiles, dataset: str, key: str) -> dict[str, Path]:
+    """Find the JSON files of a key, in either spelling, by measurement."""
+    row = row_of(key)
+    known = [*MEASURES, *OPTIONAL_MEASURES] if row and not row.columns else files.measurements_of(dataset, key)
+    found = {measure: files.find_json(dataset, key, measure) for measure in known}
+    return {measure: file for measure, file in found.items() if file is not None}
+
+
 def _import_groups(
     dataset: RobustnessDataset,
     store: ShardStore,
-    places: Sequence[tuple[str, str]],
-    digests: dict[Path, str],
+    places: Mapping[tuple[str, str], Mapping[str, Path]],
     progress: Callable[[int, int], None],
-) -> int:
+) -> ImportedPlan:
     results = store.root
     held = load_imported_plan(results) if (results / IMPORTED_FILE).is_file() else ImportedPlan(dataset.path.name, ())
     if held.groups and held.space_name != dataset.files.space_name:
@@ -127,62 +134,36 @@ def _import_groups(
             f"has, got those of {dataset.files.space_name}. Import into a folder of its own."
         )
     for earlier in held.groups:
-        if (earlier.dataset, earlier.key) in places:
-            _refuse_joining(dataset, earlier)
-    n_evaluations = 0
-    for done, (name, key) in enumerate(places):
-        found = _read_files(dataset, name, key)
-        group = _import_group(dataset, store, name, key, found)
-        for measure in found:
-            if (file := find_json(dataset, name, key, measure)) is not None:
-                digests[file] = group.payload["files"][measure]
-        held = held.updated(group)
+        place = earlier.dataset, earlier.key
+        lacking = [measure for measure in earlier.measurements if place in places and measure not in places[place]]
+        if lacking:
+            raise InputError(
+                f"Importing failed for {dataset.path} {earlier.dataset} {earlier.key}: expected files of all "
+                f"measurements that the results folder has of it, got none of {', '.join(lacking)}. Put the files of "
+                "both into one folder, and import that."
+            )
+    for done, ((name, key), files) in enumerate(places.items()):
+        held = held.updated(_import_group(dataset, store, name, key, files))
         held.save(results)
-        n_evaluations += len(group.architectures) * len(group.strengths)
         progress(done + 1, len(places))
     store.remove_other_imports({group.protocol.digest for group in held.groups})
-    return n_evaluations
-
-
-def _refuse_joining(dataset: RobustnessDataset, earlier: ImportedGroup) -> None:
-    """Make sure that an import that takes the place of another has all its measurements."""
-    name, key = earlier.dataset, earlier.key
-    lacking = [measure for measure in earlier.measurements if find_json(dataset, name, key, measure) is None]
-    if lacking:
-        raise InputError(
-            f"Importing failed for {dataset.path} {name} {key}: expected files of all measurements that the results "
-            f"folder has of it, got none of {', '.join(lacking)}. Put the files of both into one folder, and import "
-            "that."
-        )
-
-
-def _read_files(dataset: RobustnessDataset, name: str, key: str) -> dict[str, Rows]:
-    """Read the files of a key, each whole."""
-    files = {
-        measure: find_json(dataset, name, key, measure)
-        for measure in measurements_to_look_for(dataset.files, name, key)
-    }
-    return {
-        measure: dataset.files.read_json_file(file, name, key, measure)
-        for measure, file in files.items()
-        if file is not None
-    }
+    return held
 
 
 def _import_group(
-    dataset: RobustnessDataset, store: ShardStore, name: str, key: str, found: Mapping[str, Rows]
+    dataset: RobustnessDataset, store: ShardStore, name: str, key: str, files: Mapping[str, Path]
 ) -> ImportedGroup:
+    found = {measure: dataset.files.read_json_file(file, name, key, measure) for measure, file in files.items()}
     ids = _common_ids(dataset.path, name, key, found)
     strengths = dataset.strengths(name, key)
     origin = read_origin(dataset.path, dataset.sweep, name, key)
     decimals = {
         measure: _fewest(origin.decimals.get(measure), count_decimals(rows, ids))
         for measure, rows in found.items()
-        if measure not in _COUNTED
+        if measure not in COUNTED
     }
-    opened = {measure: find_json(dataset, name, key, measure) for measure in found}
-    files = {measure: sha256_of(file) for measure, file in opened.items() if file is not None}
-    n_images = _count_images(found, ids[0], key, origin.n_images)
+    counted = next((measure for measure in COUNTED if measure in found), None)
+    n_images = count_images(counted, found[counted][ids[0]], key) if counted else origin.n_images
     if not n_images:
         raise ResultsError(
             f"Importing failed for {dataset.path} {name} {key}: expected sweep.json to tell the number of images, got "
@@ -196,7 +177,7 @@ def _import_group(
         "key": key,
         "strengths": list(strengths),
         "n_images": n_images,
-        "files": files,
+        "files": {measure: sha256_of(file) for measure, file in files.items()},
         "decimals": decimals,
         "imported_by": f"robust201 {__version__}",
     }
@@ -223,7 +204,14 @@ def _import_group(
     return group
 
 
-_COUNTED = ("cm", "predictions")
+COUNTED = ("cm", "predictions")
+"""Measurements of each image, by which images are counted."""
+
+
+def count_images(measure: str, row: Any, key: str) -> int:
+    """Count the images of a key by an architecture's value of one of `COUNTED`."""
+    first = np.asarray(row if key == "clean" else row[0])
+    return int(first.sum()) if measure == "cm" else len(first)
 
 
 def _fewest(*counts: int | None) -> int | None:
@@ -250,12 +238,6 @@ def _order(identifier: str) -> Any:
     return architecture_of(identifier)
 
 
-def measurements_to_look_for(files: ResultFiles, dataset: str, key: str) -> list[str]:
-    """List the measurements that a key may have files of: those of answers to images, or those of a measure."""
-    row = row_of(key)
-    return [*MEASURES, *OPTIONAL_MEASURES] if row and not row.columns else files.measurements_of(dataset, key)
-
-
 def count_decimals(rows: Rows, ids: Sequence[str]) -> int | None:
     """Count the decimals that numbers were rounded to, from the first rows; None where they were not rounded."""
     most = 0
@@ -265,21 +247,8 @@ def count_decimals(rows: Rows, ids: Sequence[str]) -> int | None:
     return most if most < EXACT_DECIMALS else None
 
 
-def _count_images(found: Mapping[str, Rows], identifier: str, key: str, told: int) -> int:
-    """Count a key's images: by a measurement of each of them, else as the dataset tells."""
-    for measure in _COUNTED:
-        if measure in found:
-            value = found[measure][identifier]
-            first = np.asarray(value if key == "clean" else value[0])
-            return int(first.sum()) if measure == "cm" else len(first)
-    return told
-
-
 def _results(
-    group: ImportedGroup,
-    found: Mapping[str, Rows],
-    ids: Sequence[str],
-    path: Path,
+    group: ImportedGroup, found: Mapping[str, Rows], ids: Sequence[str], path: Path
 ) -> Iterator[list[EvaluationResult]]:
     for identifier in ids:
         unit = group.unit(architecture_of(identifier))
@@ -287,8 +256,9 @@ def _results(
         label = f"{unit.label} of {path}"
         try:
             by_measure = {
-                measure: split_by_strength(rows[identifier], group.is_single, len(unit.strengths))
+                measure: [value] if group.is_single else values_by_strength(value, unit.strengths, f"{label} {measure}")
                 for measure, rows in found.items()
+                for value in (rows[identifier],)
             }
             results = []
             for place, strength in enumerate(unit.strengths):
@@ -305,24 +275,6 @@ def _results(
                 f"another form ({error}). Export or download the files again."
             ) from error
         yield results
-
-
-def split_by_strength(value: Any, single: bool, n_strengths: int) -> list[Any]:
-    """Give the value of each strength; ValueError if there are more or fewer.
-
-    A JSON value is one number for ``clean`` and measures, which are single, else a list; a confidence may also be an
-    object of lists, of which the published description says no more than "one element per eps".
-    """
-    if single:
-        return [value]
-    if isinstance(value, dict):
-        split = [{name: part[place] for name, part in value.items()} for place in range(n_strengths)]
-        lengths = {len(part) for part in value.values()}
-    else:
-        split, lengths = list(value), {len(value)}
-    if lengths != {n_strengths}:
-        raise ValueError(f"{sorted(lengths)} values")
-    return split
 
 
 def columns_of_json(measure: str, value: Any) -> dict[str, NDArray[Any]]:

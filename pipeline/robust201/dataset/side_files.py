@@ -79,7 +79,7 @@ def meta_file_text(strengths: Mapping[str, Sequence[float]], key_style: KeyStyle
 def spell_epsilons(
     strengths: Mapping[str, Sequence[float]], tasks: Mapping[str, Task], key_style: KeyStyle
 ) -> dict[str, list[float]]:
-    """Give the epsilons of attacks, of strengths by the paper's keys, as the keys are spelled and in the tasks' order."""
+    """Give the epsilons of attacks, by key as it is spelled, in the order of the tasks."""
     return {
         spell(row, key_style): [float(epsilon) for epsilon in strengths[key]]
         for key, row in tasks.items()
