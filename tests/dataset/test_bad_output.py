@@ -1,10 +1,8 @@
 """Names of files to write that no file can have: refused before anything is computed, and nothing is written."""
 
-from pathlib import Path
-
 import pytest
 
-from tests.conftest import RunCommand, read_tree
+from tests.conftest import read_tree
 from tests.support.small_results import write_results
 
 ACCURACIES = {"clean": {"0": 0.9, "1": 0.8}, "pgd": {"0": [0.5, 0.4], "1": [0.6, 0.5]}}
@@ -12,9 +10,7 @@ ACCURACIES = {"clean": {"0": 0.9, "1": 0.8}, "pgd": {"0": [0.5, 0.4], "1": [0.6,
 
 @pytest.mark.parametrize("verb", [("report",), ("plot", "attacks"), ("plot", "all")])
 @pytest.mark.parametrize("place", ["taken.svg", "file/below.svg", ""])
-def test_a_name_that_no_file_can_have_is_bad_input(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, robust201: RunCommand, verb: tuple[str, ...], place: str
-) -> None:
+def test_a_name_that_no_file_can_have_is_bad_input(tmp_path, monkeypatch, robust201, verb, place):
     write_results(tmp_path / "dataset", ACCURACIES)
     monkeypatch.chdir(tmp_path)
     if verb == ("plot", "all"):
@@ -28,15 +24,13 @@ def test_a_name_that_no_file_can_have_is_bad_input(
     assert read_tree(tmp_path) == before
 
 
-def test_a_figure_whose_name_a_folder_has_is_bad_input(tmp_path: Path, robust201: RunCommand) -> None:
+def test_a_figure_whose_name_a_folder_has_is_bad_input(tmp_path, robust201):
     folder = write_results(tmp_path / "dataset", ACCURACIES)
     (tmp_path / "plots/cifar10-attacks.png").mkdir(parents=True)
     assert "cifar10-attacks.png" in robust201("plot", "all", folder, "--out", tmp_path / "plots").refusal(2)
 
 
-def test_the_dataset_in_the_current_folder_has_its_report_beside_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, robust201: RunCommand
-) -> None:
+def test_the_dataset_in_the_current_folder_has_its_report_beside_it(tmp_path, monkeypatch, robust201):
     monkeypatch.chdir(write_results(tmp_path / "dataset", ACCURACIES))
     assert robust201("report", ".").code == 0
     assert (tmp_path / "dataset-report.html").is_file()

@@ -12,7 +12,6 @@ from robust201.dataset import parquet_files
 from robust201.dataset.conversion import convert_dataset
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.sources import describe_source
-from tests.conftest import RunCommand
 from tests.support.fabricated import export, make_plan
 from tests.support.small_results import write_results
 
@@ -21,7 +20,7 @@ MEASURES = ("accuracy", "confidence", "cm", "predictions")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     export(tmp_path / "data", make_plan(ARCHITECTURES, measurements=MEASURES))
     return tmp_path / "data"
 
@@ -131,7 +130,7 @@ def test_accuracies_alone_are_enough_and_a_missing_one_stays_missing(tmp_path):
     assert RobustnessDataset(folder).query() == expected
 
 
-def test_the_command_converts_and_says_so(folder, robust201: RunCommand):
+def test_the_command_converts_and_says_so(folder, robust201):
     run = robust201("convert", folder)
     assert run.code == 0
     assert "Wrote 4 Parquet files" in run.out
@@ -140,7 +139,7 @@ def test_the_command_converts_and_says_so(folder, robust201: RunCommand):
     assert "expected JSON files" in line
 
 
-def test_a_converted_export_is_still_as_its_listing_and_the_shards_say(finished, tmp_path, robust201: RunCommand):
+def test_a_converted_export_is_still_as_its_listing_and_the_shards_say(finished, tmp_path, robust201):
     out = tmp_path / "out"
     robust201("export", finished, out, "--processes", 1)
     listing = out / "SHA256SUMS"

@@ -8,12 +8,11 @@ import pytest
 
 from robust201.core.errors import ResultsError
 from robust201.dataset.listing import CHECKSUM_FILE, check_listing, read_listing
-from tests.conftest import RunCommand
 from tests.support.fabricated import export, make_plan
 
 
 @pytest.fixture
-def out(tmp_path: Path) -> Path:
+def out(tmp_path):
     """An export that its listing agrees with."""
     export(tmp_path / "out", make_plan([0, 2], ["clean", "fgsm"], measurements=("accuracy",)))
     assert wrong_in(tmp_path / "out") == []
@@ -48,14 +47,14 @@ BESIDE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("what", BESIDE)
-def test_what_export_never_writes_is_told(out: Path, what: str) -> None:
+def test_what_export_never_writes_is_told(out, what):
     spoil, told = BESIDE[what]
     spoil(out)
     (line,) = wrong_in(out)
     assert told in line
 
 
-def test_a_listed_name_that_a_pipe_has_is_told_and_not_waited_for(out: Path) -> None:
+def test_a_listed_name_that_a_pipe_has_is_told_and_not_waited_for(out):
     (out / "cifar10/fgsm_accuracy.json").unlink()
     os.mkfifo(out / "cifar10/fgsm_accuracy.json")
     (line,) = wrong_in(out)
@@ -79,7 +78,7 @@ LINES = {
 
 
 @pytest.mark.parametrize("what", LINES)
-def test_lines_of_another_form_are_told_with_their_number(out: Path, what: str) -> None:
+def test_lines_of_another_form_are_told_with_their_number(out, what):
     line, told = LINES[what]
     listing = out / CHECKSUM_FILE
     text = listing.read_text()
@@ -89,7 +88,7 @@ def test_lines_of_another_form_are_told_with_their_number(out: Path, what: str) 
     assert told in wrong
 
 
-def test_a_name_that_is_listed_twice_is_told(out: Path) -> None:
+def test_a_name_that_is_listed_twice_is_told(out):
     listing = out / CHECKSUM_FILE
     first = listing.read_text().splitlines()[0]
     listing.write_text(f"{listing.read_text()}{HEX}{first[64:]}\n")
@@ -97,15 +96,13 @@ def test_a_name_that_is_listed_twice_is_told(out: Path) -> None:
     assert f"got {first[66:]!r} a second time" in wrong
 
 
-def test_a_listing_of_rubbish_is_told_in_few_lines(out: Path) -> None:
+def test_a_listing_of_rubbish_is_told_in_few_lines(out):
     (out / CHECKSUM_FILE).write_text("rubbish\n" * 1000)
     assert len(read_listing(out).wrong) == 11
 
 
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("meta.json"), None])
-def test_a_listing_that_is_no_file_is_no_export(
-    finished: Path, tmp_path: Path, robust201: RunCommand, make: Callable[[Path], object] | None
-) -> None:
+def test_a_listing_that_is_no_file_is_no_export(finished, tmp_path, robust201, make):
     (tmp_path / "out").mkdir()
     if make is not None:
         make(tmp_path / "out" / CHECKSUM_FILE)
