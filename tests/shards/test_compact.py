@@ -21,6 +21,7 @@ from tests.support.shard_support import (
     assert_all_there,
     assert_equal_values,
     compact_while_committing,
+    flip,
     make_results,
     make_unit,
     make_values,
@@ -173,8 +174,7 @@ def test_shards_with_other_columns_or_datasets_stay_apart(store):
 
 def test_damaged_inputs_are_left_and_named(store):
     victim = store.inventory().shards[0]
-    path = store.folder.shards.joinpath(victim)
-    path.write_bytes(path.read_bytes()[:1000] + b"\0\0\0\0" + path.read_bytes()[1004:])
+    flip(store.folder.shards.joinpath(victim), 8000)
     report = store.compact()
     assert report.damaged == (victim,)
     assert report.inputs == 8
@@ -208,10 +208,7 @@ def test_inputs_of_a_damaged_compacted_shard_are_not_deleted(store):
     inputs = store.inventory().shards
     store.compact()
     (shard,) = store.inventory().shards
-    path = store.folder.shards.joinpath(shard)
-    content = bytearray(path.read_bytes())
-    content[500] ^= 1
-    path.write_bytes(content)
+    flip(store.folder.shards.joinpath(shard), 4000)
     report = store.compact(grace_seconds=0, clock=LATER)
     assert report.deleted == 0
     assert report.damaged == (shard,)
@@ -225,9 +222,8 @@ def test_no_flipped_bit_of_a_compacted_shard_ends_in_another_exception(store):
     sound = path.read_bytes()
     n_noticed = 0
     for bit in np.random.default_rng(0).integers(0, 8 * len(sound), 400):
-        content = bytearray(sound)
-        content[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(content)
+        path.write_bytes(sound)
+        flip(path, int(bit))
         try:
             n_noticed += bool(store.inventory(on_damage="report").damaged)
         except FormatVersionError:

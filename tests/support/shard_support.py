@@ -79,11 +79,6 @@ def cold_facts(store):
     return found
 
 
-def index_files(store):
-    """Files of a results folder's index."""
-    return sorted(store.folder.index.glob("*.index"))
-
-
 def flip_middle_bit(store, shard, *, keep_time):
     """Damage a shard, with or without a trace in the time of its last change."""
     path = store.folder.shards.joinpath(shard)
@@ -129,14 +124,3 @@ def compact_while_committing(store, units, clock):
             if committed.done():
                 break
     committed.result()
-
-
-INDEXED_UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for architecture in range(8)]
-
-
-def make_indexed_store(root):
-    """A store of one shard a unit."""
-    store = ShardStore.create(root)
-    for unit in INDEXED_UNITS:
-        store.commit(make_results(unit))
-    return store
