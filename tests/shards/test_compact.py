@@ -1,8 +1,6 @@
 """Compaction: nothing is lost, doubled or changed, whatever is killed and whoever commits meanwhile."""
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -18,6 +16,8 @@ from robust201.shards.parquet import encode
 from tests.support.shard_support import (
     ALL,
     DEFAULT,
+    HOUR,
+    LATER,
     assert_all_there,
     assert_equal_values,
     compact_while_committing,
@@ -25,12 +25,10 @@ from tests.support.shard_support import (
     make_results,
     make_unit,
     make_values,
+    start_until,
 )
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for architecture in (5, 3, 9, 1)]
-LATER = lambda: time.time() + 7200  # noqa: E731 - a clock two hours ahead
-HOUR = 3600.0
 
 
 @pytest.fixture
@@ -252,23 +250,9 @@ def test_temporaries_of_killed_writers_are_removed_when_old(store):
     assert not left.exists()
 
 
-CRASH = """
-import os, sys
-from pathlib import Path
-from robust201.shards import ShardStore
-
-def die_at(step):
-    if step == sys.argv[2]:
-        os._exit(9)
-
-ShardStore(Path(sys.argv[1]), on_step=die_at).compact()
-"""
-
-
 @pytest.mark.parametrize("step", files.WRITE_STEPS)
 def test_killed_compaction_changes_nothing_visible(store, step):
-    command = [sys.executable, "-c", CRASH, str(store.root), step]
-    assert subprocess.run(command, check=False, cwd=REPOSITORY).returncode == 9
+    assert start_until(step, store, "store.compact()").wait() == 9
     inventory = assert_all_there(store, UNITS)
     assert any(map(is_compacted, inventory.shards)) == (step == "renamed")
     store.compact()
@@ -312,8 +296,7 @@ def test_commits_and_compactions_at_the_same_time(store):
 
 
 def test_two_compactions_at_the_same_time(store):
-    command = [sys.executable, "-c", CRASH, str(store.root), "never"]
-    processes = [subprocess.Popen(command, cwd=REPOSITORY) for _ in range(2)]
+    processes = [start_until("never", store, "store.compact()") for _ in range(2)]
     assert [process.wait() for process in processes] == [0, 0]
     assert_all_there(store, UNITS)
 

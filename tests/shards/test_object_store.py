@@ -2,9 +2,6 @@
 
 import hashlib
 import os
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import fsspec
@@ -17,23 +14,22 @@ from robust201.shards import ShardStore, index, merge_folders
 from robust201.shards.backends import LocalBackend
 from robust201.shards.folder import ResultsFolder, is_compacted
 from robust201.shards.object_store import PUT_STEPS, ObjectBackend
-from robust201.shards.parquet import encode
 from tests.conftest import read_tree
 from tests.support.object_stores import BUCKET
 from tests.support.shard_support import (
     ALL,
     DEFAULT,
+    HOUR,
+    LATER,
     assert_all_there,
     compact_while_committing,
     make_results,
     make_unit,
+    start_until,
     whole,
 )
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for architecture in (5, 3, 1)]
-LATER = lambda: time.time() + 7200  # noqa: E731 - a clock two hours ahead
-HOUR = 3600.0
 
 
 @pytest.fixture(params=["folder", "file", "memory", "s3"])
@@ -203,33 +199,13 @@ def test_reading_past_the_end_gives_what_there_is(s3, s3_url, tmp_path, monkeypa
         assert place.read("digits/x", 20, 20) == b""
 
 
-CRASH = """
-import os, sys
-from pathlib import Path
-from robust201.shards import ShardStore
-
-def die_at(step):
-    if step == sys.argv[2]:
-        os._exit(9)
-
-store = ShardStore(Path(sys.argv[1]), on_step=die_at)
-if len(sys.argv) > 3:
-    store.folder.publish("digits", "000077-pgd", Path(sys.argv[3]).read_bytes())
-else:
-    store.compact()
-"""
-
-
 @pytest.mark.parametrize("step", PUT_STEPS)
 def test_a_killed_writer_leaves_all_or_nothing(s3_url, tmp_path, step):
     store = ShardStore.create(tmp_path / "results", shards=s3_url)
     for unit in UNITS[:2]:
         store.commit(make_results(unit))
-    content = tmp_path / "content"
-    content.write_bytes(encode(make_results(make_unit(77))))
-    for arguments in ([str(content)], []):
-        command = [sys.executable, "-c", CRASH, str(store.root), step, *arguments]
-        assert subprocess.run(command, check=False, cwd=REPOSITORY).returncode == 9
+    for statement in ("store.commit(make_results(make_unit(77)))", "store.compact()"):
+        assert start_until(step, store, statement).wait() == 9
     done = [*UNITS[:2], make_unit(77)] if step == "put" else UNITS[:2]
     assert any(map(is_compacted, assert_all_there(store, done).shards)) == (step == "put")
     store.commit(make_results(make_unit(77)))

@@ -2,22 +2,14 @@
 
 import errno
 import os
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from robust201.core import files
-from robust201.core.errors import (
-    FormatVersionError,
-    ShardDamagedError,
-    StorageError,
-    StorageFullError,
-)
+from robust201.core.errors import FormatVersionError, ShardDamagedError, StorageError, StorageFullError
 from robust201.shards import ShardStore
-from tests.support.shard_support import DEFAULT, flip, make_results, make_unit, whole
+from tests.support.shard_support import DEFAULT, flip, make_results, make_unit, start_until, whole
 
 
 @pytest.fixture
@@ -114,28 +106,11 @@ def test_shard_that_vanishes_after_the_scan_is_a_storage_error(store):
 
 # Crashes and full disks
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-CRASH = """
-import os, sys
-from pathlib import Path
-sys.path.insert(0, sys.argv[3])
-from tests.support.shard_support import make_results, make_unit, flip
-from robust201.shards import ShardStore
-
-def die_at(step):
-    if step == sys.argv[2]:
-        os._exit(9)
-
-ShardStore(Path(sys.argv[1]), on_step=die_at).commit(make_results(make_unit(2)))
-"""
-
 
 @pytest.mark.parametrize("step", files.WRITE_STEPS)
 def test_killed_commit_leaves_all_or_nothing(store, step):
     store.commit(make_results(make_unit(1)))
-    command = [sys.executable, "-c", CRASH, str(store.root), step, str(REPOSITORY)]
-    code = subprocess.run(command, check=False).returncode
-    assert code == 9
+    assert start_until(step, store, "store.commit(make_results(make_unit(2)))").wait() == 9
     inventory = store.inventory(verify="all")
     assert len(inventory.shards) == (2 if step == "renamed" else 1)
     assert inventory.missing(make_unit(1), DEFAULT) == ()

@@ -2,7 +2,11 @@
 
 import os
 import shutil
+import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,6 +16,9 @@ from robust201.core.records import EvaluationResult, Part, Unit, unit_id
 from robust201.shards import ShardStore
 from robust201.tasks.measurements import Accumulator
 
+REPOSITORY = Path(__file__).resolve().parents[2]
+HOUR = 3600.0
+LATER = lambda: time.time() + 2 * HOUR  # noqa: E731 - a clock two hours ahead
 ALL = ("accuracy", "confidence", "cm", "predictions")
 DEFAULT = ("accuracy", "confidence", "cm")
 
@@ -124,3 +131,23 @@ def compact_while_committing(store, units, clock):
             if committed.done():
                 break
     committed.result()
+
+
+PROGRAM = """
+import os, sys
+from pathlib import Path
+from robust201.shards import ShardStore
+from tests.support.shard_support import make_results, make_unit
+
+def die_at(step):
+    if step == sys.argv[2]:
+        os._exit(9)
+
+store = ShardStore(Path(sys.argv[1]), on_step=die_at)
+exec(sys.argv[3])
+"""
+
+
+def start_until(step, store, statement):
+    """Start a process that executes a statement about its `store`, and is killed at a step of writing."""
+    return subprocess.Popen([sys.executable, "-c", PROGRAM, str(store.root), step, statement], cwd=REPOSITORY)

@@ -10,7 +10,6 @@ strengths), ``weights.json`` (the networks' files), ``versions.json``, ``sweep.y
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from robust201.core.errors import ConfigError, IncompleteError
 from robust201.dataset.card import CARD_FILE, CROISSANT_FILE, CardFacts, card_text, choose_licence, croissant_text
@@ -64,23 +63,6 @@ class ExportReport:
     def complete(self) -> bool:
         """Whether every evaluation of the plan was written."""
         return not self.missing
-
-    def to_payload(self) -> dict[str, Any]:
-        """JSON value of the report."""
-        nested: dict[str, dict[str, int]] = {}
-        for (dataset, key), count in self.missing.items():
-            nested.setdefault(dataset, {})[key] = count
-        return {
-            "out": str(self.out),
-            "complete": self.complete,
-            "files": list(self.files),
-            "kept": list(self.kept),
-            "removed": list(self.removed),
-            "units": self.n_units,
-            "evaluations": self.n_evaluations,
-            "missing": nested,
-            "bytes": self.n_bytes,
-        }
 
 
 def export_dataset(

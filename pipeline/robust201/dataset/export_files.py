@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from robust201.dataset.groups import Group, KeyStyle, SweepPlan, names_of_weights
 from robust201.dataset.json_files import JsonFile
@@ -80,16 +80,19 @@ def make_files(
             selections[held] = store.select(
                 group.complete_units, inventory, group.measurements, cache_bytes=form.cache_bytes
             )
-        name, key, units = form.file_name(group, measurement), group.spell(form.key_style), group.complete_units
+        name = form.file_name(group, measurement)
+        shared: dict[str, Any] = {
+            "folder": folder,
+            "name": name,
+            "dataset": group.dataset,
+            "key": group.spell(form.key_style),
+            "units": group.complete_units,
+            "rows": selections[held],
+            "earlier": earlier(name),
+        }
         if measurement == PARQUET_FOLDER:
             yield ParquetFile(
-                folder=folder,
-                name=name,
-                dataset=group.dataset,
-                key=key,
-                units=units,
-                rows=selections[held],
-                earlier=earlier(name),
+                **shared,
                 measurements=group.measurements,
                 space=plan.space_name,
                 strength=describe_strength(group.task),
@@ -98,15 +101,4 @@ def make_files(
                 weights=weights,
             )
         else:
-            yield JsonFile(
-                folder=folder,
-                name=name,
-                dataset=group.dataset,
-                key=key,
-                units=units,
-                rows=selections[held],
-                compression=form.compression,
-                earlier=earlier(name),
-                measurement=measurement,
-                round_to=form.round_to,
-            )
+            yield JsonFile(**shared, compression=form.compression, measurement=measurement, round_to=form.round_to)

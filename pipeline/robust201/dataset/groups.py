@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, get_args
 
 from robust201.core.errors import ConfigError, closest
 from robust201.core.records import EvaluationProtocol, Unit, Weights, is_imported
+from robust201.dataset.written_file import parse_choice
 from robust201.shards import Inventory
 from robust201.tasks import TASKS, Task
 
@@ -120,13 +121,8 @@ def are_imported(shares: Sequence[ProtocolShare]) -> bool:
 
 def parse_key_style(text: str) -> KeyStyle:
     """Check a key style that a user wrote, ``paper`` or ``published``; ConfigError if it is neither."""
-    for style in get_args(KeyStyle):
-        if text == style:
-            return style  # type: ignore[no-any-return]
-    raise ConfigError(
-        f"Reading a key style failed for {text!r}: expected paper or published, got another."
-        f"{closest(text, get_args(KeyStyle))}"
-    )
+    style: KeyStyle = parse_choice("key style", text, get_args(KeyStyle))
+    return style
 
 
 def spell(task: Task, key_style: KeyStyle) -> str:

@@ -41,11 +41,6 @@ def layout_of(space: str) -> SpaceLayout:
     return _PUBLISHED if space == nasbench201.SPACE else _BY_NAME
 
 
-def published_meta_text(epsilons: Epsilons) -> str:
-    """Text of meta.json as published: every architecture of the space, and the epsilons of each attack."""
-    return nasbench201.meta_text(epsilons)
-
-
 def _published_values(architectures: Sequence[ArchitectureId]) -> dict[str, list[Any]]:
     found = [nasbench201.architecture(int(architecture)) for architecture in architectures]
     members = _isomorphs()
@@ -79,7 +74,7 @@ _PUBLISHED = SpaceLayout(
         ),
     },
     values=_published_values,
-    meta_text=lambda epsilons, _architectures: published_meta_text(epsilons),
+    meta_text=lambda epsilons, _architectures: nasbench201.meta_text(epsilons),
 )
 
 

@@ -83,37 +83,26 @@ def verify_results(
     """
     store = ShardStore.open(results)
     n_exported = None if export is None else len(read_listing(export).digests)
-    with Lease.acquire(results) if requeue else nullcontext():
-        return _verify(store, export, n_exported, requeue=requeue, on_progress=on_progress)
-
-
-def _verify(
-    store: ShardStore,
-    export: Path | None,
-    n_exported: int | None,
-    *,
-    requeue: bool,
-    on_progress: Callable[[int, int], None],
-) -> Verdict:
-    inventory = store.inventory(verify="all", on_damage="report")
-    findings = store.verify(inventory, on_progress=on_progress)
-    planned = any((store.root / name).is_file() for name in (PLAN_FILE, IMPORTED_FILE))
-    plan = load_any_plan(store.root) if planned else None
     moved: tuple[str, ...] = ()
     wrong: tuple[str, ...] = ()
-    if export is not None and plan is None:
-        raise InputError(
-            f"Verifying failed for {export}: expected a {PLAN_FILE} in {store.root} that says what was exported, "
-            "got none. Write it with: robust201 run SWEEP.yaml"
-        )
-    if requeue:
-        moved = requeue_shards(store.folder, inventory, findings)
-    if export is not None and plan is not None:
-        from robust201.dataset.verify_export import check_export
+    with Lease.acquire(results) if requeue else nullcontext():
+        inventory = store.inventory(verify="all", on_damage="report")
+        findings = store.verify(inventory, on_progress=on_progress)
+        planned = any((results / name).is_file() for name in (PLAN_FILE, IMPORTED_FILE))
+        plan = load_any_plan(results) if planned else None
+        if export is not None and plan is None:
+            raise InputError(
+                f"Verifying failed for {export}: expected a {PLAN_FILE} in {results} that says what was exported, "
+                "got none. Write it with: robust201 run SWEEP.yaml"
+            )
+        if requeue:
+            moved = requeue_shards(store.folder, inventory, findings)
+        if export is not None and plan is not None:
+            from robust201.dataset.verify_export import check_export
 
-        # What was moved can no longer be read, and what is damaged proves nothing about an export.
-        left = store.inventory(on_damage="report") if moved else inventory
-        wrong = tuple(check_export(plan, store, left, export))
+            # What was moved can no longer be read, and what is damaged proves nothing about an export.
+            left = store.inventory(on_damage="report") if moved else inventory
+            wrong = tuple(check_export(plan, store, left, export))
     return Verdict(
         findings=tuple(findings),
         gaps=() if plan is None else find_gaps(plan, inventory),

@@ -2,7 +2,7 @@
 
 import itertools
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, get_args
 
@@ -40,20 +40,22 @@ def check_export(plan: SweepPlan, store: ShardStore, inventory: Inventory, out: 
     yield from check_listing(out, listing)
     names = listing.digests
     try:
-        form = _read_form(out, names)
-        groups = group_units(plan, inventory, _read_weights(out))
+        sweep = read_json(out / SWEEP_FILE, missing={})
+        told = sweep if isinstance(sweep, dict) else {}
+        form = _read_form(out, told, names)
+        named = told.get("weights")
+        chosen = [*named] if isinstance(named, dict) else []
+        groups = group_units(plan, inventory, chosen[0] if len(chosen) == 1 else None)
     except (ResultsError, ConfigError) as error:
         yield str(error)
         return
-    yield from _check_strengths(out, form, groups)
+    yield from _check_strengths(out, told, form, groups)
     yield from _check_groups(out, names, form, groups, plan=plan, store=store, inventory=inventory)
 
 
-def _read_form(out: Path, names: Iterable[str]) -> FileForm:
-    """Read how the files of results were written."""
-    sweep = read_json(out / SWEEP_FILE, missing={})
+def _read_form(out: Path, told: Mapping[str, Any], names: Iterable[str]) -> FileForm:
+    """Find out how the files of results were written."""
     compression = next((found for name in names if (found := compression_of(Path(name)))), None)
-    told = sweep if isinstance(sweep, dict) else {}
     round_to = told.get("round_to", "none")
     style = next((known for known in get_args(KeyStyle) if told.get("key_style") == known), None)
     if style is None or not (round_to is None or isinstance(round_to, int)):
@@ -64,14 +66,7 @@ def _read_form(out: Path, names: Iterable[str]) -> FileForm:
     return FileForm(key_style=style, round_to=round_to, compression=compression, cache_bytes=_CACHE_BYTES)
 
 
-def _read_weights(out: Path) -> str | None:
-    """Read the name of the weights that an export chose; None where it holds all that there are."""
-    sweep = read_json(out / SWEEP_FILE, missing={})
-    named = sweep.get("weights") if isinstance(sweep, dict) else None
-    return next(iter(named)) if isinstance(named, dict) and len(named) == 1 else None
-
-
-def _check_strengths(out: Path, form: FileForm, groups: Iterable[Group]) -> Iterator[str]:
+def _check_strengths(out: Path, sweep: Mapping[str, Any], form: FileForm, groups: Iterable[Group]) -> Iterator[str]:
     """Compare the strengths that readers take values to be at with the plan's: files of results do not name them."""
     strengths: dict[str, dict[str, list[float]]] = {}
     epsilons: dict[str, list[float]] = {}
@@ -80,12 +75,15 @@ def _check_strengths(out: Path, form: FileForm, groups: Iterable[Group]) -> Iter
         strengths.setdefault(group.dataset, {})[key] = held
         if group.task.kind == "attack":
             epsilons[key] = held
-    for name, field, wanted in ((SWEEP_FILE, "strengths", strengths), (META_FILE, "epsilons", epsilons)):
-        try:
-            told = read_json(out / name, missing={})
-        except ResultsError as error:
-            yield str(error)
-            continue
+    try:
+        meta = read_json(out / META_FILE, missing={})
+    except ResultsError as error:
+        yield str(error)
+        meta = {"epsilons": epsilons}
+    for name, told, field, wanted in (
+        (SWEEP_FILE, sweep, "strengths", strengths),
+        (META_FILE, meta, "epsilons", epsilons),
+    ):
         if not isinstance(told, dict) or told.get(field) != wanted:
             yield f"Verifying failed for {out / name}: expected {field} as the plan has them, got others. {AGAIN}"
 

@@ -1,11 +1,11 @@
 """Whole files of an export: hashed as they are written, compressed so that their bytes follow from the text alone."""
 
 import gzip
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Literal, cast, get_args
+from typing import Any, BinaryIO, Literal, cast, get_args
 
 from robust201.core.errors import ConfigError, closest
 from robust201.core.files import atomic_write, sha256_of
@@ -33,17 +33,19 @@ class WrittenFile:
         return path.is_file() and path.stat().st_size == self.n_bytes and sha256_of(path) == self.sha256
 
 
-def parse_compression(text: str | None) -> Compression | None:
-    """Check a compression that a user wrote, ``gz`` or ``zst``; ConfigError if it is neither."""
-    if text is None:
-        return None
-    for known in get_args(Compression):
-        if text == known:
-            return known  # type: ignore[no-any-return]
+def parse_choice(what: str, text: str, known: Sequence[str]) -> Any:
+    """Check one of some words that a user wrote; ConfigError if it is none of them."""
+    if text in known:
+        return text
     raise ConfigError(
-        f"Reading a compression failed for {text!r}: expected gz or zst, got another."
-        f"{closest(text, get_args(Compression))}"
+        f"Reading a {what} failed for {text!r}: expected {' or '.join(known)}, got another.{closest(text, known)}"
     )
+
+
+def parse_compression(text: str | None) -> Compression | None:
+    """Check a compression that a user wrote; ConfigError if it is neither ``gz`` nor ``zst``."""
+    compression: Compression | None = None if text is None else parse_choice("compression", text, get_args(Compression))
+    return compression
 
 
 @contextmanager
