@@ -11,8 +11,7 @@ from robust201.core.errors import StorageError
 from robust201.core.files import sha256_of
 from robust201.core.records import EvaluationResult, Part
 from robust201.dataset import export_dataset
-from robust201.dataset.verify import verify_results
-from robust201.dataset.verify_export import check_export
+from robust201.dataset.verify import check_export, verify_results
 from robust201.planning.plan_file import load_plan
 from robust201.shards import ShardStore, requeue_shards
 from robust201.shards.folder import ResultsFolder

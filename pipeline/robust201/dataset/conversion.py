@@ -12,8 +12,8 @@ from robust201.core.files import sha256_of
 from robust201.core.records import Unit, show_architecture
 from robust201.dataset.json_import import COUNTED, columns_of_json, count_images, json_files_of
 from robust201.dataset.listing import add_to_listing
-from robust201.dataset.parquet_columns import describe_strength
 from robust201.dataset.parquet_files import ParquetFile
+from robust201.dataset.published_layout import describe_strength
 from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.parquet_results import JSON_SOURCES, agrees_with, has_columns_of, is_converted

@@ -16,15 +16,15 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from robust201.core.records import Unit, Weights
-from robust201.dataset.parquet_columns import (
+from robust201.dataset.published_layout import (
     MATRIX,
     NAMES,
     PREDICTION_FIELDS,
     ParquetColumn,
+    layout_of,
     measure_columns,
     parquet_columns,
 )
-from robust201.dataset.published_layout import layout_of
 from robust201.dataset.result_file import ResultFile
 from robust201.shards.parquet import count_classes
 

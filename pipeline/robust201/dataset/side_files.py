@@ -23,7 +23,7 @@ from robust201.dataset.groups import (
 )
 from robust201.dataset.published_layout import layout_of
 from robust201.reader.result_files import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
-from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.spaces import DEFAULT_SPACE
 from robust201.tasks import TASKS, Task
 
 SWEEP_YAML_FILE = "sweep.yaml"
@@ -74,7 +74,7 @@ def meta_file_text(strengths: Mapping[str, Sequence[float]], key_style: KeyStyle
     Strengths are by key in the paper's style; keys that are no attacks are passed over. With the paper's epsilons and
     published keys, these are the bytes of the published file.
     """
-    return nasbench201.meta_text(spell_epsilons(strengths, TASKS, key_style))
+    return layout_of(DEFAULT_SPACE).meta_text(spell_epsilons(strengths, TASKS, key_style), ())
 
 
 def spell_epsilons(

@@ -1,7 +1,11 @@
-"""Storage backends of shards: a folder of a POSIX file system, or a URL of an object store.
+"""Storage backends of shards: a folder of a POSIX file system, or a URL of an object store (`shards.object_store`).
 
 A backend knows names and bytes, nothing of what is in a shard. Its shards are named by their content and never change,
 so publishing one twice is harmless; a backend only has to see to it that a shard appears whole or not at all.
+
+Where a shard is read, FileNotFoundError says that there is none, ShardDamagedError that the disk has lost it, and
+StorageError that it cannot be read now, whatever its bytes are. Where one is written, StorageError (StorageFullError
+for want of space) says that it cannot be, and nothing of it is visible.
 """
 
 import errno
@@ -17,7 +21,7 @@ from dataclasses import dataclass
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from robust201.core.errors import ShardDamagedError, StorageError
 from robust201.core.files import NewFile, atomic_write, fsync_folder, new_file, remove_leftovers, sha256_of
@@ -60,52 +64,6 @@ class Entry:
     modified: float
 
 
-class StorageBackend(Protocol):
-    """What the store asks of where its shards lie.
-
-    Where a shard is read, FileNotFoundError says that there is none, ShardDamagedError that the disk has lost it, and
-    StorageError that it cannot be read now, whatever its bytes are. Where one is written, StorageError
-    (StorageFullError for want of space) says that it cannot be, and nothing of it is visible.
-
-    `threads` is how many reads at once make it faster.
-    """
-
-    threads: int
-
-    def label(self, shard: str) -> str:
-        """Path or URL of a shard, for messages."""
-
-    def entries(self) -> list[Entry]:
-        """List all shards as they are now, sorted by name; what else lies there is left out."""
-
-    def settled(self, entries: Iterable[Entry]) -> set[str]:
-        """Find the shards of a new listing whose mark is certain to change whenever their bytes do from now on."""
-
-    def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Read bytes [start, stop) of a shard, or as many of them as there are."""
-
-    def source(self, shard: str) -> Path | BinaryIO:
-        """Open a shard for a Parquet reader."""
-
-    def sha256(self, shard: str) -> str:
-        """Hash a shard's bytes: 64 hex digits."""
-
-    def publish(self, shard: str, content: bytes) -> None:
-        """Let a shard appear, whole and durably; one of that name may be there already."""
-
-    def writing(self, dataset: str) -> AbstractContextManager[NewFile]:
-        """Open a shard for writing whose name is set in the block; it appears when that ends without an error."""
-
-    def set_aside(self, shard: str) -> str:
-        """Move a shard out of the way, into ``damaged/``, and say where it lies now."""
-
-    def delete(self, shards: Iterable[str]) -> None:
-        """Delete shards; those that are gone already do no harm."""
-
-    def remove_temporaries(self, clock: Callable[[], float]) -> int:
-        """Remove what killed writers left behind (see `core.files.remove_leftovers`), and count it."""
-
-
 class LocalBackend:
     """Shards in a folder, local or shared: a temporary file, flushed, renamed, and the folder flushed.
 
@@ -115,7 +73,8 @@ class LocalBackend:
         on_step: called at each step of writing (`core.files.WRITE_STEPS`), for crash tests.
     """
 
-    threads = 4  # a shared folder answers each open over the network; a local one loses nothing
+    # Reads that make it faster at once: a shared folder answers each open over the network; a local one loses nothing.
+    threads = 4
 
     def __init__(self, root: Path, damaged: Path, on_step: Callable[[str], None]) -> None:
         self.root = root
@@ -131,7 +90,7 @@ class LocalBackend:
         return str(self.path(shard))
 
     def entries(self) -> list[Entry]:
-        """List all shards as they are now."""
+        """List all shards as they are now, sorted by name; what else lies there is left out."""
         if not self.root.is_dir():
             return []
         entries = []
@@ -149,7 +108,10 @@ class LocalBackend:
         return entries
 
     def settled(self, entries: Iterable[Entry]) -> set[str]:
-        """Find the shards last changed some seconds ago, by the clock that stamps them."""
+        """Find the shards of a new listing whose mark is certain to change whenever their bytes do from now on.
+
+        These are the ones last changed some seconds ago, by the clock that stamps them.
+        """
         try:
             with tempfile.TemporaryFile(dir=self.root) as probe:  # a file server has a clock of its own
                 now = os.fstat(probe.fileno()).st_mtime
@@ -158,7 +120,7 @@ class LocalBackend:
         return {entry.name for entry in entries if entry.modified <= now - SETTLING_SECONDS}
 
     def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Read bytes of a shard."""
+        """Read bytes [start, stop) of a shard, or as many of them as there are."""
 
         def read() -> bytes:
             with self.path(shard).open("rb", buffering=0) as stream:
@@ -172,7 +134,7 @@ class LocalBackend:
         return self.path(shard)
 
     def sha256(self, shard: str) -> str:
-        """Hash a shard's bytes."""
+        """Hash a shard's bytes: 64 hex digits."""
         return self._try_reading(shard, lambda: sha256_of(self.path(shard)))
 
     def _try_reading(self, shard: str, read: Callable[[], _Out], *, is_second: bool = False) -> _Out:
@@ -192,16 +154,16 @@ class LocalBackend:
         return self._try_reading(shard, read, is_second=True)
 
     def publish(self, shard: str, content: bytes) -> None:
-        """Let a shard appear."""
+        """Let a shard appear, whole and durably; one of that name may be there already."""
         with atomic_write(self.path(shard), on_step=self._on_step) as stream:
             stream.write(content)
 
     def writing(self, dataset: str) -> AbstractContextManager[NewFile]:
-        """Open a shard for writing."""
+        """Open a shard for writing whose name is set in the block; it appears when that ends without an error."""
         return new_file(self.root / dataset, on_step=self._on_step)
 
     def set_aside(self, shard: str) -> str:
-        """Move a shard into the folder of damaged ones."""
+        """Move a shard out of the way, into ``damaged/``, and say where it lies now."""
         source, target = self.path(shard), self.damaged / shard
         target.parent.mkdir(parents=True, exist_ok=True)
         source.replace(target)
@@ -210,7 +172,7 @@ class LocalBackend:
         return str(target)
 
     def delete(self, shards: Iterable[str]) -> None:
-        """Delete shards."""
+        """Delete shards; those that are gone already do no harm."""
         paths = [self.path(shard) for shard in shards]
         for path in paths:
             path.unlink(missing_ok=True)
@@ -218,7 +180,7 @@ class LocalBackend:
             fsync_folder(folder)
 
     def remove_temporaries(self, clock: Callable[[], float]) -> int:
-        """Remove what killed writers left behind."""
+        """Remove what killed writers left behind (see `core.files.remove_leftovers`), and count it."""
         return remove_leftovers(self.root, clock=clock)
 
 

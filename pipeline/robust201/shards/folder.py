@@ -23,8 +23,8 @@ from typing import Any
 from robust201.core.errors import ConfigError, FormatVersionError, InputError, ShardDamagedError
 from robust201.core.files import load_json, make_folder, remove_leftovers, write_text
 from robust201.core.records import ArchitectureId, canonical_json
-from robust201.shards.backends import SHA_DIGITS, SHARD_NAME, HashingStream, LocalBackend, StorageBackend
-from robust201.shards.object_store import ObjectBackend, folder_of
+from robust201.shards.backends import SHA_DIGITS, SHARD_NAME, HashingStream, LocalBackend
+from robust201.shards.object_store import ObjectBackend, StorageBackend, folder_of
 
 FORMAT_NAME = "robust201-results"
 FORMAT_VERSION = 1
@@ -150,7 +150,7 @@ class ResultsFolder:
         """Compare a shard's bytes with its name.
 
         Raises:
-            ShardDamagedError: they differ. Else see `StorageBackend`.
+            ShardDamagedError: they differ. Else see `shards.backends`.
         """
         self.check_hash(shard, self.backend.sha256(shard))
 

@@ -20,14 +20,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, TypeAlias, TypeVar, cast
 
 import fsspec
 from fsspec.core import url_to_fs
 
 from robust201.core.errors import StorageError, StorageLibraryError, closest
 from robust201.core.files import NewFile
-from robust201.shards.backends import SHA_DIGITS, SHARD_NAME, Entry
+from robust201.shards.backends import SHA_DIGITS, SHARD_NAME, Entry, LocalBackend
 
 PUT_STEPS = ("ready", "put")
 """Moments of publishing, in order, at which `on_step` is called: before the request is sent, after it was answered."""
@@ -92,7 +92,7 @@ def folder_of(url: str) -> Path | None:
 
 
 class ObjectBackend:
-    """Shards below a URL of an object store, or of anything else that fsspec reaches.
+    """Shards below a URL of an object store, or of anything else that fsspec reaches (see `LocalBackend`).
 
     Args:
         url: as `check_url` returned it.
@@ -280,6 +280,9 @@ class ObjectBackend:
         """Nothing to remove: an unfinished upload is no object."""
         del clock
         return 0
+
+
+StorageBackend: TypeAlias = LocalBackend | ObjectBackend
 
 
 def _make_parents(filesystem: Any, path: str) -> None:

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import FormatVersionError, ShardDamagedError, StorageError
 from robust201.core.records import EvaluationResult, canonical_json
-from robust201.shards.backends import StorageBackend, unreadable
+from robust201.shards.backends import unreadable
+from robust201.shards.object_store import StorageBackend
 from robust201.tasks.columns import COLUMNS
 
 FORMAT_VERSION = 1

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from robust201.core.records import ArchitectureId
-from robust201.shards.backends import Entry, StorageBackend
+from robust201.shards.backends import Entry
+from robust201.shards.object_store import StorageBackend
 from robust201.shards.parquet import FOOTER_KEY, IDENTITY_TYPES, Footer, damaged_shard, failed_to_read
 
 _UNIT_COLUMNS = ["unit_id", "architecture", "dataset", "key", "protocol", "n_images"]  # as the fields of `StoredUnit`
