@@ -53,12 +53,9 @@ class ResultSet:
 class KeyComparison:
     """One key at one strength, in both sets.
 
-    Attributes:
-        key: in the paper's style; of a measure, followed by its column and, in a list, the place.
-        n_architectures: architectures that both have.
-        mean_difference: mean of the second set's accuracies less the first's; the other two differences are absolute.
-        kendall_tau: rank correlation (tau-b) of the accuracies; None where one set has no two different ones.
-        moved_most: architectures that differ most: index, accuracy in the first set and in the second.
+    The key is in the paper's style; of a measure, its column and, in a list, the place follow. `mean_difference` is
+    that of the second set's accuracies less the first's, the other two are absolute. The rank correlation, tau-b, is
+    None where one set has no two different accuracies. `moved_most` has architectures with both accuracies.
     """
 
     dataset: str
@@ -76,15 +73,9 @@ class KeyComparison:
 class ComparisonReport:
     """Two result sets, compared; of pairs, the first is of the first set.
 
-    Attributes:
-        comparisons: by dataset, key and strength.
-        only_first: places that only the first set has.
-        only_second: places that only the second set has.
-        architectures: how many only the first has, both have, and only the second has, over all places in common.
-        tolerance: largest difference that is let pass.
-        decimals: how many decimals the accuracies have; None where all are kept.
-        sources: what they were read from, such as ``"shards"`` or ``"JSON"``.
-        remarks: what of a dataset's files was changed or is gone since they were exported, as far as its folder tells.
+    `architectures` are how many only the first has, both have, and only the second has, over all places in common.
+    `decimals` are those of the accuracies, None where all are kept; `sources` what the sets were read from, such as
+    ``"shards"`` or ``"JSON"``; `remarks` what of a dataset's files was changed or is gone since they were exported.
     """
 
     comparisons: tuple[KeyComparison, ...]

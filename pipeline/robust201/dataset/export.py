@@ -41,17 +41,11 @@ Format = Literal["json", "parquet"]
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What an export wrote.
+    """What an export wrote, by names relative to the folder.
 
-    Attributes:
-        files: names of the files in the folder, relative to it, sorted.
-        kept: names of those that an interrupted export had left whole.
-        removed: names of files of an earlier export that this one has no more.
-        n_units: units written.
-        n_evaluations: evaluations written.
-        missing: evaluations that the plan has and the export lacks, by (dataset, key); empty for a whole export. A unit
-            that lacks one strength is left out, and all its evaluations count here.
-        n_bytes: size of all files together.
+    `kept` files had been left whole by an interrupted export, `removed` ones were of an earlier export. `missing`
+    counts the evaluations of the plan that it lacks, by (dataset, key). A unit that lacks one strength is left out, and
+    all its evaluations count here.
     """
 
     out: Path
@@ -85,7 +79,7 @@ def export_dataset(
     processes: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> ExportReport:
-    """Write the evaluations of a plan as a dataset in the published layout.
+    """Write the evaluations of a plan as a dataset in the published layout, and say what is missing.
 
     Rows stream through one at a time, each file appears whole or not at all, and equal results give equal bytes. An
     earlier export of the same sweep is replaced; whole files that an interrupted one of the same results left are kept.
@@ -107,16 +101,12 @@ def export_dataset(
             must guard its main part by ``if __name__ == "__main__"``.
         progress: called with (rows of files written or kept, rows to write).
 
-    Returns:
-        What was written and what is missing.
-
     Raises:
         IncompleteError: evaluations are missing and `partial` is false; nothing was written.
         ConfigError: results were imported, and neither `licence` nor their source names a licence; or JSON is asked for
             of several weights, or no weights have the name given; or two files would have one name.
         InputError: the folder holds files that no export listed, or an export of another sweep.
-        StorageError: the store does not give what the inventory says, the device is full, or another export writes into
-            the folder.
+        StorageError: the store lacks what the inventory says, the device is full, or another export writes there.
     """
     groups = group_units(plan, inventory, weights)
     _refuse_several_weights(out, groups, formats)
@@ -168,7 +158,7 @@ def export_dataset(
         kept=tuple(sorted(kept)),
         removed=removed,
         n_units=sum(len(group.complete_units) for group in exported),
-        n_evaluations=sum(len(group.complete_units) * len(group.strengths) for group in exported),
+        n_evaluations=sum(group.n_evaluations for group in exported),
         missing={(group.dataset, group.key): group.n_left_out for group in groups if group.lacking},
         n_bytes=folder.n_bytes,
     )
@@ -250,13 +240,13 @@ def _size(file: tuple[Group, str]) -> int:
     """Numbers in a file, about: the largest come first, so that no process is left with one at the end."""
     group, measurement = file
     if group.is_measure:
-        return len(group.complete_units) * len(group.strengths)
+        return group.n_evaluations
     specification = DATASETS.get(group.dataset)
     n_classes = 10 if specification is None else specification.n_classes
     held = [c for c in COLUMNS.values() if measurement in (c.measurement, PARQUET_FOLDER)]
     shapes = [column.shape(n_classes, group.units[0].n_images) for column in held]
     numbers = sum(shape[0] * shape[-1] if shape else 1 for shape in shapes)
-    return numbers * len(group.complete_units) * len(group.strengths)
+    return numbers * group.n_evaluations
 
 
 def make_files(

@@ -4,7 +4,7 @@ import glob
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,8 @@ def open_folder(
 ) -> Iterator["ExportFolder"]:
     """Make a folder ready for an export, and keep other exports of this machine out of it for the length of a block.
 
-    Args:
-        path: the folder; made if absent.
-        planned: names of the files to come, relative to it.
-        told: how the numbers to be exported came about: ``name`` and ``protocols``, as sweep.json tells.
-        weights: of which networks, as weights.json tells (see `dataset.side_files.weight_hashes`).
+    The names of the files to come are relative to it. `told` is how the numbers to be exported came about, ``name`` and
+    ``protocols`` as sweep.json tells; `weights` are of which networks (see `dataset.side_files.weight_hashes`).
 
     Raises:
         InputError: `path` is a file, lies in a results folder, or holds something that no export listed, or an export
@@ -135,8 +132,8 @@ class ExportFolder:
             )
         # After a kill the journal still tells the next export which files are an export's own, and which are whole.
         self._finished = {file.name: file for file in journaled if file.name in planned}
-        lines = [json.dumps(sorted({*self._earlier, *planned})), *map(_journal_line, self._finished.values())]
-        write_text(path / JOURNAL_FILE, "".join(f"{line}\n" for line in lines))
+        lines = [sorted({*self._earlier, *planned}), *map(asdict, self._finished.values())]
+        write_text(path / JOURNAL_FILE, "".join(f"{json.dumps(line)}\n" for line in lines))
         (path / CHECKSUM_FILE).unlink(missing_ok=True)
         for name in self._earlier:
             file = path / name
@@ -156,7 +153,7 @@ class ExportFolder:
         """Note that a file is whole, so that a repeated export can keep it."""
         self.written[file.name] = file
         with (self.path / JOURNAL_FILE).open("a", encoding="utf-8") as journal:
-            journal.write(_journal_line(file) + "\n")
+            journal.write(json.dumps(asdict(file)) + "\n")
             journal.flush()
             os.fsync(journal.fileno())
 
@@ -181,10 +178,6 @@ class ExportFolder:
         return tuple(stale)
 
 
-def _journal_line(file: WrittenFile) -> str:
-    return json.dumps(asdict(file))
-
-
 def _listed_files(path: Path) -> tuple[set[str], list[WrittenFile]]:
     """Names of files that earlier exports, finished or killed, wrote or were about to write; and those known whole."""
     names: list[str] = []
@@ -192,7 +185,9 @@ def _listed_files(path: Path) -> tuple[set[str], list[WrittenFile]]:
     journal, checksums = path / JOURNAL_FILE, path / CHECKSUM_FILE
     if journal.is_file():
         for line in journal.read_text(encoding="utf-8", errors="replace").splitlines():
-            content = _parse_line(line)
+            content = None
+            with suppress(ValueError, RecursionError):  # a kill left half of the last line
+                content = json.loads(line)
             if isinstance(content, list):
                 names += [name for name in content if isinstance(name, str)]
             elif isinstance(content, dict) and content.keys() == WrittenFile.__annotations__.keys():
@@ -203,10 +198,3 @@ def _listed_files(path: Path) -> tuple[set[str], list[WrittenFile]]:
     # The listing may have been edited: only files below the folder are ever removed.
     inside = {name for name in names if is_below(name)}
     return inside, [file for file in finished if file.name in inside and file.recipe]
-
-
-def _parse_line(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None  # a kill left half of the last line

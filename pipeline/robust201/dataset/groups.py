@@ -91,6 +91,11 @@ class Group:
         return tuple(unit for unit in self.units if unit.id in self.lacking)
 
     @property
+    def n_evaluations(self) -> int:
+        """Evaluations that are exported."""
+        return len(self.complete_units) * len(self.strengths)
+
+    @property
     def n_left_out(self) -> int:
         """Evaluations that are not exported: all those of units that lack one."""
         return len(self.lacking) * len(self.strengths)

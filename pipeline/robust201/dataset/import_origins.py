@@ -20,12 +20,9 @@ from robust201.reader.result_files import SWEEP_FILE, row_of
 class Origin:
     """What an export tells of the results of a key on a dataset.
 
-    Attributes:
-        n_images: number of images; that of the whole test split where nothing is told.
-        decimals: fewest decimals that imported ones among them have, by measurement; other rows may have more, as
-            earlier versions put both into one file.
-        computed_under: payload of the one protocol that computed all of them; None where there were several or that is
-            not told.
+    The number of images is that of the whole test split where nothing is told. Decimals are the fewest of imported
+    rows; others may have more, as earlier versions put both into one file. `computed_under` is the payload of the one
+    protocol that computed all of them; None where there were several or that is not told.
     """
 
     n_images: int
@@ -65,10 +62,7 @@ def explain_gaps(
 ) -> Iterator[str]:
     """Say what of a dataset's files was changed or is gone since the export, as far as the folder tells.
 
-    Args:
-        dataset: what is imported.
-        digests: SHA-256 of each file of results that was read.
-        places: datasets and keys, in the paper's style, that were read.
+    Files of results that were read are given with their SHA-256, datasets and keys in the paper's style.
     """
     yield from explain_changes(dataset.path, digests)
     planned = {} if dataset.sweep is None else dataset.sweep["strengths"]

@@ -26,12 +26,8 @@ _MINUS_ZERO, _NOTHING, _AFTER_EXPONENT = b"~", b"?", 128  # of no use in JSON nu
 def array_text(values: NDArray[Any], round_to: int | None = None) -> bytes:
     """Write an array of any shape as nested JSON lists: the bytes of ``json.dumps(values.tolist())``.
 
-    Args:
-        values: integers, or floats, whose NaN become ``null``.
-        round_to: decimals to keep of doubles; None keeps them exactly.
-
-    Raises:
-        ValueError: a number is infinite, which JSON cannot say.
+    Of floats, NaN becomes ``null``, and some decimals are kept; None keeps them exactly. ValueError: a number is
+    infinite, which JSON cannot say.
     """
     values = np.asarray(values)
     if values.dtype.kind != "f":

@@ -38,15 +38,10 @@ _STATISTICS = ("architecture", "strength", "accuracy")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ParquetFile(ResultFile):
-    """A Parquet file of all measurements of a dataset and key.
+    """A Parquet file of all measurements of a dataset and key: of answers to images, or the columns of a measure.
 
-    Attributes:
-        measurements: names of the measurements: of answers to images, or the columns of a measure.
-        space: name of the space of the architectures.
-        strength: what a strength is.
-        n_classes: of the dataset, where the values do not tell; None where nobody knows.
-        weights: by name, where an architecture has rows of several; else empty.
-        metadata: of the file's schema.
+    `n_classes` is for values that do not tell, None where nobody knows; `weights` are by name, where an architecture
+    has rows of several, else empty.
     """
 
     measurements: tuple[str, ...]

@@ -130,14 +130,9 @@ def parquet_columns(
     measured: Mapping[str, ParquetColumn] | None = None,
     several_weights: bool = False,
 ) -> dict[str, ParquetColumn]:
-    """List the columns of a file, in order.
+    """List the columns of a file, in order, with what a strength is.
 
-    Args:
-        measurements: of answers to images.
-        architecture: columns that tell the architecture (see `dataset.published_layout`).
-        strength: what a strength is.
-        measured: columns of a measure, in place of those of answers.
-        several_weights: whether an architecture has rows of several weights.
+    They are those of the architecture (see `layout_of`) and of the measurements of answers to images, or of a measure.
     """
     held = {column for name in measurements for column in columns_in(name)}
     place = dict(_PLACE)
@@ -162,11 +157,8 @@ Epsilons = Mapping[str, Sequence[float]]
 class SpaceLayout:
     """How an export tells of the architectures of a space.
 
-    Attributes:
-        title: of datasets of this space, for people, before the name of the sweep; `slug` is the same for machines.
-        columns: Parquet columns that tell an architecture, `architecture` first.
-        values: architectures to the values of these columns.
-        meta_text: (epsilons by key as it is spelled, architectures of the export) → text of meta.json.
+    Of the Parquet columns that tell an architecture, with their `values`, `architecture` is the first; the text of
+    meta.json follows from the epsilons by key as it is spelled, and the architectures of the export.
     """
 
     title: str

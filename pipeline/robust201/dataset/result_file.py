@@ -33,12 +33,8 @@ class RowSource(Protocol):
 class ResultFile(ABC):
     """A file of results to write; it can be pickled, since a process of its own may write it.
 
-    Attributes:
-        folder: the export's folder; `name` is relative to it.
-        key: spelled as in the file.
-        units: in order.
-        rows: where their values are.
-        earlier: what an interrupted export noted of the file.
+    `name` is relative to the export's folder, `key` spelled as in the file; `earlier` is what an interrupted export
+    noted.
     """
 
     folder: Path

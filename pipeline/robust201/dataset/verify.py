@@ -32,16 +32,11 @@ _CACHE_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Verdict:
-    """What verification found.
+    """What verification found wrong with shards, units (those with gaps lack some strengths) and files of an export.
 
-    Attributes:
-        gaps: units that have some of their strengths and lack others, with what they lack.
-        export: what is wrong with the export, one line each.
-        requeued: names of the shards that were moved, so that the next run computes what is wrong again.
-        n_evaluations: evaluations in the shards, of whatever plan.
-        n_planned: evaluations of the plan; None where the folder has no plan.
-        n_missing: those of them that are not there whole, with all their measurements.
-        n_exported: files of the export that were checked; None where none was to be.
+    `requeued` shards were moved, so that the next run computes what is wrong again. `n_planned` is None where the
+    folder has no plan, `n_missing` are those of the plan that are not there whole, with all their measurements, and
+    `n_exported` is the number of files of the export that were checked, None where none was to be.
     """
 
     findings: tuple[ShardFinding, ...]

@@ -85,13 +85,9 @@ class Contents:
 class Inventory:
     """Finished evaluations and parts of a results folder, as they were when it was scanned.
 
-    Attributes:
-        damaged: names of damaged shards that were found, set aside or not; their rows are not in here.
-        damage: what is wrong with each of them, one line.
-        superseded: names of shards that a compacted shard replaces and that still lie in the folder.
-        shards: names of the shards in here, sorted.
-        units: every unit that rows belong to.
-        hashed: whether every shard in here was hashed when it was scanned, and had the hash of its name.
+    `damage` says in one line what is wrong with each of the `damaged` shards, whose rows are not in here; `superseded`
+    shards, which a compacted one replaces, still lie in the folder. `hashed` is whether every shard in here was hashed
+    when it was scanned, and had the hash of its name.
     """
 
     def __init__(
@@ -300,9 +296,8 @@ class Inventory:
     def row_column(self, name: str) -> NDArray[Any]:
         """One column over all rows, sorted by unit, strength, start, stop and shard.
 
-        Args:
-            name: ``unit`` and ``shard`` (positions in `units` and `shards`), ``strength``, ``start``, ``stop``,
-                ``seconds``, or ``position`` (of the row in its shard).
+        ``unit`` and ``shard`` are positions in `units` and `shards`, ``position`` is that of the row in its shard;
+        there are ``strength``, ``start``, ``stop`` and ``seconds``.
         """
         return self._rows[name]
 

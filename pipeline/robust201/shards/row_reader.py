@@ -30,10 +30,8 @@ _CACHE_BYTES = 256 << 20  # sixteen row groups: as many compacted shards may ove
 class RowReader:
     """Reads rows of shards through a cache of open files and decoded row groups.
 
-    Args:
-        folder: the results folder.
-        cache_bytes: bound on decoded row groups kept; a larger one is kept alone, while it is in use.
-        contents: bytes of shards that need not be read again, by name.
+    `cache_bytes` bounds the row groups kept; a larger one is kept alone, while it is in use. `contents` are bytes of
+    shards that need not be read again, by name.
     """
 
     def __init__(
@@ -168,15 +166,8 @@ def _gather(pieces: Collection[_Piece], n_rows: int) -> pa.Table:
 class RowSelection:
     """Where the values of some units lie: 8 bytes per row and the names of the shards, to be sent to other processes.
 
-    Attributes:
-        root: the results folder.
-        units: the units, in the order in which they are read.
-        measurements: names of the measurements that every row has.
-        shards: names of the shards.
-        offsets: (E + 1,) int32, the first row of each evaluation (by unit and strength), then the number of rows.
-        shard: (R,) int32, position in `shards`.
-        position: (R,) int32, position of the row in its shard.
-        cache_bytes: bound on decoded row groups kept while reading.
+    Units are in the order in which they are read, `offsets` are the first rows of their E evaluations, by unit and
+    strength, and the number of rows; `shard` and `position`, (R,) int32, are positions in `shards` and in the shard.
     """
 
     root: Path
@@ -202,14 +193,9 @@ class RowSelection:
     def iter_values(
         self, measurement: str | None = None
     ) -> Iterator[tuple[Unit, Mapping[float, dict[str, NDArray[Any]]]]]:
-        """Read one measurement, or all, unit by unit, and of each row only what is needed.
+        """Read one measurement, or all, unit by unit, and of each row only what is needed: columns by strength.
 
-        Yields:
-            Each unit, with the measurements' columns by strength.
-
-        Raises:
-            ShardDamagedError: a shard cannot be read.
-            StorageError: a shard vanished since the selection was made.
+        Raises ShardDamagedError and StorageError, as where a shard vanished since the selection was made.
         """
         measurements = self.measurements if measurement is None else (measurement,)
         wanted = [column for name in measurements for column in columns_in(name)]

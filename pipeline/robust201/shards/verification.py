@@ -26,17 +26,12 @@ FindingKind = Literal["damaged", "invalid", "misplaced", "unlike others", "unequ
 
 @dataclass(frozen=True)
 class ShardFinding:
-    """Something wrong with stored results.
+    """Something wrong with stored results, of a unit or (``""``) of a whole shard.
 
-    Attributes:
-        shard: name of the shard.
-        unit: readable name of the unit, or ``""`` where the whole shard is meant.
-        kind: ``damaged`` (bytes differ from the name), ``invalid`` (numbers break an invariant), ``misplaced`` (a row
-            is not what footer, file name or folder say), ``unlike others`` (its images are not those of other rows),
-            ``unequal duplicates`` (two results of one evaluation differ),
-            ``lost in compaction`` (a compacted shard lacks a row of a shard that it replaces).
-        message: what failed, what was expected and found, and what to do.
-        locations: shards, each with the position of the row concerned, None for the whole shard: what to compute again.
+    `kind` is ``damaged`` (bytes differ from the name), ``invalid`` (numbers break an invariant), ``misplaced`` (a row
+    is not what footer, file name or folder say), ``unlike others`` (its images are not those of other rows), ``unequal
+    duplicates`` (two results of one evaluation differ) or ``lost in compaction`` (a compacted shard lacks a row of a
+    shard that it replaces). `locations` are to be computed again: rows of shards by position, None for the whole shard.
     """
 
     shard: str
