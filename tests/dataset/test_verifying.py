@@ -17,7 +17,7 @@ from robust201.shards import ShardStore, requeue_shards
 from robust201.shards.folder import ResultsFolder
 from tests.conftest import read_tree
 from tests.faults.flip_bits import flip_bits, make_store
-from tests.support.shard_support import make_results, make_unit
+from tests.support.shard_support import flip, make_results, make_unit
 
 
 def test_flipped_bits_are_found_wherever_they_are(tmp_path):
@@ -213,12 +213,6 @@ def cut_the_last_row(path: Path) -> None:
     with pq.ParquetWriter(path, tables[0].schema) as writer:
         for table in (*tables[:-1], tables[-1].slice(0, len(tables[-1]) - 1)):
             writer.write_table(table)
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 255
-    path.write_bytes(content)
 
 
 def break_deflate(path: Path) -> None:

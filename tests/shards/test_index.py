@@ -4,7 +4,7 @@ resumes hash."""
 import errno
 import os
 import shutil
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -124,10 +124,19 @@ def test_a_damaged_compacted_shard_gives_way_to_its_inputs_despite_the_index(sto
     assert facts_of(found) == cold_facts(store)
 
 
+@pytest.fixture(scope="module")
+def small_store(tmp_path_factory):
+    store = ShardStore.create(tmp_path_factory.mktemp("indexed") / "results")
+    for unit in UNITS[:3]:
+        store.commit(make_results(unit))
+    return store
+
+
 @settings(max_examples=60)
 @given(data=st.data())
-def test_a_damaged_index_is_as_good_as_none(tmp_path_factory, data):
-    store = _indexed(tmp_path_factory)
+def test_a_damaged_index_is_as_good_as_none(small_store, data):
+    store = small_store
+    store.inventory()
     expected = cold_facts(store)
     (path,) = index_files(store)
     sound = path.read_bytes()
@@ -144,19 +153,6 @@ def test_a_damaged_index_is_as_good_as_none(tmp_path_factory, data):
     assert facts_of(store.inventory()) == expected
     # It was written anew, and the damaged file is gone.
     assert [path.read_bytes() for path in index_files(store)] == [sound]
-
-
-_made: list[ShardStore] = []
-
-
-def _indexed(tmp_path_factory):
-    """One small folder with an index, made once."""
-    if not _made:
-        _made.append(ShardStore.create(tmp_path_factory.mktemp("indexed") / "results"))
-        for unit in UNITS[:3]:
-            _made[0].commit(make_results(unit))
-    _made[0].inventory()
-    return _made[0]
 
 
 def test_a_whole_index_of_another_form_is_ignored(store, monkeypatch):
@@ -188,23 +184,13 @@ def test_little_that_is_new_is_not_written_down(store, monkeypatch):
 
 def test_several_processes_may_write_at_once(store):
     expected = cold_facts(store)
-    found, failures = [], []
 
     def work():
-        try:
-            for _ in range(5):
-                found.append(facts_of(ShardStore.open(store.root).inventory()))
-        except BaseException as error:
-            failures.append(error)
-            raise
+        return [facts_of(ShardStore.open(store.root).inventory()) for _ in range(5)]
 
-    threads = [threading.Thread(target=work) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert failures == []
-    assert all(one == expected for one in found)
+    with ThreadPoolExecutor(3) as pool:
+        working = [pool.submit(work) for _ in range(3)]
+    assert all(one == expected for future in working for one in future.result())
 
 
 def test_entries_that_two_processes_wrote_count_once(store):

@@ -89,15 +89,16 @@ def cold_facts(store):
 def flip_middle_bit(store, shard, *, keep_time):
     """Damage a shard, with or without a trace in the time of its last change."""
     path = store.folder.shards.joinpath(shard)
-    state, content = path.stat(), bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    state = path.stat()
+    flip(path)
     if keep_time:
         os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
 
 
-def flip(path, bit):
+def flip(path, bit=None):
+    """Flip a bit of a file, in its middle where none is named."""
     content = bytearray(path.read_bytes())
+    bit = 8 * (len(content) // 2) if bit is None else bit
     content[bit // 8] ^= 1 << bit % 8
     path.write_bytes(content)
 

@@ -325,24 +325,17 @@ def croissant_text(facts: CardFacts) -> str:
     return json.dumps(payload, indent=1) + "\n"
 
 
+def _node(kind: str, name: str, **fields: Any) -> dict[str, Any]:
+    return {"@type": f"cr:{kind}", "@id": name, "name": name, **fields}
+
+
 def _file_set(name: str, includes: str | list[str]) -> dict[str, Any]:
-    return {
-        "@type": "cr:FileSet",
-        "@id": name,
-        "name": name,
-        "encodingFormat": "application/x-parquet",
-        "includes": includes,
-    }
+    return _node("FileSet", name, encodingFormat="application/x-parquet", includes=includes)
 
 
 def _record_set(name: str, files: str, told: str, columns: Mapping[str, ParquetColumn]) -> dict[str, Any]:
-    return {
-        "@type": "cr:RecordSet",
-        "@id": name,
-        "name": name,
-        "description": told,
-        "field": [_field(name, files, column_name, column) for column_name, column in columns.items()],
-    }
+    fields = [_field(name, files, column_name, column) for column_name, column in columns.items()]
+    return _node("RecordSet", name, description=told, field=fields)
 
 
 def _file_object(file: WrittenFile) -> dict[str, Any]:
@@ -354,15 +347,14 @@ def _file_object(file: WrittenFile) -> dict[str, Any]:
         ".yaml": "application/yaml",
         ".md": "text/markdown",
     }
-    return {
-        "@type": "cr:FileObject",
-        "@id": file.name,
-        "name": file.name,
-        "contentUrl": file.name,
-        "contentSize": f"{file.n_bytes} B",
-        "encodingFormat": next(kind for suffix, kind in encodings.items() if file.name.endswith(suffix)),
-        "sha256": file.sha256,
-    }
+    return _node(
+        "FileObject",
+        file.name,
+        contentUrl=file.name,
+        contentSize=f"{file.n_bytes} B",
+        encodingFormat=next(kind for suffix, kind in encodings.items() if file.name.endswith(suffix)),
+        sha256=file.sha256,
+    )
 
 
 def _field(record_set: str, files: str, name: str, column: ParquetColumn) -> dict[str, Any]:

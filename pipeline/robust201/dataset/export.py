@@ -160,7 +160,7 @@ def export_dataset(
         n_units=sum(len(group.complete_units) for group in exported),
         n_evaluations=sum(group.n_evaluations for group in exported),
         missing={(group.dataset, group.key): group.n_left_out for group in groups if group.lacking},
-        n_bytes=folder.n_bytes,
+        n_bytes=sum(file.n_bytes for file in folder.written.values()),
     )
 
 

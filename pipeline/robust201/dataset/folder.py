@@ -48,12 +48,9 @@ def open_folder(
 
 
 def _refuse_other_sweeps(path: Path, told: Mapping[str, Any], weights: WeightHashes) -> None:
-    """Make sure that a folder holds no export of another sweep, which an export would replace.
-
-    Another sweep has another name, or one of the two is of imported results, or they have no protocol in common, or of
-    the networks that both have none with the same weights: a sweep with one more strength, architecture, dataset or key
-    has the others'.
-    """
+    """Make sure that a folder holds no export of another sweep, which an export would replace."""
+    # Another sweep has another name, or one of the two is of imported results, or they have no protocol in common, or
+    # of the networks that both have none with the same weights: one more strength or architecture makes no other.
     try:
         earlier = load_json(path / SWEEP_FILE)["sweep"]
         held, wanted = _describe_sweep(earlier), _describe_sweep(told)
@@ -139,11 +136,6 @@ class ExportFolder:
             file = path / name
             for leftover in file.parent.glob(f".{glob.escape(file.name)}.*.tmp"):
                 leftover.unlink(missing_ok=True)
-
-    @property
-    def n_bytes(self) -> int:
-        """Size of the files written or kept so far."""
-        return sum(file.n_bytes for file in self.written.values())
 
     def earlier(self, name: str) -> WrittenFile | None:
         """What an interrupted export noted of a file; recipe and bytes are still to be compared."""

@@ -255,16 +255,14 @@ def _results(
         part = Part(unit, unit.strengths, 0, unit.n_images)
         label = f"{unit.label} of {path}"
         try:
-            by_measure = {
-                measure: [value] if group.is_single else values_by_strength(value, unit.strengths, f"{label} {measure}")
-                for measure, rows in found.items()
-                for value in (rows[identifier],)
-            }
+            by_strength: dict[float, dict[str, NDArray[Any]]] = {strength: {} for strength in unit.strengths}
+            for measure, rows in found.items():
+                row = rows[identifier]
+                plain = [row] if group.is_single else values_by_strength(row, unit.strengths, f"{label} {measure}")
+                for strength, value in zip(unit.strengths, plain, strict=True):
+                    by_strength[strength] |= columns_of_json(measure, value)
             results = []
-            for place, strength in enumerate(unit.strengths):
-                values: dict[str, NDArray[Any]] = {}
-                for measure, plain in by_measure.items():
-                    values |= columns_of_json(measure, plain[place])
+            for strength, values in by_strength.items():
                 check_imported(values, unit.n_images, group.payload["decimals"], name=f"{label} at {strength:g}")
                 results.append(EvaluationResult(part, strength, values, 0.0, {"source": path.name}))
         except ResultsError as error:

@@ -166,7 +166,31 @@ def check_export(plan: SweepPlan, store: ShardStore, inventory: Inventory, out: 
         yield str(error)
         return
     yield from _check_strengths(out, told, form, groups)
-    yield from _check_groups(out, names, form, groups, plan=plan, store=store, inventory=inventory)
+    listed = {name for name in names if "/" in name and not _is_converted(out / name)}
+    formats: list[Format] = ["json"] if any(".json" in name for name in listed) else []
+    formats += ["parquet"] if any(name.endswith(".parquet") for name in listed) else []
+    partial = MISSING_FILE in names
+    expected: set[str] = set()
+    for group in groups:
+        files = list_files([group], formats) if group.complete_units or not partial else []
+        expected |= {form.file_name(*file) for file in files}
+        if group.lacking and not partial:
+            first = show_architecture(group.incomplete_units[0].architecture)
+            yield (
+                f"Verifying failed for {group.dataset} {group.key} of {out}: expected shards of all its units to "
+                f"compare it with, got none of {len(group.lacking)} units, such as {first}. Complete the results, and "
+                "verify again."
+            )
+            continue
+        present = [file for file in files if (out / form.file_name(*file)).is_file()]
+        try:
+            for file in make_files(present, form, out, plan, store, inventory):
+                yield from _check_file(out, file)
+        except (StorageError, IncompleteError) as error:
+            yield f"Verifying failed for {group.dataset} {group.key} of {out}: {error}"
+    for name in sorted(expected.symmetric_difference(listed)):
+        got = "none" if name in expected else "one that the shards do not have"
+        yield f"Verifying failed for {out / name}: expected it as the shards have it, got {got}. {AGAIN}"
 
 
 def _read_form(out: Path, told: Mapping[str, Any], names: Iterable[str]) -> FileForm:
@@ -202,46 +226,6 @@ def _check_strengths(out: Path, sweep: Mapping[str, Any], form: FileForm, groups
     ):
         if not isinstance(told, dict) or told.get(field) != wanted:
             yield f"Verifying failed for {out / name}: expected {field} as the plan has them, got others. {AGAIN}"
-
-
-def _check_groups(
-    out: Path,
-    names: Iterable[str],
-    form: FileForm,
-    groups: Iterable[Group],
-    *,
-    plan: SweepPlan,
-    store: ShardStore,
-    inventory: Inventory,
-) -> Iterator[str]:
-    """Compare the files of results with the shards, key by key."""
-    listed = {name for name in names if "/" in name and not _is_converted(out / name)}
-    formats: list[Format] = ["json"] if any(".json" in name for name in listed) else []
-    formats += ["parquet"] if any(name.endswith(".parquet") for name in listed) else []
-    partial = MISSING_FILE in names
-    expected: set[str] = set()
-    for group in groups:
-        files = list_files([group], formats) if group.complete_units or not partial else []
-        expected |= {form.file_name(*file) for file in files}
-        if group.lacking and not partial:
-            told = (
-                f"expected shards of all its units to compare it with, got none of {len(group.lacking)} units, such as"
-            )
-            first = show_architecture(group.incomplete_units[0].architecture)
-            yield (
-                f"Verifying failed for {group.dataset} {group.key} of {out}: {told} {first}. "
-                "Complete the results, and verify again."
-            )
-            continue
-        present = [file for file in files if (out / form.file_name(*file)).is_file()]
-        try:
-            for file in make_files(present, form, out, plan, store, inventory):
-                yield from _check_file(out, file)
-        except (StorageError, IncompleteError) as error:
-            yield f"Verifying failed for {group.dataset} {group.key} of {out}: {error}"
-    for name in sorted(expected.symmetric_difference(listed)):
-        got = "none" if name in expected else "one that the shards do not have"
-        yield f"Verifying failed for {out / name}: expected it as the shards have it, got {got}. {AGAIN}"
 
 
 def _is_converted(path: Path) -> bool:

@@ -67,7 +67,7 @@ class _Candidate:
 
 @dataclass
 class Compaction:
-    """One pass over a results folder.
+    """One pass over a results folder; safe while others commit.
 
     Attributes:
         target_bytes: size that compacted shards aim at, on disk: from two to four thirds of it. What is left over makes

@@ -1,7 +1,6 @@
 """The store of finished evaluations: the face of a results folder to the rest of the program."""
 
 import json
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,10 @@ from robust201.core.records import (
     canonical_json,
     is_imported,
 )
-from robust201.shards.compaction import GRACE_SECONDS, TARGET_BYTES, Compaction, CompactReport
+from robust201.shards.compaction import Compaction, CompactReport
 from robust201.shards.folder import ResultsFolder, go_on, has_stem, network_of, stem_of
 from robust201.shards.inventory import Inventory, columns_needed
-from robust201.shards.parquet import ROW_GROUP_BYTES, ShardFile, encode, write_results
+from robust201.shards.parquet import ShardFile, encode, write_results
 from robust201.shards.row_identity import parse_footer, read_shard_rows
 from robust201.shards.row_reader import SELECTION_CACHE_BYTES, RowReader, RowSelection
 from robust201.shards.scan import OnDamage, Verify, scan
@@ -230,22 +229,9 @@ class ShardStore:
             inventory = self.inventory(verify="all", on_damage="report")
         return list(verify_shards(self.folder, inventory, on_progress))
 
-    def compact(
-        self,
-        *,
-        target_bytes: int = TARGET_BYTES,
-        row_group_bytes: int = ROW_GROUP_BYTES,
-        grace_seconds: float = GRACE_SECONDS,
-        clock: Callable[[], float] = time.time,
-    ) -> CompactReport:
-        """Merge small shards into large ones, sorted as an export reads them; others may commit (see `Compaction`)."""
-        return Compaction(
-            self.folder,
-            target_bytes=target_bytes,
-            row_group_bytes=row_group_bytes,
-            grace_seconds=grace_seconds,
-            clock=clock,
-        ).run()
+    def compact(self, **options: Any) -> CompactReport:
+        """Merge small shards into large ones, sorted as an export reads them; the options are those of `Compaction`."""
+        return Compaction(self.folder, **options).run()
 
 
 def _protocols_of(inventory: Inventory, number: int) -> set[str]:
