@@ -18,7 +18,7 @@ from robust201.dataset.verify import verify_results
 from robust201.runtime.lease import Lease
 from robust201.shards import ShardStore, parquet
 from tests.conftest import read_tree
-from tests.support.fabricated import FabricatedStore, export, make_plan
+from tests.support.fabricated import ChangedStore, FabricatedStore, export, make_plan
 from tests.support.shard_support import make_unit as make_sound_unit
 from tests.support.shard_support import make_values
 
@@ -26,37 +26,20 @@ ARCHITECTURES = (0, 2, 10, 309)
 SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)  # what the published dataset, which has no sweep.json, is known to hold
 
 
-class SoundStore:
-    """Store, inventory and rows of results that hold together."""
-
-    digest = "sound"
-
-    def __init__(self, units=()):
-        self.units = units
-
-    def is_complete(self, *_arguments):
-        return True
-
-    def provenances(self, _inventory):
-        return []
-
-    def select(self, units, *_arguments, **_options):
-        return SoundStore(tuple(units))
-
-    def iter_values(self, _measurement=None):
-        for unit in self.units:
-            sound = make_sound_unit(unit.architecture, unit.dataset, unit.key, unit.strengths, unit.n_images)
-            yield unit, {s: make_values(sound, s, 0, unit.n_images, measurements=ALL) for s in unit.strengths}
-
-
 ALL = ("accuracy", "confidence", "cm", "predictions")
+
+
+def sound(unit, strength, _values):
+    """Columns that hold together."""
+    made = make_sound_unit(unit.architecture, unit.dataset, unit.key, unit.strengths, unit.n_images)
+    return make_values(made, strength, 0, unit.n_images, measurements=ALL)
 
 
 def write(out: Path, plan=None, **options) -> Path:
     export(
         out,
         plan or make_plan(ARCHITECTURES, datasets=("cifar10", "cifar100"), severities=SEVERITIES),
-        SoundStore(),
+        ChangedStore(change=sound),
         **options,
     )
     return out

@@ -125,9 +125,8 @@ class CardFacts:
 def choose_licence(given: str | None, shares: Sequence[ProtocolShare], out: Path) -> str:
     """Find the licence of a dataset: what was asked for, else that of imported results, else this project's.
 
-    Raises:
-        ConfigError: imported results name no licence, or several; this project cannot license them. Or the licence
-            is not spelled as an SPDX identifier.
+    Raises ConfigError where imported results name none, or several, as this project cannot license them; or where the
+    licence is not spelled as an SPDX identifier.
     """
     if given is not None:
         return _check_licence(given, out, "Name it by its SPDX identifier, such as --licence CC-BY-4.0.")

@@ -247,11 +247,7 @@ def _kendall_tau(before: NDArray[np.float64], after: NDArray[np.float64]) -> flo
 
 
 def read_result_set(folder: Path) -> ResultSet:
-    """Read the accuracies of a results folder, of an exported dataset or of the published one.
-
-    Raises:
-        InputError: the folder is none of them.
-    """
+    """Read a results folder, an exported dataset or the published one; InputError if the folder is none of them."""
     if (folder / RESULTS_FOLDER_FILE).is_file():
         return _read_shards(folder)
     dataset = RobustnessDataset(folder)

@@ -161,7 +161,7 @@ class _JsonKey:
         return ""
 
     def iter_values(self, measurement: str | None) -> Iterator[tuple[Unit, Mapping[float, Values]]]:
-        """Columns by strength, row by row (see `dataset.result_file.RowSource`).
+        """Columns by strength, row by row (see `dataset.written_file.RowSource`).
 
         Raises EvaluationError where a file lacks an architecture that another has, or is damaged: `ResultsError`, an
         OSError, would look like an error of the file being written.

@@ -158,9 +158,7 @@ def _in_all(named: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
 def load_imported_plan(results: Path) -> ImportedPlan:
     """Read what was imported into a results folder.
 
-    Raises:
-        InputError: nothing was, or the file is damaged or was changed by hand.
-        FormatVersionError: another version wrote it.
+    Raises InputError where nothing was, or the file is damaged or was changed by hand, and FormatVersionError.
     """
     path = results / IMPORTED_FILE
     try:

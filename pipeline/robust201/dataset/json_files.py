@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from robust201.core.errors import StorageError
 from robust201.core.records import Unit
 from robust201.dataset.number_text import array_text
-from robust201.dataset.result_file import ResultFile
+from robust201.dataset.written_file import ResultFile
 from robust201.tasks.columns import MEASUREMENTS
 
 TEXT_VERSION = 1
@@ -53,8 +53,7 @@ def row_text(
 ) -> Iterator[bytes]:
     """JSON text of a unit: a value for ``clean`` and measures, else a list with one value per strength.
 
-    Raises:
-        StorageError: a number is infinite, or NaN where an accuracy is.
+    Raises StorageError where a number is infinite, or NaN where an accuracy is.
     """
     form = MEASUREMENTS.get(measurement, measurement)
     fields = {"": form} if isinstance(form, str) else form

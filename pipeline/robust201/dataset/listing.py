@@ -34,11 +34,7 @@ class Listing:
 
 
 def read_listing(out: Path) -> Listing:
-    """Read the listing of an export's folder.
-
-    Raises:
-        ResultsError: there is no listing, or something else than a file has its name.
-    """
+    """Read the listing of an export's folder; ResultsError if there is none, or what has its name is no file."""
     path = out / CHECKSUM_FILE
     if path.is_symlink() or not path.is_file():
         got = _describe(path) if os.path.lexists(path) else "none"

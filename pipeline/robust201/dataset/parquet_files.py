@@ -25,7 +25,7 @@ from robust201.dataset.published_layout import (
     measure_columns,
     parquet_columns,
 )
-from robust201.dataset.result_file import ResultFile
+from robust201.dataset.written_file import ResultFile
 from robust201.shards.parquet import count_classes
 
 PARQUET_VERSION = 2

@@ -9,8 +9,7 @@ from typing import Any
 
 from robust201.core.errors import StorageError
 from robust201.core.processes import end_with_parent, fork_server, holding_interrupts
-from robust201.dataset.result_file import ExportStoppedError, ResultFile
-from robust201.dataset.written_file import WrittenFile
+from robust201.dataset.written_file import ExportStoppedError, ResultFile, WrittenFile
 
 MEMORY_BYTES = 1_500_000_000
 """Bound on what all processes hold together (proportional set sizes), by which their number is chosen."""

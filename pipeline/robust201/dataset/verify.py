@@ -144,10 +144,8 @@ def find_gaps(plan: SweepPlan, inventory: Inventory) -> tuple[str, ...]:
 def check_export(plan: SweepPlan, store: ShardStore, inventory: Inventory, out: Path) -> Iterator[str]:
     """Compare an export's files with its listing, those of results with the shards, and strengths with the plan.
 
-    Yields what is wrong: which file, from which unit on, and what to do. Damage never raises.
-
-    Raises:
-        ResultsError: the folder is no export of robust201.
+    Yields what is wrong: which file, from which unit on, and what to do. Damage never raises; ResultsError says that
+    the folder is no export of robust201.
     """
     listing = read_listing(out)
     if listing.is_other_content:

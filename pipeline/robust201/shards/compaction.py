@@ -91,11 +91,7 @@ class Compaction:
         return 2 * self.target_bytes // 3
 
     def run(self) -> CompactReport:
-        """Delete what earlier passes merged, then merge what is small.
-
-        Raises:
-            StorageFullError: no space is left; nothing is lost and nothing half-written.
-        """
+        """Delete what earlier passes merged, then merge what is small; where no space is left, nothing is lost."""
         deleted = self._delete_inputs()
         removed = self.folder.backend.remove_temporaries(self.clock)
         inventory = scan(self.folder, verify="none", on_damage="report")

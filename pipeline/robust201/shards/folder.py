@@ -147,11 +147,7 @@ class ResultsFolder:
         return removed + self.backend.remove_temporaries(time.time) if self.shards_url else removed
 
     def verify_hash(self, shard: str) -> None:
-        """Compare a shard's bytes with its name.
-
-        Raises:
-            ShardDamagedError: they differ. Else see `shards.backends`.
-        """
+        """Compare a shard's bytes with its name; ShardDamagedError if they differ (else see `shards.backends`)."""
         self.check_hash(shard, self.backend.sha256(shard))
 
     def read_verified(self, shard: str) -> bytes:

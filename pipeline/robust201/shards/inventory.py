@@ -172,10 +172,8 @@ class Inventory:
     def slices(self, unit: Unit, strength: float, columns: frozenset[str]) -> tuple[Slice, ...]:
         """Choose the rows that make up an evaluation: they have the columns asked for, and cover every image once.
 
-        There is one row for the whole where there is one; of equals the first by shard name.
-
-        Raises:
-            IncompleteError: images are missing.
+        There is one row for the whole where there is one; of equals the first by name. IncompleteError: images are
+        missing.
         """
         chosen = choose_slices(self._usable(unit, strength, columns))
         missing = gaps(chosen, unit.n_images)
@@ -250,11 +248,7 @@ class Inventory:
         return dict(counts)
 
     def protocol(self, digest: str) -> Mapping[str, Any]:
-        """Payload of a protocol that rows name; empty where the folder does not know it.
-
-        Raises:
-            StorageError: its file is damaged.
-        """
+        """Payload of a protocol that rows name; empty where the folder lacks it. StorageError: its file is damaged."""
         path = None if self._protocols is None else self._protocols / f"{digest}.json"
         if path is None or not path.is_file():
             return {}

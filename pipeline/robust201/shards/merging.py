@@ -32,12 +32,8 @@ def merge_folders(sources: Sequence[Path], target: Path) -> MergeReport:
     """Join results folders into one, made if absent; the sources stay as they are, and may overlap.
 
     Names of shards are hashes of their content, so equal names are equal shards; each is verified before it is linked
-    (within a file system) or copied; the folders may have different storage backends.
-
-    Raises:
-        InputError: a source is no results folder.
-        FormatVersionError: another version made a folder or a shard.
-        StorageFullError: no space is left; every shard that came over is whole.
+    (within a file system) or copied; the folders may have different storage backends. InputError says that a source is
+    no results folder; where no space is left, every shard that came over is whole.
     """
     folders = [ResultsFolder(source) for source in sources]
     for folder in folders:

@@ -98,9 +98,7 @@ class Footer:
     def from_json(cls, text: bytes, label: str) -> "Footer":
         """Read what `to_json` wrote.
 
-        Raises:
-            FormatVersionError: another format version wrote it.
-            ValueError, KeyError, TypeError: it says something else.
+        Raises FormatVersionError, and ValueError, KeyError or TypeError if it says something else.
         """
         payload = json.loads(text)
         if payload["format_version"] != FORMAT_VERSION:
@@ -243,10 +241,8 @@ def failed_to_read(label: str, error: Exception) -> StorageError:
 class ShardFile:
     """An open shard, read by row group, from its bytes where those were read already.
 
-    Raises:
-        ShardDamagedError: the file is no whole shard.
-        StorageError: it cannot be read now.
-        FileNotFoundError: there is no such file.
+    ShardDamagedError says that it is no whole shard, StorageError that it cannot be read now, FileNotFoundError that it
+    is not there.
     """
 
     def __init__(self, backend: StorageBackend, shard: str, content: bytes | None = None) -> None:

@@ -59,9 +59,7 @@ def read_footer(backend: StorageBackend, entry: Entry) -> Footer:
 def parse_footer(tail: bytes, label: str) -> Footer:
     """Read what a shard says of itself from its last bytes, the whole footer among them.
 
-    Raises:
-        ShardDamagedError: the file is no whole shard.
-        FormatVersionError: another format version wrote it.
+    Raises ShardDamagedError, and FormatVersionError if another version wrote it.
     """
     try:
         metadata = pq.read_metadata(pa.BufferReader(tail)).metadata

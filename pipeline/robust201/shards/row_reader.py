@@ -100,9 +100,7 @@ class RowReader:
     def row(self, shard: str, position: int, columns: Collection[str]) -> dict[str, NDArray[Any]]:
         """Read the measurements of one row; the arrays share no memory with the cache.
 
-        Raises:
-            ShardDamagedError: the shard is not whole.
-            StorageError: it vanished, or cannot be read now.
+        Raises ShardDamagedError, and StorageError where the shard vanished or cannot be read now.
         """
         group, row = self.locate(shard, position)
         table = self.row_group(shard, group, frozenset(columns) | set(LOCATING_COLUMNS))

@@ -156,11 +156,7 @@ class ShardStore:
         """Read one evaluation, merged over its parts: columns of measurements, `accuracy` and `cm` always among them.
 
         Reading in the order of (dataset, key, architecture) is cheap, from compacted shards too; memory stays bounded.
-
-        Raises:
-            IncompleteError: images are missing.
-            ShardDamagedError: a shard cannot be read.
-            StorageError: a shard vanished after the inventory was made.
+        Raises IncompleteError where images are missing, and as `RowReader.row` does.
         """
         columns = columns_needed(unit, measurements)
         rows = [inventory.locate(item.row) for item in inventory.slices(unit, strength, columns)]
@@ -174,10 +170,9 @@ class ShardStore:
         *,
         cache_bytes: int = SELECTION_CACHE_BYTES,
     ) -> RowSelection:
-        """Choose the rows of complete units, to read measurements of them in this order, later or in another process.
+        """Choose rows of units, to read measurements of them in this order, later or in another process.
 
-        Raises:
-            IncompleteError: images are missing.
+        Raises IncompleteError where images are missing.
         """
         shards: dict[str, int] = {}
         offsets, shard, position = [0], [], []
@@ -200,11 +195,7 @@ class ShardStore:
         )
 
     def provenances(self, inventory: Inventory) -> list[Mapping[str, str]]:
-        """List every different provenance of the rows in an inventory (see `EvaluationResult.provenance`), sorted.
-
-        Raises:
-            ShardDamagedError: a shard cannot be read.
-        """
+        """List every different provenance of the rows in an inventory (see `EvaluationResult.provenance`), sorted."""
         texts: set[str] = set()
         for shard in inventory.shards:
             file = ShardFile(self.folder.backend, shard)
