@@ -112,10 +112,7 @@ class Footer:
 
 
 def encode(results: Sequence[EvaluationResult]) -> bytes:
-    """Write the results of one part as the bytes of a shard.
-
-    There is one a strength, all of one unit and image range, with the same measurement columns.
-    """
+    """Write the results of one part, one a strength and all with the same columns, as the bytes of a shard."""
     part, unit = results[0].part, results[0].part.unit
     table = table_of(results)
     columns = order_columns(results[0].values)
