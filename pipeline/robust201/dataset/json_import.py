@@ -280,7 +280,7 @@ def _results(
 
 
 def columns_of_json(measure: str, value: Any) -> dict[str, NDArray[Any]]:
-    """Turn a measurement's JSON value into its columns, null into NaN; ValueError if a count is not whole, or it is ragged."""
+    """Turn a measurement's JSON value into its columns, null into NaN; ValueError if a count is no whole number."""
     form = MEASUREMENTS.get(measure, measure)
     parts = {form: value} if isinstance(form, str) else {column: value[name] for name, column in form.items()}
     columns = {}

@@ -69,7 +69,7 @@ def parse_footer(tail: bytes, label: str) -> Footer:
 
 
 def read_shard_rows(backend: StorageBackend, shard: str, footer: Footer) -> ShardRows:
-    """Read the identity of a shard's rows from its footer or, of a compacted one, its columns (raises as `ShardFile`)."""
+    """Read the identity of a shard's rows: from its footer or, of a compacted one, columns (raises as `ShardFile`)."""
     try:
         return _rows_of_footer(footer) if footer.identity else _rows_of_columns(backend.source(shard))
     except FileNotFoundError:
