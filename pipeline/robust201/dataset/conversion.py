@@ -40,8 +40,7 @@ def convert_dataset(
 
     A key is converted at a time, with a row group in memory, and its file appears whole or not at all. A conversion
     that was interrupted goes on where it ended, and one that is repeated writes what was made of other JSON files.
-    Where an export listed its files, these are listed too.
-    `progress` is called with (keys done, keys to do).
+    Where an export listed its files, these are listed too. `progress` is called with (keys done, keys to do).
 
     Raises:
         ResultsError: the folder has no JSON of results, or a file is damaged or of other architectures than another.

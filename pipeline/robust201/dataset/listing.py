@@ -78,7 +78,7 @@ def listing_text(digests: Mapping[str, str]) -> str:
 def add_to_listing(out: Path, names: Iterable[str], *, changed: bool = False) -> None:
     """List files that were written into a folder after its export, if it lists any: new ones, or changed ones too."""
     path = out / CHECKSUM_FILE
-    if not path.is_file() or (listing := read_listing(out)).wrong:
+    if path.is_symlink() or not path.is_file() or (listing := read_listing(out)).wrong:
         return  # no whole export, as `verify` tells
     digests = {name: sha256_of(out / name) for name in names if changed or name not in listing.digests}
     if digests:
