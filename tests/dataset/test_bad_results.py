@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,7 +16,8 @@ import torch
 from robust201.core.files import write_text
 from robust201.core.host import HostId
 from robust201.runtime.lease import Holder, Lease
-from tests.conftest import REPOSITORY, RunCommand, WriteSweep, read_tree
+from tests.conftest import REPOSITORY, read_tree
+from tests.support.small_results import write_results
 
 
 def shards(results: Path) -> list[Path]:
@@ -28,9 +28,7 @@ def shards(results: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("file", ["format.json", "plan.json"])
-def test_results_of_an_unknown_format_version(
-    robust201: RunCommand, write_sweep: WriteSweep, finished: Path, tmp_path: Path, file: str
-) -> None:
+def test_results_of_an_unknown_format_version(robust201, write_sweep, finished, tmp_path, file):
     content = json.loads((finished / file).read_text())
     content["version" if file == "format.json" else "format"] = 99
     (finished / file).write_text(json.dumps(content))
@@ -50,9 +48,7 @@ def test_results_of_an_unknown_format_version(
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"format": 1}', '{"format": 1, "config": {}, "facts": {}}'])
-def test_a_damaged_plan_is_refused_and_written_anew(
-    robust201: RunCommand, write_sweep: WriteSweep, finished: Path, content: str
-) -> None:
+def test_a_damaged_plan_is_refused_and_written_anew(robust201, write_sweep, finished, content):
     (finished / "plan.json").write_text(content)
     assert str(finished) in robust201("status", finished).refusal(2)
     assert "10 done, 0 missing" in robust201("run", write_sweep()).err
@@ -60,9 +56,7 @@ def test_a_damaged_plan_is_refused_and_written_anew(
 
 
 @pytest.mark.parametrize("kind", ["file", "below a file", "export", "checkpoints", "shards"])
-def test_a_results_path_that_is_something_else(
-    robust201: RunCommand, write_sweep: WriteSweep, tiny_weights: Path, tmp_path: Path, kind: str
-) -> None:
+def test_a_results_path_that_is_something_else(robust201, write_sweep, tiny_weights, tmp_path, kind):
     taken = tmp_path / "taken"
     if kind in {"file", "below a file"}:
         taken.write_text("mine")
@@ -77,7 +71,7 @@ def test_a_results_path_that_is_something_else(
 
 
 @pytest.mark.parametrize("kind", ["file", "foreign", "other files", "results", "inside results"])
-def test_an_export_spares_what_is_there(robust201: RunCommand, finished: Path, tmp_path: Path, kind: str) -> None:
+def test_an_export_spares_what_is_there(robust201, finished, tmp_path, kind):
     out = {"results": finished, "inside results": finished / "shards"}.get(kind, tmp_path / "out")
     if kind == "file":
         out.write_text("mine")
@@ -91,7 +85,7 @@ def test_an_export_spares_what_is_there(robust201: RunCommand, finished: Path, t
     assert read_tree(tmp_path) == before
 
 
-def test_a_report_needs_an_exported_dataset(robust201: RunCommand, finished: Path, tmp_path: Path) -> None:
+def test_a_report_needs_an_exported_dataset(robust201, finished, tmp_path):
     out = tmp_path / "out.svg"
     for command in (("report", finished), ("plot", "attacks", finished)):
         refusal = robust201(*command, "--out", out).refusal(2)
@@ -110,16 +104,14 @@ def test_a_report_needs_an_exported_dataset(robust201: RunCommand, finished: Pat
 
 
 @pytest.fixture
-def lease_on(finished: Path) -> Iterator[Path]:
+def lease_on(finished):
     """The lease that another driver holds on the finished results: this very process, which is alive."""
     with Lease.acquire(finished, interval_seconds=3600):
         yield finished / "lease.json"
 
 
 @pytest.mark.usefixtures("lease_on")
-def test_a_second_driver_is_refused(
-    robust201: RunCommand, write_sweep: WriteSweep, finished: Path, tmp_path: Path
-) -> None:
+def test_a_second_driver_is_refused(robust201, write_sweep, finished, tmp_path):
     sweep = write_sweep(keys={"clean": {}, "pgd": {"steps": 1}})
     other = tmp_path / "other"
     assert robust201("run", sweep, "--results", other, "--keys", "clean").code == 0
@@ -134,9 +126,7 @@ def test_a_second_driver_is_refused(
     assert robust201("export", finished, tmp_path / "json").code == 0
 
 
-def test_the_lease_of_a_driver_that_was_killed_is_taken_over(
-    robust201: RunCommand, write_sweep: WriteSweep, finished: Path
-) -> None:
+def test_the_lease_of_a_driver_that_was_killed_is_taken_over(robust201, write_sweep, finished):
     program = (
         "import sys, time; from pathlib import Path; from robust201.runtime.lease import Lease\n"
         "Lease.acquire(Path(sys.argv[1])); print('held', flush=True); time.sleep(600)"
@@ -163,9 +153,7 @@ def lease_of_another_host(results: Path) -> Holder:
     return holder
 
 
-def test_a_lease_from_another_host_is_taken_over_once_its_heartbeat_stands_still(
-    robust201: RunCommand, write_sweep: WriteSweep, finished: Path
-) -> None:
+def test_a_lease_from_another_host_is_taken_over_once_its_heartbeat_stands_still(robust201, write_sweep, finished):
     lease_of_another_host(finished)
     ended = robust201("run", write_sweep())
     assert ended.code == 0
@@ -174,9 +162,7 @@ def test_a_lease_from_another_host_is_taken_over_once_its_heartbeat_stands_still
     assert not (finished / "lease.json").exists()
 
 
-def test_a_living_driver_on_another_host_is_refused(
-    robust201: RunCommand, write_sweep: WriteSweep, finished: Path
-) -> None:
+def test_a_living_driver_on_another_host_is_refused(robust201, write_sweep, finished):
     holder = lease_of_another_host(finished)
     ended = threading.Event()
 
@@ -198,9 +184,7 @@ def test_a_living_driver_on_another_host_is_refused(
 # A full device
 
 
-def test_a_full_device_stops_the_run_and_loses_nothing(
-    robust201: RunCommand, write_sweep: WriteSweep, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_device_stops_the_run_and_loses_nothing(robust201, write_sweep, finished, tmp_path, monkeypatch):
     fsync, results, shards_written = os.fsync, tmp_path / "fresh", []
 
     def fsync_until_full(descriptor: int) -> None:
@@ -226,7 +210,7 @@ def test_a_full_device_stops_the_run_and_loses_nothing(
 
 
 @pytest.fixture
-def small_device(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+def small_device(tmp_path):
     """Mount a file system of so many KiB, or say why that cannot be done here."""
     folder = tmp_path / "device"
     folder.mkdir()
@@ -244,9 +228,7 @@ def small_device(tmp_path: Path) -> Iterator[Callable[[int], Path]]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_device_that_is_really_full(
-    robust201: RunCommand, write_sweep: WriteSweep, finished: Path, small_device: Callable[[int], Path]
-) -> None:
+def test_a_device_that_is_really_full(robust201, write_sweep, finished, small_device):
     needed = sum(-(-len(content) // 4096) * 4 for content in read_tree(finished).values())
     results = small_device(needed - 2 * (max(shard.stat().st_size for shard in shards(finished)) >> 10)) / "results"
     sweep = write_sweep()
@@ -262,9 +244,7 @@ def test_a_device_that_is_really_full(
     assert robust201("verify", results).code == 0
 
 
-def test_an_export_onto_a_full_device_leaves_no_half_file(
-    robust201: RunCommand, finished: Path, small_device: Callable[[int], Path]
-) -> None:
+def test_an_export_onto_a_full_device_leaves_no_half_file(robust201, finished, small_device):
     device = small_device(400)
     ended = robust201("export", finished, device / "json")
     assert "No space left on device" in ended.refusal(4)
@@ -278,9 +258,7 @@ def test_an_export_onto_a_full_device_leaves_no_half_file(
 
 
 @pytest.mark.parametrize("damage", ["truncated", "data", "footer"])
-def test_a_damaged_shard(
-    robust201: RunCommand, write_sweep: WriteSweep, finished: Path, tmp_path: Path, damage: str
-) -> None:
+def test_a_damaged_shard(robust201, write_sweep, finished, tmp_path, damage):
     assert robust201("export", finished, tmp_path / "before").code == 0
     victim = shards(finished)[2]
     content = bytearray(victim.read_bytes())
@@ -308,17 +286,13 @@ def test_a_damaged_shard(
     assert read_tree(tmp_path / "after") == read_tree(tmp_path / "before")
 
 
-def test_a_device_that_is_not_there_starts_nothing(
-    robust201: RunCommand, write_sweep: WriteSweep, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_that_is_not_there_starts_nothing(robust201, write_sweep, monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     ended = robust201("run", write_sweep(execution={"device": "cuda"}))
     assert "expected a GPU that PyTorch can use, got none" in ended.refusal(2)
 
 
-def test_a_folder_that_may_not_be_written_to(
-    robust201: RunCommand, write_sweep: WriteSweep, finished: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_folder_that_may_not_be_written_to(robust201, write_sweep, finished, monkeypatch):
     replace_file = Path.replace
 
     def refuse(path: Path, target: Path) -> Path:
@@ -332,3 +306,36 @@ def test_a_folder_that_may_not_be_written_to(
     assert "Permission denied. Check the path and its permissions" in ended.refusal(4)
     assert set(shards(finished)) == before
     assert not list(finished.rglob("*.tmp"))
+
+
+# Names of files to write that no file can have: refused before anything is computed, and nothing is written
+
+ACCURACIES = {"clean": {"0": 0.9, "1": 0.8}, "pgd": {"0": [0.5, 0.4], "1": [0.6, 0.5]}}
+
+
+@pytest.mark.parametrize("verb", [("report",), ("plot", "attacks"), ("plot", "all")])
+@pytest.mark.parametrize("place", ["taken.svg", "file/below.svg", ""])
+def test_a_name_that_no_file_can_have_is_bad_input(tmp_path, monkeypatch, robust201, verb, place):
+    write_results(tmp_path / "dataset", ACCURACIES)
+    monkeypatch.chdir(tmp_path)
+    if verb == ("plot", "all"):
+        (tmp_path / "taken.svg").write_text("mine")  # of which a folder of figures cannot take the place
+        place = place or "file"
+    else:
+        (tmp_path / "taken.svg").mkdir()
+    (tmp_path / "file").write_text("mine")
+    before = read_tree(tmp_path)
+    assert " failed for " in robust201(*verb, "dataset", "--out", place).refusal(2)
+    assert read_tree(tmp_path) == before
+
+
+def test_a_figure_whose_name_a_folder_has_is_bad_input(tmp_path, robust201):
+    folder = write_results(tmp_path / "dataset", ACCURACIES)
+    (tmp_path / "plots/cifar10-attacks.png").mkdir(parents=True)
+    assert "cifar10-attacks.png" in robust201("plot", "all", folder, "--out", tmp_path / "plots").refusal(2)
+
+
+def test_the_dataset_in_the_current_folder_has_its_report_beside_it(tmp_path, monkeypatch, robust201):
+    monkeypatch.chdir(write_results(tmp_path / "dataset", ACCURACIES))
+    assert robust201("report", ".").code == 0
+    assert (tmp_path / "dataset-report.html").is_file()

@@ -9,25 +9,21 @@ from scipy.stats import kendalltau
 from robust201.core.errors import InputError
 from robust201.dataset.compare import compare_results, read_result_set
 from robust201.reader.dataset import RobustnessDataset
-from tests.support.fabricated import FabricatedStore, export, make_plan
+from tests.support.fabricated import ChangedStore, export, make_plan
 
 ARCHITECTURES = (0, 2, 10, 309, 991)
 
 
-class OtherStore(FabricatedStore):
-    """As the fabricated results, but PGD at 8 goes another way for #10."""
-
-    def iter_values(self, units, inventory, measurements):
-        for unit, values in super().iter_values(units, inventory, measurements):
-            moved = (unit.key, unit.architecture) == ("pgd", 10)
-            other = {8.0: {**values[8.0], "accuracy": values[8.0]["accuracy"] + 0.125}} if moved else {}
-            yield unit, values | other
+def moved(unit, strength, values):
+    """PGD at 8 goes another way for #10."""
+    is_it = (unit.key, unit.architecture, strength) == ("pgd", 10, 8.0)
+    return {"accuracy": values["accuracy"] + 0.125} if is_it else {}
 
 
 @pytest.fixture
 def sets(tmp_path):
     export(tmp_path / "one", make_plan(ARCHITECTURES), key_style="published")
-    export(tmp_path / "two", make_plan((*ARCHITECTURES[1:], 11)), OtherStore())
+    export(tmp_path / "two", make_plan((*ARCHITECTURES[1:], 11)), ChangedStore(change=moved))
     return tmp_path / "one", tmp_path / "two"
 
 
@@ -99,18 +95,20 @@ def test_what_only_one_set_has_is_told_and_let_pass(tmp_path, robust201):
     assert "only in the first: cifar10 fgsm, cifar10 fog" in ended.out
 
 
-class ThirdsStore(FabricatedStore):
-    """As the fabricated results, with accuracies that no decimals hold."""
-
-    def iter_values(self, units, inventory, measurements):
-        for unit, values in super().iter_values(units, inventory, measurements):
-            yield unit, {s: {**held, "accuracy": held["accuracy"] / 3} for s, held in values.items()}
+def thirds(_unit, _strength, values):
+    """Accuracies that no decimals hold."""
+    return {"accuracy": values["accuracy"] / 3}
 
 
 def test_the_tolerance_that_rounding_needs_is_named(tmp_path, robust201):
     folders = {name: tmp_path / name for name in ("exact", "rounded", "published", "coarse")}
     for name, decimals in zip(folders, (None, 3, 3, 2), strict=True):
-        export(folders[name], make_plan(ARCHITECTURES, ["clean", "fgsm", "pgd"]), ThirdsStore(), round_to=decimals)
+        export(
+            folders[name],
+            make_plan(ARCHITECTURES, ["clean", "fgsm", "pgd"]),
+            ChangedStore(change=thirds),
+            round_to=decimals,
+        )
     (folders["published"] / "sweep.json").unlink()  # as the published dataset, which has none
     for other in ("rounded", "published"):
         ended = robust201("compare", folders["exact"], folders[other])

@@ -12,7 +12,6 @@ from robust201.dataset import parquet_files
 from robust201.dataset.conversion import convert_dataset
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.sources import describe_source
-from tests.conftest import RunCommand
 from tests.support.fabricated import export, make_plan
 from tests.support.small_results import write_results
 
@@ -21,7 +20,7 @@ MEASURES = ("accuracy", "confidence", "cm", "predictions")
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     export(tmp_path / "data", make_plan(ARCHITECTURES, measurements=MEASURES))
     return tmp_path / "data"
 
@@ -131,13 +130,35 @@ def test_accuracies_alone_are_enough_and_a_missing_one_stays_missing(tmp_path):
     assert RobustnessDataset(folder).query() == expected
 
 
-def test_the_command_converts_and_says_so(folder, robust201: RunCommand):
+def test_the_command_converts_and_says_so(folder, robust201):
     run = robust201("convert", folder)
     assert run.code == 0
     assert "Wrote 4 Parquet files" in run.out
     assert "4 were there already" in robust201("convert", folder).out
     line = robust201("convert", folder / "parquet").refusal(2)
     assert "expected JSON files" in line
+
+
+def test_a_converted_export_is_still_as_its_listing_and_the_shards_say(finished, tmp_path, robust201):
+    out = tmp_path / "out"
+    robust201("export", finished, out, "--processes", 1)
+    listing = out / "SHA256SUMS"
+    before = listing.read_text(), listing.stat().st_mtime_ns
+    report = convert_dataset(out)
+    assert len(listing.read_text().splitlines()) == len(before[0].splitlines()) + len(report.written)
+    assert listing.stat().st_mtime_ns == before[1]  # by which readers tell what was changed since the export
+    assert robust201("verify", finished, "--export", out).code == 0
+    listing.write_text(before[0])  # as a conversion leaves it that was killed before it listed anything
+    assert convert_dataset(out).written == ()
+    file = out / "digits/fgsm_accuracy.json"
+    file.write_text(file.read_text().replace("0.", "0.0", 1))
+    assert len(convert_dataset(out).written) == 1
+    (wrong, *_) = robust201("verify", finished, "--export", out).err.splitlines()
+    assert "fgsm_accuracy.json" in wrong
+    # Converted files are the export's: another export replaces them.
+    ended = robust201("export", finished, out, "--processes", 1)
+    assert f"Removed {len(report.written)} files of an earlier export" in ended.err
+    assert not (out / "parquet").exists()
 
 
 def test_an_exports_parquet_is_left_as_it_is(tmp_path):

@@ -13,7 +13,7 @@ import pytest
 from robust201.core.errors import InputError, StorageError
 from robust201.core.files import LOCK_FILE, sole_writer
 from tests.conftest import read_tree
-from tests.support.fabricated import FabricatedStore, export, make_plan
+from tests.support.fabricated import BrokenStore, export, make_plan
 
 ARCHITECTURES = (0, 2, 10, 309)
 
@@ -142,23 +142,13 @@ def test_out_may_not_be_a_file(tmp_path):
         export(tmp_path / "out", make_plan([0]))
 
 
-class BreakingStore(FabricatedStore):
-    """Stops after some units, as a killed process or a damaged shard does."""
-
-    def iter_values(self, units, inventory, measurements):
-        for number, row in enumerate(super().iter_values(units, inventory, measurements)):
-            if row[0].key == "pgd" and number == 2:
-                raise StorageError("damaged")
-            yield row
-
-
 def test_an_export_that_breaks_off_leaves_whole_files_no_listing_and_can_be_repeated(tmp_path):
     plan = make_plan(ARCHITECTURES)
     export(tmp_path / "fresh", plan)
     fresh = read_tree(tmp_path / "fresh")
     export(tmp_path / "out", make_plan(ARCHITECTURES, ["snow"]))
     with pytest.raises(StorageError):
-        export(tmp_path / "out", plan, BreakingStore())
+        export(tmp_path / "out", plan, BrokenStore())
     left = read_tree(tmp_path / "out")
     assert "SHA256SUMS" not in left
     assert "cifar10/fgsm_confidence.json" in left

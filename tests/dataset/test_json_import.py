@@ -13,12 +13,12 @@ from robust201.core.records import IMPORTED_FILE, is_imported
 from robust201.dataset import export_dataset
 from robust201.dataset.compare import compare_results
 from robust201.dataset.imported_plan import load_any_plan, load_imported_plan
-from robust201.dataset.json_import import count_decimals, import_json, split_by_strength
+from robust201.dataset.json_import import count_decimals, import_json
 from robust201.dataset.verify import verify_results
 from robust201.runtime.lease import Lease
 from robust201.shards import ShardStore, parquet
 from tests.conftest import read_tree
-from tests.support.fabricated import FabricatedStore, export, make_plan
+from tests.support.fabricated import ChangedStore, FabricatedStore, export, make_plan
 from tests.support.shard_support import make_unit as make_sound_unit
 from tests.support.shard_support import make_values
 
@@ -26,37 +26,20 @@ ARCHITECTURES = (0, 2, 10, 309)
 SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)  # what the published dataset, which has no sweep.json, is known to hold
 
 
-class SoundStore:
-    """Store, inventory and rows of results that hold together."""
-
-    digest = "sound"
-
-    def __init__(self, units=()):
-        self.units = units
-
-    def is_complete(self, *_arguments):
-        return True
-
-    def provenances(self, _inventory):
-        return []
-
-    def select(self, units, *_arguments, **_options):
-        return SoundStore(tuple(units))
-
-    def iter_values(self, _measurement=None):
-        for unit in self.units:
-            sound = make_sound_unit(unit.architecture, unit.dataset, unit.key, unit.strengths, unit.n_images)
-            yield unit, {s: make_values(sound, s, 0, unit.n_images, measurements=ALL) for s in unit.strengths}
-
-
 ALL = ("accuracy", "confidence", "cm", "predictions")
+
+
+def sound(unit, strength, _values):
+    """Columns that hold together."""
+    made = make_sound_unit(unit.architecture, unit.dataset, unit.key, unit.strengths, unit.n_images)
+    return make_values(made, strength, 0, unit.n_images, measurements=ALL)
 
 
 def write(out: Path, plan=None, **options) -> Path:
     export(
         out,
         plan or make_plan(ARCHITECTURES, datasets=("cifar10", "cifar100"), severities=SEVERITIES),
-        SoundStore(),
+        ChangedStore(change=sound),
         **options,
     )
     return out
@@ -450,13 +433,7 @@ def test_keys_that_a_partial_export_lacks_are_no_gaps(tmp_path):
     )
 
 
-def test_decimals_and_both_nestings():
+def test_decimals():
     assert count_decimals({"0": [0.5, 0.125]}, ["0"]) == 3
     assert count_decimals({"0": [1 / 3]}, ["0"]) is None
     assert count_decimals({"0": 1.5e-05}, ["0"]) == 6
-    assert split_by_strength({"label": [1, 2], "argmax": [3, 4]}, False, 2) == [
-        {"label": 1, "argmax": 3},
-        {"label": 2, "argmax": 4},
-    ]
-    with pytest.raises(ValueError, match="values"):
-        split_by_strength([1, 2], False, 3)

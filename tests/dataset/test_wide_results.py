@@ -1,6 +1,7 @@
 """Measures, several weights, other spaces and tasks of the user's own: from a sweep to its files and back."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,10 @@ import yaml
 
 from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, Weights
+from robust201.dataset.compare import compare_results
 from robust201.tasks import TASKS, Task
 from robust201.tasks.constraints import L2
 from robust201.tasks.parameters import Parameters
-from tests.conftest import RunCommand
 from tests.support.fabricated import FabricatedPlan, FabricatedStore, export, make_plan, make_unit, make_values
 
 MODELS = """
@@ -51,13 +52,14 @@ def plan_of_weights(names: Any = tuple(RANDOM)) -> FabricatedPlan:
 
 
 @pytest.mark.parametrize("space", ["nasbench201", "file"])
-def test_a_measure_has_files_of_its_own_columns(tmp_path: Path, space: str) -> None:
+def test_a_measure_has_files_of_its_own_columns(tmp_path, space):
     networks: Any = (0, 2) if space == "nasbench201" else ("narrow", "wide")
     columns = ("squared_norm", "list_of_norms")
     spectrum = task("spectrum", "measure", columns=columns)
+    protocol = {"key": "spectrum", "parameters": {"kind": "measure", "columns": columns}}
     units = [make_unit(network, "cifar10", "clean", (CLEAN_STRENGTH,)) for network in networks]
     units += [make_unit(network, "cifar10", "spectrum", (CLEAN_STRENGTH,), columns=columns) for network in networks]
-    plan = FabricatedPlan(tuple(units), tasks=TASKS | {"spectrum": spectrum}, space_name=space)
+    plan = FabricatedPlan(tuple(units), tasks=TASKS | {"spectrum": spectrum}, space_name=space, protocols=(protocol,))
     out = tmp_path / "out"
     report = export(out, plan, formats=("json", "parquet"), key_style="published")
     assert report.n_evaluations == 4
@@ -75,6 +77,14 @@ def test_a_measure_has_files_of_its_own_columns(tmp_path: Path, space: str) -> N
         make_values(unit, CLEAN_STRENGTH)["list_of_norms"].tolist() for unit in units[2:]
     ]
     assert table["n_classes"].to_pylist() == [10, 10]
+    other = shutil.copytree(out, tmp_path / "other", ignore=shutil.ignore_patterns("parquet"))
+    changed = other / "cifar10/spectrum_list_of_norms.json"
+    changed.write_text(changed.read_text().replace("]", ", 1.0]").replace(", ", ", 1", 1))
+    compared = compare_results(out, other)
+    keys = ["squared_norm", *(f"list_of_norms[{place}]" for place in range(4))]
+    assert [row.key for row in compared.comparisons if row.key != "clean"] == sorted(f"spectrum {key}" for key in keys)
+    assert [row.key for row in compared.different] == ["spectrum list_of_norms[1]"]
+    assert compared.names_only_second == ("cifar10 spectrum list_of_norms[4]",)
     assert load(out, "sweep.json")["strengths"]["cifar10"] == {"clean": [0.0], "spectrum": [0.0]}
     assert load(out, "meta.json")["epsilons"] == {}
     card, described = (out / "README.md").read_text(), load(out, "croissant.json")
@@ -84,7 +94,7 @@ def test_a_measure_has_files_of_its_own_columns(tmp_path: Path, space: str) -> N
     assert [found["config_name"] for found in configurations] == ["cifar10", "cifar10-spectrum"]
 
 
-def test_the_rows_of_a_space_without_indices_name_their_networks(tmp_path: Path) -> None:
+def test_the_rows_of_a_space_without_indices_name_their_networks(tmp_path):
     export(tmp_path, plan_of_weights(["random-s0"]), formats=("json", "parquet"))
     table = pq.read_table(tmp_path / "parquet/dataset=cifar10/key=pgd/part-0.parquet")
     assert table.schema.field("architecture").type == pa.string()
@@ -95,7 +105,7 @@ def test_the_rows_of_a_space_without_indices_name_their_networks(tmp_path: Path)
     assert "NAS-Bench-201" not in (tmp_path / "README.md").read_text().split("## Citation")[0]
 
 
-def test_json_holds_one_choice_of_weights(tmp_path: Path) -> None:
+def test_json_holds_one_choice_of_weights(tmp_path):
     plan = plan_of_weights()
     with pytest.raises(ConfigError, match=r"--weights one of random-s0, random-s1, or .*--parquet") as refused:
         export(tmp_path / "out", plan)
@@ -114,7 +124,7 @@ def test_json_holds_one_choice_of_weights(tmp_path: Path) -> None:
     assert load(tmp_path / "out", "weights.json")["cifar10"]["wide"] == {"random-s1": "c" * 64}
 
 
-def test_parquet_alone_holds_all_weights(tmp_path: Path) -> None:
+def test_parquet_alone_holds_all_weights(tmp_path):
     plan = plan_of_weights()
     lacking = FabricatedStore(lacking={("wide", "pgd", 8.0)})
     report = export(tmp_path, plan, lacking, formats=("parquet",), partial=True)
@@ -131,7 +141,7 @@ def test_parquet_alone_holds_all_weights(tmp_path: Path) -> None:
     assert told == {"recipe": "", "epochs": None, "seed": 1, "is_random": True}
 
 
-def test_attacks_are_spelled_with_their_own_norm(tmp_path: Path) -> None:
+def test_attacks_are_spelled_with_their_own_norm(tmp_path):
     units = [make_unit(0, "cifar10", key, (0.25, 0.5)) for key in ("pgd", "pgd_l2")]
     units.append(make_unit(0, "cifar10", "mine", (1.0,), columns=()))
     plan = FabricatedPlan(tuple(units), tasks=TASKS | {"mine": task("mine", "attack", constraint=L2)})
@@ -144,7 +154,7 @@ def test_attacks_are_spelled_with_their_own_norm(tmp_path: Path) -> None:
     assert "`pgd_l2` are L2 radii" in (tmp_path / "README.md").read_text()
 
 
-def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
+def test_two_files_of_one_name_are_refused(tmp_path):
     tasks = {"a": task("a", "measure", columns=("b_c",)), "a_b": task("a_b", "measure", columns=("c",))}
     units = [make_unit(0, "cifar10", key, (CLEAN_STRENGTH,), columns=row.columns) for key, row in tasks.items()]
     with pytest.raises(ConfigError, match=r"got cifar10/a_b_c\.json for two keys"):
@@ -152,7 +162,7 @@ def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_a_dataset_of_ones_own_states_no_licence_of_its_images(tmp_path: Path) -> None:
+def test_a_dataset_of_ones_own_states_no_licence_of_its_images(tmp_path):
     export(tmp_path, make_plan([0], ["clean"], ["mine"]), formats=("json", "parquet"))
     assert "That of the images of `mine` is not stated." in (tmp_path / "README.md").read_text()
     table = pq.read_table(tmp_path / "parquet/dataset=mine/key=clean/part-0.parquet")
@@ -160,7 +170,7 @@ def test_a_dataset_of_ones_own_states_no_licence_of_its_images(tmp_path: Path) -
 
 
 @pytest.fixture(scope="module")
-def fields(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def fields(tmp_path_factory):
     """A sweep of two networks of a user's file with two random states, under an attack of theirs and a measure."""
     folder = tmp_path_factory.mktemp("own")
     (folder / "models.py").write_text(MODELS)
@@ -184,7 +194,7 @@ def fields(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 @pytest.fixture
-def results(fields: dict[str, Any], tmp_path: Path, robust201: RunCommand) -> Path:
+def results(fields, tmp_path, robust201):
     """The sweep's results folder."""
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text(yaml.safe_dump(fields))
@@ -193,7 +203,7 @@ def results(fields: dict[str, Any], tmp_path: Path, robust201: RunCommand) -> Pa
     return Path(fields["results"])
 
 
-def test_a_wide_sweep_goes_through_every_verb(results: Path, tmp_path: Path, robust201: RunCommand) -> None:
+def test_a_wide_sweep_goes_through_every_verb(results, tmp_path, robust201):
     def run(*arguments: object, code: int = 0) -> Any:
         ended = robust201(*arguments)
         assert ended.code == code, ended.err
@@ -234,7 +244,7 @@ def test_a_wide_sweep_goes_through_every_verb(results: Path, tmp_path: Path, rob
     assert json.loads(run("compare", tmp_path / "imported", one, "--json").out)["max_difference"] == 0
 
 
-def test_an_export_that_was_changed_is_found_by_key(results: Path, tmp_path: Path, robust201: RunCommand) -> None:
+def test_an_export_that_was_changed_is_found_by_key(results, tmp_path, robust201):
     out = tmp_path / "out"
     assert robust201("export", results, out, "--weights", "random-s1", "--processes", 1).code == 0
     file = out / "digits/jacobian_squared_norm.json"

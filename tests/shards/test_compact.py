@@ -1,35 +1,38 @@
 """Compaction: nothing is lost, doubled or changed, whatever is killed and whoever commits meanwhile."""
 
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from robust201.core import files
 from robust201.core.errors import FormatVersionError, StorageFullError
 from robust201.shards import ShardStore, merge_folders
 from robust201.shards.folder import is_compacted
-from robust201.shards.parquet import encode
+from robust201.shards.parquet import ShardFile, encode
+from robust201.shards.row_reader import RowReader
 from tests.support.shard_support import (
     ALL,
     DEFAULT,
+    HOUR,
+    LATER,
     assert_all_there,
     assert_equal_values,
     compact_while_committing,
+    flip,
     make_results,
     make_unit,
     make_values,
+    start_until,
 )
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for architecture in (5, 3, 9, 1)]
-LATER = lambda: time.time() + 7200  # noqa: E731 - a clock two hours ahead
-HOUR = 3600.0
 
 
 @pytest.fixture
@@ -173,8 +176,7 @@ def test_shards_with_other_columns_or_datasets_stay_apart(store):
 
 def test_damaged_inputs_are_left_and_named(store):
     victim = store.inventory().shards[0]
-    path = store.folder.shards.joinpath(victim)
-    path.write_bytes(path.read_bytes()[:1000] + b"\0\0\0\0" + path.read_bytes()[1004:])
+    flip(store.folder.shards.joinpath(victim), 8000)
     report = store.compact()
     assert report.damaged == (victim,)
     assert report.inputs == 8
@@ -208,10 +210,7 @@ def test_inputs_of_a_damaged_compacted_shard_are_not_deleted(store):
     inputs = store.inventory().shards
     store.compact()
     (shard,) = store.inventory().shards
-    path = store.folder.shards.joinpath(shard)
-    content = bytearray(path.read_bytes())
-    content[500] ^= 1
-    path.write_bytes(content)
+    flip(store.folder.shards.joinpath(shard), 4000)
     report = store.compact(grace_seconds=0, clock=LATER)
     assert report.deleted == 0
     assert report.damaged == (shard,)
@@ -225,9 +224,8 @@ def test_no_flipped_bit_of_a_compacted_shard_ends_in_another_exception(store):
     sound = path.read_bytes()
     n_noticed = 0
     for bit in np.random.default_rng(0).integers(0, 8 * len(sound), 400):
-        content = bytearray(sound)
-        content[bit // 8] ^= 1 << bit % 8
-        path.write_bytes(content)
+        path.write_bytes(sound)
+        flip(path, int(bit))
         try:
             n_noticed += bool(store.inventory(on_damage="report").damaged)
         except FormatVersionError:
@@ -256,23 +254,9 @@ def test_temporaries_of_killed_writers_are_removed_when_old(store):
     assert not left.exists()
 
 
-CRASH = """
-import os, sys
-from pathlib import Path
-from robust201.shards import ShardStore
-
-def die_at(step):
-    if step == sys.argv[2]:
-        os._exit(9)
-
-ShardStore(Path(sys.argv[1]), on_step=die_at).compact()
-"""
-
-
 @pytest.mark.parametrize("step", files.WRITE_STEPS)
 def test_killed_compaction_changes_nothing_visible(store, step):
-    command = [sys.executable, "-c", CRASH, str(store.root), step]
-    assert subprocess.run(command, check=False, cwd=REPOSITORY).returncode == 9
+    assert start_until(step, store, "store.compact()").wait() == 9
     inventory = assert_all_there(store, UNITS)
     assert any(map(is_compacted, inventory.shards)) == (step == "renamed")
     store.compact()
@@ -316,8 +300,7 @@ def test_commits_and_compactions_at_the_same_time(store):
 
 
 def test_two_compactions_at_the_same_time(store):
-    command = [sys.executable, "-c", CRASH, str(store.root), "never"]
-    processes = [subprocess.Popen(command, cwd=REPOSITORY) for _ in range(2)]
+    processes = [start_until("never", store, "store.compact()") for _ in range(2)]
     assert [process.wait() for process in processes] == [0, 0]
     assert_all_there(store, UNITS)
 
@@ -331,3 +314,37 @@ def test_merging_folders_of_which_one_is_compacted(store, tmp_path):
     assert report.conflicts == ()
     joined = ShardStore.open(tmp_path / "all")
     assert len(assert_all_there(joined, UNITS).shards) == 1
+
+
+# What a reader keeps in memory
+
+
+@pytest.fixture(scope="module")
+def compacted_groups(tmp_path_factory):
+    """A store of one compacted shard of several row groups, and the shard's name."""
+    store = ShardStore.create(tmp_path_factory.mktemp("groups"))
+    for architecture in range(6):
+        store.commit(make_results(make_unit(architecture=architecture), n_classes=10))
+    store.compact(row_group_bytes=2000, grace_seconds=0)
+    store.compact(row_group_bytes=2000, grace_seconds=0)
+    (shard,) = store.inventory().shards
+    return store, shard
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 20_000), st.lists(st.integers(0, 11), min_size=1, max_size=30))
+def test_a_reader_makes_room_before_it_reads(compacted_groups, cache_bytes, positions):
+    store, shard = compacted_groups
+    reader, read = RowReader(store.folder, cache_bytes), ShardFile.read
+    held = []
+
+    def read_and_note(file, group, columns=None):
+        held.append((reader._held_bytes, file.encoded_bytes(group, columns)))
+        return read(file, group, columns)
+
+    with patch.object(ShardFile, "read", read_and_note):
+        for position in positions:
+            reader.row(shard, position, ("cm", "accuracy"))
+    reader.close()
+    assert all(kept == 0 or kept + coming <= cache_bytes for kept, coming in held)
+    assert len(held) >= len({position // 2 for position in positions}) / 6

@@ -24,6 +24,7 @@ from tests.support.shard_support import (
     DEFAULT,
     assert_equal_values,
     flip,
+    flip_middle_bit,
     make_results,
     make_unit,
     make_values,
@@ -276,6 +277,31 @@ def test_commit_refuses_what_does_not_belong_together(store):
         with pytest.raises(EvaluationError, match="failed"):
             store.commit(results)
     assert store.inventory().shards == ()
+
+
+# Shards whose worker died before it told of them
+
+
+def test_what_a_commit_told_is_found_again(store):
+    told = [
+        store.commit(make_results(make_unit(21), strengths=(1.0,))),
+        store.commit(make_results(make_unit(21), strengths=(4.0,), start=10, stop=20)),
+    ]
+    store.commit(make_results(make_unit(22)))
+    parts = [whole(make_unit(21)), Part(make_unit(21), (4.0,), 10, 20)]
+    assert sorted(store.find_receipts(parts, ("accuracy", "cm"))) == sorted(told)
+
+
+def test_other_slices_keys_measurements_and_damaged_shards_tell_nothing(store):
+    unit = make_unit(21)
+    receipt = store.commit(make_results(unit, measurements=("accuracy", "cm")))
+    store.commit(make_results(make_unit(21, key="fgsm")))
+    assert [found.shard for found in store.find_receipts([whole(unit)], ("accuracy", "cm"))] == [receipt.shard]
+    assert store.find_receipts([whole(unit)], ("accuracy", "confidence", "cm")) == ()
+    assert store.find_receipts([Part(unit, unit.strengths, 0, 10)], ("accuracy", "cm")) == ()
+    assert store.find_receipts([Part(unit, (2.0,), 0, unit.n_images)], ("accuracy", "cm")) == ()
+    flip_middle_bit(store, receipt.shard, keep_time=False)
+    assert store.find_receipts([whole(unit)], ("accuracy", "cm")) == ()
 
 
 # Several folders

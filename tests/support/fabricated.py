@@ -1,7 +1,7 @@
 """Fabricated results: what a plan, a store and an inventory are to the export, held in memory."""
 
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -155,6 +155,19 @@ class FabricatedSelection:
     def iter_values(self, measurement: str | None = None) -> Iterator[tuple[Unit, dict[float, Values]]]:
         measurements = self.measurements if measurement is None else (measurement,)
         return iter(self.store.iter_values(self.units, self.store, measurements))
+
+
+@dataclass
+class ChangedStore(FabricatedStore):
+    """As the fabricated results, but for columns that a function of unit, strength and columns gives."""
+
+    change: Callable[[Unit, float, Values], Values] = lambda _unit, _strength, values: values
+
+    def iter_values(
+        self, units: Iterable[Unit], inventory: object, measurements: Collection[str]
+    ) -> Iterator[tuple[Unit, dict[float, Values]]]:
+        for unit, held in super().iter_values(units, inventory, measurements):
+            yield unit, {s: {**values, **self.change(unit, s, values)} for s, values in held.items()}
 
 
 class BrokenStore(FabricatedStore):

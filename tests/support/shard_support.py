@@ -2,7 +2,11 @@
 
 import os
 import shutil
+import subprocess
+import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -12,6 +16,9 @@ from robust201.core.records import EvaluationResult, Part, Unit, unit_id
 from robust201.shards import ShardStore
 from robust201.tasks.measurements import Accumulator
 
+REPOSITORY = Path(__file__).resolve().parents[2]
+HOUR = 3600.0
+LATER = lambda: time.time() + 2 * HOUR  # noqa: E731 - a clock two hours ahead
 ALL = ("accuracy", "confidence", "cm", "predictions")
 DEFAULT = ("accuracy", "confidence", "cm")
 
@@ -79,23 +86,19 @@ def cold_facts(store):
     return found
 
 
-def index_files(store):
-    """Files of a results folder's index."""
-    return sorted(store.folder.index.glob("*.index"))
-
-
 def flip_middle_bit(store, shard, *, keep_time):
     """Damage a shard, with or without a trace in the time of its last change."""
     path = store.folder.shards.joinpath(shard)
-    state, content = path.stat(), bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
+    state = path.stat()
+    flip(path)
     if keep_time:
         os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))
 
 
-def flip(path, bit):
+def flip(path, bit=None):
+    """Flip a bit of a file, in its middle where none is named."""
     content = bytearray(path.read_bytes())
+    bit = 8 * (len(content) // 2) if bit is None else bit
     content[bit // 8] ^= 1 << bit % 8
     path.write_bytes(content)
 
@@ -131,12 +134,21 @@ def compact_while_committing(store, units, clock):
     committed.result()
 
 
-INDEXED_UNITS = [make_unit(architecture, key=key) for key in ("pgd", "fgsm") for architecture in range(8)]
+PROGRAM = """
+import os, sys
+from pathlib import Path
+from robust201.shards import ShardStore
+from tests.support.shard_support import make_results, make_unit
+
+def die_at(step):
+    if step == sys.argv[2]:
+        os._exit(9)
+
+store = ShardStore(Path(sys.argv[1]), on_step=die_at)
+exec(sys.argv[3])
+"""
 
 
-def make_indexed_store(root):
-    """A store of one shard a unit."""
-    store = ShardStore.create(root)
-    for unit in INDEXED_UNITS:
-        store.commit(make_results(unit))
-    return store
+def start_until(step, store, statement):
+    """Start a process that executes a statement about its `store`, and is killed at a step of writing."""
+    return subprocess.Popen([sys.executable, "-c", PROGRAM, str(store.root), step, statement], cwd=REPOSITORY)

@@ -11,7 +11,7 @@ from robust201.cli.look import AsJson, print_json
 from robust201.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from robust201.dataset.export_files import Format
+    from robust201.dataset.export import Format
 
 
 def export(

@@ -1,10 +1,10 @@
 """Datasets: finished evaluations to files that others download, in the layout of the published one, and back.
 
-`export` is the way out; below it are `groups` (what is exported, and what is missing), `export_files` (which files),
-`result_file`, `json_files` and `parquet_files` (one file of results), `parquet_columns` and `published_layout` (its
-columns, and how architectures are told of), `pool` (processes that write them), `folder` (an older export is
-replaced), `written_file` and `listing` (whole files and their hashes), `side_files` and `card` (what lies beside the
-results). `json_import` reads datasets in, `verify` and `verify_export` check, `compare` compares.
+`export` is the way out; below it are `groups` (what is exported, and what is missing), `written_file`, `json_files` and
+`parquet_files` (whole files, of results in two forms), `published_layout` (its columns, and how architectures are told
+of), `pool` (processes that write them), `folder` (an older export is replaced), `listing` (the files' hashes),
+`side_files` and `card` (what lies beside the results). `json_import` reads datasets in, `conversion` gives them Parquet
+files, `verify` checks, `compare` compares.
 """
 
 from robust201.dataset.export import ExportReport, export_dataset

@@ -20,8 +20,7 @@ from robust201 import __version__
 from robust201.core.errors import ConfigError
 from robust201.dataset.groups import Group, ProtocolShare, are_imported
 from robust201.dataset.listing import CHECKSUM_FILE
-from robust201.dataset.parquet_columns import ParquetColumn
-from robust201.dataset.published_layout import SpaceLayout
+from robust201.dataset.published_layout import ParquetColumn, SpaceLayout
 from robust201.dataset.written_file import WrittenFile
 from robust201.images import DATASETS
 from robust201.reader.result_files import PARQUET_FOLDER, parquet_name
@@ -68,18 +67,10 @@ _CONTEXT: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card tells of.
+    """What a card tells of; `files` are there already, side files too.
 
-    Attributes:
-        name: of the sweep.
-        licence: SPDX identifier, lower case, as the hub spells it.
-        layout: how architectures are told of.
-        groups: what was exported.
-        measurements: names of the measurements.
-        shares: protocols, and what came of each.
-        files: every file that is there already, side files too.
-        columns: of the Parquet files; empty where there are none, or of measures alone.
-        measures: columns of the Parquet files of each measure, by key as it is spelled.
+    Columns are of the Parquet files, empty where there are none, or of measures alone; those of measures are by key as
+    it is spelled.
     """
 
     name: str
@@ -103,19 +94,10 @@ class CardFacts:
         return tuple(dict.fromkeys(group.dataset for group in self.groups))
 
     @property
-    def n_architectures(self) -> int:
-        """How many architectures have results."""
-        return len({unit.architecture for group in self.groups for unit in group.complete_units})
-
-    @property
-    def n_evaluations(self) -> int:
-        """How many rows the Parquet files have."""
-        return _count_evaluations(self.groups)
-
-    @property
-    def answers(self) -> tuple[Group, ...]:
-        """What was exported of answers to images."""
-        return tuple(group for group in self.groups if not group.is_measure)
+    def parquet_files(self) -> dict[str, tuple[str, str]]:
+        """Dataset and key of each Parquet file, as its folders spell them, by its name."""
+        found = (file.name.split("/") for file in self.files if file.name.startswith(f"{PARQUET_FOLDER}/"))
+        return {"/".join(path): (path[1].removeprefix("dataset="), path[2].removeprefix("key=")) for path in found}
 
     @property
     def has_parquet(self) -> bool:
@@ -125,34 +107,26 @@ class CardFacts:
     @property
     def description(self) -> str:
         """One sentence, or two."""
-        networks = f"{self.n_architectures:,} {self.layout.architectures} on {', '.join(self.datasets)}"
+        n_architectures = len({unit.architecture for group in self.groups for unit in group.complete_units})
+        networks = f"{n_architectures:,} {self.layout.architectures} on {', '.join(self.datasets)}"
         measured = {group.key: ", ".join(group.measurements) for group in self.groups if group.is_measure}
         told = "; ".join(f"{key} ({names})" for key, names in measured.items())
-        if measured and not self.answers:
+        answers = [group for group in self.groups if not group.is_measure]
+        if measured and not answers:
             return f"Measures of {networks}: {told}."
+        n_evaluations = sum(group.n_evaluations for group in answers)
         sentence = (
-            f"Robustness of {networks}: "
-            f"{', '.join(self.measurements)} of {_count_evaluations(self.answers):,} evaluations, clean, under attacks "
-            "and under common corruptions."
+            f"Robustness of {networks}: {', '.join(self.measurements)} of {n_evaluations:,} evaluations, clean, under "
+            "attacks and under common corruptions."
         )
         return f"{sentence} And measures of the networks: {told}." if measured else sentence
-
-
-def _count_evaluations(groups: Sequence[Group]) -> int:
-    return sum(len(group.complete_units) * len(group.strengths) for group in groups)
 
 
 def choose_licence(given: str | None, shares: Sequence[ProtocolShare], out: Path) -> str:
     """Find the licence of a dataset: what was asked for, else that of imported results, else this project's.
 
-    Args:
-        given: SPDX identifier; None where nothing was asked for.
-        shares: protocols, and what came of each.
-        out: folder of the export, for the message.
-
-    Raises:
-        ConfigError: imported results name no licence, or several; this project cannot license them. Or the licence
-            has no form of one.
+    Raises ConfigError where imported results name none, or several, as this project cannot license them; or where the
+    licence is not spelled as an SPDX identifier.
     """
     if given is not None:
         return _check_licence(given, out, "Name it by its SPDX identifier, such as --licence CC-BY-4.0.")
@@ -200,7 +174,7 @@ def _front_matter(facts: CardFacts) -> str:
         "pretty_name": facts.title,
         "license": facts.licence,
         "tags": list(facts.layout.tags),
-        "size_categories": [_size_category(facts.n_evaluations)],
+        "size_categories": [_size_category(sum(group.n_evaluations for group in facts.groups))],
     }
     if facts.has_parquet:
         front["configs"] = _configurations(facts)
@@ -214,21 +188,15 @@ def _configurations(facts: CardFacts) -> list[dict[str, Any]]:
             {"config_name": name, "data_files": f"{PARQUET_FOLDER}/dataset={name}/**/*.parquet"}
             for name in facts.datasets
         ]
-    files = {_spelled(file): file.name for file in facts.files if file.name.startswith(f"{PARQUET_FOLDER}/")}
     configurations = []
     for dataset in facts.datasets:
-        answers = [name for (held, key), name in files.items() if held == dataset and key not in facts.measures]
-        measures = {key: name for (held, key), name in files.items() if held == dataset and key in facts.measures}
+        files = {key: name for name, (held, key) in facts.parquet_files.items() if held == dataset}
+        answers = [name for key, name in files.items() if key not in facts.measures]
+        measures = {key: name for key, name in files.items() if key in facts.measures}
         if answers:
             configurations.append({"config_name": dataset, "data_files": answers})
         configurations += [{"config_name": f"{dataset}-{key}", "data_files": name} for key, name in measures.items()]
     return configurations
-
-
-def _spelled(file: WrittenFile) -> tuple[str, str]:
-    """Dataset and key of a Parquet file, as its folders spell them."""
-    _, dataset, key, _ = file.name.split("/")
-    return dataset.removeprefix("dataset="), key.removeprefix("key=")
 
 
 def _size_category(count: int) -> str:
@@ -275,28 +243,23 @@ def _protocol(facts: CardFacts) -> str:
 
 
 def _layout(facts: CardFacts) -> str:
-    json_files = [file for file in facts.files if _is_json(file)]
+    held = facts.parquet_files
+    json_sizes = [file.n_bytes for file in facts.files if "/" in file.name and file.name not in held]
     parts = ["## Files\n"]
-    if json_files:
-        size = sum(file.n_bytes for file in json_files) / 1e6
+    if json_sizes:
         parts.append(
-            f"- `<dataset>/<key>_<measurement>.json`, {len(json_files)} files, {size:,.1f} MB: "
+            f"- `<dataset>/<key>_<measurement>.json`, {len(json_sizes)} files, {sum(json_sizes) / 1e6:,.1f} MB: "
             "`{dataset: {key: {measurement: {id: value}}}}`, a value for `clean`"
             f"{' and measures' if any(group.is_measure for group in facts.groups) else ''}, else a list by strength. "
             f"{facts.layout.meta_told}"
         )
     if facts.has_parquet:
-        held = [file for file in facts.files if file.name.startswith(f"{PARQUET_FOLDER}/")]
-        size = sum(file.n_bytes for file in held) / 1e6
+        size = sum(file.n_bytes for file in facts.files if file.name in held) / 1e6
         parts.append(
             f"- `{parquet_name('<dataset>', '<key>')}`, {len(held)} files, {size:,.1f} MB: one row an evaluation, "
             f"read by pandas, Polars, DuckDB, Spark and Hugging Face `datasets`:\n\n{_EXAMPLE}"
         )
     return "\n".join([*parts, ""])
-
-
-def _is_json(file: WrittenFile) -> bool:
-    return "/" in file.name and not file.name.startswith(f"{PARQUET_FOLDER}/")
 
 
 def _columns(facts: CardFacts) -> str:
@@ -347,7 +310,7 @@ def croissant_text(facts: CardFacts) -> str:
     record_sets = []
     if facts.columns:
         every = f"{PARQUET_FOLDER}/**/*.parquet"
-        keys = dict.fromkeys(_spelled(file)[1] for file in facts.files if file.name.startswith(f"{PARQUET_FOLDER}/"))
+        keys = dict.fromkeys(key for _, key in facts.parquet_files.values())
         own = [f"{PARQUET_FOLDER}/*/key={key}/*.parquet" for key in keys if key not in facts.measures]
         payload["distribution"].append(_file_set("parquet-files", own if facts.measures else every))
         told = "One row an evaluation: an architecture on a dataset under a key at a strength."
@@ -361,24 +324,17 @@ def croissant_text(facts: CardFacts) -> str:
     return json.dumps(payload, indent=1) + "\n"
 
 
+def _node(kind: str, name: str, **fields: Any) -> dict[str, Any]:
+    return {"@type": f"cr:{kind}", "@id": name, "name": name, **fields}
+
+
 def _file_set(name: str, includes: str | list[str]) -> dict[str, Any]:
-    return {
-        "@type": "cr:FileSet",
-        "@id": name,
-        "name": name,
-        "encodingFormat": "application/x-parquet",
-        "includes": includes,
-    }
+    return _node("FileSet", name, encodingFormat="application/x-parquet", includes=includes)
 
 
 def _record_set(name: str, files: str, told: str, columns: Mapping[str, ParquetColumn]) -> dict[str, Any]:
-    return {
-        "@type": "cr:RecordSet",
-        "@id": name,
-        "name": name,
-        "description": told,
-        "field": [_field(name, files, column_name, column) for column_name, column in columns.items()],
-    }
+    fields = [_field(name, files, column_name, column) for column_name, column in columns.items()]
+    return _node("RecordSet", name, description=told, field=fields)
 
 
 def _file_object(file: WrittenFile) -> dict[str, Any]:
@@ -390,15 +346,14 @@ def _file_object(file: WrittenFile) -> dict[str, Any]:
         ".yaml": "application/yaml",
         ".md": "text/markdown",
     }
-    return {
-        "@type": "cr:FileObject",
-        "@id": file.name,
-        "name": file.name,
-        "contentUrl": file.name,
-        "contentSize": f"{file.n_bytes} B",
-        "encodingFormat": next(kind for suffix, kind in encodings.items() if file.name.endswith(suffix)),
-        "sha256": file.sha256,
-    }
+    return _node(
+        "FileObject",
+        file.name,
+        contentUrl=file.name,
+        contentSize=f"{file.n_bytes} B",
+        encodingFormat=next(kind for suffix, kind in encodings.items() if file.name.endswith(suffix)),
+        sha256=file.sha256,
+    )
 
 
 def _field(record_set: str, files: str, name: str, column: ParquetColumn) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from robust201.dataset.imported_plan import load_any_plan
 from robust201.dataset.json_import import count_decimals
 from robust201.dataset.listing import explain_changes
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.result_files import META_FILE, RESULTS_FOLDER_FILE, SWEEP_FILE, row_of, values_by_strength
+from robust201.reader.result_files import RESULTS_FOLDER_FILE, row_of, values_by_strength
 from robust201.reader.sources import describe_source
 from robust201.reader.value_checks import architecture_of
 from robust201.shards import ShardStore
@@ -29,7 +29,7 @@ MOVED_MOST = 5
 _SAMPLED = 20
 
 Place = tuple[str, str, float]
-"""Dataset, key in the paper's style and, of a measure, its column (``jacobian squared_norm``), strength."""
+"""Dataset, key in the paper's style with a measure's column (``jacobian squared_norm``, ``mine norm[2]``), strength."""
 
 Numbers = Mapping[Place, Mapping[ArchitectureId, float]]
 """Accuracy, or number of a measure, by architecture of each place."""
@@ -37,13 +37,10 @@ Numbers = Mapping[Place, Mapping[ArchitectureId, float]]
 
 @dataclass(frozen=True)
 class ResultSet:
-    """What is compared of a results folder, of an exported dataset or of the published one.
+    """What is compared of a results folder, of an exported dataset or of the published one (see `ComparisonReport`).
 
-    Attributes:
-        by_weights: numbers by the name of the weights; empty where an architecture has one state.
-        decimals: the fewest decimals that accuracies of any key have; None where all are kept.
-        source: what they were read from, such as ``"shards"`` or ``"JSON"``.
-        remarks: what of a dataset's files was changed or is gone since they were exported.
+    Numbers are by the name of the weights, empty where an architecture has one state; `decimals` are the fewest of a
+    key.
     """
 
     by_weights: Mapping[str, Numbers]
@@ -56,16 +53,9 @@ class ResultSet:
 class KeyComparison:
     """One key at one strength, in both sets.
 
-    Attributes:
-        dataset: name of the dataset.
-        key: in the paper's style; of a measure, followed by its column.
-        strength: epsilon, severity, or 0.
-        n_architectures: architectures that both have.
-        max_difference: largest absolute difference of accuracy.
-        mean_absolute_difference: mean of the absolute differences.
-        mean_difference: mean of the second set's accuracies less the first's.
-        kendall_tau: rank correlation (tau-b) of the accuracies; None where one set has no two different ones.
-        moved_most: architectures that differ most: index, accuracy in the first set and in the second.
+    The key is in the paper's style; of a measure, its column and, in a list, the place follow. `mean_difference` is
+    that of the second set's accuracies less the first's, the other two are absolute. The rank correlation, tau-b, is
+    None where one set has no two different accuracies. `moved_most` has architectures with both accuracies.
     """
 
     dataset: str
@@ -81,17 +71,11 @@ class KeyComparison:
 
 @dataclass(frozen=True)
 class ComparisonReport:
-    """Two result sets, compared.
+    """Two result sets, compared; of pairs, the first is of the first set.
 
-    Attributes:
-        comparisons: by dataset, key and strength.
-        only_first: places that only the first set has.
-        only_second: places that only the second set has.
-        architectures: how many only the first has, both have, and only the second has, over all places in common.
-        tolerance: largest difference that is let pass.
-        decimals: how many decimals the accuracies of the first and the second set have; None where all are kept.
-        sources: what the first and the second set were read from, such as ``"shards"`` or ``"JSON"``.
-        remarks: what of a dataset's files was changed or is gone since they were exported, as far as its folder tells.
+    `architectures` are how many only the first has, both have, and only the second has, over all places in common.
+    `decimals` are those of the accuracies, None where all are kept; `sources` what the sets were read from, such as
+    ``"shards"`` or ``"JSON"``; `remarks` what of a dataset's files was changed or is gone since they were exported.
     """
 
     comparisons: tuple[KeyComparison, ...]
@@ -156,23 +140,14 @@ class ComparisonReport:
 
 
 def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> ComparisonReport:
-    """Compare accuracies and single numbers of measures of two result sets, as far as both have them.
+    """Compare accuracies and numbers of measures of two result sets, as far as both have them.
 
-    Where one has several weights of an architecture, those of the same name are compared.
-
-    What only one of the two has makes no difference to `ComparisonReport.within`: a part of a sweep can be held against
-    the whole. The report names it.
-
-    Args:
-        first: a results folder, an exported dataset, or the published one.
-        second: likewise.
-        tolerance: largest absolute difference of accuracy that is let pass.
-
-    Returns:
-        What differs where.
+    Each is a results folder, an exported dataset, or the published one. Where one has several weights of an
+    architecture, those of the same name are compared. What only one of the two has makes no difference to
+    `ComparisonReport.within`: a part of a sweep can be held against the whole. The report names it.
 
     Raises:
-        ConfigError: the tolerance is no number of 0 or more.
+        ConfigError: the tolerance, a largest absolute difference, is no number of 0 or more.
         InputError: a folder is neither, or the two have nothing in common.
         ResultsError: a row has more or fewer values than strengths.
     """
@@ -272,11 +247,7 @@ def _kendall_tau(before: NDArray[np.float64], after: NDArray[np.float64]) -> flo
 
 
 def read_result_set(folder: Path) -> ResultSet:
-    """Read the accuracies of a results folder, of an exported dataset or of the published one.
-
-    Raises:
-        InputError: the folder is none of them.
-    """
+    """Read a results folder, an exported dataset or the published one; InputError if the folder is none of them."""
     if (folder / RESULTS_FOLDER_FILE).is_file():
         return _read_shards(folder)
     dataset = RobustnessDataset(folder)
@@ -290,17 +261,11 @@ def read_result_set(folder: Path) -> ResultSet:
     else:
         decimals = _fewest_decimals({"round_to": dataset.sweep.get("round_to"), **dataset.sweep.get("sweep", {})})
     source = describe_source(dataset.files, dataset.data, dataset.keys_all)
-    return ResultSet(by_weights, decimals, source, remarks=tuple(_explain_changes(folder, dataset)))
-
-
-def _explain_changes(folder: Path, dataset: RobustnessDataset) -> Iterator[str]:
     read = [dataset.files.find(name, key, "accuracy") for name in dataset.data for key in dataset.keys_all]
     # Parquet files hold every measurement, and hashing them would take longer than the comparison.
     json_files = [file for file in read if file is not None and file.suffix != ".parquet"]
-    told = [file for name in (META_FILE, SWEEP_FILE) if (file := folder / name).is_file()]
-    digests = {file.relative_to(folder).as_posix(): sha256_of(file) for file in (*json_files, *told)}
-    if digests:
-        yield from explain_changes(folder, digests)
+    remarks = explain_changes(folder, {file: sha256_of(file) for file in json_files})
+    return ResultSet(by_weights, decimals, source, remarks=tuple(remarks))
 
 
 def _fewest_decimals(told: Mapping[str, Any]) -> int | None:
@@ -325,10 +290,9 @@ def _read_shards(folder: Path) -> ResultSet:
             found = by_weights.setdefault(unit.weights, {})
             for strength, columns in values.items():
                 for name in measurements:
-                    if columns[name].ndim == 0:
-                        key = f"{unit.key} {name}" if unit.columns else unit.key
-                        place = unit.dataset, key, strength
-                        found.setdefault(place, {})[unit.architecture] = float(columns[name])
+                    key = f"{unit.key} {name}" if unit.columns else unit.key
+                    for told, number in _numbers(key, columns[name].tolist()):
+                        found.setdefault((unit.dataset, told, strength), {})[unit.architecture] = number
     return ResultSet(by_weights or {"": {}}, _fewest_decimals(plan.describe()), "shards")
 
 
@@ -346,9 +310,16 @@ def _read_dataset(dataset: RobustnessDataset, weights: str | None) -> Numbers:
                 for identifier, value in values.items():
                     what = f"#{identifier} {name} {key} {measurement}"
                     numbers = [value] if single else values_by_strength(value, strengths, what)
-                    for strength, number in zip(strengths, numbers, strict=True):
-                        if number is None or isinstance(number, list):
-                            continue
-                        place = name, f"{spelled} {measurement}" if is_measure else spelled, strength
-                        found.setdefault(place, {})[architecture_of(identifier)] = number
+                    for strength, one in zip(strengths, numbers, strict=True):
+                        for told, number in _numbers(f"{spelled} {measurement}" if is_measure else spelled, one):
+                            found.setdefault((name, told, strength), {})[architecture_of(identifier)] = number
     return found
+
+
+def _numbers(key: str, value: Any) -> Iterator[tuple[str, float]]:
+    """Name the number that a value is, or each of a list by its place; those that are missing are left out."""
+    if isinstance(value, list):
+        for place, item in enumerate(value):
+            yield from _numbers(f"{key}[{place}]", item)
+    elif value is not None and not math.isnan(value):
+        yield key, float(value)

@@ -7,14 +7,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from robust201.core.errors import EvaluationError, ResultsError
 from robust201.core.files import sha256_of
 from robust201.core.records import Unit, show_architecture
-from robust201.dataset.json_import import columns_of_json, measurements_to_look_for
-from robust201.dataset.parquet_columns import describe_strength
+from robust201.dataset.json_import import COUNTED, columns_of_json, count_images, json_files_of
+from robust201.dataset.listing import add_to_listing
 from robust201.dataset.parquet_files import ParquetFile
+from robust201.dataset.published_layout import describe_strength
 from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.parquet_results import JSON_SOURCES, agrees_with, has_columns_of, is_converted
@@ -28,12 +27,7 @@ NOT_TOLD = ""
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """What a conversion did.
-
-    Attributes:
-        written: names of the files written, relative to the dataset's folder.
-        kept: names of those that were there already: of the same JSON files, or an export's.
-    """
+    """Names, below the folder, of files written, and of those that were there: of the same JSON, or an export's."""
 
     written: tuple[str, ...]
     kept: tuple[str, ...]
@@ -46,13 +40,7 @@ def convert_dataset(
 
     A key is converted at a time, with a row group in memory, and its file appears whole or not at all. A conversion
     that was interrupted goes on where it ended, and one that is repeated writes what was made of other JSON files.
-
-    Args:
-        folder: the published dataset, or an exported one.
-        progress: called with (keys done, keys to do).
-
-    Returns:
-        What was written.
+    Where an export listed its files, these are listed too. `progress` is called with (keys done, keys to do).
 
     Raises:
         ResultsError: the folder has no JSON of results, or a file is damaged or of other architectures than another.
@@ -69,30 +57,23 @@ def convert_dataset(
             f"Converting failed for {folder}: expected JSON files <dataset>/<key>_<measurement>.json, got none. "
             "Name the unpacked dataset's folder."
         )
-    written, kept = [], []
+    written: list[str] = []
     for done, key in enumerate(keys):
-        if key.is_converted:
-            kept.append(key.name)
-        else:
+        if not key.is_converted:
             try:
                 key.task().write(lambda: None)
             except EvaluationError as error:
                 raise ResultsError(str(error)) from error
+            add_to_listing(folder, [key.name], changed=True)
             written.append(key.name)
         progress(done + 1, len(keys))
-    return ConversionReport(tuple(written), tuple(kept))
+    add_to_listing(folder, [key.name for key in keys])  # of a conversion that was killed before it did
+    return ConversionReport(tuple(written), tuple(key.name for key in keys if key.name not in written))
 
 
 @dataclass(frozen=True)
 class _JsonKey:
-    """The JSON files of one key on one dataset, as the rows of a Parquet file.
-
-    Attributes:
-        files: the dataset's folder.
-        dataset: name of the dataset.
-        key: as the file names spell it.
-        json_files: by measurement.
-    """
+    """The JSON files of one key on one dataset, by measurement, as the rows of a Parquet file."""
 
     files: ResultFiles
     dataset: str
@@ -102,11 +83,7 @@ class _JsonKey:
     @classmethod
     def find(cls, files: ResultFiles, dataset: str, key: str) -> "_JsonKey | None":
         """Find the files of a key in either spelling; None where there are none."""
-        found = {
-            measure: file
-            for measure in measurements_to_look_for(files, dataset, key)
-            if (file := files.find_json(dataset, key, measure)) is not None
-        }
+        found = json_files_of(files, dataset, key)
         if not found:
             return None
         measure, file = next(iter(found.items()))
@@ -168,10 +145,9 @@ class _JsonKey:
 
     def _count_images(self) -> int:
         """Count the images by a measurement of each of them, else as sweep.json tells; 0 where it does not."""
-        for measure in ("cm", "predictions"):
+        for measure in COUNTED:
             for _, row in self._iter_json(measure) if measure in self.json_files else ():
-                first = np.asarray(row if self.key == "clean" else row[0])
-                return int(first.sum()) if measure == "cm" else len(first)
+                return count_images(measure, row, self.key)
         sweep = self.files.sweep or {}
         return int(sweep.get("sweep", {}).get("images", {}).get("count") or 0)
 
@@ -184,11 +160,10 @@ class _JsonKey:
         return ""
 
     def iter_values(self, measurement: str | None) -> Iterator[tuple[Unit, Mapping[float, Values]]]:
-        """Columns by strength, row by row (see `dataset.result_file.RowSource`).
+        """Columns by strength, row by row (see `dataset.written_file.RowSource`).
 
-        Raises:
-            EvaluationError: a file lacks an architecture that another has, or is damaged. `ResultsError`, an OSError,
-                would look like one of the file being written.
+        Raises EvaluationError where a file lacks an architecture that another has, or is damaged: `ResultsError`, an
+        OSError, would look like an error of the file being written.
         """
         try:
             yield from self._rows(measurement)

@@ -7,14 +7,13 @@ strengths), ``weights.json`` (the networks' files), ``versions.json``, ``sweep.y
 ``missing.json`` where a partial export lacks something, and the listing of `dataset.folder`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from robust201.core.errors import ConfigError, IncompleteError
 from robust201.dataset.card import CARD_FILE, CROISSANT_FILE, CardFacts, card_text, choose_licence, croissant_text
-from robust201.dataset.export_files import FileForm, Format, list_files, make_files
 from robust201.dataset.folder import open_folder
 from robust201.dataset.groups import (
     Group,
@@ -27,29 +26,26 @@ from robust201.dataset.groups import (
 )
 from robust201.dataset.json_files import JsonFile
 from robust201.dataset.listing import CHECKSUM_FILE
-from robust201.dataset.parquet_columns import ParquetColumn, describe_strength, parquet_columns
 from robust201.dataset.parquet_files import ParquetFile
 from robust201.dataset.pool import POOL_CACHE_BYTES, write_files
-from robust201.dataset.published_layout import layout_of
+from robust201.dataset.published_layout import ParquetColumn, describe_strength, layout_of, parquet_columns
 from robust201.dataset.side_files import side_file_texts, weight_hashes
-from robust201.dataset.written_file import Compression
-from robust201.shards import Inventory, ShardStore
+from robust201.dataset.written_file import Compression, WrittenFile
+from robust201.images import DATASETS
+from robust201.reader.result_files import PARQUET_FOLDER, parquet_name
+from robust201.shards import Inventory, RowSelection, ShardStore
+from robust201.tasks.columns import COLUMNS
+
+Format = Literal["json", "parquet"]
 
 
 @dataclass(frozen=True)
 class ExportReport:
-    """What an export wrote.
+    """What an export wrote, by names relative to the folder.
 
-    Attributes:
-        out: the folder.
-        files: names of the files in it, relative to the folder, sorted.
-        kept: names of those that an interrupted export had left whole.
-        removed: names of files of an earlier export that this one has no more.
-        n_units: units written.
-        n_evaluations: evaluations written.
-        missing: evaluations that the plan has and the export lacks, by (dataset, key); empty for a whole export. A unit
-            that lacks one strength is left out, and all its evaluations count here.
-        n_bytes: size of all files together.
+    `kept` files had been left whole by an interrupted export, `removed` ones were of an earlier export. `missing`
+    counts the evaluations of the plan that it lacks, by (dataset, key). A unit that lacks one strength is left out, and
+    all its evaluations count here.
     """
 
     out: Path
@@ -65,23 +61,6 @@ class ExportReport:
     def complete(self) -> bool:
         """Whether every evaluation of the plan was written."""
         return not self.missing
-
-    def to_payload(self) -> dict[str, Any]:
-        """JSON value of the report."""
-        nested: dict[str, dict[str, int]] = {}
-        for (dataset, key), count in self.missing.items():
-            nested.setdefault(dataset, {})[key] = count
-        return {
-            "out": str(self.out),
-            "complete": self.complete,
-            "files": list(self.files),
-            "kept": list(self.kept),
-            "removed": list(self.removed),
-            "units": self.n_units,
-            "evaluations": self.n_evaluations,
-            "missing": nested,
-            "bytes": self.n_bytes,
-        }
 
 
 def export_dataset(
@@ -100,7 +79,7 @@ def export_dataset(
     processes: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> ExportReport:
-    """Write the evaluations of a plan as a dataset in the published layout.
+    """Write the evaluations of a plan as a dataset in the published layout, and say what is missing.
 
     Rows stream through one at a time, each file appears whole or not at all, and equal results give equal bytes. An
     earlier export of the same sweep is replaced; whole files that an interrupted one of the same results left are kept.
@@ -122,16 +101,12 @@ def export_dataset(
             must guard its main part by ``if __name__ == "__main__"``.
         progress: called with (rows of files written or kept, rows to write).
 
-    Returns:
-        What was written and what is missing.
-
     Raises:
         IncompleteError: evaluations are missing and `partial` is false; nothing was written.
         ConfigError: results were imported, and neither `licence` nor their source names a licence; or JSON is asked for
             of several weights, or no weights have the name given; or two files would have one name.
         InputError: the folder holds files that no export listed, or an export of another sweep.
-        StorageError: the store does not give what the inventory says, the device is full, or another export writes into
-            the folder.
+        StorageError: the store lacks what the inventory says, the device is full, or another export writes there.
     """
     groups = group_units(plan, inventory, weights)
     _refuse_several_weights(out, groups, formats)
@@ -183,9 +158,9 @@ def export_dataset(
         kept=tuple(sorted(kept)),
         removed=removed,
         n_units=sum(len(group.complete_units) for group in exported),
-        n_evaluations=sum(len(group.complete_units) * len(group.strengths) for group in exported),
+        n_evaluations=sum(group.n_evaluations for group in exported),
         missing={(group.dataset, group.key): group.n_left_out for group in groups if group.lacking},
-        n_bytes=folder.n_bytes,
+        n_bytes=sum(file.n_bytes for file in folder.written.values()),
     )
 
 
@@ -230,3 +205,89 @@ def _noting_measures(
         if isinstance(file, ParquetFile) and file.is_measure:
             measures[file.key] = file.columns
         yield file
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileForm:
+    """How files of results are written (see `dataset.export.export_dataset`); row groups kept decoded are bounded."""
+
+    key_style: KeyStyle
+    round_to: int | None
+    compression: Compression | None
+    cache_bytes: int
+
+    def file_name(self, group: Group, measurement: str) -> str:
+        """Name of a file of `list_files`, relative to the export's folder."""
+        key = group.spell(self.key_style)
+        if measurement == PARQUET_FOLDER:
+            return parquet_name(group.dataset, key)
+        suffix = "" if self.compression is None else f".{self.compression}"
+        return f"{group.dataset}/{key}_{measurement}.json{suffix}"
+
+
+def list_files(groups: Iterable[Group], formats: Collection[Format]) -> list[tuple[Group, str]]:
+    """List the files of an export: each a group and a measurement, or `PARQUET_FOLDER` for its Parquet file."""
+    as_parquet = [PARQUET_FOLDER] if "parquet" in formats else []
+    listed = [
+        (group, content)
+        for group in groups
+        for content in (*(group.measurements if "json" in formats else ()), *as_parquet)
+    ]
+    return sorted(listed, key=_size, reverse=True)
+
+
+def _size(file: tuple[Group, str]) -> int:
+    """Numbers in a file, about: the largest come first, so that no process is left with one at the end."""
+    group, measurement = file
+    if group.is_measure:
+        return group.n_evaluations
+    specification = DATASETS.get(group.dataset)
+    n_classes = 10 if specification is None else specification.n_classes
+    held = [c for c in COLUMNS.values() if measurement in (c.measurement, PARQUET_FOLDER)]
+    shapes = [column.shape(n_classes, group.units[0].n_images) for column in held]
+    numbers = sum(shape[0] * shape[-1] if shape else 1 for shape in shapes)
+    return numbers * group.n_evaluations
+
+
+def make_files(
+    listed: Iterable[tuple[Group, str]],
+    form: FileForm,
+    folder: Path,
+    plan: SweepPlan,
+    store: ShardStore,
+    inventory: Inventory,
+    earlier: Callable[[str], WrittenFile | None] = lambda _name: None,
+) -> Iterator[JsonFile | ParquetFile]:
+    """Make the files of `list_files`, ready to be written; `earlier` tells what an interrupted export noted of one."""
+    selections: dict[tuple[str, str], RowSelection] = {}
+    listed = list(listed)
+    names = names_of_weights(unit for group, _ in listed for unit in group.units)
+    weights = {name: plan.weights[name] for name in names} if len(names) > 1 else {}
+    for group, measurement in listed:
+        held = group.dataset, group.key
+        if held not in selections:
+            selections[held] = store.select(
+                group.complete_units, inventory, group.measurements, cache_bytes=form.cache_bytes
+            )
+        name = form.file_name(group, measurement)
+        shared: dict[str, Any] = {
+            "folder": folder,
+            "name": name,
+            "dataset": group.dataset,
+            "key": group.spell(form.key_style),
+            "units": group.complete_units,
+            "rows": selections[held],
+            "earlier": earlier(name),
+        }
+        if measurement == PARQUET_FOLDER:
+            yield ParquetFile(
+                **shared,
+                measurements=group.measurements,
+                space=plan.space_name,
+                strength=describe_strength(group.task),
+                is_measure=group.is_measure,
+                n_classes=plan.n_classes(group.dataset),
+                weights=weights,
+            )
+        else:
+            yield JsonFile(**shared, compression=form.compression, measurement=measurement, round_to=form.round_to)

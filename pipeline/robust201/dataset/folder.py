@@ -4,7 +4,7 @@ import glob
 import json
 import os
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from robust201.core.errors import InputError
 from robust201.core.files import load_json, sole_writer, visible_entries, write_text
 from robust201.core.records import IMPORTED, canonical_json
-from robust201.dataset.listing import CHECKSUM_FILE, is_below
+from robust201.dataset.listing import CHECKSUM_FILE, is_below, listing_text
 from robust201.dataset.side_files import WEIGHTS_FILE, WeightHashes
 from robust201.dataset.written_file import WrittenFile, hashed_file
 from robust201.reader.result_files import SWEEP_FILE
@@ -28,11 +28,8 @@ def open_folder(
 ) -> Iterator["ExportFolder"]:
     """Make a folder ready for an export, and keep other exports of this machine out of it for the length of a block.
 
-    Args:
-        path: the folder; made if absent.
-        planned: names of the files to come, relative to it.
-        told: how the numbers to be exported came about: ``name`` and ``protocols``, as sweep.json tells.
-        weights: of which networks, as weights.json tells (see `dataset.side_files.weight_hashes`).
+    The names of the files to come are relative to it. `told` is how the numbers to be exported came about, ``name`` and
+    ``protocols`` as sweep.json tells; `weights` are of which networks (see `dataset.side_files.weight_hashes`).
 
     Raises:
         InputError: `path` is a file, lies in a results folder, or holds something that no export listed, or an export
@@ -51,12 +48,9 @@ def open_folder(
 
 
 def _refuse_other_sweeps(path: Path, told: Mapping[str, Any], weights: WeightHashes) -> None:
-    """Make sure that a folder holds no export of another sweep, which an export would replace.
-
-    Another sweep has another name, or one of the two is of imported results, or they have no protocol in common, or of
-    the networks that both have none with the same weights: a sweep with one more strength, architecture, dataset or key
-    has the others'.
-    """
+    """Make sure that a folder holds no export of another sweep, which an export would replace."""
+    # Another sweep has another name, or one of the two is of imported results, or they have no protocol in common, or
+    # of the networks that both have none with the same weights: one more strength or architecture makes no other.
     try:
         earlier = load_json(path / SWEEP_FILE)["sweep"]
         held, wanted = _describe_sweep(earlier), _describe_sweep(told)
@@ -115,15 +109,12 @@ def _protocol_marks(told: Mapping[str, Any]) -> set[str]:
 
 
 class ExportFolder:
-    """A folder being filled by an export, new, empty or holding an earlier export, which is replaced.
+    """A folder being filled by an export, new, empty or holding an earlier one, which is replaced (see `open_folder`).
 
-    Attributes:
-        path: the folder.
-        written: the files written or kept so far, by name.
+    `written` has the files written or kept so far, by name.
     """
 
     def __init__(self, path: Path, planned: Collection[str]) -> None:
-        """Make the folder ready (see `open_folder`)."""
         self.path = path
         self.written: dict[str, WrittenFile] = {}
         self._earlier, journaled = _listed_files(path)
@@ -138,18 +129,13 @@ class ExportFolder:
             )
         # After a kill the journal still tells the next export which files are an export's own, and which are whole.
         self._finished = {file.name: file for file in journaled if file.name in planned}
-        lines = [json.dumps(sorted({*self._earlier, *planned})), *map(_journal_line, self._finished.values())]
-        write_text(path / JOURNAL_FILE, "".join(f"{line}\n" for line in lines))
+        lines = [sorted({*self._earlier, *planned}), *map(asdict, self._finished.values())]
+        write_text(path / JOURNAL_FILE, "".join(f"{json.dumps(line)}\n" for line in lines))
         (path / CHECKSUM_FILE).unlink(missing_ok=True)
         for name in self._earlier:
             file = path / name
             for leftover in file.parent.glob(f".{glob.escape(file.name)}.*.tmp"):
                 leftover.unlink(missing_ok=True)
-
-    @property
-    def n_bytes(self) -> int:
-        """Size of the files written or kept so far."""
-        return sum(file.n_bytes for file in self.written.values())
 
     def earlier(self, name: str) -> WrittenFile | None:
         """What an interrupted export noted of a file; recipe and bytes are still to be compared."""
@@ -159,7 +145,7 @@ class ExportFolder:
         """Note that a file is whole, so that a repeated export can keep it."""
         self.written[file.name] = file
         with (self.path / JOURNAL_FILE).open("a", encoding="utf-8") as journal:
-            journal.write(_journal_line(file) + "\n")
+            journal.write(json.dumps(asdict(file)) + "\n")
             journal.flush()
             os.fsync(journal.fileno())
 
@@ -170,11 +156,7 @@ class ExportFolder:
         self.record(WrittenFile(name, hashed.digest.hexdigest(), hashed.n_bytes))
 
     def close(self) -> tuple[str, ...]:
-        """Remove what earlier exports left, then list the files written.
-
-        Returns:
-            Names of the files removed, sorted.
-        """
+        """Remove what earlier exports left, list the files written, and name those removed, sorted."""
         stale = sorted(name for name in self._earlier - {*self.written} if (self.path / name).is_file())
         for name in stale:
             file = self.path / name
@@ -183,14 +165,9 @@ class ExportFolder:
                 place = self.path / folder
                 if place != self.path and not any(place.iterdir()):
                     place.rmdir()
-        lines = [f"{file.sha256}  {name}\n" for name, file in sorted(self.written.items())]
-        write_text(self.path / CHECKSUM_FILE, "".join(lines))
+        write_text(self.path / CHECKSUM_FILE, listing_text({name: file.sha256 for name, file in self.written.items()}))
         (self.path / JOURNAL_FILE).unlink()
         return tuple(stale)
-
-
-def _journal_line(file: WrittenFile) -> str:
-    return json.dumps(asdict(file))
 
 
 def _listed_files(path: Path) -> tuple[set[str], list[WrittenFile]]:
@@ -200,7 +177,9 @@ def _listed_files(path: Path) -> tuple[set[str], list[WrittenFile]]:
     journal, checksums = path / JOURNAL_FILE, path / CHECKSUM_FILE
     if journal.is_file():
         for line in journal.read_text(encoding="utf-8", errors="replace").splitlines():
-            content = _parse_line(line)
+            content = None
+            with suppress(ValueError, RecursionError):  # a kill left half of the last line
+                content = json.loads(line)
             if isinstance(content, list):
                 names += [name for name in content if isinstance(name, str)]
             elif isinstance(content, dict) and content.keys() == WrittenFile.__annotations__.keys():
@@ -211,10 +190,3 @@ def _listed_files(path: Path) -> tuple[set[str], list[WrittenFile]]:
     # The listing may have been edited: only files below the folder are ever removed.
     inside = {name for name in names if is_below(name)}
     return inside, [file for file in finished if file.name in inside and file.recipe]
-
-
-def _parse_line(line: str) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError):
-        return None  # a kill left half of the last line

@@ -9,6 +9,7 @@ from typing import Any, Literal, Protocol, get_args
 
 from robust201.core.errors import ConfigError, closest
 from robust201.core.records import EvaluationProtocol, Unit, Weights, is_imported
+from robust201.dataset.written_file import parse_choice
 from robust201.shards import Inventory
 from robust201.tasks import TASKS, Task
 
@@ -53,14 +54,9 @@ class SweepPlan(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """The units of one (dataset, key).
+    """The units of one (dataset, key), sorted by architecture and weights.
 
-    Attributes:
-        dataset: name of the dataset.
-        task: what is done.
-        measurements: names of the measurements.
-        units: sorted by architecture and weights.
-        lacking: strengths that a unit lacks, by its id; units that lack none are not there.
+    `lacking` has the strengths that a unit lacks, by its id; units that lack none are not there.
     """
 
     dataset: str
@@ -95,6 +91,11 @@ class Group:
         return tuple(unit for unit in self.units if unit.id in self.lacking)
 
     @property
+    def n_evaluations(self) -> int:
+        """Evaluations that are exported."""
+        return len(self.complete_units) * len(self.strengths)
+
+    @property
     def n_left_out(self) -> int:
         """Evaluations that are not exported: all those of units that lack one."""
         return len(self.lacking) * len(self.strengths)
@@ -106,13 +107,7 @@ class Group:
 
 @dataclass(frozen=True)
 class ProtocolShare:
-    """A protocol, and how many evaluations of an export came about by it.
-
-    Attributes:
-        digest: of the protocol.
-        payload: of the protocol.
-        n_evaluations: how many; 0 for one of the sweep by which none of them was computed.
-    """
+    """A protocol, and how many evaluations of an export came about by it; 0 where none was computed by it."""
 
     digest: str
     payload: Mapping[str, Any]
@@ -130,18 +125,9 @@ def are_imported(shares: Sequence[ProtocolShare]) -> bool:
 
 
 def parse_key_style(text: str) -> KeyStyle:
-    """Check a key style that a user wrote.
-
-    Raises:
-        ConfigError: it is neither ``paper`` nor ``published``.
-    """
-    for style in get_args(KeyStyle):
-        if text == style:
-            return style  # type: ignore[no-any-return]
-    raise ConfigError(
-        f"Reading a key style failed for {text!r}: expected paper or published, got another."
-        f"{closest(text, get_args(KeyStyle))}"
-    )
+    """Check a key style that a user wrote, ``paper`` or ``published``; ConfigError if it is neither."""
+    style: KeyStyle = parse_choice("key style", text, get_args(KeyStyle))
+    return style
 
 
 def spell(task: Task, key_style: KeyStyle) -> str:
@@ -150,15 +136,7 @@ def spell(task: Task, key_style: KeyStyle) -> str:
 
 
 def choose_weights(plan: SweepPlan, name: str | None) -> tuple[Unit, ...]:
-    """Choose a plan's units by their weights.
-
-    Args:
-        plan: the plan.
-        name: of the weights; None for all.
-
-    Raises:
-        ConfigError: no unit has weights of this name; those that there are are named.
-    """
+    """Choose a plan's units by the name of their weights, None for all; ConfigError if there are no such weights."""
     if name is None:
         return plan.units
     chosen = tuple(unit for unit in plan.units if unit.weights == name)
@@ -180,16 +158,7 @@ def names_of_weights(units: Iterable[Unit]) -> tuple[str, ...]:
 
 
 def group_units(plan: SweepPlan, inventory: Inventory, weights: str | None = None) -> list[Group]:
-    """Group a plan's units by dataset and key, and find out what each group lacks.
-
-    Args:
-        plan: the plan.
-        inventory: what its store holds.
-        weights: name of those whose units are meant; None for all.
-
-    Raises:
-        ConfigError: there are no such weights.
-    """
+    """Group a plan's units by dataset and key, and find out what each group lacks (raises as `choose_weights` does)."""
     groups = []
     chosen = choose_weights(plan, weights)
     for (dataset, key), units in itertools.groupby(chosen, key=lambda unit: (unit.dataset, unit.key)):

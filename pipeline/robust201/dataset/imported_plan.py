@@ -33,16 +33,10 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 
 @dataclass(frozen=True)
 class ImportedGroup:
-    """What was imported of one key on one dataset.
+    """What was imported of one key, in the paper's style, on one dataset.
 
-    Attributes:
-        dataset: name of the dataset.
-        key: in the paper's style.
-        strengths: ascending.
-        n_images: images of each evaluation.
-        architectures: ids, in the order of the files.
-        measurements: names of the measurements.
-        payload: of the protocol: where the results come from, and with how many decimals.
+    Architectures are in the order of the files, strengths ascending; `payload` is of the protocol, and tells where the
+    results come from, and with how many decimals.
     """
 
     dataset: str
@@ -91,11 +85,9 @@ class ImportedGroup:
 
 @dataclass(frozen=True)
 class ImportedPlan:
-    """What was imported into a results folder, as export, verify and compare ask it of a plan.
+    """What was imported into a results folder, as export, verify and compare ask it of a plan (see `SweepPlan`).
 
-    Attributes:
-        name: of the dataset.
-        groups: sorted by dataset and by the table of perturbations.
+    Groups are sorted by dataset and by the table of tasks.
     """
 
     name: str
@@ -166,9 +158,7 @@ def _in_all(named: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
 def load_imported_plan(results: Path) -> ImportedPlan:
     """Read what was imported into a results folder.
 
-    Raises:
-        InputError: nothing was, or the file is damaged or was changed by hand.
-        FormatVersionError: another version wrote it.
+    Raises InputError where nothing was, or the file is damaged or was changed by hand, and FormatVersionError.
     """
     path = results / IMPORTED_FILE
     try:
@@ -200,11 +190,7 @@ def _read_plan(payload: Mapping[str, Any]) -> ImportedPlan:
 
 
 def load_any_plan(results: Path) -> Plan | ImportedPlan:
-    """Read the plan of a results folder: that of its sweep, or that of what was imported into it.
-
-    Raises:
-        InputError: it has neither.
-    """
+    """Read the plan of a results folder's sweep, or of what was imported into it; InputError if it has neither."""
     if (results / IMPORTED_FILE).is_file() and not (results / PLAN_FILE).is_file():
         return load_imported_plan(results)
     return load_plan(results)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from robust201.core.errors import StorageError
 from robust201.core.records import Unit
 from robust201.dataset.number_text import array_text
-from robust201.dataset.result_file import ResultFile
+from robust201.dataset.written_file import ResultFile
 from robust201.tasks.columns import MEASUREMENTS
 
 TEXT_VERSION = 1
@@ -21,12 +21,7 @@ TEXT_VERSION = 1
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class JsonFile(ResultFile):
-    """A JSON file of one measurement.
-
-    Attributes:
-        measurement: what is in it.
-        round_to: decimals to keep; None keeps every double exactly.
-    """
+    """A JSON file of one measurement, rounded to some decimals; None keeps every double exactly."""
 
     measurement: str
     round_to: int | None
@@ -42,11 +37,7 @@ class JsonFile(ResultFile):
                 on_row()
 
     def texts(self) -> Iterator[tuple[Unit | None, Iterable[bytes]]]:
-        """Make the file's text: pieces of each unit's row, and None with what stands before and after them.
-
-        Raises:
-            StorageError: see `write`.
-        """
+        """Make the file's text: pieces of each unit's row, and None with what stands before and after them."""
         names = (self.dataset, self.key, self.measurement)
         yield None, [("{" + "".join(f"{json.dumps(name)}: {{" for name in names)).encode()]
         separator = b""
@@ -62,17 +53,7 @@ def row_text(
 ) -> Iterator[bytes]:
     """JSON text of a unit: a value for ``clean`` and measures, else a list with one value per strength.
 
-    Args:
-        measurement: what to write.
-        unit: the unit.
-        values: the measurement's columns by strength.
-        round_to: decimals to keep.
-
-    Yields:
-        Pieces of the text.
-
-    Raises:
-        StorageError: a number is infinite, or NaN where an accuracy is.
+    Raises StorageError where a number is infinite, or NaN where an accuracy is.
     """
     form = MEASUREMENTS.get(measurement, measurement)
     fields = {"": form} if isinstance(form, str) else form

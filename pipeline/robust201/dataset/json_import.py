@@ -1,28 +1,33 @@
 """A published or exported JSON dataset becomes shards: so it can be verified, compared, added to and exported again."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 from numpy.typing import NDArray
 
 from robust201 import __version__
 from robust201.core.errors import EvaluationError, InputError, ResultsError
 from robust201.core.files import sha256_of, visible_entries
 from robust201.core.records import IMPORTED, IMPORTED_FILE, EvaluationResult, Part
-from robust201.dataset.import_origins import explain_gaps, find_json, read_licence, read_origin
+from robust201.dataset.card import CARD_FILE
 from robust201.dataset.imported_plan import ImportedGroup, ImportedPlan, load_imported_plan
+from robust201.dataset.listing import explain_changes
+from robust201.images import DATASETS
 from robust201.planning.plan_file import PLAN_FILE
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import (
     MEASURES,
     OPTIONAL_MEASURES,
     RESULTS_FOLDER_FILE,
+    SWEEP_FILE,
     ResultFiles,
     row_of,
+    values_by_strength,
 )
 from robust201.reader.value_checks import architecture_of
 from robust201.runtime.lease import Lease
@@ -44,11 +49,9 @@ _DECIMALS = re.compile(r"\d\.(\d+)(?:e-(\d+))?")
 
 @dataclass(frozen=True)
 class JsonImportReport:
-    """What was imported.
+    """How many keys of datasets were imported, and how many rows.
 
     Attributes:
-        n_groups: datasets and keys.
-        n_evaluations: rows stored.
         lacking: measurements that some keys have and others lack; an export leaves them out.
         remarks: what of the files was changed or is gone since they were exported, as far as their folder tells.
     """
@@ -62,19 +65,11 @@ class JsonImportReport:
 def import_json(
     source: Path, results: Path, *, progress: Callable[[int, int], None] = lambda _done, _all: None
 ) -> JsonImportReport:
-    """Store the results of a JSON dataset in a results folder.
+    """Store the results of a JSON dataset, in either spelling of keys, compressed or not, in a results folder.
 
-    The folder may hold an earlier import, which is added to: a key that is imported again takes the place of what was
-    there, and must have all its measurements. Files are read whole, one key at a time, and each key of a dataset
-    becomes one shard.
-
-    Args:
-        source: the dataset's folder, in either spelling of keys, compressed or not.
-        results: the results folder; made if absent.
-        progress: called with (keys imported, keys to import).
-
-    Returns:
-        What was imported.
+    The folder is made if absent. It may hold an earlier import, which is added to: a key that is imported again takes
+    the place of what was there, and must have all its measurements. Files are read whole, one key at a time, and each
+    key of a dataset becomes one shard. `progress` is called with (keys imported, keys to import).
 
     Raises:
         ResultsError: the folder is no dataset, or a file is damaged or contradicts another.
@@ -82,15 +77,12 @@ def import_json(
         LeaseHeldError: another import, or a driver, is at work in the results folder.
     """
     dataset = RobustnessDataset(source)
-    places = [
-        (name, key)
+    places = {
+        (name, key): files
         for name in dataset.data
         for key in TASKS
-        if any(
-            find_json(dataset, name, key, measure) is not None
-            for measure in measurements_to_look_for(dataset.files, name, key)
-        )
-    ]
+        if (files := json_files_of(dataset.files, name, key))
+    }
     if not places:
         raise ResultsError(
             f"Importing failed for {source}: expected files <dataset>/<key>_<measurement>.json of a known dataset and "
@@ -105,13 +97,15 @@ def import_json(
     store = ShardStore.create(results)
     with Lease.acquire(results):
         _refuse_sweep(results)  # a sweep may have been planned while the lease was waited for
-        digests: dict[Path, str] = {}
-        n_evaluations = _import_groups(dataset, store, places, digests, progress)
-        held = load_imported_plan(results)
-    everywhere = set(held.measurements)
+        held = _import_groups(dataset, store, places, progress)
+    imported = [group for group in held.groups if (group.dataset, group.key) in places]
+    n_evaluations = sum(len(group.architectures) * len(group.strengths) for group in imported)
+    digests = {
+        places[one.dataset, one.key][name]: sha for one in imported for name, sha in one.payload["files"].items()
+    }
     some = {measurement for group in held.groups for measurement in group.measurements}
-    remarks = tuple(explain_gaps(dataset, digests, places))
-    return JsonImportReport(len(places), n_evaluations, tuple(sorted(some - everywhere)), remarks)
+    lacking = tuple(sorted(some - set(held.measurements)))
+    return JsonImportReport(len(places), n_evaluations, lacking, tuple(explain_gaps(dataset, digests, places)))
 
 
 def _refuse_sweep(results: Path) -> None:
@@ -122,13 +116,20 @@ def _refuse_sweep(results: Path) -> None:
         )
 
 
+def json_files_of(files: ResultFiles, dataset: str, key: str) -> dict[str, Path]:
+    """Find the JSON files of a key, in either spelling, by measurement."""
+    row = row_of(key)
+    known = [*MEASURES, *OPTIONAL_MEASURES] if row and not row.columns else files.measurements_of(dataset, key)
+    found = {measure: files.find_json(dataset, key, measure) for measure in known}
+    return {measure: file for measure, file in found.items() if file is not None}
+
+
 def _import_groups(
     dataset: RobustnessDataset,
     store: ShardStore,
-    places: Sequence[tuple[str, str]],
-    digests: dict[Path, str],
+    places: Mapping[tuple[str, str], Mapping[str, Path]],
     progress: Callable[[int, int], None],
-) -> int:
+) -> ImportedPlan:
     results = store.root
     held = load_imported_plan(results) if (results / IMPORTED_FILE).is_file() else ImportedPlan(dataset.path.name, ())
     if held.groups and held.space_name != dataset.files.space_name:
@@ -137,62 +138,36 @@ def _import_groups(
             f"has, got those of {dataset.files.space_name}. Import into a folder of its own."
         )
     for earlier in held.groups:
-        if (earlier.dataset, earlier.key) in places:
-            _refuse_joining(dataset, earlier)
-    n_evaluations = 0
-    for done, (name, key) in enumerate(places):
-        found = _read_files(dataset, name, key)
-        group = _import_group(dataset, store, name, key, found)
-        for measure in found:
-            if (file := find_json(dataset, name, key, measure)) is not None:
-                digests[file] = group.payload["files"][measure]
-        held = held.updated(group)
+        place = earlier.dataset, earlier.key
+        lacking = [measure for measure in earlier.measurements if place in places and measure not in places[place]]
+        if lacking:
+            raise InputError(
+                f"Importing failed for {dataset.path} {earlier.dataset} {earlier.key}: expected files of all "
+                f"measurements that the results folder has of it, got none of {', '.join(lacking)}. Put the files of "
+                "both into one folder, and import that."
+            )
+    for done, ((name, key), files) in enumerate(places.items()):
+        held = held.updated(_import_group(dataset, store, name, key, files))
         held.save(results)
-        n_evaluations += len(group.architectures) * len(group.strengths)
         progress(done + 1, len(places))
     store.remove_other_imports({group.protocol.digest for group in held.groups})
-    return n_evaluations
-
-
-def _refuse_joining(dataset: RobustnessDataset, earlier: ImportedGroup) -> None:
-    """Make sure that an import that takes the place of another has all its measurements."""
-    name, key = earlier.dataset, earlier.key
-    lacking = [measure for measure in earlier.measurements if find_json(dataset, name, key, measure) is None]
-    if lacking:
-        raise InputError(
-            f"Importing failed for {dataset.path} {name} {key}: expected files of all measurements that the results "
-            f"folder has of it, got none of {', '.join(lacking)}. Put the files of both into one folder, and import "
-            "that."
-        )
-
-
-def _read_files(dataset: RobustnessDataset, name: str, key: str) -> dict[str, Rows]:
-    """Read the files of a key, each whole."""
-    files = {
-        measure: find_json(dataset, name, key, measure)
-        for measure in measurements_to_look_for(dataset.files, name, key)
-    }
-    return {
-        measure: dataset.files.read_json_file(file, name, key, measure)
-        for measure, file in files.items()
-        if file is not None
-    }
+    return held
 
 
 def _import_group(
-    dataset: RobustnessDataset, store: ShardStore, name: str, key: str, found: Mapping[str, Rows]
+    dataset: RobustnessDataset, store: ShardStore, name: str, key: str, files: Mapping[str, Path]
 ) -> ImportedGroup:
+    found = {measure: dataset.files.read_json_file(file, name, key, measure) for measure, file in files.items()}
     ids = _common_ids(dataset.path, name, key, found)
     strengths = dataset.strengths(name, key)
     origin = read_origin(dataset.path, dataset.sweep, name, key)
     decimals = {
         measure: _fewest(origin.decimals.get(measure), count_decimals(rows, ids))
         for measure, rows in found.items()
-        if measure not in _COUNTED
+        if measure not in COUNTED
     }
-    opened = {measure: find_json(dataset, name, key, measure) for measure in found}
-    files = {measure: sha256_of(file) for measure, file in opened.items() if file is not None}
-    n_images = _count_images(found, ids[0], key, origin.n_images)
+    counted = next((measure for measure in COUNTED if measure in found), None)
+    n_images = count_images(counted, found[counted][ids[0]], key) if counted else origin.n_images
     if not n_images:
         raise ResultsError(
             f"Importing failed for {dataset.path} {name} {key}: expected sweep.json to tell the number of images, got "
@@ -206,7 +181,7 @@ def _import_group(
         "key": key,
         "strengths": list(strengths),
         "n_images": n_images,
-        "files": files,
+        "files": {measure: sha256_of(file) for measure, file in files.items()},
         "decimals": decimals,
         "imported_by": f"robust201 {__version__}",
     }
@@ -233,7 +208,14 @@ def _import_group(
     return group
 
 
-_COUNTED = ("cm", "predictions")
+COUNTED = ("cm", "predictions")
+"""Measurements of each image, by which images are counted."""
+
+
+def count_images(measure: str, row: Any, key: str) -> int:
+    """Count the images of a key by an architecture's value of one of `COUNTED`."""
+    first = np.asarray(row if key == "clean" else row[0])
+    return int(first.sum()) if measure == "cm" else len(first)
 
 
 def _fewest(*counts: int | None) -> int | None:
@@ -260,12 +242,6 @@ def _order(identifier: str) -> Any:
     return architecture_of(identifier)
 
 
-def measurements_to_look_for(files: ResultFiles, dataset: str, key: str) -> list[str]:
-    """List the measurements that a key may have files of: those of answers to images, or those of a measure."""
-    row = row_of(key)
-    return [*MEASURES, *OPTIONAL_MEASURES] if row and not row.columns else files.measurements_of(dataset, key)
-
-
 def count_decimals(rows: Rows, ids: Sequence[str]) -> int | None:
     """Count the decimals that numbers were rounded to, from the first rows; None where they were not rounded."""
     most = 0
@@ -275,36 +251,22 @@ def count_decimals(rows: Rows, ids: Sequence[str]) -> int | None:
     return most if most < EXACT_DECIMALS else None
 
 
-def _count_images(found: Mapping[str, Rows], identifier: str, key: str, told: int) -> int:
-    """Count a key's images: by a measurement of each of them, else as the dataset tells."""
-    for measure in _COUNTED:
-        if measure in found:
-            value = found[measure][identifier]
-            first = np.asarray(value if key == "clean" else value[0])
-            return int(first.sum()) if measure == "cm" else len(first)
-    return told
-
-
 def _results(
-    group: ImportedGroup,
-    found: Mapping[str, Rows],
-    ids: Sequence[str],
-    path: Path,
+    group: ImportedGroup, found: Mapping[str, Rows], ids: Sequence[str], path: Path
 ) -> Iterator[list[EvaluationResult]]:
     for identifier in ids:
         unit = group.unit(architecture_of(identifier))
         part = Part(unit, unit.strengths, 0, unit.n_images)
         label = f"{unit.label} of {path}"
         try:
-            by_measure = {
-                measure: split_by_strength(rows[identifier], group.is_single, len(unit.strengths))
-                for measure, rows in found.items()
-            }
+            by_strength: dict[float, dict[str, NDArray[Any]]] = {strength: {} for strength in unit.strengths}
+            for measure, rows in found.items():
+                row = rows[identifier]
+                plain = [row] if group.is_single else values_by_strength(row, unit.strengths, f"{label} {measure}")
+                for strength, value in zip(unit.strengths, plain, strict=True):
+                    by_strength[strength] |= columns_of_json(measure, value)
             results = []
-            for place, strength in enumerate(unit.strengths):
-                values: dict[str, NDArray[Any]] = {}
-                for measure, plain in by_measure.items():
-                    values |= columns_of_json(measure, plain[place])
+            for strength, values in by_strength.items():
                 check_imported(values, unit.n_images, group.payload["decimals"], name=f"{label} at {strength:g}")
                 results.append(EvaluationResult(part, strength, values, 0.0, {"source": path.name}))
         except ResultsError as error:
@@ -317,36 +279,8 @@ def _results(
         yield results
 
 
-def split_by_strength(value: Any, single: bool, n_strengths: int) -> list[Any]:
-    """Give the value of each strength.
-
-    Args:
-        value: as it stands in the file: one value for ``clean``, else a list of them; a confidence may also be an
-            object of lists, of which the published description says no more than "one element per eps".
-        single: whether there is one value, as of ``clean`` and measures.
-        n_strengths: number of strengths.
-
-    Raises:
-        ValueError: there are more or fewer.
-    """
-    if single:
-        return [value]
-    if isinstance(value, dict):
-        split = [{name: part[place] for name, part in value.items()} for place in range(n_strengths)]
-        lengths = {len(part) for part in value.values()}
-    else:
-        split, lengths = list(value), {len(value)}
-    if lengths != {n_strengths}:
-        raise ValueError(f"{sorted(lengths)} values")
-    return split
-
-
 def columns_of_json(measure: str, value: Any) -> dict[str, NDArray[Any]]:
-    """Turn a measurement's JSON value into its columns, null into NaN (the inverse of `measurements.to_json`).
-
-    Raises:
-        ValueError: a count is no whole number, or an array is ragged.
-    """
+    """Turn a measurement's JSON value into its columns, null into NaN; ValueError if a count is no whole number."""
     form = MEASUREMENTS.get(measure, measure)
     parts = {form: value} if isinstance(form, str) else {column: value[name] for name, column in form.items()}
     columns = {}
@@ -357,3 +291,82 @@ def columns_of_json(measure: str, value: Any) -> dict[str, NDArray[Any]]:
             raise ValueError(f"{name} that are no whole numbers")
         columns[name] = array.astype(dtype)
     return columns
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What an export tells of the results of a key on a dataset.
+
+    The number of images is that of the whole test split where nothing is told. Decimals are the fewest of imported
+    rows; others may have more, as earlier versions put both into one file. `computed_under` is the payload of the one
+    protocol that computed all of them; None where there were several or that is not told.
+    """
+
+    n_images: int
+    decimals: Mapping[str, int]
+    computed_under: Mapping[str, Any] | None
+
+
+def read_origin(source: Path, sweep: Mapping[str, Any] | None, dataset: str, key: str) -> Origin:
+    """Find out what a dataset's `sweep.json` (None: it has none) tells of the results of a key, in the paper's style.
+
+    Raises ResultsError where that is not of the form that an export writes.
+    """
+    try:
+        told = (sweep or {}).get("sweep", {})
+        protocols = [p for p in told.get("protocols", ()) if (p.get("dataset"), p.get("key")) == (dataset, key)]
+        counts = [protocol["n_images"] for protocol in protocols if "n_images" in protocol]
+        n_test = DATASETS[dataset].n_test if dataset in DATASETS else 0  # a dataset of the user's own
+        n_images = int(next(iter(counts), None) or told.get("images", {}).get("count") or n_test)
+        decimals: dict[str, int] = {}
+        for protocol in protocols:
+            known = {name: count for name, count in protocol.get("decimals", {}).items() if count is not None}
+            decimals |= {name: min(count, decimals.get(name, count)) for name, count in known.items()}
+        only = protocols[0] if len(protocols) == 1 else None
+        if only is not None and only.get("protocol") == IMPORTED:
+            only = only.get("computed_under")
+        return Origin(n_images, decimals, only if isinstance(only, dict) else None)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ResultsError(
+            f"Importing failed for {source / SWEEP_FILE}: expected protocols as an export writes them, got something "
+            f"else ({error}). Export or download it again, or remove it."
+        ) from error
+
+
+def explain_gaps(
+    dataset: RobustnessDataset, digests: Mapping[Path, str], places: Collection[tuple[str, str]]
+) -> Iterator[str]:
+    """Say what of a dataset's files was changed or is gone since the export, as far as the folder tells.
+
+    Files of results that were read are given with their SHA-256, datasets and keys in the paper's style.
+    """
+    yield from explain_changes(dataset.path, digests)
+    planned = {} if dataset.sweep is None else dataset.sweep["strengths"]
+    absent = [
+        f"{name} {spelling}"
+        for name, by_key in planned.items()
+        for spelling in by_key
+        if (name, row.key if (row := row_of(spelling)) else spelling) not in places
+        and spelling not in dataset.missing.get(name, {})
+    ]
+    own = [name for name in absent if row_of(name.partition(" ")[2]) is None]
+    if own:
+        yield f"{', '.join(own)} of {dataset.path}: a task in no table of this version, which is not imported"
+    absent = [name for name in absent if name not in own]
+    if absent:
+        yield f"{dataset.path / SWEEP_FILE} lists {', '.join(absent)}, of which there is no JSON file"
+
+
+def read_licence(source: Path) -> str | None:
+    """Licence that the card of an export names; None where there is no such card."""
+    card = source / CARD_FILE
+    text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
+    parts = text.split("---\n", 2)
+    if len(parts) < 3 or parts[0]:
+        return None
+    try:
+        front = yaml.safe_load(parts[1])
+    except yaml.YAMLError:
+        return None
+    named = front.get("license") if isinstance(front, dict) else None
+    return named if isinstance(named, str) else None

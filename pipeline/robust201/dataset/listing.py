@@ -3,12 +3,12 @@
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from robust201.core.errors import ResultsError
-from robust201.core.files import sha256_of
+from robust201.core.files import sha256_of, write_text
 from robust201.reader.result_files import META_FILE, SWEEP_FILE
 
 CHECKSUM_FILE = "SHA256SUMS"
@@ -22,12 +22,7 @@ _SHOWN = 10
 
 @dataclass(frozen=True)
 class Listing:
-    """What an export listed.
-
-    Attributes:
-        digests: SHA-256 by name of a file below the folder.
-        wrong: what is wrong with the other lines, one sentence each.
-    """
+    """What an export listed: SHA-256 by name of a file below the folder, and what is wrong with other lines."""
 
     digests: Mapping[str, str]
     wrong: tuple[str, ...]
@@ -39,14 +34,7 @@ class Listing:
 
 
 def read_listing(out: Path) -> Listing:
-    """Read the listing of an export.
-
-    Args:
-        out: folder of the export.
-
-    Raises:
-        ResultsError: there is no listing, or something else than a file has its name.
-    """
+    """Read the listing of an export's folder; ResultsError if there is none, or what has its name is no file."""
     path = out / CHECKSUM_FILE
     if path.is_symlink() or not path.is_file():
         got = _describe(path) if os.path.lexists(path) else "none"
@@ -82,15 +70,27 @@ def read_listing(out: Path) -> Listing:
     return Listing(digests, tuple(wrong))
 
 
-def explain_changes(out: Path, digests: Mapping[str, str]) -> Iterator[str]:
-    """Say in which way files that were read as JSON are not those that an export listed.
+def listing_text(digests: Mapping[str, str]) -> str:
+    """Text of a listing of files, by name below the folder."""
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
 
-    Args:
-        out: folder of the dataset.
-        digests: SHA-256 of files that were read, by name below the folder.
 
-    Yields:
-        Lines for people; none for a folder with neither a listing nor `sweep.json`, such as the published dataset.
+def add_to_listing(out: Path, names: Iterable[str], *, changed: bool = False) -> None:
+    """List files that were written into a folder after its export, if it lists any: new ones, or changed ones too."""
+    path = out / CHECKSUM_FILE
+    if path.is_symlink() or not path.is_file() or (listing := read_listing(out)).wrong:
+        return  # no whole export, as `verify` tells
+    digests = {name: sha256_of(out / name) for name in names if changed or name not in listing.digests}
+    if digests:
+        state = path.stat()
+        write_text(path, listing_text({**listing.digests, **digests}))
+        os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))  # readers tell by it which files changed since
+
+
+def explain_changes(out: Path, digests: Mapping[Path, str]) -> Iterator[str]:
+    """Say in which way JSON files that were read, given with their SHA-256, are not those that an export listed.
+
+    Yields nothing for a folder with neither a listing nor `sweep.json`, such as the published dataset.
     """
     path = out / CHECKSUM_FILE
     if not os.path.lexists(path):
@@ -106,10 +106,12 @@ def explain_changes(out: Path, digests: Mapping[str, str]) -> Iterator[str]:
         yield f"{path} is no listing: nothing tells whether the files of {out} are those of the export"
         return
     listed = listing.digests
-    other = [name for name, digest in sorted(digests.items()) if listed.get(name) != digest]
+    told = {file: sha256_of(file) for name in (META_FILE, SWEEP_FILE) if (file := out / name).is_file()}
+    read = {file.relative_to(out).as_posix(): digest for file, digest in {**digests, **told}.items()}
+    other = [name for name, digest in sorted(read.items()) if listed.get(name) != digest]
     if other:
         yield (
-            f"{len(other):,} of {len(digests):,} files read from {out} are not those of its {CHECKSUM_FILE}, such as "
+            f"{len(other):,} of {len(read):,} files read from {out} are not those of its {CHECKSUM_FILE}, such as "
             f"{other[0]}: they were changed after the export, or come from elsewhere"
         )
     gone = [name for name in listed if _is_of_json(name) and not (out / name).is_file()]
@@ -130,14 +132,9 @@ def is_below(name: str) -> bool:
 
 
 def check_listing(out: Path, listing: Listing) -> Iterator[str]:
-    """Compare the files below an export's folder with its listing.
+    """Compare the files below an export's folder with its listing; say which file is wrong, and what to do.
 
-    Args:
-        out: folder of the export.
-        listing: what it listed.
-
-    Yields:
-        What is wrong: which file, and what to do. Only files are opened, so nothing waits for the far end of a pipe.
+    Only files are opened, so nothing waits for the far end of a pipe.
     """
     yield from listing.wrong
     for name, digest in listing.digests.items():

@@ -24,17 +24,10 @@ _MINUS_ZERO, _NOTHING, _AFTER_EXPONENT = b"~", b"?", 128  # of no use in JSON nu
 
 
 def array_text(values: NDArray[Any], round_to: int | None = None) -> bytes:
-    """Write an array as nested JSON lists.
+    """Write an array of any shape as nested JSON lists: the bytes of ``json.dumps(values.tolist())``.
 
-    Args:
-        values: of any shape; integers, or floats, whose NaN become ``null``.
-        round_to: decimals to keep of doubles; None keeps them exactly.
-
-    Returns:
-        The bytes of ``json.dumps(values.tolist())``.
-
-    Raises:
-        ValueError: a number is infinite, which JSON cannot say.
+    Of floats, NaN becomes ``null``, and some decimals are kept; None keeps them exactly. ValueError: a number is
+    infinite, which JSON cannot say.
     """
     values = np.asarray(values)
     if values.dtype.kind != "f":
@@ -104,15 +97,7 @@ def _mend_exponents(text: bytes) -> bytes:
 
 
 def round_array(values: NDArray[np.float64], decimals: int) -> NDArray[np.float64]:
-    """Round doubles as Python's `round` does: half to even by their exact values, not by those of a product.
-
-    Args:
-        values: finite numbers or NaN.
-        decimals: decimals to keep, from 1.
-
-    Returns:
-        An array of the same shape.
-    """
+    """Round doubles or NaN as Python's `round` does: half to even by their exact values, not by those of a product."""
     if decimals > MAX_EXACT_DECIMALS or not _is_plain(values):
         return _round_each(values, decimals)
     scale = 10.0**decimals

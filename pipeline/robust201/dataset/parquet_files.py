@@ -16,16 +16,17 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from robust201.core.records import Unit, Weights
-from robust201.dataset.parquet_columns import (
+from robust201.dataset.published_layout import (
     MATRIX,
     NAMES,
     PREDICTION_FIELDS,
     ParquetColumn,
+    layout_of,
     measure_columns,
     parquet_columns,
 )
-from robust201.dataset.published_layout import layout_of
-from robust201.dataset.result_file import ResultFile
+from robust201.dataset.written_file import ResultFile
+from robust201.shards.parquet import count_classes
 
 PARQUET_VERSION = 2
 """Raised when the same rows would give other columns or bytes."""
@@ -37,16 +38,10 @@ _STATISTICS = ("architecture", "strength", "accuracy")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ParquetFile(ResultFile):
-    """A Parquet file of all measurements of a dataset and key.
+    """A Parquet file of all measurements of a dataset and key: of answers to images, or the columns of a measure.
 
-    Attributes:
-        measurements: names of the measurements: of answers to images, or the columns of a measure.
-        space: name of the space of the architectures.
-        strength: what a strength is.
-        is_measure: whether the key is a measure.
-        n_classes: of the dataset, where the values do not tell; None where nobody knows.
-        weights: by name, where an architecture has rows of several; else empty.
-        metadata: of the file's schema.
+    `n_classes` is for values that do not tell, None where nobody knows; `weights` are by name, where an architecture
+    has rows of several, else empty.
     """
 
     measurements: tuple[str, ...]
@@ -127,7 +122,7 @@ class ParquetFile(ResultFile):
             **layout.values([unit.architecture for unit in units]),
             "strength": [strength for _, strength, _ in pieces],
             "n_images": [unit.n_images or None for unit in units],
-            "n_classes": [_count_classes(values) or self.n_classes for _, _, values in pieces],
+            "n_classes": [count_classes(values) or self.n_classes for _, _, values in pieces],
             "protocol": [unit.protocol or None for unit in units],
             "checkpoint_sha256": [unit.checkpoint_sha256 or None for unit in units],
         }
@@ -148,10 +143,6 @@ class ParquetFile(ResultFile):
                     [array.tolist() for array in stacked] if self.is_measure else _lists(stacked, column.kind)
                 )
         return pa.table([pa.array(arrays[name], kind.kind) for name, kind in columns.items()], schema=self._schema)
-
-
-def _count_classes(values: Mapping[str, NDArray[Any]]) -> int | None:
-    return next((len(array) for array in values.values() if array.ndim == 2), None)
 
 
 def _lists(values: Sequence[NDArray[Any]], kind: pa.DataType) -> pa.Array:

@@ -9,8 +9,7 @@ from typing import Any
 
 from robust201.core.errors import StorageError
 from robust201.core.processes import end_with_parent, fork_server, holding_interrupts
-from robust201.dataset.result_file import ExportStoppedError, ResultFile
-from robust201.dataset.written_file import WrittenFile
+from robust201.dataset.written_file import ExportStoppedError, ResultFile, WrittenFile
 
 MEMORY_BYTES = 1_500_000_000
 """Bound on what all processes hold together (proportional set sizes), by which their number is chosen."""
@@ -33,11 +32,7 @@ _rows: Any = None
 
 
 def default_processes(*, parquet: bool) -> int:
-    """How many processes an export uses: the CPUs that this process may use, as far as `MEMORY_BYTES` allows.
-
-    Args:
-        parquet: whether Parquet files are written too.
-    """
+    """How many processes an export uses: the CPUs that this process may use, as far as `MEMORY_BYTES` allows."""
     return min(len(os.sched_getaffinity(0)), most_processes(parquet=parquet))
 
 
@@ -51,15 +46,10 @@ def most_processes(*, parquet: bool) -> int:
 def write_files(
     files: Iterable[ResultFile], processes: int, on_rows: Callable[[int], None]
 ) -> Iterator[tuple[WrittenFile, bool]]:
-    """Write files of results.
+    """Write files of results, made as processes become free, in this process where one is asked for.
 
-    Args:
-        files: made as processes become free.
-        processes: 1 writes in this process, one after another.
-        on_rows: told now and then how many rows are written in all.
-
-    Yields:
-        Each file when it is whole, and whether an interrupted export had left it.
+    Yields each file when it is whole, and whether an interrupted export had left it; `on_rows` is told now and then how
+    many rows are written in all.
 
     Raises:
         StorageError: a process died, or see `ResultFile.write`. Other files in the making are abandoned.

@@ -21,8 +21,9 @@ from robust201.dataset.groups import (
     names_of_weights,
     spell,
 )
-from robust201.dataset.published_layout import layout_of, published_meta_text
+from robust201.dataset.published_layout import layout_of
 from robust201.reader.result_files import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
+from robust201.spaces import DEFAULT_SPACE
 from robust201.tasks import TASKS, Task
 
 SWEEP_YAML_FILE = "sweep.yaml"
@@ -70,26 +71,16 @@ def side_file_texts(
 def meta_file_text(strengths: Mapping[str, Sequence[float]], key_style: KeyStyle) -> str:
     """Text of meta.json as published: every architecture with its isomorph, and the epsilons of each attack.
 
-    Args:
-        strengths: by key in the paper's style; keys that are no attacks are passed over.
-        key_style: how to spell the keys.
-
-    Returns:
-        With the paper's epsilons and published keys, the bytes of the published file.
+    Strengths are by key in the paper's style; keys that are no attacks are passed over. With the paper's epsilons and
+    published keys, these are the bytes of the published file.
     """
-    return published_meta_text(spell_epsilons(strengths, TASKS, key_style))
+    return layout_of(DEFAULT_SPACE).meta_text(spell_epsilons(strengths, TASKS, key_style), ())
 
 
 def spell_epsilons(
     strengths: Mapping[str, Sequence[float]], tasks: Mapping[str, Task], key_style: KeyStyle
 ) -> dict[str, list[float]]:
-    """Give the epsilons of attacks, by key as it is spelled, in the order of the tasks.
-
-    Args:
-        strengths: by key in the paper's style; keys that are no attacks are passed over.
-        tasks: what is done, by key.
-        key_style: how to spell the keys.
-    """
+    """Give the epsilons of attacks, by key as it is spelled, in the order of the tasks."""
     return {
         spell(row, key_style): [float(epsilon) for epsilon in strengths[key]]
         for key, row in tasks.items()
@@ -98,11 +89,7 @@ def spell_epsilons(
 
 
 def strengths_of_keys(groups: Iterable[Group]) -> dict[str, tuple[float, ...]]:
-    """Find the strengths of each key.
-
-    Raises:
-        ConfigError: an attack has different epsilons on different datasets.
-    """
+    """Find the strengths of each key; ConfigError if an attack has different epsilons on different datasets."""
     by_key: dict[str, Group] = {}
     for group in groups:
         first = by_key.setdefault(group.key, group)
@@ -159,12 +146,7 @@ def sweep_yaml_text(plan: SweepPlan) -> str:
 
 
 def versions_text(provenances: Iterable[Mapping[str, str]], shares: Iterable[ProtocolShare]) -> str:
-    """Text of versions.json: what computed the results, where others were imported from, and what wrote the files.
-
-    Args:
-        provenances: of the results (see `core.records.EvaluationResult`). What tells machines apart is left out.
-        shares: protocols, of which imported ones tell their source.
-    """
+    """Text of versions.json: what computed the results, where others were imported from, and what wrote the files."""
     computed: dict[str, set[str]] = {}
     for provenance in provenances:
         for name, value in provenance.items():

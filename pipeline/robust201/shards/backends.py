@@ -1,7 +1,11 @@
-"""Storage backends of shards: a folder of a POSIX file system, or a URL of an object store.
+"""Storage backends of shards: a folder of a POSIX file system, or a URL of an object store (`shards.object_store`).
 
 A backend knows names and bytes, nothing of what is in a shard. Its shards are named by their content and never change,
 so publishing one twice is harmless; a backend only has to see to it that a shard appears whole or not at all.
+
+Where a shard is read, FileNotFoundError says that there is none, ShardDamagedError that the disk has lost it, and
+StorageError that it cannot be read now, whatever its bytes are. Where one is written, StorageError (StorageFullError
+for want of space) says that it cannot be, and nothing of it is visible.
 """
 
 import errno
@@ -15,8 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 from robust201.core.errors import ShardDamagedError, StorageError
 from robust201.core.files import NewFile, atomic_write, fsync_folder, new_file, remove_leftovers, sha256_of
@@ -49,99 +54,14 @@ def unreadable(label: str, error: OSError) -> StorageError:
 class Entry:
     """A shard as a listing shows it.
 
-    Attributes:
-        name: of the shard, such as ``cifar10/000021-pgd-0123456789abcdef.parquet``.
-        n_bytes: size.
-        mark: a text that changes when the bytes do (time of the last change, or an object's ETag); ``""`` where the
-            backend has none.
-        modified: when it was written, in seconds since the epoch; infinity where the backend does not say.
+    `mark` changes when the bytes do (time of the last change, or an object's ETag), and is ``""`` where the backend has
+    none; `modified` is in seconds since the epoch, infinity where the backend does not say.
     """
 
     name: str
     n_bytes: int
     mark: str
     modified: float
-
-
-class StorageBackend(Protocol):
-    """What the store asks of where its shards lie.
-
-    Attributes:
-        threads: how many reads at once make it faster.
-    """
-
-    threads: int
-
-    def label(self, shard: str) -> str:
-        """Path or URL of a shard, for messages."""
-
-    def entries(self) -> list[Entry]:
-        """List all shards as they are now, sorted by name; what else lies there is left out."""
-
-    def settled(self, entries: Iterable[Entry]) -> set[str]:
-        """Find the shards whose mark is certain to change whenever their bytes do from now on.
-
-        Args:
-            entries: a listing, just made.
-
-        Returns:
-            Their names; none where the backend cannot tell.
-        """
-
-    def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Read bytes [start, stop) of a shard, or as many of them as there are.
-
-        Raises:
-            FileNotFoundError: there is no such shard.
-            ShardDamagedError: the disk has lost it.
-            StorageError: it cannot be read now, whatever its bytes are.
-        """
-
-    def source(self, shard: str) -> Path | BinaryIO:
-        """Open a shard for a Parquet reader.
-
-        Raises:
-            FileNotFoundError: there is no such shard.
-        """
-
-    def sha256(self, shard: str) -> str:
-        """Hash a shard's bytes: 64 hex digits.
-
-        Raises:
-            FileNotFoundError: there is no such shard.
-            ShardDamagedError: the disk has lost it.
-            StorageError: it cannot be read now, whatever its bytes are.
-        """
-
-    def publish(self, shard: str, content: bytes) -> None:
-        """Let a shard appear, whole and durably; one of that name may be there already.
-
-        Raises:
-            StorageError: it cannot be written; nothing of it is visible.
-        """
-
-    def writing(self, dataset: str) -> AbstractContextManager[NewFile]:
-        """Open a shard for writing whose name is set in the block; it appears when that ends without an error.
-
-        Raises:
-            StorageError: it cannot be written; nothing of it is visible.
-        """
-
-    def set_aside(self, shard: str) -> str:
-        """Move a shard out of the way, into ``damaged/``, and say where it lies now."""
-
-    def delete(self, shards: Iterable[str]) -> None:
-        """Delete shards; those that are gone already do no harm."""
-
-    def remove_temporaries(self, clock: Callable[[], float]) -> int:
-        """Remove what killed writers left behind (see `core.files.remove_leftovers`).
-
-        Args:
-            clock: wall clock in seconds since the epoch, to compare with the times of files.
-
-        Returns:
-            Number of files removed.
-        """
 
 
 class LocalBackend:
@@ -153,7 +73,8 @@ class LocalBackend:
         on_step: called at each step of writing (`core.files.WRITE_STEPS`), for crash tests.
     """
 
-    threads = 4  # a shared folder answers each open over the network; a local one loses nothing
+    # Reads that make it faster at once: a shared folder answers each open over the network; a local one loses nothing.
+    threads = 4
 
     def __init__(self, root: Path, damaged: Path, on_step: Callable[[str], None]) -> None:
         self.root = root
@@ -169,14 +90,14 @@ class LocalBackend:
         return str(self.path(shard))
 
     def entries(self) -> list[Entry]:
-        """List all shards as they are now (see `StorageBackend.entries`)."""
+        """List all shards as they are now, sorted by name; what else lies there is left out."""
         if not self.root.is_dir():
             return []
         entries = []
         for folder in sorted(self.root.iterdir()):
             if folder.is_dir():
                 with os.scandir(folder) as found:
-                    shards = sorted((item for item in found if SHARD_NAME.fullmatch(item.name)), key=_name)
+                    shards = sorted((item for item in found if SHARD_NAME.fullmatch(item.name)), key=attrgetter("name"))
                 for item in shards:
                     try:
                         state = item.stat()
@@ -187,7 +108,10 @@ class LocalBackend:
         return entries
 
     def settled(self, entries: Iterable[Entry]) -> set[str]:
-        """Find the shards last changed some seconds ago, by the clock that stamps them (see `StorageBackend`)."""
+        """Find the shards of a new listing whose mark is certain to change whenever their bytes do from now on.
+
+        These are the ones last changed some seconds ago, by the clock that stamps them.
+        """
         try:
             with tempfile.TemporaryFile(dir=self.root) as probe:  # a file server has a clock of its own
                 now = os.fstat(probe.fileno()).st_mtime
@@ -196,7 +120,7 @@ class LocalBackend:
         return {entry.name for entry in entries if entry.modified <= now - SETTLING_SECONDS}
 
     def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Read bytes of a shard (see `StorageBackend.read`)."""
+        """Read bytes [start, stop) of a shard, or as many of them as there are."""
 
         def read() -> bytes:
             with self.path(shard).open("rb", buffering=0) as stream:
@@ -210,7 +134,7 @@ class LocalBackend:
         return self.path(shard)
 
     def sha256(self, shard: str) -> str:
-        """Hash a shard's bytes (see `StorageBackend.sha256`)."""
+        """Hash a shard's bytes: 64 hex digits."""
         return self._try_reading(shard, lambda: sha256_of(self.path(shard)))
 
     def _try_reading(self, shard: str, read: Callable[[], _Out], *, is_second: bool = False) -> _Out:
@@ -230,24 +154,16 @@ class LocalBackend:
         return self._try_reading(shard, read, is_second=True)
 
     def publish(self, shard: str, content: bytes) -> None:
-        """Let a shard appear (see `StorageBackend.publish`).
-
-        Raises:
-            StorageFullError: no space is left; nothing is left behind.
-        """
+        """Let a shard appear, whole and durably; one of that name may be there already."""
         with atomic_write(self.path(shard), on_step=self._on_step) as stream:
             stream.write(content)
 
     def writing(self, dataset: str) -> AbstractContextManager[NewFile]:
-        """Open a shard for writing (see `StorageBackend.writing`).
-
-        Raises:
-            StorageFullError: no space is left; nothing is left behind.
-        """
+        """Open a shard for writing whose name is set in the block; it appears when that ends without an error."""
         return new_file(self.root / dataset, on_step=self._on_step)
 
     def set_aside(self, shard: str) -> str:
-        """Move a shard into the folder of damaged ones."""
+        """Move a shard out of the way, into ``damaged/``, and say where it lies now."""
         source, target = self.path(shard), self.damaged / shard
         target.parent.mkdir(parents=True, exist_ok=True)
         source.replace(target)
@@ -256,7 +172,7 @@ class LocalBackend:
         return str(target)
 
     def delete(self, shards: Iterable[str]) -> None:
-        """Delete shards (see `StorageBackend.delete`)."""
+        """Delete shards; those that are gone already do no harm."""
         paths = [self.path(shard) for shard in shards]
         for path in paths:
             path.unlink(missing_ok=True)
@@ -264,20 +180,12 @@ class LocalBackend:
             fsync_folder(folder)
 
     def remove_temporaries(self, clock: Callable[[], float]) -> int:
-        """Remove what killed writers left behind (see `StorageBackend.remove_temporaries`)."""
+        """Remove what killed writers left behind (see `core.files.remove_leftovers`), and count it."""
         return remove_leftovers(self.root, clock=clock)
 
 
-def _name(item: "os.DirEntry[str]") -> str:
-    return item.name
-
-
 class HashingStream(io.RawIOBase):
-    """A write-only binary stream that counts and hashes what goes through it; closing it leaves the file open.
-
-    Args:
-        stream: where the bytes go; whoever opened it flushes and names it.
-    """
+    """A write-only binary stream that counts and hashes what goes through it; closing it leaves the one below open."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -300,15 +208,10 @@ class HashingStream(io.RawIOBase):
 
 
 def map_ahead(function: Callable[[_In], _Out], items: Iterable[_In], threads: int) -> Iterator[_Out]:
-    """Apply a function that waits for a disk or a network to items, a few at once.
+    """Apply a function that waits for a disk or a network to items, a few at once, in other threads.
 
-    Args:
-        function: called in other threads.
-        items: its arguments.
-        threads: how many calls may be under way; up to four times as many results wait to be taken.
-
-    Yields:
-        Results in the order of the items; an exception is raised where its result would have been.
+    Up to four times as many results as there are threads wait to be taken. They come in the order of the items; an
+    exception is raised where its result would have been.
     """
     if threads <= 1:
         yield from map(function, items)

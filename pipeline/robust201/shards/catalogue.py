@@ -124,24 +124,15 @@ def _states(catalogue: Catalogue) -> Iterator[tuple[str, int, str, bool]]:
 
 
 def verified_names(catalogue: Catalogue, entries: Iterable[Entry]) -> set[str]:
-    """Names of the shards that were verified and are as a listing shows them.
-
-    Args:
-        catalogue: what was read at some time.
-        entries: the listing.
-    """
+    """Names of the shards that were verified and are as a listing shows them."""
     wanted = {(entry.name, entry.n_bytes, entry.mark) for entry in entries if entry.mark}
     return {name for name, *state, verified in _states(catalogue) if verified and (name, *state) in wanted}
 
 
 def matching(catalogue: Catalogue, entries: Iterable[Entry], verified: Collection[str], taken: set[str]) -> Catalogue:
-    """Shards that are as a listing shows them.
+    """Shards that are as a listing shows them; of those named in `verified`, only verified rows of the catalogue count.
 
-    Args:
-        catalogue: what was read at some time.
-        entries: the listing.
-        verified: names of shards of which only verified rows of the catalogue count.
-        taken: names to leave out; those returned are added.
+    Names in `taken` are left out, and those returned are added to it.
     """
     wanted = {(entry.name, entry.n_bytes, entry.mark) for entry in entries if entry.mark}
     mask = []
@@ -166,14 +157,9 @@ def join(catalogues: Iterable[Catalogue]) -> Catalogue:
 
 
 def contents_of(catalogue: Catalogue, hidden: set[str]) -> Contents:
-    """Number shards and units, and spread the rows out, as an inventory holds them.
+    """Number shards and units, and spread the rows out, as an inventory holds them; hidden shards are left out.
 
-    Args:
-        catalogue: all shards, in any order.
-        hidden: names of shards to leave out.
-
-    Returns:
-        The same for the same shards, whatever their order: shards by name, units by where they come first.
+    The same for the same shards, whatever their order: shards by name, units by where they come first.
     """
     names = names_of(catalogue)
     order = sorted((number for number, name in enumerate(names) if name not in hidden), key=names.__getitem__)

@@ -38,15 +38,9 @@ MAX_COMPACTED_INPUTS = 8
 
 @dataclass(frozen=True)
 class CompactReport:
-    """What a compaction did.
+    """What a compaction did: numbers of shards, rows and files; names of damaged shards, which are left as they are.
 
-    Attributes:
-        inputs: shards merged.
-        outputs: compacted shards written.
-        rows: rows in them.
-        deleted: shards deleted that earlier compactions had merged.
-        removed_temporaries: files deleted that killed writers had left behind.
-        damaged: names of damaged shards that were met and left as they are.
+    `deleted` counts shards that earlier compactions had merged, `removed_temporaries` files that killed writers left.
     """
 
     inputs: int
@@ -61,12 +55,7 @@ class CompactReport:
 class _Candidate:
     """A live shard that may be merged.
 
-    Attributes:
-        order: key, architecture and first image of its first row, by which candidates are sorted.
-        shard: its name.
-        columns: its measurement columns.
-        n_bytes: its size.
-        number: its position among the shards of the inventory.
+    `order` is key, kind of id, architecture and first image of its first row, `number` its position in the inventory.
     """
 
     order: tuple[str, bool, ArchitectureId, int]
@@ -78,10 +67,9 @@ class _Candidate:
 
 @dataclass
 class Compaction:
-    """One pass over a results folder.
+    """One pass over a results folder; safe while others commit.
 
     Attributes:
-        folder: the results folder.
         target_bytes: size that compacted shards aim at, on disk: from two to four thirds of it. What is left over makes
             a smaller one, which a later pass merges with what has come since.
         row_group_bytes: bound on their row groups, in memory and before compression; a larger row makes its own.
@@ -103,11 +91,7 @@ class Compaction:
         return 2 * self.target_bytes // 3
 
     def run(self) -> CompactReport:
-        """Delete what earlier passes merged, then merge what is small.
-
-        Raises:
-            StorageFullError: no space is left; nothing is lost and nothing half-written.
-        """
+        """Delete what earlier passes merged, then merge what is small; where no space is left, nothing is lost."""
         deleted = self._delete_inputs()
         removed = self.folder.backend.remove_temporaries(self.clock)
         inventory = scan(self.folder, verify="none", on_damage="report")
@@ -261,16 +245,7 @@ def _sorted_rows(inventory: Inventory, shard_numbers: list[int]) -> NDArray[np.i
     """Rows of some shards, in the order in which an export reads them."""
     rows = np.concatenate([inventory.rows_of_shard(number) for number in shard_numbers])
     units = [inventory.units[number] for number in inventory.row_column("unit")[rows].tolist()]
-    keys = sorted({unit.key for unit in units})
-    rank = {key: number for number, key in enumerate(keys)}
-    ids = {name: number for number, name in enumerate(sorted({unit.architecture for unit in units}, key=_rank))}
-    order = np.lexsort(
-        [
-            inventory.row_column("shard")[rows],
-            inventory.row_column("start")[rows],
-            inventory.row_column("strength")[rows],
-            np.array([ids[unit.architecture] for unit in units]),
-            np.array([rank[unit.key] for unit in units]),
-        ]
-    )
-    return rows[order]
+    names = [(unit.key, *_rank(unit.architecture)) for unit in units]
+    rank = {name: number for number, name in enumerate(sorted(set(names)))}
+    numbers = [inventory.row_column(name)[rows] for name in ("shard", "start", "strength")]
+    return rows[np.lexsort([*numbers, np.array([rank[name] for name in names])])]

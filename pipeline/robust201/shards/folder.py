@@ -23,8 +23,8 @@ from typing import Any
 from robust201.core.errors import ConfigError, FormatVersionError, InputError, ShardDamagedError
 from robust201.core.files import load_json, make_folder, remove_leftovers, write_text
 from robust201.core.records import ArchitectureId, canonical_json
-from robust201.shards.backends import SHA_DIGITS, SHARD_NAME, HashingStream, LocalBackend, StorageBackend
-from robust201.shards.object_store import ObjectBackend, folder_of
+from robust201.shards.backends import SHA_DIGITS, SHARD_NAME, HashingStream, LocalBackend
+from robust201.shards.object_store import ObjectBackend, StorageBackend, folder_of
 
 FORMAT_NAME = "robust201-results"
 FORMAT_VERSION = 1
@@ -38,21 +38,18 @@ _NAMES = {
 exported dataset, corrupted images and a checkpoint store."""
 
 
-def _go_on(_step: str) -> None:
+def go_on(_step: str) -> None:
     """Do nothing at a step of a write."""
 
 
 class ResultsFolder:
     """Paths and names in one results folder.
 
-    A shard is named by its path below ``shards/``, such as ``cifar10/000021-pgd-0123456789abcdef.parquet``.
-
-    Args:
-        root: the folder.
-        on_step: called at each step of writing a shard (`core.files.WRITE_STEPS`), for crash tests.
+    A shard is named by its path below ``shards/``, such as ``cifar10/000021-pgd-0123456789abcdef.parquet``. `on_step`
+    is called at each step of writing one (`core.files.WRITE_STEPS`), for crash tests.
     """
 
-    def __init__(self, root: Path, on_step: Callable[[str], None] = _go_on) -> None:
+    def __init__(self, root: Path, on_step: Callable[[str], None] = go_on) -> None:
         self.root = root
         self.shards = root / "shards"
         self.damaged = root / "damaged"
@@ -87,7 +84,6 @@ class ResultsFolder:
 
         Raises:
             InputError: the path is a file, or a folder that holds something else.
-            StorageFullError: no space is left.
             StorageError: the URL cannot be reached.
             ConfigError, FormatVersionError: see `check_format`.
         """
@@ -110,14 +106,11 @@ class ResultsFolder:
         self.check_format(shards)
 
     def check_format(self, shards: str | None = None) -> None:
-        """Make sure that this is a results folder of a version that we know.
-
-        Args:
-            shards: where its shards are expected (see `create`); None for anywhere.
+        """Make sure that this is a results folder of a version that we know, with its shards where they are expected.
 
         Raises:
             InputError: it is none.
-            ConfigError: its shards lie elsewhere.
+            ConfigError: its shards lie elsewhere than at `shards` (see `create`; None for anywhere).
             FormatVersionError: another version made it.
         """
         form = self.root / "format.json"
@@ -154,13 +147,7 @@ class ResultsFolder:
         return removed + self.backend.remove_temporaries(time.time) if self.shards_url else removed
 
     def verify_hash(self, shard: str) -> None:
-        """Compare a shard's bytes with its name.
-
-        Raises:
-            ShardDamagedError: they differ, or the disk has lost them.
-            StorageError: it cannot be read now, whatever its bytes are.
-            FileNotFoundError: there is no such shard.
-        """
+        """Compare a shard's bytes with its name; ShardDamagedError if they differ (else see `shards.backends`)."""
         self.check_hash(shard, self.backend.sha256(shard))
 
     def read_verified(self, shard: str) -> bytes:
@@ -179,35 +166,14 @@ class ResultsFolder:
             )
 
     def publish(self, dataset: str, stem: str, content: bytes) -> str:
-        """Write a shard durably under the name that its content gives it.
-
-        Args:
-            dataset: name of the dataset.
-            stem: what the name begins with.
-            content: the whole file.
-
-        Returns:
-            The shard's name.
-
-        Raises:
-            StorageFullError: no space is left; nothing is left behind.
-            StorageError: it cannot be written; nothing of it is visible.
-        """
+        """Write a shard durably under the name that its content gives it, after a stem, and return that name."""
         shard = f"{dataset}/{stem}-{hashlib.sha256(content).hexdigest()[:SHA_DIGITS]}.parquet"
         self.backend.publish(shard, content)
         return shard
 
     @contextmanager
     def publishing_compacted(self, dataset: str) -> Iterator[HashingStream]:
-        """Open a compacted shard for writing; it appears, named by its content, when the block ends without an error.
-
-        Yields:
-            A write-only stream.
-
-        Raises:
-            StorageFullError: no space is left; nothing is left behind.
-            StorageError: it cannot be written; nothing of it is visible.
-        """
+        """Open a compacted shard for writing; it appears, named by its content, when the block ends without error."""
         with self.backend.writing(dataset) as new:
             stream = HashingStream(new.stream)
             yield stream

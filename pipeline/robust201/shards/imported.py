@@ -21,13 +21,7 @@ def half_unit(decimals: int | None) -> float:
 def check_imported(
     values: Values, n_images: int, decimals: Mapping[str, int | None], *, name: str = "an imported result"
 ) -> None:
-    """Hold an imported result to what must be true of it, as far as its digits reach.
-
-    Args:
-        values: columns of one evaluation; any of them may be absent.
-        n_images: number of images N.
-        decimals: decimals of each measurement; None for all that a double has.
-        name: what the values are of, for the message.
+    """Hold an imported result of N images to what must be true of it, as far as its decimals reach (None: all).
 
     Raises:
         EvaluationError: a column is of the wrong form, `cm` does not count N images, `accuracy` differs from that of

@@ -36,25 +36,16 @@ class _Segment:
 
 
 class Index:
-    """What earlier scans of one results folder have found.
-
-    Args:
-        folder: where its files lie; it need not exist.
-    """
+    """What earlier scans of one results folder have found; the folder of its files need not exist."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._segments: list[_Segment] = []
 
     def load(self, entries: Sequence[Entry], must_be_verified: Collection[str] = ()) -> Catalogue:
-        """Find what is known of shards as they are now.
+        """Find what is known of shards as a listing shows them, each once, in any order.
 
-        Args:
-            entries: the listing.
-            must_be_verified: names of shards that count as known only if their bytes were verified.
-
-        Returns:
-            The shards that are known, each once, in any order.
+        Those named in `must_be_verified` count as known only if their bytes were verified.
         """
         self._segments = []
         taken: set[str] = set()
@@ -67,11 +58,7 @@ class Index:
         return join(segment.known for segment in self._segments)
 
     def add(self, new: Catalogue) -> None:
-        """Keep what was read of shards; does nothing where that is little, or where the folder cannot be written.
-
-        Args:
-            new: shards that `load` did not give.
-        """
+        """Keep what was read of shards that `load` did not give, unless it is little or the folder is read-only."""
         n_rows = count_rows(new)
         if n_rows < MIN_ROWS:
             return
@@ -91,11 +78,7 @@ class Index:
                         old.unlink()
 
     def forget(self, shards: Collection[str]) -> None:
-        """Drop what is known of shards that turned out damaged, so that the next resume hashes them.
-
-        Args:
-            shards: names; unknown ones do no harm.
-        """
+        """Drop what is known of shards that turned out damaged, so that the next resume hashes them."""
         for path in sorted(self._folder.glob("*.index")) if shards else ():
             stored = _read(path)
             kept = without(stored, shards)

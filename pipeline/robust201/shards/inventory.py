@@ -20,8 +20,7 @@ from robust201.core.errors import IncompleteError, StorageError
 from robust201.core.files import load_json
 from robust201.core.records import EvaluationProtocol, Part, Unit, is_imported
 from robust201.shards.row_identity import StoredUnit
-from robust201.tasks.columns import COLUMNS
-from robust201.tasks.columns import columns_of as measurements_columns
+from robust201.tasks.columns import COLUMNS, columns_of
 
 
 class Slice(NamedTuple):
@@ -33,15 +32,10 @@ class Slice(NamedTuple):
 
 
 def choose_slices(slices: Sequence[Slice]) -> tuple[Slice, ...]:
-    """Choose disjoint slices that cover the most images, with the fewest slices among those.
+    """Choose disjoint slices that cover the most images, with the fewest slices among those, by ascending start.
 
-    Sums over parts that overlap would count images twice, so a cover is disjoint. Among equal slices the first wins.
-
-    Args:
-        slices: in order of start, stop and shard name.
-
-    Returns:
-        The choice, by ascending start.
+    Sums over parts that overlap would count images twice, so a cover is disjoint. Slices come in the order of start,
+    stop and shard name; among equal ones the first wins.
     """
     if len(slices) <= 1:
         return tuple(slices)
@@ -80,14 +74,7 @@ class UnitGroup:
 
 @dataclass(frozen=True)
 class Contents:
-    """What a scan found, numbered.
-
-    Attributes:
-        shards: names, sorted.
-        columns: measurement columns of each shard.
-        units: every unit that rows belong to.
-        rows: columns over all rows (see `Inventory.row_column`), by shard and position.
-    """
+    """What a scan found, numbered: shards by name, their measurement columns, units, and columns over all rows."""
 
     shards: tuple[str, ...]
     columns: list[frozenset[str]]
@@ -98,13 +85,9 @@ class Contents:
 class Inventory:
     """Finished evaluations and parts of a results folder, as they were when it was scanned.
 
-    Attributes:
-        damaged: names of damaged shards that were found, set aside or not; their rows are not in here.
-        damage: what is wrong with each of them, one line.
-        superseded: names of shards that a compacted shard replaces and that still lie in the folder.
-        shards: names of the shards in here, sorted.
-        units: every unit that rows belong to.
-        hashed: whether every shard in here was hashed when it was scanned, and had the hash of its name.
+    `damage` says in one line what is wrong with each of the `damaged` shards, whose rows are not in here; `superseded`
+    shards, which a compacted one replaces, still lie in the folder. `hashed` is whether every shard in here was hashed
+    when it was scanned, and had the hash of its name.
     """
 
     def __init__(
@@ -139,7 +122,7 @@ class Inventory:
     @cached_property
     def n_evaluations(self) -> int:
         """Number of evaluations that are complete, whatever they measured."""
-        return sum(_is_covered(group) for group in self._groups(self._partial)) + int(self._whole_first.sum())
+        return len(self._complete_with(frozenset()).strengths)
 
     @cached_property
     def seconds(self) -> float:
@@ -154,26 +137,6 @@ class Inventory:
         new[1:] = (unit[1:] != unit[:-1]) | (strength[1:] != strength[:-1])
         return np.append(np.flatnonzero(new), len(unit))
 
-    @cached_property
-    def _whole_first(self) -> NDArray[np.bool_]:
-        """Whether each evaluation has a row over all images."""
-        if not len(self):
-            return np.zeros(0, dtype=bool)
-        whole = (self._rows["start"] == 0) & (self._rows["stop"] == self._n_images[self._rows["unit"]])
-        found: NDArray[np.bool_] = np.logical_or.reduceat(whole, self._group_starts[:-1])
-        return found
-
-    @property
-    def _partial(self) -> NDArray[np.int64]:
-        """Numbers of the evaluations that have parts only."""
-        return np.flatnonzero(~self._whole_first)
-
-    def _groups(self, numbers: NDArray[np.int64]) -> Iterator[UnitGroup]:
-        for number in numbers.tolist():
-            first, stop = self._group_starts[number : number + 2].tolist()
-            unit = self.units[int(self._rows["unit"][first])]
-            yield UnitGroup(unit, float(self._rows["strength"][first]), tuple(self._slices(first, stop)))
-
     def overlapping(self) -> Iterator[UnitGroup]:
         """Evaluations whose rows cover an image more than once: duplicates, or a whole beside its parts."""
         if not len(self):
@@ -181,7 +144,10 @@ class Inventory:
         lengths = (self._rows["stop"] - self._rows["start"]).astype(np.int64)
         totals = np.add.reduceat(lengths, self._group_starts[:-1])
         n_images = self._n_images[self._rows["unit"][self._group_starts[:-1]]]
-        yield from self._groups(np.flatnonzero(totals > n_images))
+        for number in np.flatnonzero(totals > n_images).tolist():
+            first, stop = self._group_starts[number : number + 2].tolist()
+            unit = self.units[int(self._rows["unit"][first])]
+            yield UnitGroup(unit, float(self._rows["strength"][first]), tuple(self._slices(first, stop)))
 
     def _slices(self, first: int, stop: int) -> list[Slice]:
         starts, stops = (self._rows[name][first:stop].tolist() for name in ("start", "stop"))
@@ -204,18 +170,10 @@ class Inventory:
         return [item for item in found if columns <= self._shard_columns[self._rows["shard"][item.row]]]
 
     def slices(self, unit: Unit, strength: float, columns: frozenset[str]) -> tuple[Slice, ...]:
-        """Choose the rows that make up an evaluation.
+        """Choose the rows that make up an evaluation: they have the columns asked for, and cover every image once.
 
-        Args:
-            unit: the unit.
-            strength: one of its strengths.
-            columns: measurement columns that each row must have.
-
-        Returns:
-            Rows that cover every image once: one for the whole where there is one; of equals the first by shard name.
-
-        Raises:
-            IncompleteError: images are missing.
+        There is one row for the whole where there is one; of equals the first by name. IncompleteError: images are
+        missing.
         """
         chosen = choose_slices(self._usable(unit, strength, columns))
         missing = gaps(chosen, unit.n_images)
@@ -240,13 +198,13 @@ class Inventory:
         number = self._numbers.get(unit.id)
         if number is None:
             return ()
-        if columns not in self._complete:
-            self._complete[columns] = self._find_complete(columns)
-        found = self._complete[columns]
+        found = self._complete_with(columns)
         return found.strengths[found.offsets[number] : found.offsets[number + 1]]
 
-    def _find_complete(self, columns: frozenset[str]) -> "_Complete":
+    def _complete_with(self, columns: frozenset[str]) -> "_Complete":
         """Find the complete evaluations of all units at once: one pass over arrays, and a look at those in parts."""
+        if columns in self._complete:
+            return self._complete[columns]
         if not len(self):
             return _Complete((), [0])
         has_columns = np.array([columns <= found for found in self._shard_columns])[self._rows["shard"]]
@@ -263,18 +221,11 @@ class Inventory:
         # Few strengths, many rows: one object for each of the few takes a quarter of the memory.
         values, numbers = np.unique(self._rows["strength"][chosen], return_inverse=True)
         strengths = tuple(map(values.tolist().__getitem__, numbers.tolist()))
-        return _Complete(strengths, offsets.tolist())
+        self._complete[columns] = _Complete(strengths, offsets.tolist())
+        return self._complete[columns]
 
     def missing(self, unit: Unit, measurements: Collection[str]) -> tuple[Part, ...]:
-        """List what is left to do of a unit.
-
-        Args:
-            unit: the unit.
-            measurements: names of the measurements asked for.
-
-        Returns:
-            Parts that complete it: strengths with the same missing images together, all images where nothing is there.
-        """
+        """List the parts that complete a unit: strengths with the same missing images together."""
         columns = columns_needed(unit, measurements)
         if self._complete_strengths(unit, columns) == unit.strengths:
             return ()
@@ -287,14 +238,7 @@ class Inventory:
         return tuple(Part(unit, tuple(strengths), *gap) for gap, strengths in sorted(strengths_of.items()))
 
     def foreign(self, plan_unit_ids: Collection[str]) -> dict[str, int]:
-        """Count the evaluations that no unit of a plan asks for.
-
-        Args:
-            plan_unit_ids: ids of the plan's units; a set, for speed.
-
-        Returns:
-            Evaluations by protocol digest.
-        """
+        """Count the evaluations that no unit of a plan asks for, by protocol digest."""
         counts: Counter[str] = Counter()
         if len(self):
             per_unit = np.bincount(self._rows["unit"][self._group_starts[:-1]], minlength=len(self.units)).tolist()
@@ -304,11 +248,7 @@ class Inventory:
         return dict(counts)
 
     def protocol(self, digest: str) -> Mapping[str, Any]:
-        """Payload of a protocol that rows name; empty where the folder does not know it.
-
-        Raises:
-            StorageError: its file is damaged.
-        """
+        """Payload of a protocol that rows name; empty where the folder lacks it. StorageError: its file is damaged."""
         path = None if self._protocols is None else self._protocols / f"{digest}.json"
         if path is None or not path.is_file():
             return {}
@@ -350,9 +290,8 @@ class Inventory:
     def row_column(self, name: str) -> NDArray[Any]:
         """One column over all rows, sorted by unit, strength, start, stop and shard.
 
-        Args:
-            name: ``unit`` and ``shard`` (positions in `units` and `shards`), ``strength``, ``start``, ``stop``,
-                ``seconds``, or ``position`` (of the row in its shard).
+        ``unit`` and ``shard`` are positions in `units` and `shards`, ``position`` is that of the row in its shard;
+        there are ``strength``, ``start``, ``stop`` and ``seconds``.
         """
         return self._rows[name]
 
@@ -368,21 +307,13 @@ def columns_needed(unit: Unit, measurements: Collection[str]) -> frozenset[str]:
     """Columns that a row of a unit must have: a measure's own; imported rows may lack what was not asked for."""
     if unit.columns:
         return frozenset(unit.columns)
-    columns = required_columns(measurements)
+    columns = required_columns(tuple(measurements))
     if not is_imported(unit.protocol):
         return columns
     return frozenset(name for name in columns if COLUMNS[name].measurement in measurements)
 
 
-def required_columns(measurements: Collection[str]) -> frozenset[str]:
-    """Measurement columns that hold the given measurements; `accuracy` and `cm` are always among them."""
-    return _columns_of(tuple(measurements))
-
-
 @lru_cache(maxsize=64)
-def _columns_of(measurements: tuple[str, ...]) -> frozenset[str]:
-    return frozenset(measurements_columns(measurements))
-
-
-def _is_covered(group: UnitGroup) -> bool:
-    return not gaps(choose_slices(group.slices), group.unit.n_images)
+def required_columns(measurements: tuple[str, ...]) -> frozenset[str]:
+    """Measurement columns that hold the given measurements; `accuracy` and `cm` are always among them."""
+    return frozenset(columns_of(measurements))

@@ -17,13 +17,9 @@ _COPY_BYTES = 32 << 20
 
 @dataclass(frozen=True)
 class MergeReport:
-    """What joining results folders did.
+    """What joining results folders did: shards and protocols that the target received, shards that it had already.
 
-    Attributes:
-        added: shards that the target received.
-        present: shards that it had already.
-        protocols: protocol payloads that it received.
-        conflicts: damaged shards of the sources, which were left there, and unequal duplicates in the target.
+    Conflicts are damaged shards of the sources, which were left there, and unequal duplicates in the target.
     """
 
     added: int
@@ -33,22 +29,11 @@ class MergeReport:
 
 
 def merge_folders(sources: Sequence[Path], target: Path) -> MergeReport:
-    """Join results folders; the sources stay as they are, and may overlap.
+    """Join results folders into one, made if absent; the sources stay as they are, and may overlap.
 
     Names of shards are hashes of their content, so equal names are equal shards; each is verified before it is linked
-    (within a file system) or copied; the folders may have different storage backends.
-
-    Args:
-        sources: results folders.
-        target: the folder that receives them; made if absent.
-
-    Returns:
-        What was done and found.
-
-    Raises:
-        InputError: a source is no results folder.
-        FormatVersionError: another version made a folder or a shard.
-        StorageFullError: no space is left; every shard that came over is whole.
+    (within a file system) or copied; the folders may have different storage backends. InputError says that a source is
+    no results folder; where no space is left, every shard that came over is whole.
     """
     folders = [ResultsFolder(source) for source in sources]
     for folder in folders:

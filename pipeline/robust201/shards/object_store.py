@@ -20,14 +20,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import Any, BinaryIO, TypeAlias, TypeVar, cast
 
 import fsspec
 from fsspec.core import url_to_fs
 
 from robust201.core.errors import StorageError, StorageLibraryError, closest
 from robust201.core.files import NewFile
-from robust201.shards.backends import SHA_DIGITS, SHARD_NAME, Entry
+from robust201.shards.backends import SHA_DIGITS, SHARD_NAME, Entry, LocalBackend
 
 PUT_STEPS = ("ready", "put")
 """Moments of publishing, in order, at which `on_step` is called: before the request is sent, after it was answered."""
@@ -41,18 +41,12 @@ _CONFLICT_ATTEMPTS = 6
 _EXTRAS = {"s3": "robust201[s3]", "s3a": "robust201[s3]"}
 _WITHOUT_FOLDERS = {"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oci", "oss"}
 """Schemes whose libraries would take making a folder for making a bucket."""
-_NO_CACHES = {"use_listings_cache": False}
+_USUAL_SCHEMES = ("s3", "gs", "abfs", "file", "hdfs", "sftp")
 _T = TypeVar("_T")
 
 
 def check_url(url: str) -> str:
-    """Make sure that shards may lie below a URL.
-
-    Args:
-        url: such as ``s3://bucket/prefix``.
-
-    Returns:
-        The URL in the form in which two of them are compared.
+    """Make sure that shards may lie below a URL, and give it in the form in which two of them are compared.
 
     Raises:
         ValueError: it is no such URL; the message says what was expected, and repeats no password.
@@ -64,9 +58,9 @@ def check_url(url: str) -> str:
             "would hide the shards of other writers; name the store itself."
         )
     authority = rest.partition("/")[0]
-    if re.search(":.*@", rest or url) or (
-        scheme in _WITHOUT_FOLDERS and re.search("[:@]", authority) and not _is_azure(url)
-    ):
+    # In Azure's form `@` stands between container and account.
+    is_azure = re.match(r"(abfss?|az)://[\w-]+@[\w.-]+(/|\Z)", url)
+    if re.search(":.*@", rest or url) or (scheme in _WITHOUT_FOLDERS and re.search("[:@]", authority) and not is_azure):
         raise ValueError(
             "expected a URL without a user or password, got one with. Let the library find them in the environment or "
             "in its own files, such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY."
@@ -85,19 +79,10 @@ def check_url(url: str) -> str:
             "results folder."
         )
     if scheme not in fsspec.available_protocols():
-        raise ValueError(f"expected a scheme that fsspec knows, got {scheme!r}.{closest(scheme, _usual_schemes())}")
+        raise ValueError(f"expected a scheme that fsspec knows, got {scheme!r}.{closest(scheme, _USUAL_SCHEMES)}")
     if scheme in {"file", "local"} and not rest.startswith("/"):
         raise ValueError(f"expected an absolute path after file://, got {rest!r}. Write file:///FOLDER.")
     return f"{scheme}://{rest.rstrip('/')}"
-
-
-def _is_azure(url: str) -> bool:
-    """Whether a URL has the form of Azure's, in which ``@`` stands between container and account."""
-    return re.match(r"(abfss?|az)://[\w-]+@[\w.-]+(/|\Z)", url) is not None
-
-
-def _usual_schemes() -> list[str]:
-    return ["s3", "gs", "abfs", "file", "hdfs", "sftp"]
 
 
 def folder_of(url: str) -> Path | None:
@@ -107,7 +92,7 @@ def folder_of(url: str) -> Path | None:
 
 
 class ObjectBackend:
-    """Shards below a URL of an object store, or of anything else that fsspec reaches.
+    """Shards below a URL of an object store, or of anything else that fsspec reaches (see `LocalBackend`).
 
     Args:
         url: as `check_url` returned it.
@@ -127,7 +112,7 @@ class ObjectBackend:
         with self._opening:
             if self._opened is None or self._opened[0] != os.getpid():
                 try:
-                    filesystem, root = url_to_fs(self.url, **_NO_CACHES)
+                    filesystem, root = url_to_fs(self.url, use_listings_cache=False)
                 except ImportError as error:
                     scheme = self.url.partition("://")[0]
                     extra = _EXTRAS.get(scheme)
@@ -171,7 +156,7 @@ class ObjectBackend:
         return f"{self.url}/{shard}" if shard else self.url
 
     def entries(self) -> list[Entry]:
-        """List all shards as they are now (see `StorageBackend.entries`)."""
+        """List all shards as they are now."""
 
         def find(filesystem: Any, root: str) -> dict[str, dict[str, Any]]:
             filesystem.invalidate_cache()
@@ -192,15 +177,14 @@ class ObjectBackend:
         return sorted(entries, key=lambda entry: entry.name)
 
     def settled(self, entries: Iterable[Entry]) -> set[str]:
-        """Find the shards that have an ETag or the like (see `StorageBackend.settled`)."""
+        """Find the shards that have an ETag or the like."""
         return {entry.name for entry in entries if entry.mark.partition(" ")[0] in _SETTLED_MARKS}
 
     def read(self, shard: str, start: int = 0, stop: int | None = None) -> bytes:
-        """Read bytes of a shard (see `StorageBackend.read`)."""
+        """Read bytes of a shard."""
         if stop is not None:
             return self._read_range(shard, start, stop)
-        pieces = list(self._pieces(shard, start))
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        return b"".join(self._pieces(shard, start))
 
     def _read_range(self, shard: str, start: int, stop: int) -> bytes:
         def cat(filesystem: Any, path: str) -> bytes:
@@ -232,14 +216,14 @@ class ObjectBackend:
         )
 
     def sha256(self, shard: str) -> str:
-        """Hash a shard's bytes (see `StorageBackend.sha256`)."""
+        """Hash a shard's bytes."""
         digest = hashlib.sha256()
         for piece in self._pieces(shard):
             digest.update(piece)
         return digest.hexdigest()
 
     def publish(self, shard: str, content: bytes) -> None:
-        """Let a shard appear by one conditional PUT (see `StorageBackend.publish`)."""
+        """Let a shard appear by one conditional PUT."""
 
         def put(filesystem: Any, path: str, mode: str) -> None:
             filesystem.pipe_file(path, content, mode=mode)
@@ -248,10 +232,7 @@ class ObjectBackend:
 
     @contextmanager
     def writing(self, dataset: str) -> Iterator[NewFile]:
-        """Open a shard for writing (see `StorageBackend.writing`).
-
-        Its name is the hash of what is yet to be written, so the bytes wait in a temporary file of this machine.
-        """
+        """Open a shard for writing: named by what is yet to be written, it waits in a temporary file here."""
         with tempfile.NamedTemporaryFile(prefix="robust201-", suffix=".parquet") as stream:
             new = NewFile(cast(BinaryIO, stream), "")
             yield new
@@ -288,7 +269,7 @@ class ObjectBackend:
         return self.label(target)
 
     def delete(self, shards: Iterable[str]) -> None:
-        """Delete shards (see `StorageBackend.delete`)."""
+        """Delete shards."""
         for shard in shards:
             try:
                 self._call("Deleting", shard, lambda filesystem, path: filesystem.rm_file(path))
@@ -301,6 +282,9 @@ class ObjectBackend:
         return 0
 
 
+StorageBackend: TypeAlias = LocalBackend | ObjectBackend
+
+
 def _make_parents(filesystem: Any, path: str) -> None:
     """Make the folders above a path, where the file system has folders; object stores have none to make."""
     schemes = {filesystem.protocol} if isinstance(filesystem.protocol, str) else set(filesystem.protocol)
@@ -309,11 +293,7 @@ def _make_parents(filesystem: Any, path: str) -> None:
 
 
 def _put_if_absent(filesystem: Any, path: str, put: Callable[[Any, str, str], None]) -> None:
-    """Write an object unless it is there.
-
-    Raises:
-        FileExistsError: it is.
-    """
+    """Write an object; FileExistsError says that it is there already."""
     for attempt in range(_CONFLICT_ATTEMPTS):
         try:
             put(filesystem, path, "create")

@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import FormatVersionError, ShardDamagedError, StorageError
 from robust201.core.records import EvaluationResult, canonical_json
-from robust201.shards.backends import StorageBackend, unreadable
+from robust201.shards.backends import unreadable
+from robust201.shards.object_store import StorageBackend
 from robust201.tasks.columns import COLUMNS
 
 FORMAT_VERSION = 1
@@ -72,11 +73,8 @@ _float_list = pa.list_(pa.field("element", pa.float64()))
 class Footer:
     """What a shard's footer says of it.
 
-    Attributes:
-        kind: ``"shard"`` or ``"compacted"``.
-        columns: measurement columns in it.
-        inputs: names of the shards that a compacted shard replaces.
-        identity: `unit` and `rows` of a shard as JSON values; empty for a compacted one.
+    `kind` is ``"shard"`` or ``"compacted"``; a shard has its identity in it (`unit` and `rows` as JSON values), a
+    compacted one the names of the shards that it replaces, its inputs.
     """
 
     kind: str
@@ -100,9 +98,7 @@ class Footer:
     def from_json(cls, text: bytes, label: str) -> "Footer":
         """Read what `to_json` wrote.
 
-        Raises:
-            FormatVersionError: another format version wrote it.
-            ValueError, KeyError, TypeError: it says something else.
+        Raises FormatVersionError, and ValueError, KeyError or TypeError if it says something else.
         """
         payload = json.loads(text)
         if payload["format_version"] != FORMAT_VERSION:
@@ -116,14 +112,7 @@ class Footer:
 
 
 def encode(results: Sequence[EvaluationResult]) -> bytes:
-    """Write the results of one part as the bytes of a shard.
-
-    Args:
-        results: one a strength, all of one unit and image range, with the same measurement columns.
-
-    Returns:
-        A Parquet file.
-    """
+    """Write the results of one part, one a strength and all with the same columns, as the bytes of a shard."""
     part, unit = results[0].part, results[0].part.unit
     table = table_of(results)
     columns = order_columns(results[0].values)
@@ -156,7 +145,7 @@ def table_of(results: Sequence[EvaluationResult]) -> pa.Table:
         "start": part.start,
         "stop": part.stop,
         "n_images": unit.n_images,
-        "n_classes": _count_classes(results[0].values),
+        "n_classes": count_classes(results[0].values),
     }
     arrays: dict[str, Any] = {name: [value] * len(results) for name, value in shared.items()}
     arrays["strength"] = [result.strength for result in results]
@@ -174,22 +163,13 @@ def order_columns(names: Collection[str]) -> tuple[str, ...]:
     return (*(name for name in COLUMNS if name in names), *sorted(set(names) - COLUMNS.keys()))
 
 
-def _count_classes(values: Mapping[str, NDArray[Any]]) -> int:
+def count_classes(values: Mapping[str, NDArray[Any]]) -> int:
     """Classes of a result; 0 where it has no matrix, so that nothing has their number."""
     return next((len(array) for array in values.values() if array.ndim == 2), 0)
 
 
 def write_tables(sink: Any, tables: Any, footer: Footer) -> int:
-    """Write tables as the row groups of one shard.
-
-    Args:
-        sink: a binary stream.
-        tables: an iterable of one or more tables, all of one schema, with the footer's columns.
-        footer: what the shard says of itself.
-
-    Returns:
-        Number of rows.
-    """
+    """Write one or more tables of one schema as the row groups of one shard, and count the rows."""
     n_rows = 0
     remaining = iter(tables)
     first = next(remaining)
@@ -212,15 +192,7 @@ def write_tables(sink: Any, tables: Any, footer: Footer) -> int:
 
 
 def write_results(sink: Any, units: Iterable[Sequence[EvaluationResult]]) -> int:
-    """Write results of many units, all with the same columns, as a compacted shard that replaces none.
-
-    Args:
-        sink: a binary stream.
-        units: one result per strength of each unit; at least one unit.
-
-    Returns:
-        Number of rows.
-    """
+    """Write results of one or more units, one a strength, as a compacted shard that replaces none; count the rows."""
     remaining = iter(units)
     first = next(remaining)
     columns = order_columns(first[0].values)
@@ -264,17 +236,10 @@ def failed_to_read(label: str, error: Exception) -> StorageError:
 
 
 class ShardFile:
-    """An open shard, read by row group.
+    """An open shard, read by row group, from its bytes where those were read already.
 
-    Args:
-        backend: where the shard lies.
-        shard: its name.
-        content: its bytes, where they were read already.
-
-    Raises:
-        ShardDamagedError: the file is no whole shard.
-        StorageError: it cannot be read now.
-        FileNotFoundError: there is no such file.
+    ShardDamagedError says that it is no whole shard, StorageError that it cannot be read now, FileNotFoundError that it
+    is not there.
     """
 
     def __init__(self, backend: StorageBackend, shard: str, content: bytes | None = None) -> None:
@@ -295,16 +260,7 @@ class ShardFile:
         """(G + 1,) int64: the first row of each row group, then the number of rows."""
 
     def read(self, row_group: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Read one row group.
-
-        Args:
-            row_group: its position.
-            columns: names of columns; None for all.
-
-        Raises:
-            ShardDamagedError: its pages are not whole.
-            StorageError: they cannot be read now.
-        """
+        """Read one row group, or some of its columns (raises as the class does)."""
         try:
             table = self._file.read_row_group(row_group, columns=columns, use_threads=False)
         except (pa.ArrowException, OSError, ValueError) as error:
@@ -329,16 +285,7 @@ def _encoded_sizes(group: Any) -> dict[str, int]:
 
 
 def row_values(table: pa.Table, row: int, columns: Sequence[str]) -> dict[str, NDArray[Any]]:
-    """Copy one row's measurements out of a table.
-
-    Args:
-        table: rows of a shard, with the columns asked for and `LOCATING_COLUMNS`.
-        row: position in the table.
-        columns: measurement columns.
-
-    Returns:
-        Arrays by column, in the shapes and types that were committed.
-    """
+    """Copy one row's measurements out of a table that has `LOCATING_COLUMNS`, in the committed shapes and types."""
     n_classes, start, stop = (table[name][row].as_py() for name in LOCATING_COLUMNS)
     values: dict[str, NDArray[Any]] = {}
     for name in columns:

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from robust201.core.records import ArchitectureId
-from robust201.shards.backends import Entry, StorageBackend
+from robust201.shards.backends import Entry
+from robust201.shards.object_store import StorageBackend
 from robust201.shards.parquet import FOOTER_KEY, IDENTITY_TYPES, Footer, damaged_shard, failed_to_read
 
 _UNIT_COLUMNS = ["unit_id", "architecture", "dataset", "key", "protocol", "n_images"]  # as the fields of `StoredUnit`
@@ -35,16 +36,7 @@ class StoredUnit(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ShardRows:
-    """Identity of the rows of one shard, in file order.
-
-    Attributes:
-        units: the units in the shard.
-        unit: (R,) int64, each row's position in `units`.
-        strength: (R,) float64.
-        start: (R,) int32.
-        stop: (R,) int32.
-        seconds: (R,) float32.
-    """
+    """Identity of the R rows of one shard, in file order; `unit` holds positions in `units`."""
 
     units: "Sequence[StoredUnit] | UnitColumns"
     unit: NDArray[np.int64]
@@ -55,14 +47,7 @@ class ShardRows:
 
 
 def read_footer(backend: StorageBackend, entry: Entry) -> Footer:
-    """Read what a shard says of itself, from its last bytes only.
-
-    Raises:
-        ShardDamagedError: the file is no whole shard.
-        FormatVersionError: another format version wrote it.
-        StorageError: it cannot be read now.
-        FileNotFoundError: there is no such file.
-    """
+    """Read what a shard says of itself, from its last bytes only (raises as `ShardFile`, and FormatVersionError)."""
     shard, n_bytes = entry.name, entry.n_bytes
     tail = backend.read(shard, max(0, n_bytes - _TAIL_BYTES), n_bytes)
     footer_bytes = int.from_bytes(tail[-_FOOTER_END_BYTES:-4], "little") + _FOOTER_END_BYTES
@@ -72,15 +57,9 @@ def read_footer(backend: StorageBackend, entry: Entry) -> Footer:
 
 
 def parse_footer(tail: bytes, label: str) -> Footer:
-    """Read what a shard says of itself.
+    """Read what a shard says of itself from its last bytes, the whole footer among them.
 
-    Args:
-        tail: its last bytes, the whole footer among them.
-        label: path or URL of the shard, for messages.
-
-    Raises:
-        ShardDamagedError: the file is no whole shard.
-        FormatVersionError: another format version wrote it.
+    Raises ShardDamagedError, and FormatVersionError if another version wrote it.
     """
     try:
         metadata = pq.read_metadata(pa.BufferReader(tail)).metadata
@@ -90,13 +69,7 @@ def parse_footer(tail: bytes, label: str) -> Footer:
 
 
 def read_shard_rows(backend: StorageBackend, shard: str, footer: Footer) -> ShardRows:
-    """Read the identity of a shard's rows: from the footer of a shard, from the columns of a compacted one.
-
-    Raises:
-        ShardDamagedError: the file is no whole shard.
-        StorageError: it cannot be read now.
-        FileNotFoundError: there is no such file.
-    """
+    """Read the identity of a shard's rows: from its footer or, of a compacted one, columns (raises as `ShardFile`)."""
     try:
         return _rows_of_footer(footer) if footer.identity else _rows_of_columns(backend.source(shard))
     except FileNotFoundError:
@@ -109,9 +82,13 @@ def _rows_of_footer(footer: Footer) -> ShardRows:
     strengths, start, stop, seconds = footer.identity["rows"]
     n_rows = len(strengths)
     unit = StoredUnit(*footer.identity["unit"])
-    "".join([unit.id, unit.dataset, unit.key, unit.protocol]).encode()  # texts, and such as can be stored
-    _check_id(unit.architecture)
-    np.array([unit.n_images], dtype=np.int32)  # a number, and a small one
+    texts, numbers = [unit.id, unit.dataset, unit.key, unit.protocol], [unit.n_images]
+    if isinstance(unit.architecture, str):
+        texts.append(unit.architecture)
+    else:
+        numbers.append(unit.architecture)
+    "".join(texts).encode()  # texts, and such as can be stored
+    np.array(numbers, dtype=np.int32)  # numbers, and small ones
     return ShardRows(
         units=(unit,),
         unit=np.zeros(n_rows, dtype=np.int64),
@@ -142,24 +119,8 @@ def parse_architecture(text: str) -> ArchitectureId:
     return int(text) if text.isdecimal() else text
 
 
-def _check_id(architecture: object) -> None:
-    """Make sure that an id is a small number or text that can be stored.
-
-    Raises:
-        ValueError, TypeError, OverflowError: it is not.
-    """
-    if isinstance(architecture, str):
-        architecture.encode()
-    else:
-        np.array([architecture], dtype=np.int32)
-
-
 def _checked(column: pa.ChunkedArray) -> pa.Array:
-    """The one array of a column whose dictionaries are equal.
-
-    Raises:
-        pa.ArrowInvalid, ValueError: it holds what no writer of ours puts there; readers of pages do not notice.
-    """
+    """The one array of a column; pa.ArrowInvalid and ValueError say that it holds what no writer of ours puts there."""
     array = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
     array.validate(full=True)
     if array.null_count:
@@ -168,11 +129,7 @@ def _checked(column: pa.ChunkedArray) -> pa.Array:
 
 
 class UnitColumns:
-    """Units of a compacted shard as columns, since a scan of a whole sweep needs no object for each of them.
-
-    Args:
-        columns: Arrow arrays by name, in the order of the fields of `StoredUnit`.
-    """
+    """Units of a compacted shard as columns in the order of `StoredUnit`: a scan needs no object for each of them."""
 
     def __init__(self, columns: Mapping[str, pa.Array]) -> None:
         self.columns = columns

@@ -30,10 +30,8 @@ _CACHE_BYTES = 256 << 20  # sixteen row groups: as many compacted shards may ove
 class RowReader:
     """Reads rows of shards through a cache of open files and decoded row groups.
 
-    Args:
-        folder: the results folder.
-        cache_bytes: bound on decoded row groups kept; a larger one is kept alone, while it is in use.
-        contents: bytes of shards that need not be read again, by name.
+    `cache_bytes` bounds the row groups kept; a larger one is kept alone, while it is in use. `contents` are bytes of
+    shards that need not be read again, by name.
     """
 
     def __init__(
@@ -75,17 +73,7 @@ class RowReader:
         return group, position - int(first_rows[group])
 
     def row_group(self, shard: str, group: int, columns: frozenset[str] | None = None) -> pa.Table:
-        """Read a row group, or take it from the cache.
-
-        Args:
-            shard: name of the shard.
-            group: position of the row group.
-            columns: names of columns; None for all.
-
-        Raises:
-            ShardDamagedError: its pages are not whole.
-            StorageError: the shard vanished, or cannot be read now.
-        """
+        """Read a row group, or some of its columns, or take it from the cache (raises as `row` does)."""
         place = shard, group, columns
         if place in self._tables:
             self._tables.move_to_end(place)
@@ -110,19 +98,9 @@ class RowReader:
         return n_bytes / len(table)
 
     def row(self, shard: str, position: int, columns: Collection[str]) -> dict[str, NDArray[Any]]:
-        """Read the measurements of one row.
+        """Read the measurements of one row; the arrays share no memory with the cache.
 
-        Args:
-            shard: name of the shard.
-            position: of the row in the shard.
-            columns: measurement columns.
-
-        Returns:
-            Arrays by column; they share no memory with the cache.
-
-        Raises:
-            ShardDamagedError: the shard is not whole.
-            StorageError: it vanished, or cannot be read now.
+        Raises ShardDamagedError, and StorageError where the shard vanished or cannot be read now.
         """
         group, row = self.locate(shard, position)
         table = self.row_group(shard, group, frozenset(columns) | set(LOCATING_COLUMNS))
@@ -186,15 +164,8 @@ def _gather(pieces: Collection[_Piece], n_rows: int) -> pa.Table:
 class RowSelection:
     """Where the values of some units lie: 8 bytes per row and the names of the shards, to be sent to other processes.
 
-    Attributes:
-        root: the results folder.
-        units: the units, in the order in which they are read.
-        measurements: names of the measurements that every row has.
-        shards: names of the shards.
-        offsets: (E + 1,) int32, the first row of each evaluation (by unit and strength), then the number of rows.
-        shard: (R,) int32, position in `shards`.
-        position: (R,) int32, position of the row in its shard.
-        cache_bytes: bound on decoded row groups kept while reading.
+    Units are in the order in which they are read, `offsets` are the first rows of their E evaluations, by unit and
+    strength, and the number of rows; `shard` and `position`, (R,) int32, are positions in `shards` and in the shard.
     """
 
     root: Path
@@ -220,17 +191,9 @@ class RowSelection:
     def iter_values(
         self, measurement: str | None = None
     ) -> Iterator[tuple[Unit, Mapping[float, dict[str, NDArray[Any]]]]]:
-        """Read one measurement, or all, unit by unit, and of each row only what is needed.
+        """Read one measurement, or all, unit by unit, and of each row only what is needed: columns by strength.
 
-        Args:
-            measurement: one of `measurements`; None for all of them.
-
-        Yields:
-            Each unit, with the measurements' columns by strength.
-
-        Raises:
-            ShardDamagedError: a shard cannot be read.
-            StorageError: a shard vanished since the selection was made.
+        Raises ShardDamagedError and StorageError, as where a shard vanished since the selection was made.
         """
         measurements = self.measurements if measurement is None else (measurement,)
         wanted = [column for name in measurements for column in columns_in(name)]

@@ -42,13 +42,7 @@ def scan(
         on_damage: raise; set damaged shards aside into ``damaged/``; or leave and report them.
         networks: (dataset, architecture) pairs; with ``"unverified"``, only uncompacted shards of these are hashed.
 
-    Returns:
-        Rows of all intact shards that no compacted shard replaces, and what was damaged.
-
-    Raises:
-        ShardDamagedError: a shard is damaged, and `on_damage` is ``"raise"``.
-        FormatVersionError: another format version wrote a shard.
-        StorageError: shards keep vanishing.
+    Raises ShardDamagedError, if asked to, FormatVersionError, and StorageError if shards keep vanishing.
     """
     scanner = _Scanner(folder=folder, verify=verify, on_damage=on_damage, networks=networks)
     vanished: FileNotFoundError | None = None

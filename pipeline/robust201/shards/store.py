@@ -1,7 +1,6 @@
 """The store of finished evaluations: the face of a results folder to the rest of the program."""
 
 import json
-import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,10 @@ from robust201.core.records import (
     canonical_json,
     is_imported,
 )
-from robust201.shards.compaction import GRACE_SECONDS, TARGET_BYTES, Compaction, CompactReport
-from robust201.shards.folder import ResultsFolder, has_stem, network_of, stem_of
+from robust201.shards.compaction import Compaction, CompactReport
+from robust201.shards.folder import ResultsFolder, go_on, has_stem, network_of, stem_of
 from robust201.shards.inventory import Inventory, columns_needed
-from robust201.shards.parquet import ROW_GROUP_BYTES, ShardFile, encode, write_results
+from robust201.shards.parquet import ShardFile, encode, write_results
 from robust201.shards.row_identity import parse_footer, read_shard_rows
 from robust201.shards.row_reader import SELECTION_CACHE_BYTES, RowReader, RowSelection
 from robust201.shards.scan import OnDamage, Verify, scan
@@ -33,17 +32,14 @@ from robust201.tasks.measurements import check_values
 
 
 class ShardStore:
-    """Finished evaluations in one results folder.
+    """Finished evaluations in one results folder; use `create` or `open`, which check it.
 
     Any number of processes on any number of hosts may commit to one folder at once; nothing is ever changed in place.
-
-    Args:
-        root: the results folder; use `create` or `open`, which check it.
-        on_step: called at each step of writing a shard (`core.files.WRITE_STEPS`), for crash tests.
+    `on_step` is called at each step of writing a shard (`core.files.WRITE_STEPS`), for crash tests.
     """
 
-    def __init__(self, root: Path, *, on_step: Callable[[str], None] | None = None) -> None:
-        self.folder = ResultsFolder(root) if on_step is None else ResultsFolder(root, on_step)
+    def __init__(self, root: Path, *, on_step: Callable[[str], None] = go_on) -> None:
+        self.folder = ResultsFolder(root, on_step)
         self._reader = RowReader(self.folder)
 
     @classmethod
@@ -77,9 +73,6 @@ class ShardStore:
         Args:
             results: of one part (or of some of its strengths), one a strength, with the same measurement columns.
 
-        Returns:
-            What the driver needs to know.
-
         Raises:
             EvaluationError: the results break an invariant (see `tasks.measurements.check_values`) or belong to
                 different parts.
@@ -98,29 +91,17 @@ class ShardStore:
         )
 
     def add_imported(self, dataset: str, units: Iterable[Sequence[EvaluationResult]]) -> int:
-        """Store results of many units that were read from a dataset's files as one shard.
+        """Store results read from a dataset's files as one shard: those of one or more units, one a strength of each.
 
-        Args:
-            dataset: name of the dataset.
-            units: one result per strength of each unit, all with the same columns; at least one unit.
-
-        Returns:
-            Number of rows.
-
-        Raises:
-            StorageFullError: no space is left; nothing is left behind.
+        All have the same columns. Returns the number of rows.
         """
         with self.folder.publishing_compacted(dataset) as stream:
             return write_results(stream, units)
 
     def remove_other_imports(self, kept: Collection[str]) -> tuple[str, ...]:
-        """Delete the imported shards whose protocols are no longer wanted: later imports took their place.
+        """Delete imported shards of other protocols than those of the digests kept: later imports took their place.
 
-        Args:
-            kept: digests of the imported protocols whose rows stay; computed rows stay anyway.
-
-        Returns:
-            Names of the shards that were deleted.
+        Computed rows stay anyway. Returns the names of the shards that were deleted.
         """
         inventory = self.inventory(on_damage="report")
         others = tuple(
@@ -134,12 +115,8 @@ class ShardStore:
     def find_receipts(self, parts: Sequence[Part], measurements: Collection[str]) -> tuple[Receipt, ...]:
         """Find the receipts that a worker died before telling of: parts, or some of their strengths, among the shards.
 
-        Args:
-            parts: what a lost worker had been given; compacted shards, which no worker writes, are not looked at.
-            measurements: names of the measurements that a shard must have.
-
-        Returns:
-            What the worker would have told, in the order of the shards' names. Damaged shards tell nothing.
+        Compacted shards, which no worker writes, are not looked at, and damaged ones tell nothing. The receipts come in
+        the order of the shards' names.
         """
         networks = {(part.unit.dataset, part.unit.architecture) for part in parts}
         stems = {stem_of(part.unit.architecture, part.unit.key) for part in parts}
@@ -176,23 +153,10 @@ class ShardStore:
     def values(
         self, unit: Unit, strength: float, inventory: Inventory, measurements: Collection[str]
     ) -> dict[str, NDArray[Any]]:
-        """Read one evaluation, merged over its parts.
+        """Read one evaluation, merged over its parts: columns of measurements, `accuracy` and `cm` always among them.
 
         Reading in the order of (dataset, key, architecture) is cheap, from compacted shards too; memory stays bounded.
-
-        Args:
-            unit: the unit.
-            strength: one of its strengths.
-            inventory: what the folder holds.
-            measurements: names of the measurements wanted.
-
-        Returns:
-            Measurement columns (see `tasks.columns.COLUMNS`); `accuracy` and `cm` are always among them.
-
-        Raises:
-            IncompleteError: images are missing.
-            ShardDamagedError: a shard cannot be read.
-            StorageError: a shard vanished after the inventory was made.
+        Raises IncompleteError where images are missing, and as `RowReader.row` does.
         """
         columns = columns_needed(unit, measurements)
         rows = [inventory.locate(item.row) for item in inventory.slices(unit, strength, columns)]
@@ -206,19 +170,9 @@ class ShardStore:
         *,
         cache_bytes: int = SELECTION_CACHE_BYTES,
     ) -> RowSelection:
-        """Choose the rows of units, to read them later or in another process.
+        """Choose rows of units, to read measurements of them in this order, later or in another process.
 
-        Args:
-            units: complete units, in the order in which they will be read.
-            inventory: what the folder holds.
-            measurements: names of the measurements that will be read.
-            cache_bytes: bound on decoded row groups kept while reading.
-
-        Returns:
-            Where the rows are.
-
-        Raises:
-            IncompleteError: images are missing.
+        Raises IncompleteError where images are missing.
         """
         shards: dict[str, int] = {}
         offsets, shard, position = [0], [], []
@@ -241,11 +195,7 @@ class ShardStore:
         )
 
     def provenances(self, inventory: Inventory) -> list[Mapping[str, str]]:
-        """List every different provenance of the rows in an inventory (see `EvaluationResult.provenance`), sorted.
-
-        Raises:
-            ShardDamagedError: a shard cannot be read.
-        """
+        """List every different provenance of the rows in an inventory (see `EvaluationResult.provenance`), sorted."""
         texts: set[str] = set()
         for shard in inventory.shards:
             file = ShardFile(self.folder.backend, shard)
@@ -262,41 +212,17 @@ class ShardStore:
         *,
         on_progress: Callable[[int, int], None] = lambda _done, _all: None,
     ) -> list[ShardFinding]:
-        """Check every byte, every row and every duplicate.
+        """Check every byte, every row and every duplicate of an inventory that was read with ``verify="all"``.
 
-        Args:
-            inventory: what the folder holds, read with ``verify="all"``; read anew where None.
-            on_progress: told after each shard how many of how many are checked.
-
-        Returns:
-            What is wrong; empty if nothing is.
+        It is read anew where None. `on_progress` is told after each shard how many of how many are checked.
         """
         if inventory is None:
             inventory = self.inventory(verify="all", on_damage="report")
         return list(verify_shards(self.folder, inventory, on_progress))
 
-    def compact(
-        self,
-        *,
-        target_bytes: int = TARGET_BYTES,
-        row_group_bytes: int = ROW_GROUP_BYTES,
-        grace_seconds: float = GRACE_SECONDS,
-        clock: Callable[[], float] = time.time,
-    ) -> CompactReport:
-        """Merge small shards into large ones, sorted as an export reads them; safe while others commit.
-
-        The arguments are those of `Compaction`.
-
-        Raises:
-            StorageFullError: no space is left; nothing is lost.
-        """
-        return Compaction(
-            self.folder,
-            target_bytes=target_bytes,
-            row_group_bytes=row_group_bytes,
-            grace_seconds=grace_seconds,
-            clock=clock,
-        ).run()
+    def compact(self, **options: Any) -> CompactReport:
+        """Merge small shards into large ones, sorted as an export reads them; the options are those of `Compaction`."""
+        return Compaction(self.folder, **options).run()
 
 
 def _protocols_of(inventory: Inventory, number: int) -> set[str]:

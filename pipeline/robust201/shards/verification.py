@@ -1,6 +1,7 @@
-"""What can be wrong with stored results, and how it is found."""
+"""What can be wrong with stored results, how it is found, and how it is put out of the way of the next run."""
 
 from array import array
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
@@ -15,9 +16,9 @@ from robust201.shards.folder import ResultsFolder, has_stem, is_compacted, stem_
 from robust201.shards.imported import check_imported
 from robust201.shards.index import Index
 from robust201.shards.inventory import Inventory, Slice, UnitGroup, choose_slices, gaps
-from robust201.shards.parquet import ShardFile, row_values
+from robust201.shards.parquet import ROW_GROUP_BYTES, Footer, ShardFile, row_values, write_tables
 from robust201.shards.row_identity import ShardRows, StoredUnit, read_footer, read_shard_rows, rows_of_table
-from robust201.shards.row_reader import RowReader
+from robust201.shards.row_reader import RowReader, read_row_groups
 from robust201.tasks.measurements import check_values
 
 FindingKind = Literal["damaged", "invalid", "misplaced", "unlike others", "unequal duplicates", "lost in compaction"]
@@ -25,17 +26,12 @@ FindingKind = Literal["damaged", "invalid", "misplaced", "unlike others", "unequ
 
 @dataclass(frozen=True)
 class ShardFinding:
-    """Something wrong with stored results.
+    """Something wrong with stored results, of a unit or (``""``) of a whole shard.
 
-    Attributes:
-        shard: name of the shard.
-        unit: readable name of the unit, or ``""`` where the whole shard is meant.
-        kind: ``damaged`` (bytes differ from the name), ``invalid`` (numbers break an invariant), ``misplaced`` (a row
-            is not what footer, file name or folder say), ``unlike others`` (its images are not those of other rows),
-            ``unequal duplicates`` (two results of one evaluation differ),
-            ``lost in compaction`` (a compacted shard lacks a row of a shard that it replaces).
-        message: what failed, what was expected and found, and what to do.
-        locations: shards, each with the position of the row concerned, None for the whole shard: what to compute again.
+    `kind` is ``damaged`` (bytes differ from the name), ``invalid`` (numbers break an invariant), ``misplaced`` (a row
+    is not what footer, file name or folder say), ``unlike others`` (its images are not those of other rows), ``unequal
+    duplicates`` (two results of one evaluation differ) or ``lost in compaction`` (a compacted shard lacks a row of a
+    shard that it replaces). `locations` are to be computed again: rows of shards by position, None for the whole shard.
     """
 
     shard: str
@@ -76,16 +72,10 @@ def _identities_of(rows: ShardRows) -> Iterator[_RowIdentity]:
 def verify_shards(
     folder: ResultsFolder, inventory: Inventory, on_progress: Callable[[int, int], None] = lambda _done, _all: None
 ) -> Iterator[ShardFinding]:
-    """Check every live shard and every row of a results folder.
+    """Check every live shard and every row of a results folder, and yield what is wrong.
 
-    Args:
-        folder: the results folder.
-        inventory: what it holds; damaged shards that it reports are among the findings. Shards are hashed unless it
-            was read with ``verify="all"``, which did.
-        on_progress: told after each shard how many of how many are checked.
-
-    Yields:
-        What is wrong.
+    Damaged shards that the inventory reports are told of. Shards are hashed unless it was read with ``verify="all"``,
+    which did. `on_progress` is told after each shard how many of how many are checked.
     """
     for shard, message in inventory.damage.items():
         yield ShardFinding.damaged(shard, message)
@@ -115,9 +105,6 @@ class _ClassCounts:
 
     What the classes of a dataset should count is not asked of the images, which may be elsewhere, but of the rows: all
     that were measured on the same images agree, and one that does not stands out.
-
-    Args:
-        inventory: the rows.
     """
 
     def __init__(self, inventory: Inventory) -> None:
@@ -140,11 +127,7 @@ class _ClassCounts:
         return self._images[protocol]
 
     def find_unlike(self) -> Iterator[tuple[int, str]]:
-        """Find the rows that count other images than most rows of their dataset, images and range.
-
-        Yields:
-            Row of the inventory, and what was expected and got.
-        """
+        """Find the rows that count other images than most of their dataset, images and range, and what was expected."""
         for by_counts in self._rows.values():
             usual, rows = max(by_counts.items(), key=lambda item: len(item[1]))
             told = f"expected rows of cm to count {list(usual)} images, as in {len(rows)} other rows"
@@ -173,8 +156,12 @@ def _check_rows(
                 values = row_values(table, offset, file.columns)
                 protocol = identity.unit.protocol
                 imported = inventory.protocol(protocol) if is_imported(protocol) else None
+                n_images, name = identity.stop - identity.start, f"{identity.label} in shard {shard}"
                 try:
-                    _check_row(values, identity, f"{identity.label} in shard {shard}", imported)
+                    if imported is None:
+                        check_values(values, n_images, name=name)
+                    else:
+                        check_imported(values, n_images, imported.get("decimals", {}), name=name)
                 except EvaluationError as error:
                     location = shard, first_row + offset
                     yield ShardFinding(shard, identity.label, "invalid", str(error), (location,))
@@ -191,34 +178,28 @@ def _is_named_for(shard: str, unit: StoredUnit) -> bool:
     return in_dataset and (is_compacted(shard) or has_stem(shard, stem_of(unit.architecture, unit.key)))
 
 
-def _check_row(
-    values: dict[str, NDArray[Any]], identity: _RowIdentity, name: str, imported: Mapping[str, Any] | None
-) -> None:
-    n_images = identity.stop - identity.start
-    if imported is None:
-        check_values(values, n_images, name=name)
-    else:
-        check_imported(values, n_images, imported.get("decimals", {}), name=name)
-
-
 def find_unequal_duplicates(
     reader: RowReader, inventory: Inventory, intact: Collection[str] | None = None
 ) -> Iterator[ShardFinding]:
     """Compare results that exist more than once: equal ranges of images, and a whole with its merged parts.
 
-    Args:
-        reader: reads the rows.
-        inventory: what the folder holds.
-        intact: shards that may be read; None for all.
-
-    Yields:
-        One finding for each result that differs from the one that readers use.
+    Yields one finding for each result that differs from the one that readers use, in shards that are intact (None:
+    all).
     """
     for group in inventory.overlapping():
         slices = [item for item in group.slices if intact is None or inventory.locate(item.row)[0] in intact]
         for kept, others in _duplicates(group, slices):
-            if not _equal(reader, inventory, kept, others):
-                yield _unequal(inventory, group, [kept, *others])
+            if _equal(reader, inventory, kept, others):
+                continue
+            label = _RowIdentity(group.unit, group.strength, kept.start, kept.stop).label
+            locations = tuple(inventory.locate(item.row) for item in (kept, *others))
+            (used, _), (unused, _), *_ = locations
+            told = (
+                f"Comparing duplicates failed for {label}: expected equal values in shards {used} and {unused}, got "
+                "different ones; the first is used. Find out which device or version differs (their provenance says), "
+                "and set one aside."
+            )
+            yield ShardFinding(unused, label, "unequal duplicates", told, locations)
     reader.close()
 
 
@@ -242,18 +223,6 @@ def _equal(reader: RowReader, inventory: Inventory, kept: Slice, others: Sequenc
     return all(np.array_equal(one[name], other[name], equal_nan=one[name].dtype.kind == "f") for name in columns)
 
 
-def _unequal(inventory: Inventory, group: UnitGroup, differing: list[Slice]) -> ShardFinding:
-    kept = differing[0]
-    label = _RowIdentity(group.unit, group.strength, kept.start, kept.stop).label
-    locations = tuple(inventory.locate(item.row) for item in differing)
-    (used, _), (unused, _), *_ = locations
-    told = (
-        f"Comparing duplicates failed for {label}: expected equal values in shards {used} and {unused}, got different "
-        "ones; the first is used. Find out which device or version differs (their provenance says), and set one aside."
-    )
-    return ShardFinding(unused, label, "unequal duplicates", told, locations)
-
-
 def _find_lost(folder: ResultsFolder, inventory: Inventory) -> Iterator[ShardFinding]:
     """Compare shards that were replaced, while they still lie there, with what replaced them."""
     present: set[tuple[Any, ...]] | None = None
@@ -271,10 +240,57 @@ def _find_lost(folder: ResultsFolder, inventory: Inventory) -> Iterator[ShardFin
                     f"Verifying failed for {identity.label}: expected it in what replaces {shard}, got none. "
                     "Set the compacted shard aside and run the sweep again."
                 )
-                locations = tuple((name, None) for name in _replacing(folder, entries, inventory, shard))
+                compacted = (name for name in inventory.shards if is_compacted(name) and name in entries)
+                locations = tuple(
+                    (name, None) for name in compacted if shard in read_footer(folder.backend, entries[name]).inputs
+                )
                 yield ShardFinding(shard, identity.label, "lost in compaction", told, locations)
 
 
-def _replacing(folder: ResultsFolder, entries: Mapping[str, Entry], inventory: Inventory, shard: str) -> list[str]:
-    compacted = (name for name in inventory.shards if is_compacted(name) and name in entries)
-    return [name for name in compacted if shard in read_footer(folder.backend, entries[name]).inputs]
+def requeue_shards(folder: ResultsFolder, inventory: Inventory, findings: Collection[ShardFinding]) -> tuple[str, ...]:
+    """Move what is wrong into ``damaged/``, so that it counts as missing, and name the shards that were moved.
+
+    A shard of one unit moves whole. A compacted shard that is intact but for some rows is written again without them
+    first; the new one lists the old one and what that replaced, so nothing wrong comes back.
+    """
+    rows_of: defaultdict[str, set[int | None]] = defaultdict(set)
+    for finding in findings:
+        for shard, position in finding.locations:
+            rows_of[shard].add(position)
+    moved: list[str] = []
+    entries = {entry.name: entry for entry in folder.backend.entries()}
+    for shard, positions in sorted(rows_of.items()):
+        if shard not in entries or shard in moved:
+            continue
+        wrong = {position for position in positions if position is not None}
+        if is_compacted(shard) and len(wrong) == len(positions):
+            moved += _write_without(folder, entries, inventory, shard, wrong)
+        folder.backend.set_aside(shard)
+        moved.append(shard)
+    return tuple(sorted(moved))
+
+
+def _write_without(
+    folder: ResultsFolder, entries: Mapping[str, Entry], inventory: Inventory, shard: str, positions: Collection[int]
+) -> list[str]:
+    """Write a compacted shard again without some rows; move replaced shards that still hold these rows."""
+    rows = inventory.rows_of_shard(inventory.shards.index(shard))
+    left_out = np.isin(inventory.row_column("position")[rows], list(positions))
+    wrong = {inventory.units[number].id for number in inventory.row_column("unit")[rows[left_out]].tolist()}
+    rows = rows[~left_out]
+    if not len(rows):
+        return []
+    footer = read_footer(folder.backend, entries[shard])
+    replaced = [name for name in footer.inputs if name in entries]
+    reader = RowReader(folder)
+    with folder.publishing_compacted(shard.partition("/")[0]) as stream:
+        tables = read_row_groups(reader, inventory, rows, ROW_GROUP_BYTES)
+        write_tables(stream, tables, Footer("compacted", footer.columns, tuple(sorted({*replaced, shard}))))
+    reader.close()
+    holding = []
+    for name in replaced:
+        rows_there = read_shard_rows(folder.backend, name, read_footer(folder.backend, entries[name]))
+        if wrong & {rows_there.units[number].id for number in set(rows_there.unit.tolist())}:
+            folder.backend.set_aside(name)
+            holding.append(name)
+    return holding
