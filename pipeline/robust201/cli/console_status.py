@@ -96,12 +96,7 @@ def show_status(state: SweepStatus) -> None:
 
 
 def live_table(state: SweepStatus, *, max_keys: int) -> Table:
-    """Lay out done, total and percent: a line a key, a column a dataset.
-
-    Args:
-        state: the status.
-        max_keys: lines there are for keys; if they are too few, all corruptions share one.
-    """
+    """Lay out done, total and percent: a line a key, or one for the corruptions of many keys; a column a dataset."""
     from robust201.reader.result_files import kind_of
 
     names = list(dict.fromkeys(key.key for key in state.keys))
@@ -131,12 +126,7 @@ def live_table(state: SweepStatus, *, max_keys: int) -> Table:
 
 
 def status_line(state: SweepStatus, now: float) -> str:
-    """One line for log files and pipes.
-
-    Args:
-        state: the status.
-        now: seconds since 1970.
-    """
+    """One line for log files and pipes."""
     told = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     done = f"{state.done:,}/{state.total:,} evaluations ({_percent(state.done, state.total)})"
     return f"{told} {done}; {_show_pace(state)}; {_count_failures(state)}; {_show_workers(state)}"
@@ -144,10 +134,6 @@ def status_line(state: SweepStatus, now: float) -> str:
 
 class WatchDisplay:
     """A sweep's status, live: a table on a terminal, one line a reading elsewhere.
-
-    Args:
-        console_: where it is shown.
-        clock: seconds since 1970.
 
     Attributes:
         is_complete: whether the sweep was complete when it was last shown.
@@ -169,12 +155,7 @@ class WatchDisplay:
             yield self
 
     def update(self, state: SweepStatus, quiet_seconds: float) -> None:
-        """Show a reading.
-
-        Args:
-            state: the status.
-            quiet_seconds: for how long nobody has been at work.
-        """
+        """Show a reading, and for how long nobody has been at work."""
         self.is_complete = state.complete
         if self._console.is_terminal:
             self._live.update(self._render(state, quiet_seconds), refresh=True)

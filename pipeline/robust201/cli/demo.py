@@ -54,17 +54,7 @@ def run_demo(
     on_progress: Callable[[RunProgress, Event | None], None],
     say: Callable[[str], None],
 ) -> DemoOutcome:
-    """Run the demo's sweep, or what is left of it, then export and draw it.
-
-    Args:
-        out: folder for everything.
-        on_preview: see `runtime.sweep.run_sweep`, like the others.
-        on_progress: likewise.
-        say: likewise.
-
-    Raises:
-        IncompleteError: it was interrupted, or a unit failed.
-    """
+    """Run the demo's sweep, or what is left of it, then export and draw it."""
     config = demo_config(out)
     tally = run_sweep(config, make_executor, on_preview=on_preview, on_progress=on_progress, say=say)
     if not tally.complete:

@@ -48,15 +48,6 @@ class _Block(NamedTuple):
 def summarise_classes(files: ResultFiles, dataset: str, keys: Sequence[str], measure: str) -> list[ClassSummary]:
     """Read what figures show of a large measurement.
 
-    Args:
-        files: the folder.
-        dataset: name of the dataset.
-        keys: in the folder's spelling; those without a file are left out.
-        measure: ``"confidence"`` or ``"cm"``.
-
-    Returns:
-        One summary per key, in the order of the keys.
-
     Raises:
         ResultsError: a file is damaged, lacks a strength, or has values of other numbers of classes.
     """

@@ -44,13 +44,7 @@ class DatasetResults:
 
     @classmethod
     def of(cls, reader: RobustnessDataset, frame: pd.DataFrame, name: str) -> "DatasetResults":
-        """Take a dataset out of a tidy frame.
-
-        Args:
-            reader: where the frame is from.
-            frame: accuracies (see `RobustnessDataset.to_frame`).
-            name: the dataset.
-        """
+        """Take a dataset out of a tidy frame of accuracies (see `RobustnessDataset.to_frame`)."""
         attacks = [key for key in frame["key"].cat.categories if reader.files.kind_of(key) == "attack"]
         repeated = (frame["strength"] == CLEAN_STRENGTH) & frame["key"].isin(attacks)
         own = frame[(frame["dataset"] == name) & ~repeated]
@@ -75,11 +69,7 @@ class DatasetResults:
 
     @property
     def cells(self) -> Offerings:
-        """The space of the architectures, which are cells.
-
-        Raises:
-            ResultsError: they are none.
-        """
+        """The space of the architectures, which are cells."""
         if self.space is None:
             raise ResultsError(
                 f"Drawing cells failed for {self.name}: expected architectures that are cells, got others."
@@ -171,9 +161,6 @@ class DatasetResults:
     def summaries(self, measure: str) -> dict[tuple[str, float], NDArray[np.float64]]:
         """Read what figures show of a large measurement.
 
-        Args:
-            measure: ``"confidence"`` or ``"cm"``.
-
         Returns:
             By key in the paper's style and strength, in the order of the table, the arrays of
             `figures.class_summaries.ClassSummary`; keys without such a file are left out.
@@ -221,17 +208,7 @@ def nearest(strengths: Sequence[float], wanted: float) -> float:
 
 
 def read_results(reader: RobustnessDataset) -> list[DatasetResults]:
-    """Read the accuracies of every dataset that a folder holds.
-
-    Args:
-        reader: the folder.
-
-    Returns:
-        Datasets with at least one accuracy, in the folder's order.
-
-    Raises:
-        ResultsError: a file is damaged.
-    """
+    """Read the accuracies of every dataset that a folder holds."""
     return datasets_of(reader, reader.to_frame())
 
 

@@ -47,10 +47,6 @@ Column = tuple[str, float]
 def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
     """Summarise accuracies for box plots.
 
-    Args:
-        results: the results of a dataset.
-        kind: ``"attack"`` or ``"corruption"``.
-
     Returns:
         One row a box: `key`, `strength` (0 is clean, in front of every key where there is a clean accuracy), `low` and
         `high` (ends of the whiskers, see `FENCE`), `q1`, `median`, `q3`, `outliers` (a tuple of different accuracies
@@ -83,9 +79,6 @@ def corruption_boxes(results: DatasetResults) -> pd.DataFrame:
 
 def rank_correlations(accuracies: pd.DataFrame) -> pd.DataFrame:
     """Compute Kendall's tau-b between every two columns.
-
-    Args:
-        accuracies: numbers by architecture and column; a pair is compared on the architectures that have both.
 
     Returns:
         (K, K) float64 in [-1, 1], NaN where a side has the same accuracy for all architectures.
@@ -192,10 +185,6 @@ def confusion_shares(sums: pd.DataFrame, key: str, strength: float) -> pd.DataFr
 
 def clean_against(results: DatasetResults, kind: str) -> pd.DataFrame:
     """Pair clean accuracies with those under every key of a kind.
-
-    Args:
-        results: the results of a dataset.
-        kind: ``"attack"`` or ``"corruption"``.
 
     Returns:
         One row per architecture, key and strength: `architecture`, `clean`, `key`, `strength`, `accuracy` and, where

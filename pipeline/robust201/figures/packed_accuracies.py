@@ -80,9 +80,6 @@ def pack_results(results: DatasetResults) -> dict[str, Any]:
 def pack_accuracies(accuracies: pd.DataFrame) -> "np.ndarray[Any, np.dtype[np.uint16]]":
     """Round accuracies to units of 1/`RESOLUTION`.
 
-    Args:
-        accuracies: (N, K) fractions; NaN where there is none.
-
     Returns:
         (K, N) little-endian uint16.
     """

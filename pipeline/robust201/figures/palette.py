@@ -107,13 +107,7 @@ def correlation_texts(tau: NDArray[np.float64]) -> list[list[str]]:
 
 
 def change_texts(changes: NDArray[np.float64], own: list[int], digits: int) -> list[list[str]]:
-    """Write changes with their sign, none as zero without one, and a dot where a row has a cell's own operation.
-
-    Args:
-        changes: (6, 5) in percentage points, a row an edge, a column an operation; NaN where there is none.
-        own: the cell's operation on each edge, as a column.
-        digits: decimals.
-    """
+    """Write changes with their sign, none as zero without one, and a dot where a row has a cell's own operation."""
     # Python's option z makes -0.00 to 0.00; a plus sign belongs to gains only.
     zero = f"{0:+.{digits}f}"
     signed = [["" if np.isnan(value) else f"{value:+z.{digits}f}" for value in row] for row in changes]

@@ -58,11 +58,6 @@ TEMPLATE = {
 def make_plotly_panels(titles: Sequence[str], n_columns: int, height: int) -> tuple[PlotlyFigure, list[dict[str, str]]]:
     """Make an empty figure with a grid of panels.
 
-    Args:
-        titles: one a panel.
-        n_columns: panels side by side, at most.
-        height: of a panel, in pixels.
-
     Returns:
         The figure, and for each panel what puts a trace into it.
     """
@@ -114,13 +109,7 @@ def fraction_axis(figure: PlotlyFigure, label: str) -> None:
 
 
 def strength_axes(figure: PlotlyFigure, strengths: Sequence[Iterable[float]], labels: Iterable[str]) -> None:
-    """Let the horizontal axis of each panel show its strengths side by side, ascending.
-
-    Args:
-        figure: of panels.
-        strengths: of each panel.
-        labels: of each panel; where all are alike, only the last panels have one.
-    """
+    """Let each panel's horizontal axis show its strengths, ascending; a label that all share stands below the last."""
     axes = [axis for name, axis in figure["layout"].items() if name.startswith("xaxis")]
     named = list(labels)
     for place, (axis, held, label) in enumerate(zip(axes, strengths, named, strict=True), start=1):
@@ -132,14 +121,7 @@ def strength_axes(figure: PlotlyFigure, strengths: Sequence[Iterable[float]], la
 
 
 def chance_parts(figure: PlotlyFigure, chance: float | None, axes: Sequence[str], *, outside: bool = False) -> None:
-    """Draw the accuracy of guessing, where the number of classes is known, across the panels of these axes.
-
-    Args:
-        figure: what to draw into.
-        chance: the accuracy; None draws nothing.
-        axes: plotly's names of vertical axes.
-        outside: whether the word stands to the right of a panel; else in it, at the left above the line.
-    """
+    """Draw the accuracy of guessing, where it is known, across panels; its word inside at the left, or outside."""
     if chance is None:
         return
     line = {"color": CHANCE_COLOUR, "width": 1.2, "dash": "dash"}
@@ -170,19 +152,7 @@ def make_plotly_heat_map(
     unit: str,
     digits: int,
 ) -> PlotlyFigure:
-    """Make a heat map with square fields, the first row on top.
-
-    Args:
-        matrix: numbers; NaN stays empty.
-        texts: what is written into the fields; None writes nothing.
-        limits: numbers that the first and last colour stand for.
-        colours: a colour scale of plotly.
-        unit: title of the colour bar.
-        digits: decimals to keep.
-
-    Returns:
-        The figure.
-    """
+    """Make a heat map of square fields, the first row on top; NaN stays empty, and without texts nothing is written."""
     trace = {
         "type": "heatmap",
         "z": [rounded(row, digits) for row in matrix.to_numpy(np.float64)],

@@ -31,13 +31,6 @@ def save_plots(
 ) -> list[Path]:
     """Draw figures as files, as far as the results are enough for them.
 
-    Args:
-        dataset: the results.
-        out: folder for the files; made if absent.
-        figures: names from `FIGURES`; by default all.
-        data: the dataset; by default every one.
-        file_format: one of `FORMATS`.
-
     Returns:
         The files, ``<dataset>-<figure>.<format>``.
 
@@ -69,15 +62,6 @@ def save_plots(
 
 def save_plot(dataset: RobustnessDataset, name: str, out: Path, *, data: str | None = None) -> Path:
     """Draw one figure.
-
-    Args:
-        dataset: the results.
-        name: of the figure (see `FIGURES`).
-        out: the file; ``.png`` or ``.svg``.
-        data: the dataset; may be left out where the folder has one.
-
-    Returns:
-        The file.
 
     Raises:
         ConfigError: there is no such figure or dataset, or the file's name ends otherwise.

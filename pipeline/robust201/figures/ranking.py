@@ -27,10 +27,6 @@ class Ranked(NamedTuple):
 def rank_architectures(results: DatasetResults, accuracies: pd.Series) -> list[Ranked]:
     """Rank architectures by an accuracy.
 
-    Args:
-        results: the results of a dataset.
-        accuracies: fractions by architecture; those without one are left out.
-
     Returns:
         The best first. Of equally accurate ones the one stands first that is better by the results' scores, in the
         order of `SCORES`, and of those equal by all of them the one of the lowest id.

@@ -50,29 +50,12 @@ class SummaryRow:
 
 
 def summary_table(dataset: RobustnessDataset) -> list[SummaryRow]:
-    """Summarise accuracies by dataset, key and strength.
-
-    Args:
-        dataset: the results.
-
-    Returns:
-        Rows in the order of the folder's datasets and keys, strengths ascending.
-
-    Raises:
-        ResultsError: a file is damaged.
-    """
+    """Summarise accuracies by dataset, key and strength."""
     return _summarise(dataset.to_frame())
 
 
 def write_report(dataset: RobustnessDataset, out: Path) -> Path:
     """Write one HTML page with the figures of every dataset and an explorer; it needs no other file and no network.
-
-    Args:
-        dataset: the results.
-        out: the file; an existing one is replaced.
-
-    Returns:
-        The file.
 
     Raises:
         InputError: `out` names no file that could be written.

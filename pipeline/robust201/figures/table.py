@@ -205,17 +205,7 @@ FIGURES: dict[str, FigureRow] = {
 
 
 def figure_row(name: str) -> FigureRow:
-    """Look up a figure.
-
-    Args:
-        name: such as ``"attacks"``.
-
-    Returns:
-        Its row.
-
-    Raises:
-        ConfigError: there is no such figure; the closest is named.
-    """
+    """Look up a figure."""
     if name not in FIGURES:
         raise ConfigError(
             f"Looking up a figure failed for {name!r}: expected a name of `robust201 plot --list`, got another."

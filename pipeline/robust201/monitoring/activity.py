@@ -59,14 +59,7 @@ def read_file_time(results: Path) -> float:
 
 
 def read_activity(plan: Plan, inventory: Inventory, host_id: HostId, now: float) -> Activity:
-    """See who is at work in a results folder.
-
-    Args:
-        plan: the sweep's plan.
-        inventory: what the results folder holds now.
-        host_id: where this process runs.
-        now: the file server's time.
-    """
+    """See who is at work in a results folder."""
     results = plan.config.results
     beats = read_heartbeats(results, now)
     runs = {folder: read_progress(folder) for folder in (results, *share_folders(results))}

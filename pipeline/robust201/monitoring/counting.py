@@ -48,11 +48,7 @@ class _Folder:
 
 
 class EvaluationCounter:
-    """Counts a plan's evaluations again and again.
-
-    Args:
-        plan: the sweep's plan.
-    """
+    """Counts a plan's evaluations again and again."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan

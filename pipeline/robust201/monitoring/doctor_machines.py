@@ -100,12 +100,7 @@ def examine_device(config: SweepConfig) -> HealthCheck:
 
 
 def examine_clock(folder: Path, *, clock: Callable[[], float] = time.time) -> HealthCheck:
-    """Compare this machine's clock with that of the file server behind a folder.
-
-    Args:
-        folder: a folder that exists.
-        clock: seconds since 1970, of this machine.
-    """
+    """Compare this machine's clock with that of the file server behind a folder."""
     try:
         before = clock()
         stamp, after = file_server_time(folder), clock()
@@ -123,12 +118,7 @@ def _judge_clock(what: str, its: float, before: float, after: float, whose: str)
 
 
 def examine_cluster(config: SweepConfig | None, address: str | None) -> Iterator[HealthCheck]:
-    """Look at the token, and at the Ray head where its address is known.
-
-    Args:
-        config: the sweep, whose `execution.ray_address` says whether a cluster computes it.
-        address: of the head's dashboard, or None.
-    """
+    """Look at the token, and at the Ray head where its address is known."""
     ray_address = config.execution.ray_address if config else None
     try:
         token = find_token()

@@ -28,9 +28,6 @@ def find_unit(name: str, units: Sequence[Unit], results: Path) -> tuple[str, str
         units: of the plan.
         results: the results folder, whose logs may name units of earlier plans.
 
-    Returns:
-        Its id and its label.
-
     Raises:
         InputError: no unit is meant, or several are; the closest or the candidates are named.
     """
@@ -118,15 +115,7 @@ def _open_all(results: Path) -> Iterator[BinaryIO]:
 
 
 def read_logs(results: Path, unit_id: str) -> list[Line]:
-    """Read every line about a unit.
-
-    Args:
-        results: the results folder.
-        unit_id: 32 hex digits.
-
-    Returns:
-        Lines of all workers, by their time; the clocks of hosts may differ.
-    """
+    """Read every line about a unit, by time; the clocks of hosts may differ."""
     wanted = f'"unit": "{unit_id}"'.encode()
     found: list[Line] = []
     for stream in _open_all(results):
@@ -149,17 +138,7 @@ def _parse(lines: Iterable[bytes]) -> Iterator[Line]:
 
 
 def follow_logs(results: Path, unit_id: str, *, sleep: Callable[[float], object], every: float = 1.0) -> Iterator[Line]:
-    """Read every line about a unit, then those that are added, until the caller stops.
-
-    Args:
-        results: the results folder.
-        unit_id: 32 hex digits.
-        sleep: waits for some seconds.
-        every: seconds between two looks.
-
-    Yields:
-        Lines, each look's by their time.
-    """
+    """Read every line about a unit, then those that are added, until the caller stops."""
     wanted = f'"unit": "{unit_id}"'.encode()
     offsets: dict[bytes, int] = {}
     while True:

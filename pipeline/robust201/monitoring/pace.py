@@ -44,11 +44,6 @@ def estimate_pace(rates: Sequence[MeasuredRate], *, work_left: float, work_in_fl
 
     Work goes on at the known rate until all that is in flight should be done. From then on it counts as late, so that
     the rate falls and the time left grows.
-
-    Args:
-        rates: of the runs at work.
-        work_left: multiply-accumulates of all that is not finished.
-        work_in_flight: those of the parts in flight.
     """
     known = [(rate, rate.macs_per_second) for rate in rates if rate.macs_per_second is not None]
     expected = sum(macs * rate.age_seconds for rate, macs in known)

@@ -157,11 +157,7 @@ class StatusReader:
             self._total[unit.dataset, unit.key] += len(unit.strengths)
 
     def read(self, inventory: Inventory) -> SweepStatus:
-        """Count what is done, and see who is at work.
-
-        Args:
-            inventory: what the results folder holds now.
-        """
+        """Count what is done, and see who is at work."""
         plan = self._plan
         count = self._counter.count(inventory)
         activity = read_activity(plan, inventory, self._host_id, self._clock())

@@ -171,27 +171,14 @@ class RobustnessDataset:
         return result
 
     def measurements(self, dataset: str, key: str) -> list[str]:
-        """List what is measured under a key: `measures`, the columns of a measure, or whatever an unknown key has.
-
-        Args:
-            dataset: name of the dataset.
-            key: in either spelling.
-        """
+        """List what is measured under a key: `measures`, the columns of a measure, or whatever an unknown key has."""
         return self.files.measurements_of(as_name(dataset, "dataset"), as_name(key, "key"))
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
         """Strengths that the values of a key stand for, in order.
 
-        Args:
-            dataset: name of the dataset.
-            key: in either spelling.
-
         Returns:
             Epsilons (in units of 1/255 in an L∞ ball), severities, or ``(0.0,)`` for ``clean`` and a measure.
-
-        Raises:
-            ConfigError: a name is no text.
-            ResultsError: the folder does not tell.
         """
         return self.files.strengths(as_name(dataset, "dataset"), as_name(key, "key"))
 
@@ -347,9 +334,6 @@ class RobustnessDataset:
             One row per dataset, key and folder that answers for an evaluation of it: `dataset`, `key`, `strengths` (a
             tuple, ascending), `architectures` (how many evaluated ones) and `folder`. What counts is the first
             measurement that there is, accuracies if there are any.
-
-        Raises:
-            ResultsError: a file is damaged.
         """
         from robust201.reader.frames import list_sources
 

@@ -52,14 +52,7 @@ class KeptRows:
     def get(
         self, file: Path, measure: str, read: Callable[[], Mapping[str, Any]], weights: str | None = None
     ) -> Mapping[str, Any]:
-        """Give a measurement's values by id, read anew if that was never done or the file was replaced.
-
-        Args:
-            file: where they lie.
-            measure: name of the measurement.
-            read: reads them.
-            weights: whose values they are, where the file has those of several.
-        """
+        """Give a measurement's values by id, read anew if that was never done or the file was replaced."""
         state = FileState.of(file)
         place = (file, measure, weights)
         held = self._held.get(place)

@@ -35,11 +35,7 @@ class OverlaidFiles(ResultFiles):
     """
 
     def __init__(self, layers: Sequence[ResultFiles]) -> None:
-        """See folders as one.
-
-        Raises:
-            ConfigError: they are of different spaces, or a dataset has different classes in them.
-        """
+        """See folders as one."""
         first = layers[0]
         self.layers = tuple(layers)
         self.path, self.parquet, self.sweep, self.missing = first.path, first.parquet, None, {}
@@ -161,11 +157,7 @@ class OverlaidFiles(ResultFiles):
         return iter(self.read(dataset, key, measure).items())
 
     def read_layers(self, dataset: str, key: str, measure: str) -> OverlaidRows:
-        """Read a measurement, and tell which folder each value comes from.
-
-        Raises:
-            ResultsError: no folder has a file, or one is damaged.
-        """
+        """Read a measurement, and tell which folder each value comes from."""
         having = self._numbered(dataset, key, measure)
         if not having:
             raise self.absence(dataset, key, measure)

@@ -62,11 +62,7 @@ def kind_of(key: str) -> str:
 
 
 def one_spelling_each(by_key: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
-    """Make sure that no key stands twice in a file, once in either spelling; give what stands there.
-
-    Raises:
-        ResultsError: one does.
-    """
+    """Make sure that no key stands twice in a file, once in either spelling; give what stands there."""
     for key in by_key:
         if len(twice := [spelling for spelling in spellings(key) if spelling in by_key]) > 1:
             raise ResultsError(
@@ -107,17 +103,6 @@ def values_by_strength(row: Any, strengths: Sequence[float], what: str) -> list[
     """Take a row's values apart, one a strength.
 
     How the published confidences nest strengths is not written down: a list of objects and an object of lists are read.
-
-    Args:
-        row: as in the file: a list, an object of lists, or a number; not a matrix of clean images, a list too.
-        strengths: what the values stand for.
-        what: architecture, dataset, key and measurement, for the error.
-
-    Returns:
-        S values, in the order of the strengths.
-
-    Raises:
-        ResultsError: there are more or fewer values than strengths.
     """
     if isinstance(row, dict):
         n_values = min((len(values) for values in row.values()), default=0)
@@ -248,14 +233,7 @@ class ResultFiles:
         return list(names)
 
     def choosing(self, weights: str | None) -> Self:
-        """Give the files as they are read for one choice of weights.
-
-        Args:
-            weights: their name; None leaves it at what was chosen before.
-
-        Raises:
-            ConfigError: the folder has no results of these weights.
-        """
+        """Give the files as they are read for one choice of weights."""
         if weights is None or weights == self.weights:
             return self
         names = self.weight_names
@@ -344,9 +322,6 @@ class ResultFiles:
 
         That is the Parquet file where there is one, unless another JSON file lies there now than it was made of, or
         than the export that wrote both has in its listing.
-
-        Raises:
-            ResultsError: there are files under both spellings.
         """
         json_file, parquet = self.find_json(dataset, key, measure), self._find_parquet(dataset, key, measure)
         if json_file is None or parquet is None:
@@ -384,11 +359,7 @@ class ResultFiles:
         return not {*spellings(key)}.isdisjoint(self.keys)
 
     def count_classes(self, dataset: str) -> int | None:
-        """Count the classes of a dataset by its first confusion matrix or confidence; None where there is neither.
-
-        Raises:
-            ResultsError: the file is damaged.
-        """
+        """Count the classes of a dataset by its first confusion matrix or confidence; None where there is neither."""
         for measure, key in itertools.product(("cm", "confidence"), self.keys):
             file = None if self.kind_of(key) == "measure" else self.find(dataset, key, measure)
             if file is None:
@@ -468,12 +439,7 @@ class ResultFiles:
         )
 
     def value(self, dataset: str, key: str, measure: str, identifier: str) -> Any:
-        """Read the value of one architecture: from Parquet by the row groups that hold it, else from the whole file.
-
-        Raises:
-            KeyError: the architecture has none.
-            ResultsError: there is no file, or it is not nested as it must be.
-        """
+        """Read the value of one architecture: from Parquet by the row groups that hold it, else from the whole file."""
         file = self._file(dataset, key, measure)
         if file.suffix == ".parquet":
             row = self._read_parquet(file, dataset, key, measure, identifier)[identifier]
@@ -498,9 +464,6 @@ class ResultFiles:
 
         Yields:
             Id and value, checked, in the order of the file.
-
-        Raises:
-            ResultsError: there is no file, or it is damaged or not nested as it must be.
         """
         file = self._file(dataset, key, measure)
         if file.suffix == ".parquet":
@@ -519,11 +482,7 @@ class ResultFiles:
             yield identifier, row
 
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
-        """Read a measurement: value by id.
-
-        Raises:
-            ResultsError: there is no file, or it is not nested as it must be.
-        """
+        """Read a measurement: value by id."""
         file = self._file(dataset, key, measure)
         if file.suffix != ".parquet":
             return self.read_json_file(file, dataset, key, measure)

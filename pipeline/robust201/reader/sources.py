@@ -8,12 +8,6 @@ from robust201.reader.result_files import ResultFiles
 def describe_source(files: ResultFiles, datasets: Iterable[str], keys: Sequence[str], measure: str = "accuracy") -> str:
     """Say from which files a measurement is read: Parquet or JSON, key by key (see `ResultFiles.find`).
 
-    Args:
-        files: of the dataset.
-        datasets: their names.
-        keys: in either spelling.
-        measure: name of the measurement.
-
     Returns:
         ``"JSON"``, ``"Parquet"`` or, where some keys have no Parquet, or Parquet that was made of another JSON
         file, ``"Parquet, but JSON of digits fog"``; empty where there is no file.

@@ -34,9 +34,6 @@ def damaged_file(file: Path, error: Exception) -> ResultsError:
 def parse_json(text: bytes) -> Any:
     """Parse JSON in which no object has a name twice; parsers would keep the last value without a word.
 
-    Args:
-        text: in any encoding of Unicode; NaN, which Python's json writes, is read too.
-
     Raises:
         ValueError: it is no JSON, is nested too deeply, or has a name twice.
     """
@@ -112,18 +109,7 @@ def _are_strengths(row: Any) -> bool:
 
 
 def check_ids(file: Path, key: str, measure: str, found: Iterable[str], known: Mapping[str, Any]) -> None:
-    """Check that the ids of a file are architectures.
-
-    Args:
-        file: for the error, as are the next two.
-        key: in any spelling.
-        measure: name of the measurement.
-        found: ids in the file.
-        known: ids of meta.json.
-
-    Raises:
-        ResultsError: one is not known.
-    """
+    """Check that the ids of a file are architectures."""
     for identifier in found:
         if identifier not in known:
             raise ResultsError(
@@ -149,14 +135,6 @@ def check_json_value(
     file: Path, key: str, measure: str, identifier: str, row: Any, *, of_measure: bool = False
 ) -> None:
     """Check the value of one architecture; how many strengths it has is left to `values_by_strength`.
-
-    Args:
-        file: for the error, as is `identifier`.
-        key: in any spelling; of ``clean``, a value has no strengths.
-        measure: name of the measurement; those without a rule here pass.
-        identifier: id of the architecture.
-        row: as in the file.
-        of_measure: whether the key is a measure, whose values are numbers or lists of them.
 
     Raises:
         ResultsError: an accuracy is neither null nor in [0, 1]; a confusion matrix is not square or not of counts; a
@@ -237,10 +215,6 @@ def are_fractions(array: "np.ndarray[Any, np.dtype[Any]]") -> bool:
 
 def make_array(nested: Any, *, missing_ok: bool) -> "np.ndarray[Any, np.dtype[Any]] | None":
     """Make an array of nested lists of numbers.
-
-    Args:
-        nested: the lists.
-        missing_ok: whether null may stand among the numbers; it becomes NaN.
 
     Returns:
         Integers or float64; None where the lists are ragged or hold something else than finite numbers.

@@ -37,12 +37,6 @@ _PATIENCE_SECONDS = 300.0
 def connect(access: Access) -> Any:
     """Reach a head's Jobs API.
 
-    Args:
-        access: address and token.
-
-    Returns:
-        Ray's `JobSubmissionClient`.
-
     Raises:
         ConfigError: nothing listens there, it is no Ray head, or it rejects the token.
     """
@@ -90,15 +84,6 @@ def new_job_id(name: str) -> str:
 def submit(client: Any, shipment: Shipment, archive: Path, job_id: str) -> str:
     """Upload a packed sweep and start its job.
 
-    Args:
-        client: see `connect`.
-        shipment: what was packed.
-        archive: where to (see `pack`).
-        job_id: id of the new job.
-
-    Returns:
-        The job's id.
-
     Raises:
         ConfigError: there is a job with this id, or the head does not take the job.
     """
@@ -139,11 +124,7 @@ def _statuses(client: Any) -> dict[str, JobStatus]:
 
 
 def check_job(client: Any, job_id: str) -> None:
-    """See that a cluster knows a job.
-
-    Raises:
-        ConfigError: it does not; the closest id is given.
-    """
+    """See that a cluster knows a job."""
     try:
         known = _statuses(client)
     except _FAILED_REQUESTS as error:
@@ -182,15 +163,6 @@ class _Log:
 
 def follow(client: Any, job_id: str, write: Callable[[str], None], *, patience_seconds: float | None = None) -> Any:
     """Write a job's log until the job ends.
-
-    Args:
-        client: see `connect`.
-        job_id: the job.
-        write: takes pieces of the log.
-        patience_seconds: how long the head may be silent before it counts as lost; a default if absent.
-
-    Returns:
-        Ray's `JobDetails` of the ended job.
 
     Raises:
         EvaluationError: the head is lost, or no longer knows the job.

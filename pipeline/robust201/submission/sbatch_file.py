@@ -41,9 +41,6 @@ def parse_time(text: str) -> int:
         text: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes or
             days-hours:minutes:seconds.
 
-    Returns:
-        Seconds, at least 1.
-
     Raises:
         ConfigError: it is none of these.
     """
@@ -188,22 +185,6 @@ def render(
     executes_code: bool = False,
 ) -> str:
     """Write out a batch file.
-
-    Args:
-        name: of the sweep.
-        sweep: its YAML.
-        results: its results folder.
-        logs: folder for one log a task.
-        python: interpreter of the environment that the tasks run in.
-        folder: working directory, where relative paths of the YAML start.
-        options: what the array asks for.
-        resources: what each task gets.
-        n_shares: number of shares.
-        indices: the shares to run, from 1.
-        executes_code: whether the sweep names Python files, which whoever submits it has agreed to.
-
-    Returns:
-        The text.
 
     Raises:
         ConfigError: a path cannot stand in it, or the shell does not understand `options.setup`.

@@ -47,13 +47,6 @@ class Shipment:
 def prepare_shipment(sweep: Path, environment: Mapping[str, str]) -> Shipment:
     """Check a sweep for its way to a cluster.
 
-    Args:
-        sweep: the sweep YAML.
-        environment: the environment variables of this process.
-
-    Returns:
-        The sweep as the job will read it, and the variables it needs.
-
     Raises:
         ConfigError: a field is wrong, or a path is relative: the job works in a folder that ends with it.
     """
@@ -104,14 +97,7 @@ def _bundled_names(value: Any) -> Iterator[str]:
 
 
 def code_files(package: Path | None = None) -> dict[str, Path]:
-    """Find the files of the package that a job needs.
-
-    Args:
-        package: the package's folder; this one's if absent.
-
-    Returns:
-        Files by their name in the archive, sorted: no hidden files, caches, weights or arrays.
-    """
+    """Find the package's files by their name in the archive: no hidden files, caches, weights or arrays."""
     package = package or Path(robust201.__file__).resolve().parent
     found: dict[str, Path] = {}
     for path in sorted(package.rglob("*")):
@@ -135,14 +121,6 @@ def _bundled_files(names: tuple[str, ...]) -> dict[str, Path]:
 
 def pack(shipment: Shipment, archive: Path, *, limit_bytes: int = UPLOAD_LIMIT_BYTES) -> int:
     """Write the archive that a job starts from.
-
-    Args:
-        shipment: the sweep.
-        archive: the .zip file to write; equal content gives equal bytes.
-        limit_bytes: what may be uploaded.
-
-    Returns:
-        Its size in bytes.
 
     Raises:
         ConfigError: it is larger than the limit; the largest files are named.

@@ -55,12 +55,6 @@ class Submission:
 def render_dry(config: SweepConfig, sweep: Path, options: ArrayOptions, *, say: Callable[[str], None]) -> str:
     """Write out the batch file of a whole sweep; nothing is read but the YAML, and nothing is submitted.
 
-    Args:
-        config: the sweep.
-        sweep: its YAML.
-        options: what the array asks for.
-        say: told where fewer tasks are taken than were asked for.
-
     Raises:
         ConfigError: more tasks than an array may have, or a file that the shell would not understand.
     """
@@ -75,15 +69,6 @@ def submit(
     config: SweepConfig, sweep: Path, options: ArrayOptions, *, say: Callable[[str], None] = lambda _line: None
 ) -> Submission | None:
     """Prepare a sweep and hand what is missing of it to Slurm.
-
-    Args:
-        config: the sweep.
-        sweep: its YAML, which the tasks read again.
-        options: what the array asks for.
-        say: told of steps that take long.
-
-    Returns:
-        The array; None if nothing is missing.
 
     Raises:
         InputError: no Slurm here, bad input, or Slurm refuses the array; nothing was submitted.
@@ -165,11 +150,7 @@ def _read_array_limit() -> int:
 
 
 def _ask(*command: str, seconds: float, advice: str = "Correct the option that it names, and submit again.") -> str:
-    """Run one of Slurm's programs, `advice` being what to do where it refuses.
-
-    Raises:
-        InputError: it is not there, fails or does not answer.
-    """
+    """Run one of Slurm's programs, `advice` being what to do where it refuses."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -185,12 +166,7 @@ def _ask(*command: str, seconds: float, advice: str = "Correct the option that i
 
 @dataclass(frozen=True)
 class ArrayTask:
-    """The task of a Slurm job array that this process is.
-
-    Attributes:
-        job: id of the array.
-        index: of the task in it.
-    """
+    """The task of a Slurm job array that this process is."""
 
     job: str
     index: str
@@ -214,10 +190,6 @@ class ArrayTask:
         """Put this task back into the queue if its time limit alone has ended it.
 
         A task that finished nothing since it began is not queued again: it would go on like that for ever.
-
-        Args:
-            tally: what its run did.
-            say: told what comes of it.
         """
         if not (tally.time_limit and tally.remaining):
             return
