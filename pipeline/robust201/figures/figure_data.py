@@ -342,7 +342,20 @@ def n_unseen_ties(rows: pd.DataFrame) -> int:
 def change_matrix(rows: pd.DataFrame, space: Offerings) -> pd.DataFrame:
     """Arrange the changes of one architecture and score in percentage points: a row an edge, a column an operation."""
     wide = rows.set_index(["edge", "operation"])["change"].unstack()
-    return 100 * wide.reindex(index=range(len(space.edges)), columns=list(space.operations))
+    wide = wide.reindex(index=range(len(space.edges)), columns=list(space.operations))
+    return 100 * wide.set_axis(space.edge_labels).set_axis(operation_names(space), axis=1)
+
+
+def operation_names(space: Offerings) -> list[str]:
+    """Name the operations of a space for people, in their order."""
+    return [space.operation_labels[operation] for operation in space.operations]
+
+
+def changed_cell(rows: pd.DataFrame, results: DatasetResults) -> tuple[int, list[int], int]:
+    """Tell of rows of one changed architecture its id, its operations by number, and how many are as accurate."""
+    index = int(rows["architecture"].iloc[0])
+    own = [results.cells.operations.index(operation) for operation in results.cells.parse(results.spec(index))]
+    return index, own, int(rows["tied"].iloc[0])
 
 
 def _outliers(values: NDArray[np.float64], low: float, high: float) -> tuple[float, ...]:

@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
@@ -18,22 +18,28 @@ from robust201.spaces.for_readers import INK
 def make_axes_grid(
     n: int, n_columns: int, width: float, height: float, *, label: str = "accuracy"
 ) -> tuple[Figure, list[Axes]]:
-    """Make a grid of panels, sized in inches, that share the axis of a fraction; those left over come last, hidden."""
+    """Make a grid of panels, sized in inches, that share the axis of a fraction; see `make_panels`."""
     n_columns = min(n, n_columns)
-    n_rows = -(-n // n_columns)
-    size = (width * n_columns + (0.6 if n > 1 else 2.4), height * n_rows + 0.6)
+    size = (width * n_columns + (0.6 if n > 1 else 2.4), height * -(-n // n_columns) + 0.6)
     figure = Figure(figsize=size, layout="constrained")
-    grid: list[Axes] = list(figure.subplots(n_rows, n_columns, sharey=True, squeeze=False).flat)
-    for position, axes in enumerate(grid):
+    panels = make_panels(figure, n, n_columns, sharey=True)
+    for position, axes in enumerate(panels):
         style(axes)
         axes.set_ylim(0, 1)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         axes.grid(axis="y", color=GRID, linewidth=0.6)
         axes.tick_params(axis="y", length=0)
-        axes.set_visible(position < n)
         if position % n_columns == 0:
             axes.set_ylabel(label, color=INK)
-    return figure, grid
+    return figure, panels
+
+
+def make_panels(figure: FigureBase, n: int, n_columns: int, *, sharey: bool = False) -> list[Axes]:
+    """Divide a figure into panels, some side by side; what is left over of the last row is hidden."""
+    grid: list[Axes] = list(figure.subplots(-(-n // n_columns), n_columns, sharey=sharey, squeeze=False).flat)
+    for axes in grid[n:]:
+        axes.set_visible(False)
+    return grid[:n]
 
 
 def draw_heat_map(
