@@ -21,7 +21,6 @@ from robust201.figures.dataset_results import (
     strength_label,
 )
 from robust201.figures.palette import measure_label
-from robust201.figures.ranking import rank_architectures
 from robust201.reader.result_files import kind_of
 from robust201.spaces.for_readers import Offerings
 
@@ -65,16 +64,6 @@ def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
                 rows.append((key, strength, low, q1, median, q3, high, _outliers(values, low, high), len(values)))
     names = ["key", "strength", "low", "q1", "median", "q3", "high", "outliers", "n"]
     return pd.DataFrame(rows, columns=names)
-
-
-def attack_boxes(results: DatasetResults) -> pd.DataFrame:
-    """Summarise accuracies by attack and epsilon (see `accuracy_boxes`)."""
-    return accuracy_boxes(results, "attack")
-
-
-def corruption_boxes(results: DatasetResults) -> pd.DataFrame:
-    """Summarise accuracies by corruption and severity (see `accuracy_boxes`)."""
-    return accuracy_boxes(results, "corruption")
 
 
 def rank_correlations(accuracies: pd.DataFrame) -> pd.DataFrame:
@@ -208,16 +197,6 @@ def clean_against(results: DatasetResults, kind: str) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True).dropna() if parts else pd.DataFrame(columns=names)
 
 
-def clean_against_attacks(results: DatasetResults) -> pd.DataFrame:
-    """Pair clean accuracies with those under attack (see `clean_against`)."""
-    return clean_against(results, "attack")
-
-
-def clean_against_corruptions(results: DatasetResults) -> pd.DataFrame:
-    """Pair clean accuracies with those under corruption (see `clean_against`)."""
-    return clean_against(results, "corruption")
-
-
 def measures_against(results: DatasetResults) -> pd.DataFrame:
     """Pair the numbers of measures with clean accuracies and those under every attack at its reference strength.
 
@@ -251,7 +230,7 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
     Returns:
         One row per architecture and edge: `score` (of `SCORES`), `among` (`ALL_CELLS`, or those of
         `Offerings.reference_kernel_parameters`), `rank` among these, which equally accurate ones share,
-        `tied`, how many do (see `rank_architectures`), `architecture`, `accuracy`, `edge` and `operation`.
+        `tied`, how many do (see `DatasetResults.ranked`), `architecture`, `accuracy`, `edge` and `operation`.
     """
     names = ["score", "among", "rank", "tied", "architecture", "accuracy", "edge", "operation"]
     space = results.space
@@ -266,7 +245,7 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
             (ALL_CELLS, values),
             (f"cells with {size} kernel parameters", values[values.index.isin(fixed)]),
         ):
-            for top in rank_architectures(results, members)[:TOP_CELLS]:
+            for top in results.ranked(members)[:TOP_CELLS]:
                 head = (score, among, top.rank, top.tied, top.architecture, top.accuracy)
                 rows += [(*head, *edge) for edge in enumerate(space.parse(results.spec(top.architecture)))]
     return pd.DataFrame(rows, columns=names)
@@ -276,8 +255,8 @@ def best_cells(results: DatasetResults) -> pd.DataFrame:
     """Find the best architecture by clean accuracy, each attack's mean and the means of attacks and corruptions.
 
     Returns:
-        One row a criterion (the index): `architecture`, the first by `rank_architectures`, `spec`, `accuracy`, `tied`,
-        how many are as accurate, and one column a criterion with the edit distance to its best architecture.
+        One row a criterion (the index): `architecture`, the first by `DatasetResults.ranked`, `spec`, `accuracy`,
+        `tied`, how many are as accurate, and one column a criterion with the edit distance to its best architecture.
     """
     space = results.space
     if space is None:
@@ -287,7 +266,7 @@ def best_cells(results: DatasetResults) -> pd.DataFrame:
     rows = {
         label: (top.architecture, results.spec(top.architecture), top.accuracy, top.tied)
         for label, values in criteria.items()
-        for top in rank_architectures(results, values)[:1]
+        for top in results.ranked(values)[:1]
     }
     frame = pd.DataFrame.from_dict(rows, orient="index", columns=["architecture", "spec", "accuracy", "tied"])
     for label, (_, spec, *_) in rows.items():
@@ -300,8 +279,8 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
 
     Returns:
         One row a neighbour that was evaluated and a score: `best` (the score that the architecture is best by), `tied`,
-        how many are as accurate by it (see `rank_architectures`), `architecture`, `edge`, `operation`, `neighbour` (the
-        evaluated one of its class), `score` and `change`, the neighbour's accuracy minus the architecture's.
+        how many are as accurate by it (see `DatasetResults.ranked`), `architecture`, `edge`, `operation`, `neighbour`
+        (the evaluated one of its class), `score` and `change`, the neighbour's accuracy minus the architecture's.
     """
     names = ["best", "tied", "architecture", "edge", "operation", "neighbour", "score", "change"]
     space = results.space
@@ -311,7 +290,7 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
     scores = results.scores
     evaluated = set(results.architectures)
     for best in scores:
-        for top in rank_architectures(results, scores[best])[:1]:
+        for top in results.ranked(scores[best])[:1]:
             for edge, operation, spec in space.neighbours(results.spec(top.architecture)):
                 other = int(results.reader.get_uid(spec))
                 if other in evaluated:

@@ -226,8 +226,8 @@ def draw_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
         axes.set_title(title, color=INK, fontsize=10, pad=18)
         parts.style(axes)
         axes.tick_params(length=0)
-    labels = space.operation_labels
-    patches = [Patch(color=space.operation_colours[name], label=labels[name]) for name in space.operations]
+    names = zip(space.operations, figure_data.operation_names(space), strict=True)
+    patches = [Patch(color=space.operation_colours[operation], label=name) for operation, name in names]
     figure.legend(handles=patches, loc="outside lower center", ncols=n_operations, frameon=False, labelcolor=INK)
     return figure
 
@@ -236,7 +236,7 @@ def draw_best_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw the best cell by each criterion, and the edit distances between them (see `best_cells`)."""
     space = results.cells
     figure = Figure(figsize=(15.5, 2.5 * -(-len(frame) // 4) + 0.3), layout="constrained")
-    left, right = figure.subfigures(1, 2, width_ratios=(3.2, 1))
+    left, right = figure.subfigures(1, 2, width_ratios=(3.2, 1), squeeze=False)[0]
     for axes, row in zip(parts.make_panels(left, len(frame), 4), frame.itertuples(), strict=True):
         title = f"{row.Index}, {row.accuracy:.1%}\n#{row.architecture}{palette.tie_words(int(str(row.tied)))}"
         space.draw_cell(axes, str(row.spec), title, font_size=7)

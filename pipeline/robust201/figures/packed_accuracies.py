@@ -8,7 +8,6 @@ import pandas as pd
 
 from robust201.figures.dataset_results import SCORES, DatasetResults, strength_label
 from robust201.figures.palette import strength_word
-from robust201.figures.ranking import best_architecture
 from robust201.spaces.for_readers import Offerings
 
 RESOLUTION = 10_000
@@ -73,7 +72,7 @@ def pack_results(results: DatasetResults) -> dict[str, Any]:
             for score, label in SCORES.items()
             if score in results.scores
         ],
-        "best": best_architecture(results),
+        "best": results.best_architecture,
     }
 
 
