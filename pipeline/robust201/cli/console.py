@@ -108,11 +108,9 @@ class RunDisplay:
         self._last_log = time.monotonic()
         self._told: set[str] = set()
 
-    @contextmanager
-    def showing(self) -> Iterator[RunDisplay]:
+    def showing(self) -> AbstractContextManager[object]:
         """Keep the live line up for the length of a block."""
-        with self._live:
-            yield self
+        return self._live
 
     def update(self, progress: RunProgress, event: Event | None) -> None:
         """Show an event; a new failure and a worker's death get a line of their own, and so does a long silence."""

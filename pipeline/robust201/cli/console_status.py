@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -145,14 +145,9 @@ class WatchDisplay:
         self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
         self.is_complete = False
 
-    @contextmanager
-    def showing(self) -> Iterator[WatchDisplay]:
+    def showing(self) -> AbstractContextManager[object]:
         """Keep the table up for the length of a block; its last state stays on the terminal."""
-        if not self._console.is_terminal:
-            yield self
-            return
-        with self._live:
-            yield self
+        return self._live if self._console.is_terminal else nullcontext()
 
     def update(self, state: SweepStatus, quiet_seconds: float) -> None:
         """Show a reading, and for how long nobody has been at work."""

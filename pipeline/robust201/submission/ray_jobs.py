@@ -7,7 +7,7 @@ import shlex
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +87,9 @@ def submit(client: Any, shipment: Shipment, archive: Path, job_id: str) -> str:
     Raises:
         ConfigError: there is a job with this id, or the head does not take the job.
     """
+    # A stopped job gets SIGTERM, and SIGKILL 3 seconds later unless told otherwise; its workers need to finish parts.
+    drain_seconds = int(60 * (shipment.config.execution.part_minutes + 1))
+    variables = {**shipment.variables, "RAY_JOB_STOP_WAIT_TIME_S": str(drain_seconds)}
     try:
         known = _statuses(client)
         if job_id not in known:
@@ -94,7 +97,7 @@ def submit(client: Any, shipment: Shipment, archive: Path, job_id: str) -> str:
                 client.submit_job(
                     entrypoint=ENTRYPOINT,
                     submission_id=job_id,
-                    runtime_env={"working_dir": str(archive), "env_vars": _variables(shipment)},
+                    runtime_env={"working_dir": str(archive), "env_vars": variables},
                     metadata={"robust201_sweep": shipment.config.name},
                 )
             )
@@ -111,12 +114,6 @@ def submit(client: Any, shipment: Shipment, archive: Path, job_id: str) -> str:
     raise ConfigError(
         f"Submitting failed for {job_id}: expected a new id, got that of a job which is {known[job_id].value}. {advice}"
     )
-
-
-def _variables(shipment: Shipment) -> dict[str, str]:
-    # A stopped job gets SIGTERM, and SIGKILL 3 seconds later unless told otherwise; its workers need to finish parts.
-    drain_seconds = 60 * (shipment.config.execution.part_minutes + 1)
-    return {**shipment.variables, "RAY_JOB_STOP_WAIT_TIME_S": str(int(drain_seconds))}
 
 
 def _statuses(client: Any) -> dict[str, JobStatus]:
@@ -139,64 +136,46 @@ def check_job(client: Any, job_id: str) -> None:
         )
 
 
-class _Log:
-    """A job's log as it grows, written once even where the connection breaks and it is read from its start again."""
-
-    def __init__(self, client: Any, job_id: str, write: Callable[[str], None]) -> None:
-        self._client, self._job_id, self._write = client, job_id, write
-        self._shown = 0
-
-    async def follow(self) -> None:
-        """Write what comes until the job or the connection ends."""
-        seen = 0
-        async for text in self._client.tail_job_logs(self._job_id):
-            seen += len(text)
-            if seen > self._shown:
-                self._write(text[-(seen - self._shown) :])
-                self._shown = seen
-
-    def finish(self) -> None:
-        """Write what is left of an ended job's log."""
-        whole = self._client.get_job_logs(self._job_id)
-        self._write(whole[self._shown :])
-
-
-def follow(client: Any, job_id: str, write: Callable[[str], None], *, patience_seconds: float | None = None) -> Any:
-    """Write a job's log until the job ends.
+def follow(client: Any, job_id: str, write: Callable[[str], None]) -> Any:
+    """Write a job's log until the job ends, each piece once, and give Ray's `JobDetails` of it.
 
     Raises:
-        EvaluationError: the head is lost, or no longer knows the job.
+        EvaluationError: the head is silent for `_PATIENCE_SECONDS`, or no longer knows the job.
     """
-    patience = _PATIENCE_SECONDS if patience_seconds is None else patience_seconds
-    log = _Log(client, job_id, write)
+    shown = 0
+
+    async def tail() -> None:
+        """Write what comes until the job or the connection ends; a log is read from its start each time."""
+        nonlocal shown
+        seen = 0
+        async for text in client.tail_job_logs(job_id):
+            seen += len(text)
+            if seen > shown:
+                write(text[-(seen - shown) :])
+                shown = seen
+
     heard = time.monotonic()
     while True:
+        is_whole = False
+        with suppress(*_FAILED_REQUESTS):  # whether the job lives is asked for separately
+            asyncio.run(tail())
+            is_whole = True
         try:
-            broken = _try_to_follow(log)
             details = client.get_job_info(job_id)
             heard = time.monotonic()
             if details.status.is_terminal():
-                if broken:
-                    log.finish()
+                if not is_whole:
+                    write(client.get_job_logs(job_id)[shown:])
                 return details
         except _FAILED_REQUESTS as error:
             unknown = "status code 404" in str(error)
-            if unknown or time.monotonic() - heard > patience:
+            if unknown or time.monotonic() - heard > _PATIENCE_SECONDS:
                 got = "a head that does not know it, as after a restart" if unknown else _one_line(error)
                 raise EvaluationError(
                     f"Following the job failed for {job_id}: expected its state, got {got}. "
                     "What it finished is kept; submit the sweep again to go on."
                 ) from error
         time.sleep(_PAUSE_SECONDS)
-
-
-def _try_to_follow(log: _Log) -> bool:
-    """Say whether the connection broke; whether the job lives is asked for separately."""
-    try:
-        asyncio.run(log.follow())
-    except _FAILED_REQUESTS:
-        return True
-    return False
 
 
 def exit_code_of(details: Any) -> int:

@@ -3,17 +3,22 @@
 Options, their spelling and their limits: Slurm's manual page sbatch(1).
 """
 
+import math
 import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from robust201.core.errors import ConfigError
-from robust201.planning.config import ExecutionSection
+from robust201.planning.config import ExecutionSection, SweepConfig
 from robust201.runtime.share_run import DRAIN_VARIABLE
+
+LOGS_FOLDER = "slurm"
+"""Of the results folder, with the batch file and a log of each task."""
 
 DRAIN_SECONDS = 600
 """Time before its limit at which a task begins to drain: twice the length at which the fused engine cuts its parts."""
@@ -146,60 +151,56 @@ def _bare_option(line: str) -> str:
     return line.strip().removeprefix("#SBATCH").strip()
 
 
-@dataclass(frozen=True)
-class Resources:
-    """What a task gets, and how it uses it.
+def resources(options: ArrayOptions, execution: ExecutionSection) -> tuple[str | None, int, int]:
+    """Fill in what the options leave open from what the sweep's workers need.
 
-    Attributes:
-        gres: value of sbatch's ``--gres``, or None without a GPU.
-        cpus: CPUs of the task.
-        workers: workers of the task: one computes in the task's own process, more through Ray on its machine.
+    Returns:
+        The value of sbatch's ``--gres``, None without a GPU, and CPUs and workers of a task: one computes in the task's
+        own process, more through Ray on its machine.
     """
-
-    gres: str | None
-    cpus: int
-    workers: int
-
-    @classmethod
-    def of(cls, options: ArrayOptions, execution: ExecutionSection) -> "Resources":
-        """Fill in what the options leave open from what the sweep's workers need."""
-        wanted = options.gpus_per_task or ("0" if execution.device == "cpu" else "1")
-        gpus = int(wanted.rpartition(":")[2])
-        workers = max(1, int(gpus / execution.gpus_per_worker))
-        cpus = options.cpus_per_task or workers * max(int(-(-execution.cpus_per_worker // 1)), execution.threads)
-        return cls(f"gpu:{wanted}" if gpus else None, cpus, workers)
+    wanted = options.gpus_per_task or ("0" if execution.device == "cpu" else "1")
+    gpus = int(wanted.rpartition(":")[2])
+    workers = max(1, int(gpus / execution.gpus_per_worker))
+    cpus = options.cpus_per_task or workers * max(math.ceil(execution.cpus_per_worker), execution.threads)
+    return f"gpu:{wanted}" if gpus else None, cpus, workers
 
 
-def render(
-    *,
-    name: str,
-    sweep: Path,
-    results: Path,
-    logs: Path,
-    python: str,
-    folder: Path,
-    options: ArrayOptions,
-    resources: Resources,
-    n_shares: int,
-    indices: Iterable[int],
-    executes_code: bool = False,
-) -> str:
-    """Write out a batch file.
+def render(config: SweepConfig, sweep: Path, options: ArrayOptions, n_shares: int, indices: Sequence[int]) -> str:
+    """Write out the batch file of some shares, ascending from 1, of a sweep that is read again when they start.
 
     Raises:
         ConfigError: a path cannot stand in it, or the shell does not understand `options.setup`.
     """
-    _check_paths(sweep, results, logs, Path(python), folder)
+    # Relative paths of the YAML start in the folder that the array is submitted from.
+    sweep, results, folder, python = sweep.absolute(), config.results.absolute(), Path.cwd(), sys.executable
+    _check_paths(sweep, results, folder, Path(python))
     _check_shell("\n".join(options.setup))  # by itself: a quote left open could end in one of our own lines
-    array = show_ranges(sorted(indices)) + ("" if options.max_parallel is None else f"%{options.max_parallel}")
-    executor = ["--executor", "inline"]
-    if resources.workers > 1:
-        executor = ["--executor", "ray", "--workers", str(resources.workers)]
+    gres, cpus, workers = resources(options, config.execution)
+    logs = str(results / LOGS_FOLDER).replace("%", "%%")
+    directives = {
+        "--job-name": f"robust201-{config.name}",
+        "--array": show_ranges(indices) + ("" if options.max_parallel is None else f"%{options.max_parallel}"),
+        "--nodes": "1",
+        "--ntasks": "1",
+        "--cpus-per-task": cpus,
+        "--gres": gres,
+        "--mem": options.mem,
+        "--time": options.time,
+        "--partition": options.partition,
+        "--account": options.account,
+        # B: to the batch process alone, which exec makes ours: workers must not be told to stop by themselves.
+        "--signal": f"B:USR1@{options.seconds_to_drain}",
+        "--output": _quote_directive(f"{logs}/%A_%a.log"),
+        "--open-mode": "append",
+    }
+    executor = ["--executor", "inline"] if workers == 1 else ["--executor", "ray", "--workers", str(workers)]
     command = [python, "-P", "-m", "robust201", "run", str(sweep), "--results", str(results), *executor, "--requeue"]
-    command += ["--allow-code"] * executes_code
+    command += ["--allow-code"] * bool(config.code_files())  # whoever submits it has agreed to them
     lines = [
         "#!/bin/bash",
-        *_directives(f"robust201-{name}", array, logs, options, resources),
+        *(f"#SBATCH {option}={value}" for option, value in directives.items() if value is not None),
+        "#SBATCH --requeue",
+        *(f"#SBATCH {_bare_option(line)}" for line in options.extra),
         "",
         "# Until our process takes over, the signal that comes before the time limit must not end the task.",
         "trap '' USR1",
@@ -215,31 +216,6 @@ def render(
     return "\n".join(lines)
 
 
-def _directives(name: str, array: str, logs: Path, options: ArrayOptions, resources: Resources) -> list[str]:
-    """Lines that sbatch reads."""
-    directives = [
-        ("--job-name", name),
-        ("--array", array),
-        ("--nodes", "1"),
-        ("--ntasks", "1"),
-        ("--cpus-per-task", str(resources.cpus)),
-        ("--gres", resources.gres),
-        ("--mem", options.mem),
-        ("--time", options.time),
-        ("--partition", options.partition),
-        ("--account", options.account),
-        # B: to the batch process alone, which exec makes ours: workers must not be told to stop by themselves.
-        ("--signal", f"B:USR1@{options.seconds_to_drain}"),
-        ("--output", _quote_directive(f"{_escape_percent(logs)}/%A_%a.log")),
-        ("--open-mode", "append"),
-    ]
-    return [
-        *(f"#SBATCH {option}={value}" for option, value in directives if value is not None),
-        "#SBATCH --requeue",
-        *(f"#SBATCH {_bare_option(line)}" for line in options.extra),
-    ]
-
-
 def show_ranges(numbers: Sequence[int]) -> str:
     """Write ascending numbers as sbatch's ``--array`` takes them, such as ``1-5,8``."""
     ranges: list[list[int]] = []
@@ -249,10 +225,6 @@ def show_ranges(numbers: Sequence[int]) -> str:
         else:
             ranges.append([number, number])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
-
-
-def _escape_percent(path: Path) -> str:
-    return str(path).replace("%", "%%")
 
 
 def _quote_directive(value: str) -> str:

@@ -119,7 +119,7 @@ def _bundled_files(names: tuple[str, ...]) -> dict[str, Path]:
     return found
 
 
-def pack(shipment: Shipment, archive: Path, *, limit_bytes: int = UPLOAD_LIMIT_BYTES) -> int:
+def pack(shipment: Shipment, archive: Path) -> int:
     """Write the archive that a job starts from.
 
     Raises:
@@ -132,12 +132,13 @@ def pack(shipment: Shipment, archive: Path, *, limit_bytes: int = UPLOAD_LIMIT_B
         _add(target, SWEEP_NAME, shipment.sweep_yaml.encode())
         members = target.infolist()
     size = archive.stat().st_size
-    if size > limit_bytes:
+    if size > UPLOAD_LIMIT_BYTES:
         largest = sorted(members, key=lambda member: -member.compress_size)[:5]
         shown = ", ".join(f"{member.filename} ({_mebibytes(member.compress_size)})" for member in largest)
         raise ConfigError(
-            f"Packing the job failed for {archive.name}: expected at most {_mebibytes(limit_bytes)}, which is what a "
-            f"Ray head takes, got {_mebibytes(size)}; largest: {shown}. Move them to a folder that the machines share."
+            f"Packing the job failed for {archive.name}: expected at most {_mebibytes(UPLOAD_LIMIT_BYTES)}, which is "
+            f"what a Ray head takes, got {_mebibytes(size)}; largest: {shown}. Move them to a folder that the machines "
+            "share."
         )
     return size
 

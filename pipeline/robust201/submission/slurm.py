@@ -7,8 +7,7 @@ results folder is seen; the sweep is checked and its plan written before that.
 import re
 import shutil
 import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from robust201.planning.plan import assumed_facts, make_plan
 from robust201.planning.shares import Share, all_bundles, missing_bundles
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.sweep import prepare_sweep
-from robust201.submission.sbatch_file import ArrayOptions, Resources, render
+from robust201.submission.sbatch_file import LOGS_FOLDER, ArrayOptions, render
 
 DEFAULT_TASKS = 256
 """Tasks of an array of which nobody said how many: enough to fill most clusters, few enough for any queue."""
@@ -28,7 +27,6 @@ DEFAULT_TASKS = 256
 ASSUMED_MAX_ARRAY_SIZE = 1001
 """Slurm's default of MaxArraySize (slurm.conf(5)), taken where no Slurm is there to ask."""
 
-_FOLDER = "slurm"
 _ASK_SECONDS = 60
 _SUBMIT_SECONDS = 300
 
@@ -62,7 +60,7 @@ def render_dry(config: SweepConfig, sweep: Path, options: ArrayOptions, *, say: 
     with suppress(InputError):  # where no Slurm answers, its default has to do
         limit = _read_array_limit()
     n_shares = _count_shares(options, len(all_bundles(make_plan(config, assumed_facts(config)))), limit, say)
-    return _render(config, sweep, options, n_shares, range(1, n_shares + 1))
+    return render(config, sweep, options, n_shares, range(1, n_shares + 1))
 
 
 def submit(
@@ -80,7 +78,7 @@ def submit(
             "node of the cluster, or look at the batch file with --dry-run."
         )
     limit = _read_array_limit()
-    _render(config, sweep, options, 1, [1])  # a bad option shows now, not after hours of hashing images
+    render(config, sweep, options, 1, [1])  # a bad option shows now, not after hours of hashing images
     prepared = prepare_sweep(config, say=say)
     divided = all_bundles(prepared.plan)
     n_shares = _count_shares(options, len(divided), limit, say)
@@ -88,10 +86,10 @@ def submit(
     indices = [share.index for share in shares if missing_bundles(share.bundles(divided), prepared.missing)]
     if not indices:
         return None
-    folder = config.results.absolute() / _FOLDER
+    folder = config.results.absolute() / LOGS_FOLDER
     make_folder(folder)
     script = folder / "array.sbatch"
-    write_text(script, _render(config, sweep, options, n_shares, indices))
+    write_text(script, render(config, sweep, options, n_shares, indices))
     answer = _ask("sbatch", "--parsable", str(script), seconds=_SUBMIT_SECONDS)
     match = re.search(r"^(\d+)(?:;\S+)?$", answer.strip(), re.MULTILINE)
     if match is None:
@@ -101,23 +99,6 @@ def submit(
         )
     n_missing = prepared.plan.n_evaluations - prepared.done
     return Submission(match[1], len(indices), n_shares, n_missing, f"{folder}/{match[1]}_*.log")
-
-
-def _render(config: SweepConfig, sweep: Path, options: ArrayOptions, n_shares: int, indices: Sequence[int]) -> str:
-    results = config.results.absolute()
-    return render(
-        name=config.name,
-        sweep=sweep.absolute(),
-        results=results,
-        logs=results / _FOLDER,
-        python=sys.executable,
-        folder=Path.cwd(),
-        options=options,
-        resources=Resources.of(options, config.execution),
-        n_shares=n_shares,
-        indices=indices,
-        executes_code=bool(config.code_files()),
-    )
 
 
 def _count_shares(options: ArrayOptions, n_bundles: int, limit: int, say: Callable[[str], None]) -> int:
