@@ -24,7 +24,7 @@ def find_unit(name: str, units: Sequence[Unit], results: Path) -> tuple[str, str
 
     Args:
         name: its id or the beginning of it, or its label, such as ``21/cifar10/pgd`` (``#21 cifar10 pgd`` likewise; any
-            index or cell string of the architecture's isomorphism class will do).
+            index or cell string of the architecture's isomorphism class will do), or ``resnet18/cifar10/pgd``.
         units: of the plan.
         results: the results folder, whose logs may name units of earlier plans.
 
@@ -57,20 +57,24 @@ def find_unit(name: str, units: Sequence[Unit], results: Path) -> tuple[str, str
 
 
 def _find_by_label(architecture: str, dataset: str, key: str, units: Sequence[Unit]) -> tuple[str, str]:
-    index = nasbench201.resolve(architecture).isomorph
+    is_text = isinstance(units[0].architecture, str)  # as in spaces without indices
+    wanted = architecture if is_text else nasbench201.resolve(architecture).isomorph
     datasets = dict.fromkeys(unit.dataset for unit in units)
     keys = dict.fromkeys(unit.key for unit in units if unit.dataset == dataset)
     for unit in units:
-        if (unit.architecture, unit.dataset, unit.key) == (index, dataset, key):
+        if (unit.architecture, unit.dataset, unit.key) == (wanted, dataset, key):
             return unit.id, label_of(unit)
     if dataset not in datasets:
         what, near = f"dataset {dataset!r}", closest(dataset, datasets)
     elif key not in keys:
         what, near = f"key {key!r}", closest(key, keys)
     else:
+        what = f"architecture {wanted}"
         there = sorted({unit.architecture for unit in units})
-        place = min(bisect_left(there, index), len(there) - 1)
-        what, near = f"architecture {index}", f" The closest one is {there[place]}."
+        if isinstance(wanted, str):
+            near = closest(wanted, map(str, there))
+        else:
+            near = f" The closest one is {there[min(bisect_left(there, wanted), len(there) - 1)]}."
     raise InputError(
         f"Looking up a unit failed for {architecture}/{dataset}/{key}: expected a unit of this sweep, got {what}, "
         f"which it does not have.{near}"
