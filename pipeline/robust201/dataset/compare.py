@@ -336,7 +336,7 @@ def _read_dataset(dataset: RobustnessDataset, weights: str | None) -> Numbers:
     found: dict[Place, dict[ArchitectureId, float]] = {}
     for name in dataset.data:
         for key in dataset.keys_all:
-            is_measure, single = dataset.files.kind_of(key) == "measure", dataset.files.is_single(key)
+            is_measure, single = dataset.files.kind_of(key) == "measure", dataset.files.is_single(name, key)
             measurements = dataset.measurements(name, key) if is_measure else ["accuracy"]
             row = row_of(key)
             spelled = key if row is None else row.key

@@ -139,9 +139,9 @@ class RobustnessDataset:
 
         Returns:
             {dataset: {key: {measure: {id: value}}}}, keys spelled as asked. Ids are strings; only evaluated
-            architectures have one (see `get_uid`). There is one value for ``clean`` and a measure, else a list by
-            strength (see `strengths`); means over no image are None. As with the published helper, corruptions
-            of ImageNet16-120, which were never published, give an empty entry where they have no files.
+            architectures have one (see `get_uid`). There is one value for ``clean`` and a measure of one strength, else
+            a list by strength (see `strengths`); means over no image are None. As with the published helper,
+            corruptions of ImageNet16-120, which were never published, give an empty entry where they have no files.
 
         Raises:
             ConfigError: an argument is neither a name nor a list of names, or there are several weights and none is
@@ -308,7 +308,7 @@ class RobustnessDataset:
             weights: name of the weights; may be left out where there is one choice.
 
         Returns:
-            The value as `query` gives it: one for ``clean`` and a measure, else a list in the order of `strengths`.
+            The value as `query` gives it: one, or a list in the order of `strengths`.
 
         Raises:
             ArchitectureError: there is no such architecture, or it was not evaluated.

@@ -67,9 +67,9 @@ def _read_rows(
         found = files.read_accuracies(dataset, key)
     else:
         found = files.read(dataset, key, measure)
-    strengths = files.strengths(dataset, key)
+    strengths, single = files.strengths(dataset, key), files.is_single(dataset, key)
     rows = {
-        i: [row] if files.is_single(key) else values_by_strength(row, strengths, f"#{i} {dataset} {key} {measure}")
+        i: [row] if single else values_by_strength(row, strengths, f"#{i} {dataset} {key} {measure}")
         for i, row in found.items()
     }
     return rows, sources

@@ -191,17 +191,18 @@ class OverlaidFiles(ResultFiles):
         self, dataset: str, key: str, measure: str, found: Sequence[tuple[int, Mapping[str, Any]]]
     ) -> OverlaidRows:
         """Put the rows of some layers together, evaluation by evaluation."""
-        single, strengths = self.is_single(key), self.strengths(dataset, key)
         held: dict[str, dict[float, tuple[int, Any]]] = {}
         for number, rows in found:
-            own = self.layers[number].strengths(dataset, key)
+            layer = self.layers[number]
+            own, single = layer.strengths(dataset, key), layer.is_single(dataset, key)
             for identifier, row in rows.items():
-                what = f"#{identifier} {dataset} {key} {measure} of {self.layers[number].path}"
+                what = f"#{identifier} {dataset} {key} {measure} of {layer.path}"
                 values = [row] if single else values_by_strength(row, own, what)
                 places = held.setdefault(identifier, {})
                 for strength, value in zip(own, values, strict=True):
                     if value is not None:
                         places.setdefault(strength, (number, value))
+        single, strengths = self.is_single(dataset, key), self.strengths(dataset, key)
         merged = OverlaidRows({}, {})
         for identifier, places in held.items():
             pairs = [places.get(strength, (NOWHERE, None)) for strength in strengths]

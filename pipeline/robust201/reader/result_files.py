@@ -11,7 +11,7 @@ from robust201.core.errors import ConfigError, FormatVersionError, ResultsError,
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.json_files import iter_json_values, read_json, read_object
 from robust201.reader.kept_files import KeptRows, hash_file
-from robust201.reader.value_checks import check_ids, check_json_value, check_json_values, is_sound_meta, is_sound_sweep
+from robust201.reader.value_checks import check_ids, check_json_values, is_sound_meta, is_sound_sweep
 from robust201.spaces import DEFAULT_SPACE, offerings
 from robust201.tasks import CORRUPTIONS, TASKS, Task
 from robust201.tasks.parameters import SEVERITIES
@@ -183,8 +183,11 @@ class ResultFiles:
         told_space = swept.get("space") if isinstance(swept, dict) else None
         self.space_name: str = told_space if isinstance(told_space, str) else DEFAULT_SPACE
         told = (path / META_FILE).is_file()
-        if not told and self.sweep is None and self._has_text_ids():
-            self.space_name = UNKNOWN_SPACE
+        if not told and self.sweep is None:
+            from robust201.reader.parquet_results import has_text_ids
+
+            if any(map(has_text_ids, self._parquet_files()[:1])):
+                self.space_name = UNKNOWN_SPACE
         self.space = offerings(self.space_name)
         self._user_tasks = _user_tasks(swept)
         self.meta: dict[str, Any] = read_json(path / META_FILE) if told else self._meta_of_parquet()
@@ -228,8 +231,7 @@ class ResultFiles:
         if self.sweep is None and self.parquet.is_dir():
             from robust201.reader.parquet_results import read_weights
 
-            files = sorted(self.parquet.glob("dataset=*/key=*/*.parquet"))
-            names = dict.fromkeys(name for file in files for name in read_weights(file))
+            names = dict.fromkeys(name for file in self._parquet_files() for name in read_weights(file))
         return list(names)
 
     def choosing(self, weights: str | None) -> Self:
@@ -259,9 +261,10 @@ class ResultFiles:
         kind = kind_of(key)
         return str(self._user_tasks[key]["kind"]) if kind == "other" and key in self._user_tasks else kind
 
-    def is_single(self, key: str) -> bool:
-        """Whether an architecture has one value under a key, not one per strength."""
-        return self.kind_of(key) in ("clean", "measure")
+    def is_single(self, dataset: str, key: str) -> bool:
+        """Whether an architecture has one value under a key, as of clean images or a measure of one strength."""
+        kind = self.kind_of(key)
+        return kind == "clean" or (kind == "measure" and len(self.strengths(dataset, key)) == 1)
 
     def measurements_of(self, dataset: str, key: str) -> list[str]:
         """List what is measured under a key: the columns of a measure, and of an unknown key whatever there is."""
@@ -384,23 +387,26 @@ class ResultFiles:
             return None
         names = (PurePosixPath(parquet_name(dataset, spelling)) for spelling in spellings(key))
         file = _the_one([self.parquet / name.relative_to(PARQUET_FOLDER)] for name in names)
-        if file is not None:
-            from robust201.reader.parquet_results import has_columns_of
+        if file is None:
+            return None
+        from robust201.reader.parquet_results import has_columns_of
 
-            return file if has_columns_of(file, measure) else None
-        return None
+        return file if has_columns_of(file, measure) else None
+
+    def _parquet_files(self) -> list[Path]:
+        return sorted(self.parquet.glob("dataset=*/key=*/*.parquet"))
 
     def keys_of_parquet(self) -> dict[str, list[str]]:
         """List the keys of each dataset that has Parquet files."""
         found: dict[str, list[str]] = {}
-        for file in sorted(self.parquet.glob("dataset=*/key=*/*.parquet")):
+        for file in self._parquet_files():
             dataset, key = (part.partition("=")[2] for part in file.parts[-3:-1])
             found.setdefault(dataset, []).append(key)
         return found
 
     def _meta_of_parquet(self) -> dict[str, Any]:
         """Make up for a missing meta.json: ids are the space's, epsilons those of the files."""
-        from robust201.reader.parquet_results import read_strengths
+        from robust201.reader.parquet_results import read_ids, read_strengths
 
         epsilons: dict[str, Sequence[float]] = {}
         for dataset, keys in self.keys_of_parquet().items():
@@ -410,18 +416,8 @@ class ResultFiles:
                     epsilons.setdefault(key, list(read_strengths(file)))
         if self.space is not None:
             return self.space.meta(epsilons)
-        from robust201.reader.parquet_results import read_ids
-
-        files = sorted(self.parquet.glob("dataset=*/key=*/*.parquet"))
-        ids = dict.fromkeys(identifier for file in files for identifier in read_ids(file))
+        ids = dict.fromkeys(identifier for file in self._parquet_files() for identifier in read_ids(file))
         return {"ids": {identifier: {} for identifier in ids}, "epsilons": epsilons}
-
-    def _has_text_ids(self) -> bool:
-        """Whether the first Parquet file names its architectures by text."""
-        from robust201.reader.parquet_results import has_text_ids
-
-        file = next(iter(sorted(self.parquet.glob("dataset=*/key=*/*.parquet"))), None)
-        return file is not None and has_text_ids(file)
 
     def _read_parquet(
         self, file: Path, dataset: str, key: str, measure: str, only: str | None = None
@@ -433,7 +429,7 @@ class ResultFiles:
             measure,
             self.strengths(dataset, key),
             only,
-            single=self.is_single(key),
+            single=self.is_single(dataset, key),
             weights=self.weights,
             text_ids=self.space is None,
         )
@@ -443,16 +439,15 @@ class ResultFiles:
         file = self._file(dataset, key, measure)
         if file.suffix == ".parquet":
             row = self._read_parquet(file, dataset, key, measure, identifier)[identifier]
-            self._check_value(file, key, measure, identifier, row)
-            return row
-        if measure == "accuracy":
+        elif measure == "accuracy":
             return self.read_accuracies(dataset, key)[identifier]
-        row = self._kept.get(file, measure, lambda: self._parse(file, dataset, key, measure))[identifier]
-        self._check_value(file, key, measure, identifier, row)
+        else:
+            row = self._kept.get(file, measure, lambda: self._parse(file, dataset, key, measure))[identifier]
+        self._check_values(file, key, measure, {identifier: row})
         return row
 
-    def _check_value(self, file: Path, key: str, measure: str, identifier: str, row: Any) -> None:
-        check_json_value(file, key, measure, identifier, row, of_measure=self.kind_of(key) == "measure")
+    def _check_values(self, file: Path, key: str, measure: str, rows: Mapping[str, Any]) -> None:
+        check_json_values(file, key, measure, rows, of_measure=self.kind_of(key) == "measure")
 
     def read_accuracies(self, dataset: str, key: str) -> Mapping[str, Any]:
         """Read accuracies as `read` does, and keep them for the next time (see `reader.kept_files`)."""
@@ -478,7 +473,7 @@ class ResultFiles:
             return
         for identifier, row in iter_json_values(file, dataset, spellings(key), measure):
             check_ids(file, key, measure, (identifier,), self.meta["ids"])
-            self._check_value(file, key, measure, identifier, row)
+            self._check_values(file, key, measure, {identifier: row})
             yield identifier, row
 
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
@@ -488,13 +483,13 @@ class ResultFiles:
             return self.read_json_file(file, dataset, key, measure)
         rows = self._read_parquet(file, dataset, key, measure)
         check_ids(file, key, measure, rows, self.meta["ids"])
-        check_json_values(file, key, measure, rows, of_measure=self.kind_of(key) == "measure")
+        self._check_values(file, key, measure, rows)
         return rows
 
     def read_json_file(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:
         """Read a JSON file of results whole (see `read`)."""
         rows = self._parse(file, dataset, key, measure)
-        check_json_values(file, key, measure, rows, of_measure=self.kind_of(key) == "measure")
+        self._check_values(file, key, measure, rows)
         return rows
 
     def _parse(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:

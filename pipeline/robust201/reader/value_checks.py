@@ -124,35 +124,27 @@ def _describe_ids(known: Mapping[str, Any]) -> str:
 
 
 def check_json_values(file: Path, key: str, measure: str, rows: Mapping[str, Any], *, of_measure: bool = False) -> None:
-    """Check the values of many architectures (see `check_json_value`)."""
-    if measure == "accuracy" and _are_all_fractions(rows, clean=key == CLEAN):
-        return
-    for identifier, row in rows.items():
-        check_json_value(file, key, measure, identifier, row, of_measure=of_measure)
-
-
-def check_json_value(
-    file: Path, key: str, measure: str, identifier: str, row: Any, *, of_measure: bool = False
-) -> None:
-    """Check the value of one architecture; how many strengths it has is left to `values_by_strength`.
+    """Check values by id; how many strengths they have is left to `values_by_strength`.
 
     Raises:
         ResultsError: an accuracy is neither null nor in [0, 1]; a confusion matrix is not square or not of counts; a
             confidence lacks a part, or has one of another shape or with something else than numbers in [0, 1] and null;
             a measure's value is neither a number nor a list of them.
     """
+    clean = key == CLEAN
     form = ("a number, or a list of numbers", _are_numbers) if of_measure else _FORMS.get(measure)
-    if form is None:
+    if form is None or (measure == "accuracy" and _are_all_fractions(rows, clean=clean)):
         return
     described, fits = form
-    if not fits(row, key == CLEAN):
-        text = repr(row)
-        shown = text if len(text) <= 60 else f"{text[:57]}..."
-        per = "" if key == CLEAN or of_measure else ", one per strength"
-        raise ResultsError(
-            f"Reading #{identifier} {key} {measure} failed for {file}: expected {described}{per}, got {shown}. "
-            "Export or download it again."
-        )
+    for identifier, row in rows.items():
+        if not fits(row, clean):
+            text = repr(row)
+            shown = text if len(text) <= 60 else f"{text[:57]}..."
+            per = "" if clean or of_measure else ", one per strength"
+            raise ResultsError(
+                f"Reading #{identifier} {key} {measure} failed for {file}: expected {described}{per}, got {shown}. "
+                "Export or download it again."
+            )
 
 
 def _are_all_fractions(rows: Mapping[str, Any], *, clean: bool) -> bool:
