@@ -175,7 +175,7 @@ def test_confusion_matrices_are_added_up(tmp_path):
     assert figure_data.confusion_columns(sums) == [("pgd", 1.0), ("pgd", 8.0)]
     assert sums.to_numpy().tolist() == [[4, 4], [4, 4], [4, 4], [8, 0]]
     assert figure_data.confusion_shares(sums, "pgd", 8.0).to_numpy().tolist() == [[0.5, 0.5], [1, 0]]
-    assert figure_data.reference_columns(sums) == [("pgd", 1.0)]
+    assert figure_data.reference_columns([("pgd", 1.0), ("pgd", 8.0)]) == [("pgd", 1.0)]
 
 
 def test_points_pair_clean_and_robust_accuracies(tmp_path):

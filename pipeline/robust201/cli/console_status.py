@@ -133,11 +133,7 @@ def status_line(state: SweepStatus, now: float) -> str:
 
 
 class WatchDisplay:
-    """A sweep's status, live: a table on a terminal, one line a reading elsewhere.
-
-    Attributes:
-        is_complete: whether the sweep was complete when it was last shown.
-    """
+    """A sweep's status, live: a table on a terminal, one line a reading elsewhere."""
 
     def __init__(self, console_: Console | None = None, clock: Callable[[], float] = time.time) -> None:
         self._console = console_ or console.out

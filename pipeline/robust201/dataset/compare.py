@@ -18,7 +18,6 @@ from robust201.dataset.json_import import count_decimals
 from robust201.dataset.listing import explain_changes
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import META_FILE, RESULTS_FOLDER_FILE, SWEEP_FILE, row_of, values_by_strength
-from robust201.reader.sources import describe_source
 from robust201.reader.value_checks import architecture_of
 from robust201.shards import ShardStore
 from robust201.tasks import TASKS
@@ -289,7 +288,7 @@ def read_result_set(folder: Path) -> ResultSet:
         decimals = count_decimals({"": values}, [""])
     else:
         decimals = _fewest_decimals({"round_to": dataset.sweep.get("round_to"), **dataset.sweep.get("sweep", {})})
-    source = describe_source(dataset.files, dataset.data, dataset.keys_all)
+    source = dataset.files.describe_source(dataset.data, dataset.keys_all)
     return ResultSet(by_weights, decimals, source, remarks=tuple(_explain_changes(folder, dataset)))
 
 

@@ -91,7 +91,7 @@ def key_correlations(results: DatasetResults) -> pd.DataFrame:
         Square frame (see `rank_correlations`), rows and columns named by key and strength; `view` in the index is one
         empty text.
     """
-    return _correlate(results, [("", _reference_columns(results))])
+    return _correlate(results, [("", reference_columns(results.columns))])
 
 
 def attack_correlations(results: DatasetResults) -> pd.DataFrame:
@@ -157,9 +157,8 @@ def confusion_columns(sums: pd.DataFrame) -> list[Column]:
     return list(dict.fromkeys((str(key), float(strength)) for key, strength, _ in sums.index))
 
 
-def reference_columns(sums: pd.DataFrame) -> list[Column]:
-    """Choose one strength a key of summed matrices: that nearest to ε = 1/255, or to severity 3."""
-    columns = confusion_columns(sums)
+def reference_columns(columns: Sequence[Column]) -> list[Column]:
+    """Choose one strength a key: that nearest to ε = 1/255 (in other norms to 1), or to severity 3."""
     keys = dict.fromkeys(key for key, _ in columns)
     return [(key, reference_strength(key, [held for name, held in columns if name == key])) for key in keys]
 
@@ -340,11 +339,6 @@ def changed_cell(rows: pd.DataFrame, results: DatasetResults) -> tuple[int, list
 def _outliers(values: NDArray[np.float64], low: float, high: float) -> tuple[float, ...]:
     below, above = np.unique(values[values < low]), np.unique(values[values > high])
     return (*below[:SHOWN_OUTLIERS].tolist(), *above[-SHOWN_OUTLIERS:].tolist())
-
-
-def _reference_columns(results: DatasetResults) -> list[Column]:
-    keys = dict.fromkeys(key for key, _ in results.columns)
-    return [(key, reference_strength(key, results.strengths(key))) for key in keys]
 
 
 def _correlate(results: DatasetResults, groups: Iterable[tuple[str, Sequence[Column]]]) -> pd.DataFrame:

@@ -38,19 +38,10 @@ def draw_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     figure, panels = parts.make_axes_grid(len(keys), *((5, 2.6, 2.4) if corrupted else (2, 5.6, 3.3)))
     for axes, key in zip(panels, keys, strict=True):
         boxes = frame[frame["key"] == key]
+        named = boxes.rename(columns={"median": "med", "low": "whislo", "high": "whishi", "outliers": "fliers"})
+        numbers: Any = named.assign(label=boxes["strength"].map(palette.tick)).to_dict("records")
         drawn = axes.bxp(
-            [
-                {
-                    "label": palette.tick(strength),
-                    "q1": box.q1,
-                    "med": box.median,
-                    "q3": box.q3,
-                    "whislo": box.low,
-                    "whishi": box.high,
-                    "fliers": box.outliers,
-                }
-                for strength, box in zip(boxes["strength"], boxes.itertuples(), strict=True)
-            ],
+            numbers,
             widths=0.62,
             patch_artist=True,
             medianprops={"color": INK, "linewidth": 1.4},
@@ -128,7 +119,7 @@ def draw_confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
 
 def draw_confusion(frame: pd.DataFrame, results: DatasetResults) -> Figure:
     """Draw summed confusion matrices at ε = 1/255 and severity 3, rows as shares (see `confusion_sums`)."""
-    shown = figure_data.reference_columns(frame)
+    shown = figure_data.reference_columns(figure_data.confusion_columns(frame))
     n_columns = min(5, len(shown))
     size = (max(5.6, 3.0 * n_columns + 0.4), 3.1 * -(-len(shown) // n_columns) + 0.3)
     figure = Figure(figsize=size, layout="constrained")

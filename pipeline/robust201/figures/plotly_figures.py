@@ -106,10 +106,12 @@ def views_of_confidence(frame: pd.DataFrame, results: DatasetResults) -> list[Vi
 def views_of_confusion(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     """Draw summed confusion matrices, rows as shares, one a view (see `confusion_sums`)."""
     n_classes = frame.shape[1]
-    is_small = n_classes <= ALL_STRENGTHS_UP_TO_CLASSES
+    columns = figure_data.confusion_columns(frame)
+    if n_classes > ALL_STRENGTHS_UP_TO_CLASSES:
+        columns = figure_data.reference_columns(columns)
     names = results.class_names(n_classes)
     views = []
-    for key, strength in (figure_data.confusion_columns if is_small else figure_data.reference_columns)(frame):
+    for key, strength in columns:
         shares = figure_data.confusion_shares(frame, key, strength).set_axis(names, axis=0).set_axis(names, axis=1)
         texts = palette.share_texts(shares.to_numpy())
         hover, unit = "true %{y}<br>predicted %{x}<br>%{z:.2%}", "share of the true class"
@@ -141,9 +143,8 @@ def views_of_clean_against(frame: pd.DataFrame, results: DatasetResults) -> list
     line = {"color": INK, "width": 1, "dash": "dot"}
     diagonal = {"type": "line", "x0": 0, "y0": 0, "x1": 1, "y1": 1, "line": line, "layer": "below"}
     figure["layout"]["shapes"].insert(0, diagonal)
-    columns = dict.fromkeys(zip(frame["key"], frame["strength"], strict=True))
-    reference = {key: figure_data.reference_strength(key, results.strengths(key)) for key, _ in columns}
-    shown = next(iter(reference.items()))
+    columns = list(dict.fromkeys(zip(frame["key"], frame["strength"], strict=True)))
+    shown = figure_data.reference_columns(columns)[0]
     return [View(column_label(*column), figure, column, first=column == shown) for column in columns]
 
 

@@ -61,13 +61,7 @@ def save_plots(
 
 
 def save_plot(dataset: RobustnessDataset, name: str, out: Path, *, data: str | None = None) -> Path:
-    """Draw one figure.
-
-    Raises:
-        ConfigError: there is no such figure or dataset, or the file's name ends otherwise.
-        InputError: `out` names no file that could be written.
-        ResultsError: the results are not enough for the figure.
-    """
+    """Draw one figure."""
     row = figure_row(name)
     if out.suffix.lstrip(".") not in FORMATS:
         raise ConfigError(

@@ -44,12 +44,7 @@ def summary_table(dataset: RobustnessDataset) -> list[SummaryRow]:
 
 
 def write_report(dataset: RobustnessDataset, out: Path) -> Path:
-    """Write one HTML page with the figures of every dataset and an explorer; it needs no other file and no network.
-
-    Raises:
-        InputError: `out` names no file that could be written.
-        ResultsError: a file is damaged, or there is no accuracy.
-    """
+    """Write one HTML page with the figures of every dataset and an explorer; it needs no other file and no network."""
     check_output_file(out)
     # plotly has no type information.
     from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]

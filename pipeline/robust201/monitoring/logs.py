@@ -4,6 +4,8 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -86,13 +88,8 @@ def _closest_id(name: str, ids: Iterable[str]) -> str:
     ordered = sorted(ids)
     place = bisect_left(ordered, name)
     around = ordered[max(0, place - 1) : place + 1]
-    shared, best = max(((_count_shared(unit_id, name), unit_id) for unit_id in around), default=(0, ""))
+    shared, best = max(((len(commonprefix([one, name])), one) for one in around), default=(0, ""))  # noqa: RUF071
     return f" Did you mean {best!r}?" if shared else ""
-
-
-def _count_shared(one: str, other: str) -> int:
-    """Length of the longest beginning that two texts share."""
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _logged_ids(results: Path) -> set[str]:
@@ -124,11 +121,7 @@ def read_logs(results: Path, unit_id: str) -> list[Line]:
     found: list[Line] = []
     for stream in _open_all(results):
         found.extend(_parse(line for line in stream if wanted in line))
-    return sorted(found, key=_time_of)
-
-
-def _time_of(line: Line) -> str:
-    return str(line["time"])
+    return sorted(found, key=itemgetter("time"))
 
 
 def _parse(lines: Iterable[bytes]) -> Iterator[Line]:
@@ -154,5 +147,5 @@ def follow_logs(results: Path, unit_id: str, *, sleep: Callable[[float], object]
             if whole:
                 offsets[first] = offsets.get(first, 0) + len(whole) + 1
             found.extend(_parse(line for line in whole.splitlines() if wanted in line))
-        yield from sorted(found, key=_time_of)
+        yield from sorted(found, key=itemgetter("time"))
         sleep(every)

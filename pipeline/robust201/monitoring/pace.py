@@ -28,12 +28,7 @@ class MeasuredRate:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast a sweep gets on.
-
-    Attributes:
-        evaluations_per_second: finished ones; None before it is known.
-        seconds_left: estimate by work, or None.
-    """
+    """How fast a sweep gets on."""
 
     evaluations_per_second: float | None
     seconds_left: float | None

@@ -70,11 +70,7 @@ def read_json(file: Path, missing: Any = _REQUIRED) -> Any:
 
 
 def read_object(file: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None where there is no file.
-
-    Raises:
-        ResultsError: it is no JSON object.
-    """
+    """Read a JSON object; None where there is no file."""
     content = read_json(file, missing=None)
     if content is None and not file.is_file():
         return None
@@ -93,9 +89,6 @@ def iter_json_values(file: Path, dataset: str, keys: tuple[str, ...], measure: s
 
     Yields:
         Id and value, in the order of the file; neither is checked but for ids that stand twice.
-
-    Raises:
-        ResultsError: the file is damaged or not of this form.
     """
     pieces = _read_pieces(file)
     text = b""

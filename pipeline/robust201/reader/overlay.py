@@ -13,12 +13,7 @@ NOWHERE = -1
 
 
 class OverlaidRows(NamedTuple):
-    """The values of a measurement in several folders.
-
-    Attributes:
-        rows: S values by id, one value for ``clean`` and measures; None where no folder has one.
-        layers: (S,) number of the folder that each comes from, or `NOWHERE`, by id.
-    """
+    """The values of a measurement in several folders."""
 
     rows: dict[str, Any]
     layers: dict[str, tuple[int, ...]]

@@ -150,12 +150,7 @@ class ResultFiles:
     weights: str | None = None
 
     def __init__(self, path: Path) -> None:
-        """Open a folder.
-
-        Raises:
-            ResultsError: there is no such folder, or no sound meta.json in it.
-            FormatVersionError: sweep.json is of a format that this version does not know.
-        """
+        """Open a folder."""
         self.path = path
         self.parquet = path if any(path.glob("dataset=*")) else path / PARQUET_FOLDER
         self._kept = KeptRows()
@@ -381,6 +376,19 @@ class ResultFiles:
     def sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
         """Find the file that has all of a measurement as it is to be read; None where several are seen as one."""
         return self.find(dataset, key, measure)
+
+    def describe_source(self, datasets: Iterable[str], keys: Sequence[str], measure: str = "accuracy") -> str:
+        """Say from which files a measurement is read (see `find`).
+
+        Returns:
+            ``"JSON"``, ``"Parquet"`` or, where some keys have no Parquet, or Parquet that was made of another JSON
+            file, ``"Parquet, but JSON of digits fog"``; empty where there is no file.
+        """
+        found: dict[str, list[str]] = {}
+        for dataset, key in itertools.product(datasets, keys):
+            if file := self.find(dataset, key, measure):
+                found.setdefault("Parquet" if file.suffix == ".parquet" else "JSON", []).append(f"{dataset} {key}")
+        return f"Parquet, but JSON of {', '.join(found['JSON'])}" if len(found) > 1 else "".join(found)
 
     def _find_parquet(self, dataset: str, key: str, measure: str) -> Path | None:
         if not self.parquet.is_dir():

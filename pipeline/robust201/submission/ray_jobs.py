@@ -35,11 +35,7 @@ _PATIENCE_SECONDS = 300.0
 
 
 def connect(access: Access) -> Any:
-    """Reach a head's Jobs API.
-
-    Raises:
-        ConfigError: nothing listens there, it is no Ray head, or it rejects the token.
-    """
+    """Reach a head's Jobs API."""
     access.check_reachable()
     for name in _CHATTY_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -82,11 +78,7 @@ def new_job_id(name: str) -> str:
 
 
 def submit(client: Any, shipment: Shipment, archive: Path, job_id: str) -> str:
-    """Upload a packed sweep and start its job.
-
-    Raises:
-        ConfigError: there is a job with this id, or the head does not take the job.
-    """
+    """Upload a packed sweep and start its job."""
     # A stopped job gets SIGTERM, and SIGKILL 3 seconds later unless told otherwise; its workers need to finish parts.
     drain_seconds = int(60 * (shipment.config.execution.part_minutes + 1))
     variables = {**shipment.variables, "RAY_JOB_STOP_WAIT_TIME_S": str(drain_seconds)}

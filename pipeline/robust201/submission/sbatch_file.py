@@ -45,9 +45,6 @@ def parse_time(text: str) -> int:
     Args:
         text: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes or
             days-hours:minutes:seconds.
-
-    Raises:
-        ConfigError: it is none of these.
     """
     seconds = 0
     if match := _DAYS_TIME.fullmatch(text):
@@ -66,25 +63,7 @@ def parse_time(text: str) -> int:
 
 @dataclass(frozen=True)
 class ArrayOptions:
-    """What a job array asks of Slurm; every value is checked when it is made.
-
-    Attributes:
-        tasks: number of tasks, which is the number of shares; None for as many as are sensible.
-        max_parallel: tasks that may run at once; None for no bound.
-        time: time limit of a task, see `parse_time`; None for the partition's.
-        gpus_per_task: ``2`` or ``a100:2``; None for one, or none where the sweep says `device: cpu`.
-        cpus_per_task: CPUs; None for what the sweep's workers need.
-        mem: memory of a task, such as ``16G``; None for the cluster's default.
-        partition: name; None for the default.
-        account: who pays; None for the default.
-        extra: options of sbatch to add as they are, with or without ``#SBATCH``.
-        setup: shell lines to run first, such as ``module load cuda``.
-        drain_seconds: time before the limit at which a task begins to drain; None for `DRAIN_SECONDS`, or a quarter of
-            a short limit.
-
-    Raises:
-        ConfigError: a value is not what Slurm takes.
-    """
+    """What a job array asks of Slurm; every value is checked when it is made."""
 
     tasks: int | None = None
     max_parallel: int | None = None
@@ -166,11 +145,7 @@ def resources(options: ArrayOptions, execution: ExecutionSection) -> tuple[str |
 
 
 def render(config: SweepConfig, sweep: Path, options: ArrayOptions, n_shares: int, indices: Sequence[int]) -> str:
-    """Write out the batch file of some shares, ascending from 1, of a sweep that is read again when they start.
-
-    Raises:
-        ConfigError: a path cannot stand in it, or the shell does not understand `options.setup`.
-    """
+    """Write out the batch file of some shares, ascending from 1, of a sweep that is read again when they start."""
     # Relative paths of the YAML start in the folder that the array is submitted from.
     sweep, results, folder, python = sweep.absolute(), config.results.absolute(), Path.cwd(), sys.executable
     _check_paths(sweep, results, folder, Path(python))

@@ -45,11 +45,7 @@ class Shipment:
 
 
 def prepare_shipment(sweep: Path, environment: Mapping[str, str]) -> Shipment:
-    """Check a sweep for its way to a cluster.
-
-    Raises:
-        ConfigError: a field is wrong, or a path is relative: the job works in a folder that ends with it.
-    """
+    """Check a sweep for its way to a cluster."""
     config = load_config(sweep)
     for field, path in _paths(config):
         if not path.is_absolute() and not re.match(r"[a-z][a-z0-9+.-]*:/", str(path)):
@@ -120,11 +116,7 @@ def _bundled_files(names: tuple[str, ...]) -> dict[str, Path]:
 
 
 def pack(shipment: Shipment, archive: Path) -> int:
-    """Write the archive that a job starts from.
-
-    Raises:
-        ConfigError: it is larger than the limit; the largest files are named.
-    """
+    """Write the archive that a job starts from."""
     files = code_files() | _bundled_files(shipment.bundled_names)
     with zipfile.ZipFile(archive, "w") as target:
         for name, source in sorted(files.items()):

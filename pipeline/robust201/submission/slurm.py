@@ -33,15 +33,7 @@ _SUBMIT_SECONDS = 300
 
 @dataclass(frozen=True)
 class Submission:
-    """An array that Slurm accepted.
-
-    Attributes:
-        job: id of the array's job, such as ``"4711"``.
-        n_tasks: tasks in it: shares with something missing.
-        n_shares: shares that the sweep is divided into.
-        n_missing: evaluations missing.
-        logs: pattern of the tasks' logs.
-    """
+    """An array that Slurm accepted."""
 
     job: str
     n_tasks: int
@@ -51,11 +43,7 @@ class Submission:
 
 
 def render_dry(config: SweepConfig, sweep: Path, options: ArrayOptions, *, say: Callable[[str], None]) -> str:
-    """Write out the batch file of a whole sweep; nothing is read but the YAML, and nothing is submitted.
-
-    Raises:
-        ConfigError: more tasks than an array may have, or a file that the shell would not understand.
-    """
+    """Write out the batch file of a whole sweep; nothing is read but the YAML, and nothing is submitted."""
     limit = ASSUMED_MAX_ARRAY_SIZE - 1
     with suppress(InputError):  # where no Slurm answers, its default has to do
         limit = _read_array_limit()
@@ -154,11 +142,7 @@ class ArrayTask:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> "ArrayTask":
-        """Read which task this is from what Slurm puts into its environment.
-
-        Raises:
-            ConfigError: it is none.
-        """
+        """Read which task this is from what Slurm puts into its environment."""
         try:
             return cls(environment["SLURM_ARRAY_JOB_ID"], environment["SLURM_ARRAY_TASK_ID"])
         except KeyError as error:
