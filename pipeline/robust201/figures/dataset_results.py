@@ -1,6 +1,5 @@
 """What the figures are computed from: the results of one dataset, one row per architecture."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, cast
@@ -63,11 +62,10 @@ class DatasetResults:
         attacks = [key for key in frame["key"].cat.categories if reader.files.kind_of(key) == "attack"]
         repeated = (frame["strength"] == CLEAN_STRENGTH) & frame["key"].isin(attacks)
         own = frame[(frame["dataset"] == name) & ~repeated]
-        keys = in_table_order({str(key) for key in own["key"].unique()})
-        order = {key: place for place, key in enumerate(keys)}
+        order = {key: place for place, key in enumerate(in_table_order(map(str, own["key"].unique())))}
         wide = own.set_index(["architecture", "key", "strength"])["value"].unstack(["key", "strength"]).sort_index()
-        found: list[tuple[str, float]] = list(wide.columns)  # type: ignore[arg-type]
-        found.sort(key=lambda column: (order[column[0]], column[1]))
+        columns: Any = wide.columns
+        found = sorted(columns, key=lambda column: (order[column[0]], column[1]))
         named = [(paper_key(key), float(strength)) for key, strength in found]
         wide = wide[found].set_axis(pd.MultiIndex.from_tuples(named, names=["key", "strength"]), axis=1)
         return cls(name, reader, wide)
@@ -221,11 +219,6 @@ def strength_label(key: str, strength: float) -> str:
 def column_label(key: str, strength: float) -> str:
     """Name a key and strength, such as ``pgd, ε = 8/255``."""
     return ", ".join(filter(None, (key, strength_label(key, strength))))
-
-
-def nearest(strengths: Sequence[float], wanted: float) -> float:
-    """Choose the strength nearest to a wanted one, the lower of two."""
-    return min(strengths, key=lambda strength: (abs(strength - wanted), strength))
 
 
 def read_results(reader: RobustnessDataset, frame: pd.DataFrame | None = None) -> list[DatasetResults]:

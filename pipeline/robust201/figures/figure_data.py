@@ -12,14 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau, spearmanr
 
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.figures.dataset_results import (
-    CLEAN,
-    SCORES,
-    DatasetResults,
-    nearest,
-    quartiles,
-    strength_label,
-)
+from robust201.figures.dataset_results import CLEAN, SCORES, DatasetResults, quartiles, strength_label
 from robust201.figures.palette import measure_label
 from robust201.reader.result_files import kind_of
 from robust201.spaces.for_readers import Offerings
@@ -300,8 +293,9 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
 
 
 def reference_strength(key: str, strengths: Sequence[float]) -> float:
-    """Choose the strength nearest to 1 in the units of an attack (1/255 in an L∞ ball), or to severity 3."""
-    return nearest(strengths, REFERENCE_SEVERITY if kind_of(key) == "corruption" else REFERENCE_EPSILON_255)
+    """Choose the strength nearest to 1 in its units (1/255 in an L∞ ball), or to severity 3; the lower of two."""
+    wanted = REFERENCE_SEVERITY if kind_of(key) == "corruption" else REFERENCE_EPSILON_255
+    return min(strengths, key=lambda strength: (abs(strength - wanted), strength))
 
 
 def operation_codes(rows: pd.DataFrame, space: Offerings) -> pd.DataFrame:

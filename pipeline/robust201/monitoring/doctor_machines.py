@@ -34,15 +34,7 @@ _WITHOUT_FIX = ""
 
 @dataclass(frozen=True)
 class HealthCheck:
-    """One thing looked at.
-
-    Attributes:
-        what: what was looked at.
-        ok: whether it is as it should be.
-        detail: what was found.
-        fix: what to do where it is not.
-        warns: whether it is well to follow `fix` all the same; `doctor` still ends well.
-    """
+    """One thing looked at; where it `warns`, it is well to follow `fix` all the same, and `doctor` still ends well."""
 
     what: str
     ok: bool
@@ -203,9 +195,8 @@ def _examine_head(access: Access) -> Iterator[HealthCheck]:
 def _judge_refusal(access: Access, status: int) -> HealthCheck:
     if status == 401:
         fix = "Put the cluster's token into ~/.ray/auth_token (mode 0600) or RAY_AUTH_TOKEN."
-        return HealthCheck(
-            "cluster token", ok=False, detail=f"{access.address} asks for one, and none was sent", fix=fix
-        )
+        told = f"{access.address} asks for one, and none was sent"
+        return HealthCheck("cluster token", ok=False, detail=told, fix=fix)
     if status == 403:
         fix = "Copy the token from the cluster's head (~/.ray/auth_token there): this one is another cluster's."
         return HealthCheck("cluster token", ok=False, detail=f"refused by {access.address}", fix=fix)

@@ -117,25 +117,18 @@ def _open_all(results: Path) -> Iterator[BinaryIO]:
 
 def read_logs(results: Path, unit_id: str) -> list[Line]:
     """Read every line about a unit, by time; the clocks of hosts may differ."""
-    wanted = f'"unit": "{unit_id}"'.encode()
-    found: list[Line] = []
-    for stream in _open_all(results):
-        found.extend(_parse(line for line in stream if wanted in line))
-    return sorted(found, key=itemgetter("time"))
+    return next(_looks(results, unit_id))
 
 
-def _parse(lines: Iterable[bytes]) -> Iterator[Line]:
-    for line in lines:
-        try:
-            parsed = json.loads(line)
-        except ValueError:
-            continue  # a process that was killed, or a disk that was full, in the middle of a line
-        if isinstance(parsed, dict) and {"time", "level", "event", "message"} <= parsed.keys():
-            yield parsed
+def follow_logs(results: Path, unit_id: str, *, sleep: Callable[[float], object]) -> Iterator[Line]:
+    """Read every line about a unit, then, each second, those that are added, until the caller stops."""
+    for lines in _looks(results, unit_id):
+        yield from lines
+        sleep(1.0)
 
 
-def follow_logs(results: Path, unit_id: str, *, sleep: Callable[[float], object], every: float = 1.0) -> Iterator[Line]:
-    """Read every line about a unit, then those that are added, until the caller stops."""
+def _looks(results: Path, unit_id: str) -> Iterator[list[Line]]:
+    """Give all lines about a unit, then those that are added between one look and the next, each time sorted."""
     wanted = f'"unit": "{unit_id}"'.encode()
     offsets: dict[bytes, int] = {}
     while True:
@@ -147,5 +140,14 @@ def follow_logs(results: Path, unit_id: str, *, sleep: Callable[[float], object]
             if whole:
                 offsets[first] = offsets.get(first, 0) + len(whole) + 1
             found.extend(_parse(line for line in whole.splitlines() if wanted in line))
-        yield from sorted(found, key=itemgetter("time"))
-        sleep(every)
+        yield sorted(found, key=itemgetter("time"))
+
+
+def _parse(lines: Iterable[bytes]) -> Iterator[Line]:
+    for line in lines:
+        try:
+            parsed = json.loads(line)
+        except ValueError:
+            continue  # a process that was killed, or a disk that was full, in the middle of a line
+        if isinstance(parsed, dict) and {"time", "level", "event", "message"} <= parsed.keys():
+            yield parsed

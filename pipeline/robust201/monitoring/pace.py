@@ -6,14 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRate:
-    """What a run told when it last finished something.
-
-    Attributes:
-        evaluations_per_second: rate; None before it is known.
-        macs_per_second: multiply-accumulates per second, likewise.
-        span_seconds: time that both were measured over.
-        age_seconds: time since then.
-    """
+    """What a run told when it last finished something, rates None before they are known, and how long ago that was."""
 
     evaluations_per_second: float | None
     macs_per_second: float | None

@@ -114,16 +114,14 @@ class SweepStatus:
             "seconds_of_longest_part": max(self.parts_in_flight, default=None),
             "silent_workers": len(self.silent_workers),
             "worker_seconds": self.worker_seconds,
-            "cost": {"hours": self.cost.hours, "unit": self.cost.unit},
+            "cost": vars(self.cost),
             "stale_evaluations": self.stale,
             "damaged_shards": list(self.damaged),
             "failures_by_kind": self.failures_by_kind,
             "worker_deaths": self.deaths,
             "preemptions": self.preemptions,
             "failures": list(self.failures),
-            "keys": [
-                {"dataset": key.dataset, "key": key.key, "done": key.done, "total": key.total} for key in self.keys
-            ],
+            "keys": [vars(key) for key in self.keys],
         }
 
 

@@ -198,13 +198,7 @@ class RobustnessDataset:
         return self._resolve(s)
 
     def draw_arch(self, s: str | None = None, i: int | str | None = None, *, ax: "Axes | None" = None) -> "Axes":
-        """Draw the cell of an architecture.
-
-        Args:
-            s: its cell string, or
-            i: its id.
-            ax: where to draw; by default pyplot's current axes, as the published helper does.
-        """
+        """Draw a cell, by its string or id; by default on pyplot's current axes, as the published helper does."""
         given = s if s is not None else i
         if given is None:
             raise ArchitectureError(

@@ -156,14 +156,11 @@ class OverlaidFiles(ResultFiles):
         having = self._numbered(dataset, key, measure)
         if not having:
             raise self.absence(dataset, key, measure)
-        held = [
-            (
-                number,
-                layer.read_accuracies(dataset, key) if measure == "accuracy" else layer.read(dataset, key, measure),
-            )
-            for number, layer in having
-        ]
-        return self._merge(dataset, key, measure, held)
+        found: list[tuple[int, Mapping[str, Any]]] = []
+        for number, layer in having:
+            kept = measure == "accuracy"
+            found.append((number, layer.read_accuracies(dataset, key) if kept else layer.read(dataset, key, measure)))
+        return self._merge(dataset, key, measure, found)
 
     def absence(self, dataset: str, key: str, measure: str) -> ResultsError:
         """Make the error of a missing file, as the first folder with the dataset does."""
@@ -176,11 +173,10 @@ class OverlaidFiles(ResultFiles):
         return max(layer.count_architectures(chosen, keys) for layer in self.layers)
 
     def _having(self, dataset: str, key: str, measure: str) -> list[ResultFiles]:
-        return [layer for layer in self.layers if layer.find(dataset, key, measure) is not None]
+        return [layer for _, layer in self._numbered(dataset, key, measure)]
 
     def _numbered(self, dataset: str, key: str, measure: str) -> list[tuple[int, ResultFiles]]:
-        having = self._having(dataset, key, measure)
-        return [(number, layer) for number, layer in enumerate(self.layers) if layer in having]
+        return [pair for pair in enumerate(self.layers) if pair[1].find(dataset, key, measure) is not None]
 
     def _merge(
         self, dataset: str, key: str, measure: str, found: Sequence[tuple[int, Mapping[str, Any]]]

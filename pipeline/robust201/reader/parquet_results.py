@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -45,14 +45,9 @@ JSON_SOURCES = b"robust201.json"
 """In the metadata of a converted file: size and SHA-256 of the JSON file that each measurement was read from."""
 
 
-class _Footer(NamedTuple):
-    columns: tuple[str, ...]
-    sources: Mapping[str, Mapping[str, Any]] | None
-
-
 def has_columns_of(path: Path, measure: str) -> bool:
     """Whether a file has a measurement."""
-    return set(_columns_of(measure)) <= {*_read_footer(path).columns}
+    return set(_columns_of(measure)) <= {*_schema(path).names}
 
 
 def _columns_of(measure: str) -> tuple[str, ...]:
@@ -61,16 +56,14 @@ def _columns_of(measure: str) -> tuple[str, ...]:
 
 def measurements_in(path: Path) -> list[str]:
     """List what a file has measurements of."""
-    names = _read_footer(path).columns
     known = [measure for measure in _COLUMNS if has_columns_of(path, measure)]
     taken = {*_DESCRIPTIONS, *(column for columns in _COLUMNS.values() for column in columns)}
-    return [*known, *(name for name in names if name not in taken)]
+    return [*known, *(name for name in _schema(path).names if name not in taken)]
 
 
 def has_text_ids(path: Path) -> bool:
     """Whether a file names its architectures by text, as spaces without indices do."""
-    with _naming(path):
-        schema = pq.read_schema(path)
+    schema = _schema(path)
     return "architecture" in schema.names and _is_text(schema.field("architecture").type)
 
 
@@ -81,7 +74,7 @@ def read_ids(path: Path) -> list[str]:
 
 def read_weights(path: Path) -> list[str]:
     """List the names of the weights that a file has rows of; empty where it does not tell."""
-    if _WEIGHTS not in _read_footer(path).columns:
+    if _WEIGHTS not in _schema(path).names:
         return []
     return [str(name) for name in _distinct(path, FileState.of(path), _WEIGHTS) if name is not None]
 
@@ -114,7 +107,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 def is_converted(path: Path) -> bool:
     """Whether a file was made of JSON files, not by an export."""
-    return _read_footer(path).sources is not None
+    return JSON_SOURCES in (_schema(path).metadata or {})
 
 
 def agrees_with(path: Path, json_file: Path, measure: str) -> bool:
@@ -123,23 +116,23 @@ def agrees_with(path: Path, json_file: Path, measure: str) -> bool:
     It names the JSON file that it was made of by size and SHA-256; the latter is computed only if the JSON file was
     written after it.
     """
-    source, state = (_read_footer(path).sources or {}).get(measure, {}), FileState.of(json_file)
+    with _naming(path):
+        source = json.loads((_schema(path).metadata or {}).get(JSON_SOURCES, "{}")).get(measure, {})
+    state = FileState.of(json_file)
     if source.get("size") != state.size:
         return False
     return state.mtime_ns <= path.stat().st_mtime_ns or hash_file(json_file) == source.get("sha256")
 
 
-def _read_footer(path: Path) -> _Footer:
+def _schema(path: Path) -> pa.Schema:
+    """Read which columns a file has and what it was made of; once, as a look-up would read the footer twice."""
     with _naming(path):
-        return _footer(path, FileState.of(path))
+        return _read_schema(path, FileState.of(path))
 
 
 @lru_cache(maxsize=256)
-def _footer(path: Path, _state: FileState) -> _Footer:
-    """Read which columns a file has and what it was made of; once, as a look-up would read the footer twice."""
-    schema = pq.read_schema(path)
-    told = (schema.metadata or {}).get(JSON_SOURCES)
-    return _Footer(tuple(schema.names), None if told is None else json.loads(told))
+def _read_schema(path: Path, _state: FileState) -> pa.Schema:
+    return pq.read_schema(path)
 
 
 def read_parquet_values(
@@ -304,8 +297,7 @@ def _not_square(path: Path, column: str, got: str) -> ResultsError:
 
 def read_strengths(path: Path) -> tuple[float, ...]:
     """Find the strengths that a file has rows at, ascending; whoever sorted it may have put one in each row group."""
-    with _naming(path):
-        _check_columns(path, pq.read_schema(path))
+    _check_columns(path, _schema(path))
     strengths = _distinct(path, FileState.of(path), "strength")
     if None in strengths:
         raise _malformed(path, "a row without a strength")

@@ -112,15 +112,12 @@ def check_ids(file: Path, key: str, measure: str, found: Iterable[str], known: M
     """Check that the ids of a file are architectures."""
     for identifier in found:
         if identifier not in known:
+            ids = [*known]
+            told = f"{ids[0]} to {ids[-1]}" if ids and ids[0].isdecimal() else ", ".join(ids)
             raise ResultsError(
-                f"Reading {key} {measure} failed for {file}: expected ids of architectures, {_describe_ids(known)}, "
+                f"Reading {key} {measure} failed for {file}: expected ids of architectures, {told}, "
                 f"got {identifier!r}. Export or download it again."
             )
-
-
-def _describe_ids(known: Mapping[str, Any]) -> str:
-    ids = [*known]
-    return f"{ids[0]} to {ids[-1]}" if ids and ids[0].isdecimal() else ", ".join(ids)
 
 
 def check_json_values(file: Path, key: str, measure: str, rows: Mapping[str, Any], *, of_measure: bool = False) -> None:

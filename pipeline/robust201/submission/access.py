@@ -25,7 +25,11 @@ class Access:
     @property
     def is_loopback(self) -> bool:
         """Whether the head, or the near end of a tunnel to it, is on this machine."""
-        return _is_loopback(urlsplit(self.address).hostname or "")
+        host = urlsplit(self.address).hostname or ""
+        try:
+            return ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return host == "localhost"
 
     @property
     def is_readable_on_the_way(self) -> bool:
@@ -50,13 +54,6 @@ class Access:
                 f"Connecting failed for {self.address}: expected a Ray head, got {error.strerror or error}. "
                 "Start the cluster, open the tunnel (ray dashboard CLUSTER.yaml), or name the head by --address."
             ) from error
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 def token_file() -> Path:

@@ -43,7 +43,11 @@ def connect(access: Access) -> Any:
         with _without_overrides():
             return JobSubmissionClient(access.address, headers=access.headers())
     except AuthenticationError as error:
-        raise _refused(access) from error
+        got = "none" if access.token is None else "another one"
+        raise ConfigError(
+            f"Connecting failed for {access.address}: expected the cluster's token, got {got}. "
+            "Copy it from the head (ray get-auth-token) into ~/.ray/auth_token or RAY_AUTH_TOKEN."
+        ) from error
     except _FAILED_REQUESTS as error:
         raise ConfigError(
             f"Connecting failed for {access.address}: expected a Ray head, got {_one_line(error)}. "
@@ -60,25 +64,13 @@ def _without_overrides() -> Iterator[None]:
         os.environ.update(kept)
 
 
-def _refused(access: Access) -> ConfigError:
-    got = "none" if access.token is None else "another one"
-    return ConfigError(
-        f"Connecting failed for {access.address}: expected the cluster's token, got {got}. "
-        "Copy it from the head (ray get-auth-token) into ~/.ray/auth_token or RAY_AUTH_TOKEN."
-    )
-
-
 def _one_line(reason: object) -> str:
     return " ".join(str(reason).split())[:300].rstrip(".") or type(reason).__name__
 
 
-def new_job_id(name: str) -> str:
-    """Make an id for a job of a sweep, such as ``paper-1f0c2a9b``."""
-    return f"{name}-{uuid.uuid4().hex[:8]}"
-
-
-def submit(client: Any, shipment: Shipment, archive: Path, job_id: str) -> str:
-    """Upload a packed sweep and start its job."""
+def submit(client: Any, shipment: Shipment, archive: Path, job_id: str | None) -> str:
+    """Upload a packed sweep and start its job, by default one named such as ``paper-1f0c2a9b``; give its id."""
+    job_id = job_id or f"{shipment.config.name}-{uuid.uuid4().hex[:8]}"
     # A stopped job gets SIGTERM, and SIGKILL 3 seconds later unless told otherwise; its workers need to finish parts.
     drain_seconds = int(60 * (shipment.config.execution.part_minutes + 1))
     variables = {**shipment.variables, "RAY_JOB_STOP_WAIT_TIME_S": str(drain_seconds)}

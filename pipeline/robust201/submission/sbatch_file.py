@@ -40,12 +40,7 @@ _OWN_OPTIONS = ("-a", "--array", "--signal", "--requeue", "--no-requeue", "-o", 
 
 
 def parse_time(text: str) -> int:
-    """Read a time limit as sbatch does.
-
-    Args:
-        text: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes or
-            days-hours:minutes:seconds.
-    """
+    """Read seconds as sbatch does: of M, M:S, H:M:S, D-H, D-H:M or D-H:M:S (days, hours, minutes, seconds)."""
     seconds = 0
     if match := _DAYS_TIME.fullmatch(text):
         days, hours, minutes, rest = (int(number or 0) for number in match.groups())
@@ -63,7 +58,7 @@ def parse_time(text: str) -> int:
 
 @dataclass(frozen=True)
 class ArrayOptions:
-    """What a job array asks of Slurm; every value is checked when it is made."""
+    """What a job array asks of Slurm (see `submit slurm --help`), None as the help says; checked when it is made."""
 
     tasks: int | None = None
     max_parallel: int | None = None

@@ -54,12 +54,7 @@ def render_dry(config: SweepConfig, sweep: Path, options: ArrayOptions, *, say: 
 def submit(
     config: SweepConfig, sweep: Path, options: ArrayOptions, *, say: Callable[[str], None] = lambda _line: None
 ) -> Submission | None:
-    """Prepare a sweep and hand what is missing of it to Slurm.
-
-    Raises:
-        InputError: no Slurm here, bad input, or Slurm refuses the array; nothing was submitted.
-        StorageError: the results folder is held by a driver, or cannot be written.
-    """
+    """Prepare a sweep and hand what is missing of it to Slurm."""
     if shutil.which("sbatch") is None:
         raise ConfigError(
             "Submitting failed for Slurm: expected the program sbatch, got none on this machine. Submit on a login "
