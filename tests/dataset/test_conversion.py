@@ -11,7 +11,6 @@ from robust201.core.errors import ResultsError
 from robust201.dataset import parquet_files
 from robust201.dataset.conversion import convert_dataset
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.sources import describe_source
 from tests.support.fabricated import export, make_plan
 from tests.support.small_results import write_results
 
@@ -27,7 +26,7 @@ def folder(tmp_path):
 
 def source_of(folder: Path, measure: str = "accuracy") -> str:
     data = RobustnessDataset(folder)
-    return describe_source(data.files, data.data, data.keys_all, measure)
+    return data.files.describe_source(data.data, data.keys_all, measure)
 
 
 @pytest.mark.parametrize("options", [{}, {"compression": "zst"}, {"key_style": "published", "round_to": 3}])
@@ -47,7 +46,7 @@ def test_both_forms_give_the_same_answers(tmp_path, monkeypatch, options, publis
     assert len(report.written) == 4
     after = RobustnessDataset(folder)
     for measure in MEASURES:
-        assert describe_source(after.files, ["cifar10"], names["key"], measure) == "Parquet"
+        assert after.files.describe_source(["cifar10"], names["key"], measure) == "Parquet"
     assert (after.data, after.keys_all, after.measures) == (before.data, before.keys_all, before.measures)
     assert after.query(**names, measure=MEASURES) == expected
     assert after.to_frame(**names).equals(frame)

@@ -33,8 +33,7 @@ def dataset(tmp_path_factory) -> Path:
 
 
 def summaries(path: Path, measure: str) -> dict[tuple[str, float], np.ndarray]:
-    found = summarise_classes(ResultFiles(path), "cifar10", KEYS, measure)
-    return {(summary.key, strength): array for summary in found for strength, array in summary.by_strength.items()}
+    return summarise_classes(ResultFiles(path), "cifar10", KEYS, measure)
 
 
 def assert_same(one: dict, other: dict) -> None:

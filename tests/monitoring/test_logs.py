@@ -74,6 +74,16 @@ def test_an_unknown_unit_is_refused_with_the_closest(logs: Path, name: str, hint
     assert hint in str(refused.value)
 
 
+def test_architectures_of_other_spaces_are_named_by_their_ids(tmp_path: Path) -> None:
+    units = [make_unit(name, "cifar10", "pgd", [1.0]) for name in ("resnet18", "vgg11.bn")]
+    assert find_unit("resnet18/cifar10/pgd", units, tmp_path) == (units[0].id, "resnet18/cifar10/pgd")
+    assert find_unit("vgg11.bn cifar10 pgd", units, tmp_path)[0] == units[1].id
+    with pytest.raises(
+        InputError, match=r"got architecture resnet19, which it does not have\. Did you mean 'resnet18'"
+    ):
+        find_unit("resnet19/cifar10/pgd", units, tmp_path)
+
+
 def test_an_ambiguous_beginning_is_refused_with_the_candidates(logs: Path) -> None:
     alike = [replace(unit, id=f"ab{number}".ljust(32, "0")) for number, unit in enumerate(UNITS)]
     with pytest.raises(InputError, match=r"that of 4: ab00+ \(0/cifar10/clean\), ab10+ \(.*Add some digits"):

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from robust201.core.errors import ConfigError, ResultsError
+from robust201.dataset.conversion import convert_dataset
 from robust201.figures.dataset_results import read_results
 from robust201.figures.figure_data import measures_against
 from robust201.figures.report import write_report
@@ -109,6 +110,22 @@ def test_what_a_sweep_declares_of_its_own_tasks_is_what_they_are(tmp_path):
     assert (data.keys_measure, data.keys_adv, data.keys_other) == (["mine"], ["gravity"], [])
     assert data.value(2, "cifar10", "mine", "depth") == 1.5
     assert data.to_frame("cifar10", "gravity")["strength"].tolist() == [0.0, 1.0, 9.81]
+
+
+@pytest.mark.parametrize("converted", [False, True])
+def test_a_measure_of_several_strengths_has_a_value_at_each(tmp_path, converted):
+    write_results(tmp_path, {"mine": {"0": [3.0, 4.0], "2": [1.5, 2.5]}}, measure="depth")
+    protocols = [{"key": "mine", "parameters": {"kind": "measure", "norm": None, "columns": ["depth"]}}]
+    sweep = {"format": 1, "robust201": "0", "measurements": ["accuracy"], "strengths": {"cifar10": {"mine": [1, 2]}}}
+    (tmp_path / "sweep.json").write_text(json.dumps(sweep | {"sweep": {"protocols": protocols}}))
+    if converted:
+        convert_dataset(tmp_path)
+    data = RobustnessDataset(tmp_path)
+    assert data.value(2, "cifar10", "mine", "depth") == [1.5, 2.5]
+    frame = data.to_frame("cifar10", "mine", "depth")
+    assert frame[["strength", "value"]].to_numpy().tolist() == [[1, 3], [2, 4], [1, 1.5], [2, 2.5]]
+    assert data.rank("cifar10", "mine", 2, measure="depth").to_dict() == {0: 1, 2: 2}
+    assert RobustnessDataset(tmp_path, tmp_path).query("cifar10", "mine") == data.query("cifar10", "mine")
 
 
 def test_an_unknown_key_is_shown_with_its_measurements(tmp_path):

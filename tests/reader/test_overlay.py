@@ -115,17 +115,12 @@ def test_folders_of_any_form_give_what_one_folder_of_all_gives(tmp_path):
     assert (data.data, data.keys_all, data.measures) == (expected.data, expected.keys_all, expected.measures)
     assert data.to_frame().drop(columns="source").equals(expected.to_frame())
     for measure in ("cm", "confidence"):
-        for one, other in zip(
-            *(summarise_classes(each.files, "cifar10", names, measure) for each in (data, expected)), strict=True
-        ):
-            assert one.by_strength.keys() == other.by_strength.keys()
-            for strength, array in one.by_strength.items():
-                # The rows of confidences stand in the order of the folders.
-                pair = [
-                    each if measure == "cm" else each[each[:, 2].argsort()]
-                    for each in (array, other.by_strength[strength])
-                ]
-                np.testing.assert_allclose(*pair, rtol=1e-12)
+        one, other = (summarise_classes(each.files, "cifar10", names, measure) for each in (data, expected))
+        assert one.keys() == other.keys()
+        for column, array in one.items():
+            # The rows of confidences stand in the order of the folders.
+            pair = [each if measure == "cm" else each[each[:, 2].argsort()] for each in (array, other[column])]
+            np.testing.assert_allclose(*pair, rtol=1e-12)
     text = write_report(data, tmp_path / "page.html").read_text()
     assert text.count("<figure") == write_report(expected, tmp_path / "other.html").read_text().count("<figure")
 

@@ -81,8 +81,8 @@ def test_a_reader_of_one_choice_needs_no_name(folder, parts, tmp_path):
     data, part = RobustnessDataset(folder, weights="e12-s0"), RobustnessDataset(parts["e12-s0"])
     assert data.to_frame().equals(part.to_frame())
     for measure in ("cm", "confidence"):
-        (_, one), (_, other) = (summarise_classes(d.files, "cifar10", ["clean", "pgd"], measure) for d in (data, part))
-        assert all((one.by_strength[s] == other.by_strength[s]).all() for s in (0.5, 1.0, 8.0))
+        one, other = (summarise_classes(d.files, "cifar10", ["clean", "pgd"], measure) for d in (data, part))
+        assert all((one["pgd", s] == other["pgd", s]).all() for s in (0.5, 1.0, 8.0))
     assert "2 of 6,466 architectures" in write_report(data, tmp_path / "page.html").read_text()
 
 

@@ -13,27 +13,25 @@ from hypothesis import strategies as st
 from robust201.core.errors import ConfigError
 from robust201.planning.config import SweepConfig
 from robust201.runtime.share_run import DRAIN_VARIABLE
-from robust201.submission.sbatch_file import ArrayOptions, Resources, parse_time, render, show_ranges
+from robust201.submission.sbatch_file import ArrayOptions, parse_time, render, resources, show_ranges
 from tests.conftest import MakeSweep, RunCommand, WriteSweep, read_tree
 from tests.support.slurm_support import command, directives
 
 AWKWARD = '/scratch/my results/it\'s "100%" $HOME `id` #1'
 
 
-def rendered(config: SweepConfig, options: ArrayOptions, **changes: object) -> str:
-    values = {
-        "name": config.name,
-        "sweep": Path("/home/me/sweep.yaml"),
-        "results": Path("/scratch/results"),
-        "logs": Path("/scratch/results/slurm"),
-        "python": "/opt/venv/bin/python",
-        "folder": Path("/home/me"),
-        "options": options,
-        "resources": Resources.of(options, config.execution),
-        "n_shares": 8,
-        "indices": range(1, 9),
-    }
-    return render(**(values | changes))
+def rendered(
+    config: SweepConfig,
+    options: ArrayOptions,
+    *,
+    home: Path = Path("/home/me"),
+    results: Path = Path("/scratch/results"),
+) -> str:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", str(home / "bin/python"))
+        patch.setattr(Path, "cwd", lambda: home)
+        config = config.model_copy(update={"results": results})
+        return render(config, home / "sweep.yaml", options, 8, range(1, 9))
 
 
 def test_every_option_appears(make_sweep: MakeSweep) -> None:
@@ -76,7 +74,7 @@ def test_every_option_appears(make_sweep: MakeSweep) -> None:
     assert max(i for i, line in enumerate(lines) if line.startswith("#SBATCH")) < lines.index("set -e")
     assert lines.index("set -e") < lines.index(options.setup[0]) < lines.index(options.setup[1]) < len(lines) - 1
     words = command(text)
-    assert words[:5] == ["/opt/venv/bin/python", "-P", "-m", "robust201", "run"]
+    assert words[:5] == ["/home/me/bin/python", "-P", "-m", "robust201", "run"]
     assert words[words.index("--share") + 1] == "3/8"
     assert words[words.index("--executor") + 1] == "inline"
     assert "--requeue" in words
@@ -104,13 +102,12 @@ def test_a_task_asks_for_what_its_workers_need(
 ) -> None:
     options = ArrayOptions(gpus_per_task=gpus)
     config = make_sweep(execution=execution)
-    resources = Resources.of(options, config.execution)
-    assert (resources.gres, resources.cpus, resources.workers) == expected
+    assert resources(options, config.execution) == expected
     words = command(rendered(config, options))
-    if resources.workers == 1:
+    if expected[2] == 1:
         assert "--workers" not in words
     else:
-        assert words[words.index("--executor") :][:4] == ["--executor", "ray", "--workers", str(resources.workers)]
+        assert words[words.index("--executor") :][:4] == ["--executor", "ray", "--workers", str(expected[2])]
 
 
 @given(
@@ -121,15 +118,7 @@ def test_any_path_survives_the_shell_and_sbatch(name: str) -> None:
         {"name": "x", "results": "r", "checkpoints": {"path": "c"}, "datasets": {"digits": {}}}
     )
     folder = Path("/a") / name
-    text = rendered(
-        config,
-        ArrayOptions(),
-        sweep=folder / "sweep.yaml",
-        results=folder,
-        logs=folder / "slurm",
-        python=str(folder / "bin/python"),
-        folder=folder,
-    )
+    text = rendered(config, ArrayOptions(), home=folder, results=folder)
     words = command(text)
     assert words[0] == str(folder / "bin/python")
     assert words[words.index("run") + 1] == str(folder / "sweep.yaml")

@@ -150,11 +150,12 @@ def test_a_shipment_above_the_limit_names_its_largest_files(
     (tmp_path / "large.py").write_bytes(os.urandom(300_000))
     files = code_files() | {"robust201/large.py": tmp_path / "large.py"}
     monkeypatch.setattr("robust201.submission.shipment.code_files", lambda: files)
+    monkeypatch.setattr("robust201.submission.shipment.UPLOAD_LIMIT_BYTES", 200_000)
     shipment = prepare_shipment(write_sweep(), {})
     with pytest.raises(
         ConfigError, match=r"expected at most 0\.2 MiB.*got 0\.\d MiB; largest: robust201/large\.py \(0\.3 MiB\)"
     ):
-        pack(shipment, tmp_path / "job.zip", limit_bytes=200_000)
+        pack(shipment, tmp_path / "job.zip")
 
 
 @pytest.mark.parametrize(
@@ -259,10 +260,11 @@ def test_who_leaves_a_job_is_told_that_it_goes_on(capsys: pytest.CaptureFixture[
         (ConnectionError("refused"), "refused"),
     ],
 )
-def test_a_lost_head_or_job_is_one_line(error: Exception, message: str) -> None:
+def test_a_lost_head_or_job_is_one_line(error: Exception, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_jobs, "_PATIENCE_SECONDS", 0.0)
     client = FakeClient([[] for _ in range(3)], [error])
     with pytest.raises(EvaluationError, match=f"expected its state, got {message}.*submit the sweep again"):
-        ray_jobs.follow(client, "job", str, patience_seconds=0.0)
+        ray_jobs.follow(client, "job", str)
 
 
 @pytest.mark.parametrize(

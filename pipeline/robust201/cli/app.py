@@ -12,6 +12,7 @@ import typer
 from robust201 import __version__
 from robust201.cli import console
 from robust201.cli.dataset import compare, convert, export, import_json, verify
+from robust201.cli.demo import demo
 from robust201.cli.evaluate import evaluate
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, RUN, AllowCode, Results, Sweep, add_verbs
@@ -315,27 +316,6 @@ def corrupt(
         )
     typer.echo("\n".join(lines))
     raise typer.Exit(0 if sound else 3)
-
-
-def demo(
-    out: Annotated[Path, typer.Option("--out", help="Folder for results, dataset and figures.")] = Path("runs/demo"),
-) -> None:
-    """Run the whole job in small on digits and networks that ship with robust201 (about a minute)."""
-    from robust201.cli.demo import run_demo
-    from robust201.figures.report import summary_table
-    from robust201.reader.dataset import RobustnessDataset
-
-    display = console.RunDisplay()
-    with display.showing():
-        outcome = run_demo(out, on_preview=console.show_preview, on_progress=display.update, say=console.say)
-    console.show_summary(summary_table(RobustnessDataset(outcome.dataset)))
-    for what, place in (
-        ("results", outcome.results),
-        ("JSON dataset", outcome.dataset),
-        ("report", outcome.report),
-        ("plots", outcome.plots[0].parent),
-    ):
-        typer.echo(f"{what}: {place}")
 
 
 add_verbs(

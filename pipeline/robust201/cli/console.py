@@ -108,11 +108,9 @@ class RunDisplay:
         self._last_log = time.monotonic()
         self._told: set[str] = set()
 
-    @contextmanager
-    def showing(self) -> Iterator[RunDisplay]:
+    def showing(self) -> AbstractContextManager[object]:
         """Keep the live line up for the length of a block."""
-        with self._live:
-            yield self
+        return self._live
 
     def update(self, progress: RunProgress, event: Event | None) -> None:
         """Show an event; a new failure and a worker's death get a line of their own, and so does a long silence."""
@@ -181,16 +179,7 @@ def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int:
-    """Say how a run ended.
-
-    Args:
-        tally: what the run did.
-        results: its results folder.
-        narrowed: whether the run was narrowed to a part of its sweep.
-
-    Returns:
-        The exit code: 0 complete, 3 incomplete.
-    """
+    """Say how a run ended, and give the exit code: 0 complete, 3 incomplete."""
     say(
         f"Computed {show_count(tally.computed, 'evaluation')} in {show_duration(tally.seconds)} of worker time; "
         f"{show_count(len(tally.failures), 'part')} failed, {show_count(tally.deaths, 'worker')} died, "
@@ -226,15 +215,7 @@ def show_import(report: ImportReport, store: Path) -> int:
 
 @contextmanager
 def counting(what: str, *columns: ProgressColumn) -> Iterator[Callable[[int, int | None], None]]:
-    """Show a count of done and total steps while a block runs.
-
-    Args:
-        what: is counted.
-        columns: how; done of total where none are given.
-
-    Yields:
-        A function of (done, total or None).
-    """
+    """Show a count of done and total steps, or other columns, while a block runs; gives a function of both numbers."""
     columns = columns or (MofNCompleteColumn(),)
     with Progress(
         TextColumn("{task.description}"), BarColumn(), *columns, console=err, disable=not err.is_terminal
@@ -312,12 +293,7 @@ def _describe_checked(verdict: Verdict) -> str:
 
 
 def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None:
-    """Show two result sets side by side: the verdict, then a line each dataset, key and strength that differs.
-
-    Args:
-        report: what was compared.
-        all_rows: show the lines of equal accuracies too.
-    """
+    """Show two result sets side by side: the verdict, then a line each dataset, key and strength that differs."""
     verdict = "within" if report.within else "beyond"
     n_all, n_different = len(report.comparisons), len(report.different)
     out.print(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -96,12 +96,7 @@ def show_status(state: SweepStatus) -> None:
 
 
 def live_table(state: SweepStatus, *, max_keys: int) -> Table:
-    """Lay out done, total and percent: a line a key, a column a dataset.
-
-    Args:
-        state: the status.
-        max_keys: lines there are for keys; if they are too few, all corruptions share one.
-    """
+    """Lay out done, total and percent: a line a key, or one for the corruptions of many keys; a column a dataset."""
     from robust201.reader.result_files import kind_of
 
     names = list(dict.fromkeys(key.key for key in state.keys))
@@ -131,27 +126,14 @@ def live_table(state: SweepStatus, *, max_keys: int) -> Table:
 
 
 def status_line(state: SweepStatus, now: float) -> str:
-    """One line for log files and pipes.
-
-    Args:
-        state: the status.
-        now: seconds since 1970.
-    """
+    """One line for log files and pipes."""
     told = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     done = f"{state.done:,}/{state.total:,} evaluations ({_percent(state.done, state.total)})"
     return f"{told} {done}; {_show_pace(state)}; {_count_failures(state)}; {_show_workers(state)}"
 
 
 class WatchDisplay:
-    """A sweep's status, live: a table on a terminal, one line a reading elsewhere.
-
-    Args:
-        console_: where it is shown.
-        clock: seconds since 1970.
-
-    Attributes:
-        is_complete: whether the sweep was complete when it was last shown.
-    """
+    """A sweep's status, live: a table on a terminal, one line a reading elsewhere."""
 
     def __init__(self, console_: Console | None = None, clock: Callable[[], float] = time.time) -> None:
         self._console = console_ or console.out
@@ -159,22 +141,12 @@ class WatchDisplay:
         self._live = Live(console=self._console, auto_refresh=False, vertical_overflow="crop")
         self.is_complete = False
 
-    @contextmanager
-    def showing(self) -> Iterator[WatchDisplay]:
+    def showing(self) -> AbstractContextManager[object]:
         """Keep the table up for the length of a block; its last state stays on the terminal."""
-        if not self._console.is_terminal:
-            yield self
-            return
-        with self._live:
-            yield self
+        return self._live if self._console.is_terminal else nullcontext()
 
     def update(self, state: SweepStatus, quiet_seconds: float) -> None:
-        """Show a reading.
-
-        Args:
-            state: the status.
-            quiet_seconds: for how long nobody has been at work.
-        """
+        """Show a reading, and for how long nobody has been at work."""
         self.is_complete = state.complete
         if self._console.is_terminal:
             self._live.update(self._render(state, quiet_seconds), refresh=True)

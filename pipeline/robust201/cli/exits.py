@@ -20,14 +20,7 @@ _BAD_NAMES = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP}
 
 
 def run_to_exit_code(app: typer.Typer) -> int:
-    """Run the command that ``sys.argv`` names.
-
-    Args:
-        app: the commands.
-
-    Returns:
-        Exit code: 0 complete; 2 bad input; 3 incomplete, interrupted or failed units; 4 storage.
-    """
+    """Run the command that ``sys.argv`` names; give 0 complete, 2 bad input, 3 incomplete or interrupted, 4 storage."""
     try:
         with ending_signals_as_interrupt():
             code = app(sys.argv[1:] or ["--help"], prog_name="robust201", standalone_mode=False) or 0

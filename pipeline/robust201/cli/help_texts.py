@@ -75,28 +75,13 @@ EXAMPLES = {
 
 
 def epilog(verb: str) -> str | None:
-    """Give the end of a verb's help.
-
-    Args:
-        verb: name of the verb, after that of its group if it has one.
-
-    Returns:
-        Its examples, one a line; None if it has none.
-    """
+    """Give the examples that a verb's help ends with, one a line; a verb of a group is named ``submit ray``."""
     lines = EXAMPLES.get(verb)
     return "\n".join(["Examples:" if len(lines) > 1 else "Example:", *lines]) if lines else None
 
 
 def add_verbs(app: typer.Typer, *functions: Callable[..., Any]) -> None:
-    """Add verbs to the command line, each in its group of the help and with its examples.
-
-    Args:
-        app: the commands.
-        functions: the verbs, in the order in which the help lists them; a verb is named as its function.
-
-    Raises:
-        KeyError: a verb has no row in `PANELS`.
-    """
+    """Add verbs, named as their functions, each in its group of the help (`PANELS`) and with its examples."""
     panels = {name: panel for panel, names in PANELS.items() for name in names}
     for function in functions:
         name = function.__name__.replace("_", "-")

@@ -51,7 +51,7 @@ def ray(
             archive = Path(folder) / "robust201-job.zip"
             pack(shipment, archive)
             client = ray_jobs.connect(access)
-            job = ray_jobs.submit(client, shipment, archive, job_id or ray_jobs.new_job_id(shipment.config.name))
+            job = ray_jobs.submit(client, shipment, archive, job_id)
         typer.echo(job)
         console.say("If the job or the cluster dies, submit the sweep again: what is finished is kept.")
     else:

@@ -18,7 +18,6 @@ from robust201.dataset.json_import import count_decimals
 from robust201.dataset.listing import explain_changes
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import RESULTS_FOLDER_FILE, row_of, values_by_strength
-from robust201.reader.sources import describe_source
 from robust201.reader.value_checks import architecture_of
 from robust201.shards import ShardStore
 from robust201.tasks import TASKS
@@ -260,7 +259,7 @@ def read_result_set(folder: Path) -> ResultSet:
         decimals = count_decimals({"": values}, [""])
     else:
         decimals = _fewest_decimals({"round_to": dataset.sweep.get("round_to"), **dataset.sweep.get("sweep", {})})
-    source = describe_source(dataset.files, dataset.data, dataset.keys_all)
+    source = dataset.files.describe_source(dataset.data, dataset.keys_all)
     read = [dataset.files.find(name, key, "accuracy") for name in dataset.data for key in dataset.keys_all]
     # Parquet files hold every measurement, and hashing them would take longer than the comparison.
     json_files = [file for file in read if file is not None and file.suffix != ".parquet"]
@@ -300,7 +299,7 @@ def _read_dataset(dataset: RobustnessDataset, weights: str | None) -> Numbers:
     found: dict[Place, dict[ArchitectureId, float]] = {}
     for name in dataset.data:
         for key in dataset.keys_all:
-            is_measure, single = dataset.files.kind_of(key) == "measure", dataset.files.is_single(key)
+            is_measure, single = dataset.files.kind_of(key) == "measure", dataset.files.is_single(name, key)
             measurements = dataset.measurements(name, key) if is_measure else ["accuracy"]
             row = row_of(key)
             spelled = key if row is None else row.key

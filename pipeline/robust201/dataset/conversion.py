@@ -180,7 +180,11 @@ class _JsonKey:
                 row = rows.take(unit.id)
                 if row is _ABSENT:
                     raise self._uneven(f"{show_architecture(unit.architecture)} in it", measure)
-                values = [row] if self.files.is_single(self.key) else values_by_strength(row, unit.strengths, label)
+                values = (
+                    [row]
+                    if self.files.is_single(self.dataset, self.key)
+                    else values_by_strength(row, unit.strengths, label)
+                )
                 for strength, value in zip(unit.strengths, values, strict=True):
                     by_strength[strength] |= self._columns(measure, value, label)
             yield unit, by_strength

@@ -5,7 +5,6 @@ Of Parquet only the columns needed are read, a row group at a time; JSON is gone
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,25 +18,8 @@ from robust201.reader.value_checks import are_counts, are_fractions
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class ClassSummary:
-    """What was read of one key.
-
-    Attributes:
-        key: in the folder's spelling.
-        n_classes: number of classes C; None where there is no value.
-        by_strength: at each strength, ascending, of ``cm`` (C, C) float64, the matrices added up, and of ``confidence``
-            (N, 3) float64 in [0, 1]: by architecture the mean confidence in the predicted class where it is right and
-            where it is wrong, and in the true class (its mean over classes); NaN for means over no image.
-    """
-
-    key: str
-    n_classes: int | None
-    by_strength: dict[float, Array]
-
-
 class _Block(NamedTuple):
-    """A part of what a `ClassSummary` holds of a strength, and whose it is, for errors."""
+    """A part of what is read of a key at a strength, and whose it is, for errors."""
 
     whose: str
     strength: float
@@ -45,49 +27,44 @@ class _Block(NamedTuple):
     n_classes: int
 
 
-def summarise_classes(files: ResultFiles, dataset: str, keys: Sequence[str], measure: str) -> list[ClassSummary]:
-    """Read what figures show of a large measurement.
-
-    Args:
-        files: the folder.
-        dataset: name of the dataset.
-        keys: in the folder's spelling; those without a file are left out.
-        measure: ``"confidence"`` or ``"cm"``.
+def summarise_classes(
+    files: ResultFiles, dataset: str, keys: Sequence[str], measure: str
+) -> dict[tuple[str, float], Array]:
+    """Read what figures show of confidences or confusion matrices.
 
     Returns:
-        One summary per key, in the order of the keys.
+        By key, in their order, and strength, ascending, of ``cm`` (C, C) float64, the matrices added up, and of
+        ``confidence`` (N, 3) float64 in [0, 1]: by architecture the mean confidence in the predicted class where it is
+        right and where it is wrong, and in the true class (its mean over classes); NaN for means over no image. Keys
+        without a file are left out.
 
     Raises:
         ResultsError: a file is damaged, lacks a strength, or has values of other numbers of classes.
     """
-    summaries: list[ClassSummary] = []
+    summaries: dict[tuple[str, float], Array] = {}
     n_classes: int | None = None
     for key in keys:
-        if files.find(dataset, key, measure) is not None:
-            summaries.append(_summarise(files, dataset, key, measure, n_classes))
-            n_classes = summaries[-1].n_classes
-    return summaries
-
-
-def _summarise(files: ResultFiles, dataset: str, key: str, measure: str, n_classes: int | None) -> ClassSummary:
-    file = files.sole_file(dataset, key, measure)
-    if file is not None and file.suffix == ".parquet":
-        blocks = _parquet_blocks(files, file, dataset, key, measure)
-    else:
-        blocks = _value_blocks(files, dataset, key, measure)
-    found: dict[float, list[Array]] = {}
-    for block in blocks:
-        n_classes = block.n_classes if n_classes is None else n_classes
-        if block.n_classes != n_classes:
-            got = f"{n_classes} classes, as those before, got {block.n_classes}"
-            raise _unfit(block.whose, files.find(dataset, key, measure), got)
-        held = found.setdefault(block.strength, [])
-        if measure == "cm" and held:
-            held[0] += block.values
+        if files.find(dataset, key, measure) is None:
+            continue
+        file = files.sole_file(dataset, key, measure)
+        if file is not None and file.suffix == ".parquet":
+            blocks = _parquet_blocks(files, file, dataset, key, measure)
         else:
-            held.append(block.values)
-    joined = {s: held[0] if measure == "cm" else np.concatenate(held) for s, held in found.items()}
-    return ClassSummary(key, n_classes, dict(sorted(joined.items())))
+            blocks = _value_blocks(files, dataset, key, measure)
+        found: dict[float, list[Array]] = {}
+        for block in blocks:
+            n_classes = block.n_classes if n_classes is None else n_classes
+            if block.n_classes != n_classes:
+                got = f"{n_classes} classes, as those before, got {block.n_classes}"
+                raise _unfit(block.whose, files.find(dataset, key, measure), got)
+            held = found.setdefault(block.strength, [])
+            if measure == "cm" and held:
+                held[0] += block.values
+            else:
+                held.append(block.values)
+        for strength in sorted(found):
+            summaries[key, strength] = np.concatenate(found[strength]) if measure != "cm" else found[strength][0]
+    return summaries
 
 
 def _value_blocks(files: ResultFiles, dataset: str, key: str, measure: str) -> Iterator[_Block]:
@@ -140,7 +117,7 @@ def _parquet_blocks(files: ResultFiles, file: Path, dataset: str, key: str, meas
 
 
 def _reduce(true: NDArray[Any], predictions: Array) -> Array:
-    """Reduce confidences in the true class (B, C) and predictions (B, 2) to (B, 3); see `ClassSummary`."""
+    """Reduce confidences in the true class (B, C) and predictions (B, 2) to (B, 3); see `summarise_classes`."""
     held = ~np.isnan(true)
     counts = held.sum(axis=1)
     sums = np.where(held, true, 0.0).sum(axis=1)

@@ -1,15 +1,13 @@
 """What the figures are computed from: the results of one dataset, one row per architecture."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from robust201.core.errors import ResultsError
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
 from robust201.figures.class_summaries import summarise_classes
 from robust201.images import DATASETS
@@ -25,6 +23,22 @@ CORRUPTION = "corruption"
 
 SCORES = {CLEAN: "clean", ADVERSARIAL: "mean adversarial", CORRUPTION: "mean corruption"}
 """What architectures are ranked by, with the words for it."""
+
+
+class Ranked(NamedTuple):
+    """An architecture's place by an accuracy.
+
+    Attributes:
+        architecture: its id.
+        accuracy: the accuracy, a fraction.
+        rank: one more than the number of architectures with a higher accuracy.
+        tied: how many architectures have this accuracy, itself among them.
+    """
+
+    architecture: ArchitectureId
+    accuracy: float
+    rank: int
+    tied: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,21 +58,14 @@ class DatasetResults:
 
     @classmethod
     def of(cls, reader: RobustnessDataset, frame: pd.DataFrame, name: str) -> "DatasetResults":
-        """Take a dataset out of a tidy frame.
-
-        Args:
-            reader: where the frame is from.
-            frame: accuracies (see `RobustnessDataset.to_frame`).
-            name: the dataset.
-        """
+        """Take a dataset out of a tidy frame of accuracies (see `RobustnessDataset.to_frame`)."""
         attacks = [key for key in frame["key"].cat.categories if reader.files.kind_of(key) == "attack"]
         repeated = (frame["strength"] == CLEAN_STRENGTH) & frame["key"].isin(attacks)
         own = frame[(frame["dataset"] == name) & ~repeated]
-        keys = in_table_order({str(key) for key in own["key"].unique()})
-        order = {key: place for place, key in enumerate(keys)}
+        order = {key: place for place, key in enumerate(in_table_order(map(str, own["key"].unique())))}
         wide = own.set_index(["architecture", "key", "strength"])["value"].unstack(["key", "strength"]).sort_index()
-        found: list[tuple[str, float]] = list(wide.columns)  # type: ignore[arg-type]
-        found.sort(key=lambda column: (order[column[0]], column[1]))
+        columns: Any = wide.columns
+        found = sorted(columns, key=lambda column: (order[column[0]], column[1]))
         named = [(paper_key(key), float(strength)) for key, strength in found]
         wide = wide[found].set_axis(pd.MultiIndex.from_tuples(named, names=["key", "strength"]), axis=1)
         return cls(name, reader, wide)
@@ -75,16 +82,8 @@ class DatasetResults:
 
     @property
     def cells(self) -> Offerings:
-        """The space of the architectures, which are cells.
-
-        Raises:
-            ResultsError: they are none.
-        """
-        if self.space is None:
-            raise ResultsError(
-                f"Drawing cells failed for {self.name}: expected architectures that are cells, got others."
-            )
-        return self.space
+        """The space of the architectures, of figures that only cells have."""
+        return cast("Offerings", self.space)
 
     @property
     def chance(self) -> float | None:
@@ -144,6 +143,28 @@ class DatasetResults:
                 columns[score] = pd.concat(means, axis=1).mean(axis=1, skipna=False).round(MEAN_DECIMALS)
         return pd.DataFrame(columns, index=self.accuracies.index)
 
+    def ranked(self, accuracies: pd.Series) -> list[Ranked]:
+        """Rank architectures by an accuracy, the best first; those without one are left out.
+
+        Of equally accurate ones the one stands first that is better by the results' scores, in the order of `SCORES`,
+        and of those equal by all of them the one of the lowest id.
+        """
+        frame = self.scores.assign(accuracy=accuracies).dropna(subset="accuracy").sort_index()
+        order = ["accuracy", *self.scores.columns]
+        frame = frame.sort_values(order, ascending=False, kind="stable", na_position="last")
+        held = frame["accuracy"]
+        ranks, tied = held.rank(method="min", ascending=False), held.groupby(held).transform("size")
+        columns = (frame.index.tolist(), held.tolist(), ranks.astype(int).tolist(), tied.tolist())
+        return [Ranked(*row) for row in zip(*columns, strict=True)]
+
+    @property
+    def best_architecture(self) -> ArchitectureId:
+        """The one that an explorer opens at: the best by mean adversarial accuracy, or by another score."""
+        for score in (ADVERSARIAL, *self.scores.columns):
+            if score in self.scores and (ranked := self.ranked(self.scores[score])):
+                return ranked[0].architecture
+        return self.architectures[0]
+
     @cached_property
     def measures(self) -> pd.DataFrame:
         """Numbers of measures and of unknown keys, accuracies aside.
@@ -169,25 +190,10 @@ class DatasetResults:
         return self.accuracies[columns].mean(axis=1, skipna=False).round(MEAN_DECIMALS)
 
     def summaries(self, measure: str) -> dict[tuple[str, float], NDArray[np.float64]]:
-        """Read what figures show of a large measurement.
-
-        Args:
-            measure: ``"confidence"`` or ``"cm"``.
-
-        Returns:
-            By key in the paper's style and strength, in the order of the table, the arrays of
-            `figures.class_summaries.ClassSummary`; keys without such a file are left out.
-
-        Raises:
-            ResultsError: a file is damaged, lacks a strength, or has values of other numbers of classes.
-        """
+        """Summarise a large measurement (see `class_summaries.summarise_classes`), keys in the paper's style."""
         keys = in_table_order(self.reader.keys_all)
         found = summarise_classes(self.reader.files, self.name, keys, measure)
-        return {
-            (paper_key(summary.key), strength): array
-            for summary in found
-            for strength, array in summary.by_strength.items()
-        }
+        return {(paper_key(key), strength): array for (key, strength), array in found.items()}
 
 
 def paper_key(key: str) -> str:
@@ -215,28 +221,9 @@ def column_label(key: str, strength: float) -> str:
     return ", ".join(filter(None, (key, strength_label(key, strength))))
 
 
-def nearest(strengths: Sequence[float], wanted: float) -> float:
-    """Choose the strength nearest to a wanted one, the lower of two."""
-    return min(strengths, key=lambda strength: (abs(strength - wanted), strength))
-
-
-def read_results(reader: RobustnessDataset) -> list[DatasetResults]:
-    """Read the accuracies of every dataset that a folder holds.
-
-    Args:
-        reader: the folder.
-
-    Returns:
-        Datasets with at least one accuracy, in the folder's order.
-
-    Raises:
-        ResultsError: a file is damaged.
-    """
-    return datasets_of(reader, reader.to_frame())
-
-
-def datasets_of(reader: RobustnessDataset, frame: pd.DataFrame) -> list[DatasetResults]:
-    """Divide a tidy frame of accuracies by dataset (see `read_results`)."""
+def read_results(reader: RobustnessDataset, frame: pd.DataFrame | None = None) -> list[DatasetResults]:
+    """Divide a folder's accuracies, which are read where they are not given, by dataset, those without any left out."""
+    frame = reader.to_frame() if frame is None else frame
     held = set(frame["dataset"][frame["value"].notna()])
     names = [str(name) for name in frame["dataset"].cat.categories if name in held]
     return [DatasetResults.of(reader, frame, name) for name in names]

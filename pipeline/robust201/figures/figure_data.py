@@ -12,16 +12,8 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau, spearmanr
 
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.figures.dataset_results import (
-    CLEAN,
-    SCORES,
-    DatasetResults,
-    nearest,
-    quartiles,
-    strength_label,
-)
+from robust201.figures.dataset_results import CLEAN, SCORES, DatasetResults, quartiles, strength_label
 from robust201.figures.palette import measure_label
-from robust201.figures.ranking import rank_architectures
 from robust201.reader.result_files import kind_of
 from robust201.spaces.for_readers import Offerings
 
@@ -47,10 +39,6 @@ Column = tuple[str, float]
 def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
     """Summarise accuracies for box plots.
 
-    Args:
-        results: the results of a dataset.
-        kind: ``"attack"`` or ``"corruption"``.
-
     Returns:
         One row a box: `key`, `strength` (0 is clean, in front of every key where there is a clean accuracy), `low` and
         `high` (ends of the whiskers, see `FENCE`), `q1`, `median`, `q3`, `outliers` (a tuple of different accuracies
@@ -71,21 +59,8 @@ def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names)
 
 
-def attack_boxes(results: DatasetResults) -> pd.DataFrame:
-    """Summarise accuracies by attack and epsilon (see `accuracy_boxes`)."""
-    return accuracy_boxes(results, "attack")
-
-
-def corruption_boxes(results: DatasetResults) -> pd.DataFrame:
-    """Summarise accuracies by corruption and severity (see `accuracy_boxes`)."""
-    return accuracy_boxes(results, "corruption")
-
-
 def rank_correlations(accuracies: pd.DataFrame) -> pd.DataFrame:
     """Compute Kendall's tau-b between every two columns.
-
-    Args:
-        accuracies: numbers by architecture and column; a pair is compared on the architectures that have both.
 
     Returns:
         (K, K) float64 in [-1, 1], NaN where a side has the same accuracy for all architectures.
@@ -109,7 +84,7 @@ def key_correlations(results: DatasetResults) -> pd.DataFrame:
         Square frame (see `rank_correlations`), rows and columns named by key and strength; `view` in the index is one
         empty text.
     """
-    return _correlate(results, [("", _reference_columns(results))])
+    return _correlate(results, [("", reference_columns(results.columns))])
 
 
 def attack_correlations(results: DatasetResults) -> pd.DataFrame:
@@ -175,9 +150,8 @@ def confusion_columns(sums: pd.DataFrame) -> list[Column]:
     return list(dict.fromkeys((str(key), float(strength)) for key, strength, _ in sums.index))
 
 
-def reference_columns(sums: pd.DataFrame) -> list[Column]:
-    """Choose one strength a key of summed matrices: that nearest to ε = 1/255, or to severity 3."""
-    columns = confusion_columns(sums)
+def reference_columns(columns: Sequence[Column]) -> list[Column]:
+    """Choose one strength a key: that nearest to ε = 1/255 (in other norms to 1), or to severity 3."""
     keys = dict.fromkeys(key for key, _ in columns)
     return [(key, reference_strength(key, [held for name, held in columns if name == key])) for key in keys]
 
@@ -192,10 +166,6 @@ def confusion_shares(sums: pd.DataFrame, key: str, strength: float) -> pd.DataFr
 
 def clean_against(results: DatasetResults, kind: str) -> pd.DataFrame:
     """Pair clean accuracies with those under every key of a kind.
-
-    Args:
-        results: the results of a dataset.
-        kind: ``"attack"`` or ``"corruption"``.
 
     Returns:
         One row per architecture, key and strength: `architecture`, `clean`, `key`, `strength`, `accuracy` and, where
@@ -217,16 +187,6 @@ def clean_against(results: DatasetResults, kind: str) -> pd.DataFrame:
             for strength in results.strengths(key)
         ]
     return pd.concat(parts, ignore_index=True).dropna() if parts else pd.DataFrame(columns=names)
-
-
-def clean_against_attacks(results: DatasetResults) -> pd.DataFrame:
-    """Pair clean accuracies with those under attack (see `clean_against`)."""
-    return clean_against(results, "attack")
-
-
-def clean_against_corruptions(results: DatasetResults) -> pd.DataFrame:
-    """Pair clean accuracies with those under corruption (see `clean_against`)."""
-    return clean_against(results, "corruption")
 
 
 def measures_against(results: DatasetResults) -> pd.DataFrame:
@@ -262,7 +222,7 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
     Returns:
         One row per architecture and edge: `score` (of `SCORES`), `among` (`ALL_CELLS`, or those of
         `Offerings.reference_kernel_parameters`), `rank` among these, which equally accurate ones share,
-        `tied`, how many do (see `rank_architectures`), `architecture`, `accuracy`, `edge` and `operation`.
+        `tied`, how many do (see `DatasetResults.ranked`), `architecture`, `accuracy`, `edge` and `operation`.
     """
     names = ["score", "among", "rank", "tied", "architecture", "accuracy", "edge", "operation"]
     space = results.space
@@ -277,7 +237,7 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
             (ALL_CELLS, values),
             (f"cells with {size} kernel parameters", values[values.index.isin(fixed)]),
         ):
-            for top in rank_architectures(results, members)[:TOP_CELLS]:
+            for top in results.ranked(members)[:TOP_CELLS]:
                 head = (score, among, top.rank, top.tied, top.architecture, top.accuracy)
                 rows += [(*head, *edge) for edge in enumerate(space.parse(results.spec(top.architecture)))]
     return pd.DataFrame(rows, columns=names)
@@ -287,8 +247,8 @@ def best_cells(results: DatasetResults) -> pd.DataFrame:
     """Find the best architecture by clean accuracy, each attack's mean and the means of attacks and corruptions.
 
     Returns:
-        One row a criterion (the index): `architecture`, the first by `rank_architectures`, `spec`, `accuracy`, `tied`,
-        how many are as accurate, and one column a criterion with the edit distance to its best architecture.
+        One row a criterion (the index): `architecture`, the first by `DatasetResults.ranked`, `spec`, `accuracy`,
+        `tied`, how many are as accurate, and one column a criterion with the edit distance to its best architecture.
     """
     space = results.space
     if space is None:
@@ -298,7 +258,7 @@ def best_cells(results: DatasetResults) -> pd.DataFrame:
     rows = {
         label: (top.architecture, results.spec(top.architecture), top.accuracy, top.tied)
         for label, values in criteria.items()
-        for top in rank_architectures(results, values)[:1]
+        for top in results.ranked(values)[:1]
     }
     frame = pd.DataFrame.from_dict(rows, orient="index", columns=["architecture", "spec", "accuracy", "tied"])
     for label, (_, spec, *_) in rows.items():
@@ -311,8 +271,8 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
 
     Returns:
         One row a neighbour that was evaluated and a score: `best` (the score that the architecture is best by), `tied`,
-        how many are as accurate by it (see `rank_architectures`), `architecture`, `edge`, `operation`, `neighbour` (the
-        evaluated one of its class), `score` and `change`, the neighbour's accuracy minus the architecture's.
+        how many are as accurate by it (see `DatasetResults.ranked`), `architecture`, `edge`, `operation`, `neighbour`
+        (the evaluated one of its class), `score` and `change`, the neighbour's accuracy minus the architecture's.
     """
     names = ["best", "tied", "architecture", "edge", "operation", "neighbour", "score", "change"]
     space = results.space
@@ -322,7 +282,7 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
     scores = results.scores
     evaluated = set(results.architectures)
     for best in scores:
-        for top in rank_architectures(results, scores[best])[:1]:
+        for top in results.ranked(scores[best])[:1]:
             for edge, operation, spec in space.neighbours(results.spec(top.architecture)):
                 other = int(results.reader.get_uid(spec))
                 if other in evaluated:
@@ -333,8 +293,9 @@ def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
 
 
 def reference_strength(key: str, strengths: Sequence[float]) -> float:
-    """Choose the strength nearest to 1 in the units of an attack (1/255 in an L∞ ball), or to severity 3."""
-    return nearest(strengths, REFERENCE_SEVERITY if kind_of(key) == "corruption" else REFERENCE_EPSILON_255)
+    """Choose the strength nearest to 1 in its units (1/255 in an L∞ ball), or to severity 3; the lower of two."""
+    wanted = REFERENCE_SEVERITY if kind_of(key) == "corruption" else REFERENCE_EPSILON_255
+    return min(strengths, key=lambda strength: (abs(strength - wanted), strength))
 
 
 def operation_codes(rows: pd.DataFrame, space: Offerings) -> pd.DataFrame:
@@ -353,17 +314,25 @@ def n_unseen_ties(rows: pd.DataFrame) -> int:
 def change_matrix(rows: pd.DataFrame, space: Offerings) -> pd.DataFrame:
     """Arrange the changes of one architecture and score in percentage points: a row an edge, a column an operation."""
     wide = rows.set_index(["edge", "operation"])["change"].unstack()
-    return 100 * wide.reindex(index=range(len(space.edges)), columns=list(space.operations))
+    wide = wide.reindex(index=range(len(space.edges)), columns=list(space.operations))
+    return 100 * wide.set_axis(space.edge_labels).set_axis(operation_names(space), axis=1)
+
+
+def operation_names(space: Offerings) -> list[str]:
+    """Name the operations of a space for people, in their order."""
+    return [space.operation_labels[operation] for operation in space.operations]
+
+
+def changed_cell(rows: pd.DataFrame, results: DatasetResults) -> tuple[int, list[int], int]:
+    """Tell of rows of one changed architecture its id, its operations by number, and how many are as accurate."""
+    index = int(rows["architecture"].iloc[0])
+    own = [results.cells.operations.index(operation) for operation in results.cells.parse(results.spec(index))]
+    return index, own, int(rows["tied"].iloc[0])
 
 
 def _outliers(values: NDArray[np.float64], low: float, high: float) -> tuple[float, ...]:
     below, above = np.unique(values[values < low]), np.unique(values[values > high])
     return (*below[:SHOWN_OUTLIERS].tolist(), *above[-SHOWN_OUTLIERS:].tolist())
-
-
-def _reference_columns(results: DatasetResults) -> list[Column]:
-    keys = dict.fromkeys(key for key, _ in results.columns)
-    return [(key, reference_strength(key, results.strengths(key))) for key in keys]
 
 
 def _correlate(results: DatasetResults, groups: Iterable[tuple[str, Sequence[Column]]]) -> pd.DataFrame:

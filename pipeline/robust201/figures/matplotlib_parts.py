@@ -7,7 +7,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure, FigureBase
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
@@ -18,33 +18,28 @@ from robust201.spaces.for_readers import INK
 def make_axes_grid(
     n: int, n_columns: int, width: float, height: float, *, label: str = "accuracy"
 ) -> tuple[Figure, list[Axes]]:
-    """Make a grid of panels that share the axis of a fraction; panels that are left over are hidden.
-
-    Args:
-        n: panels to show.
-        n_columns: panels side by side, at most.
-        width: of a panel, in inches; a single one is wider.
-        height: of a panel, in inches.
-        label: of the shared axis.
-
-    Returns:
-        The figure, and its panels row by row, hidden ones last.
-    """
+    """Make a grid of panels, sized in inches, that share the axis of a fraction; see `make_panels`."""
     n_columns = min(n, n_columns)
-    n_rows = -(-n // n_columns)
-    size = (width * n_columns + (0.6 if n > 1 else 2.4), height * n_rows + 0.6)
+    size = (width * n_columns + (0.6 if n > 1 else 2.4), height * -(-n // n_columns) + 0.6)
     figure = Figure(figsize=size, layout="constrained")
-    grid: list[Axes] = list(figure.subplots(n_rows, n_columns, sharey=True, squeeze=False).flat)
-    for position, axes in enumerate(grid):
+    panels = make_panels(figure, n, n_columns, sharey=True)
+    for position, axes in enumerate(panels):
         style(axes)
         axes.set_ylim(0, 1)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         axes.grid(axis="y", color=GRID, linewidth=0.6)
         axes.tick_params(axis="y", length=0)
-        axes.set_visible(position < n)
         if position % n_columns == 0:
             axes.set_ylabel(label, color=INK)
-    return figure, grid
+    return figure, panels
+
+
+def make_panels(figure: FigureBase, n: int, n_columns: int, *, sharey: bool = False) -> list[Axes]:
+    """Divide a figure into panels, some side by side; what is left over of the last row is hidden."""
+    grid: list[Axes] = list(figure.subplots(-(-n // n_columns), n_columns, sharey=sharey, squeeze=False).flat)
+    for axes in grid[n:]:
+        axes.set_visible(False)
+    return grid[:n]
 
 
 def draw_heat_map(
@@ -57,17 +52,7 @@ def draw_heat_map(
     font_size: float = 8,
     squares: bool = True,
 ) -> None:
-    """Draw a frame as coloured squares, its first row on top.
-
-    Args:
-        axes: where to draw.
-        matrix: numbers; NaN stays empty.
-        texts: what is written into the squares; None writes nothing.
-        limits: numbers that the first and last colour stand for.
-        colours: a colour map, or its name.
-        font_size: of the texts, in points.
-        squares: whether fields are square; else they fill the axes.
-    """
+    """Draw a frame as coloured fields, its first row on top; NaN stays empty, and without texts nothing is written."""
     numbers = matrix.to_numpy(np.float64)
     mesh = axes.pcolormesh(
         np.ma.masked_invalid(numbers),
@@ -98,14 +83,7 @@ def draw_heat_map(
 
 
 def draw_chance(axes: Axes, chance: float | None, *, right: bool = False) -> None:
-    """Draw the accuracy of guessing, where the number of classes is known.
-
-    Args:
-        axes: where to draw.
-        chance: the accuracy; None draws nothing.
-        right: whether the word stands at the right, where a diagonal is high above it; else at the left, where the box
-            of clean accuracies is.
-    """
+    """Draw the accuracy of guessing, where it is known; its word at the right, away from a diagonal, or at the left."""
     if chance is None:
         return
     axes.axhline(chance, color=CHANCE_COLOUR, linewidth=1.0, linestyle="--", zorder=1)
@@ -129,14 +107,7 @@ def draw_group_legend(figure: Figure, keys: Sequence[str]) -> None:
 
 
 def draw_colour_bar(figure: Figure, colours: ScalarMappable, panels: Sequence[Axes], label: str) -> None:
-    """Draw what the colours of some panels stand for, to their right.
-
-    Args:
-        figure: where to draw.
-        colours: what maps numbers to colours.
-        panels: what the bar stands beside.
-        label: what the numbers are, with their unit.
-    """
+    """Draw what the colours of some panels stand for, to their right."""
     bar = figure.colorbar(colours, ax=panels, shrink=0.7, pad=0.01, aspect=25)
     bar.set_label(label, color=INK)
     bar.ax.tick_params(colors=INK)

@@ -8,7 +8,6 @@ import pandas as pd
 
 from robust201.figures.dataset_results import SCORES, DatasetResults, strength_label
 from robust201.figures.palette import strength_word
-from robust201.figures.ranking import best_architecture
 from robust201.spaces.for_readers import Offerings
 
 RESOLUTION = 10_000
@@ -73,15 +72,12 @@ def pack_results(results: DatasetResults) -> dict[str, Any]:
             for score, label in SCORES.items()
             if score in results.scores
         ],
-        "best": best_architecture(results),
+        "best": results.best_architecture,
     }
 
 
 def pack_accuracies(accuracies: pd.DataFrame) -> "np.ndarray[Any, np.dtype[np.uint16]]":
     """Round accuracies to units of 1/`RESOLUTION`.
-
-    Args:
-        accuracies: (N, K) fractions; NaN where there is none.
 
     Returns:
         (K, N) little-endian uint16.

@@ -18,7 +18,13 @@ GRID = "#d6dbe1"
 CLEAN_COLOUR = "#8b949e"
 CHANCE_COLOUR = "#e0403f"
 OTHER_COLOUR = "#6e7781"
-ATTACK_COLOURS = {"aa_apgd-ce": "#d55e00", "aa_square": "#b9770e", "fgsm": "#1f83c4", "pgd": "#009e73"}
+KEY_COLOURS = {
+    "clean": CLEAN_COLOUR,
+    "aa_apgd-ce": "#d55e00",
+    "aa_square": "#b9770e",
+    "fgsm": "#1f83c4",
+    "pgd": "#009e73",
+}
 CORRUPTION_GROUPS = {
     "noise": ("#1f83c4", ("gaussian_noise", "impulse_noise", "shot_noise")),
     "blur": ("#009e73", ("defocus_blur", "glass_blur", "motion_blur", "zoom_blur")),
@@ -50,9 +56,9 @@ WRITTEN_CLASSES = 12
 
 
 def key_colour(key: str) -> str:
-    """Give the colour of an attack, or of a corruption's group."""
+    """Give the colour of clean images, of an attack, or of a corruption's group."""
     groups = {member: colour for colour, members in CORRUPTION_GROUPS.values() for member in members}
-    return ATTACK_COLOURS.get(key, groups.get(key, OTHER_COLOUR))
+    return KEY_COLOURS.get(key, groups.get(key, OTHER_COLOUR))
 
 
 def key_title(key: str) -> str:
@@ -107,13 +113,7 @@ def correlation_texts(tau: NDArray[np.float64]) -> list[list[str]]:
 
 
 def change_texts(changes: NDArray[np.float64], own: list[int], digits: int) -> list[list[str]]:
-    """Write changes with their sign, none as zero without one, and a dot where a row has a cell's own operation.
-
-    Args:
-        changes: (6, 5) in percentage points, a row an edge, a column an operation; NaN where there is none.
-        own: the cell's operation on each edge, as a column.
-        digits: decimals.
-    """
+    """Write changes with their sign, none as zero without one, and a dot where a row has a cell's own operation."""
     # Python's option z makes -0.00 to 0.00; a plus sign belongs to gains only.
     zero = f"{0:+.{digits}f}"
     signed = [["" if np.isnan(value) else f"{value:+z.{digits}f}" for value in row] for row in changes]

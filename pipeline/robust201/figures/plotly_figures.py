@@ -4,58 +4,16 @@ Every function draws the frame of `figures.figure_data` that the table of figure
 plain dicts because plotly's objects take a tenth of a second each to build; tests hold every one to plotly's schema.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from robust201.core.records import CLEAN_STRENGTH
+from robust201.figures import figure_data, palette
+from robust201.figures import plotly_parts as parts
 from robust201.figures.dataset_results import CLEAN, SCORES, DatasetResults, column_label, strength_label
-from robust201.figures.figure_data import (
-    CONFIDENCES,
-    REFERENCE_SEVERITY,
-    change_matrix,
-    confusion_columns,
-    confusion_shares,
-    n_unseen_ties,
-    operation_codes,
-    reference_columns,
-    reference_strength,
-    square,
-)
-from robust201.figures.palette import (
-    CLEAN_COLOUR,
-    CONFIDENCE_COLOURS,
-    OTHER_COLOUR,
-    OWN_OPERATION,
-    SIZE_COLOURS,
-    agreement_words,
-    change_texts,
-    correlation_texts,
-    grouped,
-    key_colour,
-    key_title,
-    rank_texts,
-    share_texts,
-    spans_magnitudes,
-    strength_word,
-    tick,
-    tie_words,
-    unseen_words,
-)
-from robust201.figures.plotly_parts import (
-    BLUES,
-    DIVERGING,
-    PlotlyFigure,
-    chance_parts,
-    fraction_axis,
-    make_plotly_heat_map,
-    make_plotly_panels,
-    plain,
-    rounded,
-    strength_axes,
-)
 from robust201.reader.result_files import kind_of
 from robust201.spaces.for_readers import INK, Offerings
 
@@ -79,29 +37,27 @@ class View(NamedTuple):
     """
 
     label: str
-    figure: PlotlyFigure
+    figure: parts.PlotlyFigure
     column: tuple[str, float] | None = None
     first: bool = False
 
 
 def views_of_boxes(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     """Draw box plots of accuracy: a panel a key, a box a strength, and the chance line (see `accuracy_boxes`)."""
-    keys = grouped(list(frame["key"].unique()))
+    keys = palette.grouped(list(frame["key"].unique()))
     corrupted = kind_of(keys[0]) == "corruption"
-    figure, axes = make_plotly_panels(
-        [key_title(key) for key in keys], 5 if corrupted else 2, 170 if corrupted else 230
-    )
+    figure, axes = parts.make_plotly_panels(keys, 5 if corrupted else 2)
     for key, on in zip(keys, axes, strict=True):
         boxes = frame[frame["key"] == key]
         clean = boxes["strength"] == CLEAN_STRENGTH
         figure["data"] += [
-            _box_trace(boxes[clean], CLEAN_COLOUR) | on,
-            _box_trace(boxes[~clean], key_colour(key)) | on,
+            _box_trace(boxes[clean], palette.CLEAN_COLOUR) | on,
+            _box_trace(boxes[~clean], palette.key_colour(key)) | on,
             _outlier_trace(boxes) | on,
         ]
-    strength_axes(figure, [frame[frame["key"] == key]["strength"] for key in keys], map(strength_word, keys))
-    fraction_axis(figure, "accuracy")
-    chance_parts(figure, results.chance, [axis["yaxis"] for axis in axes])
+    parts.strength_axes(figure, keys, [frame[frame["key"] == key]["strength"] for key in keys])
+    parts.fraction_axis(figure, "accuracy")
+    parts.chance_parts(figure, results.chance, [axis["yaxis"] for axis in axes])
     return [View("", figure)]
 
 
@@ -110,12 +66,12 @@ def views_of_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> l
     del results
     views = []
     for view in frame.index.get_level_values("view").unique():
-        tau = square(frame, view)
-        texts = correlation_texts(tau.to_numpy())
-        figure = make_plotly_heat_map(tau, texts, limits=(-1, 1), colours=DIVERGING, unit="Kendall's τ", digits=3)
-        figure["data"][0] |= {"reversescale": True, "hovertemplate": "%{y}<br>%{x}<br>τ = %{z:.3f}<extra></extra>"}
-        figure["layout"] |= {"height": 220 + 26 * len(tau), "meta": {"width": 330 + 30 * len(tau)}}
-        views.append(View(str(view), figure, first=view == strength_label("fog", REFERENCE_SEVERITY)))
+        tau = figure_data.square(frame, view)
+        texts = palette.correlation_texts(tau.to_numpy())
+        hover, size = "%{y}<br>%{x}<br>τ = %{z:.3f}", (330 + 30 * len(tau), 220 + 26 * len(tau))
+        figure = parts.heat_map(tau, texts, (-1, 1), parts.DIVERGING, "Kendall's τ", digits=3, hover=hover, size=size)
+        figure["data"][0]["reversescale"] = True
+        views.append(View(str(view), figure, first=view == strength_label("fog", figure_data.REFERENCE_SEVERITY)))
     return views
 
 
@@ -126,20 +82,20 @@ def views_of_confidence(frame: pd.DataFrame, results: DatasetResults) -> list[Vi
     views: list[View] = []
     groups = (("attack", "attacks", 2), ("corruption", "corruptions", 5), ("other", "others", 2), ("clean", "clean", 1))
     for kind, label, n_columns in groups:
-        keys = grouped([key for key in frame["key"].unique() if kind_of(key) == kind])
+        keys = palette.grouped([key for key in frame["key"].unique() if kind_of(key) == kind])
         if not keys or (kind == "clean" and views):
             continue
-        figure, axes = make_plotly_panels([key_title(key) for key in keys], n_columns, 170 if n_columns == 5 else 230)
+        figure, axes = parts.make_plotly_panels(keys, n_columns)
         for key, on in zip(keys, axes, strict=True):
             own = frame[frame["key"] == key]
             rows = own if kind == "clean" else pd.concat([clean, own])
-            for name, colour in zip(CONFIDENCES, CONFIDENCE_COLOURS, strict=True):
+            for name, colour in zip(figure_data.CONFIDENCES, palette.CONFIDENCE_COLOURS, strict=True):
                 curve = rows[rows["confidence"] == name].sort_values("strength")
                 named = {"legendgroup": name, "showlegend": on is axes[0]}
                 figure["data"] += [trace | on for trace in _band_traces(curve, name, colour, named)]
         strengths = [[*clean["strength"], *frame[frame["key"] == key]["strength"]] for key in keys]
-        strength_axes(figure, strengths, map(strength_word, keys))
-        fraction_axis(figure, "confidence")
+        parts.strength_axes(figure, keys, strengths)
+        parts.fraction_axis(figure, "confidence")
         legend = {"orientation": "h", "x": 0, "y": 1, "yref": "container", "yanchor": "top"}
         margin = figure["layout"]["margin"]
         figure["layout"] |= {"showlegend": True, "legend": legend, "margin": margin | {"t": margin["t"] + 30}}
@@ -150,24 +106,19 @@ def views_of_confidence(frame: pd.DataFrame, results: DatasetResults) -> list[Vi
 def views_of_confusion(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     """Draw summed confusion matrices, rows as shares, one a view (see `confusion_sums`)."""
     n_classes = frame.shape[1]
-    columns = confusion_columns(frame) if n_classes <= ALL_STRENGTHS_UP_TO_CLASSES else reference_columns(frame)
+    columns = figure_data.confusion_columns(frame)
+    if n_classes > ALL_STRENGTHS_UP_TO_CLASSES:
+        columns = figure_data.reference_columns(columns)
     names = results.class_names(n_classes)
     views = []
     for key, strength in columns:
-        shares = confusion_shares(frame, key, strength).set_axis(names, axis=0).set_axis(names, axis=1)
-        figure = make_plotly_heat_map(
-            shares,
-            share_texts(shares.to_numpy()),
-            limits=(0, 1),
-            colours=SEQUENTIAL,
-            unit="share of the true class",
-            digits=4,
-        )
-        figure["data"][0]["hovertemplate"] = "true %{y}<br>predicted %{x}<br>%{z:.2%}<extra></extra>"
+        shares = figure_data.confusion_shares(frame, key, strength).set_axis(names, axis=0).set_axis(names, axis=1)
+        texts = palette.share_texts(shares.to_numpy())
+        hover, unit = "true %{y}<br>predicted %{x}<br>%{z:.2%}", "share of the true class"
+        figure = parts.heat_map(shares, texts, (0, 1), SEQUENTIAL, unit, digits=4, hover=hover, size=(720, 600))
         figure["data"][0]["colorbar"]["tickformat"] = ".0%"
         figure["layout"]["xaxis"]["title"] = {"text": "predicted class"}
         figure["layout"]["yaxis"]["title"] = {"text": "true class"}
-        figure["layout"] |= {"height": 600, "meta": {"width": 720}}
         views.append(View(column_label(key, strength), figure))
     return views
 
@@ -180,30 +131,20 @@ def views_of_clean_against(frame: pd.DataFrame, results: DatasetResults) -> list
     space = results.space
     bar = {"title": {"text": "kernel parameters", "side": "right"}, "thickness": 14, "outlinewidth": 0, "x": 1.09}
     size = 5 if len(results.accuracies) > _MANY_POINTS else 9
-    scale = [[place / (len(SIZE_COLOURS) - 1), colour] for place, colour in enumerate(SIZE_COLOURS)]
-    marker: dict[str, Any] = {"size": size, "color": OTHER_COLOUR}
+    scale = [[place / (len(palette.SIZE_COLOURS) - 1), colour] for place, colour in enumerate(palette.SIZE_COLOURS)]
+    marker: dict[str, Any] = {"size": size, "color": palette.OTHER_COLOUR}
     hover = "%{customdata}<br>clean %{x:.2%}<br>%{y:.2%}"
     if space is not None:
         marker = {"size": size, "cmin": 0, "cmax": space.max_kernel_parameters, "colorscale": scale, "colorbar": bar}
         hover = f"#{hover}<br>kernel parameters %{{marker.color}}"
-    points = {"type": "scattergl", "mode": "markers", "marker": marker, "hovertemplate": f"{hover}<extra></extra>"}
     low, high = max(0.0, float(frame["clean"].min()) - 0.02), min(1.0, float(frame["clean"].max()) + 0.02)
+    axis = {"title": {"text": "clean accuracy"}, "tickformat": ".0%", "range": [low, high]}
+    figure = _scatter_plot({"marker": marker, "hovertemplate": f"{hover}<extra></extra>"}, axis, results)
     line = {"color": INK, "width": 1, "dash": "dot"}
-    layout = {
-        "showlegend": False,
-        "height": 500,
-        "meta": {"width": 680, "cells": space is not None},
-        "xaxis": {"title": {"text": "clean accuracy"}, "tickformat": ".0%", "range": [low, high]},
-        "yaxis": {"tickformat": ".0%", "rangemode": "tozero"},
-        "shapes": [{"type": "line", "x0": 0, "y0": 0, "x1": 1, "y1": 1, "line": line, "layer": "below"}],
-        "annotations": [],
-    }
-    figure = {"data": [points], "layout": layout}
-    # Outside the panel, where no point and not the diagonal is.
-    chance_parts(figure, results.chance, ["y"], outside=True)
-    columns = dict.fromkeys(zip(frame["key"], frame["strength"], strict=True))
-    reference = {key: reference_strength(key, results.strengths(key)) for key, _ in columns}
-    shown = next(iter(reference.items()))
+    diagonal = {"type": "line", "x0": 0, "y0": 0, "x1": 1, "y1": 1, "line": line, "layer": "below"}
+    figure["layout"]["shapes"].insert(0, diagonal)
+    columns = list(dict.fromkeys(zip(frame["key"], frame["strength"], strict=True)))
+    shown = figure_data.reference_columns(columns)[0]
     return [View(column_label(*column), figure, column, first=column == shown) for column in columns]
 
 
@@ -214,33 +155,36 @@ def views_of_measures_against(frame: pd.DataFrame, results: DatasetResults) -> l
     for (measure, key), rows in groups:
         label = column_label(key, rows["strength"].iloc[0])
         points = {
-            "type": "scattergl",
-            "mode": "markers",
             "x": [float(f"{value:.6g}") for value in rows["value"]],
-            "y": rounded(rows["accuracy"], 5),
+            "y": parts.rounded(rows["accuracy"], 5),
             "customdata": rows["architecture"].tolist(),
-            "marker": {
-                "size": 5 if len(rows) > _MANY_POINTS else 9,
-                "color": CLEAN_COLOUR if key == CLEAN else key_colour(key),
-            },
-            "hovertemplate": f"#%{{customdata}}<br>{plain(measure)} %{{x:.4g}}<br>%{{y:.2%}}<extra></extra>",
+            "marker": {"size": 5 if len(rows) > _MANY_POINTS else 9, "color": palette.key_colour(key)},
+            "hovertemplate": f"#%{{customdata}}<br>{parts.plain(measure)} %{{x:.4g}}<br>%{{y:.2%}}<extra></extra>",
         }
-        layout = {
-            "showlegend": False,
-            "height": 500,
-            "meta": {"width": 680, "cells": results.space is not None},
-            "xaxis": {
-                "title": {"text": f"{plain(measure)} ({agreement_words(rows)})"},
-                "type": "log" if spans_magnitudes(rows["value"]) else "linear",
-            },
-            "yaxis": {"title": {"text": f"accuracy, {plain(label)}"}, "tickformat": ".0%", "rangemode": "tozero"},
-            "shapes": [],
-            "annotations": [],
+        axis = {
+            "title": {"text": f"{parts.plain(measure)} ({palette.agreement_words(rows)})"},
+            "type": "log" if palette.spans_magnitudes(rows["value"]) else "linear",
         }
-        figure = {"data": [points], "layout": layout}
-        chance_parts(figure, results.chance, ["y"], outside=True)
+        figure = _scatter_plot(points, axis, results)
+        figure["layout"]["yaxis"]["title"] = {"text": f"accuracy, {parts.plain(label)}"}
         views.append(View(f"{measure}, {label}", figure))
     return views
+
+
+def _scatter_plot(points: dict[str, Any], axis: dict[str, Any], results: DatasetResults) -> parts.PlotlyFigure:
+    layout = {
+        "showlegend": False,
+        "height": 500,
+        "meta": {"width": 680, "cells": results.space is not None},
+        "xaxis": axis,
+        "yaxis": {"tickformat": ".0%", "rangemode": "tozero"},
+        "shapes": [],
+        "annotations": [],
+    }
+    figure = {"data": [{"type": "scattergl", "mode": "markers"} | points], "layout": layout}
+    # Outside the panel, where no point and not the diagonal is.
+    parts.chance_parts(figure, results.chance, ["y"], outside=True)
+    return figure
 
 
 def views_of_top_cells(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
@@ -250,107 +194,88 @@ def views_of_top_cells(frame: pd.DataFrame, results: DatasetResults) -> list[Vie
     steps = np.linspace(0, 1, n_operations + 1)
     colours = [space.operation_colours[operation] for operation in space.operations]
     scale = [pair for i, colour in enumerate(colours) for pair in ((steps[i], colour), (steps[i + 1], colour))]
-    ticks = {
-        "tickvals": list(range(n_operations)),
-        "ticktext": [space.operation_labels[operation] for operation in space.operations],
-    }
+    labels = figure_data.operation_names(space)
+    place = {"y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False, "font": {"size": 10}}
     views = []
     for (among, score), rows in frame.groupby(["among", "score"], sort=False):
-        codes = operation_codes(rows, space)
+        codes = figure_data.operation_codes(rows, space)
         cells = rows.drop_duplicates("architecture")
-        ids = [int(index) for index in codes.columns]
-        ranks = rank_texts(cells)
+        ids = codes.columns.tolist()
+        ranks = palette.rank_texts(cells)
         heads = [
             f"#{i}, {accuracy:.2%}, rank {rank}"
             for i, accuracy, rank in zip(ids, cells["accuracy"], ranks, strict=True)
         ]
         hovers = [
-            [
-                f"{head}<br>{space.operation_labels[space.operations[code]]}"
-                for head, code in zip(heads, line, strict=True)
-            ]
-            for line in codes.to_numpy()
+            [f"{head}<br>{labels[code]}" for head, code in zip(heads, line, strict=True)] for line in codes.to_numpy()
         ]
         named = codes.set_axis(space.edge_labels).rename(columns="#{}".format)
-        figure = make_plotly_heat_map(named, None, limits=(-0.5, n_operations - 0.5), colours=scale, unit="", digits=0)
-        figure["data"][0] |= {"xgap": 3, "ygap": 3, "customdata": [ids] * len(codes)}
-        figure["data"][0] |= {"text": hovers, "hovertemplate": "%{text}<extra></extra>"}
-        figure["data"][0]["colorbar"] |= ticks
-        del figure["layout"]["yaxis"]["scaleanchor"]
-        figure["layout"]["annotations"] = _above_columns(figure["data"][0]["x"], ranks)
-        if unseen := n_unseen_ties(rows):
-            figure["layout"]["xaxis"]["title"] = {"text": unseen_words(unseen)}
-        figure["layout"] |= {"height": 320, "meta": {"width": 260 + 36 * len(codes.columns), "cells": True}}
+        limits, size = (-0.5, n_operations - 0.5), (260 + 36 * len(ids), 320)
+        figure = parts.heat_map(named, None, limits, scale, "", digits=0, hover="%{text}", size=size, squares=False)
+        figure["data"][0] |= {"xgap": 3, "ygap": 3, "customdata": [ids] * len(codes), "text": hovers}
+        figure["data"][0]["colorbar"] |= {"tickvals": list(range(n_operations)), "ticktext": labels}
+        figure["layout"]["meta"]["cells"] = True
+        figure["layout"]["annotations"] = [
+            {"x": column, "text": rank} | place for column, rank in zip(named.columns, ranks, strict=True)
+        ]
+        if unseen := figure_data.n_unseen_ties(rows):
+            figure["layout"]["xaxis"]["title"] = {"text": palette.unseen_words(unseen)}
         views.append(View(f"{SCORES[str(score)]}, {among}", figure))
     return views
 
 
 def views_of_best_cells(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     """Draw the edit distances between the best cells; the page draws the cells below (see `best_cells`)."""
-    n_edges = len(results.cells.edges)
     distances = frame[list(frame.index)]
     texts = distances.to_numpy().astype(str).tolist()
-    figure = make_plotly_heat_map(distances, texts, limits=(0, n_edges), colours=BLUES, unit="edges", digits=0)
-    figure["data"][0] |= {"hovertemplate": "%{y}<br>%{x}<br>%{z} edges differ<extra></extra>"}
-    figure["layout"] |= {"height": 220 + 32 * len(frame), "meta": {"width": 360 + 40 * len(frame)}}
+    limits, size = (0, len(results.cells.edges)), (360 + 40 * len(frame), 220 + 32 * len(frame))
+    hover = "%{y}<br>%{x}<br>%{z} edges differ"
+    figure = parts.heat_map(distances, texts, limits, parts.BLUES, "edges", digits=0, hover=hover, size=size)
     return [View("", figure)]
 
 
 def views_of_neighbours(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     """Draw what one changed edge of the best cells gains or loses, in percentage points (see `neighbour_changes`)."""
-    space = results.cells
     views = []
     for (best, score), rows in frame.groupby(["best", "score"], sort=False):
-        changes = change_matrix(rows, space)
-        architecture = int(rows["architecture"].iloc[0])
-        own = [space.operations.index(operation) for operation in space.parse(results.spec(architecture))]
-        texts = change_texts(changes.to_numpy(), own, 2)
+        changes = figure_data.change_matrix(rows, results.cells)
+        architecture, own, tied = figure_data.changed_cell(rows, results)
+        texts = palette.change_texts(changes.to_numpy(), own, 2)
         for edge, operation in enumerate(own):
             # A text is read on a coloured field only.
             changes.iloc[edge, operation] = 0.0
-        named = f"#{architecture}{tie_words(int(rows['tied'].iloc[0]))}"
+        named = f"#{architecture}{palette.tie_words(tied)}"
         label = f"best by {SCORES[str(best)]} ({named}): change of {SCORES[str(score)]}"
-        views.append(View(label, _change_map(changes, texts, space)))
+        views.append(View(label, _change_map(changes, texts)))
     return views
 
 
-def draw_empty_changes(space: Offerings) -> PlotlyFigure:
+def draw_empty_changes(space: Offerings) -> parts.PlotlyFigure:
     """Draw the heat map of changes that the page's explorer fills."""
-    n_operations, n_edges = len(space.operations), len(space.edges)
-    blank = pd.DataFrame(np.zeros((n_edges, n_operations)))
-    return _change_map(blank, [[""] * n_operations for _ in range(n_edges)], space)
+    blank = pd.DataFrame(0.0, space.edge_labels, figure_data.operation_names(space))
+    return _change_map(blank, [[""] * blank.shape[1]] * len(blank))
 
 
-def _change_map(changes: pd.DataFrame, texts: list[list[str]], space: Offerings) -> PlotlyFigure:
-    operations = [space.operation_labels[name] for name in space.operations]
-    named = changes.set_axis(space.edge_labels).set_axis(operations, axis=1)
+def _change_map(changes: pd.DataFrame, texts: list[list[str]]) -> parts.PlotlyFigure:
     reach = max(1.0, float(np.nanmax(np.abs(changes.to_numpy()), initial=0)))
-    figure = make_plotly_heat_map(
-        named, texts, limits=(-reach, reach), colours=DIVERGING, unit="percentage points", digits=3
+    limits, unit, hover = (-reach, reach), "percentage points", "edge %{y}: %{x}<br>%{hovertext}"
+    figure = parts.heat_map(
+        changes, texts, limits, parts.DIVERGING, unit, digits=3, hover=hover, size=(640, 320), squares=False
     )
-    named_texts = [
-        ["the cell's own operation" if text == OWN_OPERATION else f"{text} percentage points" for text in row]
+    figure["layout"]["xaxis"]["tickangle"] = 0
+    figure["data"][0]["hovertext"] = [
+        ["the cell's own operation" if text == palette.OWN_OPERATION else f"{text} percentage points" for text in row]
         for row in texts
     ]
-    figure["data"][0] |= {"hovertext": named_texts, "hovertemplate": "edge %{y}: %{x}<br>%{hovertext}<extra></extra>"}
-    figure["layout"]["xaxis"]["tickangle"] = 0
-    del figure["layout"]["yaxis"]["scaleanchor"]
-    figure["layout"] |= {"height": 320, "meta": {"width": 640}}
     return figure
-
-
-def _above_columns(columns: Sequence[str], texts: Sequence[str]) -> list[dict[str, Any]]:
-    """Write a text above each column of a heat map."""
-    place = {"y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False, "font": {"size": 10}}
-    return [{"x": column, "text": text} | place for column, text in zip(columns, texts, strict=True)]
 
 
 def _box_trace(rows: pd.DataFrame, colour: str) -> dict[str, Any]:
     numbers = {"lowerfence": "low", "q1": "q1", "median": "median", "q3": "q3", "upperfence": "high"}
     return {
         "type": "box",
-        "x": [tick(strength) for strength in rows["strength"]],
-        **{name: rounded(rows[column], 5) for name, column in numbers.items()},
+        "x": [palette.tick(strength) for strength in rows["strength"]],
+        **{name: parts.rounded(rows[column], 5) for name, column in numbers.items()},
         "fillcolor": colour,
         "line": {"color": INK, "width": 1},
         "hoverinfo": "y",
@@ -363,25 +288,25 @@ def _outlier_trace(boxes: pd.DataFrame) -> dict[str, Any]:
     return {
         "type": "scatter",
         "mode": "markers",
-        "x": [tick(strength) for strength in dots["strength"]],
-        "y": rounded(dots["outliers"], 5),
+        "x": [palette.tick(strength) for strength in dots["strength"]],
+        "y": parts.rounded(dots["outliers"], 5),
         "marker": {"color": INK, "size": 4},
         "hovertemplate": "%{y:.2%}<extra></extra>",
     }
 
 
 def _band_traces(curve: pd.DataFrame, name: str, colour: str, named: Mapping[str, Any]) -> list[dict[str, Any]]:
-    x = [tick(strength) for strength in curve["strength"]]
+    x = [palette.tick(strength) for strength in curve["strength"]]
     red, green, blue = (int(colour[place : place + 2], 16) for place in (1, 3, 5))
     edge = {"type": "scatter", "x": x, "mode": "lines", "line": {"width": 0}, "hoverinfo": "skip"}
     edge |= dict(named) | {"showlegend": False}
     return [
-        edge | {"y": rounded(curve["q1"], 5)},
-        edge | {"y": rounded(curve["q3"], 5), "fill": "tonexty", "fillcolor": f"rgba({red},{green},{blue},0.2)"},
+        edge | {"y": parts.rounded(curve["q1"], 5)},
+        edge | {"y": parts.rounded(curve["q3"], 5), "fill": "tonexty", "fillcolor": f"rgba({red},{green},{blue},0.2)"},
         {
             "type": "scatter",
             "x": x,
-            "y": rounded(curve["median"], 5),
+            "y": parts.rounded(curve["median"], 5),
             "name": name,
             "mode": "lines+markers",
             "line": {"color": colour, "width": 2},

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from robust201.figures.palette import CHANCE_COLOUR, GRID, tick
+from robust201.figures.palette import CHANCE_COLOUR, GRID, key_title, strength_word, tick
 from robust201.spaces.for_readers import INK
 
 PlotlyFigure = dict[str, Any]
@@ -26,6 +26,8 @@ DIVERGING = [[place / 10, colour] for place, colour in enumerate(_RED_WHITE_BLUE
 BLUES = [[place / 4, colour] for place, colour in enumerate(("#f7fbff", "#c6dbef", "#6baed6", "#2171b5", "#08306b"))]
 """Blues of ColorBrewer likewise."""
 
+_LINES = {"gridcolor": GRID, "linecolor": GRID, "zeroline": False}
+_AXIS = _LINES | {"automargin": True, "ticks": "", "ticklabelstandoff": 4}
 TEMPLATE = {
     "layout": {
         "paper_bgcolor": "rgba(0,0,0,0)",
@@ -33,42 +35,20 @@ TEMPLATE = {
         "font": {"color": INK, "size": 12, "family": "system-ui, sans-serif"},
         "margin": {"l": 60, "r": 16, "t": 36, "b": 48},
         "boxmode": "overlay",
-        "xaxis": {
-            "gridcolor": GRID,
-            "linecolor": GRID,
-            "zeroline": False,
-            "automargin": True,
-            "ticks": "",
-            "ticklabelstandoff": 4,
-        },
-        "yaxis": {
-            "gridcolor": GRID,
-            "linecolor": GRID,
-            "zeroline": False,
-            "automargin": True,
-            "ticks": "",
-            "ticklabelstandoff": 4,
-        },
+        "xaxis": _AXIS,
+        "yaxis": _AXIS,
         "modebar": {"bgcolor": "rgba(0,0,0,0)", "color": INK, "activecolor": INK},
     }
 }
 """How all figures of the page look; `INK` and `GRID` are replaced by the page's colours."""
 
 
-def make_plotly_panels(titles: Sequence[str], n_columns: int, height: int) -> tuple[PlotlyFigure, list[dict[str, str]]]:
-    """Make an empty figure with a grid of panels.
-
-    Args:
-        titles: one a panel.
-        n_columns: panels side by side, at most.
-        height: of a panel, in pixels.
-
-    Returns:
-        The figure, and for each panel what puts a trace into it.
-    """
-    n_columns = min(n_columns, len(titles))
-    n_rows = -(-len(titles) // n_columns)
-    names = ["" if place == 0 else str(place + 1) for place in range(len(titles))]
+def make_plotly_panels(keys: Sequence[str], n_columns: int) -> tuple[PlotlyFigure, list[dict[str, str]]]:
+    """Make an empty figure with a grid of panels, one a key; also give for each what puts a trace into it."""
+    height = 170 if n_columns > 2 else 230
+    n_columns = min(n_columns, len(keys))
+    n_rows = -(-len(keys) // n_columns)
+    names = ["" if place == 0 else str(place + 1) for place in range(len(keys))]
     inside = n_rows * height + (n_rows - 1) * _ROW_GAP
     top, bottom = _TITLE + 6, 56
     layout: dict[str, Any] = {
@@ -79,7 +59,7 @@ def make_plotly_panels(titles: Sequence[str], n_columns: int, height: int) -> tu
         "shapes": [],
         "annotations": [
             {
-                "text": plain(title),
+                "text": plain(key_title(key)),
                 "x": 0.5,
                 "y": 1,
                 "xref": f"x{name} domain",
@@ -89,7 +69,7 @@ def make_plotly_panels(titles: Sequence[str], n_columns: int, height: int) -> tu
                 "showarrow": False,
                 "font": {"size": 13},
             }
-            for title, name in zip(titles, names, strict=True)
+            for key, name in zip(keys, names, strict=True)
         ],
     }
     for place, name in enumerate(names):
@@ -113,16 +93,10 @@ def fraction_axis(figure: PlotlyFigure, label: str) -> None:
                 axis["title"] = {"text": label}
 
 
-def strength_axes(figure: PlotlyFigure, strengths: Sequence[Iterable[float]], labels: Iterable[str]) -> None:
-    """Let the horizontal axis of each panel show its strengths side by side, ascending.
-
-    Args:
-        figure: of panels.
-        strengths: of each panel.
-        labels: of each panel; where all are alike, only the last panels have one.
-    """
+def strength_axes(figure: PlotlyFigure, keys: Sequence[str], strengths: Sequence[Iterable[float]]) -> None:
+    """Let each panel's horizontal axis show its strengths, ascending; a label that all share stands below the last."""
     axes = [axis for name, axis in figure["layout"].items() if name.startswith("xaxis")]
-    named = list(labels)
+    named = [strength_word(key) for key in keys]
     for place, (axis, held, label) in enumerate(zip(axes, strengths, named, strict=True), start=1):
         if len(set(named)) > 1 or place + figure["layout"]["meta"]["columns"] > len(axes):
             axis["title"] = {"text": label, "standoff": 6}
@@ -132,14 +106,7 @@ def strength_axes(figure: PlotlyFigure, strengths: Sequence[Iterable[float]], la
 
 
 def chance_parts(figure: PlotlyFigure, chance: float | None, axes: Sequence[str], *, outside: bool = False) -> None:
-    """Draw the accuracy of guessing, where the number of classes is known, across the panels of these axes.
-
-    Args:
-        figure: what to draw into.
-        chance: the accuracy; None draws nothing.
-        axes: plotly's names of vertical axes.
-        outside: whether the word stands to the right of a panel; else in it, at the left above the line.
-    """
+    """Draw the accuracy of guessing, where it is known, across panels; its word inside at the left, or outside."""
     if chance is None:
         return
     line = {"color": CHANCE_COLOUR, "width": 1.2, "dash": "dash"}
@@ -161,28 +128,19 @@ def chance_parts(figure: PlotlyFigure, chance: float | None, axes: Sequence[str]
         )
 
 
-def make_plotly_heat_map(
+def heat_map(
     matrix: pd.DataFrame,
     texts: list[list[str]] | None,
-    *,
     limits: tuple[float, float],
     colours: Any,
     unit: str,
+    *,
     digits: int,
+    hover: str,
+    size: tuple[int, int],
+    squares: bool = True,
 ) -> PlotlyFigure:
-    """Make a heat map with square fields, the first row on top.
-
-    Args:
-        matrix: numbers; NaN stays empty.
-        texts: what is written into the fields; None writes nothing.
-        limits: numbers that the first and last colour stand for.
-        colours: a colour scale of plotly.
-        unit: title of the colour bar.
-        digits: decimals to keep.
-
-    Returns:
-        The figure.
-    """
+    """Make a heat map of some decimals, the first row on top; NaN stays empty, and without texts nothing is written."""
     trace = {
         "type": "heatmap",
         "z": [rounded(row, digits) for row in matrix.to_numpy(np.float64)],
@@ -193,15 +151,18 @@ def make_plotly_heat_map(
         "colorscale": colours,
         "colorbar": {"title": {"text": unit, "side": "right"}, "thickness": 14, "outlinewidth": 0},
         "hoverongaps": False,
+        "hovertemplate": f"{hover}<extra></extra>",
     }
     if texts is not None:
-        size = 11 if len(matrix) < _SMALL_TEXT_FROM else 8
-        trace |= {"text": texts, "texttemplate": "%{text}", "textfont": {"size": size}, "xgap": 1, "ygap": 1}
+        font_size = 11 if len(matrix) < _SMALL_TEXT_FROM else 8
+        trace |= {"text": texts, "texttemplate": "%{text}", "textfont": {"size": font_size}, "xgap": 1, "ygap": 1}
     axis = {"type": "category", "showgrid": False, "constrain": "domain", "fixedrange": len(matrix) < _SMALL_TEXT_FROM}
     layout = {
         "showlegend": False,
+        "height": size[1],
+        "meta": {"width": size[0]},
         "xaxis": axis | {"tickangle": -45 if max(len(name) for name in trace["x"]) > 3 else 0},
-        "yaxis": axis | {"autorange": "reversed", "scaleanchor": "x"},
+        "yaxis": axis | {"autorange": "reversed"} | ({"scaleanchor": "x"} if squares else {}),
     }
     return {"data": [trace], "layout": layout}
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from robust201.core.errors import ConfigError, ResultsError, closest
 from robust201.core.files import atomic_write, check_output_file
@@ -10,9 +9,6 @@ from robust201.figures.dataset_results import DatasetResults, read_results
 from robust201.figures.table import FIGURES, FigureRow, figure_row
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.for_readers import INK
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 PNG_DPI = 120
 TITLE_INCHES = 0.12
@@ -31,20 +27,8 @@ def save_plots(
 ) -> list[Path]:
     """Draw figures as files, as far as the results are enough for them.
 
-    Args:
-        dataset: the results.
-        out: folder for the files; made if absent.
-        figures: names from `FIGURES`; by default all.
-        data: the dataset; by default every one.
-        file_format: one of `FORMATS`.
-
     Returns:
         The files, ``<dataset>-<figure>.<format>``.
-
-    Raises:
-        ConfigError: there is no such figure, dataset or format.
-        InputError: the folder cannot be made, or something else has the name of a file.
-        ResultsError: the results are enough for none of them.
     """
     if file_format not in FORMATS:
         raise ConfigError(
@@ -68,22 +52,7 @@ def save_plots(
 
 
 def save_plot(dataset: RobustnessDataset, name: str, out: Path, *, data: str | None = None) -> Path:
-    """Draw one figure.
-
-    Args:
-        dataset: the results.
-        name: of the figure (see `FIGURES`).
-        out: the file; ``.png`` or ``.svg``.
-        data: the dataset; may be left out where the folder has one.
-
-    Returns:
-        The file.
-
-    Raises:
-        ConfigError: there is no such figure or dataset, or the file's name ends otherwise.
-        InputError: `out` names no file that could be written.
-        ResultsError: the results are not enough for the figure.
-    """
+    """Draw one figure."""
     row = figure_row(name)
     if out.suffix.lstrip(".") not in FORMATS:
         raise ConfigError(
@@ -124,6 +93,8 @@ def _choose(held: Sequence[DatasetResults], data: str | None, path: Path) -> Dat
 
 def _save(results: DatasetResults, row: FigureRow, path: Path) -> bool:
     """Draw a figure into a file; False where the results are not enough."""
+    from matplotlib import rc_context
+
     frame = row.compute(results)
     if frame.empty:
         return False
@@ -132,15 +103,10 @@ def _save(results: DatasetResults, row: FigureRow, path: Path) -> bool:
     if len(title) * TITLE_INCHES > figure.get_figwidth():
         title = f"{row.title}\n{results.name}, {results.extent}"
     figure.suptitle(title, fontsize=13, fontweight="bold", color=INK, parse_math=False)
-    _write(figure, path, f"{results.name}-{row.name}")
-    return True
-
-
-def _write(figure: "Figure", path: Path, salt: str) -> None:
-    from matplotlib import rc_context
-
     format_name = path.suffix.lstrip(".")
     # Software and Date are what would make equal results give unequal bytes; the salt names the ids of an SVG.
     metadata = {"Software": None} if format_name == "png" else {"Date": None, "Creator": None}
+    salt = f"{results.name}-{row.name}"
     with rc_context({"svg.hashsalt": salt, "svg.fonttype": "path"}), atomic_write(path) as stream:
         figure.savefig(stream, format=format_name, dpi=PNG_DPI, metadata=metadata)
+    return True

@@ -26,18 +26,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SummaryRow:
-    """Accuracies of all architectures under one key at one strength.
-
-    Attributes:
-        dataset: name of the dataset.
-        key: the key, as the folder spells it.
-        strength: epsilon in units of 1/255, severity, or 0 for ``clean``.
-        strength_label: the strength with its unit, such as ``ε = 8/255``; empty for ``clean``.
-        minimum: lowest accuracy, a fraction.
-        median: median accuracy.
-        maximum: highest accuracy.
-        n_architectures: how many architectures there are.
-    """
+    """Accuracies of all architectures, fractions, under one key at one strength, also with its unit (``ε = 8/255``)."""
 
     dataset: str
     key: str
@@ -50,42 +39,20 @@ class SummaryRow:
 
 
 def summary_table(dataset: RobustnessDataset) -> list[SummaryRow]:
-    """Summarise accuracies by dataset, key and strength.
-
-    Args:
-        dataset: the results.
-
-    Returns:
-        Rows in the order of the folder's datasets and keys, strengths ascending.
-
-    Raises:
-        ResultsError: a file is damaged.
-    """
+    """Summarise accuracies, in the order of the folder's datasets and keys, strengths ascending."""
     return _summarise(dataset.to_frame())
 
 
 def write_report(dataset: RobustnessDataset, out: Path) -> Path:
-    """Write one HTML page with the figures of every dataset and an explorer; it needs no other file and no network.
-
-    Args:
-        dataset: the results.
-        out: the file; an existing one is replaced.
-
-    Returns:
-        The file.
-
-    Raises:
-        InputError: `out` names no file that could be written.
-        ResultsError: a file is damaged, or there is no accuracy.
-    """
+    """Write one HTML page with the figures of every dataset and an explorer; it needs no other file and no network."""
     check_output_file(out)
     # plotly has no type information.
     from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
-    from robust201.figures.dataset_results import datasets_of
+    from robust201.figures.dataset_results import read_results
 
     frame = dataset.to_frame()
-    held = datasets_of(dataset, frame)
+    held = read_results(dataset, frame)
     if not held:
         raise ResultsError(
             f"Writing a report failed for {dataset.path}: expected accuracies, got none. Export some, or download them."
@@ -233,18 +200,12 @@ def _section(results: "DatasetResults", rows: Sequence[SummaryRow]) -> str:
 def _figure_block(row: "FigureRow", frame: "pd.DataFrame", results: "DatasetResults", identifier: str) -> str:
     views = row.draw_page(frame, results)
     figures = list({id(view.figure): view.figure for view in views}.values())
-    columns = results.columns
-    content = {
-        "figures": figures,
-        "views": [
-            {
-                "label": view.label,
-                "figure": next(place for place, figure in enumerate(figures) if figure is view.figure),
-                "column": None if view.column is None else columns.index(view.column),
-            }
-            for view in views
-        ],
-    }
+    places = {id(figure): place for place, figure in enumerate(figures)}
+    columns = {column: place for place, column in enumerate(results.columns)}
+    listed = [
+        {"label": view.label, "figure": places[id(view.figure)], "column": view.column and columns[view.column]}
+        for view in views
+    ]
     title = html.escape(row.title)
     options = "".join(
         f"<option{' selected' if view.first else ''}>{html.escape(view.label)}</option>" for view in views
@@ -260,7 +221,7 @@ def _figure_block(row: "FigureRow", frame: "pd.DataFrame", results: "DatasetResu
         f'<div class="chart" role="img" aria-label="{title}" aria-describedby="{identifier}-caption" '
         f'style="height:{height}px"></div></div>'
         f"{_cards(frame) if row.shows_cells else ''}"
-        f'<script type="application/json">{_embedded_json(content)}</script></figure>'
+        f'<script type="application/json">{_embedded_json({"figures": figures, "views": listed})}</script></figure>'
     )
 
 
@@ -321,16 +282,11 @@ def _table(rows: Iterable[SummaryRow]) -> str:
     for row in rows:
         key = row.key if row.key != previous else ""
         previous = row.key
-        numbers: Sequence[str] = [f"{value:.1%}" for value in (row.minimum, row.median, row.maximum)]
-        cells = "".join(f"<td>{cell}</td>" for cell in (*numbers, f"{row.n_architectures:,}"))
+        cells = "".join(f"<td>{value:.1%}</td>" for value in (row.minimum, row.median, row.maximum))
+        cells += f"<td>{row.n_architectures:,}</td>"
         start = ' class="start"' if key else ""
         lines.append(f"<tr{start}><th>{html.escape(key)}</th><th>{html.escape(row.strength_label)}</th>{cells}</tr>")
-    head = "<th>key</th><th>strength</th><th>lowest</th><th>median</th><th>highest</th><th>architectures</th>"
-    return (
-        "<details><summary>Accuracy by key and strength</summary>"
-        '<div class="scroll" tabindex="0" role="region" aria-label="Accuracy by key and strength">'
-        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></details>"
-    )
+    return _folded_table("Accuracy by key and strength", ("key", "strength"), lines)
 
 
 def _measure_table(results: "DatasetResults") -> str:
@@ -340,15 +296,15 @@ def _measure_table(results: "DatasetResults") -> str:
     lines = []
     for measure, values in results.measures.items():
         held = values.dropna()
-        numbers = (held.min(), held.median(), held.max())
-        cells = "".join(f"<td>{number:.4g}</td>" for number in numbers)
+        cells = "".join(f"<td>{number:.4g}</td>" for number in (held.min(), held.median(), held.max()))
         label = html.escape(measure_label(*measure))  # type: ignore[misc]
         lines.append(f"<tr><th>{label}</th>{cells}<td>{len(held):,}</td></tr>")
-    if not lines:
-        return ""
-    head = "<th>measure</th><th>lowest</th><th>median</th><th>highest</th><th>architectures</th>"
+    return _folded_table("Measures", ("measure",), lines) if lines else ""
+
+
+def _folded_table(title: str, names: Sequence[str], lines: Sequence[str]) -> str:
+    head = "".join(f"<th>{name}</th>" for name in (*names, "lowest", "median", "highest", "architectures"))
     return (
-        "<details><summary>Measures</summary>"
-        '<div class="scroll" tabindex="0" role="region" aria-label="Measures">'
+        f'<details><summary>{title}</summary><div class="scroll" tabindex="0" role="region" aria-label="{title}">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></details>"
     )

@@ -6,6 +6,7 @@ have it.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import pandas as pd
@@ -70,7 +71,7 @@ FIGURES: dict[str, FigureRow] = {
             "dashed line is the accuracy of guessing (chance).",
             "Fig. 2",
             "an attack",
-            figure_data.attack_boxes,
+            partial(figure_data.accuracy_boxes, kind="attack"),
             "boxes",
         ),
         FigureRow(
@@ -80,7 +81,7 @@ FIGURES: dict[str, FigureRow] = {
             "above.",
             "Fig. 4",
             "a corruption",
-            figure_data.corruption_boxes,
+            partial(figure_data.accuracy_boxes, kind="corruption"),
             "boxes",
         ),
         FigureRow(
@@ -143,7 +144,7 @@ FIGURES: dict[str, FigureRow] = {
             "the dashed one is the accuracy of guessing (chance).",
             "Fig. 27",
             "clean accuracies and an attack",
-            figure_data.clean_against_attacks,
+            partial(figure_data.clean_against, kind="attack"),
             "clean_against",
         ),
         FigureRow(
@@ -152,7 +153,7 @@ FIGURES: dict[str, FigureRow] = {
             "One point per architecture, coloured by the kernel parameters of its cell, as above.",
             "Fig. 28",
             "clean accuracies and a corruption",
-            figure_data.clean_against_corruptions,
+            partial(figure_data.clean_against, kind="corruption"),
             "clean_against",
         ),
         FigureRow(
@@ -205,17 +206,7 @@ FIGURES: dict[str, FigureRow] = {
 
 
 def figure_row(name: str) -> FigureRow:
-    """Look up a figure.
-
-    Args:
-        name: such as ``"attacks"``.
-
-    Returns:
-        Its row.
-
-    Raises:
-        ConfigError: there is no such figure; the closest is named.
-    """
+    """Look up a figure."""
     if name not in FIGURES:
         raise ConfigError(
             f"Looking up a figure failed for {name!r}: expected a name of `robust201 plot --list`, got another."

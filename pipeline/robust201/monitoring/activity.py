@@ -1,6 +1,7 @@
 """Who works on a sweep and what is in flight: from the driver's lease, heartbeats and what runs tell of themselves."""
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,19 +60,15 @@ def read_file_time(results: Path) -> float:
 
 
 def read_activity(plan: Plan, inventory: Inventory, host_id: HostId, now: float) -> Activity:
-    """See who is at work in a results folder.
-
-    Args:
-        plan: the sweep's plan.
-        inventory: what the results folder holds now.
-        host_id: where this process runs.
-        now: the file server's time.
-    """
+    """See who is at work in a results folder."""
     results = plan.config.results
     beats = read_heartbeats(results, now)
     runs = {folder: read_progress(folder) for folder in (results, *share_folders(results))}
     state = runs[results].get("state")
-    holder = _read_holder(results)
+    holder = None
+    with suppress(FileNotFoundError):
+        holder = Holder.read(results / LEASE_NAME)
+    named = "unknown" if holder is None else f"{holder.host_id.host}, process {holder.pid}, since {holder.since}"
     # The lease, because progress is written when a part ends, which may be a quarter of an hour after the last one.
     lease_age = _age(results / LEASE_NAME, now)
     has_died = holder is not None and holder.is_dead_for(host_id) is True
@@ -80,7 +77,7 @@ def read_activity(plan: Plan, inventory: Inventory, host_id: HostId, now: float)
     working = [folder for folder in runs if (is_driving if folder == results else folder.name in shares)]
     told = [lease_age, *(_age(folder / PROGRESS_FILE, now) for folder in runs), *(beat.age for beat in beats)]
     return Activity(
-        driver=_describe(holder) if is_driving else None,
+        driver=named if is_driving else None,
         shares=tuple(folder.name for folder in runs if folder != results and folder.name in shares),
         state="died" if has_died else state,
         last_heartbeat=min((max(0.0, age) for age in told if age is not None), default=None),
@@ -88,17 +85,6 @@ def read_activity(plan: Plan, inventory: Inventory, host_id: HostId, now: float)
         rates=tuple(_rate_of(runs[folder], _age(folder / PROGRESS_FILE, now)) for folder in working),
         parts=_find_parts(plan, inventory, beats),
     )
-
-
-def _read_holder(results: Path) -> Holder | None:
-    try:
-        return Holder.read(results / LEASE_NAME)
-    except FileNotFoundError:
-        return None
-
-
-def _describe(holder: Holder | None) -> str:
-    return "unknown" if holder is None else f"{holder.host_id.host}, process {holder.pid}, since {holder.since}"
 
 
 def _age(path: Path, now: float) -> float | None:

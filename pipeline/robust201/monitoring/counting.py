@@ -35,45 +35,28 @@ class EvaluationCount:
     done_units: Mapping[tuple[str, str], int]
 
 
-@dataclass(frozen=True)
-class _Folder:
-    """What tells whether the results folder was changed, and whether it only grew."""
-
-    shards: tuple[str, ...]
-    damaged: tuple[str, ...]
-    n_rows: int
-
-    def grew_into(self, later: "_Folder") -> bool:
-        return self.damaged == later.damaged and later.n_rows >= self.n_rows
-
-
 class EvaluationCounter:
-    """Counts a plan's evaluations again and again.
-
-    Args:
-        plan: the sweep's plan.
-    """
+    """Counts a plan's evaluations again and again."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._units = {unit.id: unit for unit in plan.units}
-        self._before: tuple[_Folder, EvaluationCount] | None = None
+        # What told the results folder apart (shards, damaged ones, rows), and its count.
+        self._before: tuple[tuple[str, ...], tuple[str, ...], int, EvaluationCount] | None = None
 
     def count(self, inventory: Inventory) -> EvaluationCount:
         """Count what is done.
 
         Units that were complete stay so unless shards were damaged or taken away.
         """
-        folder = _Folder(inventory.shards, inventory.damaged, len(inventory))
         before = None
         if self._before is not None:
-            last, before = self._before
-            if (last.shards, last.damaged) == (folder.shards, folder.damaged):
-                return before
-            if not last.grew_into(folder):
-                before = None
+            shards, damaged, n_rows, last = self._before
+            if (shards, damaged) == (inventory.shards, inventory.damaged):
+                return last
+            before = last if damaged == inventory.damaged and len(inventory) >= n_rows else None
         found = self._count(inventory, before)
-        self._before = folder, found
+        self._before = inventory.shards, inventory.damaged, len(inventory), found
         return found
 
     def _count(self, inventory: Inventory, before: EvaluationCount | None) -> EvaluationCount:

@@ -44,15 +44,7 @@ _REINSTALL = "Install robust201 again with -c constraints.txt."
 
 
 def examine(config: SweepConfig | None, *, address: str | None = None) -> Iterator[HealthCheck]:
-    """Look at this machine, and at what a sweep needs where one is given.
-
-    Args:
-        config: the sweep, or None for the installation alone.
-        address: of a Ray head's dashboard, ``http://HOST:PORT``, or None to look at no cluster.
-
-    Yields:
-        Checks, as they are made.
-    """
+    """Look at this machine, and at what a sweep needs where one is given."""
     yield _examine_python()
     for package, module in PACKAGES.items():
         yield _examine_package(package, module)

@@ -34,15 +34,7 @@ _WITHOUT_FIX = ""
 
 @dataclass(frozen=True)
 class HealthCheck:
-    """One thing looked at.
-
-    Attributes:
-        what: what was looked at.
-        ok: whether it is as it should be.
-        detail: what was found.
-        fix: what to do where it is not.
-        warns: whether it is well to follow `fix` all the same; `doctor` still ends well.
-    """
+    """One thing looked at; where it `warns`, it is well to follow `fix` all the same, and `doctor` still ends well."""
 
     what: str
     ok: bool
@@ -100,12 +92,7 @@ def examine_device(config: SweepConfig) -> HealthCheck:
 
 
 def examine_clock(folder: Path, *, clock: Callable[[], float] = time.time) -> HealthCheck:
-    """Compare this machine's clock with that of the file server behind a folder.
-
-    Args:
-        folder: a folder that exists.
-        clock: seconds since 1970, of this machine.
-    """
+    """Compare this machine's clock with that of the file server behind a folder."""
     try:
         before = clock()
         stamp, after = file_server_time(folder), clock()
@@ -123,12 +110,7 @@ def _judge_clock(what: str, its: float, before: float, after: float, whose: str)
 
 
 def examine_cluster(config: SweepConfig | None, address: str | None) -> Iterator[HealthCheck]:
-    """Look at the token, and at the Ray head where its address is known.
-
-    Args:
-        config: the sweep, whose `execution.ray_address` says whether a cluster computes it.
-        address: of the head's dashboard, or None.
-    """
+    """Look at the token, and at the Ray head where its address is known."""
     ray_address = config.execution.ray_address if config else None
     try:
         token = find_token()
@@ -213,9 +195,8 @@ def _examine_head(access: Access) -> Iterator[HealthCheck]:
 def _judge_refusal(access: Access, status: int) -> HealthCheck:
     if status == 401:
         fix = "Put the cluster's token into ~/.ray/auth_token (mode 0600) or RAY_AUTH_TOKEN."
-        return HealthCheck(
-            "cluster token", ok=False, detail=f"{access.address} asks for one, and none was sent", fix=fix
-        )
+        told = f"{access.address} asks for one, and none was sent"
+        return HealthCheck("cluster token", ok=False, detail=told, fix=fix)
     if status == 403:
         fix = "Copy the token from the cluster's head (~/.ray/auth_token there): this one is another cluster's."
         return HealthCheck("cluster token", ok=False, detail=f"refused by {access.address}", fix=fix)

@@ -4,6 +4,8 @@ import json
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
+from os.path import commonprefix
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -24,12 +26,9 @@ def find_unit(name: str, units: Sequence[Unit], results: Path) -> tuple[str, str
 
     Args:
         name: its id or the beginning of it, or its label, such as ``21/cifar10/pgd`` (``#21 cifar10 pgd`` likewise; any
-            index or cell string of the architecture's isomorphism class will do).
+            index or cell string of the architecture's isomorphism class will do), or ``resnet18/cifar10/pgd``.
         units: of the plan.
         results: the results folder, whose logs may name units of earlier plans.
-
-    Returns:
-        Its id and its label.
 
     Raises:
         InputError: no unit is meant, or several are; the closest or the candidates are named.
@@ -60,20 +59,24 @@ def find_unit(name: str, units: Sequence[Unit], results: Path) -> tuple[str, str
 
 
 def _find_by_label(architecture: str, dataset: str, key: str, units: Sequence[Unit]) -> tuple[str, str]:
-    index = nasbench201.resolve(architecture).isomorph
+    is_text = isinstance(units[0].architecture, str)  # as in spaces without indices
+    wanted = architecture if is_text else nasbench201.resolve(architecture).isomorph
     datasets = dict.fromkeys(unit.dataset for unit in units)
     keys = dict.fromkeys(unit.key for unit in units if unit.dataset == dataset)
     for unit in units:
-        if (unit.architecture, unit.dataset, unit.key) == (index, dataset, key):
+        if (unit.architecture, unit.dataset, unit.key) == (wanted, dataset, key):
             return unit.id, label_of(unit)
     if dataset not in datasets:
         what, near = f"dataset {dataset!r}", closest(dataset, datasets)
     elif key not in keys:
         what, near = f"key {key!r}", closest(key, keys)
     else:
+        what = f"architecture {wanted}"
         there = sorted({unit.architecture for unit in units})
-        place = min(bisect_left(there, index), len(there) - 1)
-        what, near = f"architecture {index}", f" The closest one is {there[place]}."
+        if isinstance(wanted, str):
+            near = closest(wanted, map(str, there))
+        else:
+            near = f" The closest one is {there[min(bisect_left(there, wanted), len(there) - 1)]}."
     raise InputError(
         f"Looking up a unit failed for {architecture}/{dataset}/{key}: expected a unit of this sweep, got {what}, "
         f"which it does not have.{near}"
@@ -85,13 +88,8 @@ def _closest_id(name: str, ids: Iterable[str]) -> str:
     ordered = sorted(ids)
     place = bisect_left(ordered, name)
     around = ordered[max(0, place - 1) : place + 1]
-    shared, best = max(((_count_shared(unit_id, name), unit_id) for unit_id in around), default=(0, ""))
+    shared, best = max(((len(commonprefix([one, name])), one) for one in around), default=(0, ""))  # noqa: RUF071
     return f" Did you mean {best!r}?" if shared else ""
-
-
-def _count_shared(one: str, other: str) -> int:
-    """Length of the longest beginning that two texts share."""
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
 def _logged_ids(results: Path) -> set[str]:
@@ -118,48 +116,19 @@ def _open_all(results: Path) -> Iterator[BinaryIO]:
 
 
 def read_logs(results: Path, unit_id: str) -> list[Line]:
-    """Read every line about a unit.
-
-    Args:
-        results: the results folder.
-        unit_id: 32 hex digits.
-
-    Returns:
-        Lines of all workers, by their time; the clocks of hosts may differ.
-    """
-    wanted = f'"unit": "{unit_id}"'.encode()
-    found: list[Line] = []
-    for stream in _open_all(results):
-        found.extend(_parse(line for line in stream if wanted in line))
-    return sorted(found, key=_time_of)
+    """Read every line about a unit, by time; the clocks of hosts may differ."""
+    return next(_looks(results, unit_id))
 
 
-def _time_of(line: Line) -> str:
-    return str(line["time"])
+def follow_logs(results: Path, unit_id: str, *, sleep: Callable[[float], object]) -> Iterator[Line]:
+    """Read every line about a unit, then, each second, those that are added, until the caller stops."""
+    for lines in _looks(results, unit_id):
+        yield from lines
+        sleep(1.0)
 
 
-def _parse(lines: Iterable[bytes]) -> Iterator[Line]:
-    for line in lines:
-        try:
-            parsed = json.loads(line)
-        except ValueError:
-            continue  # a process that was killed, or a disk that was full, in the middle of a line
-        if isinstance(parsed, dict) and {"time", "level", "event", "message"} <= parsed.keys():
-            yield parsed
-
-
-def follow_logs(results: Path, unit_id: str, *, sleep: Callable[[float], object], every: float = 1.0) -> Iterator[Line]:
-    """Read every line about a unit, then those that are added, until the caller stops.
-
-    Args:
-        results: the results folder.
-        unit_id: 32 hex digits.
-        sleep: waits for some seconds.
-        every: seconds between two looks.
-
-    Yields:
-        Lines, each look's by their time.
-    """
+def _looks(results: Path, unit_id: str) -> Iterator[list[Line]]:
+    """Give all lines about a unit, then those that are added between one look and the next, each time sorted."""
     wanted = f'"unit": "{unit_id}"'.encode()
     offsets: dict[bytes, int] = {}
     while True:
@@ -171,5 +140,14 @@ def follow_logs(results: Path, unit_id: str, *, sleep: Callable[[float], object]
             if whole:
                 offsets[first] = offsets.get(first, 0) + len(whole) + 1
             found.extend(_parse(line for line in whole.splitlines() if wanted in line))
-        yield from sorted(found, key=_time_of)
-        sleep(every)
+        yield sorted(found, key=itemgetter("time"))
+
+
+def _parse(lines: Iterable[bytes]) -> Iterator[Line]:
+    for line in lines:
+        try:
+            parsed = json.loads(line)
+        except ValueError:
+            continue  # a process that was killed, or a disk that was full, in the middle of a line
+        if isinstance(parsed, dict) and {"time", "level", "event", "message"} <= parsed.keys():
+            yield parsed

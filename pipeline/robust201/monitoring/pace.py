@@ -6,14 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRate:
-    """What a run told when it last finished something.
-
-    Attributes:
-        evaluations_per_second: rate; None before it is known.
-        macs_per_second: multiply-accumulates per second, likewise.
-        span_seconds: time that both were measured over.
-        age_seconds: time since then.
-    """
+    """What a run told when it last finished something, rates None before they are known, and how long ago that was."""
 
     evaluations_per_second: float | None
     macs_per_second: float | None
@@ -28,12 +21,7 @@ class MeasuredRate:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast a sweep gets on.
-
-    Attributes:
-        evaluations_per_second: finished ones; None before it is known.
-        seconds_left: estimate by work, or None.
-    """
+    """How fast a sweep gets on."""
 
     evaluations_per_second: float | None
     seconds_left: float | None
@@ -44,11 +32,6 @@ def estimate_pace(rates: Sequence[MeasuredRate], *, work_left: float, work_in_fl
 
     Work goes on at the known rate until all that is in flight should be done. From then on it counts as late, so that
     the rate falls and the time left grows.
-
-    Args:
-        rates: of the runs at work.
-        work_left: multiply-accumulates of all that is not finished.
-        work_in_flight: those of the parts in flight.
     """
     known = [(rate, rate.macs_per_second) for rate in rates if rate.macs_per_second is not None]
     expected = sum(macs * rate.age_seconds for rate, macs in known)

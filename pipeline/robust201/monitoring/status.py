@@ -25,12 +25,7 @@ class KeyStatus:
 
 @dataclass(frozen=True)
 class Cost:
-    """What the evaluations in a folder took; work that was lost is not in it.
-
-    Attributes:
-        hours: worker time, times the GPUs that a worker occupies where there are any.
-        unit: ``"GPU-hours"``, or ``"worker-hours"`` on CPUs.
-    """
+    """What the evaluations in a folder took, lost work aside: worker time, times a worker's GPUs if there are any."""
 
     hours: float
     unit: str
@@ -41,10 +36,7 @@ class SweepStatus:
     """How far a sweep is.
 
     Attributes:
-        name: of the sweep.
-        keys: done and total evaluations by dataset and key.
         failures: failed parts that are still missing, as the last run and the shares recorded them.
-        damaged: shards that cannot be read.
         stale: evaluations in the folder that the plan does not use.
         driver: host, process and start of the driver that holds the lease and renewed it within the last half minute,
             or None. One whose process has ended on this machine is none at once.
@@ -54,11 +46,8 @@ class SweepStatus:
         last_heartbeat: seconds since that of a driver, share or worker, or None.
         deaths: workers that died under a bundle, in the last run and the last of every share.
         preemptions: workers whose machine was taken away, likewise.
-        evaluations_per_second: rate of those at work, or of the last run; None before it is known. It falls while
-            nothing is finished.
-        seconds_left: time left by estimated work (see `monitoring.pace.estimate_pace`), or None.
-        worker_seconds: time spent on the evaluations that are there.
-        cost: the same as people pay for it.
+        evaluations_per_second: of those at work, or of the last run, or None; it falls while nothing is finished.
+        seconds_left: by estimated work (see `monitoring.pace.estimate_pace`), or None.
         parts_in_flight: for how many seconds each has been computed, the longest first.
         silent_workers: for how many seconds each worker that fell silent over a part has been so, the longest first; a
             part that another worker has taken over no longer counts.
@@ -125,27 +114,19 @@ class SweepStatus:
             "seconds_of_longest_part": max(self.parts_in_flight, default=None),
             "silent_workers": len(self.silent_workers),
             "worker_seconds": self.worker_seconds,
-            "cost": {"hours": self.cost.hours, "unit": self.cost.unit},
+            "cost": vars(self.cost),
             "stale_evaluations": self.stale,
             "damaged_shards": list(self.damaged),
             "failures_by_kind": self.failures_by_kind,
             "worker_deaths": self.deaths,
             "preemptions": self.preemptions,
             "failures": list(self.failures),
-            "keys": [
-                {"dataset": key.dataset, "key": key.key, "done": key.done, "total": key.total} for key in self.keys
-            ],
+            "keys": [vars(key) for key in self.keys],
         }
 
 
 class StatusReader:
-    """Reads a sweep's status again and again; what did not change is not counted again.
-
-    Args:
-        plan: the sweep's plan (see `planning.plan_file.load_plan`).
-        clock: seconds since 1970, as the file server has them; asked of it where None.
-        host_id: where this process runs; found out where None.
-    """
+    """Reads a sweep's status again and again, by the file server's clock; what did not change is not counted again."""
 
     def __init__(self, plan: Plan, *, clock: Callable[[], float] | None = None, host_id: HostId | None = None) -> None:
         self._plan = plan
@@ -157,11 +138,7 @@ class StatusReader:
             self._total[unit.dataset, unit.key] += len(unit.strengths)
 
     def read(self, inventory: Inventory) -> SweepStatus:
-        """Count what is done, and see who is at work.
-
-        Args:
-            inventory: what the results folder holds now.
-        """
+        """Count what is done, and see who is at work."""
         plan = self._plan
         count = self._counter.count(inventory)
         activity = read_activity(plan, inventory, self._host_id, self._clock())

@@ -25,21 +25,6 @@ def watch(
 
     A sweep that is queued and has not begun, or whose tasks wait to be queued again, looks like one that nobody works
     on any more; `patience` tells them apart.
-
-    Args:
-        read: reads the status.
-        show: shows it; told for how many seconds nobody has been at work.
-        every: seconds between two readings.
-        patience: seconds without anybody at work after which the watch ends.
-        clock: monotonic seconds.
-        sleep: waits for some seconds.
-
-    Returns:
-        Why the watch ended.
-
-    Raises:
-        InputError: the results are gone, at several readings in a row.
-        OSError: they cannot be read, likewise.
     """
     quiet_since: float | None = None
     n_failed = 0

@@ -12,11 +12,7 @@ from robust201.core.errors import ConfigError
 
 
 def as_folder(path: object) -> Path:
-    """Take a folder's name.
-
-    Raises:
-        ConfigError: it is neither text nor a path, or nothing can have it for its name.
-    """
+    """Take a folder's name."""
     named = os.fspath(path) if isinstance(path, os.PathLike) else path
     if not isinstance(named, str):
         raise ConfigError(
@@ -35,26 +31,14 @@ def as_folder(path: object) -> Path:
 
 
 def as_name(name: object, what: str) -> str:
-    """Take one name.
-
-    Args:
-        name: what the caller gave.
-        what: what it names, such as ``key``.
-
-    Raises:
-        ConfigError: it is no text.
-    """
+    """Take one name."""
     if not isinstance(name, str):
         raise ConfigError(f"Reading failed for {what} {name!r}: expected text, got {_kind(name)}. Give one name.")
     return name
 
 
 def as_names(names: object, what: str) -> list[str]:
-    """Take one name or several.
-
-    Raises:
-        ConfigError: something else than text is among them.
-    """
+    """Take one name or several."""
     if isinstance(names, str):
         return [names]
     if not isinstance(names, Iterable) or isinstance(names, bytes):
@@ -66,16 +50,7 @@ def as_names(names: object, what: str) -> list[str]:
 
 
 def as_strength(strength: object, known: Sequence[float], where: str) -> float:
-    """Take a strength, which may be one of NumPy's numbers.
-
-    Args:
-        strength: epsilon in units of 1/255, severity, or 0 for clean.
-        known: strengths that there are results at; 0 may be asked for besides.
-        where: what is done, and of which dataset and key, for the error.
-
-    Raises:
-        ConfigError: it is no number, or no such strength.
-    """
+    """Take a strength, a known one or 0 for clean, which may be one of NumPy's numbers; `where` begins the error."""
     is_number = isinstance(strength, numbers.Real) and not isinstance(strength, bool)
     value = float(strength) if is_number else None  # type: ignore[arg-type]
     if value is None or (value not in known and value != 0):

@@ -23,7 +23,6 @@ from robust201.reader.result_files import (
     spellings,
     values_by_strength,
 )
-from robust201.reader.sources import describe_source
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
 
 if TYPE_CHECKING:
@@ -42,6 +41,16 @@ class RobustnessDataset:
 
     Class attributes name what the published dataset holds; an instance names what its folder holds, in the folder's
     spelling, as far as the folder tells (an export does in sweep.json, the published dataset only in its epsilons).
+
+    An architecture is named by its id, as a number or text, or its cell string, and has the results of its isomorphism
+    class. Keys are taken in either spelling. A strength is an epsilon, in units of 1/255 in an L∞ ball, a severity, or
+    0 for clean images. The name of the weights may be left out where there is one choice.
+
+    Raises:
+        ArchitectureError: there is no such architecture (a KeyError too), or it was not evaluated.
+        ConfigError: a name is no text, or the key was not evaluated at the strength, or there are several weights and
+            none is named.
+        ResultsError: a file that was asked for is missing or damaged.
 
     Attributes:
         path: the folder; the first of several.
@@ -110,7 +119,7 @@ class RobustnessDataset:
         several = len(self.weights) > 1 and self.files.weights is None
         count = self.files.choosing(self.weights[0] if several else None).count_architectures(self.data, self.keys_all)
         held = f"{', '.join(self.data)}; {len(self.keys_all)} keys, {count:,} architectures"
-        source = describe_source(self.files, self.data, self.keys_all)
+        source = self.files.describe_source(self.data, self.keys_all)
         folders = self.files.layers if isinstance(self.files, OverlaidFiles) else (self.files,)
         paths = ", ".join(str(folder.path) for folder in folders)
         weights = f"; weights {', '.join(self.weights)}" if several else ""
@@ -126,27 +135,21 @@ class RobustnessDataset:
         *,
         weights: str | None = None,
     ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
-        """Read results as they lie in the files.
+        """Read results as they lie in the files: by default all, of each key its `measurements`.
 
         Args:
-            data: dataset or datasets; by default all that the folder tells of.
-            key: key or keys, in either spelling; by default all.
-            measure: ``"accuracy"``, ``"confidence"``, ``"cm"`` or ``"predictions"``, or a measure's, or several; by
-                default the first three, as far as they were measured, and all of a measure (see `measurements`).
+            data: dataset or datasets.
+            key: key or keys.
+            measure: ``"accuracy"``, ``"confidence"``, ``"cm"`` or ``"predictions"``, or a measure's, or several.
             missing_ok: leave out what has no file instead of raising an error.
             tqdm: the `tqdm` module, its class, or anything like them, to show progress.
-            weights: name of the weights of which results are read; may be left out where there is one choice.
+            weights: whose results are read.
 
         Returns:
             {dataset: {key: {measure: {id: value}}}}, keys spelled as asked. Ids are strings; only evaluated
-            architectures have one (see `get_uid`). There is one value for ``clean`` and a measure, else a list by
-            strength (see `strengths`); means over no image are None. As with the published helper, corruptions
-            of ImageNet16-120, which were never published, give an empty entry where they have no files.
-
-        Raises:
-            ConfigError: an argument is neither a name nor a list of names, or there are several weights and none is
-                named.
-            ResultsError: a file is missing or damaged.
+            architectures have one (see `get_uid`). There is one value for ``clean`` and a measure of one strength, else
+            a list by strength (see `strengths`); means over no image are None. As with the published helper,
+            corruptions of ImageNet16-120, which were never published, give an empty entry where they have no files.
         """
         files = self._choose(self.files, weights)
         datasets = self.data if data is None else as_names(data, "dataset")
@@ -171,67 +174,31 @@ class RobustnessDataset:
         return result
 
     def measurements(self, dataset: str, key: str) -> list[str]:
-        """List what is measured under a key: `measures`, the columns of a measure, or whatever an unknown key has.
-
-        Args:
-            dataset: name of the dataset.
-            key: in either spelling.
-        """
+        """List what is measured under a key: `measures`, the columns of a measure, or whatever an unknown key has."""
         return self.files.measurements_of(as_name(dataset, "dataset"), as_name(key, "key"))
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
         """Strengths that the values of a key stand for, in order.
 
-        Args:
-            dataset: name of the dataset.
-            key: in either spelling.
-
         Returns:
             Epsilons (in units of 1/255 in an L∞ ball), severities, or ``(0.0,)`` for ``clean`` and a measure.
-
-        Raises:
-            ConfigError: a name is no text.
-            ResultsError: the folder does not tell.
         """
         return self.files.strengths(as_name(dataset, "dataset"), as_name(key, "key"))
 
     def get_uid(self, i: int | str) -> str:
-        """Name the evaluated architecture that an architecture is isomorphic to.
-
-        Args:
-            i: id, as a number or text, or cell string, of any architecture of the space.
-
-        Returns:
-            The id under which results are found.
-
-        Raises:
-            ArchitectureError: there is no such architecture (a KeyError too).
-        """
+        """Give the id, as text, of the evaluated architecture that an architecture is isomorphic to: its results'."""
         return self.files.isomorph(self._resolve(i))
 
     def id_to_string(self, i: int | str) -> str:
-        """Give the cell string of an id, of a space without cells the id (see `get_uid` for argument and errors)."""
+        """Give the cell string of an id, of a space without cells the id ."""
         return self.files.spec(self._resolve(i))
 
     def string_to_id(self, s: str) -> str:
-        """Give the id, as text, of a cell string (see `get_uid` for the errors)."""
+        """Give the id, as text, of a cell string."""
         return self._resolve(s)
 
     def draw_arch(self, s: str | None = None, i: int | str | None = None, *, ax: "Axes | None" = None) -> "Axes":
-        """Draw the cell of an architecture.
-
-        Args:
-            s: its cell string, or
-            i: its id.
-            ax: where to draw; by default pyplot's current axes, as the published helper does.
-
-        Returns:
-            The axes; in a script, `matplotlib.pyplot.show` shows them.
-
-        Raises:
-            ArchitectureError: there is no such architecture, or neither argument was given, or the architectures are
-                no cells.
-        """
+        """Draw a cell, by its string or id; by default on pyplot's current axes, as the published helper does."""
         given = s if s is not None else i
         if given is None:
             raise ArchitectureError(
@@ -269,23 +236,10 @@ class RobustnessDataset:
         *,
         weights: str | None = None,
     ) -> float | list[float]:
-        """Look up the accuracy of any architecture of the space.
-
-        Args:
-            architecture: id or cell string; stands for its isomorphism class.
-            dataset: name of the dataset.
-            key: in either spelling.
-            strength: epsilon in units of 1/255 or severity; 0 is clean. None gives all strengths.
-            weights: name of the weights; may be left out where there is one choice.
+        """Look up the accuracy of any architecture of the space, at a strength or, as a list, at all `strengths`.
 
         Returns:
-            Accuracy as a fraction, or the list of accuracies in the order of `strengths` (one number for ``clean``).
-
-        Raises:
-            ArchitectureError: there is no such architecture, or it was not evaluated.
-            ConfigError: the key was not evaluated at this strength, or a name is no text, or there are several weights
-                and none is named.
-            ResultsError: a file is missing or damaged.
+            A fraction, or the list of fractions (one number for ``clean``).
         """
         identifier = self._resolve(architecture)
         wanted = None if strength is None else self._strength(f"Looking up #{identifier}", dataset, key, strength)
@@ -313,19 +267,8 @@ class RobustnessDataset:
         A JSON file is read whole, and kept for the next look-up (see `reader.kept_files`): convert one of gigabytes to
         Parquet first, by ``robust201 convert``. Threads and forks may share this.
 
-        Args:
-            architecture: id or cell string; stands for its isomorphism class.
-            dataset: name of the dataset.
-            key: in either spelling.
-            measure: ``"accuracy"``, ``"confidence"``, ``"cm"`` or ``"predictions"``, or one of a measure.
-            weights: name of the weights; may be left out where there is one choice.
-
         Returns:
-            The value as `query` gives it: one for ``clean`` and a measure, else a list in the order of `strengths`.
-
-        Raises:
-            ArchitectureError: there is no such architecture, or it was not evaluated.
-            ResultsError: a file is missing or damaged.
+            The value as `query` gives it: one, or a list in the order of `strengths`.
         """
         identifier, uid = self._resolve(architecture), self.get_uid(architecture)
         for what, name in (("dataset", dataset), ("key", key), ("measurement", measure)):
@@ -347,9 +290,6 @@ class RobustnessDataset:
             One row per dataset, key and folder that answers for an evaluation of it: `dataset`, `key`, `strengths` (a
             tuple, ascending), `architectures` (how many evaluated ones) and `folder`. What counts is the first
             measurement that there is, accuracies if there are any.
-
-        Raises:
-            ResultsError: a file is damaged.
         """
         from robust201.reader.frames import list_sources
 
@@ -369,21 +309,17 @@ class RobustnessDataset:
         """Rank architectures by accuracy, or by the numbers of a measure, the highest first.
 
         Args:
-            dataset: name of the dataset.
-            key: in either spelling.
-            strength: epsilon in units of 1/255 or severity; None ranks by the mean over all strengths.
+            dataset: its name.
+            key: the key.
+            strength: what is ranked at; by default by the mean over all strengths.
             measure: what is ranked by, such as ``"squared_norm"`` of the key ``jacobian``.
             lowest_first: whether the lowest value has rank 1.
             isomorphs: rank all architectures whose class was evaluated, not only the evaluated ones.
-            weights: name of the weights; may be left out where there is one choice.
+            weights: whose results are read.
 
         Returns:
             Rank by architecture (int64; architectures int64 or text), from 1; equal values share the best rank among
             them. Those without a value at the strength have none.
-
-        Raises:
-            ConfigError: the key was not evaluated at this strength, or the measurement is no number.
-            ResultsError: the file is missing or damaged.
         """
         from robust201.reader.frames import rank_by_value
 
@@ -405,26 +341,22 @@ class RobustnessDataset:
         isomorphs: bool = False,
         weights: str | None = None,
     ) -> "pd.DataFrame":
-        """Give results as a tidy DataFrame, one row per architecture, dataset, key and strength.
+        """Give results, by default all, as a tidy DataFrame, one row per architecture, dataset, key and strength.
 
         Args:
-            data: dataset or datasets; by default all that the folder holds.
-            key: key or keys, in either spelling; by default all that the folder holds.
+            data: dataset or datasets.
+            key: key or keys.
             measure: ``"accuracy"``, or another; values that are no numbers are the nested list or dict of the file.
             wide: one row per architecture and dataset instead, with columns (key, strength).
             isomorphs: give all architectures whose isomorphism class was evaluated, not only the evaluated ones.
-            weights: name of the weights; may be left out where there is one choice.
+            weights: whose results are read.
 
         Returns:
             Columns `architecture` (int64, or text in spaces without indices), `isomorph` (the architecture evaluated,
-            likewise), `spec` (its cell string, or its id), `dataset`, `key`
-            (categories), `strength` (float64: epsilon in units of 1/255, where 0 is clean, or severity; 0 for
+            likewise), `spec` (its cell string, or its id), `dataset`, `key` (categories), `strength` (float64; 0 for
             ``clean``) and `value`. Attacks begin with the clean value, as epsilon 0, where the folder has it: a clean
             evaluation so has a row under ``clean`` and one under every attack. Of several folders `source` besides,
             the folder that a value comes from, but for `wide`.
-
-        Raises:
-            ResultsError: a file that was asked for by name is missing or damaged.
         """
         from robust201.reader.frames import make_frame, read_table
 

@@ -39,17 +39,7 @@ class Table(NamedTuple):
 
 
 def read_table(files: ResultFiles, dataset: str, key: str, measure: str) -> Table:
-    """Read one key as a list of values per architecture, attacks with the clean value in front.
-
-    Args:
-        files: where there are files.
-        dataset: name of the dataset.
-        key: in either spelling.
-        measure: name of the measurement; accuracies are kept, as look-ups ask for them again and again.
-
-    Raises:
-        ResultsError: a file is missing or damaged, or has more or fewer values than strengths.
-    """
+    """Read one key as a list of values per architecture, attacks with the clean value in front."""
     rows, sources = _read_rows(files, dataset, key, measure)
     strengths = files.strengths(dataset, key)
     if files.kind_of(key) == "attack" and files.find(dataset, "clean", measure) is not None:
@@ -77,26 +67,16 @@ def _read_rows(
         found = files.read_accuracies(dataset, key)
     else:
         found = files.read(dataset, key, measure)
-    strengths = files.strengths(dataset, key)
+    strengths, single = files.strengths(dataset, key), files.is_single(dataset, key)
     rows = {
-        i: [row] if files.is_single(key) else values_by_strength(row, strengths, f"#{i} {dataset} {key} {measure}")
+        i: [row] if single else values_by_strength(row, strengths, f"#{i} {dataset} {key} {measure}")
         for i, row in found.items()
     }
     return rows, sources
 
 
 def make_frame(tables: Sequence[Table], files: ResultFiles, *, wide: bool, isomorphs: bool) -> pd.DataFrame:
-    """Put tables into one DataFrame (see `reader.dataset.RobustnessDataset.to_frame`).
-
-    Args:
-        tables: the values.
-        files: where they are from.
-        wide: one row per architecture and dataset instead of one per value.
-        isomorphs: give each value to every architecture of its isomorphism class.
-
-    Returns:
-        The DataFrame, sorted by dataset and key as given, architecture and strength.
-    """
+    """Put tables into one DataFrame (see `reader.dataset.RobustnessDataset.to_frame`)."""
     members: dict[str, list[ArchitectureId]] = {}
     for i in files.meta["ids"]:
         isomorph = files.isomorph(i)
@@ -140,11 +120,7 @@ def list_sources(files: ResultFiles, datasets: Sequence[str], keys: Sequence[str
 def rank_by_value(
     frame: pd.DataFrame, strengths: Sequence[float], *, lowest_first: bool, what: str
 ) -> "pd.Series[int]":
-    """Rank architectures by the mean of the values they have at some strengths (see `RobustnessDataset.rank`).
-
-    Raises:
-        ConfigError: the values of `what` are no numbers.
-    """
+    """Rank architectures by the mean of the values they have at some strengths (see `RobustnessDataset.rank`)."""
     chosen = frame[frame["strength"].isin(strengths)]
     if chosen["value"].dtype.kind != "f":
         raise ConfigError(f"Ranking failed for {what}: expected numbers, got others. Rank by another measurement.")

@@ -54,10 +54,6 @@ def _read_pieces(file: Path) -> Iterator[bytes]:
 def read_json(file: Path, missing: Any = _REQUIRED) -> Any:
     """Read a JSON file whole, decompressed as its name says.
 
-    Args:
-        file: the file.
-        missing: what to return where there is no file.
-
     Raises:
         ResultsError: it is no JSON, or an object in it has a name twice.
         FileNotFoundError: there is no file, and `missing` was not given.
@@ -74,11 +70,7 @@ def read_json(file: Path, missing: Any = _REQUIRED) -> Any:
 
 
 def read_object(file: Path) -> dict[str, Any] | None:
-    """Read a JSON object; None where there is no file.
-
-    Raises:
-        ResultsError: it is no JSON object.
-    """
+    """Read a JSON object; None where there is no file."""
     content = read_json(file, missing=None)
     if content is None and not file.is_file():
         return None
@@ -95,17 +87,8 @@ def iter_json_values(file: Path, dataset: str, keys: tuple[str, ...], measure: s
 
     A name of digits alone is an id: no value has one, so a value's text ends where the next such name begins.
 
-    Args:
-        file: plain, or compressed as its name says.
-        dataset: the outermost name in the file.
-        keys: spellings of the key that the second name may have.
-        measure: the third name.
-
     Yields:
         Id and value, in the order of the file; neither is checked but for ids that stand twice.
-
-    Raises:
-        ResultsError: the file is damaged or not of this form.
     """
     pieces = _read_pieces(file)
     text = b""

@@ -37,44 +37,25 @@ def _hash(file: Path, _state: FileState) -> str:
     return sha256_of(file)
 
 
-class _Kept(NamedTuple):
-    state: FileState
-    rows: Mapping[str, Any]
-    n_bytes: int
-
-
 class KeptRows:
     """The rows of the files read last; threads may share it."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[Path, str, str | None], _Kept] = {}
+        self._held: dict[tuple[Path, str, str | None], tuple[FileState, Mapping[str, Any], int]] = {}
 
     def get(
         self, file: Path, measure: str, read: Callable[[], Mapping[str, Any]], weights: str | None = None
     ) -> Mapping[str, Any]:
-        """Give a measurement's values by id, read anew if that was never done or the file was replaced.
-
-        Args:
-            file: where they lie.
-            measure: name of the measurement.
-            read: reads them.
-            weights: whose values they are, where the file has those of several.
-        """
-        state = FileState.of(file)
-        place = (file, measure, weights)
+        """Give a measurement's values by id, read anew if that was never done or the file was replaced."""
+        state, place = FileState.of(file), (file, measure, weights)
         held = self._held.get(place)
-        if held is None or held.state != state:
-            rows = read()
-            first = next(iter(rows.values()), None)
-            held = _Kept(state, rows, len(rows) * len(repr(first)))
-            self._keep(place, held)
-        return held.rows
-
-    def _keep(self, place: tuple[Path, str, str | None], new: _Kept) -> None:
+        if held is not None and held[0] == state:
+            return held[1]
+        rows = read()
+        n_bytes = len(rows) * len(repr(next(iter(rows.values()), None)))
         # Another dict takes the place of the old one, whole: a lock might be held while a process forks.
         others = {name: kept for name, kept in self._held.items() if name != place}
-        room = KEPT_BYTES - new.n_bytes
-        total = sum(kept.n_bytes for kept in others.values())
-        while others and total > room:
-            total -= others.pop(next(iter(others))).n_bytes
-        self._held = {**others, place: new}
+        while others and n_bytes + sum(kept[2] for kept in others.values()) > KEPT_BYTES:
+            others.pop(next(iter(others)))
+        self._held = {**others, place: (state, rows, n_bytes)}
+        return rows

@@ -13,12 +13,7 @@ NOWHERE = -1
 
 
 class OverlaidRows(NamedTuple):
-    """The values of a measurement in several folders.
-
-    Attributes:
-        rows: S values by id, one value for ``clean`` and measures; None where no folder has one.
-        layers: (S,) number of the folder that each comes from, or `NOWHERE`, by id.
-    """
+    """The values of a measurement in several folders."""
 
     rows: dict[str, Any]
     layers: dict[str, tuple[int, ...]]
@@ -35,11 +30,7 @@ class OverlaidFiles(ResultFiles):
     """
 
     def __init__(self, layers: Sequence[ResultFiles]) -> None:
-        """See folders as one.
-
-        Raises:
-            ConfigError: they are of different spaces, or a dataset has different classes in them.
-        """
+        """See folders as one."""
         first = layers[0]
         self.layers = tuple(layers)
         self.path, self.parquet, self.sweep, self.missing = first.path, first.parquet, None, {}
@@ -161,22 +152,15 @@ class OverlaidFiles(ResultFiles):
         return iter(self.read(dataset, key, measure).items())
 
     def read_layers(self, dataset: str, key: str, measure: str) -> OverlaidRows:
-        """Read a measurement, and tell which folder each value comes from.
-
-        Raises:
-            ResultsError: no folder has a file, or one is damaged.
-        """
+        """Read a measurement, and tell which folder each value comes from."""
         having = self._numbered(dataset, key, measure)
         if not having:
             raise self.absence(dataset, key, measure)
-        held = [
-            (
-                number,
-                layer.read_accuracies(dataset, key) if measure == "accuracy" else layer.read(dataset, key, measure),
-            )
-            for number, layer in having
-        ]
-        return self._merge(dataset, key, measure, held)
+        found: list[tuple[int, Mapping[str, Any]]] = []
+        for number, layer in having:
+            kept = measure == "accuracy"
+            found.append((number, layer.read_accuracies(dataset, key) if kept else layer.read(dataset, key, measure)))
+        return self._merge(dataset, key, measure, found)
 
     def absence(self, dataset: str, key: str, measure: str) -> ResultsError:
         """Make the error of a missing file, as the first folder with the dataset does."""
@@ -189,27 +173,27 @@ class OverlaidFiles(ResultFiles):
         return max(layer.count_architectures(chosen, keys) for layer in self.layers)
 
     def _having(self, dataset: str, key: str, measure: str) -> list[ResultFiles]:
-        return [layer for layer in self.layers if layer.find(dataset, key, measure) is not None]
+        return [layer for _, layer in self._numbered(dataset, key, measure)]
 
     def _numbered(self, dataset: str, key: str, measure: str) -> list[tuple[int, ResultFiles]]:
-        having = self._having(dataset, key, measure)
-        return [(number, layer) for number, layer in enumerate(self.layers) if layer in having]
+        return [pair for pair in enumerate(self.layers) if pair[1].find(dataset, key, measure) is not None]
 
     def _merge(
         self, dataset: str, key: str, measure: str, found: Sequence[tuple[int, Mapping[str, Any]]]
     ) -> OverlaidRows:
         """Put the rows of some layers together, evaluation by evaluation."""
-        single, strengths = self.is_single(key), self.strengths(dataset, key)
         held: dict[str, dict[float, tuple[int, Any]]] = {}
         for number, rows in found:
-            own = self.layers[number].strengths(dataset, key)
+            layer = self.layers[number]
+            own, single = layer.strengths(dataset, key), layer.is_single(dataset, key)
             for identifier, row in rows.items():
-                what = f"#{identifier} {dataset} {key} {measure} of {self.layers[number].path}"
+                what = f"#{identifier} {dataset} {key} {measure} of {layer.path}"
                 values = [row] if single else values_by_strength(row, own, what)
                 places = held.setdefault(identifier, {})
                 for strength, value in zip(own, values, strict=True):
                     if value is not None:
                         places.setdefault(strength, (number, value))
+        single, strengths = self.is_single(dataset, key), self.strengths(dataset, key)
         merged = OverlaidRows({}, {})
         for identifier, places in held.items():
             pairs = [places.get(strength, (NOWHERE, None)) for strength in strengths]

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -45,18 +45,9 @@ JSON_SOURCES = b"robust201.json"
 """In the metadata of a converted file: size and SHA-256 of the JSON file that each measurement was read from."""
 
 
-class _Footer(NamedTuple):
-    columns: tuple[str, ...]
-    sources: Mapping[str, Mapping[str, Any]] | None
-
-
 def has_columns_of(path: Path, measure: str) -> bool:
-    """Whether a file has a measurement.
-
-    Raises:
-        ResultsError: the file is damaged.
-    """
-    return set(_columns_of(measure)) <= {*_read_footer(path).columns}
+    """Whether a file has a measurement."""
+    return set(_columns_of(measure)) <= {*_schema(path).names}
 
 
 def _columns_of(measure: str) -> tuple[str, ...]:
@@ -64,44 +55,26 @@ def _columns_of(measure: str) -> tuple[str, ...]:
 
 
 def measurements_in(path: Path) -> list[str]:
-    """List what a file has measurements of.
-
-    Raises:
-        ResultsError: the file is damaged.
-    """
-    names = _read_footer(path).columns
+    """List what a file has measurements of."""
     known = [measure for measure in _COLUMNS if has_columns_of(path, measure)]
     taken = {*_DESCRIPTIONS, *(column for columns in _COLUMNS.values() for column in columns)}
-    return [*known, *(name for name in names if name not in taken)]
+    return [*known, *(name for name in _schema(path).names if name not in taken)]
 
 
 def has_text_ids(path: Path) -> bool:
-    """Whether a file names its architectures by text, as spaces without indices do.
-
-    Raises:
-        ResultsError: the file is damaged.
-    """
-    with _naming(path):
-        schema = pq.read_schema(path)
+    """Whether a file names its architectures by text, as spaces without indices do."""
+    schema = _schema(path)
     return "architecture" in schema.names and _is_text(schema.field("architecture").type)
 
 
 def read_ids(path: Path) -> list[str]:
-    """List the architectures that a file has rows of.
-
-    Raises:
-        ResultsError: the file is damaged.
-    """
+    """List the architectures that a file has rows of."""
     return [str(name) for name in _distinct(path, FileState.of(path), "architecture") if name is not None]
 
 
 def read_weights(path: Path) -> list[str]:
-    """List the names of the weights that a file has rows of; empty where it does not tell.
-
-    Raises:
-        ResultsError: the file is damaged.
-    """
-    if _WEIGHTS not in _read_footer(path).columns:
+    """List the names of the weights that a file has rows of; empty where it does not tell."""
+    if _WEIGHTS not in _schema(path).names:
         return []
     return [str(name) for name in _distinct(path, FileState.of(path), _WEIGHTS) if name is not None]
 
@@ -114,11 +87,7 @@ def _distinct(path: Path, _state: FileState, column: str) -> tuple[Any, ...]:
 
 
 def _choose_weights(path: Path, weights: str | None) -> str | None:
-    """Name the weights whose rows are read; None for all rows, of a file of one choice that has no names.
-
-    Raises:
-        ConfigError: the file has rows of several and none is named, or none of those named.
-    """
+    """Name the weights whose rows are read; None for all rows, of a file of one choice that has no names."""
     names = read_weights(path)
     if not names or (weights is None and len(names) == 1):
         return None
@@ -137,12 +106,8 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def is_converted(path: Path) -> bool:
-    """Whether a file was made of JSON files, not by an export.
-
-    Raises:
-        ResultsError: the file is damaged.
-    """
-    return _read_footer(path).sources is not None
+    """Whether a file was made of JSON files, not by an export."""
+    return JSON_SOURCES in (_schema(path).metadata or {})
 
 
 def agrees_with(path: Path, json_file: Path, measure: str) -> bool:
@@ -150,32 +115,24 @@ def agrees_with(path: Path, json_file: Path, measure: str) -> bool:
 
     It names the JSON file that it was made of by size and SHA-256; the latter is computed only if the JSON file was
     written after it.
-
-    Args:
-        path: the Parquet file.
-        json_file: of the same dataset and key.
-        measure: what is in the latter.
-
-    Raises:
-        ResultsError: the Parquet file is damaged.
     """
-    source, state = (_read_footer(path).sources or {}).get(measure, {}), FileState.of(json_file)
+    with _naming(path):
+        source = json.loads((_schema(path).metadata or {}).get(JSON_SOURCES, "{}")).get(measure, {})
+    state = FileState.of(json_file)
     if source.get("size") != state.size:
         return False
     return state.mtime_ns <= path.stat().st_mtime_ns or hash_file(json_file) == source.get("sha256")
 
 
-def _read_footer(path: Path) -> _Footer:
+def _schema(path: Path) -> pa.Schema:
+    """Read which columns a file has and what it was made of; once, as a look-up would read the footer twice."""
     with _naming(path):
-        return _footer(path, FileState.of(path))
+        return _read_schema(path, FileState.of(path))
 
 
 @lru_cache(maxsize=256)
-def _footer(path: Path, _state: FileState) -> _Footer:
-    """Read which columns a file has and what it was made of; once, as a look-up would read the footer twice."""
-    schema = pq.read_schema(path)
-    told = (schema.metadata or {}).get(JSON_SOURCES)
-    return _Footer(tuple(schema.names), None if told is None else json.loads(told))
+def _read_schema(path: Path, _state: FileState) -> pa.Schema:
+    return pq.read_schema(path)
 
 
 def read_parquet_values(
@@ -192,18 +149,6 @@ def read_parquet_values(
 
     Row groups are skipped by the architectures that the footer says they hold. No thread of Arrow's is used, so this
     works after a fork too.
-
-    Args:
-        path: a Parquet file of an export.
-        measure: name of the measurement.
-        strengths: at which every architecture must have a value, ascending.
-        architecture: id of the only one to read; None for all.
-        single: whether an architecture has one value, as for ``clean`` or a measure.
-        weights: name of those whose rows are read; None for the only ones.
-        text_ids: whether the space names its architectures by text.
-
-    Returns:
-        As the JSON file: one value where these are single, else a list with one per strength, ascending.
 
     Raises:
         ConfigError: the file has rows of several weights and none is named, or none of those named.
@@ -298,13 +243,6 @@ def iter_matrices(
 ) -> Iterator[tuple[list[NDArray[Any]], NDArray[Any]]]:
     """Go through a column of square matrices with a row group in memory, as arrays and without Python objects.
 
-    Args:
-        path: a Parquet file of an export.
-        column: of lists of lists of numbers; rows without a value are left out.
-        beside: columns of single numbers or texts to read beside it.
-        missing_ok: whether entries of a matrix may be null.
-        weights: name of those whose rows are read; None for the only ones.
-
     Yields:
         For the B rows of a row group each column beside, (B,) float64 with NaN for null or objects, and the matrices
         (B, C, C) as they are stored, float64 with NaN for null.
@@ -358,13 +296,8 @@ def _not_square(path: Path, column: str, got: str) -> ResultsError:
 
 
 def read_strengths(path: Path) -> tuple[float, ...]:
-    """Find the strengths that a file has rows at, ascending; whoever sorted it may have put one in each row group.
-
-    Raises:
-        ResultsError: the file is damaged.
-    """
-    with _naming(path):
-        _check_columns(path, pq.read_schema(path))
+    """Find the strengths that a file has rows at, ascending; whoever sorted it may have put one in each row group."""
+    _check_columns(path, _schema(path))
     strengths = _distinct(path, FileState.of(path), "strength")
     if None in strengths:
         raise _malformed(path, "a row without a strength")
@@ -372,11 +305,7 @@ def read_strengths(path: Path) -> tuple[float, ...]:
 
 
 def read_n_classes(path: Path) -> int | None:
-    """Read how many classes the dataset of a file has; None where it does not tell.
-
-    Raises:
-        ResultsError: the file is damaged.
-    """
+    """Read how many classes the dataset of a file has; None where it does not tell."""
     with _naming(path), _open(path) as file:
         if "n_classes" not in file.schema_arrow.names or file.num_row_groups == 0:
             return None
@@ -411,11 +340,7 @@ def _values(table: pa.Table, measure: str) -> Iterable[Any]:
 
 @contextmanager
 def open_zstandard(path: Path) -> Iterator[BinaryIO]:
-    """Open a file that was compressed with Zstandard, to read what it was made of.
-
-    Raises:
-        ResultsError: inside, where it is damaged.
-    """
+    """Open a file that was compressed with Zstandard, to read what it was made of."""
     with _naming(path), path.open("rb") as packed, pa.CompressedInputStream(pa.PythonFile(packed), "zstd") as stream:
         yield stream
 

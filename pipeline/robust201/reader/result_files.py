@@ -11,7 +11,7 @@ from robust201.core.errors import ConfigError, FormatVersionError, ResultsError,
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.json_files import iter_json_values, read_json, read_object
 from robust201.reader.kept_files import KeptRows, hash_file
-from robust201.reader.value_checks import check_ids, check_json_value, check_json_values, is_sound_meta, is_sound_sweep
+from robust201.reader.value_checks import check_ids, check_json_values, is_sound_meta, is_sound_sweep
 from robust201.spaces import DEFAULT_SPACE, offerings
 from robust201.tasks import CORRUPTIONS, TASKS, Task
 from robust201.tasks.parameters import SEVERITIES
@@ -62,11 +62,7 @@ def kind_of(key: str) -> str:
 
 
 def one_spelling_each(by_key: Mapping[str, Any], file: Path) -> Mapping[str, Any]:
-    """Make sure that no key stands twice in a file, once in either spelling; give what stands there.
-
-    Raises:
-        ResultsError: one does.
-    """
+    """Make sure that no key stands twice in a file, once in either spelling; give what stands there."""
     for key in by_key:
         if len(twice := [spelling for spelling in spellings(key) if spelling in by_key]) > 1:
             raise ResultsError(
@@ -107,17 +103,6 @@ def values_by_strength(row: Any, strengths: Sequence[float], what: str) -> list[
     """Take a row's values apart, one a strength.
 
     How the published confidences nest strengths is not written down: a list of objects and an object of lists are read.
-
-    Args:
-        row: as in the file: a list, an object of lists, or a number; not a matrix of clean images, a list too.
-        strengths: what the values stand for.
-        what: architecture, dataset, key and measurement, for the error.
-
-    Returns:
-        S values, in the order of the strengths.
-
-    Raises:
-        ResultsError: there are more or fewer values than strengths.
     """
     if isinstance(row, dict):
         n_values = min((len(values) for values in row.values()), default=0)
@@ -165,12 +150,7 @@ class ResultFiles:
     weights: str | None = None
 
     def __init__(self, path: Path) -> None:
-        """Open a folder.
-
-        Raises:
-            ResultsError: there is no such folder, or no sound meta.json in it.
-            FormatVersionError: sweep.json is of a format that this version does not know.
-        """
+        """Open a folder."""
         self.path = path
         self.parquet = path if any(path.glob("dataset=*")) else path / PARQUET_FOLDER
         self._kept = KeptRows()
@@ -198,8 +178,11 @@ class ResultFiles:
         told_space = swept.get("space") if isinstance(swept, dict) else None
         self.space_name: str = told_space if isinstance(told_space, str) else DEFAULT_SPACE
         told = (path / META_FILE).is_file()
-        if not told and self.sweep is None and self._has_text_ids():
-            self.space_name = UNKNOWN_SPACE
+        if not told and self.sweep is None:
+            from robust201.reader.parquet_results import has_text_ids
+
+            if any(map(has_text_ids, self._parquet_files()[:1])):
+                self.space_name = UNKNOWN_SPACE
         self.space = offerings(self.space_name)
         self._user_tasks = _user_tasks(swept)
         self.meta: dict[str, Any] = read_json(path / META_FILE) if told else self._meta_of_parquet()
@@ -243,19 +226,11 @@ class ResultFiles:
         if self.sweep is None and self.parquet.is_dir():
             from robust201.reader.parquet_results import read_weights
 
-            files = sorted(self.parquet.glob("dataset=*/key=*/*.parquet"))
-            names = dict.fromkeys(name for file in files for name in read_weights(file))
+            names = dict.fromkeys(name for file in self._parquet_files() for name in read_weights(file))
         return list(names)
 
     def choosing(self, weights: str | None) -> Self:
-        """Give the files as they are read for one choice of weights.
-
-        Args:
-            weights: their name; None leaves it at what was chosen before.
-
-        Raises:
-            ConfigError: the folder has no results of these weights.
-        """
+        """Give the files as they are read for one choice of weights."""
         if weights is None or weights == self.weights:
             return self
         names = self.weight_names
@@ -281,9 +256,10 @@ class ResultFiles:
         kind = kind_of(key)
         return str(self._user_tasks[key]["kind"]) if kind == "other" and key in self._user_tasks else kind
 
-    def is_single(self, key: str) -> bool:
-        """Whether an architecture has one value under a key, not one per strength."""
-        return self.kind_of(key) in ("clean", "measure")
+    def is_single(self, dataset: str, key: str) -> bool:
+        """Whether an architecture has one value under a key, as of clean images or a measure of one strength."""
+        kind = self.kind_of(key)
+        return kind == "clean" or (kind == "measure" and len(self.strengths(dataset, key)) == 1)
 
     def measurements_of(self, dataset: str, key: str) -> list[str]:
         """List what is measured under a key: the columns of a measure, and of an unknown key whatever there is."""
@@ -344,9 +320,6 @@ class ResultFiles:
 
         That is the Parquet file where there is one, unless another JSON file lies there now than it was made of, or
         than the export that wrote both has in its listing.
-
-        Raises:
-            ResultsError: there are files under both spellings.
         """
         json_file, parquet = self.find_json(dataset, key, measure), self._find_parquet(dataset, key, measure)
         if json_file is None or parquet is None:
@@ -384,11 +357,7 @@ class ResultFiles:
         return not {*spellings(key)}.isdisjoint(self.keys)
 
     def count_classes(self, dataset: str) -> int | None:
-        """Count the classes of a dataset by its first confusion matrix or confidence; None where there is neither.
-
-        Raises:
-            ResultsError: the file is damaged.
-        """
+        """Count the classes of a dataset by its first confusion matrix or confidence; None where there is neither."""
         for measure, key in itertools.product(("cm", "confidence"), self.keys):
             file = None if self.kind_of(key) == "measure" else self.find(dataset, key, measure)
             if file is None:
@@ -408,28 +377,44 @@ class ResultFiles:
         """Find the file that has all of a measurement as it is to be read; None where several are seen as one."""
         return self.find(dataset, key, measure)
 
+    def describe_source(self, datasets: Iterable[str], keys: Sequence[str], measure: str = "accuracy") -> str:
+        """Say from which files a measurement is read (see `find`).
+
+        Returns:
+            ``"JSON"``, ``"Parquet"`` or, where some keys have no Parquet, or Parquet that was made of another JSON
+            file, ``"Parquet, but JSON of digits fog"``; empty where there is no file.
+        """
+        found: dict[str, list[str]] = {}
+        for dataset, key in itertools.product(datasets, keys):
+            if file := self.find(dataset, key, measure):
+                found.setdefault("Parquet" if file.suffix == ".parquet" else "JSON", []).append(f"{dataset} {key}")
+        return f"Parquet, but JSON of {', '.join(found['JSON'])}" if len(found) > 1 else "".join(found)
+
     def _find_parquet(self, dataset: str, key: str, measure: str) -> Path | None:
         if not self.parquet.is_dir():
             return None
         names = (PurePosixPath(parquet_name(dataset, spelling)) for spelling in spellings(key))
         file = _the_one([self.parquet / name.relative_to(PARQUET_FOLDER)] for name in names)
-        if file is not None:
-            from robust201.reader.parquet_results import has_columns_of
+        if file is None:
+            return None
+        from robust201.reader.parquet_results import has_columns_of
 
-            return file if has_columns_of(file, measure) else None
-        return None
+        return file if has_columns_of(file, measure) else None
+
+    def _parquet_files(self) -> list[Path]:
+        return sorted(self.parquet.glob("dataset=*/key=*/*.parquet"))
 
     def keys_of_parquet(self) -> dict[str, list[str]]:
         """List the keys of each dataset that has Parquet files."""
         found: dict[str, list[str]] = {}
-        for file in sorted(self.parquet.glob("dataset=*/key=*/*.parquet")):
+        for file in self._parquet_files():
             dataset, key = (part.partition("=")[2] for part in file.parts[-3:-1])
             found.setdefault(dataset, []).append(key)
         return found
 
     def _meta_of_parquet(self) -> dict[str, Any]:
         """Make up for a missing meta.json: ids are the space's, epsilons those of the files."""
-        from robust201.reader.parquet_results import read_strengths
+        from robust201.reader.parquet_results import read_ids, read_strengths
 
         epsilons: dict[str, Sequence[float]] = {}
         for dataset, keys in self.keys_of_parquet().items():
@@ -439,18 +424,8 @@ class ResultFiles:
                     epsilons.setdefault(key, list(read_strengths(file)))
         if self.space is not None:
             return self.space.meta(epsilons)
-        from robust201.reader.parquet_results import read_ids
-
-        files = sorted(self.parquet.glob("dataset=*/key=*/*.parquet"))
-        ids = dict.fromkeys(identifier for file in files for identifier in read_ids(file))
+        ids = dict.fromkeys(identifier for file in self._parquet_files() for identifier in read_ids(file))
         return {"ids": {identifier: {} for identifier in ids}, "epsilons": epsilons}
-
-    def _has_text_ids(self) -> bool:
-        """Whether the first Parquet file names its architectures by text."""
-        from robust201.reader.parquet_results import has_text_ids
-
-        file = next(iter(sorted(self.parquet.glob("dataset=*/key=*/*.parquet"))), None)
-        return file is not None and has_text_ids(file)
 
     def _read_parquet(
         self, file: Path, dataset: str, key: str, measure: str, only: str | None = None
@@ -462,31 +437,25 @@ class ResultFiles:
             measure,
             self.strengths(dataset, key),
             only,
-            single=self.is_single(key),
+            single=self.is_single(dataset, key),
             weights=self.weights,
             text_ids=self.space is None,
         )
 
     def value(self, dataset: str, key: str, measure: str, identifier: str) -> Any:
-        """Read the value of one architecture: from Parquet by the row groups that hold it, else from the whole file.
-
-        Raises:
-            KeyError: the architecture has none.
-            ResultsError: there is no file, or it is not nested as it must be.
-        """
+        """Read the value of one architecture: from Parquet by the row groups that hold it, else from the whole file."""
         file = self._file(dataset, key, measure)
         if file.suffix == ".parquet":
             row = self._read_parquet(file, dataset, key, measure, identifier)[identifier]
-            self._check_value(file, key, measure, identifier, row)
-            return row
-        if measure == "accuracy":
+        elif measure == "accuracy":
             return self.read_accuracies(dataset, key)[identifier]
-        row = self._kept.get(file, measure, lambda: self._parse(file, dataset, key, measure))[identifier]
-        self._check_value(file, key, measure, identifier, row)
+        else:
+            row = self._kept.get(file, measure, lambda: self._parse(file, dataset, key, measure))[identifier]
+        self._check_values(file, key, measure, {identifier: row})
         return row
 
-    def _check_value(self, file: Path, key: str, measure: str, identifier: str, row: Any) -> None:
-        check_json_value(file, key, measure, identifier, row, of_measure=self.kind_of(key) == "measure")
+    def _check_values(self, file: Path, key: str, measure: str, rows: Mapping[str, Any]) -> None:
+        check_json_values(file, key, measure, rows, of_measure=self.kind_of(key) == "measure")
 
     def read_accuracies(self, dataset: str, key: str) -> Mapping[str, Any]:
         """Read accuracies as `read` does, and keep them for the next time (see `reader.kept_files`)."""
@@ -498,9 +467,6 @@ class ResultFiles:
 
         Yields:
             Id and value, checked, in the order of the file.
-
-        Raises:
-            ResultsError: there is no file, or it is damaged or not nested as it must be.
         """
         file = self._file(dataset, key, measure)
         if file.suffix == ".parquet":
@@ -515,27 +481,23 @@ class ResultFiles:
             return
         for identifier, row in iter_json_values(file, dataset, spellings(key), measure):
             check_ids(file, key, measure, (identifier,), self.meta["ids"])
-            self._check_value(file, key, measure, identifier, row)
+            self._check_values(file, key, measure, {identifier: row})
             yield identifier, row
 
     def read(self, dataset: str, key: str, measure: str) -> dict[str, Any]:
-        """Read a measurement: value by id.
-
-        Raises:
-            ResultsError: there is no file, or it is not nested as it must be.
-        """
+        """Read a measurement: value by id."""
         file = self._file(dataset, key, measure)
         if file.suffix != ".parquet":
             return self.read_json_file(file, dataset, key, measure)
         rows = self._read_parquet(file, dataset, key, measure)
         check_ids(file, key, measure, rows, self.meta["ids"])
-        check_json_values(file, key, measure, rows, of_measure=self.kind_of(key) == "measure")
+        self._check_values(file, key, measure, rows)
         return rows
 
     def read_json_file(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:
         """Read a JSON file of results whole (see `read`)."""
         rows = self._parse(file, dataset, key, measure)
-        check_json_values(file, key, measure, rows, of_measure=self.kind_of(key) == "measure")
+        self._check_values(file, key, measure, rows)
         return rows
 
     def _parse(self, file: Path, dataset: str, key: str, measure: str) -> dict[str, Any]:

@@ -34,9 +34,6 @@ def damaged_file(file: Path, error: Exception) -> ResultsError:
 def parse_json(text: bytes) -> Any:
     """Parse JSON in which no object has a name twice; parsers would keep the last value without a word.
 
-    Args:
-        text: in any encoding of Unicode; NaN, which Python's json writes, is read too.
-
     Raises:
         ValueError: it is no JSON, is nested too deeply, or has a name twice.
     """
@@ -112,69 +109,39 @@ def _are_strengths(row: Any) -> bool:
 
 
 def check_ids(file: Path, key: str, measure: str, found: Iterable[str], known: Mapping[str, Any]) -> None:
-    """Check that the ids of a file are architectures.
-
-    Args:
-        file: for the error, as are the next two.
-        key: in any spelling.
-        measure: name of the measurement.
-        found: ids in the file.
-        known: ids of meta.json.
-
-    Raises:
-        ResultsError: one is not known.
-    """
+    """Check that the ids of a file are architectures."""
     for identifier in found:
         if identifier not in known:
+            ids = [*known]
+            told = f"{ids[0]} to {ids[-1]}" if ids and ids[0].isdecimal() else ", ".join(ids)
             raise ResultsError(
-                f"Reading {key} {measure} failed for {file}: expected ids of architectures, {_describe_ids(known)}, "
+                f"Reading {key} {measure} failed for {file}: expected ids of architectures, {told}, "
                 f"got {identifier!r}. Export or download it again."
             )
 
 
-def _describe_ids(known: Mapping[str, Any]) -> str:
-    ids = [*known]
-    return f"{ids[0]} to {ids[-1]}" if ids and ids[0].isdecimal() else ", ".join(ids)
-
-
 def check_json_values(file: Path, key: str, measure: str, rows: Mapping[str, Any], *, of_measure: bool = False) -> None:
-    """Check the values of many architectures (see `check_json_value`)."""
-    if measure == "accuracy" and _are_all_fractions(rows, clean=key == CLEAN):
-        return
-    for identifier, row in rows.items():
-        check_json_value(file, key, measure, identifier, row, of_measure=of_measure)
-
-
-def check_json_value(
-    file: Path, key: str, measure: str, identifier: str, row: Any, *, of_measure: bool = False
-) -> None:
-    """Check the value of one architecture; how many strengths it has is left to `values_by_strength`.
-
-    Args:
-        file: for the error, as is `identifier`.
-        key: in any spelling; of ``clean``, a value has no strengths.
-        measure: name of the measurement; those without a rule here pass.
-        identifier: id of the architecture.
-        row: as in the file.
-        of_measure: whether the key is a measure, whose values are numbers or lists of them.
+    """Check values by id; how many strengths they have is left to `values_by_strength`.
 
     Raises:
         ResultsError: an accuracy is neither null nor in [0, 1]; a confusion matrix is not square or not of counts; a
             confidence lacks a part, or has one of another shape or with something else than numbers in [0, 1] and null;
             a measure's value is neither a number nor a list of them.
     """
+    clean = key == CLEAN
     form = ("a number, or a list of numbers", _are_numbers) if of_measure else _FORMS.get(measure)
-    if form is None:
+    if form is None or (measure == "accuracy" and _are_all_fractions(rows, clean=clean)):
         return
     described, fits = form
-    if not fits(row, key == CLEAN):
-        text = repr(row)
-        shown = text if len(text) <= 60 else f"{text[:57]}..."
-        per = "" if key == CLEAN or of_measure else ", one per strength"
-        raise ResultsError(
-            f"Reading #{identifier} {key} {measure} failed for {file}: expected {described}{per}, got {shown}. "
-            "Export or download it again."
-        )
+    for identifier, row in rows.items():
+        if not fits(row, clean):
+            text = repr(row)
+            shown = text if len(text) <= 60 else f"{text[:57]}..."
+            per = "" if clean or of_measure else ", one per strength"
+            raise ResultsError(
+                f"Reading #{identifier} {key} {measure} failed for {file}: expected {described}{per}, got {shown}. "
+                "Export or download it again."
+            )
 
 
 def _are_all_fractions(rows: Mapping[str, Any], *, clean: bool) -> bool:
@@ -237,10 +204,6 @@ def are_fractions(array: "np.ndarray[Any, np.dtype[Any]]") -> bool:
 
 def make_array(nested: Any, *, missing_ok: bool) -> "np.ndarray[Any, np.dtype[Any]] | None":
     """Make an array of nested lists of numbers.
-
-    Args:
-        nested: the lists.
-        missing_ok: whether null may stand among the numbers; it becomes NaN.
 
     Returns:
         Integers or float64; None where the lists are ragged or hold something else than finite numbers.

@@ -17,12 +17,7 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True)
 class Access:
-    """A Ray head's address and the token for it, checked.
-
-    Args:
-        address: ``http://HOST:PORT`` or ``https://HOST:PORT`` of the head's dashboard.
-        token: what Ray calls its authentication token; None to send none.
-    """
+    """A Ray head's address and the token for it, checked."""
 
     address: str
     token: str | None
@@ -30,7 +25,11 @@ class Access:
     @property
     def is_loopback(self) -> bool:
         """Whether the head, or the near end of a tunnel to it, is on this machine."""
-        return _is_loopback(urlsplit(self.address).hostname or "")
+        host = urlsplit(self.address).hostname or ""
+        try:
+            return ipaddress.ip_address(host).is_loopback
+        except ValueError:
+            return host == "localhost"
 
     @property
     def is_readable_on_the_way(self) -> bool:
@@ -42,11 +41,7 @@ class Access:
         return {} if self.token is None else {"Authorization": f"Bearer {self.token}"}
 
     def check_reachable(self) -> None:
-        """See that something listens at the address, as Ray's client would wait minutes for it.
-
-        Raises:
-            ConfigError: nothing does.
-        """
+        """See that something listens at the address, as Ray's client would wait minutes for it."""
         parts = urlsplit(self.address)
         host, scheme = parts.hostname or "", parts.scheme
         if scheme in getproxies() and not proxy_bypass(host):
@@ -61,13 +56,6 @@ class Access:
             ) from error
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
 def token_file() -> Path:
     """The file that Ray reads the token from where the environment does not hold it."""
     named = os.environ.get("RAY_AUTH_TOKEN_PATH")
@@ -78,9 +66,6 @@ def find_token() -> str | None:
     """Find the token where Ray looks for it: RAY_AUTH_TOKEN, the file RAY_AUTH_TOKEN_PATH, ``~/.ray/auth_token``.
 
     Source: Ray 2.60, "Token Authentication", token sources and precedence.
-
-    Returns:
-        The token, or None where there is none.
 
     Raises:
         ConfigError: the file cannot be read, holds no token, or is not there though RAY_AUTH_TOKEN_PATH names it; or
@@ -126,14 +111,6 @@ def _bad_token_file(path: Path, got: str) -> ConfigError:
 
 def check_access(address: str, token: str | None, *, insecure: bool = False) -> Access:
     """Hold an address and a token to what is safe to talk to.
-
-    Args:
-        address: of the head's dashboard, as the user wrote it.
-        token: the token, if there is one.
-        insecure: let an address off this machine pass without a token.
-
-    Returns:
-        Both, checked.
 
     Raises:
         ConfigError: no HTTP address (Ray's client would import a module that another scheme names), or one off this

@@ -7,7 +7,7 @@ import shlex
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,17 +35,7 @@ _PATIENCE_SECONDS = 300.0
 
 
 def connect(access: Access) -> Any:
-    """Reach a head's Jobs API.
-
-    Args:
-        access: address and token.
-
-    Returns:
-        Ray's `JobSubmissionClient`.
-
-    Raises:
-        ConfigError: nothing listens there, it is no Ray head, or it rejects the token.
-    """
+    """Reach a head's Jobs API."""
     access.check_reachable()
     for name in _CHATTY_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -53,7 +43,11 @@ def connect(access: Access) -> Any:
         with _without_overrides():
             return JobSubmissionClient(access.address, headers=access.headers())
     except AuthenticationError as error:
-        raise _refused(access) from error
+        got = "none" if access.token is None else "another one"
+        raise ConfigError(
+            f"Connecting failed for {access.address}: expected the cluster's token, got {got}. "
+            "Copy it from the head (ray get-auth-token) into ~/.ray/auth_token or RAY_AUTH_TOKEN."
+        ) from error
     except _FAILED_REQUESTS as error:
         raise ConfigError(
             f"Connecting failed for {access.address}: expected a Ray head, got {_one_line(error)}. "
@@ -70,38 +64,16 @@ def _without_overrides() -> Iterator[None]:
         os.environ.update(kept)
 
 
-def _refused(access: Access) -> ConfigError:
-    got = "none" if access.token is None else "another one"
-    return ConfigError(
-        f"Connecting failed for {access.address}: expected the cluster's token, got {got}. "
-        "Copy it from the head (ray get-auth-token) into ~/.ray/auth_token or RAY_AUTH_TOKEN."
-    )
-
-
 def _one_line(reason: object) -> str:
     return " ".join(str(reason).split())[:300].rstrip(".") or type(reason).__name__
 
 
-def new_job_id(name: str) -> str:
-    """Make an id for a job of a sweep, such as ``paper-1f0c2a9b``."""
-    return f"{name}-{uuid.uuid4().hex[:8]}"
-
-
-def submit(client: Any, shipment: Shipment, archive: Path, job_id: str) -> str:
-    """Upload a packed sweep and start its job.
-
-    Args:
-        client: see `connect`.
-        shipment: what was packed.
-        archive: where to (see `pack`).
-        job_id: id of the new job.
-
-    Returns:
-        The job's id.
-
-    Raises:
-        ConfigError: there is a job with this id, or the head does not take the job.
-    """
+def submit(client: Any, shipment: Shipment, archive: Path, job_id: str | None) -> str:
+    """Upload a packed sweep and start its job, by default one named such as ``paper-1f0c2a9b``; give its id."""
+    job_id = job_id or f"{shipment.config.name}-{uuid.uuid4().hex[:8]}"
+    # A stopped job gets SIGTERM, and SIGKILL 3 seconds later unless told otherwise; its workers need to finish parts.
+    drain_seconds = int(60 * (shipment.config.execution.part_minutes + 1))
+    variables = {**shipment.variables, "RAY_JOB_STOP_WAIT_TIME_S": str(drain_seconds)}
     try:
         known = _statuses(client)
         if job_id not in known:
@@ -109,7 +81,7 @@ def submit(client: Any, shipment: Shipment, archive: Path, job_id: str) -> str:
                 client.submit_job(
                     entrypoint=ENTRYPOINT,
                     submission_id=job_id,
-                    runtime_env={"working_dir": str(archive), "env_vars": _variables(shipment)},
+                    runtime_env={"working_dir": str(archive), "env_vars": variables},
                     metadata={"robust201_sweep": shipment.config.name},
                 )
             )
@@ -128,22 +100,12 @@ def submit(client: Any, shipment: Shipment, archive: Path, job_id: str) -> str:
     )
 
 
-def _variables(shipment: Shipment) -> dict[str, str]:
-    # A stopped job gets SIGTERM, and SIGKILL 3 seconds later unless told otherwise; its workers need to finish parts.
-    drain_seconds = 60 * (shipment.config.execution.part_minutes + 1)
-    return {**shipment.variables, "RAY_JOB_STOP_WAIT_TIME_S": str(int(drain_seconds))}
-
-
 def _statuses(client: Any) -> dict[str, JobStatus]:
     return {job.submission_id: job.status for job in client.list_jobs() if job.submission_id}
 
 
 def check_job(client: Any, job_id: str) -> None:
-    """See that a cluster knows a job.
-
-    Raises:
-        ConfigError: it does not; the closest id is given.
-    """
+    """See that a cluster knows a job."""
     try:
         known = _statuses(client)
     except _FAILED_REQUESTS as error:
@@ -158,73 +120,46 @@ def check_job(client: Any, job_id: str) -> None:
         )
 
 
-class _Log:
-    """A job's log as it grows, written once even where the connection breaks and it is read from its start again."""
-
-    def __init__(self, client: Any, job_id: str, write: Callable[[str], None]) -> None:
-        self._client, self._job_id, self._write = client, job_id, write
-        self._shown = 0
-
-    async def follow(self) -> None:
-        """Write what comes until the job or the connection ends."""
-        seen = 0
-        async for text in self._client.tail_job_logs(self._job_id):
-            seen += len(text)
-            if seen > self._shown:
-                self._write(text[-(seen - self._shown) :])
-                self._shown = seen
-
-    def finish(self) -> None:
-        """Write what is left of an ended job's log."""
-        whole = self._client.get_job_logs(self._job_id)
-        self._write(whole[self._shown :])
-
-
-def follow(client: Any, job_id: str, write: Callable[[str], None], *, patience_seconds: float | None = None) -> Any:
-    """Write a job's log until the job ends.
-
-    Args:
-        client: see `connect`.
-        job_id: the job.
-        write: takes pieces of the log.
-        patience_seconds: how long the head may be silent before it counts as lost; a default if absent.
-
-    Returns:
-        Ray's `JobDetails` of the ended job.
+def follow(client: Any, job_id: str, write: Callable[[str], None]) -> Any:
+    """Write a job's log until the job ends, each piece once, and give Ray's `JobDetails` of it.
 
     Raises:
-        EvaluationError: the head is lost, or no longer knows the job.
+        EvaluationError: the head is silent for `_PATIENCE_SECONDS`, or no longer knows the job.
     """
-    patience = _PATIENCE_SECONDS if patience_seconds is None else patience_seconds
-    log = _Log(client, job_id, write)
+    shown = 0
+
+    async def tail() -> None:
+        """Write what comes until the job or the connection ends; a log is read from its start each time."""
+        nonlocal shown
+        seen = 0
+        async for text in client.tail_job_logs(job_id):
+            seen += len(text)
+            if seen > shown:
+                write(text[-(seen - shown) :])
+                shown = seen
+
     heard = time.monotonic()
     while True:
+        is_whole = False
+        with suppress(*_FAILED_REQUESTS):  # whether the job lives is asked for separately
+            asyncio.run(tail())
+            is_whole = True
         try:
-            broken = _try_to_follow(log)
             details = client.get_job_info(job_id)
             heard = time.monotonic()
             if details.status.is_terminal():
-                if broken:
-                    log.finish()
+                if not is_whole:
+                    write(client.get_job_logs(job_id)[shown:])
                 return details
         except _FAILED_REQUESTS as error:
             unknown = "status code 404" in str(error)
-            if unknown or time.monotonic() - heard > patience:
+            if unknown or time.monotonic() - heard > _PATIENCE_SECONDS:
                 got = "a head that does not know it, as after a restart" if unknown else _one_line(error)
                 raise EvaluationError(
                     f"Following the job failed for {job_id}: expected its state, got {got}. "
                     "What it finished is kept; submit the sweep again to go on."
                 ) from error
         time.sleep(_PAUSE_SECONDS)
-
-
-def _try_to_follow(log: _Log) -> bool:
-    """Say whether the connection broke; whether the job lives is asked for separately."""
-    try:
-        asyncio.run(log.follow())
-    except _FAILED_REQUESTS:
-        return True
-    return False
 
 
 def exit_code_of(details: Any) -> int:

@@ -3,17 +3,22 @@
 Options, their spelling and their limits: Slurm's manual page sbatch(1).
 """
 
+import math
 import re
 import shlex
 import shutil
 import subprocess
-from collections.abc import Iterable, Sequence
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from robust201.core.errors import ConfigError
-from robust201.planning.config import ExecutionSection
+from robust201.planning.config import ExecutionSection, SweepConfig
 from robust201.runtime.share_run import DRAIN_VARIABLE
+
+LOGS_FOLDER = "slurm"
+"""Of the results folder, with the batch file and a log of each task."""
 
 DRAIN_SECONDS = 600
 """Time before its limit at which a task begins to drain: twice the length at which the fused engine cuts its parts."""
@@ -35,18 +40,7 @@ _OWN_OPTIONS = ("-a", "--array", "--signal", "--requeue", "--no-requeue", "-o", 
 
 
 def parse_time(text: str) -> int:
-    """Read a time limit as sbatch does.
-
-    Args:
-        text: minutes, minutes:seconds, hours:minutes:seconds, days-hours, days-hours:minutes or
-            days-hours:minutes:seconds.
-
-    Returns:
-        Seconds, at least 1.
-
-    Raises:
-        ConfigError: it is none of these.
-    """
+    """Read seconds as sbatch does: of M, M:S, H:M:S, D-H, D-H:M or D-H:M:S (days, hours, minutes, seconds)."""
     seconds = 0
     if match := _DAYS_TIME.fullmatch(text):
         days, hours, minutes, rest = (int(number or 0) for number in match.groups())
@@ -64,25 +58,7 @@ def parse_time(text: str) -> int:
 
 @dataclass(frozen=True)
 class ArrayOptions:
-    """What a job array asks of Slurm; every value is checked when it is made.
-
-    Attributes:
-        tasks: number of tasks, which is the number of shares; None for as many as are sensible.
-        max_parallel: tasks that may run at once; None for no bound.
-        time: time limit of a task, see `parse_time`; None for the partition's.
-        gpus_per_task: ``2`` or ``a100:2``; None for one, or none where the sweep says `device: cpu`.
-        cpus_per_task: CPUs; None for what the sweep's workers need.
-        mem: memory of a task, such as ``16G``; None for the cluster's default.
-        partition: name; None for the default.
-        account: who pays; None for the default.
-        extra: options of sbatch to add as they are, with or without ``#SBATCH``.
-        setup: shell lines to run first, such as ``module load cuda``.
-        drain_seconds: time before the limit at which a task begins to drain; None for `DRAIN_SECONDS`, or a quarter of
-            a short limit.
-
-    Raises:
-        ConfigError: a value is not what Slurm takes.
-    """
+    """What a job array asks of Slurm (see `submit slurm --help`), None as the help says; checked when it is made."""
 
     tasks: int | None = None
     max_parallel: int | None = None
@@ -149,76 +125,52 @@ def _bare_option(line: str) -> str:
     return line.strip().removeprefix("#SBATCH").strip()
 
 
-@dataclass(frozen=True)
-class Resources:
-    """What a task gets, and how it uses it.
-
-    Attributes:
-        gres: value of sbatch's ``--gres``, or None without a GPU.
-        cpus: CPUs of the task.
-        workers: workers of the task: one computes in the task's own process, more through Ray on its machine.
-    """
-
-    gres: str | None
-    cpus: int
-    workers: int
-
-    @classmethod
-    def of(cls, options: ArrayOptions, execution: ExecutionSection) -> "Resources":
-        """Fill in what the options leave open from what the sweep's workers need."""
-        wanted = options.gpus_per_task or ("0" if execution.device == "cpu" else "1")
-        gpus = int(wanted.rpartition(":")[2])
-        workers = max(1, int(gpus / execution.gpus_per_worker))
-        cpus = options.cpus_per_task or workers * max(int(-(-execution.cpus_per_worker // 1)), execution.threads)
-        return cls(f"gpu:{wanted}" if gpus else None, cpus, workers)
-
-
-def render(
-    *,
-    name: str,
-    sweep: Path,
-    results: Path,
-    logs: Path,
-    python: str,
-    folder: Path,
-    options: ArrayOptions,
-    resources: Resources,
-    n_shares: int,
-    indices: Iterable[int],
-    executes_code: bool = False,
-) -> str:
-    """Write out a batch file.
-
-    Args:
-        name: of the sweep.
-        sweep: its YAML.
-        results: its results folder.
-        logs: folder for one log a task.
-        python: interpreter of the environment that the tasks run in.
-        folder: working directory, where relative paths of the YAML start.
-        options: what the array asks for.
-        resources: what each task gets.
-        n_shares: number of shares.
-        indices: the shares to run, from 1.
-        executes_code: whether the sweep names Python files, which whoever submits it has agreed to.
+def resources(options: ArrayOptions, execution: ExecutionSection) -> tuple[str | None, int, int]:
+    """Fill in what the options leave open from what the sweep's workers need.
 
     Returns:
-        The text.
-
-    Raises:
-        ConfigError: a path cannot stand in it, or the shell does not understand `options.setup`.
+        The value of sbatch's ``--gres``, None without a GPU, and CPUs and workers of a task: one computes in the task's
+        own process, more through Ray on its machine.
     """
-    _check_paths(sweep, results, logs, Path(python), folder)
+    wanted = options.gpus_per_task or ("0" if execution.device == "cpu" else "1")
+    gpus = int(wanted.rpartition(":")[2])
+    workers = max(1, int(gpus / execution.gpus_per_worker))
+    cpus = options.cpus_per_task or workers * max(math.ceil(execution.cpus_per_worker), execution.threads)
+    return f"gpu:{wanted}" if gpus else None, cpus, workers
+
+
+def render(config: SweepConfig, sweep: Path, options: ArrayOptions, n_shares: int, indices: Sequence[int]) -> str:
+    """Write out the batch file of some shares, ascending from 1, of a sweep that is read again when they start."""
+    # Relative paths of the YAML start in the folder that the array is submitted from.
+    sweep, results, folder, python = sweep.absolute(), config.results.absolute(), Path.cwd(), sys.executable
+    _check_paths(sweep, results, folder, Path(python))
     _check_shell("\n".join(options.setup))  # by itself: a quote left open could end in one of our own lines
-    array = show_ranges(sorted(indices)) + ("" if options.max_parallel is None else f"%{options.max_parallel}")
-    executor = ["--executor", "inline"]
-    if resources.workers > 1:
-        executor = ["--executor", "ray", "--workers", str(resources.workers)]
+    gres, cpus, workers = resources(options, config.execution)
+    logs = str(results / LOGS_FOLDER).replace("%", "%%")
+    directives = {
+        "--job-name": f"robust201-{config.name}",
+        "--array": show_ranges(indices) + ("" if options.max_parallel is None else f"%{options.max_parallel}"),
+        "--nodes": "1",
+        "--ntasks": "1",
+        "--cpus-per-task": cpus,
+        "--gres": gres,
+        "--mem": options.mem,
+        "--time": options.time,
+        "--partition": options.partition,
+        "--account": options.account,
+        # B: to the batch process alone, which exec makes ours: workers must not be told to stop by themselves.
+        "--signal": f"B:USR1@{options.seconds_to_drain}",
+        "--output": _quote_directive(f"{logs}/%A_%a.log"),
+        "--open-mode": "append",
+    }
+    executor = ["--executor", "inline"] if workers == 1 else ["--executor", "ray", "--workers", str(workers)]
     command = [python, "-P", "-m", "robust201", "run", str(sweep), "--results", str(results), *executor, "--requeue"]
-    command += ["--allow-code"] * executes_code
+    command += ["--allow-code"] * bool(config.code_files())  # whoever submits it has agreed to them
     lines = [
         "#!/bin/bash",
-        *_directives(f"robust201-{name}", array, logs, options, resources),
+        *(f"#SBATCH {option}={value}" for option, value in directives.items() if value is not None),
+        "#SBATCH --requeue",
+        *(f"#SBATCH {_bare_option(line)}" for line in options.extra),
         "",
         "# Until our process takes over, the signal that comes before the time limit must not end the task.",
         "trap '' USR1",
@@ -234,31 +186,6 @@ def render(
     return "\n".join(lines)
 
 
-def _directives(name: str, array: str, logs: Path, options: ArrayOptions, resources: Resources) -> list[str]:
-    """Lines that sbatch reads."""
-    directives = [
-        ("--job-name", name),
-        ("--array", array),
-        ("--nodes", "1"),
-        ("--ntasks", "1"),
-        ("--cpus-per-task", str(resources.cpus)),
-        ("--gres", resources.gres),
-        ("--mem", options.mem),
-        ("--time", options.time),
-        ("--partition", options.partition),
-        ("--account", options.account),
-        # B: to the batch process alone, which exec makes ours: workers must not be told to stop by themselves.
-        ("--signal", f"B:USR1@{options.seconds_to_drain}"),
-        ("--output", _quote_directive(f"{_escape_percent(logs)}/%A_%a.log")),
-        ("--open-mode", "append"),
-    ]
-    return [
-        *(f"#SBATCH {option}={value}" for option, value in directives if value is not None),
-        "#SBATCH --requeue",
-        *(f"#SBATCH {_bare_option(line)}" for line in options.extra),
-    ]
-
-
 def show_ranges(numbers: Sequence[int]) -> str:
     """Write ascending numbers as sbatch's ``--array`` takes them, such as ``1-5,8``."""
     ranges: list[list[int]] = []
@@ -268,10 +195,6 @@ def show_ranges(numbers: Sequence[int]) -> str:
         else:
             ranges.append([number, number])
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
-
-
-def _escape_percent(path: Path) -> str:
-    return str(path).replace("%", "%%")
 
 
 def _quote_directive(value: str) -> str:

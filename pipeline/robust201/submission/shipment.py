@@ -45,18 +45,7 @@ class Shipment:
 
 
 def prepare_shipment(sweep: Path, environment: Mapping[str, str]) -> Shipment:
-    """Check a sweep for its way to a cluster.
-
-    Args:
-        sweep: the sweep YAML.
-        environment: the environment variables of this process.
-
-    Returns:
-        The sweep as the job will read it, and the variables it needs.
-
-    Raises:
-        ConfigError: a field is wrong, or a path is relative: the job works in a folder that ends with it.
-    """
+    """Check a sweep for its way to a cluster."""
     config = load_config(sweep)
     for field, path in _paths(config):
         if not path.is_absolute() and not re.match(r"[a-z][a-z0-9+.-]*:/", str(path)):
@@ -104,14 +93,7 @@ def _bundled_names(value: Any) -> Iterator[str]:
 
 
 def code_files(package: Path | None = None) -> dict[str, Path]:
-    """Find the files of the package that a job needs.
-
-    Args:
-        package: the package's folder; this one's if absent.
-
-    Returns:
-        Files by their name in the archive, sorted: no hidden files, caches, weights or arrays.
-    """
+    """Find the package's files by their name in the archive: no hidden files, caches, weights or arrays."""
     package = package or Path(robust201.__file__).resolve().parent
     found: dict[str, Path] = {}
     for path in sorted(package.rglob("*")):
@@ -133,20 +115,8 @@ def _bundled_files(names: tuple[str, ...]) -> dict[str, Path]:
     return found
 
 
-def pack(shipment: Shipment, archive: Path, *, limit_bytes: int = UPLOAD_LIMIT_BYTES) -> int:
-    """Write the archive that a job starts from.
-
-    Args:
-        shipment: the sweep.
-        archive: the .zip file to write; equal content gives equal bytes.
-        limit_bytes: what may be uploaded.
-
-    Returns:
-        Its size in bytes.
-
-    Raises:
-        ConfigError: it is larger than the limit; the largest files are named.
-    """
+def pack(shipment: Shipment, archive: Path) -> int:
+    """Write the archive that a job starts from."""
     files = code_files() | _bundled_files(shipment.bundled_names)
     with zipfile.ZipFile(archive, "w") as target:
         for name, source in sorted(files.items()):
@@ -154,12 +124,13 @@ def pack(shipment: Shipment, archive: Path, *, limit_bytes: int = UPLOAD_LIMIT_B
         _add(target, SWEEP_NAME, shipment.sweep_yaml.encode())
         members = target.infolist()
     size = archive.stat().st_size
-    if size > limit_bytes:
+    if size > UPLOAD_LIMIT_BYTES:
         largest = sorted(members, key=lambda member: -member.compress_size)[:5]
         shown = ", ".join(f"{member.filename} ({_mebibytes(member.compress_size)})" for member in largest)
         raise ConfigError(
-            f"Packing the job failed for {archive.name}: expected at most {_mebibytes(limit_bytes)}, which is what a "
-            f"Ray head takes, got {_mebibytes(size)}; largest: {shown}. Move them to a folder that the machines share."
+            f"Packing the job failed for {archive.name}: expected at most {_mebibytes(UPLOAD_LIMIT_BYTES)}, which is "
+            f"what a Ray head takes, got {_mebibytes(size)}; largest: {shown}. Move them to a folder that the machines "
+            "share."
         )
     return size
 

@@ -7,8 +7,7 @@ results folder is seen; the sweep is checked and its plan written before that.
 import re
 import shutil
 import subprocess
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from robust201.planning.plan import assumed_facts, make_plan
 from robust201.planning.shares import Share, all_bundles, missing_bundles
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.sweep import prepare_sweep
-from robust201.submission.sbatch_file import ArrayOptions, Resources, render
+from robust201.submission.sbatch_file import LOGS_FOLDER, ArrayOptions, render
 
 DEFAULT_TASKS = 256
 """Tasks of an array of which nobody said how many: enough to fill most clusters, few enough for any queue."""
@@ -28,22 +27,13 @@ DEFAULT_TASKS = 256
 ASSUMED_MAX_ARRAY_SIZE = 1001
 """Slurm's default of MaxArraySize (slurm.conf(5)), taken where no Slurm is there to ask."""
 
-_FOLDER = "slurm"
 _ASK_SECONDS = 60
 _SUBMIT_SECONDS = 300
 
 
 @dataclass(frozen=True)
 class Submission:
-    """An array that Slurm accepted.
-
-    Attributes:
-        job: id of the array's job, such as ``"4711"``.
-        n_tasks: tasks in it: shares with something missing.
-        n_shares: shares that the sweep is divided into.
-        n_missing: evaluations missing.
-        logs: pattern of the tasks' logs.
-    """
+    """An array that Slurm accepted."""
 
     job: str
     n_tasks: int
@@ -53,49 +43,25 @@ class Submission:
 
 
 def render_dry(config: SweepConfig, sweep: Path, options: ArrayOptions, *, say: Callable[[str], None]) -> str:
-    """Write out the batch file of a whole sweep; nothing is read but the YAML, and nothing is submitted.
-
-    Args:
-        config: the sweep.
-        sweep: its YAML.
-        options: what the array asks for.
-        say: told where fewer tasks are taken than were asked for.
-
-    Raises:
-        ConfigError: more tasks than an array may have, or a file that the shell would not understand.
-    """
+    """Write out the batch file of a whole sweep; nothing is read but the YAML, and nothing is submitted."""
     limit = ASSUMED_MAX_ARRAY_SIZE - 1
     with suppress(InputError):  # where no Slurm answers, its default has to do
         limit = _read_array_limit()
     n_shares = _count_shares(options, len(all_bundles(make_plan(config, assumed_facts(config)))), limit, say)
-    return _render(config, sweep, options, n_shares, range(1, n_shares + 1))
+    return render(config, sweep, options, n_shares, range(1, n_shares + 1))
 
 
 def submit(
     config: SweepConfig, sweep: Path, options: ArrayOptions, *, say: Callable[[str], None] = lambda _line: None
 ) -> Submission | None:
-    """Prepare a sweep and hand what is missing of it to Slurm.
-
-    Args:
-        config: the sweep.
-        sweep: its YAML, which the tasks read again.
-        options: what the array asks for.
-        say: told of steps that take long.
-
-    Returns:
-        The array; None if nothing is missing.
-
-    Raises:
-        InputError: no Slurm here, bad input, or Slurm refuses the array; nothing was submitted.
-        StorageError: the results folder is held by a driver, or cannot be written.
-    """
+    """Prepare a sweep and hand what is missing of it to Slurm."""
     if shutil.which("sbatch") is None:
         raise ConfigError(
             "Submitting failed for Slurm: expected the program sbatch, got none on this machine. Submit on a login "
             "node of the cluster, or look at the batch file with --dry-run."
         )
     limit = _read_array_limit()
-    _render(config, sweep, options, 1, [1])  # a bad option shows now, not after hours of hashing images
+    render(config, sweep, options, 1, [1])  # a bad option shows now, not after hours of hashing images
     prepared = prepare_sweep(config, say=say)
     divided = all_bundles(prepared.plan)
     n_shares = _count_shares(options, len(divided), limit, say)
@@ -103,10 +69,10 @@ def submit(
     indices = [share.index for share in shares if missing_bundles(share.bundles(divided), prepared.missing)]
     if not indices:
         return None
-    folder = config.results.absolute() / _FOLDER
+    folder = config.results.absolute() / LOGS_FOLDER
     make_folder(folder)
     script = folder / "array.sbatch"
-    write_text(script, _render(config, sweep, options, n_shares, indices))
+    write_text(script, render(config, sweep, options, n_shares, indices))
     answer = _ask("sbatch", "--parsable", str(script), seconds=_SUBMIT_SECONDS)
     match = re.search(r"^(\d+)(?:;\S+)?$", answer.strip(), re.MULTILINE)
     if match is None:
@@ -116,23 +82,6 @@ def submit(
         )
     n_missing = prepared.plan.n_evaluations - prepared.done
     return Submission(match[1], len(indices), n_shares, n_missing, f"{folder}/{match[1]}_*.log")
-
-
-def _render(config: SweepConfig, sweep: Path, options: ArrayOptions, n_shares: int, indices: Sequence[int]) -> str:
-    results = config.results.absolute()
-    return render(
-        name=config.name,
-        sweep=sweep.absolute(),
-        results=results,
-        logs=results / _FOLDER,
-        python=sys.executable,
-        folder=Path.cwd(),
-        options=options,
-        resources=Resources.of(options, config.execution),
-        n_shares=n_shares,
-        indices=indices,
-        executes_code=bool(config.code_files()),
-    )
 
 
 def _count_shares(options: ArrayOptions, n_bundles: int, limit: int, say: Callable[[str], None]) -> int:
@@ -165,11 +114,7 @@ def _read_array_limit() -> int:
 
 
 def _ask(*command: str, seconds: float, advice: str = "Correct the option that it names, and submit again.") -> str:
-    """Run one of Slurm's programs, `advice` being what to do where it refuses.
-
-    Raises:
-        InputError: it is not there, fails or does not answer.
-    """
+    """Run one of Slurm's programs, `advice` being what to do where it refuses."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
@@ -185,23 +130,14 @@ def _ask(*command: str, seconds: float, advice: str = "Correct the option that i
 
 @dataclass(frozen=True)
 class ArrayTask:
-    """The task of a Slurm job array that this process is.
-
-    Attributes:
-        job: id of the array.
-        index: of the task in it.
-    """
+    """The task of a Slurm job array that this process is."""
 
     job: str
     index: str
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> "ArrayTask":
-        """Read which task this is from what Slurm puts into its environment.
-
-        Raises:
-            ConfigError: it is none.
-        """
+        """Read which task this is from what Slurm puts into its environment."""
         try:
             return cls(environment["SLURM_ARRAY_JOB_ID"], environment["SLURM_ARRAY_TASK_ID"])
         except KeyError as error:
@@ -214,10 +150,6 @@ class ArrayTask:
         """Put this task back into the queue if its time limit alone has ended it.
 
         A task that finished nothing since it began is not queued again: it would go on like that for ever.
-
-        Args:
-            tally: what its run did.
-            say: told what comes of it.
         """
         if not (tally.time_limit and tally.remaining):
             return
