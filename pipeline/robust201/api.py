@@ -27,6 +27,7 @@ from robust201.engine.network_check import check_compiled
 from robust201.images import dataset as dataset_spec
 from robust201.images.checks import LabelledImages
 from robust201.images.given import as_labelled_images, check_label_range
+from robust201.planning.field_errors import describe_problem
 from robust201.spaces.base import Space
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.space import NasBench201
@@ -497,22 +498,12 @@ def _parse_parameters(row: Task, fields: object, engine: str) -> Parameters:
     try:
         parameters = row.parameters(**values)
     except ValidationError as error:
-        raise ConfigError(f"Reading parameters failed for {row.key}: {_describe(error)}") from error
+        problem = describe_problem(error, row.parameters)
+        raise ConfigError(f"Reading parameters failed for {row.key}: {problem} Correct it.") from error
     refusal = parameters.refusal(engine)
     if refusal is not None:
         raise ConfigError(f"Reading parameters failed for {row.key}: {refusal} Choose another.")
     return parameters
-
-
-def _describe(error: ValidationError) -> str:
-    problem = error.errors(include_url=False)[0]
-    if problem["type"] == "value_error":
-        return f"{problem['ctx']['error']} Correct it."
-    expected = problem["msg"].removeprefix("Input should be ")
-    return (
-        f"expected {problem['loc'][0]} to be {expected[0].lower()}{expected[1:]}, got "
-        f"{reprlib.repr(problem['input'])}. Correct it."
-    )
 
 
 def _row(result: EvaluationResult) -> dict[str, Any]:

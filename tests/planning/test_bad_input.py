@@ -43,6 +43,11 @@ NO_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|none~2
         ({"keys": {"fgsm": {"epsilons_255": [0]}}}, "expected more than 0, got 0."),
         ({"keys": {"fgsm": {"epsilons_255": [256]}}}, "expected at most 255, got 256."),
         ({"keys": {"fgsm": {"epsilons_255": [".nan"]}}}, "got '.nan'."),
+        (
+            {"keys": {"jacobian": {"projections": "exakt"}}},
+            "keys.jacobian.projections: expected an integer or 'exact', got 'exakt'. Did you mean 'exact'?",
+        ),
+        ({"keys": {"jacobian": {"projections": 0}}}, "expected at least 1 or 'exact', got 0."),
         ({"keys": {"fog": {"severities": [0]}}}, "keys.fog.severities.0: expected at least 1, got 0."),
         ({"keys": {}}, "at least one key"),
         ({"keys": ["pgd"]}, "expected names, each with its fields"),

@@ -2,7 +2,7 @@
 
 import re
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -16,6 +16,11 @@ _EXPECTATIONS = {
     "too_short": "at least {min_length} of them",
     "string_pattern_mismatch": "letters, digits, dots, dashes and underscores",
     "literal_error": "{expected}",
+    "int_type": "an integer",
+    "int_parsing": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "float_parsing": "a number",
     "dict_type": "names, each with its fields",
     "model_type": "fields",
     "path_type": "a path",
@@ -25,13 +30,15 @@ _EXPECTATIONS = {
 
 def steps_of(loc: Sequence[int | str]) -> tuple[str, ...]:
     """Names of the fields on the way to a place of the YAML."""
-    # A field of several types adds the type that was tried last.
-    return tuple(str(step) for step in loc if step != "[key]" and not str(step).startswith("constrained-"))
+    # A field of several types adds the type that was tried.
+    types = ("constrained-", "literal[")
+    return tuple(str(step) for step in loc if step != "[key]" and not str(step).startswith(types))
 
 
 def describe_problem(error: ValidationError, model: type[BaseModel], above: tuple[str, ...] = ()) -> str:
     """Say in one line what is wrong with the first wrong field, `above` being where the model stands in the YAML."""
-    problem = error.errors(include_url=False)[0]
+    problems = error.errors(include_url=False)
+    problem = problems[0]
     steps = (*above, *steps_of(problem["loc"]))
     place = ".".join(steps)
     if problem["type"] == "extra_forbidden":
@@ -41,12 +48,18 @@ def describe_problem(error: ValidationError, model: type[BaseModel], above: tupl
         return f"expected the field {place!r}, got none."
     if problem["type"] == "value_error":
         return f"{place}: {problem['ctx']['error']}" if place else str(problem["ctx"]["error"])
+    same_field = [other for other in problems if steps_of(other["loc"]) == steps_of(problem["loc"])]
+    expected = " or ".join(dict.fromkeys(_expectation(other) for other in same_field))
+    choices = re.findall("'([^']*)'", expected) if any(p["type"] == "literal_error" for p in same_field) else []
+    is_choice = choices and (len(same_field) == 1 or isinstance(problem["input"], str))
+    near = closest(str(problem["input"]), choices) if is_choice else ""
+    return f"{place}: expected {expected}, got {reprlib.repr(problem['input'])}.{near}"
+
+
+def _expectation(problem: Mapping[str, Any]) -> str:
     template = _EXPECTATIONS.get(problem["type"])
     message = problem["msg"].removeprefix("Input should be ")
-    expected = template.format(**problem.get("ctx", {})) if template else f"{message[0].lower()}{message[1:]}"
-    choices = re.findall("'([^']*)'", expected) if problem["type"] == "literal_error" else []
-    near = closest(str(problem["input"]), choices) if choices else ""
-    return f"{place}: expected {expected}, got {reprlib.repr(problem['input'])}.{near}"
+    return template.format(**problem.get("ctx", {})) if template else f"{message[0].lower()}{message[1:]}"
 
 
 def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
