@@ -65,7 +65,7 @@ class ImportedGroup:
     @property
     def is_single(self) -> bool:
         """Whether an architecture has one value, not one per strength."""
-        return self.key == "clean" or bool(self.columns)
+        return self.key == "clean" or (bool(self.columns) and len(self.strengths) == 1)
 
     def unit(self, architecture: ArchitectureId) -> Unit:
         """The unit of one architecture."""
