@@ -326,7 +326,8 @@ def place(result: pd.DataFrame, dataset: "RobustnessDataset", *, data: str = "ci
     ]
     columns = ("key", "strength", "accuracy", "rank", "architectures")
     frame = pd.DataFrame(rows, columns=[*columns, "percentile", "median", "best", "best_architecture"])
-    return frame.astype({"rank": "Int64", "best_architecture": "Int64"})
+    has_text_ids = any(isinstance(name, str) for name in frame["best_architecture"])
+    return frame.astype({"rank": "Int64", "best_architecture": "string" if has_text_ids else "Int64"})
 
 
 def _place_one(key: str, strength: float, accuracy: float, dataset: "RobustnessDataset", data: str) -> dict[str, Any]:
@@ -344,7 +345,7 @@ def _place_one(key: str, strength: float, accuracy: float, dataset: "RobustnessD
         "percentile": 100 * (len(values) - better - equal / 2) / len(values),
         "median": float(values.median()),
         "best": float(values.max()),
-        "best_architecture": int(values.index[int(values.argmax())]),
+        "best_architecture": values.index[int(values.argmax())],
     }
 
 

@@ -1,6 +1,7 @@
 """The Python API: any module, left as it was; the numbers of a sweep; a place among evaluated architectures."""
 
 import copy
+import dataclasses
 import subprocess
 import sys
 from contextlib import nullcontext
@@ -26,6 +27,7 @@ from robust201.tasks import find_task
 from robust201.tasks.evaluate import evaluate as evaluate_part
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep
+from tests.support.fabricated import export, make_plan
 from tests.support.small_results import write_results
 from tests.support.tiny_networks import (
     BATCH_SIZE,
@@ -295,6 +297,17 @@ def test_load_model_refuses_in_one_line(tmp_path: Path, tiny_weights: Path) -> N
 
 
 # --- place
+
+
+def test_place_names_networks_of_other_spaces(tmp_path: Path) -> None:
+    plan = dataclasses.replace(make_plan(["resnet18", "resnet34"], ["clean"], ["digits"]), space_name="zoo")
+    export(tmp_path / "dataset", plan)
+    dataset = RobustnessDataset(tmp_path / "dataset")
+    result = pd.DataFrame({"key": ["clean", "fog"], "strength": [0.0, 1.0], "accuracy": [0.5, 0.5]})
+    placed = place(result, dataset, data="digits")
+    assert placed["architectures"].tolist() == [2, 0]
+    assert placed["best_architecture"][0] in ("resnet18", "resnet34")
+    assert placed["best_architecture"].isna().tolist() == [False, True]
 
 
 def test_place_ranks_among_the_evaluated(tmp_path: Path) -> None:

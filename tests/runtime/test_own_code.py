@@ -369,11 +369,18 @@ def test_measures_that_are_wrong(
     assert not list((tmp_path / "results/shards").rglob("*.parquet"))
 
 
+def test_a_share_draws_by_the_batches_of_the_plan(write_own: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
+    assert robust201("plan", "--save", write_own(attack(tmp_path))).code == 0
+    line = robust201("run", write_own(attack(tmp_path), batch_size=3), "--share", "1/1").refusal(2)
+    assert "batch_size: 4 → 3" in line
+
+
 @pytest.mark.parametrize(
     ("fields", "expected"),
     [
         ({"kind": "measure"}, "columns: expected one or more"),
         ({"kind": "measure", "columns": ["accuracy"]}, "columns: expected one or more"),
+        ({"kind": "measure", "columns": ["mean", "strength"]}, "none that results have already, got ['strength']"),
         ({"kind": "measure", "columns": ["mean"], "strengths": [1]}, "strengths"),
         ({"kind": "measure", "columns": ["mean"], "norm": "Linf"}, "norm"),
         ({"columns": ["mean"]}, "kind: measure alone"),

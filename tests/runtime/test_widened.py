@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 from safetensors.torch import save_file
 
 from robust201.planning.config import SweepConfig
+from robust201.planning.inputs import Inputs
+from robust201.planning.plan import make_plan
 from robust201.runtime.executors import make_executor
+from robust201.runtime.networks import NetworkLoader
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.sweep import RunPreview, load_plan, run_sweep
 from robust201.shards import ShardStore
@@ -440,8 +443,35 @@ def test_an_archive_of_images(write_sweep: WriteSweep, robust201: RunCommand, tm
         np.savez(tmp_path / f"{split}.npz", images=images, labels=np.arange(count) % 10)
     datasets = {"mine": {"path": str(tmp_path), "classes": 10, "image_size": 32}}
     keys = {"clean": {}, "jacobian": {"images": 20, "split": "train"}}
-    sweep = write_sweep(datasets=datasets, checkpoints=None, weights=RANDOM, keys=keys)
-    assert robust201("run", sweep).code == 0
+    fields = {"datasets": datasets, "checkpoints": None, "weights": RANDOM, "keys": keys, "images": {}}
+    # No table counts them, so the plan does.
+    planned = json.loads(robust201("plan", "--dry-run", "--json", write_sweep(**fields)).out)
+    assert planned["evaluated_images"] == 2 * 2 * (12 + 20)  # two networks with two states each
+    assert robust201("run", write_sweep(**fields)).code == 0
+
+
+def test_a_share_shows_networks_what_the_plan_says(
+    write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path
+) -> None:
+    section = {"path": str(write_parquet(tmp_path / "images.parquet")), "form": "parquet", "classes": 10}
+    section |= {"image_size": 32, "normalisation": {"mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.3]}}
+    fields = {"datasets": {"mine": section}, "checkpoints": None, "weights": RANDOM, "keys": CLEAN}
+    assert robust201("plan", "--save", write_sweep(**fields)).code == 0
+    section["normalisation"] = {"mean": [0.5, 0.5, 0.5], "std": [0.2, 0.2, 0.3]}
+    line = robust201("run", write_sweep(**fields), "--share", "1/1").refusal(2)
+    assert "dataset_fields.mine.normalisation" in line
+
+
+def test_the_zoo_is_computed_in_channels_last(make_sweep: MakeSweep) -> None:
+    config = make_sweep(
+        space="zoo", network={}, architectures=["resnet18"], checkpoints=None, weights=RANDOM, keys=CLEAN
+    )
+    inputs = Inputs(config, print)
+    plan = make_plan(config, inputs.gather())
+    loader = NetworkLoader(config, config.make_space({}), inputs.weights, torch.device("cpu"))
+    loaded = loader.load(plan.units[0], inputs.images("digits"))
+    weights = [module.weight for module in loaded.classifier.modules() if isinstance(module, torch.nn.Conv2d)]
+    assert all(weight.is_contiguous(memory_format=torch.channels_last) for weight in weights)
 
 
 def test_labels_out_of_range_are_refused(write_sweep: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from robust201.core.errors import (
 from robust201.core.records import EvaluationProtocol, EvaluationResult, Part
 from robust201.shards import ShardStore, merge_folders
 from robust201.shards.inventory import Slice, choose_slices, gaps
+from robust201.tasks.columns import COLUMNS, RESERVED
 from tests.support.shard_support import (
     ALL,
     DEFAULT,
@@ -357,3 +358,9 @@ def test_merge_refuses_what_is_no_results_folder(tmp_path):
     with pytest.raises(InputError):
         merge_folders([a.root, tmp_path / "nothing"], tmp_path / "target")
     assert not (tmp_path / "target").exists()
+
+
+def test_no_measure_can_take_the_name_of_a_column_that_says_what_a_row_is_about(tmp_path):
+    ShardStore.create(tmp_path).commit(make_results(make_unit(key="pgd")))
+    (shard,) = (tmp_path / "shards").rglob("*.parquet")
+    assert set(pq.read_schema(shard).names) <= RESERVED | set(COLUMNS)

@@ -1,5 +1,6 @@
 """The balls: what strengths and distances mean, what is refused, and that the slack covers rounding and little else."""
 
+import dataclasses
 import math
 
 import numpy as np
@@ -10,11 +11,11 @@ from hypothesis import strategies as st
 
 from robust201.core.errors import PerturbationError
 from robust201.engine.context import Perturbed, to_float
-from robust201.tasks import TASKS
+from robust201.tasks import TASKS, find_task
 from robust201.tasks.constraints import CONSTRAINTS, L2, LINF
 from robust201.tasks.perturbations.contract import checked
 from robust201.tasks.perturbations.pgd_l2 import _project
-from tests.support.tiny_networks import request_of, tiny_images
+from tests.support.tiny_networks import perturb_all, request_of, tiny_context, tiny_images
 
 IMAGES = tiny_images()
 every_constraint = pytest.mark.parametrize("constraint", CONSTRAINTS.values(), ids=lambda constraint: constraint.name)
@@ -100,3 +101,13 @@ def test_the_slack_covers_the_worst_roundings_of_an_image_and_hides_no_step():
     worst = math.sqrt(3 * 32 * 32) * 2**-25
     assert 3 * worst < L2.slack < 0.001 * min(TASKS["pgd_l2"].parameters().strengths)
     assert 3 * 2**-25 < LINF.slack < 0.01 * LINF.radius(0.1)
+
+
+def test_a_fused_attack_without_a_ball_takes_its_strengths_as_they_are():
+    row = dataclasses.replace(find_task("pgd"), constraint=None)
+    parameters = row.parameters(epsilons_255=(0.5,), steps=2)
+    images = tiny_images(6)
+    context = dataclasses.replace(tiny_context("pgd"), engine="fused")
+    (found,) = perturb_all(row, parameters, images, context).values()
+    distance = (found - torch.from_numpy(images.images) / 255).abs().amax()
+    assert 8 / 255 < distance <= 0.5

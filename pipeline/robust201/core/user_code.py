@@ -1,11 +1,12 @@
 """Functions in Python files of the user's own: named by hash, executed in workers; one line says why one fails."""
 
 import hashlib
+import importlib.abc
+import importlib.util
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from robust201.core.errors import ConfigError
@@ -78,13 +79,32 @@ class UserFunction:
         return loaded
 
 
+class _SourceLoader(importlib.abc.SourceLoader):
+    """Loads the source that was hashed, whatever the file or a compiled copy beside it may hold by now."""
+
+    def __init__(self, path: Path, source: bytes) -> None:
+        self._path = path
+        self._source = source
+
+    def get_filename(self, fullname: str) -> str:
+        """Where it was read (see `importlib.abc.ExecutionLoader`)."""
+        del fullname
+        return str(self._path)
+
+    def get_data(self, path: Any) -> bytes:
+        """What was read (see `importlib.abc.ResourceLoader`)."""
+        del path
+        return self._source
+
+
 def _execute(path: Path, source: bytes, module_name: str) -> None:
-    """Execute the source that was hashed, whatever the file or a compiled copy beside it may hold by now."""
-    module = ModuleType(module_name)
-    module.__file__ = str(path)
+    loader = _SourceLoader(path, source)
+    spec = importlib.util.spec_from_loader(module_name, loader)
+    assert spec is not None  # noqa: S101 - there is a loader
+    module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     try:
-        exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)  # noqa: S102 - what the user asked for
+        loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[module_name]
         raise ConfigError(

@@ -1,12 +1,14 @@
-"""From a sweep and the hashes of its inputs to units: pure and deterministic, no disk, no torch."""
+"""From a sweep and the hashes of its inputs to units: pure and deterministic, no torch."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from robust201.core.errors import ConfigError, closest
-from robust201.core.records import ArchitectureId, EvaluationProtocol, Part, Unit, Weights, unit_id
+from robust201.core.errors import ConfigError, DatasetError, closest
+from robust201.core.records import ArchitectureId, EvaluationProtocol, ImageSelection, Part, Unit, Weights, unit_id
+from robust201.images import load_images
+from robust201.images.specs import UNKNOWN_COUNT
 from robust201.planning.config import SweepConfig
 from robust201.planning.cost import assumed_gmacs
 from robust201.planning.facts import DatasetFacts, Facts, ImageFacts
@@ -191,15 +193,24 @@ def assumed_facts(config: SweepConfig) -> Facts:
     nothing = "0" * 64
     datasets = {}
     for name in config.datasets:
-        spec = config.dataset_spec(name)
-        own = {
-            wanted: ImageFacts(wanted.count or (spec.n_test if wanted.split == "test" else spec.n_train), nothing)
-            for wanted in config.own_images
-        }
+        own = {wanted: ImageFacts(_assumed_count(config, name, wanted), nothing) for wanted in config.own_images}
         corruptions: dict[str, dict[str, str]] = {
             key: {} for key in config.keys_of(name) if config.tasks[key].kind == "corruption"
         }
-        datasets[name] = DatasetFacts(config.images.count or spec.n_test, nothing, corruptions, own)
+        count = _assumed_count(config, name, ImageSelection("test", config.images.count, config.images.seed))
+        datasets[name] = DatasetFacts(count, nothing, corruptions, own)
     states = config.assumed_weights(nothing)
     networks = dict.fromkeys(config.selected_architectures, states)
     return Facts(datasets, dict.fromkeys(config.datasets, networks))
+
+
+def _assumed_count(config: SweepConfig, dataset: str, wanted: ImageSelection) -> int:
+    """Count images without reading them, but for those of the user's own, which no table counts."""
+    section, spec = config.datasets[dataset], config.dataset_spec(dataset)
+    count = wanted.count or (spec.n_test if wanted.split == "test" else spec.n_train)
+    if count != UNKNOWN_COUNT:
+        return count
+    try:
+        return len(load_images(spec, form=section.form, path=section.path, split=wanted.split))
+    except DatasetError:  # who plans without them may not have them yet; `doctor` says what is wrong
+        return UNKNOWN_COUNT

@@ -8,7 +8,7 @@ from robust201.core.records import CLEAN_STRENGTH, ImageSelection, Split
 from robust201.core.user_code import UserFunction
 from robust201.planning.sweep_yaml import ConfigPath
 from robust201.tasks import ENGINES
-from robust201.tasks.columns import COLUMNS
+from robust201.tasks.columns import COLUMNS, RESERVED
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Parameters, PositiveInt, ascending
 from robust201.tasks.user_task import UserTask
@@ -41,10 +41,11 @@ class UserTaskParameters(Parameters):
             raise ValueError(f"norm: expected one of {', '.join(CONSTRAINTS)}, got {self.norm!r}.")
         if self.kind == "measure":
             different = len(set(self.columns)) == len(self.columns)
-            if not self.columns or not different or not COLUMNS.keys().isdisjoint(self.columns):
+            taken = [name for name in self.columns if name in COLUMNS or name in RESERVED]
+            if not self.columns or not different or taken:
                 raise ValueError(
-                    "columns: expected one or more different names of a measure's numbers, none of them "
-                    f"{', '.join(COLUMNS)}, got {list(self.columns)}."
+                    "columns: expected one or more different names of a measure's numbers, none that results have "
+                    f"already, got {taken or list(self.columns)}."
                 )
             if self.norm is not None or "strengths_given" in self.model_fields_set:
                 raise ValueError("norm and strengths: expected them with kind: attack alone, got them for a measure.")

@@ -18,6 +18,7 @@ from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan
 from robust201.planning.plan_file import PLAN_FILE, load_plan_and_facts, refuse_imports
 from robust201.planning.shares import Share, all_bundles, missing_bundles
+from robust201.planning.user_tasks import UserTaskParameters
 from robust201.runtime.executors.base import Event
 from robust201.runtime.heartbeat import Heartbeat
 from robust201.runtime.lease import LEASE_NAME
@@ -154,12 +155,14 @@ _NOT_EVALUATED = {"name", "results", "shards", "execution"} | {
 def _evaluated(config: SweepConfig) -> dict[str, Any]:
     """What a sweep evaluates: all of it but where files lie and how the work is done."""
     weights = config.checkpoints or config.weights
+    has_own_tasks = any(isinstance(given, UserTaskParameters) for given in config.parameters.values())
     return {
         **config.model_dump(mode="json", exclude=_NOT_EVALUATED),
-        # Workers draw by it, and no bit depends on it elsewhere.
-        "batch_size": config.batch_size if config.engine == "reference" else None,
+        # The libraries and tasks of the user's own draw by it, and no bit depends on it elsewhere.
+        "batch_size": config.batch_size if config.engine == "reference" or has_own_tasks else None,
         "weights": weights.model_dump(mode="json", exclude={"path", "files"}) if weights else None,
         "datasets": {dataset: list(config.keys_of(dataset)) for dataset in config.datasets},
+        "dataset_fields": {dataset: section.identity() for dataset, section in config.datasets.items()},
         "keys": {key: parameters.model_dump(mode="json") for key, parameters in config.parameters.items()},
     }
 

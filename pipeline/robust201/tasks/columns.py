@@ -105,6 +105,28 @@ COLUMNS: dict[str, Column] = {
 as j, `confidence_prediction` the mean confidence in the predicted class of correct and of incorrect images (Jung et
 al., ICLR 2023, section 3); `predictions` are predicted classes by image position. Means over no image are NaN."""
 
+RESERVED = frozenset(
+    {
+        *(
+            "unit_id",
+            "dataset",
+            "key",
+            "architecture",
+            "cell",
+            "isomorphs",
+            "strength",
+            "n_images",
+            "n_classes",
+            "start",
+            "stop",
+        ),
+        *("protocol", "checkpoint_sha256", "provenance", "seconds"),
+        *("weights", "weights_recipe", "weights_epochs", "weights_seed"),
+        *("value", "confidence", "confidence_correct", "confidence_incorrect"),
+    }
+)
+"""Names that say what a row of a shard, an exported file or a DataFrame is about: none of a measure's columns."""
+
 ALWAYS = ("accuracy", "cm")
 """Columns that every result has: `cm` holds the counts that merging needs."""
 

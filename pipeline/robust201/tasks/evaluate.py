@@ -71,7 +71,7 @@ def evaluate(
             an invariant.
         PerturbationError: the perturbation breaks its contract.
     """
-    _check_part(context, part, images)
+    _check_part(context, row, part, images)
     context = dataclasses.replace(context, key=row.key, first_batch=part.start // context.batch_size)
     chosen = slice(part.start, part.stop)
     on_device = on_device or resident(images, context.classifier.device)
@@ -136,16 +136,17 @@ def _measure_answers(
         before = time.perf_counter()
 
 
-def _check_part(context: Context, part: Part, images: ImageSet) -> None:
+def _check_part(context: Context, row: Task, part: Part, images: ImageSet) -> None:
     n_images = len(images)
     if part.unit.n_images != n_images or not 0 <= part.start < part.stop <= n_images:
         raise EvaluationError(
             f"Evaluating failed for {part.label}: expected a slice of {n_images} images, got {part.start}:{part.stop} "
             f"of {part.unit.n_images}. Plan again with the images that this sweep selects."
         )
-    # The fused engine draws nothing once a batch: its parts may be cut anywhere, such as by another batch_size before.
+    # The fused engine draws by image: its parts may be cut anywhere, such as by another batch_size before.
     cut = part.start % context.batch_size or (part.stop % context.batch_size and part.stop != n_images)
-    if context.engine == "reference" and cut:
+    draws_by_batch = context.engine == "reference" or (row.kind == "attack" and not row.wants_job(context.engine))
+    if draws_by_batch and cut:
         raise EvaluationError(
             f"Evaluating failed for {part.label}: expected a slice that is cut at multiples of {context.batch_size} "
             f"images, which share their draws, got {part.start}:{part.stop}. Plan again with this batch size."

@@ -28,10 +28,11 @@ def perturb(row: Task, context: Context, parameters: Parameters, request: Reques
     if refusal is not None:
         raise ConfigError(f"Perturbing failed for {row.key}: {refusal}")
     function = row.load(context.engine)
-    if row.constraint is None or not row.wants_job(context.engine):
+    if not row.wants_job(context.engine):
         perturbed: Iterator[Perturbed] = function(context, parameters, request)
         return perturbed
-    epsilons = [row.constraint.radius(strength) for strength in request.strengths]
+    radius = float if row.constraint is None else row.constraint.radius
+    epsilons = [radius(strength) for strength in request.strengths]
     attacked: Iterator[Perturbed] = function(job_of(context, request, epsilons), parameters)
     return attacked
 
