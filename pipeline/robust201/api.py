@@ -162,7 +162,7 @@ def evaluate(
         seed: of all that is drawn.
         engine: ``"fused"``, or ``"reference"`` for the libraries themselves.
         device: where to compute; None computes where the module lies.
-        batch_size: at most this many images go through the module at once; with the reference engine this many share
+        batch_size: maximum number of images per pass; with the reference engine this many share
             their draws.
         progress: show a bar on a terminal, or not, or what is called with (evaluations done, in all).
 

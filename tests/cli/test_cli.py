@@ -338,7 +338,7 @@ def test_ctrl_c_and_sigterm_drain(
     ended = driver.end()
     assert ended.code == 3, ended.err
     assert "Traceback" not in ended.err
-    assert "Stopped as asked." in ended.err
+    assert "Stopped on request." in ended.err
     status = json.loads(robust201("status", "--json", results).out)
     assert 0 < status["done"] < status["total"]
     assert not status["running"]

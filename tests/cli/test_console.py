@@ -21,9 +21,9 @@ def test_one_thing_is_one(count: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("age", "computed", "line"),
     [
-        (0.0, 0.0, "4/20 evaluations; rate and time left not yet known"),
-        (0.0, 6.0, "10/20 evaluations; rate and time left not yet known"),
-        (2 * RATE_SECONDS, 6.0, "10/20 evaluations; 0.20 evaluations/s, 0:00:50 left by estimated work"),
+        (0.0, 0.0, "4/20 evaluations; rate and time left not known yet"),
+        (0.0, 6.0, "10/20 evaluations; rate and time left not known yet"),
+        (2 * RATE_SECONDS, 6.0, "10/20 evaluations; 0.20 evaluations/s, about 0:00:50 left"),
     ],
 )
 def test_a_progress_line_counts_evaluations_alone(

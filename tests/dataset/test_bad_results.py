@@ -279,7 +279,7 @@ def test_a_damaged_shard(robust201, write_sweep, finished, tmp_path, damage):
 
     ended = robust201("run", write_sweep())
     assert ended.code == 0
-    assert f"Damaged shard set aside, its evaluations are computed again: digits/{victim.name}" in ended.err
+    assert f"Damaged shard set aside, its evaluations are recomputed: digits/{victim.name}" in ended.err
     assert (finished / "damaged" / "digits" / victim.name).exists()
     assert robust201("verify", finished).code == 0
     assert robust201("export", finished, tmp_path / "after").code == 0

@@ -114,7 +114,7 @@ def test_the_tolerance_that_rounding_needs_is_named(tmp_path, robust201):
         ended = robust201("compare", folders["exact"], folders[other])
         assert ended.code == 3
         assert "Accuracies have all decimals in the first set and 3 decimals in the second." in ended.err
-        assert ended.err.endswith("let them pass with: --tolerance 0.0005\n")
+        assert ended.err.endswith("accept them with: --tolerance 0.0005\n")
         assert robust201("compare", folders["exact"], folders[other], "--tolerance", 0.0005).code == 0
     assert robust201("compare", folders["rounded"], folders["published"]).code == 0
     ended = robust201("compare", folders["rounded"], folders["coarse"])
@@ -146,7 +146,7 @@ def test_what_a_set_was_read_from_is_told(tmp_path, robust201):
     export(both, plan, formats=("json", "parquet"))
     export(tmp_path / "parquet", plan, formats=("parquet",))
     ended = robust201("compare", both, tmp_path / "parquet")
-    assert "read of the first set: Parquet; of the second: Parquet" in ended.out.splitlines()
+    assert "read from the first set: Parquet; from the second: Parquet" in ended.out.splitlines()
     assert (ended.code, ended.err) == (0, "")
     # JSON that was changed since the export is read, whatever the Parquet beside it says.
     pgd = both / "cifar10/pgd_accuracy.json"
@@ -155,7 +155,7 @@ def test_what_a_set_was_read_from_is_told(tmp_path, robust201):
     ended = robust201("compare", both, tmp_path / "parquet")
     assert ended.code == 3
     told = "Parquet, but JSON of cifar10 pgd"
-    assert f"read of the first set: {told}; of the second: Parquet" in ended.out.splitlines()
+    assert f"read from the first set: {told}; from the second: Parquet" in ended.out.splitlines()
     changed, gone = ended.err.splitlines()
     assert changed.startswith(
         f"warning: 1 of 3 files read from {both} are not those of its SHA256SUMS, such as cifar10/pgd"

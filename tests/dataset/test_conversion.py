@@ -133,7 +133,7 @@ def test_the_command_converts_and_says_so(folder, robust201):
     run = robust201("convert", folder)
     assert run.code == 0
     assert "Wrote 4 Parquet files" in run.out
-    assert "4 were there already" in robust201("convert", folder).out
+    assert "4 already existed" in robust201("convert", folder).out
     line = robust201("convert", folder / "parquet").refusal(2)
     assert "expected JSON files" in line
 

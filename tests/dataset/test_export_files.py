@@ -51,7 +51,7 @@ def test_the_progress_of_an_export_taken_up_again_reaches_its_total(tmp_path, pr
 def test_more_processes_than_the_memory_allows_are_warned_of(tmp_path, write_sweep, robust201, monkeypatch):
     monkeypatch.setattr(pool, "MEMORY_BYTES", 0)
     assert robust201("run", write_sweep()).code == 0
-    told = "2 processes may hold more than 1.5 GB together; up to 1 do not"
+    told = "2 processes may use more than 1.5 GB in total; up to 1 stay below it"
     assert told in robust201("export", tmp_path / "results", tmp_path / "out", "--processes", 2).err
     assert "may hold" not in robust201("export", tmp_path / "results", tmp_path / "out").err
 

@@ -151,10 +151,10 @@ def test_a_driver_whose_process_is_gone_has_died_at_once(half_done: Plan, is_ali
 
     seen = line(HostId("here", "m", "b", "p"), NOW + 1)
     assert ("running: driver on here" in seen) == is_alive
-    assert ("nobody at work (the last driver died" in seen) == (not is_alive)
+    assert ("not running (the last driver died" in seen) == (not is_alive)
     elsewhere = HostId("there", "n", "c", "q")  # from where only its heartbeat can tell
     assert "running: driver on here" in line(elsewhere, NOW + 1)
-    assert "nobody at work (the last driver fell silent" in line(elsewhere, NOW + 60)
+    assert "not running (the last driver fell silent" in line(elsewhere, NOW + 60)
 
 
 def test_while_a_run_drains_its_progress_says_so(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +200,7 @@ def test_a_run_in_which_nothing_ends_says_for_how_long(monkeypatch: pytest.Monke
     progress.remaining_macs = 10.0  # by the rate so far, it would have ended by now
     display.update(progress, None)
     assert told.getvalue().splitlines() == [
-        "9/20 evaluations; 0.05 evaluations/s, 0:01:40 left by estimated work; nothing finished for 0:01:40",
+        "9/20 evaluations; 0.05 evaluations/s, about 0:01:40 left; nothing finished for 0:01:40",
         "9/20 evaluations; 0.05 evaluations/s; nothing finished for 0:01:40",
     ]
 

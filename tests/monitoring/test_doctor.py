@@ -348,7 +348,7 @@ def test_missing_packages_are_told_whatever_else_needs_them(module: str) -> None
 def test_a_verb_without_its_packages_ends_in_one_line() -> None:
     ended = run_without("numpy", "plan", "jobs/demo.yaml")
     assert (ended.returncode, len(ended.stderr.splitlines())) == (2, 1)
-    assert "robust201 doctor tells what is missing" in ended.stderr
+    assert "robust201 doctor shows what is missing" in ended.stderr
 
 
 @pytest.mark.parametrize(

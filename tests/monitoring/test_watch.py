@@ -95,18 +95,18 @@ def test_elsewhere_than_on_a_terminal_a_reading_is_one_line() -> None:
     first, second = out.getvalue().splitlines()
     assert first == (
         "1970-01-01T00:00:00Z 1,009/1,010 evaluations (99.9 %); 2.50 evaluations/s, "
-        "1:00:00 left by estimated work; 4.00 GPU-hours in finished parts; "
+        "about 1:00:00 left; 4.00 GPU-hours in finished parts; "
         "2 parts failed (1 killed, 1 application); 3 workers died, 5 preempted; "
-        "running: driver on node7, process 12, since 2026-11-21T08:00:00+00:00 and 1 share at work; "
+        "running: driver on node7, process 12, since 2026-11-21T08:00:00+00:00 and 1 share; "
         "last heartbeat 0:00:03 ago"
     )
-    assert "nobody at work (the last driver: drained)" in second
+    assert "not running (the last driver: drained)" in second
 
 
 @pytest.mark.parametrize(
     ("state", "pace"),
     [
-        (HALF, "2.50 evaluations/s, 1:00:00 left by estimated work; 4.00 GPU-hours in finished parts"),
+        (HALF, "2.50 evaluations/s, about 1:00:00 left; 4.00 GPU-hours in finished parts"),
         (replace(HALF, seconds_left=None), "2.50 evaluations/s; 4.00 GPU-hours in finished parts"),
         (replace(HALF, evaluations_per_second=None, seconds_left=None), "4.00 GPU-hours in finished parts"),
         (IDLE, "4.00 GPU-hours in finished parts"),
@@ -129,7 +129,7 @@ def test_on_a_terminal_a_table_stays() -> None:
     assert "10/10   100 %" in text
     assert "1,009/1,010  99.9 %" in text
     assert "failed: #2 cifar10 pgd: no such luck" in text
-    assert "waiting for somebody to work for 0:00:30" in text
+    assert "no active worker for 0:00:30" in text
     assert not display.is_complete
 
 
@@ -160,7 +160,7 @@ def test_ctrl_c_leaves_quietly(
     assert (left.code, left.err, len(left.out.splitlines())) == (3, "", 1)
     abandoned = robust201("status", results, "--watch", "--patience", "0")
     assert abandoned.code == 3
-    assert "Nobody has been at work for 0 minutes." in abandoned.err
+    assert "No worker has been active for 0 minutes." in abandoned.err
     assert robust201("run", sweep).code == 0
     assert robust201("status", results, "--watch").code == 0
     assert "got both" in robust201("status", results, "--watch", "--json").refusal(2)

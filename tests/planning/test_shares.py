@@ -243,7 +243,7 @@ def test_a_driver_beside_a_share_and_a_share_twice_are_told_and_harmless(make_sw
     twice = config.model_copy(update={"results": tmp_path / "twice"})
     with Heartbeat(twice.results, share=Share(1, 1).name):
         assert run_sweep(twice, make_executor, say=said.append).complete
-    assert any(line.startswith("1 share is at work") for line in said)
+    assert any(line.startswith("1 share is running") for line in said)
     for path in (twice.results / "shards").rglob("*.parquet"):
         shutil.copy(path, config.results / path.relative_to(twice.results))
     inventory = ShardStore.open(config.results).inventory()

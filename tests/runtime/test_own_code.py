@@ -265,7 +265,7 @@ def test_looking_executes_nothing(write_own: WriteSweep, robust201: RunCommand, 
         ("raise SystemExit(3)", "expected a file that can be executed, got SystemExit: 3"),
         (
             "import no_such_package_of_mine",
-            "No module named 'no_such_package_of_mine' (a file of one's own can import installed packages, but no ",
+            "No module named 'no_such_package_of_mine' (a user's file can import installed packages, but not ",
         ),
         ("def built(architecture, n_classes): pass", "expected a function of that name, got none"),
         ("def build(architecture, n_classes): return 3", "expected a torch.nn.Module, got int"),
@@ -415,7 +415,7 @@ def test_files_that_are_not_there(
 @pytest.mark.parametrize(
     ("space", "expected"),
     [
-        ("zooo", "space: expected nasbench201, zoo or the file of one's own, got 'zooo'. Did you mean 'zoo'?"),
+        ("zooo", "space: expected nasbench201, zoo or a file of your own, got 'zooo'. Did you mean 'zoo'?"),
         ({"fil": "x"}, "expected a known field, got 'space.fil'. Did you mean 'file'?"),
         ({}, "expected the field 'space.file', got none."),
         ({"file": "x", "gmacs": 0}, "space.gmacs: expected more than 0, got 0."),

@@ -241,5 +241,5 @@ def test_a_disk_that_fails_once_is_asked_again(one_shard, monkeypatch):
 def test_a_disk_that_fails_twice_has_damaged_the_shard(one_shard, monkeypatch):
     (shard,) = one_shard.inventory().shards
     fail_reads(monkeypatch, errno.EIO, times=2)
-    with pytest.raises(ShardDamagedError, match="computes its evaluations anew"):
+    with pytest.raises(ShardDamagedError, match="recomputes its evaluations"):
         one_shard.folder.verify_hash(shard)

@@ -250,7 +250,7 @@ def test_a_job_gets_the_variables_of_its_sweep_and_time_to_drain(write_sweep: Wr
 def test_who_leaves_a_job_is_told_that_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     client = FakeClient([[]], [KeyboardInterrupt()])
     assert _follow_ray_job(client, "job-1", "http://127.0.0.1:8265") == 3
-    assert "The job goes on. Follow it: robust201 submit ray --follow job-1" in capsys.readouterr().err
+    assert "The job continues. Follow it: robust201 submit ray --follow job-1" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

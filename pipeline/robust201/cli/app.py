@@ -83,7 +83,7 @@ def plan(
     sweep: Sweep,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan without reading images or weights.")] = False,
     save: Annotated[
-        bool, typer.Option("--save", help="Keep the plan and the images in the results folder, for `run --share`.")
+        bool, typer.Option("--save", help="Save the plan and the images in the results folder, for `run --share`.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -113,7 +113,7 @@ def plan(
         console.show_plan(summary)
     if save:
         console.say(
-            f"Kept the plan and the images in {config.results}. Next, on each machine: "
+            f"Saved the plan and the images in {config.results}. Next, on each machine: "
             f"robust201 run {quote(str(sweep))} --share I/N"
         )
 
@@ -123,21 +123,21 @@ def run(
     architectures: Architectures = None,
     datasets: Datasets = None,
     keys: Keys = None,
-    executor: Annotated[str | None, typer.Option(help="inline or ray, in place of the sweep's.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Workers, in place of the sweep's.")] = None,
-    results: Annotated[str | None, typer.Option(help="Results folder, in place of the sweep's.")] = None,
+    executor: Annotated[str | None, typer.Option(help="inline or ray; overrides the sweep's.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Number of workers; overrides the sweep's.")] = None,
+    results: Annotated[str | None, typer.Option(help="Results folder; overrides the sweep's.")] = None,
     share: Annotated[
         str | None,
-        typer.Option(metavar="I/N", help="The I-th of N shares, from 1, of what `plan --save` kept."),
+        typer.Option(metavar="I/N", help="Compute share I of N, counted from 1, of a plan saved by `plan --save`."),
     ] = None,
     requeue: Annotated[
         bool, typer.Option("--requeue", help="In a Slurm array: queue the task again if its time limit drained it.")
     ] = False,
     allow_code: AllowCode = False,
 ) -> None:
-    """Evaluate what a sweep still misses, on Ray or in this process; run it again after any interruption.
+    """Evaluate what is missing from a sweep, on Ray or in this process; run it again after any interruption.
 
-    Ctrl-C lets the parts in progress end; once more stops at once. What is finished is kept.
+    Ctrl-C lets the parts in progress finish; a second one stops at once. Finished work is kept.
     """
     from robust201.planning.code_consent import announce_code
     from robust201.planning.loading import load_config
@@ -177,31 +177,33 @@ def compact(
     results: Results,
     grace_hours: Annotated[float, typer.Option(min=0, help="Hours before merged inputs are deleted.")] = 24.0,
 ) -> None:
-    """Merge small shards into large ones; safe while a run goes on."""
+    """Merge small shards into large ones; safe during a run."""
     from robust201.shards import ShardStore
 
     report = ShardStore.open(results).compact(grace_seconds=3600 * grace_hours)
     merged = console.show_count(report.inputs, "shard")
-    typer.echo(f"Merged {merged} into {report.outputs:,}; deleted {report.deleted:,} merged before.")
+    typer.echo(f"Merged {merged} into {report.outputs:,}; deleted {report.deleted:,} merged earlier.")
     for shard in report.damaged:
         console.say(f"damaged: {shard}")
     if report.damaged:
-        console.say("Damaged shards were left as they are; robust201 run sets them aside and computes them anew.")
+        console.say("Damaged shards were left as they are; robust201 run sets them aside and recomputes them.")
         raise typer.Exit(4)
 
 
 def merge(
     sources: Annotated[list[Path], typer.Argument(metavar="RESULTS", help="Results folders to join.")],
-    into: Annotated[Path, typer.Option("--into", help="The folder that receives them; made if absent.")],
+    into: Annotated[Path, typer.Option("--into", help="Target folder; created if absent.")],
 ) -> None:
-    """Join results folders of several clusters; status and export then see one sweep."""
+    """Join the results folders of several clusters, so that status and export see one sweep."""
     from robust201.runtime.sweep import merge_results
 
     report, other_plans = merge_results(sources, into)
     were = "was" if report.present == 1 else "were"
     typer.echo(f"Joined {console.show_count(report.added, 'shard')}, {report.present:,} {were} there already.")
     for source in other_plans:
-        console.say(f"{source} was planned otherwise; its evaluations are kept, the plan of {sources[0]} decides.")
+        console.say(
+            f"{source} was planned differently; its evaluations are kept, and the plan of {sources[0]} applies."
+        )
     for conflict in report.conflicts:
         console.say(f"conflict: {conflict.message}")
     raise typer.Exit(4 if report.conflicts else 0)
@@ -216,10 +218,10 @@ def report(
     ],
     out: Annotated[Path | None, typer.Option("--out", help="The HTML file; DATASET-report.html if absent.")] = None,
     weights: Annotated[
-        str | None, typer.Option(help="Name of the weights, where DATASET has results of several per architecture.")
+        str | None, typer.Option(help="Name of the weights, if DATASET has several per architecture.")
     ] = None,
 ) -> None:
-    """Write one HTML file with figures, tables and a cell explorer of an exported dataset; needs no network."""
+    """Write one HTML file with figures, tables and a cell explorer of an exported dataset; it works offline."""
     from robust201.figures.report import write_report
     from robust201.reader.dataset import RobustnessDataset
 
@@ -231,10 +233,10 @@ def report(
 def fetch(
     name: Annotated[str, typer.Argument(metavar="NAME", help=DOWNLOADS)],
     to: Annotated[
-        Path, typer.Option("--to", envvar="ROBUST201_DATA", help="Data folder; the dataset gets a folder in it.")
+        Path, typer.Option("--to", envvar="ROBUST201_DATA", help="Data folder; the dataset gets its own subfolder.")
     ] = Path("data"),
 ) -> None:
-    """Download a dataset, or say where to get it; resumed after an interruption, verified before it is visible."""
+    """Download a dataset, or print where to get it; resumes after an interruption, verifies before files appear."""
     from robust201.images.downloads.fetch import fetch as fetch_dataset
 
     with console.counting_bytes(f"Downloading {name}") as progress:
@@ -246,19 +248,19 @@ def import_weights(
     source: Annotated[
         Path, typer.Argument(metavar="SOURCE", help="An archive, its split parts, or a folder of state_dicts.")
     ],
-    to: Annotated[Path, typer.Option("--to", help="The checkpoint store to fill; made if absent.")],
+    to: Annotated[Path, typer.Option("--to", help="The checkpoint store to fill; created if absent.")],
     architectures: Architectures = None,
     datasets: Datasets = None,
     epochs: Annotated[int, typer.Option(help="Training length to take: 200 or 12.")] = 200,
-    seed: Annotated[int, typer.Option(help="Training seed to prefer; else the lowest there is.")] = 777,
+    seed: Annotated[int, typer.Option(help="Preferred training seed; the lowest available otherwise.")] = 777,
     source_format: Annotated[
-        str | None, typer.Option("--format", help="Format; found out from the path if absent.")
+        str | None, typer.Option("--format", help="Format; detected from the path if absent.")
     ] = None,
     keep_going: Annotated[
-        bool, typer.Option("--keep-going", help="Report what is refused at the end, and go on.")
+        bool, typer.Option("--keep-going", help="Continue past refused files and report them at the end.")
     ] = False,
 ) -> None:
-    """Import published weights into safetensors with a manifest; the only step that reads a pickle."""
+    """Convert published weights to safetensors with a manifest; the only step that reads pickled weights."""
     from robust201.spaces.nasbench201.space import NasBench201
     from robust201.weights.importing import import_weights as import_from
     from robust201.weights.store import CheckpointStore
@@ -284,19 +286,21 @@ def corrupt(
         Path, typer.Argument(metavar="FOLDER", help="Folder for the .npy files, in the layout of CIFAR-10-C.")
     ],
     dataset: Annotated[str, typer.Option(help="Dataset whose test images are corrupted.")] = "digits",
-    path: Annotated[Path | None, typer.Option(help="Where its images lie.")] = None,
-    form: Annotated[str | None, typer.Option(help="Form of the files; found out if absent.")] = None,
+    path: Annotated[Path | None, typer.Option(help="Path of its images.")] = None,
+    form: Annotated[str | None, typer.Option(help="Form of the files; detected if absent.")] = None,
     keys: Keys = None,
-    count: Annotated[int | None, typer.Option(help="A class-stratified subset of this many images.")] = None,
+    count: Annotated[int | None, typer.Option(help="Use a class-stratified subset of this many images.")] = None,
     image_seed: Annotated[int, typer.Option(help="Seed of that subset.")] = 0,
     seed: Annotated[int, typer.Option(help="Seed of the corruptions.")] = 0,
-    frost: Annotated[Path | None, typer.Option(help="Folder of the six frost images; else synthetic.")] = None,
+    frost: Annotated[
+        Path | None, typer.Option(help="Folder of the six frost images; synthetic frost if absent.")
+    ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     check_published: Annotated[
-        bool, typer.Option("--check-published", help="Compare the deterministic ones with the published MD5s instead.")
+        bool, typer.Option("--check-published", help="Only compare the deterministic ones with the published MD5s.")
     ] = False,
 ) -> None:
-    """Generate corrupted images with the constants of CIFAR-C, deterministic in their seed."""
+    """Generate corrupted images with the constants of CIFAR-C, deterministic given the seed."""
     from robust201.tasks.corruptions.folder import corrupt_dataset
 
     with console.counting("Corrupting") as progress:

@@ -44,7 +44,7 @@ if TYPE_CHECKING:  # each verb imports what it runs; the others need not wait fo
 
 _LOG_SECONDS = 10.0
 _QUIET_SECONDS = 60.0
-_UNKNOWN_PACE = "rate and time left not yet known"
+_UNKNOWN_PACE = "rate and time left not known yet"
 
 # NO_COLOR asks for plain text, bold and italics included. Emoji codes would change paths such as a:b:c.
 _STYLE: dict[str, Any] = {
@@ -75,7 +75,7 @@ def show_count(count: float, noun: str) -> str:
 def show_pace(evaluations_per_second: float | None, seconds_left: float | None) -> str:
     """Render rate and time left, as far as they are known; empty where neither is."""
     pace = [] if evaluations_per_second is None else [f"{evaluations_per_second:.2f} evaluations/s"]
-    pace += [] if seconds_left is None else [f"{show_duration(seconds_left)} left by estimated work"]
+    pace += [] if seconds_left is None else [f"about {show_duration(seconds_left)} left"]
     return ", ".join(pace)
 
 
@@ -87,7 +87,7 @@ def show_preview(preview: RunPreview) -> None:
         f"{preview.done:,} done, {total - preview.done:,} missing."
     )
     for shard in preview.damaged:
-        say(f"Damaged shard set aside, its evaluations are computed again: {shard}")
+        say(f"Damaged shard set aside, its evaluations are recomputed: {shard}")
     for line in preview.stale:
         say(line)
 
@@ -192,16 +192,16 @@ def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int
     if alike:
         say(f"All failures by unit: robust201 status {quote(str(results))}")
     if tally.complete and narrowed:
-        say(f"Complete for this selection; how far the whole sweep is: robust201 status {quote(str(results))}")
+        say(f"Complete for this selection; for the whole sweep: robust201 status {quote(str(results))}")
         return 0
     if tally.complete:
         say(f"Complete. Export it with: robust201 export {quote(str(results))} DATASET")
         return 0
     if tally.abandoned:
         bundles = show_count(tally.abandoned, "bundle")
-        say(f"The deadline for stopping passed: abandoned the parts in progress of {bundles}.")
-    say("Stopped as asked." if tally.drained else "Incomplete.")
-    say("Finished work is kept; run the same command again to go on.")
+        say(f"The drain deadline passed: abandoned the parts in progress of {bundles}.")
+    say("Stopped on request." if tally.drained else "Incomplete.")
+    say("Finished work is kept; run the same command again to resume.")
     return 3
 
 
@@ -244,7 +244,7 @@ def show_export(report: ExportReport) -> int:
     out.print(f"Wrote {report.out}: {size}.", markup=False, highlight=False)
     if report.removed:
         files = show_count(len(report.removed), "file")
-        say(f"Removed {files} of an earlier export that this one does not have, such as {report.removed[0]}.")
+        say(f"Removed {files} of an earlier export that this one does not contain, such as {report.removed[0]}.")
     for (dataset, key), count in report.missing.items():
         say(f"missing: {show_count(count, 'evaluation')} of {dataset} {key}")
     return 0 if report.complete else 3
@@ -269,7 +269,7 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
         from robust201.planning.plan_file import PLAN_FILE
 
         imported, planned = ((results / name).is_file() for name in (IMPORTED_FILE, PLAN_FILE))
-        again = f"compute it again with: robust201 run SWEEP.yaml ({results})"
+        again = f"recompute it with: robust201 run SWEEP.yaml ({results})"
         if imported and not planned:
             again = f"import it again with: robust201 import-json DATASET {quote(str(results))}"
         say(f"What was in them counts as missing; {again}")
@@ -282,7 +282,7 @@ def _describe_checked(verdict: Verdict) -> str:
     """Say what was checked and found sound, and how much of the plan that is."""
     counts = [f"{show_count(verdict.n_shards, 'shard')}, {show_count(verdict.n_evaluations, 'evaluation')} sound"]
     if verdict.n_planned is None:
-        counts.append("no plan says how many there should be")
+        counts.append("no plan to compare the count with")
     else:
         gaps = f", {show_count(len(verdict.gaps), 'unit')} with gaps" if verdict.gaps else ""
         counts.append(f"{verdict.n_missing:,} of {verdict.n_planned:,} missing{gaps}")
@@ -302,14 +302,14 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
         f"{n_all - n_different:,} {'is' if n_all - n_different == 1 else 'are'} equal"
     )
     one, other = report.sources
-    out.print(f"read of the first set: {one}; of the second: {other}", markup=False, highlight=False)
+    out.print(f"read from the first set: {one}; from the second: {other}", markup=False, highlight=False)
     for line in report.remarks:
         say(f"warning: {line}.")
     if not report.within and report.rounding > report.tolerance:
         counts = ["all decimals" if count is None else show_count(count, "decimal") for count in report.decimals]
         say(
             f"Accuracies have {counts[0]} in the first set and {counts[1]} in the second. Rounding alone "
-            f"makes differences of up to {report.rounding:g}; let them pass with: --tolerance {report.rounding:g}"
+            f"causes differences of up to {report.rounding:g}; accept them with: --tolerance {report.rounding:g}"
         )
     first, both, second = report.architectures
     out.print(f"architectures: {both} in both, {first} only in the first, {second} only in the second")

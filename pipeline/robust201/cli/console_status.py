@@ -23,7 +23,7 @@ _SHOWN_FAILURES = 3
 _ALL = "all"
 _FRAME_LINES = 7
 """Lines of a live table beside those of the keys, and one for the cursor."""
-_SILENT = "the last driver fell silent: it died, or its machine is out of reach"
+_SILENT = "the last driver fell silent: it died, or its machine is unreachable"
 _ENDINGS = {
     "died": "the last driver died: its process is gone, and what it finished is kept",
     **dict.fromkeys(("running", "draining"), _SILENT),
@@ -48,10 +48,10 @@ def _show_workers(state: SweepStatus) -> str:
     """Who is at work, or for how long nobody has been."""
     who = [f"driver on {state.driver}"] if state.driver else []
     if state.shares:
-        who.append(f"{console.show_count(len(state.shares), 'share')} at work")
+        who.append(console.show_count(len(state.shares), "share"))
     ended = "" if state.state is None else f" ({_ENDINGS.get(state.state, f'the last driver: {state.state}')})"
     how = "draining" if state.driver and state.state == "draining" else "running"
-    words = [f"{how}: {' and '.join(who)}" if who else f"nobody at work{ended}"]
+    words = [f"{how}: {' and '.join(who)}" if who else f"not running{ended}"]
     if state.last_heartbeat is not None:
         words.append(f"last heartbeat {console.show_duration(state.last_heartbeat)} ago")
     for seconds, noun, what in (
@@ -159,7 +159,7 @@ class WatchDisplay:
         if state.damaged:
             lines.append(console.show_count(len(state.damaged), "damaged shard"))
         if quiet_seconds and not state.complete:
-            lines.append(f"waiting for somebody to work for {console.show_duration(quiet_seconds)}")
+            lines.append(f"no active worker for {console.show_duration(quiet_seconds)}")
         max_keys = self._console.size.height - len(lines) - _FRAME_LINES
         return Group(
             live_table(state, max_keys=max_keys), *(Text(line, overflow="ellipsis", no_wrap=True) for line in lines)

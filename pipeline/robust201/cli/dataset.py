@@ -16,29 +16,32 @@ if TYPE_CHECKING:
 
 def export(
     results: Results,
-    out: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder to write; made if absent.")],
+    out: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder to write; created if absent.")],
     key_style: Annotated[str, typer.Option(help="paper (pgd) or published (pgd@ and its norm).")] = "paper",
     round_to: Annotated[
-        int | None, typer.Option("--round", min=1, max=17, help="Decimals in JSON; 3 as published, all if absent.")
+        int | None,
+        typer.Option("--round", min=1, max=17, help="Decimals in JSON: 3 as published; full precision if absent."),
     ] = None,
     compress: Annotated[str | None, typer.Option(help="gz or zst: .json.gz or .json.zst files.")] = None,
     parquet: Annotated[
-        bool, typer.Option("--parquet/--no-parquet", help="Analysis-ready Parquet files, in parquet/.")
+        bool, typer.Option("--parquet/--no-parquet", help="Also write analysis-ready Parquet files, in parquet/.")
     ] = False,
     json_files: Annotated[bool, typer.Option("--json/--no-json", help="JSON in the published layout.")] = True,
     licence: Annotated[
         str | None,
         typer.Option(
-            help="SPDX identifier for the dataset card; mit, or what an imported dataset's card says, if absent."
+            help="SPDX identifier for the dataset card; defaults to mit, or to that of an imported dataset's card."
         ),
     ] = None,
     weights: Annotated[
         str | None,
-        typer.Option(help="Weights to export, such as random-s0, where architectures have several; JSON holds one."),
+        typer.Option(help="Weights to export, such as random-s0, if architectures have several; JSON holds only one."),
     ] = None,
-    partial: Annotated[bool, typer.Option("--partial", help="Write what there is, and say what is missing.")] = False,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Write what is available, and report what is missing.")
+    ] = False,
     processes: Annotated[
-        int | None, typer.Option(min=1, help="Files written at once; the CPUs, as far as 1.5 GB go, if absent.")
+        int | None, typer.Option(min=1, help="Files written at once; default: one per CPU, limited to 1.5 GB in total.")
     ] = None,
 ) -> None:
     """Write the dataset of a complete sweep: JSON in the published layout, Parquet if asked for, card and checksums."""
@@ -53,7 +56,7 @@ def export(
     planned, store = load_any_plan(results), ShardStore.open(results)
     inventory = store.inventory(verify="all")
     if processes is not None and processes > (most := most_processes(parquet=parquet)):
-        console.say(f"{processes} processes may hold more than 1.5 GB together; up to {most} do not.")
+        console.say(f"{processes} processes may use more than 1.5 GB in total; up to {most} stay below it.")
     with console.counting("Exporting rows") as progress:
         report = export_dataset(
             planned,
@@ -77,7 +80,7 @@ def _choose_formats(json_files: bool, parquet: bool) -> "tuple[Format, ...]":
     asked: dict[Format, bool] = {"json": json_files, "parquet": parquet}
     if not any(asked.values()):
         raise ConfigError(
-            "Exporting failed for --no-json: expected --parquet with it, got neither. Ask for one of them."
+            "Exporting failed for --no-json: expected --parquet with it, got neither format. Ask for one of them."
         )
     return tuple(name for name, wanted in asked.items() if wanted)
 
@@ -85,14 +88,14 @@ def _choose_formats(json_files: bool, parquet: bool) -> "tuple[Format, ...]":
 def verify(
     results: Results,
     exported: Annotated[
-        Path | None, typer.Option("--export", help="An export of these results, to be compared file by file.")
+        Path | None, typer.Option("--export", help="An export of these results to compare, file by file.")
     ] = None,
     requeue: Annotated[
-        bool, typer.Option("--requeue", help="Move what is wrong away, so that the next run computes it again.")
+        bool, typer.Option("--requeue", help="Move damaged data away, so that the next run recomputes it.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check every shard's hash, every row, what is missing, and an export; ends with 3 if sound but unfinished."""
+    """Check every shard's hash, every row, what is missing, and an export; exits with 3 if sound but unfinished."""
     from robust201.dataset.verify import verify_results
 
     with console.counting("Verifying shards") as progress:
@@ -105,11 +108,11 @@ def compare(
         Path, typer.Argument(metavar="A", help="A results folder, an exported dataset or the published one.")
     ],
     second: Annotated[Path, typer.Argument(metavar="B", help="Another.")],
-    tolerance: Annotated[float, typer.Option(help="Largest difference of accuracy that is let pass.")] = 0.0,
-    all_rows: Annotated[bool, typer.Option("--all", help="Show the rows of equal accuracies too.")] = False,
+    tolerance: Annotated[float, typer.Option(help="Largest accepted difference in accuracy.")] = 0.0,
+    all_rows: Annotated[bool, typer.Option("--all", help="Show rows with equal accuracies too.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the accuracies that two result sets both have; ends with 3 beyond the tolerance."""
+    """Compare the accuracies that two result sets share; exits with 3 beyond the tolerance."""
     from robust201.dataset.compare import compare_results
 
     report = compare_results(first, second, tolerance=tolerance)
@@ -125,25 +128,26 @@ def convert(
         Path, typer.Argument(metavar="DATASET", help="The published dataset's folder, or an export's, with JSON files.")
     ],
 ) -> None:
-    """Write Parquet beside the JSON files of a dataset, in parquet/, for look-ups without reading files whole."""
+    """Write Parquet beside the JSON files of a dataset, in parquet/, for look-ups without reading whole files."""
     from robust201.dataset.conversion import convert_dataset
 
     with console.counting("Converting keys") as progress:
         report = convert_dataset(dataset, progress=progress)
-    kept = f"; {len(report.kept):,} were there already" if report.kept else ""
+    kept = f"; {len(report.kept):,} already existed" if report.kept else ""
     typer.echo(f"Wrote {console.show_count(len(report.written), 'Parquet file')} into {dataset / 'parquet'}{kept}.")
 
 
 def import_json(
     dataset: Annotated[
-        Path, typer.Argument(metavar="DATASET", help="A published or exported dataset's folder, keys in either style.")
+        Path,
+        typer.Argument(metavar="DATASET", help="Folder of a published or exported dataset, with keys in either style."),
     ],
     results: Annotated[
         Path,
-        typer.Argument(metavar="RESULTS", help="Results folder, made if absent; it may hold an earlier import."),
+        typer.Argument(metavar="RESULTS", help="Results folder, created if absent; it may hold an earlier import."),
     ],
 ) -> None:
-    """Read a published or exported JSON dataset in as shards, to verify, compare and export it again."""
+    """Import a published or exported JSON dataset as shards, to verify, compare and export it again."""
     from robust201.dataset.json_import import import_json as import_from
 
     with console.counting("Importing keys") as progress:
@@ -153,4 +157,4 @@ def import_json(
     for line in report.remarks:
         console.say(f"warning: {line}.")
     for name in report.lacking:
-        console.say(f"{name} is there for some keys only; an export leaves it out.")
+        console.say(f"{name} is available for some keys only; an export leaves it out.")

@@ -18,7 +18,7 @@ DEMO_FIGURES = ("attacks", "corruptions", "rank-correlation", "clean-vs-robust")
 def demo(
     out: Annotated[Path, typer.Option("--out", help="Folder for results, dataset and figures.")] = Path("runs/demo"),
 ) -> None:
-    """Run the whole job in small on digits and networks that ship with robust201 (about a minute)."""
+    """Run the whole pipeline at small scale, on digits and networks that ship with robust201 (about a minute)."""
     from robust201.dataset import export_dataset
     from robust201.figures.plots import save_plots
     from robust201.figures.report import summary_table, write_report
@@ -38,7 +38,7 @@ def demo(
         if not tally.complete:
             raise IncompleteError(
                 f"The demo ended early for {out}: expected every evaluation, got {len(tally.failures)} failed parts "
-                f"and {tally.remaining} evaluations not done. Go on with: robust201 demo --out {quote(str(out))}"
+                f"and {tally.remaining} evaluations missing. Resume with: robust201 demo --out {quote(str(out))}"
             )
         console.say("Exporting")
         store, dataset = ShardStore.open(config.results), out / "dataset"

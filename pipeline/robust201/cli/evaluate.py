@@ -22,22 +22,29 @@ def evaluate(
     network: Annotated[
         str, typer.Argument(metavar="FILE:FUNCTION", help="A Python file, and its function that returns the network.")
     ],
-    data: Annotated[str, typer.Option(help="A .npz or Parquet file of images, its folder, or a dataset's name.")],
+    data: Annotated[
+        str, typer.Option(help="A .npz or Parquet file of images, a folder with one, or a dataset's name.")
+    ],
     weights: Annotated[
-        Path | None, typer.Option(help="A safetensors file of its state_dict; absent, the function's own.")
+        Path | None,
+        typer.Option(help="A safetensors file of its state_dict; if absent, the weights that the function sets."),
     ] = None,
     keys: Annotated[str, typer.Option(help="Keys separated by commas, such as clean,pgd,fog.")] = "clean,fgsm,pgd",
-    mean: Annotated[str | None, typer.Option(metavar="R,G,B", help="Subtracted from pixels in [0, 1].")] = None,
-    std: Annotated[str | None, typer.Option(metavar="R,G,B", help="What they are divided by then.")] = None,
-    count: Annotated[int | None, typer.Option(help="A class-stratified subset of this many images.")] = None,
+    mean: Annotated[
+        str | None, typer.Option(metavar="R,G,B", help="Channel means, subtracted from pixels in [0, 1].")
+    ] = None,
+    std: Annotated[
+        str | None, typer.Option(metavar="R,G,B", help="Channel standard deviations, by which the result is divided.")
+    ] = None,
+    count: Annotated[int | None, typer.Option(help="Use a class-stratified subset of this many images.")] = None,
     image_size: Annotated[int, typer.Option(min=1, help="Height and width of the images in a file.")] = 32,
-    seed: Annotated[int, typer.Option(help="Of the subset and every draw.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the subset and of every draw.")] = 0,
     engine: Annotated[str, typer.Option(help="fused, or reference for the libraries themselves.")] = "fused",
-    batch_size: Annotated[int, typer.Option(min=1, help="Images at once, at most.")] = 250,
+    batch_size: Annotated[int, typer.Option(min=1, help="Maximum number of images per batch.")] = 250,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
-    out: Annotated[Path | None, typer.Option("--out", help="A CSV file of the table.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Also write the table to this CSV file.")] = None,
 ) -> None:
-    """Evaluate one network of your own: clean, attacked and corrupted images. FILE is executed.
+    """Evaluate your own network on clean, attacked and corrupted images. FILE is executed.
 
     The network takes pixels in [0, 1], unless --mean and --std are given, and returns logits.
     """
@@ -69,7 +76,7 @@ def _normalisation(mean: str | None, std: str | None) -> "Normalisation | None":
         return None
     if mean is None or std is None:
         raise ConfigError(
-            "Reading the command line failed for --mean and --std: expected both, got one of them. Give the other, too."
+            "Reading the command line failed for --mean and --std: expected both, got one of them. Give the other too."
         )
     means, stds = _three_numbers("--mean", mean), _three_numbers("--std", std)
     if min(stds) <= 0:

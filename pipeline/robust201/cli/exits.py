@@ -32,7 +32,7 @@ def run_to_exit_code(app: typer.Typer) -> int:
         return code
     except (KeyboardInterrupt, typer.Abort):
         pass
-    console.say("Interrupted. Finished work is kept; run the same command again to go on.")
+    console.say("Interrupted. Finished work is kept; run the same command again to resume.")
     return EvaluationError.exit_code
 
 
@@ -43,18 +43,17 @@ def _describe(error: Exception) -> tuple[str, int]:
     if isinstance(error, ImportError):
         return (
             f"Starting failed for robust201 {' '.join(sys.argv[1:2])}: expected the packages that this needs, got none "
-            f"({error}). Install robust201 again with -c constraints.txt; robust201 doctor tells what is missing."
+            f"({error}). Reinstall robust201 with -c constraints.txt; robust201 doctor shows what is missing."
         ), InputError.exit_code
     if isinstance(error, OSError) and error.errno in _BAD_NAMES:
         return (
-            f"Opening failed for {reprlib.repr(error.filename)}: expected a path, got one that nothing can have "
+            f"Opening failed for {reprlib.repr(error.filename)}: expected a valid path, got an impossible one "
             f"({error.strerror}). Name another."
         ), InputError.exit_code
     if isinstance(error, OSError):
         return (
             f"Reading or writing failed for {error.filename or 'the output'}: expected it to work, got "
-            f"{error.strerror or error}. Check the path, its permissions and the free space, and run the same command "
-            "again."
+            f"{error.strerror or error}. Check the path, its permissions and the free space, and try again."
         ), StorageError.exit_code
     usage: Any = error  # what click says of a command line
     command = usage.ctx.command_path if usage.ctx else "robust201"

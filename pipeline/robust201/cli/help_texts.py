@@ -16,7 +16,7 @@ Results = Annotated[
 ]
 
 ABOUT = "Robustness evaluation of the whole NAS-Bench-201 space: from a sweep YAML to a dataset, figures and a report."
-ENDING = """Begin with: robust201 demo. What one verb takes: robust201 VERB --help
+ENDING = """Start with: robust201 demo. Help on one command: robust201 COMMAND --help
 
 Exit codes: 0 complete; 2 bad input, nothing started; 3 incomplete, interrupted or failed; 4 storage."""
 DOWNLOADS = "cifar10, cifar100, ImageNet16-120, CIFAR-10-C, CIFAR-100-C or imagecorruptions-frost."

@@ -30,12 +30,10 @@ def status(
     place: Annotated[
         Path, typer.Argument(metavar="RESULTS|SWEEP.yaml", help="Results folder, or the sweep YAML that names it.")
     ],
-    watch: Annotated[
-        bool, typer.Option("--watch", help="Show it again and again, until the sweep is complete; Ctrl-C leaves.")
-    ] = False,
-    every: Annotated[float, typer.Option(min=0.5, help="With --watch: seconds between two looks.")] = 10.0,
+    watch: Annotated[bool, typer.Option("--watch", help="Refresh until the sweep is complete; Ctrl-C leaves.")] = False,
+    every: Annotated[float, typer.Option(min=0.5, help="With --watch: seconds between refreshes.")] = 10.0,
     patience: Annotated[
-        float, typer.Option(min=0, help="With --watch: minutes without anybody at work after which it ends, with 3.")
+        float, typer.Option(min=0, help="With --watch: exit with 3 after this many minutes without an active worker.")
     ] = 15.0,
     as_json: AsJson = False,
 ) -> None:
@@ -47,7 +45,7 @@ def status(
     if watch and as_json:
         raise ConfigError(
             "Reading the command line failed for robust201 status: expected --watch or --json, got both. "
-            "Scripts call `robust201 status --json` as often as they like."
+            "Scripts can poll `robust201 status --json`."
         )
     results = _results_of(place)
     plan, store = load_plan(results), ShardStore.open(results)
@@ -79,7 +77,7 @@ def _watch(read: Any, *, every: float, patience: float) -> int:
     if ending == "complete":
         return 0
     console.say(
-        f"Nobody has been at work for {patience / 60:g} minutes. Run or submit the sweep again: it computes what is "
+        f"No worker has been active for {patience / 60:g} minutes. Run or submit the sweep again: it computes what is "
         "missing."
     )
     return EvaluationError.exit_code
@@ -87,15 +85,16 @@ def _watch(read: Any, *, every: float, patience: float) -> int:
 
 def logs(
     unit: Annotated[
-        str, typer.Argument(metavar="UNIT", help="ARCHITECTURE/DATASET/KEY, or a unit's id or the beginning of one.")
+        str, typer.Argument(metavar="UNIT", help="ARCHITECTURE/DATASET/KEY, or a unit's id or a prefix of it.")
     ],
     place: Annotated[
-        Path, typer.Argument(metavar="RESULTS|SWEEP.yaml", help="Results folder or sweep YAML; else this folder.")
+        Path,
+        typer.Argument(metavar="RESULTS|SWEEP.yaml", help="Results folder or sweep YAML; default: the current folder."),
     ] = Path(),
-    follow: Annotated[bool, typer.Option("--follow", help="Go on with lines that are added; Ctrl-C leaves.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the lines as they are, one JSON object each.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Keep showing new lines; Ctrl-C leaves.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the raw lines, one JSON object each.")] = False,
 ) -> None:
-    """Show what all workers logged about one unit, in the order of time."""
+    """Show what all workers logged about one unit, in chronological order."""
     from robust201.monitoring.logs import find_unit, follow_logs, log_files, read_logs
     from robust201.planning.plan_file import load_plan
 
@@ -109,19 +108,21 @@ def logs(
     except KeyboardInterrupt:
         return
     if not count:
-        console.say(f"No line about {unit_id} ({label}) in {len(log_files(results))} log files: nobody has begun it.")
+        console.say(
+            f"No line about {unit_id} ({label}) in {len(log_files(results))} log files: no worker has started it."
+        )
 
 
 def doctor(
     sweep: Annotated[
-        Path | None, typer.Argument(metavar="SWEEP", help="A sweep YAML whose needs are looked at too.")
+        Path | None, typer.Argument(metavar="SWEEP", help="A sweep YAML whose requirements are checked too.")
     ] = None,
     address: Annotated[
         str | None, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="A Ray head's dashboard, http://HOST:PORT.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Examine the installation and what a sweep needs, with a fix beside each check that fails."""
+    """Check the installation and what a sweep needs, with a fix for each check that fails."""
     from robust201.monitoring.doctor import examine
     from robust201.monitoring.doctor_machines import HealthCheck
 
@@ -133,7 +134,7 @@ def doctor(
             config = load_config(sweep)
     except RobustError as error:  # what is wrong with this machine may be the very reason, such as a variable not set
         unreadable.append(
-            HealthCheck("sweep", ok=False, detail=f"{sweep}: not readable, so not looked at", fix=str(error))
+            HealthCheck("sweep", ok=False, detail=f"{sweep}: not readable, so not checked", fix=str(error))
         )
     except ImportError as error:
         raise ConfigError(

@@ -11,20 +11,20 @@ ALL = "all"
 
 
 def plot(
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A figure of --list, or all.")] = None,
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="A figure named by --list, or all.")] = None,
     dataset: Annotated[
         Path | None,
         typer.Argument(
             metavar="DATASET", help="A folder that export wrote, its parquet folder, or the published dataset."
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="The .png or .svg file; for all figures a folder.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The .png or .svg file; a folder for all.")] = None,
     data: Annotated[
-        str | None, typer.Option("--dataset", help="Which of its datasets, where DATASET has several.")
+        str | None, typer.Option("--dataset", help="Which dataset to draw, if DATASET has several.")
     ] = None,
-    file_format: Annotated[str, typer.Option("--format", help="png or svg, for all figures.")] = "png",
+    file_format: Annotated[str, typer.Option("--format", help="png or svg, with all.")] = "png",
     weights: Annotated[
-        str | None, typer.Option(help="Name of the weights, where DATASET has results of several per architecture.")
+        str | None, typer.Option(help="Name of the weights, if DATASET has several per architecture.")
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the figures and what each needs.")] = False,
 ) -> None:
@@ -39,7 +39,7 @@ def plot(
     if name is None or dataset is None or out is None:
         raise ConfigError(
             "Drawing failed for the command line: expected NAME DATASET --out FILE, got less. "
-            "`robust201 plot --list` names the figures."
+            "`robust201 plot --list` lists the figures."
         )
     if name != ALL:
         figure_row(name)

@@ -12,25 +12,27 @@ from robust201.cli.help_texts import AllowCode, epilog
 from robust201.cli.submit_slurm import slurm
 from robust201.core.errors import ConfigError, EvaluationError
 
-submit_app = typer.Typer(name="submit", help="Hand a sweep to a cluster: ray or slurm.", no_args_is_help=True)
+submit_app = typer.Typer(name="submit", help="Submit a sweep to a cluster: ray or slurm.", no_args_is_help=True)
 
 
 def ray(
     sweep: Annotated[
-        Path | None, typer.Argument(metavar="SWEEP", help="The sweep YAML; its paths are those of the cluster.")
+        Path | None, typer.Argument(metavar="SWEEP", help="The sweep YAML; its paths are paths on the cluster.")
     ] = None,
     address: Annotated[
         str, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="The head's dashboard, http://HOST:PORT.")
     ] = "http://127.0.0.1:8265",
-    detach: Annotated[bool, typer.Option("--detach", help="Leave once the job is accepted.")] = False,
-    job_id: Annotated[str | None, typer.Option(help="Id of the new job; else the sweep's name and a suffix.")] = None,
+    detach: Annotated[bool, typer.Option("--detach", help="Return once the job is accepted.")] = False,
+    job_id: Annotated[
+        str | None, typer.Option(help="Id of the new job; default: the sweep's name and a suffix.")
+    ] = None,
     follow: Annotated[str | None, typer.Option(help="Submit nothing; follow the job with this id.")] = None,
     insecure: Annotated[
-        bool, typer.Option("--insecure", help="Let an address off this machine pass without a token.")
+        bool, typer.Option("--insecure", help="Accept an address on another machine without a token.")
     ] = False,
     allow_code: AllowCode = False,
 ) -> None:
-    """Run a sweep as a job of a Ray cluster, and follow it to its end; submit again to resume."""
+    """Run a sweep as a job on a Ray cluster and follow it to its end; submit again to resume."""
     from robust201.planning.code_consent import announce_code
     from robust201.submission import ray_jobs
     from robust201.submission.access import check_access, find_token
@@ -39,7 +41,7 @@ def ray(
     if (sweep is None) == (follow is None):
         raise ConfigError(
             "Reading the command line failed for robust201 submit ray: expected a sweep YAML or --follow, got "
-            f"{'none of them' if sweep is None else 'both'}. See: robust201 submit ray --help"
+            f"{'neither' if sweep is None else 'both'}. See: robust201 submit ray --help"
         )
     access = check_access(address, find_token(), insecure=insecure)
     if access.is_readable_on_the_way:
@@ -53,7 +55,7 @@ def ray(
             client = ray_jobs.connect(access)
             job = ray_jobs.submit(client, shipment, archive, job_id)
         typer.echo(job)
-        console.say("If the job or the cluster dies, submit the sweep again: what is finished is kept.")
+        console.say("If the job or the cluster dies, submit the sweep again: finished work is kept.")
     else:
         client, job = ray_jobs.connect(access), str(follow)
         ray_jobs.check_job(client, job)
@@ -71,13 +73,13 @@ def _follow_ray_job(client: Any, job: str, address: str) -> int:
         ended = ray_jobs.follow(client, job, lambda text: typer.echo(text, nl=False))
     except KeyboardInterrupt:
         console.say(
-            f"The job goes on. Follow it: robust201 submit ray --follow {job} --address {address}. "
+            f"The job continues. Follow it: robust201 submit ray --follow {job} --address {address}. "
             f"Stop it: RAY_AUTH_MODE=token ray job stop {job} --address {address}"
         )
         return EvaluationError.exit_code
     code = ray_jobs.exit_code_of(ended)
     if code:
-        console.say(f"{job} ended: {ray_jobs.describe_end(ended)}. What it finished is kept; submit again to go on.")
+        console.say(f"{job} ended: {ray_jobs.describe_end(ended)}. Finished work is kept; submit again to resume.")
     return code
 
 

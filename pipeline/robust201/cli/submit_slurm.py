@@ -14,28 +14,34 @@ def slurm(
     sweep: Annotated[
         Path, typer.Argument(metavar="SWEEP", help="The sweep YAML; tasks read it again when they start.")
     ],
-    results: Annotated[str | None, typer.Option(help="Results folder, in place of the sweep's.")] = None,
+    results: Annotated[str | None, typer.Option(help="Results folder; overrides the sweep's.")] = None,
     tasks: Annotated[
-        int | None, typer.Option(help="Shares of the sweep, one a task; its bundles, up to 256, if absent.")
+        int | None, typer.Option(help="Shares of the sweep, one per task; default: the number of bundles, up to 256.")
     ] = None,
-    max_parallel: Annotated[int | None, typer.Option(help="Tasks that may run at once.")] = None,
-    time: Annotated[str | None, typer.Option(help="Time limit of a task, as sbatch reads it: 24:00:00.")] = None,
-    gpus_per_task: Annotated[str | None, typer.Option(help="NUMBER or TYPE:NUMBER; 1, or 0 with device: cpu.")] = None,
-    cpus_per_task: Annotated[int | None, typer.Option(help="CPUs of a task; what its workers need if absent.")] = None,
-    mem: Annotated[str | None, typer.Option(help="Memory of a task, such as 16G.")] = None,
+    max_parallel: Annotated[int | None, typer.Option(help="Maximum number of tasks running at once.")] = None,
+    time: Annotated[str | None, typer.Option(help="Time limit of a task in sbatch's format: 24:00:00.")] = None,
+    gpus_per_task: Annotated[
+        str | None, typer.Option(help="NUMBER or TYPE:NUMBER; default: 1, or 0 with device: cpu.")
+    ] = None,
+    cpus_per_task: Annotated[int | None, typer.Option(help="CPUs per task; default: what its workers need.")] = None,
+    mem: Annotated[str | None, typer.Option(help="Memory per task, such as 16G.")] = None,
     partition: Annotated[str | None, typer.Option(help="Partition or partitions.")] = None,
-    account: Annotated[str | None, typer.Option(help="Account that pays.")] = None,
+    account: Annotated[str | None, typer.Option(help="Account to charge.")] = None,
     extra: Annotated[
-        list[str] | None, typer.Option(help="An option of sbatch to add as it is, --constraint=a100; repeatable.")
+        list[str] | None, typer.Option(help="An sbatch option to add verbatim, such as --constraint=a100; repeatable.")
     ] = None,
     setup: Annotated[
         list[str] | None, typer.Option(help="A shell line to run first, such as 'module load cuda'; repeatable.")
     ] = None,
     drain_seconds: Annotated[
         int | None,
-        typer.Option(help="Seconds before its limit when a task drains; 600, or a quarter of the limit."),
+        typer.Option(
+            help="Seconds before its limit at which a task drains; default: 600, or a quarter of a shorter limit."
+        ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the batch file; read and submit nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the batch file; read no data and submit nothing.")
+    ] = False,
     allow_code: AllowCode = False,
 ) -> None:
     """Submit a sweep as a Slurm job array of independent workers on single machines; submit again to resume."""
@@ -69,11 +75,11 @@ def slurm(
         console.say(f"Nothing is missing. Export it with: robust201 export {folder} DATASET")
         return
     typer.echo(submitted.job)
-    what = f"{submitted.n_tasks} of {console.show_count(submitted.n_shares, 'share')}, one a task"
+    what = f"{submitted.n_tasks} of {console.show_count(submitted.n_shares, 'share')}, one per task"
     for line in (
         f"Submitted {console.show_count(submitted.n_missing, 'evaluation')} as array {submitted.job}: {what}.",
         f"Watch it:  squeue --job {submitted.job}; robust201 status {folder}; logs: {submitted.logs}",
         f"Cancel it: scancel {submitted.job}",
-        "Submit again to resume; what is finished is kept.",
+        "Submit again to resume; finished work is kept.",
     ):
         console.say(line)

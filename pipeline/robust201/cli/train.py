@@ -9,21 +9,21 @@ from robust201.cli import console
 
 
 def train(
-    to: Annotated[Path, typer.Option("--to", help="The checkpoint store to fill; made if absent.")],
+    to: Annotated[Path, typer.Option("--to", help="The checkpoint store to fill; created if absent.")],
     architectures: Annotated[str, typer.Option(help="Indices, ranges and cell strings, separated by commas.")],
     dataset: Annotated[str, typer.Option(help="Dataset to train on.")] = "digits",
-    path: Annotated[Path | None, typer.Option(help="Where its images lie.")] = None,
-    form: Annotated[str | None, typer.Option(help="Form of the files; found out if absent.")] = None,
+    path: Annotated[Path | None, typer.Option(help="Path of its images.")] = None,
+    form: Annotated[str | None, typer.Option(help="Form of the files; detected if absent.")] = None,
     channels: Annotated[int, typer.Option(min=1, help="Channels C of the first stage.")] = 16,
     cells: Annotated[int, typer.Option(min=1, help="Cells N in each stage.")] = 5,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 200,
-    batch_size: Annotated[int, typer.Option(min=2, help="Images a step.")] = 256,
-    learning_rate: Annotated[float, typer.Option(help="Of the first step; falls to 0 along a cosine.")] = 0.1,
-    seed: Annotated[int, typer.Option(min=0, help="Of the initial weights and every draw.")] = 777,
+    batch_size: Annotated[int, typer.Option(min=2, help="Images per step.")] = 256,
+    learning_rate: Annotated[float, typer.Option(help="Initial learning rate; falls to 0 along a cosine.")] = 0.1,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the initial weights and of every draw.")] = 777,
     threads: Annotated[int, typer.Option(min=1, help="CPU threads; the last bits of the weights depend on them.")] = 1,
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:N.")] = "cpu",
 ) -> None:
-    """Train networks by the published recipe, where no published weights are, into a checkpoint store."""
+    """Train networks by the published recipe into a checkpoint store, where no published weights exist."""
     from robust201.images import dataset as dataset_spec
     from robust201.images import load_images
     from robust201.spaces.nasbench201.space import NasBench201

@@ -115,6 +115,6 @@ def _execute(path: Path, source: bytes, module_name: str) -> None:
 def one_line(error: BaseException) -> str:
     """An error that the user's code raised, in one line."""
     # Workers execute a copy, whose hash is all that the protocol holds: a file beside it could change unseen.
-    alone = " (a file of one's own can import installed packages, but no files that lie beside it)"
+    alone = " (a user's file can import installed packages, but not the files beside it)"
     text = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
     return text + alone if isinstance(error, ModuleNotFoundError) else text

@@ -153,7 +153,7 @@ def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> Com
     if not (math.isfinite(tolerance) and tolerance >= 0):
         raise ConfigError(
             f"Comparing failed for the tolerance of {tolerance}: expected a finite number, 0 or more, got another. "
-            "Name the largest difference of accuracy to let pass, such as 0.001."
+            "Give the largest accepted difference in accuracy, such as 0.001."
         )
     sets = read_result_set(first), read_result_set(second)
     one, other = _same_choices(*(held.by_weights for held in sets))

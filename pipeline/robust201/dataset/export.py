@@ -178,7 +178,7 @@ def _refuse_equal_names(out: Path, names: Sequence[str]) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(
-                f"Exporting failed for {out}: expected a name of its own for each file, got {name} for two keys. "
+                f"Exporting failed for {out}: expected a distinct name for each file, got {name} for two keys. "
                 "Name one of the tasks or its columns otherwise."
             )
 

@@ -112,7 +112,7 @@ def _refuse_sweep(results: Path) -> None:
     if (results / PLAN_FILE).is_file():
         raise InputError(
             f"Importing failed for {results}: expected a new folder or an earlier import, got the results of a sweep. "
-            "Import into a folder of its own, and hold the two together with: robust201 compare"
+            "Import into a separate folder, and compare the two with: robust201 compare"
         )
 
 
@@ -135,7 +135,7 @@ def _import_groups(
     if held.groups and held.space_name != dataset.files.space_name:
         raise InputError(
             f"Importing failed for {dataset.path}: expected architectures of {held.space_name}, as the results folder "
-            f"has, got those of {dataset.files.space_name}. Import into a folder of its own."
+            f"has, got those of {dataset.files.space_name}. Import into a separate folder."
         )
     for earlier in held.groups:
         place = earlier.dataset, earlier.key
@@ -170,7 +170,7 @@ def _import_group(
     n_images = count_images(counted, found[counted][ids[0]], key) if counted else origin.n_images
     if not n_images:
         raise ResultsError(
-            f"Importing failed for {dataset.path} {name} {key}: expected sweep.json to tell the number of images, got "
+            f"Importing failed for {dataset.path} {name} {key}: expected sweep.json to give the number of images, got "
             "none. Export it again with its confusion matrices (cm)."
         )
     payload: dict[str, Any] = {

@@ -103,7 +103,7 @@ def explain_changes(out: Path, digests: Mapping[Path, str]) -> Iterator[str]:
     except (OSError, ResultsError):
         listing = None
     if listing is None or listing.is_other_content:
-        yield f"{path} is no listing: nothing tells whether the files of {out} are those of the export"
+        yield f"{path} is not a checksum listing: whether the files of {out} are those of the export is unknown"
         return
     listed = listing.digests
     told = {file: sha256_of(file) for name in (META_FILE, SWEEP_FILE) if (file := out / name).is_file()}

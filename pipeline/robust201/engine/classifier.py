@@ -46,7 +46,7 @@ class Classifier(nn.Module):
         normalisation: per-channel mean and standard deviation.
         n_classes: number of classes C.
         device: where to compute.
-        micro_batch: at most this many images go through the network at once; None for no bound. It saves memory and is
+        micro_batch: maximum number of images per pass; None for no limit. It saves memory and is
             no part of the protocol: batches of draws stay as they are.
         precision: the arithmetic of the network (`core.precision.PRECISIONS`). With ``bf16`` a copy of the network
             is used and the one given stays as it is; it is shown bfloat16 images, and it must let its feature maps keep

@@ -37,7 +37,7 @@ def as_classifier(
         normalisation: per-channel mean and standard deviation.
         n_classes: number of classes C; None takes that of the answer.
         device: where to compute; a module that lies elsewhere is copied there. None computes where it lies.
-        batch_size: at most this many images go through it at once.
+        batch_size: maximum number of images per pass.
 
     Yields:
         The classifier.

@@ -51,7 +51,7 @@ class CompiledNetwork(Model, Protocol):
 
     Attributes:
         device: where it computes.
-        chunk: at most this many images go through it at once; None for no bound.
+        chunk: maximum number of images per pass; None for no limit.
         shown: images that the last call sent through it at once.
         min_batch: images that go through it together, at least: smaller batches are filled up.
     """

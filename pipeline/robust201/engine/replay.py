@@ -70,6 +70,6 @@ class ReplayedDraws:
         if restart and self._shared:
             raise PerturbationError(
                 "Replaying draws failed for several restarts: expected one strength, got several, which draw different "
-                "numbers after the first restart. Attack each strength with a source of its own."
+                "numbers after the first restart. Attack each strength with a separate source."
             )
         return len(numbers), torch.tensor([numbers[image] for image in images.tolist()], dtype=torch.int64)

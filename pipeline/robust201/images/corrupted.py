@@ -260,7 +260,7 @@ def _load_npy(path: Path, shape: tuple[int, ...], dtype: str, source: str) -> ND
 
 
 def _map_npy(path: Path, shape: tuple[int, ...], source: str, dtype: str = "uint8") -> NDArray[Any]:
-    remedy = "Fetch the files again" if source == "published" else "Generate the images anew in another folder"
+    remedy = "Fetch the files again" if source == "published" else "Generate the images in another folder"
     try:
         array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError as error:

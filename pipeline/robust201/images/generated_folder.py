@@ -106,7 +106,7 @@ def read_manifest(folder: Path) -> Manifest:
         if version != FORMAT:
             raise FormatVersionError(
                 f"Opening generated corruptions failed for {path}: expected format {FORMAT}, got {version}. "
-                "Open the folder with the version of robust201 that wrote it, or generate anew in another folder."
+                "Open the folder with the version of robust201 that wrote it, or generate the images in another folder."
             )
         payload.pop("source")
         return Manifest(**{**payload, "recipe": Recipe(**payload["recipe"])})
@@ -118,7 +118,7 @@ def read_manifest(folder: Path) -> Manifest:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise DatasetError(
             f"Opening generated corruptions failed for {path}: expected a manifest, got {error}. "
-            "The file is damaged; generate anew in another folder."
+            "The file is damaged; generate the images in another folder."
         ) from error
 
 
@@ -171,7 +171,7 @@ def check_recipe(folder: Path, manifest: Manifest, recipe: Recipe) -> None:
         if found[name] != value:
             raise DatasetError(
                 f"Opening generated corruptions failed for {folder}: expected {name} {_show(value)}, got "
-                f"{_show(found[name])}. Choose another folder, or delete this one to generate anew."
+                f"{_show(found[name])}. Choose another folder, or delete this one to regenerate the images."
             )
 
 

@@ -128,7 +128,7 @@ def _examine_results(results: Path) -> HealthCheck:
             return HealthCheck("results", ok=True, detail=f"{results} is writable")
     except OSError as error:
         return HealthCheck(
-            "results", ok=False, detail=f"{folder}: {error.strerror}", fix="Name another folder by `results`."
+            "results", ok=False, detail=f"{folder}: {error.strerror}", fix="Set `results` to another folder."
         )
 
 
@@ -138,7 +138,7 @@ def _examine_imported(results: Path) -> Iterator[HealthCheck]:
 
     if (results / IMPORTED_FILE).is_file():
         told = f"{results} holds them, and takes no sweep"
-        yield HealthCheck("imported results", ok=False, detail=told, fix="Name another folder by `results`.")
+        yield HealthCheck("imported results", ok=False, detail=told, fix="Set `results` to another folder.")
 
 
 def _examine_shards(url: str) -> HealthCheck:

@@ -183,7 +183,7 @@ def _examine_head(access: Access) -> Iterator[HealthCheck]:
     fix = f"Install ray=={found} here{other_way}: a job is submitted and run by one version."
     yield HealthCheck("cluster", found == ours, f"{access.address}: Ray {found}, here {ours}", fix)
     if access.token is None:
-        fix = "Start it with RAY_AUTH_MODE=token: whoever reaches it runs code on the whole cluster."
+        fix = "Start it with RAY_AUTH_MODE=token: anyone who reaches it can run code on the whole cluster."
         yield HealthCheck("cluster token", ok=False, detail="the head asks for none", fix=fix)
     else:
         yield HealthCheck("cluster token", ok=True, detail="accepted")

@@ -239,7 +239,7 @@ class SweepConfig(Section):
                 raise ConfigError(describe_problem(error, SpaceFile, ("space",))) from error
         if not isinstance(value, SpaceFile) and value not in SPACES:
             near = closest(value, SPACES) if isinstance(value, str) else ""
-            raise ValueError(f"expected {', '.join(SPACES)} or the file of one's own, got {reprlib.repr(value)}.{near}")
+            raise ValueError(f"expected {', '.join(SPACES)} or a file of your own, got {reprlib.repr(value)}.{near}")
         return value
 
     @field_validator("datasets", "keys", mode="before")
@@ -256,7 +256,7 @@ class SweepConfig(Section):
         for name, section in value.items():
             if name not in DATASETS and (section.classes is None or section.image_size is None or section.path is None):
                 raise ValueError(
-                    f"expected a known dataset, or path, classes and image_size of one's own, got {name!r}."
+                    f"expected a known dataset, or path, classes and image_size of your own, got {name!r}."
                     f"{closest(name, DATASETS)}"
                 )
             if name not in DATASETS and not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
@@ -408,7 +408,7 @@ def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]
         if "file" in given:
             if name in TASKS or not re.fullmatch(r"[A-Za-z][\w.-]*", name):
                 raise ValueError(
-                    "expected a name that begins with a letter and is in no table for a task of one's own, such as "
+                    "expected an unused name that begins with a letter for a task of your own, such as "
                     f"my_attack, got {name!r}."
                 )
             own[name] = _parse_parameters(name, UserTaskParameters, given)

@@ -77,5 +77,5 @@ def load_plan_and_facts(results: Path) -> tuple[Plan, Facts]:
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError(
             f"Reading the plan failed for {path}: expected a plan, got other content ({error!r}). "
-            "Write it anew with: robust201 run SWEEP.yaml"
+            "Rewrite it with: robust201 run SWEEP.yaml"
         ) from error

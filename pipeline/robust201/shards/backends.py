@@ -149,7 +149,7 @@ class LocalBackend:
             if is_second:
                 raise ShardDamagedError(
                     f"Reading failed for shard {self.label(shard)}: expected its bytes, got {error.strerror}, twice. "
-                    "Run the sweep again: it sets the shard aside and computes its evaluations anew."
+                    "Run the sweep again: it sets the shard aside and recomputes its evaluations."
                 ) from error
         return self._try_reading(shard, read, is_second=True)
 

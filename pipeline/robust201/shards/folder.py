@@ -161,8 +161,8 @@ class ResultsFolder:
         if sha256[:SHA_DIGITS] != sha_of_name(shard):
             raise ShardDamagedError(
                 f"Verifying failed for shard {self.backend.label(shard)}: expected SHA-256 {sha_of_name(shard)}…, got "
-                f"{sha256[:SHA_DIGITS]}. Run the sweep again: it sets the shard aside and computes its evaluations "
-                "anew."
+                f"{sha256[:SHA_DIGITS]}. Run the sweep again: it sets the shard aside and recomputes its "
+                "evaluations."
             )
 
     def publish(self, dataset: str, stem: str, content: bytes) -> str:

@@ -223,7 +223,7 @@ def damaged_shard(label: str, what: object) -> ShardDamagedError:
     """Make the error of a shard that cannot be read."""
     return ShardDamagedError(
         f"Reading failed for shard {label}: expected a whole Parquet file of this project, got {what}. "
-        "Run the sweep again: it sets the shard aside and computes its evaluations anew."
+        "Run the sweep again: it sets the shard aside and recomputes its evaluations."
     )
 
 

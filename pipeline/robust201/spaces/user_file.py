@@ -44,8 +44,8 @@ class UserFileSpace(Space):
         for name in names:
             if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z][\w.-]*", name):
                 raise ArchitectureError(
-                    f"Selecting architectures failed for {name!r}: expected names that begin with a letter and go on "
-                    "with letters, digits, dots, dashes and underscores, got another. Name it otherwise."
+                    f"Selecting architectures failed for {name!r}: expected names that begin with a letter, followed "
+                    "by letters, digits, dots, dashes and underscores, got another form. Choose another name."
                 )
         if not names:
             raise ConfigError(

@@ -36,7 +36,7 @@ class InferenceNetwork:
     It equals the plain network of the same precision within rounding, not bit by bit: folded weights round differently.
 
     Attributes:
-        chunk: at most this many images go through the network at once; None for no bound.
+        chunk: maximum number of images per pass; None for no limit.
         shown: images that the last call sent through the network at once.
     """
 
