@@ -87,7 +87,10 @@ def _watch(read: Any, *, every: float, patience: float) -> int:
 
 def logs(
     unit: Annotated[
-        str, typer.Argument(metavar="UNIT", help="ARCHITECTURE/DATASET/KEY, or a unit's id or the beginning of one.")
+        str,
+        typer.Argument(
+            metavar="UNIT", help="ARCHITECTURE/DATASET/KEY[/WEIGHTS], or a unit's id or the beginning of one."
+        ),
     ],
     place: Annotated[
         Path, typer.Argument(metavar="RESULTS|SWEEP.yaml", help="Results folder or sweep YAML; else this folder.")
@@ -95,21 +98,25 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", help="Go on with lines that are added; Ctrl-C leaves.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the lines as they are, one JSON object each.")] = False,
 ) -> None:
-    """Show what all workers logged about one unit, in the order of time."""
-    from robust201.monitoring.logs import find_unit, follow_logs, log_files, read_logs
+    """Show what all workers logged about one unit, in the order of time; without WEIGHTS, of all that a network has."""
+    from robust201.monitoring.logs import find_units, follow_logs, log_files, read_logs
     from robust201.planning.plan_file import load_plan
 
     results = _results_of(place)
-    unit_id, label = find_unit(unit, load_plan(results).units, results)
-    lines = follow_logs(results, unit_id, sleep=time.sleep) if follow else iter(read_logs(results, unit_id))
+    labels = find_units(unit, load_plan(results).units, results)
+    lines = follow_logs(results, labels, sleep=time.sleep) if follow else iter(read_logs(results, labels))
     count = 0
     try:
         for count, line in enumerate(lines, start=1):  # noqa: B007 - the number of lines is told at the end
-            typer.echo(json.dumps(line)) if as_json else console_status.show_log_line(line)
+            if as_json:
+                typer.echo(json.dumps(line))
+            else:
+                console_status.show_log_line(line, labels[line["unit"]] if len(labels) > 1 else "")
     except KeyboardInterrupt:
         return
     if not count:
-        console.say(f"No line about {unit_id} ({label}) in {len(log_files(results))} log files: nobody has begun it.")
+        named = ", ".join(f"{unit_id} ({label})" for unit_id, label in labels.items())
+        console.say(f"No line about {named} in {len(log_files(results))} log files: nobody has begun it.")
 
 
 def doctor(
