@@ -61,6 +61,7 @@ def load_model(
     weights: str | Path | None = None,
     epochs: int | None = None,
     seed: int | None = None,
+    recipe: str | None = None,
     device: torch.device | str = "cpu",
 ) -> Classifier:
     """Load a trained network with its normalisation inside.
@@ -74,6 +75,7 @@ def load_model(
         weights: a safetensors file of the network's state_dict.
         epochs: length of the training, in a store; None prefers 200, else takes the longest.
         seed: of the training, in a store; None prefers 777, else takes the lowest.
+        recipe: name of the training, in a store; ``""`` is the published one. Needed where several fit.
         device: where it shall lie.
 
     Returns:
@@ -103,7 +105,7 @@ def load_model(
             space, name = NasBench201(channels, cells), _index(architecture)
     elif store is not None:
         opened = store if isinstance(store, CheckpointStore) else CheckpointStore(_folder(store))
-        record = opened.find(_index(architecture), dataset, epochs=epochs, seed=seed)
+        record = opened.find(_index(architecture), dataset, epochs=epochs, seed=seed, recipe=recipe)
         space, name = NasBench201(record.channels, record.cells), record.index
         tensors, source = opened.load(record), f"{record.label} from {record.file}"
     network = space.build(name, n_classes=spec.n_classes)

@@ -178,6 +178,35 @@ def test_compressed_files_are_imported_as_plain_ones_are(tmp_path, compression):
         import_json(source, tmp_path / "again")
 
 
+@pytest.mark.parametrize("as_published", [False, True])
+@pytest.mark.parametrize("compression", ["", ".gz"])
+def test_keys_of_ones_own_are_named_where_they_are_left_out(tmp_path, robust201, as_published, compression):
+    source = write(tmp_path / "source")
+    if as_published:
+        for own in ("sweep.json", "SHA256SUMS"):
+            (source / own).unlink()
+    for name in ("my_attack_accuracy", "my_attack_cm", "hessian_trace"):
+        (source / f"cifar10/{name}.json{compression}").write_bytes(b"{}")
+    (source / "notes").mkdir()
+    (source / "notes/anything.json").write_text("{}")
+    ended = robust201("import-json", source, tmp_path / "results")
+    assert ended.code == 0
+    (line,) = [line for line in ended.err.splitlines() if "warning" in line]
+    assert line == (
+        f"warning: cifar10 hessian_trace, cifar10 my_attack of {source}: of no task of this version, not imported."
+    )
+
+
+def test_a_dataset_of_keys_of_ones_own_alone_is_refused_by_their_names(tmp_path):
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"]))
+    for own in ("sweep.json", "SHA256SUMS"):
+        (source / own).unlink()
+    for file in (source / "cifar10").iterdir():
+        file.rename(file.with_name(file.name.replace("clean", "mine")))
+    with pytest.raises(ResultsError, match="got only cifar10 mine, of no task of this version"):
+        import_json(source, tmp_path / "results")
+
+
 def test_one_import_at_a_time(tmp_path):
     source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"]))
     import_json(source, tmp_path / "results")

@@ -13,6 +13,7 @@ from safetensors.torch import save_file
 from robust201.planning.config import SweepConfig
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import make_plan
+from robust201.planning.weights import WeightsSource
 from robust201.runtime.executors import make_executor
 from robust201.runtime.networks import NetworkLoader
 from robust201.runtime.scheduler import RunTally
@@ -192,9 +193,9 @@ def test_several_trainings_are_an_axis(make_sweep: MakeSweep, two_recipes: Path,
     assert all("pgd7" in name for name in names)
     assert tally.evaluations == 2 * 2 * 4
     # More of them compute what is new alone.
-    tally, preview = run(sweep(epochs=[1], seeds=[0, 1]))
+    tally, preview = run(sweep(recipe=["", "pgd7"], epochs=[1], seeds=[0, 1]))
     assert (preview.done, tally.evaluations) == (16, 16)
-    tally, preview = run(sweep())
+    tally, preview = run(sweep(recipe=["", "pgd7"]))
     assert (preview.done, tally.evaluations) == (32, 32)
     assert len(set(squared_norms(first.results).values())) == 16
     assert len({unit.weights for unit in preview.plan.units}) == 8
@@ -203,19 +204,45 @@ def test_several_trainings_are_an_axis(make_sweep: MakeSweep, two_recipes: Path,
 
 
 def test_one_training_by_either_field_is_one_result(make_sweep: MakeSweep, two_recipes: Path) -> None:
-    one = make_sweep(checkpoints={"path": str(two_recipes), "epochs": 2, "seed": 1}, keys=CLEAN)
-    run(one)
-    several = make_sweep(
-        checkpoints=None, weights={"path": str(two_recipes), "recipe": "", "epochs": [2], "seeds": [1]}, keys=CLEAN
-    )
+    only = str(_keep_one_recipe(two_recipes))
+    run(make_sweep(checkpoints={"path": only, "epochs": 2, "seed": 1}, keys=CLEAN))
+    several = make_sweep(checkpoints=None, weights={"path": only, "epochs": [2], "seeds": [1]}, keys=CLEAN)
     _, preview = run(several)
     assert preview.missing == ()
+
+
+def _keep_one_recipe(store: Path) -> Path:
+    manifest = store / "manifest.jsonl"
+    manifest.write_text("".join(line for line in manifest.read_text().splitlines(True) if "pgd7" not in line))
+    return store
+
+
+@pytest.mark.parametrize("section", ["checkpoints", "weights"])
+def test_one_of_several_recipes_must_be_named(
+    write_sweep: WriteSweep, robust201: RunCommand, two_recipes: Path, tmp_path: Path, section: str
+) -> None:
+    sweep = write_sweep(**({"checkpoints": None} | {section: {"path": str(two_recipes)}}), keys=CLEAN)
+    message = robust201("run", sweep).refusal(2)
+    assert 'expected weights of one recipe, got those of 2: "" (the unnamed one), pgd7. Name the one' in message
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_training_that_is_added_leaves_planned_weights_to_be_loaded(make_sweep: MakeSweep, two_recipes: Path) -> None:
+    config = make_sweep(checkpoints={"path": str(_keep_one_recipe(two_recipes))}, keys=CLEAN)
+    _, preview = run(config)
+    with CheckpointStore(two_recipes) as store:
+        for index in (0, 21):
+            network = build_network(cells.specs()[index], channels=4, cells=1, n_classes=10)
+            add_network(store, index, network.state_dict(), recipe="new", epochs=200)
+    for unit in preview.plan.units:
+        assert WeightsSource(config, config.make_space({})).load(unit)
 
 
 @pytest.mark.parametrize(
     ("chosen", "expected"),
     [
         ({"recipe": "trades"}, "recipe trades"),
+        ({"recipe": ["pgd7", "trades"]}, "recipe trades"),
         ({"epochs": [1, 3]}, "3 epochs"),
         ({"recipe": "pgd7", "epochs": [2], "seeds": [0, 9]}, "recipe pgd7 and 2 epochs and seed 9"),
     ],
@@ -234,7 +261,14 @@ def test_a_combination_that_is_not_there_is_refused(
     assert not (tmp_path / "results").exists()
 
 
-@pytest.mark.parametrize("weights", [{"random": {"seeds": [0, 0]}}, {"path": "store", "epochs": [1, 1]}])
+@pytest.mark.parametrize(
+    "weights",
+    [
+        {"random": {"seeds": [0, 0]}},
+        {"path": "store", "epochs": [1, 1]},
+        {"path": "store", "recipe": ["a", "a"]},
+    ],
+)
 def test_weights_that_are_asked_for_twice_are_refused(
     write_sweep: WriteSweep, robust201: RunCommand, weights: dict[str, Any]
 ) -> None:
@@ -248,7 +282,8 @@ def test_equal_weights_under_two_names_are_refused(
     with CheckpointStore(tmp_path / "store") as store:
         for recipe in ("", "copy"):
             add_network(store, 21, network.state_dict(), recipe=recipe)
-    sweep = write_sweep(architectures=[21], checkpoints=None, weights={"path": str(tmp_path / "store")}, keys=CLEAN)
+    weights = {"path": str(tmp_path / "store"), "recipe": ["", "copy"]}
+    sweep = write_sweep(architectures=[21], checkpoints=None, weights=weights, keys=CLEAN)
     assert "equal" in robust201("run", sweep).refusal(2)
 
 

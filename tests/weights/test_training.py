@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import json
 
 import numpy as np
 import pytest
@@ -11,13 +12,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from safetensors.torch import save
 
-from robust201.core.errors import ArchitectureError, ConfigError, EvaluationError
+from robust201.core.errors import ArchitectureError, CheckpointError, ConfigError, EvaluationError
 from robust201.core.files import bundled
 from robust201.core.records import ImageSet, Normalisation, image_hash
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.network import build_network
 from robust201.weights.store import CheckpointStore
-from robust201.weights.training import TrainingSettings, _augment, _learning_rate, train, train_into_store
+from robust201.weights.training import TrainingSettings, _augment, _learning_rate, recipe_name, train, train_into_store
+from tests.conftest import add_network
 
 TINY = TrainingSettings(channels=4, cells=1, epochs=2, batch_size=8, crop_padding=1, seed=1)
 LIGHT = nasbench201.specs()[309]
@@ -201,6 +203,87 @@ def test_other_images_or_settings_are_trained_anew(tmp_path):
         (third,) = train_into_store((309,), IMAGES, None, TINY.model_copy(update={"weight_decay": 0.0}), store)
     assert len({record.sha256 for record in (first, second, third)}) == 3
     assert len({record.source_sha256 for record in (first, second, third)}) == 3
+
+
+def _publish(store, **changes):
+    """Put weights into a store as an import does, of the same network, length and seed as `TINY` trains."""
+    torch.manual_seed(0)
+    network = build_network(LIGHT, channels=4, cells=1, n_classes=10)
+    add_network(store, 309, network.state_dict(), **({"dataset": "bright", "epochs": 2, "seed": 1} | changes))
+
+
+OTHER_TRAININGS = [{"learning_rate": 0.05}, {"channels": 5}, {"cells": 2}, {"batch_size": 7}, {"flip": False}]
+
+
+def test_trainings_replace_neither_each_other_nor_published_weights(tmp_path):
+    with CheckpointStore(tmp_path) as store:
+        _publish(store)
+        (published,) = store.records()
+        raw = (tmp_path / published.file).read_bytes()
+        ours = [
+            record
+            for change in ({}, *OTHER_TRAININGS)
+            for record in train_into_store((309,), IMAGES, None, TINY.model_copy(update=change), store)
+        ]
+    assert published.file == "bright/000309-e2-s1.safetensors"
+    assert (tmp_path / published.file).read_bytes() == raw
+    assert all(f"bright/000309-{record.recipe}-e2-s1.safetensors" == record.file for record in ours)
+    again = CheckpointStore(tmp_path)
+    assert {record.file for record in again.records()} == {published.file, *(record.file for record in ours)}
+    assert len(again.records()) == 2 + len(OTHER_TRAININGS)
+    for record in again.records():
+        again.load(record)
+
+
+def test_a_recipe_has_one_name_for_all_networks_lengths_and_seeds(tmp_path):
+    with CheckpointStore(tmp_path) as store:
+        records = [
+            record
+            for change in ({}, {"epochs": 1}, {"seed": 2})
+            for record in train_into_store((309, 10), IMAGES, None, TINY.model_copy(update=change), store)
+        ]
+    assert len({record.file for record in records}) == 6
+    assert {record.recipe for record in records} == {recipe_name(IMAGES, TINY)}
+    assert recipe_name(make_images(seed=3), TINY) != recipe_name(IMAGES, TINY)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_an_unnamed_training_of_an_earlier_version_is_found(tmp_path, damaged):
+    with CheckpointStore(tmp_path) as store:
+        (record,) = train_into_store((309,), IMAGES, None, TINY, store)
+    plain = "bright/000309-e2-s1.safetensors"
+    (tmp_path / record.file).rename(tmp_path / plain)
+    header, line = (tmp_path / "manifest.jsonl").read_text().splitlines()
+    fields = json.loads(line) | {"file": plain}
+    del fields["recipe"]
+    (tmp_path / "manifest.jsonl").write_text(f"{header}\n{json.dumps(fields)}\n")
+    if damaged:
+        (tmp_path / plain).write_bytes(b"damaged")
+    with CheckpointStore(tmp_path) as store:
+        (found,) = train_into_store((309,), IMAGES, None, TINY, store)
+    assert found == dataclasses.replace(record, file=plain, recipe="")
+    assert [path.name for path in (tmp_path / "bright").iterdir()] == ["000309-e2-s1.safetensors"]
+
+
+def test_equal_images_of_another_dataset_are_trained_for_it(tmp_path):
+    with CheckpointStore(tmp_path) as store:
+        (first,) = train_into_store((309,), IMAGES, None, TINY, store)
+        (second,) = train_into_store((309,), dataclasses.replace(IMAGES, dataset="mine"), None, TINY, store)
+    assert (first.dataset, second.dataset) == ("bright", "mine")
+
+
+def test_one_of_several_recipes_must_be_named(tmp_path):
+    with CheckpointStore(tmp_path) as store:
+        (ours,) = train_into_store((309,), IMAGES, None, TINY, store)
+        assert store.find(309, "bright") == ours
+        assert store.find_all(309, "bright") == (ours,)
+        _publish(store)
+        for choose in (store.find, store.find_all):
+            with pytest.raises(CheckpointError, match=f"one recipe, got those of 2: .*, {ours.recipe}. Name the one"):
+                choose(309, "bright")
+        assert store.find(309, "bright", recipe=ours.recipe) == ours
+        assert store.find(309, "bright", recipe="").source == "random"
+        assert len(store.find_all(309, "bright", recipes=("", ours.recipe))) == 2
 
 
 def test_an_index_out_of_range_trains_nothing(tmp_path):

@@ -166,11 +166,14 @@ class WatchDisplay:
         )
 
 
-def show_log_line(line: Mapping[str, Any]) -> None:
-    """Show a line of a log (see `runtime.work_log`): who, when, what, and a traceback below it."""
+def show_log_line(line: Mapping[str, Any], label: str = "") -> None:
+    """Show a line of a log (see `runtime.work_log`): who, when, what, and a traceback below it.
+
+    The label says which unit it is about, where lines of several are shown.
+    """
     rest = "  ".join(f"{name}={_plain(value)}" for name, value in line.items() if name not in _FIRST_FIELDS)
     where = f"{line.get('host', '-')}:{line.get('pid', '-')}"
-    words = [str(line["time"]), where, str(line["event"]), str(line["message"]), rest]
+    words = [str(line["time"]), where, str(line["event"]), label, str(line["message"]), rest]
     style = _LEVEL_STYLES.get(str(line["level"]), "")
     console.out.print("  ".join(word for word in words if word), style=style, markup=False, highlight=False)
     for text in str(line.get("traceback", "")).splitlines():

@@ -85,7 +85,8 @@ def _watch(read: Any, *, every: float, patience: float) -> int:
 
 def logs(
     unit: Annotated[
-        str, typer.Argument(metavar="UNIT", help="ARCHITECTURE/DATASET/KEY, or a unit's id or a prefix of it.")
+        str,
+        typer.Argument(metavar="UNIT", help="ARCHITECTURE/DATASET/KEY[/WEIGHTS], or a unit's id or a prefix of it."),
     ],
     place: Annotated[
         Path,
@@ -94,23 +95,25 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", help="Keep showing new lines; Ctrl-C leaves.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the raw lines, one JSON object each.")] = False,
 ) -> None:
-    """Show what all workers logged about one unit, in chronological order."""
-    from robust201.monitoring.logs import find_unit, follow_logs, log_files, read_logs
+    """Show what all workers logged about one unit, in chronological order; without WEIGHTS, of all weights of the network."""
+    from robust201.monitoring.logs import find_units, follow_logs, log_files, read_logs
     from robust201.planning.plan_file import load_plan
 
     results = _results_of(place)
-    unit_id, label = find_unit(unit, load_plan(results).units, results)
-    lines = follow_logs(results, unit_id, sleep=time.sleep) if follow else iter(read_logs(results, unit_id))
+    labels = find_units(unit, load_plan(results).units, results)
+    lines = follow_logs(results, labels, sleep=time.sleep) if follow else iter(read_logs(results, labels))
     count = 0
     try:
         for count, line in enumerate(lines, start=1):  # noqa: B007 - the number of lines is told at the end
-            typer.echo(json.dumps(line)) if as_json else console_status.show_log_line(line)
+            if as_json:
+                typer.echo(json.dumps(line))
+            else:
+                console_status.show_log_line(line, labels[line["unit"]] if len(labels) > 1 else "")
     except KeyboardInterrupt:
         return
     if not count:
-        console.say(
-            f"No line about {unit_id} ({label}) in {len(log_files(results))} log files: no worker has started it."
-        )
+        named = ", ".join(f"{unit_id} ({label})" for unit_id, label in labels.items())
+        console.say(f"No line about {named} in {len(log_files(results))} log files: no worker has started it.")
 
 
 def doctor(

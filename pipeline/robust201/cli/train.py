@@ -54,4 +54,5 @@ def train(
 
         for record in train_into_store(indices, images, held_out, settings, store, progress=tell):
             accuracy = record.training["outcome"]["test_accuracy"] if record.training else float("nan")
-            typer.echo(f"#{record.index} test accuracy {accuracy:.4f}")
+            named = f", recipe {record.recipe}" if record.recipe else ""
+            typer.echo(f"#{record.index} test accuracy {accuracy:.4f}{named}")

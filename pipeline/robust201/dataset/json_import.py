@@ -53,7 +53,8 @@ class JsonImportReport:
 
     Attributes:
         lacking: measurements that some keys have and others lack; an export leaves them out.
-        remarks: what of the files was changed or is gone since they were exported, as far as their folder tells.
+        remarks: keys that were left out, for they are of no task of this version; and what of the files was changed or
+            is gone since they were exported, as far as their folder tells.
     """
 
     n_groups: int
@@ -84,9 +85,11 @@ def import_json(
         if (files := json_files_of(dataset.files, name, key))
     }
     if not places:
+        left_out = keys_left_out(dataset, ())
+        got = f"only {', '.join(left_out)}, of no task of this version" if left_out else "none"
         raise ResultsError(
             f"Importing failed for {source}: expected files <dataset>/<key>_<measurement>.json of a known dataset and "
-            "key, got none. Name the unpacked dataset's folder."
+            f"key, got {got}. Name the unpacked dataset's folder."
         )
     _refuse_sweep(results)
     if not (results / RESULTS_FOLDER_FILE).exists() and (foreign := visible_entries(results)):
@@ -333,14 +336,47 @@ def read_origin(source: Path, sweep: Mapping[str, Any] | None, dataset: str, key
         ) from error
 
 
+def keys_left_out(dataset: RobustnessDataset, read: Collection[Path]) -> list[str]:
+    """Name what of a dataset an import passes over, such as ``cifar10 mine``: what is of no task of this version.
+
+    Keys are those of `sweep.json` and, as the published form has none, those by which the JSON files are called that
+    were not read; where such a name tells of no measurement, all of it stands for the key.
+    """
+    planned = {} if dataset.sweep is None else dataset.sweep["strengths"]
+    own = {name: [key for key in by_key if row_of(key) is None] for name, by_key in planned.items()}
+    found = {f"{name} {key}": None for name, keys in own.items() for key in keys}
+    done = {_stem(file) for file in read}
+    for file in sorted(dataset.path.glob("[!.]*/[!.]*.json*")):
+        if not file.name.endswith((".json", ".json.gz", ".json.zst")) or _stem(file) in done:
+            continue
+        folder, name = _stem(file)
+        key = next((name.removesuffix(f"_{one}") for one in _PLAIN_MEASURES if name.endswith(f"_{one}")), None)
+        if any(name.startswith(f"{told}_") for told in own.get(folder, ())):
+            continue  # named already
+        # Another folder may hold what is no result at all.
+        if key is not None or folder in dataset.data:
+            found[f"{folder} {name if key is None else key}"] = None
+    return list(found)
+
+
+_PLAIN_MEASURES = (*MEASURES, *OPTIONAL_MEASURES)
+
+
+def _stem(file: Path) -> tuple[str, str]:
+    """Give the folder and the name of a file without its endings, which are the same compressed or not."""
+    return file.parent.name, file.name.partition(".json")[0]
+
+
 def explain_gaps(
     dataset: RobustnessDataset, digests: Mapping[Path, str], places: Collection[tuple[str, str]]
 ) -> Iterator[str]:
-    """Say what of a dataset's files was changed or is gone since the export, as far as the folder tells.
+    """Say what of a dataset is left out, and which files were changed or are gone since the export, as far as is told.
 
     Files of results that were read are given with their SHA-256, datasets and keys in the paper's style.
     """
     yield from explain_changes(dataset.path, digests)
+    if left_out := keys_left_out(dataset, digests):
+        yield f"{', '.join(left_out)} of {dataset.path}: of no task of this version, not imported"
     planned = {} if dataset.sweep is None else dataset.sweep["strengths"]
     absent = [
         f"{name} {spelling}"
@@ -349,10 +385,7 @@ def explain_gaps(
         if (name, row.key if (row := row_of(spelling)) else spelling) not in places
         and spelling not in dataset.missing.get(name, {})
     ]
-    own = [name for name in absent if row_of(name.partition(" ")[2]) is None]
-    if own:
-        yield f"{', '.join(own)} of {dataset.path}: a task in no table of this version, which is not imported"
-    absent = [name for name in absent if name not in own]
+    absent = [name for name in absent if row_of(name.partition(" ")[2]) is not None]
     if absent:
         yield f"{dataset.path / SWEEP_FILE} lists {', '.join(absent)}, of which there is no JSON file"
 

@@ -1,9 +1,12 @@
-"""What the logs of all workers say about one unit, in the order of time (see `runtime.work_log`)."""
+"""What the logs of all workers say about one unit, in the order of time (see `runtime.work_log`).
+
+Or about several: those of one network by each of its weights.
+"""
 
 import json
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import itemgetter
 from os.path import commonprefix
 from pathlib import Path
@@ -15,18 +18,21 @@ from robust201.runtime.work_log import LOGS_FOLDER, label_of
 from robust201.spaces.nasbench201 import cells as nasbench201
 
 _SHOWN_CANDIDATES = 5
-_LABEL = re.compile(r"#?(?P<architecture>[^/\s]+)[/\s]+(?P<dataset>[^/\s]+)[/\s]+(?P<key>[^/\s]+)")
+_LABEL = re.compile(
+    r"#?(?P<architecture>[^/\s]+)[/\s]+(?P<dataset>[^/\s]+)[/\s]+(?P<key>[^/\s]+)(?:[/\s]+(?P<weights>\S+))?"
+)
 _UNIT = re.compile(rb'"unit": "([0-9a-f]{32})"')
 
 Line = Mapping[str, Any]
 
 
-def find_unit(name: str, units: Sequence[Unit], results: Path) -> tuple[str, str]:
-    """Find the unit that a user means.
+def find_units(name: str, units: Sequence[Unit], results: Path) -> dict[str, str]:
+    """Find the unit that a user means, or the units of a network by each of its weights: label by id.
 
     Args:
         name: its id or the beginning of it, or its label, such as ``21/cifar10/pgd`` (``#21 cifar10 pgd`` likewise; any
-            index or cell string of the architecture's isomorphism class will do), or ``resnet18/cifar10/pgd``.
+            index or cell string of the architecture's isomorphism class will do), or ``resnet18/cifar10/pgd``. Where a
+            network has several weights, all are meant unless one is named: ``21/cifar10/pgd/random-s0``.
         units: of the plan.
         results: the results folder, whose logs may name units of earlier plans.
 
@@ -35,7 +41,7 @@ def find_unit(name: str, units: Sequence[Unit], results: Path) -> tuple[str, str
     """
     label = _LABEL.fullmatch(name.strip())
     if label is not None:
-        return _find_by_label(label["architecture"], label["dataset"], label["key"], units)
+        return _find_by_label(label["architecture"], label["dataset"], label["key"], label["weights"], units)
     labels = {unit.id: label_of(unit) for unit in units}
     if re.fullmatch(r"[0-9a-f]{1,32}", name):
         found = sorted(unit_id for unit_id in labels if unit_id.startswith(name))
@@ -43,7 +49,7 @@ def find_unit(name: str, units: Sequence[Unit], results: Path) -> tuple[str, str
             labels = dict.fromkeys(_logged_ids(results), "of another plan") | labels
             found = sorted(unit_id for unit_id in labels if unit_id.startswith(name))
         if len(found) == 1:
-            return found[0], labels[found[0]]
+            return {found[0]: labels[found[0]]}
         if found:
             shown = ", ".join(f"{unit_id} ({labels[unit_id]})" for unit_id in found[:_SHOWN_CANDIDATES])
             more = ", …" if len(found) > _SHOWN_CANDIDATES else ""
@@ -58,15 +64,20 @@ def find_unit(name: str, units: Sequence[Unit], results: Path) -> tuple[str, str
     )
 
 
-def _find_by_label(architecture: str, dataset: str, key: str, units: Sequence[Unit]) -> tuple[str, str]:
+def _find_by_label(
+    architecture: str, dataset: str, key: str, weights: str | None, units: Sequence[Unit]
+) -> dict[str, str]:
     is_text = isinstance(units[0].architecture, str)  # as in spaces without indices
     wanted = architecture if is_text else nasbench201.resolve(architecture).isomorph
     datasets = dict.fromkeys(unit.dataset for unit in units)
     keys = dict.fromkeys(unit.key for unit in units if unit.dataset == dataset)
-    for unit in units:
-        if (unit.architecture, unit.dataset, unit.key) == (wanted, dataset, key):
-            return unit.id, label_of(unit)
-    if dataset not in datasets:
+    there_are = [unit for unit in units if (unit.architecture, unit.dataset, unit.key) == (wanted, dataset, key)]
+    found = {unit.id: label_of(unit) for unit in there_are if weights in {None, unit.weights}}
+    if found:
+        return found
+    if there_are:
+        what, near = f"weights {weights!r}", closest(str(weights), [unit.weights for unit in there_are if unit.weights])
+    elif dataset not in datasets:
         what, near = f"dataset {dataset!r}", closest(dataset, datasets)
     elif key not in keys:
         what, near = f"key {key!r}", closest(key, keys)
@@ -77,9 +88,10 @@ def _find_by_label(architecture: str, dataset: str, key: str, units: Sequence[Un
             near = closest(wanted, map(str, there))
         else:
             near = f" The closest one is {there[min(bisect_left(there, wanted), len(there) - 1)]}."
+    asked = "/".join(filter(None, (architecture, dataset, key, weights)))
     raise InputError(
-        f"Looking up a unit failed for {architecture}/{dataset}/{key}: expected a unit of this sweep, got {what}, "
-        f"which it does not have.{near}"
+        f"Looking up a unit failed for {asked}: expected a unit of this sweep, got {what}, which it does not have."
+        f"{near}"
     )
 
 
@@ -115,21 +127,21 @@ def _open_all(results: Path) -> Iterator[BinaryIO]:
             yield stream
 
 
-def read_logs(results: Path, unit_id: str) -> list[Line]:
-    """Read every line about a unit, by time; the clocks of hosts may differ."""
-    return next(_looks(results, unit_id))
+def read_logs(results: Path, unit_ids: Collection[str]) -> list[Line]:
+    """Read every line about some units, by time; the clocks of hosts may differ."""
+    return next(_looks(results, unit_ids))
 
 
-def follow_logs(results: Path, unit_id: str, *, sleep: Callable[[float], object]) -> Iterator[Line]:
-    """Read every line about a unit, then, each second, those that are added, until the caller stops."""
-    for lines in _looks(results, unit_id):
+def follow_logs(results: Path, unit_ids: Collection[str], *, sleep: Callable[[float], object]) -> Iterator[Line]:
+    """Read every line about some units, then, each second, those that are added, until the caller stops."""
+    for lines in _looks(results, unit_ids):
         yield from lines
         sleep(1.0)
 
 
-def _looks(results: Path, unit_id: str) -> Iterator[list[Line]]:
-    """Give all lines about a unit, then those that are added between one look and the next, each time sorted."""
-    wanted = f'"unit": "{unit_id}"'.encode()
+def _looks(results: Path, unit_ids: Collection[str]) -> Iterator[list[Line]]:
+    """Give all lines about some units, then those that are added between one look and the next, each time sorted."""
+    wanted = re.compile(f'"unit": "(?:{"|".join(unit_ids)})"'.encode())
     offsets: dict[bytes, int] = {}
     while True:
         found: list[Line] = []
@@ -139,7 +151,7 @@ def _looks(results: Path, unit_id: str) -> Iterator[list[Line]]:
             whole = stream.read().rpartition(b"\n")[0]
             if whole:
                 offsets[first] = offsets.get(first, 0) + len(whole) + 1
-            found.extend(_parse(line for line in whole.splitlines() if wanted in line))
+            found.extend(_parse(line for line in whole.splitlines() if wanted.search(line)))
         yield sorted(found, key=itemgetter("time"))
 
 

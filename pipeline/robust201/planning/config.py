@@ -65,6 +65,15 @@ def _check_different(numbers: tuple[int, ...]) -> tuple[int, ...]:
 Numbers = Annotated[tuple[int, ...], AfterValidator(_check_different)]
 
 
+def _check_recipes(names: str | tuple[str, ...]) -> str | tuple[str, ...]:
+    if not isinstance(names, str) and (len(set(names)) != len(names) or not names):
+        raise ValueError(f"expected one or more different names, got {list(names)}.")
+    return names
+
+
+RecipeNames = Annotated[str | tuple[str, ...], AfterValidator(_check_recipes)]
+
+
 class CheckpointsSection(Section):
     """Where the imported weights lie, and which of them to take."""
 
@@ -83,7 +92,7 @@ class WeightsSection(Section):
     """Several weights per network: trainings of a store, files by name, or random ones."""
 
     path: ConfigPath | None = None
-    recipe: str | None = None
+    recipe: RecipeNames | None = None
     epochs: Numbers | None = None
     seeds: Numbers | None = None
     files: dict[str, ConfigPath] | None = None
@@ -98,6 +107,11 @@ class WeightsSection(Section):
         if chosen and self.path is None:
             raise ValueError(f"expected {chosen[0]} beside path alone, which names a store, got it beside {given[0]}.")
         return self
+
+    @property
+    def recipes(self) -> tuple[str, ...] | None:
+        """The recipes that are named; None where none is."""
+        return (self.recipe,) if isinstance(self.recipe, str) else self.recipe
 
 
 class SpaceFile(Section):
@@ -365,7 +379,8 @@ class SweepConfig(Section):
         if section.random is not None:
             return tuple(Weights(sha256, seed=seed, is_random=True) for seed in section.random.seeds)
         return tuple(
-            Weights(sha256, section.recipe or "", epochs, seed)
+            Weights(sha256, recipe, epochs, seed)
+            for recipe in section.recipes or ("",)
             for epochs in section.epochs or (None,)
             for seed in section.seeds or (None,)
         )

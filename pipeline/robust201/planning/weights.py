@@ -73,7 +73,7 @@ class WeightsSource:
         else:
             assert several is not None  # noqa: S101 - the sweep has one of the two
             records = self._store.find_all(
-                architecture, dataset, recipe=several.recipe, epochs=several.epochs, seeds=several.seeds
+                architecture, dataset, recipes=several.recipes, epochs=several.epochs, seeds=several.seeds
             )
         by_hash: dict[str, CheckpointRecord] = {}
         for record in records:
@@ -135,11 +135,11 @@ class WeightsSource:
         """
         if self._files:
             return _load_file(self._files[str(unit.architecture)], unit)
-        records = self._records(unit.dataset, unit.architecture)
-        for record in records:
-            if record.sha256 == unit.checkpoint_sha256:
-                return self._store.load(record)
-        raise _other_weights(unit, records[0].sha256)
+        # By its hash, not chosen anew: a training that was added to the store since must not stop what is planned.
+        record = self._store.find_hash(unit.architecture, unit.dataset, unit.checkpoint_sha256)
+        if record is None:
+            raise _other_weights(unit, self._records(unit.dataset, unit.architecture)[0].sha256)
+        return self._store.load(record)
 
 
 def _load_file(path: "Path", unit: Unit) -> dict[str, "torch.Tensor"]:

@@ -2,8 +2,9 @@
 
 A line is a JSON object with ``time`` (UTC, ISO 8601), ``level``, ``worker`` (the file's name without its ending),
 ``host``, ``pid``, ``event`` and ``message``; where it concerns a unit, ``unit`` (its id) and ``label``
-(architecture/dataset/key); and what else the event has to tell. The driver keeps a file of the same form,
-``…-driver.jsonl``, for what only it sees: workers that were lost, parts that were given up.
+(architecture/dataset/key, and the weights where a network has several); and what else the event has to tell. The driver
+keeps a file of the same form, ``…-driver.jsonl``, for what only it sees: workers that were lost, parts that were given
+up.
 
 Logs are for people and decide nothing. A line is one write to a file that nobody else writes to, opened and closed for
 it, so that other hosts see the line at once where files are shared by NFS. It is not flushed to the disk: it survives
@@ -43,8 +44,9 @@ _TEXT_CHARACTERS = 20_000
 
 
 def label_of(unit: Unit) -> str:
-    """Name of a unit in logs and on the command line, such as ``21/cifar10/pgd``."""
-    return f"{unit.architecture}/{unit.dataset}/{unit.key}"
+    """Name of a unit in logs and on the command line: ``21/cifar10/pgd``, or ``21/cifar10/pgd/random-s0``."""
+    name = f"{unit.architecture}/{unit.dataset}/{unit.key}"
+    return f"{name}/{unit.weights}" if unit.weights else name
 
 
 class WorkLog:

@@ -3,12 +3,14 @@
 Layout::
 
     manifest.jsonl                                     see `weights.manifest`
-    <dataset>/<index:06d>-e<epochs>-s<seed>.safetensors
+    <dataset>/<index:06d>-e<epochs>-s<seed>.safetensors            published weights, whose recipe has no name
+    <dataset>/<index:06d>-<recipe>-e<epochs>-s<seed>.safetensors   others, such as those of `weights.training`
 """
 
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from itertools import product
 from os import SEEK_END
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Self
@@ -75,46 +77,66 @@ class CheckpointStore:
     ) -> CheckpointRecord:
         """Choose one network's checkpoint.
 
-        Without `epochs`, 200 is preferred, else the longest training; without `seed`, 777, else the lowest; without
-        `recipe`, the unnamed one, else the first by name.
+        Without `epochs`, 200 is preferred, else the longest training; without `seed`, 777, else the lowest.
 
         Raises:
-            CheckpointError: there is no such checkpoint; the message says what there is.
+            CheckpointError: there is no such checkpoint, or, without `recipe`, there are those of several recipes; the
+                message says what there is.
         """
         there = self._index().get((dataset, index), {})
         fitting = [trial for trial in there if _fits(trial, (recipe, epochs, seed))]
         if not fitting:
             raise self._nothing_fits(index, dataset, (recipe, epochs, seed))
+        if recipe is None:
+            self._check_one_recipe(index, dataset, fitting)
         return there[min(fitting, key=_preference)]
+
+    def find_hash(self, index: ArchitectureId, dataset: str, sha256: str) -> CheckpointRecord | None:
+        """Find the checkpoint of one network whose file has a hash; None where there is none."""
+        there = self._index().get((dataset, index), {})
+        return next((record for record in there.values() if record.sha256 == sha256), None)
 
     def find_all(
         self,
         index: ArchitectureId,
         dataset: str,
         *,
-        recipe: str | None = None,
+        recipes: Sequence[str] | None = None,
         epochs: Sequence[int] | None = None,
         seeds: Sequence[int] | None = None,
     ) -> tuple[CheckpointRecord, ...]:
         """List the checkpoints of one network that a sweep asks for, by recipe, epochs and seed.
 
-        Each of `epochs` must be there, and at each length each of `seeds`; None takes all.
+        Each of `recipes` must be there with each of `epochs`, and at each length with each of `seeds`; None takes all
+        lengths or seeds, and the recipe where there is one alone.
 
         Raises:
-            CheckpointError: one is not there; the message says what there is.
+            CheckpointError: one is not there, or recipes are not named and several fit; the message says what there is.
         """
         there = self._index().get((dataset, index), {})
-        for length in epochs or (None,):
-            for seed in seeds or (None,):
-                if not any(_fits(trial, (recipe, length, seed)) for trial in there):
-                    raise self._nothing_fits(index, dataset, (recipe, length, seed))
-        return tuple(
-            there[trial]
+        for wanted in product(recipes or (None,), epochs or (None,), seeds or (None,)):
+            if not any(_fits(trial, wanted) for trial in there):
+                raise self._nothing_fits(index, dataset, wanted)
+        fitting = [
+            trial
             for trial in sorted(there)
-            if recipe in {None, trial[0]}
+            if (recipes is None or trial[0] in recipes)
             and (epochs is None or trial[1] in epochs)
             and (seeds is None or trial[2] in seeds)
-        )
+        ]
+        if recipes is None:
+            self._check_one_recipe(index, dataset, fitting)
+        return tuple(there[trial] for trial in fitting)
+
+    def _check_one_recipe(self, index: ArchitectureId, dataset: str, fitting: Sequence[Trial]) -> None:
+        recipes = sorted({recipe for recipe, _, _ in fitting})
+        if len(recipes) > 1:
+            shown = ", ".join(recipe or '"" (the unnamed one)' for recipe in recipes)
+            raise CheckpointError(
+                f"Choosing weights failed for {show_architecture(index)} {dataset} in {self.root}: expected weights of "
+                f"one recipe, got those of {len(recipes)}: {shown}. Name the one that is meant: in a sweep by "
+                "`weights: {path: …, recipe: …}`; what each was trained with stands in the manifest."
+            )
 
     def check(self, record: CheckpointRecord) -> None:
         """Look whether a record's file is there and not cut short; only its first bytes are read.
@@ -272,10 +294,10 @@ def _fits(trial: Trial, wanted: _Wanted) -> bool:
     return all(want in {None, got} for want, got in zip(wanted, trial, strict=True))
 
 
-def _preference(trial: Trial) -> tuple[str, bool, int, bool, int]:
-    """Sort key of the trials of a network: what `find` prefers comes first."""
-    recipe, epochs, seed = trial
-    return recipe, epochs != DEFAULT_EPOCHS, -epochs, seed != DEFAULT_SEED, seed
+def _preference(trial: Trial) -> tuple[bool, int, bool, int]:
+    """Sort key of the trials of a network by one recipe: what `find` prefers comes first."""
+    _, epochs, seed = trial
+    return epochs != DEFAULT_EPOCHS, -epochs, seed != DEFAULT_SEED, seed
 
 
 def _position(index: ArchitectureId) -> tuple[bool, ArchitectureId]:

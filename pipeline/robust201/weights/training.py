@@ -32,6 +32,8 @@ from robust201.weights.store import CheckpointRecord, CheckpointStore
 RECIPE_VERSION = 1
 """Raised only when equal settings give other weights."""
 
+_NAME_DIGITS = 8
+
 _EVALUATION_BATCH = 256
 
 
@@ -255,6 +257,8 @@ def train_into_store(
     """Train networks and keep their weights, one after the other; what the store already has is not trained again.
 
     Each record has the recipe and the accuracies in `training`; each network is stored before the next one begins.
+    Recipes are named by their settings (see `recipe_name`), so that none takes the place of another or of published
+    weights, which have none.
     `progress` is told index, epoch (from 1), mean loss and accuracy on the training images after each epoch.
 
     Raises:
@@ -267,8 +271,8 @@ def train_into_store(
     for architecture in architectures:
         recipe = _recipe(architecture.spec, train_images, settings)
         recipe_sha256 = hashlib.sha256(canonical_json(recipe).encode()).hexdigest()
-        there = _find_trained(store, architecture.index, recipe_sha256)
-        if there is not None:
+        there = _find_trained(store, architecture.index, train_images.dataset, recipe_sha256)
+        if there is not None and _is_whole(store, there):
             yield there
             continue
         tell = None if progress is None else partial(progress, architecture.index)
@@ -293,7 +297,23 @@ def train_into_store(
             source_sha256=recipe_sha256,
             state_dict=trained.state_dict,
             training={"recipe": recipe, "outcome": outcome},
+            # Stores of earlier versions have trainings without a name: what was lost there comes back under the same.
+            recipe=recipe_name(train_images, settings) if there is None else there.recipe,
         )
+
+
+def recipe_name(images: ImageSet, settings: TrainingSettings) -> str:
+    """Name a training in a store, such as ``trained-3f9a2c1b``: by all that decides it but network, epochs and seed.
+
+    Those three stand beside it wherever it is told.
+    """
+    payload = {
+        "version": RECIPE_VERSION,
+        "train_images": images.sha256,
+        "settings": settings.model_dump(mode="json", exclude={"epochs", "seed"}),
+    }
+    # The word in front keeps YAML from reading digits such as 12345678 or 1e234567 as a number.
+    return f"trained-{hashlib.sha256(canonical_json(payload).encode()).hexdigest()[:_NAME_DIGITS]}"
 
 
 def _recipe(spec: str, images: ImageSet, settings: TrainingSettings) -> dict[str, Any]:
@@ -305,15 +325,19 @@ def _recipe(spec: str, images: ImageSet, settings: TrainingSettings) -> dict[str
     }
 
 
-def _find_trained(store: CheckpointStore, index: int, recipe_sha256: str) -> CheckpointRecord | None:
+def _find_trained(store: CheckpointStore, index: int, dataset: str, recipe_sha256: str) -> CheckpointRecord | None:
     if not store.manifest.exists():
         return None
-    for record in store.records():
-        if record.index == index and record.source_sha256 == recipe_sha256:
-            try:
-                store.load(record)
-            except CheckpointError:
-                # A lost or damaged file is what training again makes good.
-                return None
-            return record
-    return None
+    wanted = index, dataset, recipe_sha256
+    return next(
+        (record for record in store.records() if (record.index, record.dataset, record.source_sha256) == wanted), None
+    )
+
+
+def _is_whole(store: CheckpointStore, record: CheckpointRecord) -> bool:
+    """Whether a record's weights can be read: a lost or damaged file is what training again makes good."""
+    try:
+        store.load(record)
+    except CheckpointError:
+        return False
+    return True
