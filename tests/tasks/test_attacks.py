@@ -1,4 +1,4 @@
-"""Every row of the table of perturbations, and the libraries behind the four attacks."""
+"""Every row of the table of tasks, and the libraries behind the four attacks."""
 
 import subprocess
 import sys

@@ -95,7 +95,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", help="Keep showing new lines; Ctrl-C leaves.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the raw lines, one JSON object each.")] = False,
 ) -> None:
-    """Show what all workers logged about one unit, in chronological order; without WEIGHTS, of all weights of the network."""
+    """Show what all workers logged about one unit, in chronological order; without WEIGHTS, about all of them."""
     from robust201.monitoring.logs import find_units, follow_logs, log_files, read_logs
     from robust201.planning.plan_file import load_plan
 

@@ -58,7 +58,7 @@ class ImageSet:
     Attributes:
         images: (N, 3, H, W) uint8.
         labels: (N,) int64 in [0, n_classes).
-        indices: (N,) int64, each image's row in the dataset's full test split, ascending.
+        indices: (N,) int64, each image's row in the dataset's full split, ascending.
         normalisation: what the networks of this dataset were trained with.
         sha256: 64 hex digits of `images`, `labels` and `indices` together (see `image_hash`).
     """
@@ -163,8 +163,9 @@ class Unit:
 
     Attributes:
         id: 32 hex digits, see `unit_id`.
-        key: what is done to the images.
-        strengths: ascending; epsilons in units of 1/255, severities 1 to 5, or `(CLEAN_STRENGTH,)`.
+        key: the task.
+        strengths: ascending, on the task's axis: epsilons in units of 1/255 (Linf) or of pixels in [0, 1] (L2),
+            severities 1 to 5, or `(CLEAN_STRENGTH,)`.
         checkpoint_sha256: hash of the weights (see `Weights`).
         weights: short name of the weights where a network has several in its sweep; else empty.
         columns: columns of a measure; empty where images are shown and answers measured.
@@ -225,9 +226,9 @@ class EvaluationResult:
 
     Attributes:
         strength: the one strength of it that this is.
-        values: measurement columns (see `tasks.measurements`): `accuracy` () float64, `cm` (C, C) int32, and,
-            where asked for, `confidence_label` (C, C), `confidence_argmax` (C, C), `confidence_prediction` (2,) float64
-            and `predictions` (n,) uint8.
+        values: columns (see `tasks.columns`): of answers `accuracy` () float64, `cm` (C, C) int32, and, where asked
+            for, `confidence_label` (C, C), `confidence_argmax` (C, C), `confidence_prediction` (2,) float64 and
+            `predictions` (n,) uint8; of a measure its own, () or (n,) float64.
         seconds: wall time of the evaluation; where the fused engine attacks several strengths at once, that of all of
             them lies with the strength that is complete first, and only their sum means something.
         provenance: versions, host and device that made it; never part of identity.

@@ -44,7 +44,7 @@ class AttackJob:
         draws: where random numbers come from.
         images: (N, 3, H, W) uint8, on the device.
         labels: (N,) int64, on the device.
-        indices: (N,) rows of the test split, which name the draws.
+        indices: (N,) rows of the split, which name the draws.
         epsilons: (S,) radii of the balls in units of the pixel range [0, 1].
     """
 
@@ -120,7 +120,7 @@ class Samples:
         epsilons: (B, 1, 1, 1) float32.
         strengths: (B,) index of each epsilon, on the host.
         positions: (B,) position of each image, on the host.
-        images: (B,) row of each image in the test split, on the host.
+        images: (B,) row of each image in its split, on the host.
     """
 
     clean: torch.Tensor

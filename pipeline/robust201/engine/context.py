@@ -51,7 +51,7 @@ CorruptedImages = Callable[[str, int, NDArray[np.int64]], NDArray[np.uint8]]
 
 @dataclass(frozen=True)
 class Context:
-    """What surrounds one perturbation.
+    """What surrounds one task.
 
     Attributes:
         classifier: the network under test, [0, 1] pixels to logits.

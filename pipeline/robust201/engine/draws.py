@@ -45,7 +45,7 @@ class Draws(Protocol):
 
         Args:
             restart: number of the restart.
-            images: (B,) rows of the test split, repeated where a batch holds an image at several epsilons.
+            images: (B,) rows of the split, repeated where a batch holds an image at several epsilons.
             shape: of an image.
 
         Returns:
@@ -71,7 +71,7 @@ class Draws(Protocol):
 
         Args:
             restart: number of the restart.
-            images: (B,) rows of the test split, possibly repeated.
+            images: (B,) rows of the split, possibly repeated.
             shape: of an image.
 
         Returns:

@@ -49,7 +49,7 @@ class DatasetResults:
         name: the dataset.
         reader: the folder they come from.
         accuracies: fractions by architecture (index, ascending) and (key, strength), keys in the paper's style and in
-            the order of the table of perturbations, clean as ``("clean", 0.0)``; NaN where an evaluation is missing.
+            the order of the table of tasks, clean as ``("clean", 0.0)``; NaN where an evaluation is missing.
     """
 
     name: str

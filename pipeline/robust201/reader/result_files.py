@@ -45,7 +45,7 @@ PUBLISHED_DATASETS = ("cifar10", "cifar100", "ImageNet16-120")
 
 
 def row_of(key: str) -> Task | None:
-    """Find the row of the table of perturbations of a key in either spelling; None for an unknown key."""
+    """Find the row of the table of tasks of a key in either spelling; None for an unknown key."""
     return next((row for row in TASKS.values() if key in (row.key, row.published_key)), None)
 
 
@@ -94,7 +94,7 @@ def _the_one(files_by_spelling: Iterable[Sequence[Path]]) -> Path | None:
 
 
 def in_table_order(keys: Iterable[str]) -> list[str]:
-    """Sort keys as the table of perturbations lists them, unknown ones last."""
+    """Sort keys as the table of tasks lists them, unknown ones last."""
     order = list(TASKS)
     return sorted(keys, key=lambda key: (order.index(row.key) if (row := row_of(key)) else len(order), key))
 
