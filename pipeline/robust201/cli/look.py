@@ -86,7 +86,10 @@ def _watch(read: Any, *, every: float, patience: float) -> int:
 def logs(
     unit: Annotated[
         str,
-        typer.Argument(metavar="UNIT", help="ARCHITECTURE/DATASET/KEY[/WEIGHTS], or a unit's id or a prefix of it."),
+        typer.Argument(
+            metavar="UNIT",
+            help="ARCHITECTURE/DATASET/KEY, with /WEIGHTS for one of several, or a unit's id or a prefix of it.",
+        ),
     ],
     place: Annotated[
         Path,
