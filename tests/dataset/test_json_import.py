@@ -447,7 +447,7 @@ def test_an_import_warns_of_files_that_are_not_those_of_the_export(tmp_path, rob
     (accuracies / "SHA256SUMS").write_text("\n")
     assert "5 of 5 files" in warnings_of(robust201, accuracies, tmp_path / "empty")[0]
     (accuracies / "SHA256SUMS").write_bytes(b"\xff")
-    assert "SHA256SUMS is no listing" in warnings_of(robust201, accuracies, tmp_path / "binary")[0]
+    assert "SHA256SUMS is not a checksum listing" in warnings_of(robust201, accuracies, tmp_path / "binary")[0]
     (accuracies / "SHA256SUMS").unlink()
     assert "has no SHA256SUMS" in warnings_of(robust201, accuracies, tmp_path / "none")[0]
     (accuracies / "sweep.json").unlink()  # as the published dataset, of which nothing more is known
