@@ -1,4 +1,4 @@
-"""What the command line shows: progress on terminals and in log files, tables, one line an error."""
+"""What the command line shows: progress on terminals and in log files, tables, one line per error."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ def _describe_checked(verdict: Verdict) -> str:
 
 
 def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None:
-    """Show two result sets side by side: the verdict, then a line each dataset, key and strength that differs."""
+    """Show two result sets side by side: the verdict, then one line per dataset, key and strength that differs."""
     verdict = "within" if report.within else "beyond"
     n_all, n_different = len(report.comparisons), len(report.different)
     out.print(

@@ -96,7 +96,7 @@ def show_status(state: SweepStatus) -> None:
 
 
 def live_table(state: SweepStatus, *, max_keys: int) -> Table:
-    """Lay out done, total and percent: a line a key, or one for the corruptions of many keys; a column a dataset."""
+    """Lay out done, total and percent: one line per key (one for the corruptions of many), one column per dataset."""
     from robust201.reader.result_files import kind_of
 
     names = list(dict.fromkeys(key.key for key in state.keys))
@@ -133,7 +133,7 @@ def status_line(state: SweepStatus, now: float) -> str:
 
 
 class WatchDisplay:
-    """A sweep's status, live: a table on a terminal, one line a reading elsewhere."""
+    """A sweep's status, live: a table on a terminal, elsewhere one line per reading."""
 
     def __init__(self, console_: Console | None = None, clock: Callable[[], float] = time.time) -> None:
         self._console = console_ or console.out

@@ -65,7 +65,7 @@ class DrainRequest:
 def draining_on_signals(say: Callable[[str], None], drain_seconds: float | None = None) -> Iterator[DrainRequest]:
     """Turn the first Ctrl-C, SIGTERM or SIGUSR1 into a request to drain; the second interrupts at once.
 
-    `say` is told of the request. Its deadline (see `DrainRequest.interruptible`) follows after `drain_seconds`.
+    `say` receives a line about the request, whose deadline (`DrainRequest.interruptible`) is `drain_seconds` later.
     """
     request = DrainRequest()
     timer: threading.Timer | None = None

@@ -248,7 +248,7 @@ def best_cells(results: DatasetResults) -> pd.DataFrame:
 
     Returns:
         One row a criterion (the index): `architecture`, the first by `DatasetResults.ranked`, `spec`, `accuracy`,
-        `tied`, how many are as accurate, and one column a criterion with the edit distance to its best architecture.
+        `tied`, how many are as accurate, and one column per criterion with the edit distance to its best architecture.
     """
     space = results.space
     if space is None:
@@ -312,7 +312,7 @@ def n_unseen_ties(rows: pd.DataFrame) -> int:
 
 
 def change_matrix(rows: pd.DataFrame, space: Offerings) -> pd.DataFrame:
-    """Arrange the changes of one architecture and score in percentage points: a row an edge, a column an operation."""
+    """Arrange the changes of an architecture and score in percentage points: a row per edge, a column per operation."""
     wide = rows.set_index(["edge", "operation"])["change"].unstack()
     wide = wide.reindex(index=range(len(space.edges)), columns=list(space.operations))
     return 100 * wide.set_axis(space.edge_labels).set_axis(operation_names(space), axis=1)

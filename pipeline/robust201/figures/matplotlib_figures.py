@@ -32,7 +32,7 @@ RASTER_POINTS = 500
 
 
 def draw_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw box plots of accuracy: a panel a key, a box a strength, and the chance line (see `accuracy_boxes`)."""
+    """Draw box plots of accuracy: one panel per key, a box per strength, and the chance line (see `accuracy_boxes`)."""
     keys = palette.grouped(list(frame["key"].unique()))
     corrupted = kind_of(keys[0]) == "corruption"
     figure, panels = parts.make_axes_grid(len(keys), *((5, 2.6, 2.4) if corrupted else (2, 5.6, 3.3)))
@@ -67,7 +67,7 @@ def draw_boxes(frame: pd.DataFrame, results: DatasetResults) -> Figure:
 
 
 def draw_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw Kendall's tau between every two columns as heat maps, one a view (see `key_correlations`)."""
+    """Draw Kendall's tau between every two columns as heat maps, one per view (see `key_correlations`)."""
     del results
     views = list(frame.index.get_level_values("view").unique())
     n = max(len(frame.loc[view]) for view in views)
@@ -87,7 +87,7 @@ def draw_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> Figur
 
 
 def draw_confidence(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw median confidences with their quartiles, a panel a key (see `confidence_curves`)."""
+    """Draw median confidences with their quartiles, one panel per key (see `confidence_curves`)."""
     del results
     keys = [key for key in frame["key"].unique() if key != CLEAN]
     clean = frame[frame["key"] == CLEAN]
@@ -192,7 +192,7 @@ def draw_measures_against(frame: pd.DataFrame, results: DatasetResults) -> Figur
 
 
 def draw_top_cells(frame: pd.DataFrame, results: DatasetResults) -> Figure:
-    """Draw the operations of the best cells, a column a cell, a row an edge (see `top_cells`)."""
+    """Draw the operations of the best cells, one column per cell, one row per edge (see `top_cells`)."""
     space = results.cells
     groups: Any = list(frame.groupby(["among", "score"], sort=False))
     figure = Figure(figsize=(11, 2.5 * len(groups) + 0.6), layout="constrained")

@@ -43,7 +43,7 @@ class View(NamedTuple):
 
 
 def views_of_boxes(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
-    """Draw box plots of accuracy: a panel a key, a box a strength, and the chance line (see `accuracy_boxes`)."""
+    """Draw box plots of accuracy: one panel per key, a box per strength, and the chance line (see `accuracy_boxes`)."""
     keys = palette.grouped(list(frame["key"].unique()))
     corrupted = kind_of(keys[0]) == "corruption"
     figure, axes = parts.make_plotly_panels(keys, 5 if corrupted else 2)
@@ -62,7 +62,7 @@ def views_of_boxes(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
 
 
 def views_of_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
-    """Draw Kendall's tau between every two columns as heat maps, one a view (see `key_correlations`)."""
+    """Draw Kendall's tau between every two columns as heat maps, one per view (see `key_correlations`)."""
     del results
     views = []
     for view in frame.index.get_level_values("view").unique():
@@ -76,7 +76,7 @@ def views_of_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> l
 
 
 def views_of_confidence(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
-    """Draw median confidences with their quartiles, a panel a key (see `confidence_curves`)."""
+    """Draw median confidences with their quartiles, one panel per key (see `confidence_curves`)."""
     del results
     clean = frame[frame["key"] == CLEAN]
     views: list[View] = []
@@ -104,7 +104,7 @@ def views_of_confidence(frame: pd.DataFrame, results: DatasetResults) -> list[Vi
 
 
 def views_of_confusion(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
-    """Draw summed confusion matrices, rows as shares, one a view (see `confusion_sums`)."""
+    """Draw summed confusion matrices, rows as shares, one per view (see `confusion_sums`)."""
     n_classes = frame.shape[1]
     columns = figure_data.confusion_columns(frame)
     if n_classes > ALL_STRENGTHS_UP_TO_CLASSES:
@@ -124,7 +124,7 @@ def views_of_confusion(frame: pd.DataFrame, results: DatasetResults) -> list[Vie
 
 
 def views_of_clean_against(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
-    """Draw accuracy under a key against clean accuracy, coloured by kernel parameters, a view a key and strength.
+    """Draw accuracy under a key against clean accuracy, coloured by kernel parameters, one view per key and strength.
 
     The points are the page's (see `View.column`); of the frame (see `clean_against`) only keys and ranges are used.
     """
@@ -188,7 +188,7 @@ def _scatter_plot(points: dict[str, Any], axis: dict[str, Any], results: Dataset
 
 
 def views_of_top_cells(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
-    """Draw the operations of the best cells, a column a cell, a row an edge (see `top_cells`)."""
+    """Draw the operations of the best cells, one column per cell, one row per edge (see `top_cells`)."""
     space = results.cells
     n_operations = len(space.operations)
     steps = np.linspace(0, 1, n_operations + 1)

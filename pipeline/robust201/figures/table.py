@@ -170,8 +170,8 @@ FIGURES: dict[str, FigureRow] = {
         FigureRow(
             "top-cells",
             "The best cells, edge by edge",
-            "The operations of the most accurate cells, twenty at most: a column a cell, the best at the left with its "
-            "rank above it (= where others share it), a row an edge; of all evaluated cells, and of those with 18 "
+            "The operations of the most accurate cells, at most twenty: one column per cell, best on the left, its "
+            "rank above it (= where others share it), one row per edge; of all evaluated cells, and of those with 18 "
             "kernel parameters.",
             "Figs. 7 and 29",
             "an accuracy, of architectures that are cells",

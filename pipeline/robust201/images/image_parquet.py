@@ -1,4 +1,4 @@
-"""Any Parquet file of images: columns `image` (JPEG or PNG bytes) and `label` (integers), one row an image.
+"""Any Parquet file of images: columns `image` (JPEG or PNG bytes) and `label` (integers), one row per image.
 
 The only module beside `shards` that imports pyarrow. Decoded JPEG pixels depend on the JPEG library inside
 Pillow; the hash of an image set is taken over pixels, so a library that decodes otherwise gives another identity.

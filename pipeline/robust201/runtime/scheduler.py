@@ -69,7 +69,7 @@ class Scheduler:
 
     A part that kills its worker `max_attempts` times is given up. `should_drain` is asked between events; once true,
     nothing more is submitted and workers stop after their part. `interruptible` is a block in which an expired
-    `core.interrupts.DrainRequest` may interrupt the executor. `on_event` is told of every event, after it was counted;
+    `core.interrupts.DrainRequest` may interrupt the executor. `on_event` takes every event once it is counted;
     `find_committed` is asked, when a worker was lost, which of its bundle's parts it had committed without telling.
     """
 

@@ -158,7 +158,7 @@ def run_sweep(
 ) -> RunTally:
     """Compute what a sweep, narrowed by the filters, still misses; failures are in the tally.
 
-    The executor is started only if something is missing. `on_preview` is told what is there and what is missing, before
+    The executor is started only if something is missing. `on_preview` takes what is there and what is missing, before
     anything is computed; `on_progress` after each event, and without one now and then; `say` of steps that take long.
 
     Raises:

@@ -142,7 +142,7 @@ class Compaction:
             if shard not in self._entries:
                 continue  # another compaction was faster
             if is_imported(unit.protocol):
-                continue  # one shard a key already, which a later import of that key deletes as a whole
+                continue  # one shard per key already, which a later import of that key deletes as a whole
             found.append(
                 _Candidate(
                     order=(unit.key, *_rank(unit.architecture), int(inventory.row_column("start")[row])),

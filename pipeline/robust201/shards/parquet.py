@@ -1,6 +1,6 @@
 """The form of a shard, columns and footer: how it is written, and how its values are read.
 
-A shard is a Parquet file (https://parquet.apache.org/docs/file-format/) with one row an evaluation or slice of one. Its
+A shard is a Parquet file (https://parquet.apache.org/docs/file-format/) with a row per evaluation or slice of one. Its
 columns are those of `IDENTITY_TYPES` and `MEASUREMENT_TYPES`. The footer's key `robust201` holds a JSON value: format
 version, kind (``shard`` or ``compacted``), measurement columns, for a shard its identity once more (`unit` and `rows`),
 for a compacted one the names of the shards that it replaces. The copy of the identity in the footer is what makes

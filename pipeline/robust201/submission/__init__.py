@@ -1,1 +1,1 @@
-"""Handing a sweep to a cluster: what is shipped, who may be talked to, and one file a kind of cluster."""
+"""Handing a sweep to a cluster: what is shipped, who may be talked to, and one file per kind of cluster."""

@@ -1,6 +1,6 @@
 """The manifest of a checkpoint store: whose weights each file holds, in lines of JSON; no torch.
 
-Format version 1: a header line, then one line a checkpoint. The manifest only grows: adding a checkpoint appends a
+Format version 1: a header line, then one line per checkpoint. The manifest only grows: adding a checkpoint appends a
 line, and a later line of the same (dataset, index, recipe, epochs, seed) supersedes an earlier one. So an interrupted
 import keeps what it has, at worst with a torn last line, which is ignored and cut off by the next import.
 """

@@ -129,7 +129,7 @@ def numbered_format(
     pattern: re.Pattern[str],
     read: Callable[[int, Path, Selection], Iterator[SourceWeights]],
 ) -> WeightsFormat:
-    """Make the format of a folder with one file a network, which is named by its index: the pattern's first group."""
+    """Make the format of a folder with one file per network, which is named by its index: the pattern's first group."""
 
     def members(path: Path, indices: Collection[int] | None) -> list[Member]:
         found: dict[int, Path] = {}

@@ -1,4 +1,4 @@
-"""A plain folder of state_dicts, one file a network: ``{index:06d}.pth``, ``.pt`` or ``.safetensors``.
+"""A plain folder of state_dicts, one file per network: ``{index:06d}.pth``, ``.pt`` or ``.safetensors``.
 
 Such files say nothing but the tensors: the dataset, the length and the seed of the training are what the caller says.
 """
