@@ -99,6 +99,28 @@ def test_files_have_the_published_layout(tmp_path: Path) -> None:
     assert set(manifest["files"]["fog.npy"]["libraries"]) >= {"numpy", "scipy", "pillow", "libjpeg"}
 
 
+def test_only_corruptions_of_an_earlier_version_are_made_again(tmp_path: Path) -> None:
+    """A folder from before motion_blur and snow got their second version has no versions by file."""
+    images = image_set(3)
+    keys = ("fog", "motion_blur", "snow")
+    store = generate(tmp_path, images, keys)
+    assert {key: store.identity(key)["generator_version"] for key in keys} == {"fog": 1, "motion_blur": 2, "snow": 2}
+    new = {key: (tmp_path / f"{key}.npy").read_bytes() for key in keys}
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    for key in keys:
+        old = np.load(tmp_path / f"{key}.npy") // 2
+        np.save(tmp_path / f"{key}.npy", old)
+        facts = manifest["files"][f"{key}.npy"]
+        facts.pop("generator_version", None)
+        facts["sha256"] = hashlib.sha256((tmp_path / f"{key}.npy").read_bytes()).hexdigest()
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    old_fog = (tmp_path / "fog.npy").read_bytes()
+    assert reopen(tmp_path, images).identity("snow")["generator_version"] == 1
+    generate(tmp_path, images, keys)
+    assert (tmp_path / "fog.npy").read_bytes() == old_fog
+    assert all((tmp_path / f"{key}.npy").read_bytes() == new[key] for key in ("motion_blur", "snow"))
+
+
 def test_workers_and_blocks_do_not_show(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     images = image_set(5)
     seen: list[tuple[int, int]] = []

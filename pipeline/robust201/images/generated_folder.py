@@ -68,7 +68,8 @@ class Manifest:
         n_images: images a severity.
         images_sha256: `ImageSet.sha256` of the clean images.
         recipe: what else decided the pixels.
-        files: file name to its `sha256` and, for corrupted images, the `libraries` that made it.
+        files: file name to its `sha256` and, for corrupted images, the `libraries` that made it, and the
+            `generator_version` where it is not that of the recipe.
     """
 
     dataset: str
@@ -85,6 +86,11 @@ class Manifest:
     def with_file(self, name: str, sha256: str, **facts: Any) -> "Manifest":
         """Add a file, or replace what is said of it."""
         return replace(self, files={**self.files, name: {"sha256": sha256, **facts}})
+
+    def version_of(self, name: str) -> int:
+        """Version of the semantics that made a file."""
+        version: int = self.files.get(name, {}).get("generator_version", self.recipe.generator_version)
+        return version
 
 
 def is_generated(folder: Path) -> bool:

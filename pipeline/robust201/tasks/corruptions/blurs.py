@@ -26,6 +26,9 @@ MOTION_LENGTHS = ((6, 1.0), (6, 1.5), (6, 2.0), (8, 2.0), (9, 2.5))
 MOTION_ANGLE = 45.0
 """Largest angle between the motion and the horizontal, in degrees."""
 
+_LEVELS_16_BIT = 257
+"""Levels of 16 bits in one of 8: 65535 / 255."""
+
 ZOOM_ENDS = (1.06, 1.11, 1.16, 1.21, 1.26)
 """Enlargements run from 1 in steps of .01 to (about) here: 7, 12, 16, 21 and 26 of them by the rounding of floats."""
 
@@ -122,6 +125,10 @@ def motion_taps(radius: float, sigma: float, angle: float) -> tuple[NDArray[np.f
 def blur_along(images: NDArray[np.uint8], radius: float, sigma: float, angles: NDArray[np.float64]) -> Images:
     """Blur each image by a straight motion of its own direction, edge pixels repeated.
 
+    A blurred value t comes out as ``floor(floor(257 t + 1/2) / 257)``: ImageMagick 6.9 (Q16), which the published script
+    calls, works on 16 bits, 257 to a grey level, rounds its sums to them and truncates to 8 bits. Rounding t itself is a
+    grey level too bright for half of the values.
+
     Args:
         images: (N, H, W, C) uint8.
         radius: half the number of samples, in pixels.
@@ -129,7 +136,7 @@ def blur_along(images: NDArray[np.uint8], radius: float, sigma: float, angles: N
         angles: (N,) in degrees (see `motion_taps`).
 
     Returns:
-        (N, H, W, C) uint8, rounded to the nearest as ImageMagick does.
+        (N, H, W, C) uint8.
     """
     _, height, width, _ = images.shape
     reach = 2 * math.ceil(radius)
@@ -139,10 +146,10 @@ def blur_along(images: NDArray[np.uint8], radius: float, sigma: float, angles: N
     for position, angle in enumerate(angles):
         padded = images[position][rows][:, columns]
         weights, offsets = motion_taps(radius, sigma, float(angle))
-        total = np.full(images.shape[1:], 0.5)
+        total = np.zeros(images.shape[1:])
         for weight, (down, right) in zip(weights, offsets + reach, strict=True):
             total += weight * padded[down : down + height, right : right + width]
-        blurred[position] = total
+        blurred[position] = np.floor(_LEVELS_16_BIT * total + 0.5) // _LEVELS_16_BIT
     return blurred
 
 

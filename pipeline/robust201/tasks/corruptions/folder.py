@@ -40,6 +40,7 @@ from robust201.tasks.corruptions.generator import (
     GENERATOR_VERSION,
     FrostTextures,
     corrupt,
+    corruption_version,
     load_frost,
     synthetic_frost,
 )
@@ -135,7 +136,10 @@ def generate_corruptions(
         with _mapper(job, workers) as corrupt_blocks:
             for key in missing:
                 sha256 = write_corruption(folder, f"{key}.npy", shape, counted(corrupt_blocks(key)))
-                manifest = manifest.with_file(f"{key}.npy", sha256, libraries=library_versions())
+                facts: dict[str, object] = {"libraries": library_versions()}
+                if corruption_version(key) != GENERATOR_VERSION:
+                    facts["generator_version"] = corruption_version(key)
+                manifest = manifest.with_file(f"{key}.npy", sha256, **facts)
                 manifest.write(folder)
     return open_generated(folder, images, seed=seed, frost=frost, generator_version=GENERATOR_VERSION)
 
@@ -149,8 +153,17 @@ def _check_keys(keys: Sequence[str]) -> None:
 
 
 def _missing(folder: Path, manifest: Manifest, keys: Sequence[str]) -> list[str]:
-    """List the corruptions without a whole file: one that is not in the manifest may be of a run that was killed."""
-    return [key for key in keys if f"{key}.npy" not in manifest.files or not (folder / f"{key}.npy").exists()]
+    """List the corruptions without a whole file of today's semantics.
+
+    A file that is not in the manifest may be of a run that was killed. One of an earlier version is made again.
+    """
+    return [
+        key
+        for key in keys
+        if f"{key}.npy" not in manifest.files
+        or not (folder / f"{key}.npy").exists()
+        or manifest.version_of(f"{key}.npy") != corruption_version(key)
+    ]
 
 
 def _counter(progress: Progress | None, total: int) -> Callable[[Blocks], Blocks]:

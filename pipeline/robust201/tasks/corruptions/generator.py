@@ -34,12 +34,16 @@ __all__ = [
     "GENERATOR_VERSION",
     "FrostTextures",
     "corrupt",
+    "corruption_version",
     "load_frost",
     "synthetic_frost",
 ]
 
 GENERATOR_VERSION = 1
-"""Raised only when the pixels change for equal arguments."""
+"""Raised when the draws of every corruption change, and what else all of them share."""
+
+_VERSIONS = {"motion_blur": 2, "snow": 2}
+"""Versions of corruptions whose pixels have changed for equal arguments; of all others, `GENERATOR_VERSION`."""
 
 CORRUPTION_FUNCTIONS: dict[str, Callable[[Images, int, Draws], Images]] = {
     "brightness": brightness,
@@ -67,6 +71,11 @@ SMALLEST_SIZE = 8
 """Height and width in pixels from which images can be corrupted."""
 
 _VALUES_AT_A_TIME = 64 * 32 * 32 * 3  # their float64 working copies stay within a processor's cache
+
+
+def corruption_version(key: str) -> int:
+    """Say which version of a corruption `corrupt` makes: part of the identity of the images."""
+    return _VERSIONS.get(key, GENERATOR_VERSION)
 
 
 def corrupt(
