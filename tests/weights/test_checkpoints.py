@@ -123,6 +123,34 @@ def test_raw_training_checkpoints_are_read(tmp_path: Path) -> None:
         list(iter_weights(tmp_path, hp="12"))
 
 
+def write_raw_training(folder: Path, index: int, seed: int, datasets: list[str]) -> None:
+    content: dict[str, Any] = {"all_dataset_keys": datasets}
+    for dataset in datasets:
+        content[dataset] = {"net_state_dict": random_weights(index, dataset, seed, 200), "total_epoch": 200}
+    torch.save(content, folder / f"arch-{index:06d}-seed-{seed:04d}.pth")
+
+
+def test_a_dataset_that_only_another_seed_has_is_taken_from_that(tmp_path: Path) -> None:
+    """As with the records of NATS-Bench: the seed is chosen per dataset."""
+    write_raw_training(tmp_path, 3, 777, ["cifar10"])
+    write_raw_training(tmp_path, 3, 888, ["cifar10", "cifar100"])
+    write_raw_training(tmp_path, 3, 999, ["cifar100"])
+    taken = {(dataset, seed) for _, dataset, _, seed in by_trial(list(iter_weights(tmp_path)))}
+    assert taken == {("cifar10", 777), ("cifar100", 888)}
+    named = {(row.dataset, row.seed) for row in iter_weights(tmp_path, datasets=["cifar100"])}
+    assert named == {("cifar100", 888)}
+    every = {(row.dataset, row.seed) for row in iter_weights(tmp_path, seed=None)}
+    assert every == {("cifar10", 777), ("cifar10", 888), ("cifar100", 888), ("cifar100", 999)}
+
+
+@pytest.mark.parametrize("seed", [777, None])
+def test_a_dataset_that_no_seed_has_is_refused(tmp_path: Path, seed: int | None) -> None:
+    write_raw_training(tmp_path, 3, 777, ["cifar10"])
+    write_raw_training(tmp_path, 3, 888, ["cifar100"])
+    with pytest.raises(CheckpointError, match=r"#3 .*expected weights of ImageNet16-120, got those of cifar10, cifar100"):
+        list(iter_weights(tmp_path, datasets=["cifar10", "ImageNet16-120"], seed=seed))
+
+
 @pytest.mark.parametrize("ending", ["pth", "pt", "safetensors"])
 def test_folder_of_state_dicts_is_read(tmp_path: Path, ending: str) -> None:
     from safetensors.torch import save_file

@@ -20,7 +20,6 @@ from robust201.weights.published.base import (
     Selection,
     SourceWeights,
     WeightsFormat,
-    choose_seeds,
     infer_size,
     make_members,
     matching_files,
@@ -46,45 +45,60 @@ def _members(path: Path, indices: Collection[int] | None) -> list[Member]:
 
 
 def _read_network(index: int, files: Mapping[int, Path], selection: Selection) -> Iterator[SourceWeights]:
-    for seed in choose_seeds(files, selection.seed):
-        yield from _read_file(index, seed, files[seed], selection)
+    """Take each dataset from the file of the seed that is preferred, else from that of the lowest that has it."""
+    wanted = selection.datasets or DEFAULT_DATASETS
+    missing = set(wanted)
+    held: dict[str, None] = {}
+    for seed in sorted(files, key=lambda seed: (seed != selection.seed, seed)):
+        if selection.seed is not None and not missing:
+            break
+        raw = read_file(files[seed])
+        trials = _trials_of(raw, str(files[seed]))
+        held |= dict.fromkeys(trials)
+        for dataset in wanted:
+            if dataset in trials and (selection.seed is None or dataset in missing):
+                missing.discard(dataset)
+                yield _read_trial(index, seed, files[seed], raw, dataset, trials[dataset], selection.hp)
+    if (missing and selection.datasets is not None) or missing == set(wanted):
+        absent = next(dataset for dataset in wanted if dataset in missing)
+        expected = absent if selection.datasets is not None else " or ".join(wanted)
+        names = ", ".join(str(files[seed]) for seed in sorted(files))
+        got = f"those of {', '.join(held)}" if held else "none"
+        raise CheckpointError(
+            f"Reading weights failed for #{index} in {names}: expected weights of {expected}, got {got}."
+            f"{closest(absent, held) if held else ' Get the files again.'}"
+        )
 
 
-def _read_file(index: int, seed: int, path: Path, selection: Selection) -> Iterator[SourceWeights]:
-    name = str(path)
-    raw = read_file(path)
+def _trials_of(raw: bytes, name: str) -> dict[str, Mapping[str, Any]]:
+    """List the trials with weights of a file by dataset."""
     content = load_torch(io.BytesIO(raw), name)
-    trials = {
+    return {
         key: value
         for key, value in (content.items() if isinstance(content, Mapping) else ())
         if isinstance(value, Mapping) and value.get("net_state_dict") is not None
     }
-    chosen = selection.datasets or tuple(dataset for dataset in DEFAULT_DATASETS if dataset in trials)
-    absent = [dataset for dataset in chosen if dataset not in trials]
-    if absent or not chosen:
-        expected = absent[0] if absent else " or ".join(DEFAULT_DATASETS)
-        raise CheckpointError(
-            f"Reading weights failed for {name}: expected weights of {expected}, got none."
-            f"{closest(expected, trials) if trials else ' Get the file again.'}"
-        )
-    for dataset in chosen:
-        label = f"{name} ({dataset})"
-        trial = trials[dataset]
-        state_dict = require_state_dict(trial["net_state_dict"], label)
-        channels, cells, n_classes = infer_size(state_dict, label)
-        yield SourceWeights(
-            index=index,
-            spec=None,
-            dataset=dataset,
-            epochs=_epochs_of(trial, selection.hp, label),
-            seed=seed,
-            n_classes=n_classes,
-            channels=channels,
-            cells=cells,
-            state_dict=state_dict,
-            source=name,
-            source_sha256=hashlib.sha256(raw).hexdigest(),
-        )
+
+
+def _read_trial(
+    index: int, seed: int, path: Path, raw: bytes, dataset: str, trial: Mapping[str, Any], hp: str
+) -> SourceWeights:
+    label = f"{path} ({dataset})"
+    state_dict = require_state_dict(trial["net_state_dict"], label)
+    channels, cells, n_classes = infer_size(state_dict, label)
+    return SourceWeights(
+        index=index,
+        spec=None,
+        dataset=dataset,
+        epochs=_epochs_of(trial, hp, label),
+        seed=seed,
+        n_classes=n_classes,
+        channels=channels,
+        cells=cells,
+        state_dict=state_dict,
+        source=str(path),
+        source_sha256=hashlib.sha256(raw).hexdigest(),
+    )
 
 
 def _epochs_of(trial: Mapping[str, Any], hp: str, name: str) -> int:
