@@ -32,7 +32,11 @@ PANELS = {
 """Verbs by the group under which the help lists them, in the order in which a sweep meets them."""
 
 EXAMPLES = {
-    "doctor": ("robust201 doctor", "robust201 doctor jobs/paper.yaml --address http://127.0.0.1:8265"),
+    "doctor": (
+        "robust201 doctor",
+        "robust201 doctor jobs/paper.yaml --address http://127.0.0.1:8265",
+        "robust201 doctor --published-figures",
+    ),
     "fetch": ("robust201 fetch cifar10 --to data",),
     "import-weights": (
         "robust201 import-weights NATS-tss-v1_0-3ffb9-full.taraa --architectures evaluated --to data/checkpoints",

@@ -3,13 +3,17 @@
 import itertools
 import json
 import time
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from robust201.cli import console, console_status
 from robust201.core.errors import ConfigError, EvaluationError, RobustError
+
+if TYPE_CHECKING:
+    from robust201.monitoring.doctor_machines import HealthCheck
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts.")]
 
@@ -126,9 +130,23 @@ def doctor(
     address: Annotated[
         str | None, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="A Ray head's dashboard, http://HOST:PORT.")
     ] = None,
+    published_figures: Annotated[
+        bool,
+        typer.Option(
+            "--published-figures",
+            help="Evaluate the official weights of #0 on CIFAR-10, and compare with what is published, instead.",
+        ),
+    ] = False,
+    count: Annotated[
+        int, typer.Option(min=1, help="With --published-figures: evaluate this many of the 10,000 test images.")
+    ] = 1_000,
     as_json: AsJson = False,
 ) -> None:
     """Check the installation and what a sweep needs, with a fix for each check that fails."""
+    if published_figures:
+        from robust201.cli.published_figures import examine_published_figures
+
+        raise typer.Exit(_show_checks(examine_published_figures(count=count), as_json=as_json))
     from robust201.monitoring.doctor import examine
     from robust201.monitoring.doctor_machines import HealthCheck
 
@@ -147,11 +165,16 @@ def doctor(
             f"Reading the sweep failed for {sweep}: expected the packages that this needs, got none ({error}). "
             "See what is missing: robust201 doctor, without a sweep."
         ) from error
-    checks = []
-    for check in itertools.chain(examine(config, address=address), unreadable):
-        checks.append(check)
+    raise typer.Exit(_show_checks(itertools.chain(examine(config, address=address), unreadable), as_json=as_json))
+
+
+def _show_checks(checks: Iterable["HealthCheck"], *, as_json: bool) -> int:
+    """Show checks as they are made, or all of them as JSON; give the exit code."""
+    made = []
+    for check in checks:
+        made.append(check)
         if not as_json:
             console.show_health_check(check)
     if as_json:
-        print_json([vars(check) for check in checks])
-    raise typer.Exit(0 if all(check.ok for check in checks) else 2)
+        print_json([vars(check) for check in made])
+    return 0 if all(check.ok for check in made) else 2

@@ -1,0 +1,58 @@
+"""`robust201 doctor --published-figures`, with small random networks in place of the official weights."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from robust201.api import evaluate, load_model
+from robust201.cli import published_figures
+from robust201.cli.published_figures import examine_published_figures
+from robust201.weights.importing import import_weights
+from robust201.weights.store import CheckpointStore
+from tests.support.natural_images import image_set
+from tests.support.official_archives import random_weights
+
+N_IMAGES = 40
+
+
+@pytest.fixture
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(published_figures, "load_images", lambda _dataset: image_set(N_IMAGES))
+    content = {"cifar10": {"net_state_dict": random_weights(0, "cifar10", 777, 200), "total_epoch": 200}}
+    torch.save(content, tmp_path / "arch-000000-seed-0777.pth")
+    with CheckpointStore(tmp_path / "store") as opened:
+        import_weights(tmp_path, opened)
+    return tmp_path / "store"
+
+
+def measured(store: Path) -> dict[str, dict[float, float]]:
+    images = image_set(N_IMAGES)
+    model = load_model(0, "cifar10", store)
+    frame = evaluate(model, images.images, images.labels, ["clean", {"pgd": {"epsilons_255": [1, 8]}}])
+    return {str(key): dict(zip(rows["strength"], rows["accuracy"], strict=True)) for key, rows in frame.groupby("key")}
+
+
+def test_equal_figures_agree_and_others_are_named(store: Path) -> None:
+    found = measured(store)
+    checks = list(examine_published_figures(count=None, store=store, published=found))
+    assert [check.what for check in checks] == ["#0 clean", "#0 pgd at 1/255", "#0 pgd at 8/255"]
+    assert all(check.ok for check in checks)
+    off = {"clean": {0.0: found["clean"][0.0] + 0.011}, "pgd": found["pgd"]}
+    first, *others = examine_published_figures(count=None, store=store, published=off)
+    assert not first.ok
+    assert "difference -0.0110" in first.detail
+    assert all(check.ok for check in others)
+
+
+def test_a_selection_is_allowed_its_sampling_noise(store: Path) -> None:
+    found = measured(store)
+    near = {"clean": {0.0: found["clean"][0.0] + 0.05}}
+    assert next(examine_published_figures(count=20, store=store, published=near)).ok
+    assert not next(examine_published_figures(count=None, store=store, published=near)).ok
+
+
+def test_absent_weights_say_where_to_get_them(store: Path, tmp_path: Path) -> None:
+    (check,) = examine_published_figures(count=20, store=tmp_path / "nothing")
+    assert not check.ok
+    assert "robust201 import-weights" in check.fix
