@@ -175,7 +175,7 @@ def test_motion_is_a_sum_along_a_ray(angle: float, radius: float, sigma: float) 
 
 
 def test_motion_rounds_to_16_bits_and_truncates_to_8() -> None:
-    """As ImageMagick 6.9 (Q16) does: rounding to the nearest grey level would be one too bright for half of the values."""
+    """As ImageMagick 6.9 (Q16) does; rounded to the nearest grey level, half of the values would be one too bright."""
     image = natural_images(1, 32)[0, ..., :1].astype(np.uint8)
     weights, offsets = blurs.motion_taps(6, 1.5, 30.0)
     exact = [Fraction(float(weight)) for weight in weights]

@@ -147,7 +147,8 @@ def test_a_dataset_that_only_another_seed_has_is_taken_from_that(tmp_path: Path)
 def test_a_dataset_that_no_seed_has_is_refused(tmp_path: Path, seed: int | None) -> None:
     write_raw_training(tmp_path, 3, 777, ["cifar10"])
     write_raw_training(tmp_path, 3, 888, ["cifar100"])
-    with pytest.raises(CheckpointError, match=r"#3 .*expected weights of ImageNet16-120, got those of cifar10, cifar100"):
+    expected = r"#3 .*expected weights of ImageNet16-120, got those of cifar10, cifar100"
+    with pytest.raises(CheckpointError, match=expected):
         list(iter_weights(tmp_path, datasets=["cifar10", "ImageNet16-120"], seed=seed))
 
 

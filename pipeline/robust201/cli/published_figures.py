@@ -35,14 +35,16 @@ _WITHOUT_WEIGHTS = (
     "--to $ROBUST201_DATA/checkpoints"
 )
 
+_OTHER_ATTACK = "If the clean accuracy agrees, a choice in docs/protocol.md is wrong: please report this."
+
 
 def examine_published_figures(
     *, count: int | None, store: Path | None = None, published: Mapping[str, Mapping[float, float]] = PUBLISHED
 ) -> Iterator[HealthCheck]:
     """Evaluate #0 on `count` test images of CIFAR-10 (None: on all), and compare every accuracy that is published.
 
-    An accuracy agrees if the published one lies in the 95 % interval of ours for that many images (not applied where all
-    are taken), widened by `OTHER_DRAWS`. Weights or images that are not there are a failed check with what to do.
+    An accuracy agrees if the published one lies in the 95 % interval of ours for that many images (not applied where
+    all are taken), widened by `OTHER_DRAWS`. Weights or images that are not there are a failed check with what to do.
     """
     try:
         model = load_model(ARCHITECTURE, DATASET, store or data_folder() / "checkpoints", epochs=EPOCHS, seed=SEED)
@@ -74,7 +76,5 @@ def _compare(
             ok=agrees,
             detail=f"{row.accuracy:.4f} on {len(images):,} images, published {wanted:g}, "
             f"difference {row.accuracy - wanted:+.4f}",
-            fix=_WITHOUT_WEIGHTS
-            if row.key == "clean"
-            else "Look whether the clean accuracy agrees; if it does, report this: a choice in docs/protocol.md is wrong.",
+            fix=_WITHOUT_WEIGHTS if row.key == "clean" else _OTHER_ATTACK,
         )

@@ -125,9 +125,9 @@ def motion_taps(radius: float, sigma: float, angle: float) -> tuple[NDArray[np.f
 def blur_along(images: NDArray[np.uint8], radius: float, sigma: float, angles: NDArray[np.float64]) -> Images:
     """Blur each image by a straight motion of its own direction, edge pixels repeated.
 
-    A blurred value t comes out as ``floor(floor(257 t + 1/2) / 257)``: ImageMagick 6.9 (Q16), which the published script
-    calls, works on 16 bits, 257 to a grey level, rounds its sums to them and truncates to 8 bits. Rounding t itself is a
-    grey level too bright for half of the values.
+    A blurred value t comes out as ``floor(floor(257 t + 1/2) / 257)``: ImageMagick 6.9 (Q16), which the published
+    script calls, works on 16 bits, 257 to a grey level, rounds its sums to them and truncates to 8 bits. Rounding t
+    itself is a grey level too bright for half of the values.
 
     Args:
         images: (N, H, W, C) uint8.
