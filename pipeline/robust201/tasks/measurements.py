@@ -276,7 +276,7 @@ def _count_failure(values: Values, n_images: int, label_counts: NDArray[np.integ
     for name, array in values.items():
         column = COLUMNS[name]
         counted = n_images if column.images is None else column.images(array)
-        lowest = array.min(initial=counted) if column.is_exact else 0
+        lowest = array.min() if column.is_exact and array.size else 0
         if counted != n_images or lowest < 0:
             return f"{name} to count {n_images} images, got counts from {lowest} that sum to {counted}"
     if COUNTS not in values:
