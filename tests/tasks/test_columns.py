@@ -128,7 +128,7 @@ def test_a_measurement_goes_from_shards_to_readers_and_back(measurement, tmp_pat
     export_dataset(plan, store, inventory, tmp_path / "json", formats=("json",))
     export_dataset(plan, store, inventory, tmp_path / "parquet", formats=("parquet",))
     stored = dict(store.select(units, inventory, measurements).iter_values(measurement))
-    for form in ("json", "parquet"):
+    for form in ("json", "parquet", "parquet/parquet"):
         data = RobustnessDataset(tmp_path / form)
         found = data.query("digits", "pgd", measurement)["digits"]["pgd"][measurement]
         assert data.to_frame("digits", "pgd", measurement)["value"].tolist() == [*found["0"], *found["10"]]

@@ -299,7 +299,7 @@ class ResultFiles:
             for spelling in spellings(key):
                 if spelling in by_key:
                     return tuple(float(strength) for strength in by_key[spelling])
-        file = self._find_parquet(dataset, key, "accuracy") if self.sweep is None else None
+        file = self._find_parquet(dataset, key) if self.sweep is None else None
         if file is not None:
             from robust201.reader.parquet_results import read_strengths
 
@@ -390,13 +390,13 @@ class ResultFiles:
                 found.setdefault("Parquet" if file.suffix == ".parquet" else "JSON", []).append(f"{dataset} {key}")
         return f"Parquet, but JSON of {', '.join(found['JSON'])}" if len(found) > 1 else "".join(found)
 
-    def _find_parquet(self, dataset: str, key: str, measure: str) -> Path | None:
+    def _find_parquet(self, dataset: str, key: str, measure: str | None = None) -> Path | None:
         if not self.parquet.is_dir():
             return None
         names = (PurePosixPath(parquet_name(dataset, spelling)) for spelling in spellings(key))
         file = _the_one([self.parquet / name.relative_to(PARQUET_FOLDER)] for name in names)
-        if file is None:
-            return None
+        if file is None or measure is None:
+            return file
         from robust201.reader.parquet_results import has_columns_of
 
         return file if has_columns_of(file, measure) else None
@@ -419,7 +419,7 @@ class ResultFiles:
         epsilons: dict[str, Sequence[float]] = {}
         for dataset, keys in self.keys_of_parquet().items():
             for key in keys:
-                file = self._find_parquet(dataset, key, "accuracy")
+                file = self._find_parquet(dataset, key)
                 if self.kind_of(key) == "attack" and file is not None:
                     epsilons.setdefault(key, list(read_strengths(file)))
         if self.space is not None:

@@ -19,6 +19,7 @@ from robust201.tasks.columns import (
     COLUMNS,
     COUNTS,
     FRACTION_BITS,
+    MEASUREMENTS,
     Answers,
     Column,
     Values,
@@ -231,6 +232,15 @@ def check_values(
 def holds_answers(values: Values) -> bool:
     """Whether values are of answers to images, not of a measure."""
     return not COLUMNS.keys().isdisjoint(values)
+
+
+def summarise(values: Values) -> tuple[int, float]:
+    """Count the correct images of answers, and average the confidence in the predicted class over all images."""
+    by_correctness = MEASUREMENTS["confidence"]["prediction"]
+    assert by_correctness.counts is not None  # noqa: S101 - they are means
+    counts = by_correctness.counts(values[COUNTS])
+    # A mean over no image is NaN, and weighs nothing.
+    return int(counts[0]), float(np.average(np.nan_to_num(values[by_correctness.name]), weights=counts))
 
 
 def check_measured(values: Values, declared: Sequence[str] | None = None, *, name: str = "a result") -> None:
