@@ -31,7 +31,7 @@ from robust201.runtime.lease import Lease
 from robust201.shards import ShardStore
 from robust201.spaces import DEFAULT_SPACE
 from robust201.tasks import TASKS
-from robust201.tasks.columns import MEASUREMENTS, columns_of_json, count_images, is_exact
+from robust201.tasks.columns import COLUMNS, MEASUREMENTS, columns_of_json, count_images, fields_of
 from robust201.tasks.measurements import check_values
 
 EXACT_DECIMALS = 15
@@ -164,7 +164,7 @@ def _import_group(
     decimals = {
         measure: _fewest(origin.decimals.get(measure), count_decimals(rows, ids))
         for measure, rows in found.items()
-        if not is_exact(measure)
+        if not all(name in COLUMNS and COLUMNS[name].is_exact for name in fields_of(measure).values())
     }
     counts = (count_images(measure, rows[ids[0]], is_single=key == "clean") for measure, rows in found.items())
     n_images = next(filter(None, counts), origin.n_images)

@@ -319,9 +319,8 @@ def _values(table: pa.Table, measure: str) -> Iterable[Any]:
         if form.element is None:
             by_column[form.source] = held
         else:
-            by_column.setdefault(form.source, [[] for _ in held])
-            for elements, value in zip(by_column[form.source], held, strict=True):
-                elements.append(value)
+            before = by_column.get(form.source, [[]] * len(held))
+            by_column[form.source] = [[*elements, value] for elements, value in zip(before, held, strict=True)]
     fields = fields_of(measure)
     if "" in fields:
         return list(by_column[fields[""]])

@@ -144,9 +144,9 @@ def check_json_values(file: Path, key: str, measure: str, rows: Mapping[str, Any
 
 
 def _describe(column: Column) -> str:
+    kind = "count" if column.is_exact else "fraction"
     sizes = " x ".join({"classes": "C", "images": "N"}.get(str(one), str(one)) for one in column.dimensions)
-    kind = "counts" if column.is_exact else "fractions in [0, 1]"
-    return f"{column.field} {sizes} {kind}".strip() if sizes else f"one of {kind}"
+    return f"{column.field}, an array {sizes} of {kind}s".lstrip(", ") if sizes else f"a {kind}"
 
 
 def _are_all_fractions(column: Column, rows: Mapping[str, Any], *, clean: bool) -> bool:

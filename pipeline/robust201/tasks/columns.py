@@ -27,6 +27,8 @@ Values = Mapping[str, NDArray[Any]]
 
 Counts = NDArray[np.int64]
 
+_FLOAT64 = np.dtype(np.float64)
+
 Dimension = Literal["classes", "images"] | int
 """Length of an array along one axis: the number of classes C, of images N, or always the same."""
 
@@ -63,7 +65,7 @@ class ParquetForm(NamedTuple):
     element: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Column:
     """A column of results: what one evaluation stores of a measurement.
 
@@ -75,8 +77,8 @@ class Column:
     Attributes:
         name: its name in shards.
         measurement: the measurement it belongs to, as sweeps and files of results name it.
+        meaning: what it holds, for people; of `elements` they say it.
         field: its name in the JSON object of the measurement; empty where the column is the whole value.
-        meaning: what it holds, for people.
         dtype: its NumPy type.
         dimensions: the lengths of its axes.
         add: (answers) → what each image adds to the total, (B, …) int64, and before it where: (B,) int64 places
@@ -91,10 +93,10 @@ class Column:
 
     name: str
     measurement: str
-    meaning: str
-    dtype: np.dtype[Any]
-    dimensions: tuple[Dimension, ...]
+    meaning: str = ""
     field: str = ""
+    dtype: np.dtype[Any] = _FLOAT64
+    dimensions: tuple[Dimension, ...] = ()
     add: "Callable[[Answers], tuple[torch.Tensor, torch.Tensor]] | None" = None
     counts: Callable[[Counts], Counts] | None = None
     of_counts: Callable[[Counts], float] | None = None
@@ -132,21 +134,13 @@ def _add_count(answers: Answers) -> "tuple[torch.Tensor, torch.Tensor]":
     return answers.labels * answers.logits.shape[1] + answers.predicted, answers.labels.new_ones(len(answers.labels))
 
 
-def _add_by_label(answers: Answers) -> "tuple[torch.Tensor, torch.Tensor]":
-    return answers.labels, answers.confidences
-
-
-def _add_by_prediction(answers: Answers) -> "tuple[torch.Tensor, torch.Tensor]":
-    return answers.predicted, answers.confidences
-
-
 def _add_by_correctness(answers: Answers) -> "tuple[torch.Tensor, torch.Tensor]":
     wrong = (answers.predicted != answers.labels).long()
     return wrong, answers.confidences.gather(1, answers.predicted[:, None])[:, 0]
 
 
-def _add_prediction(answers: Answers) -> "tuple[torch.Tensor, torch.Tensor]":
-    return answers.positions, answers.predicted
+def _accuracy(cm: Counts) -> float:
+    return int(np.trace(cm)) / int(cm.sum())
 
 
 def _correct_and_wrong(cm: Counts) -> Counts:
@@ -160,50 +154,39 @@ def _unlike_counts(predictions: NDArray[Any], cm: Counts) -> str | None:
     return None if np.array_equal(counted, expected) else f"{expected.tolist()}, got {counted.tolist()}"
 
 
-_FLOAT64 = np.dtype(np.float64)
-
 COUNTS = "cm"
 """The column of the confusion matrix: the counts of images that means, merging and checks need."""
+
+_MATRIX: tuple[Dimension, ...] = ("classes", "classes")
 
 COLUMNS: dict[str, Column] = {
     column.name: column
     for column in (
+        Column("accuracy", "accuracy", "Fraction of the images that were classified correctly.", of_counts=_accuracy),
         Column(
-            name="accuracy",
-            measurement="accuracy",
-            meaning="Fraction of the images that were classified correctly.",
-            dtype=_FLOAT64,
-            dimensions=(),
-            of_counts=lambda cm: int(np.trace(cm)) / int(cm.sum()),
-        ),
-        Column(
-            name="confidence_label",
-            measurement="confidence",
+            "confidence_label",
+            "confidence",
+            "C x C: row i is the mean softmax over images of true class i.",
             field="label",
-            meaning="C x C: row i is the mean softmax over images of true class i.",
-            dtype=_FLOAT64,
-            dimensions=("classes", "classes"),
-            add=_add_by_label,
+            dimensions=_MATRIX,
+            add=lambda answers: (answers.labels, answers.confidences),
             counts=lambda cm: cm.sum(axis=1)[:, None],
             is_distribution=True,
         ),
         Column(
-            name="confidence_argmax",
-            measurement="confidence",
+            "confidence_argmax",
+            "confidence",
+            "C x C: row j is the mean softmax over images predicted as j; null where there are none.",
             field="argmax",
-            meaning="C x C: row j is the mean softmax over images predicted as j; null where there are none.",
-            dtype=_FLOAT64,
-            dimensions=("classes", "classes"),
-            add=_add_by_prediction,
+            dimensions=_MATRIX,
+            add=lambda answers: (answers.predicted, answers.confidences),
             counts=lambda cm: cm.sum(axis=0)[:, None],
             is_distribution=True,
         ),
         Column(
-            name="confidence_prediction",
-            measurement="confidence",
+            "confidence_prediction",
+            "confidence",
             field="prediction",
-            meaning="Mean confidence in the predicted class of correctly classified and of misclassified images.",
-            dtype=_FLOAT64,
             dimensions=(2,),
             add=_add_by_correctness,
             counts=_correct_and_wrong,
@@ -214,21 +197,21 @@ COLUMNS: dict[str, Column] = {
             },
         ),
         Column(
-            name=COUNTS,
-            measurement="cm",
-            meaning="C x C: entry (i, j) counts images of true class i predicted as j.",
+            COUNTS,
+            "cm",
+            "C x C: entry (i, j) counts images of true class i predicted as j.",
             dtype=np.dtype(np.int32),
-            dimensions=("classes", "classes"),
+            dimensions=_MATRIX,
             add=_add_count,
             images=lambda cm: int(cm.sum()),
         ),
         Column(
-            name="predictions",
-            measurement="predictions",
-            meaning="Predicted class of every image, in order.",
+            "predictions",
+            "predictions",
+            "Predicted class of every image, in order.",
             dtype=np.dtype(np.uint8),
             dimensions=("images",),
-            add=_add_prediction,
+            add=lambda answers: (answers.positions, answers.predicted),
             images=len,
             contradiction=_unlike_counts,
         ),
@@ -291,11 +274,6 @@ def parquet_forms(measurement: str) -> dict[str, ParquetForm]:
     if measurement not in MEASUREMENTS:
         return {measurement: ParquetForm(f"Measure {measurement} of the network.", measurement)}
     return {name: form for column in MEASUREMENTS[measurement].values() for name, form in column.parquet.items()}
-
-
-def is_exact(measurement: str) -> bool:
-    """Whether a measurement holds whole numbers alone."""
-    return measurement in MEASUREMENTS and all(column.is_exact for column in MEASUREMENTS[measurement].values())
 
 
 def numbers_of(columns: Iterable[str], n_classes: int, n_images: int) -> tuple[int, int]:
