@@ -146,6 +146,19 @@ def test_a_measurement_goes_from_shards_to_readers_and_back(measurement, tmp_pat
             assert_equal_values(by_strength[strength], expected[strength])
 
 
+def test_imported_columns_that_contradict_each_other_are_refused():
+    values = measure("predictions")
+    changed = {**values, "predictions": (values["predictions"] + 1) % N_CLASSES}
+    with pytest.raises(EvaluationError, match="predictions as in cm"):
+        check_values(changed, N_IMAGES, decimals={})
+
+
+@every_measurement
+def test_a_result_of_no_image_is_refused(measurement):
+    with pytest.raises(EvaluationError, match="expected one image or more, got 0"):
+        check_values({name: array * 0 for name, array in measure(measurement).items()}, 0)
+
+
 def test_what_the_published_dataset_has_is_measured_by_default():
     assert set(PUBLISHED) <= set(MEASUREMENTS)
     assert not any(column.by_image for name in PUBLISHED for column in MEASUREMENTS[name].values())
