@@ -14,10 +14,20 @@ from robust201.dataset import export_dataset
 from robust201.dataset.imported_plan import load_imported_plan
 from robust201.dataset.json_files import row_text
 from robust201.dataset.json_import import import_json
+from robust201.dataset.published_layout import layout_of, parquet_columns
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.value_checks import check_json_values
 from robust201.shards import ShardStore
-from robust201.tasks.columns import COLUMNS, MEASUREMENTS, PUBLISHED, RESERVED, columns_of_json, fields_of
+from robust201.tasks.columns import (
+    COLUMNS,
+    DESCRIPTIONS,
+    MEASUREMENTS,
+    PUBLISHED,
+    RESERVED,
+    columns_of_json,
+    fields_of,
+    parquet_forms,
+)
 from robust201.tasks.measurements import Accumulator, check_values, merge_values
 from tests.support.fabricated import FabricatedPlan
 from tests.support.shard_support import assert_equal_values, make_results, make_unit
@@ -157,6 +167,13 @@ def test_imported_columns_that_contradict_each_other_are_refused():
 def test_a_result_of_no_image_is_refused(measurement):
     with pytest.raises(EvaluationError, match="expected one image or more, got 0"):
         check_values({name: array * 0 for name, array in measure(measurement).items()}, 0)
+
+
+@pytest.mark.parametrize("space", ["nasbench201", "zoo"])
+def test_no_column_of_an_exported_file_can_be_taken_by_a_measure(space):
+    columns = parquet_columns(list(MEASUREMENTS), layout_of(space).columns, "", several_weights=True)
+    measured = {name for measurement in MEASUREMENTS for name in parquet_forms(measurement)}
+    assert measured <= set(columns) <= measured | set(DESCRIPTIONS) <= RESERVED
 
 
 def test_what_the_published_dataset_has_is_measured_by_default():
