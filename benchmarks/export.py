@@ -27,10 +27,10 @@ import psutil
 
 from robust201.core.records import EvaluationResult, Part, Unit, Weights, unit_id
 from robust201.dataset import export_dataset
-from robust201.dataset.json_files import JsonFile
+from robust201.dataset.json_files import JsonFile, row_text
 from robust201.shards import ShardStore
 from robust201.tasks import TASKS
-from robust201.tasks.columns import COLUMNS, FRACTION_BITS, columns_of, to_json
+from robust201.tasks.columns import COLUMNS, FRACTION_BITS, columns_of
 
 N_CLASSES = 100
 N_IMAGES = 10_000
@@ -109,9 +109,9 @@ def make_bank(
         for name, group in groups.items():
             sums = np.zeros((n_classes, n_classes), dtype=np.int64)
             np.add.at(sums, group, fixed)
-            mean = COLUMNS[name].mean
-            assert mean is not None
-            counts = np.broadcast_to(mean.counts(cm), sums.shape)
+            counts_of = COLUMNS[name].counts
+            assert counts_of is not None
+            counts = np.broadcast_to(counts_of(cm), sums.shape)
             values[name] = np.full(sums.shape, np.nan)
             np.divide(sums, counts * 2.0**FRACTION_BITS, out=values[name], where=counts > 0)
         sure = fixed[np.arange(n_images), predicted]
@@ -165,7 +165,7 @@ def compare_with_json_dump(store: ShardStore, plan: SyntheticPlan, folder: Path,
     nested: dict[str, Any] = {}
     rows = store.select(units, inventory, MEASUREMENTS)
     for unit, values in rows.iter_values("confidence"):
-        nested[str(unit.architecture)] = [to_json("confidence", values[strength]) for strength in STRENGTHS]
+        nested[str(unit.architecture)] = json.loads(b"".join(row_text("confidence", unit, values)))
     content = {"cifar100": {units[0].key: {"confidence": nested}}}
 
     def dump() -> None:

@@ -102,4 +102,4 @@ def _passes(key: str, parameters: object) -> float:
     """Forward passes an image and strength; for Square those of an image that resists to the end."""
     if isinstance(parameters, SquareParameters):
         return float(parameters.queries * parameters.restarts)
-    return 1.0 if key == "fgsm" else TASKS[key].passes(parameters)
+    return 1.0 if key == "fgsm" else TASKS[key].passes(parameters, 10)

@@ -35,6 +35,7 @@ from robust201.spaces.zoo.space import NETWORKS, Zoo
 from robust201.tasks import TASKS, Task, find_task
 from robust201.tasks.corruptions.generator import SMALLEST_SIZE, corrupt, synthetic_frost
 from robust201.tasks.evaluate import evaluate as evaluate_part
+from robust201.tasks.measurements import holds_answers, summarise
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.contract import checked, perturb
 from robust201.weights.loading import fill_network, read_weights
@@ -518,13 +519,10 @@ def _row(result: EvaluationResult) -> dict[str, Any]:
         "n_images": n_images,
         "seconds": result.seconds,
     }
-    if "cm" not in values:
+    if not holds_answers(values):
         return row | {name: array.item() if array.ndim == 0 else array.tolist() for name, array in values.items()}
-    correct = int(np.trace(values["cm"]))
+    correct, confidence = summarise(values)
     low, high = wilson_interval(correct, n_images)
-    # A mean over no image is NaN, and weighs nothing.
-    means = np.nan_to_num(values["confidence_prediction"])
-    confidence = float(np.average(means, weights=[correct, n_images - correct]))
     return row | {"accuracy": correct / n_images, "low": low, "high": high, "confidence": confidence}
 
 

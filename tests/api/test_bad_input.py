@@ -93,6 +93,11 @@ def test_dropout_that_evaluation_mode_switches_off_is_no_error() -> None:
     assert model[1].training
 
 
+def test_more_classes_than_can_be_stored() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(192, 257))
+    refusal(EvaluationError, r"expected up to 256 classes, got 257\. .* stored in one byte", model=model)
+
+
 def test_other_numbers_of_classes_than_stated() -> None:
     refusal(
         EvaluationError, r"expected logits \(21, 7\), got shape \(21, 5\).*correct the number of classes", n_classes=7

@@ -16,7 +16,7 @@ from robust201.planning.estimates import estimate
 from robust201.planning.facts import DatasetFacts, Facts
 from robust201.planning.identity import describe_difference
 from robust201.planning.loading import parse_config
-from robust201.planning.plan import Plan, make_plan
+from robust201.planning.plan import Plan, assumed_facts, make_plan
 from robust201.tasks import ENGINES
 
 CORRUPTIONS = {"brightness": {"source": "generated", "sha256": "b"}, "fog": {"source": "generated", "sha256": "f"}}
@@ -118,6 +118,29 @@ def test_where_nothing_is_said_cpus_are_assumed_to_be_slower() -> None:
     assert assumed(device="cuda") == (GPU_GMACS, None)
     assert assumed(threads=2) == (GPU_GMACS, 2 * CPU_GMACS)
     assert assumed(device="cpu", gmacs_per_second=7) == assumed(gmacs_per_second=7) == (7.0, None)
+
+
+def test_an_exact_jacobian_costs_a_gradient_per_class() -> None:
+    keys = {"clean": {}, "jacobian": {"projections": "exact", "images": None}}
+    costs = {}
+    for dataset in ("cifar10", "cifar100"):
+        plan = make_plan(config := make_config(datasets={dataset: {}}, keys=keys), assumed_facts(config))
+        macs = {unit.key: plan.macs(Part(unit, unit.strengths, 0, 100)) for unit in plan.units}
+        costs[dataset] = macs["jacobian"] / macs["clean"]
+    assert costs == {"cifar10": 30, "cifar100": 300}
+
+
+def test_the_bytes_of_every_list_are_estimated() -> None:
+    def told(*measurements: str) -> tuple[int, int]:
+        summary = estimate(make_plan(make_config(measurements=list(measurements)), make_facts()))
+        return summary["estimated_shard_bytes"], summary["estimated_json_bytes"]
+
+    n_rows, n_classes, n_images = 3 * (1 + 2 + 2 + 5 + 5), 10, 100
+    rest, cm = 670, n_classes**2
+    means = 2 * n_classes**2 + 2
+    assert told("accuracy") == told("cm") == (n_rows * (rest + cm), n_rows * 3 * cm)
+    assert told("confidence") == (n_rows * (rest + cm + 6 * means), n_rows * (3 * cm + 22 * means))
+    assert told("predictions") == (n_rows * (rest + cm + n_images), n_rows * 3 * (cm + n_images))
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -93,9 +93,9 @@ def make_values(unit: Unit, strength: float, n_classes: int = 3) -> Values:
     target = chance + (base - chance) * np.exp(-pace * strength * (0.6 + rng.random()))
     correct = round(target * N_IMAGES)
     cm = np.zeros((n_classes, n_classes), dtype=np.int32)
-    for image in range(N_IMAGES):
-        label = image % n_classes
-        cm[label, label if image < correct else (label + 1) % n_classes] += 1
+    labels = np.arange(N_IMAGES) % n_classes
+    predictions = np.where(np.arange(N_IMAGES) < correct, labels, (labels + 1) % n_classes)
+    np.add.at(cm, (labels, predictions), 1)
     means = rng.dirichlet(np.ones(n_classes), size=(2, n_classes))
     prediction = np.array([0.9, np.nan if correct == N_IMAGES else 0.6])
     return {
@@ -104,7 +104,7 @@ def make_values(unit: Unit, strength: float, n_classes: int = 3) -> Values:
         "confidence_label": means[0],
         "confidence_argmax": np.where(cm.sum(axis=0)[:, None] > 0, means[1], np.nan),
         "confidence_prediction": prediction,
-        "predictions": (np.arange(N_IMAGES) % n_classes).astype(np.uint8),
+        "predictions": predictions.astype(np.uint8),
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from robust201.core.errors import EvaluationError, ResultsError
 from robust201.core.files import sha256_of
 from robust201.core.records import Unit, show_architecture
-from robust201.dataset.json_import import COUNTED, columns_of_json, count_images, json_files_of
+from robust201.dataset.json_import import json_files_of
 from robust201.dataset.listing import add_to_listing
 from robust201.dataset.parquet_files import ParquetFile
 from robust201.dataset.published_layout import describe_strength
@@ -19,7 +19,7 @@ from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.parquet_results import JSON_SOURCES, agrees_with, has_columns_of, is_converted
 from robust201.reader.result_files import ResultFiles, parquet_name, row_of, values_by_strength
 from robust201.reader.value_checks import architecture_of
-from robust201.tasks.columns import Values
+from robust201.tasks.columns import Values, columns_of_json, count_images
 
 NOT_TOLD = ""
 """Protocol and hash of the weights in a converted file, where they become null: JSON files do not tell them."""
@@ -145,9 +145,11 @@ class _JsonKey:
 
     def _count_images(self) -> int:
         """Count the images by a measurement of each of them, else as sweep.json tells; 0 where it does not."""
-        for measure in COUNTED:
-            for _, row in self._iter_json(measure) if measure in self.json_files else ():
-                return count_images(measure, row, self.key)
+        for measure in self.json_files:
+            for _, row in self._iter_json(measure):
+                if n_images := count_images(measure, row, is_single=self.key == "clean"):
+                    return n_images
+                break
         sweep = self.files.sweep or {}
         return int(sweep.get("sweep", {}).get("images", {}).get("count") or 0)
 

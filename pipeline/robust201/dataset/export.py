@@ -34,7 +34,7 @@ from robust201.dataset.written_file import Compression, WrittenFile
 from robust201.images import DATASETS
 from robust201.reader.result_files import PARQUET_FOLDER, parquet_name
 from robust201.shards import Inventory, RowSelection, ShardStore
-from robust201.tasks.columns import COLUMNS
+from robust201.tasks.columns import COLUMNS, fields_of, numbers_of
 
 Format = Literal["json", "parquet"]
 
@@ -243,10 +243,8 @@ def _size(file: tuple[Group, str]) -> int:
         return group.n_evaluations
     specification = DATASETS.get(group.dataset)
     n_classes = 10 if specification is None else specification.n_classes
-    held = [c for c in COLUMNS.values() if measurement in (c.measurement, PARQUET_FOLDER)]
-    shapes = [column.shape(n_classes, group.units[0].n_images) for column in held]
-    numbers = sum(shape[0] * shape[-1] if shape else 1 for shape in shapes)
-    return numbers * group.n_evaluations
+    held = COLUMNS if measurement == PARQUET_FOLDER else fields_of(measurement).values()
+    return sum(numbers_of(held, n_classes, group.units[0].n_images)) * group.n_evaluations
 
 
 def make_files(

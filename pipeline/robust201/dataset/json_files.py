@@ -13,7 +13,7 @@ from robust201.core.errors import StorageError
 from robust201.core.records import Unit
 from robust201.dataset.number_text import array_text
 from robust201.dataset.written_file import ResultFile
-from robust201.tasks.columns import MEASUREMENTS
+from robust201.tasks.columns import COLUMNS, fields_of
 
 TEXT_VERSION = 1
 """Raised when the same rows would give other bytes: files of an interrupted export are then written anew."""
@@ -55,23 +55,23 @@ def row_text(
 
     Raises StorageError where a number is infinite, or NaN where an accuracy is.
     """
-    form = MEASUREMENTS.get(measurement, measurement)
-    fields = {"": form} if isinstance(form, str) else form
+    fields = fields_of(measurement)
+    is_object = "" not in fields
     before, between, after = (b"", b"", b"") if _is_single(unit) else (b"[", b", ", b"]")
     yield before
     for place, strength in enumerate(unit.strengths):
-        opening = (between if place else b"") + (b"" if isinstance(form, str) else b"{")
+        opening = (between if place else b"") + (b"{" if is_object else b"")
         for name, column in fields.items():
             yield opening + (b'"%s": ' % name.encode() if name else b"")
             opening = b", "
             try:
-                yield array_text(_check_number(measurement, values[strength][column]), round_to)
+                yield array_text(_check_number(column, values[strength][column]), round_to)
             except ValueError as error:
                 raise StorageError(
                     f"Exporting failed for {unit.label} {measurement} at {strength:g}: {error}. "
                     "Run `robust201 verify` on the results folder."
                 ) from error
-        if not isinstance(form, str):
+        if is_object:
             yield b"}"
     yield after
 
@@ -80,7 +80,9 @@ def _is_single(unit: Unit) -> bool:
     return unit.key == "clean" or (bool(unit.columns) and len(unit.strengths) == 1)
 
 
-def _check_number(measurement: str, values: NDArray[Any]) -> NDArray[Any]:
-    if measurement == "accuracy" and np.isnan(values):
-        raise ValueError("expected an accuracy, got NaN")
+def _check_number(name: str, values: NDArray[Any]) -> NDArray[Any]:
+    """Refuse NaN in what is no mean over images, of which there may be none."""
+    column = COLUMNS.get(name)
+    if column is not None and column.of_counts is not None and np.isnan(values).any():
+        raise ValueError(f"expected {name} to be a number, got NaN")
     return values

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 from numpy.typing import NDArray
 
@@ -21,8 +20,6 @@ from robust201.images import DATASETS
 from robust201.planning.plan_file import PLAN_FILE
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import (
-    MEASURES,
-    OPTIONAL_MEASURES,
     RESULTS_FOLDER_FILE,
     SWEEP_FILE,
     ResultFiles,
@@ -32,10 +29,10 @@ from robust201.reader.result_files import (
 from robust201.reader.value_checks import architecture_of
 from robust201.runtime.lease import Lease
 from robust201.shards import ShardStore
-from robust201.shards.imported import check_imported
 from robust201.spaces import DEFAULT_SPACE
 from robust201.tasks import TASKS
-from robust201.tasks.columns import COLUMNS, MEASUREMENTS
+from robust201.tasks.columns import COLUMNS, MEASUREMENTS, columns_of_json, count_images, fields_of
+from robust201.tasks.measurements import check_values
 
 EXACT_DECIMALS = 15
 """Numbers with so many decimals were not rounded."""
@@ -122,7 +119,7 @@ def _refuse_sweep(results: Path) -> None:
 def json_files_of(files: ResultFiles, dataset: str, key: str) -> dict[str, Path]:
     """Find the JSON files of a key, in either spelling, by measurement."""
     row = row_of(key)
-    known = [*MEASURES, *OPTIONAL_MEASURES] if row and not row.columns else files.measurements_of(dataset, key)
+    known = list(MEASUREMENTS) if row and not row.columns else files.measurements_of(dataset, key)
     found = {measure: files.find_json(dataset, key, measure) for measure in known}
     return {measure: file for measure, file in found.items() if file is not None}
 
@@ -167,10 +164,10 @@ def _import_group(
     decimals = {
         measure: _fewest(origin.decimals.get(measure), count_decimals(rows, ids))
         for measure, rows in found.items()
-        if measure not in COUNTED
+        if not all(name in COLUMNS and COLUMNS[name].is_exact for name in fields_of(measure).values())
     }
-    counted = next((measure for measure in COUNTED if measure in found), None)
-    n_images = count_images(counted, found[counted][ids[0]], key) if counted else origin.n_images
+    counts = (count_images(measure, rows[ids[0]], is_single=key == "clean") for measure, rows in found.items())
+    n_images = next(filter(None, counts), origin.n_images)
     if not n_images:
         raise ResultsError(
             f"Importing failed for {dataset.path} {name} {key}: expected sweep.json to give the number of images, got "
@@ -209,16 +206,6 @@ def _import_group(
         # Not raised inside: an error of the files read would look like one of the file being written.
         raise ResultsError(str(error)) from error
     return group
-
-
-COUNTED = ("cm", "predictions")
-"""Measurements of each image, by which images are counted."""
-
-
-def count_images(measure: str, row: Any, key: str) -> int:
-    """Count the images of a key by an architecture's value of one of `COUNTED`."""
-    first = np.asarray(row if key == "clean" else row[0])
-    return int(first.sum()) if measure == "cm" else len(first)
 
 
 def _fewest(*counts: int | None) -> int | None:
@@ -270,7 +257,8 @@ def _results(
                     by_strength[strength] |= columns_of_json(measure, value)
             results = []
             for strength, values in by_strength.items():
-                check_imported(values, unit.n_images, group.payload["decimals"], name=f"{label} at {strength:g}")
+                told = group.payload["decimals"]
+                check_values(values, unit.n_images, decimals=told, name=f"{label} at {strength:g}")
                 results.append(EvaluationResult(part, strength, values, 0.0, {"source": path.name}))
         except ResultsError as error:
             raise EvaluationError(str(error)) from error
@@ -280,20 +268,6 @@ def _results(
                 f"another form ({error}). Export or download the files again."
             ) from error
         yield results
-
-
-def columns_of_json(measure: str, value: Any) -> dict[str, NDArray[Any]]:
-    """Turn a measurement's JSON value into its columns, null into NaN; ValueError if a count is no whole number."""
-    form = MEASUREMENTS.get(measure, measure)
-    parts = {form: value} if isinstance(form, str) else {column: value[name] for name, column in form.items()}
-    columns = {}
-    for name, plain in parts.items():
-        dtype = COLUMNS[name].dtype if name in COLUMNS else np.dtype(np.float64)
-        array = np.array(plain, dtype=np.float64)
-        if dtype.kind != "f" and not np.array_equal(array, np.rint(array)):
-            raise ValueError(f"{name} that are no whole numbers")
-        columns[name] = array.astype(dtype)
-    return columns
 
 
 @dataclass(frozen=True)
@@ -350,16 +324,13 @@ def keys_left_out(dataset: RobustnessDataset, read: Collection[Path]) -> list[st
         if not file.name.endswith((".json", ".json.gz", ".json.zst")) or _stem(file) in done:
             continue
         folder, name = _stem(file)
-        key = next((name.removesuffix(f"_{one}") for one in _PLAIN_MEASURES if name.endswith(f"_{one}")), None)
+        key = next((name.removesuffix(f"_{one}") for one in MEASUREMENTS if name.endswith(f"_{one}")), None)
         if any(name.startswith(f"{told}_") for told in own.get(folder, ())):
             continue  # named already
         # Another folder may hold what is no result at all.
         if key is not None or folder in dataset.data:
             found[f"{folder} {name if key is None else key}"] = None
     return list(found)
-
-
-_PLAIN_MEASURES = (*MEASURES, *OPTIONAL_MEASURES)
 
 
 def _stem(file: Path) -> tuple[str, str]:

@@ -19,14 +19,12 @@ from robust201.core.records import Unit, Weights
 from robust201.dataset.published_layout import (
     MATRIX,
     NAMES,
-    PREDICTION_FIELDS,
     ParquetColumn,
     layout_of,
-    measure_columns,
     parquet_columns,
 )
 from robust201.dataset.written_file import ResultFile
-from robust201.shards.parquet import count_classes
+from robust201.tasks.columns import count_classes
 
 PARQUET_VERSION = 2
 """Raised when the same rows would give other columns or bytes."""
@@ -61,7 +59,7 @@ class ParquetFile(ResultFile):
         measured = None
         if self.is_measure:
             unit, values = next(iter(self.read_units(None)))
-            measured = measure_columns(self.measurements, values[unit.strengths[0]])
+            measured = values[unit.strengths[0]]
         return parquet_columns(
             self.measurements,
             layout_of(self.space).columns,
@@ -135,10 +133,9 @@ class ParquetFile(ResultFile):
                 "weights_seed": [state.seed for state in states],
             }
         for name, column in columns.items():
-            if column.source:
-                stacked = [values[column.source] for _, _, values in pieces]
-                if name in PREDICTION_FIELDS:
-                    stacked = [pair[PREDICTION_FIELDS.index(name)] for pair in stacked]
+            if column.form is not None:
+                place = ... if column.form.element is None else column.form.element
+                stacked = [values[column.form.source][place] for _, _, values in pieces]
                 arrays[name] = (
                     [array.tolist() for array in stacked] if self.is_measure else _lists(stacked, column.kind)
                 )

@@ -12,21 +12,27 @@ import pyarrow as pa
 from robust201.core.records import ArchitectureId
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.tasks import Task
-from robust201.tasks.columns import Values, columns_in
+from robust201.tasks.columns import COLUMNS, MEASUREMENTS, ParquetForm, Values, parquet_forms
 from robust201.tasks.constraints import LINF
 
 NAMES = pa.dictionary(pa.int32(), pa.string())
-MATRIX = pa.list_(pa.field("element", pa.list_(pa.field("element", pa.float64()))))
-_NUMBERS = pa.list_(pa.field("element", pa.float64()))
-_COUNTS = pa.list_(pa.field("element", pa.list_(pa.field("element", pa.int32()))))
+
+
+def _nested(kind: pa.DataType, n_axes: int) -> pa.DataType:
+    for _ in range(n_axes):
+        kind = pa.list_(pa.field("element", kind))
+    return kind
+
+
+MATRIX = _nested(pa.float64(), 2)
 
 
 class ParquetColumn(NamedTuple):
-    """A column: its type, what it holds, and the column of `tasks.columns` that it comes from, if any."""
+    """A column: its type, what it holds, and what it is made of, if it is measured."""
 
     kind: pa.DataType
     meaning: str
-    source: str = ""
+    form: ParquetForm | None = None
 
     @property
     def repeated(self) -> bool:
@@ -63,42 +69,12 @@ _SIZES = {
     "n_images": ParquetColumn(pa.int32(), "Images evaluated."),
     "n_classes": ParquetColumn(pa.int16(), "Classes C of the dataset."),
 }
-_ANSWERS = {
-    "accuracy": ParquetColumn(pa.float64(), "Fraction of the images that were classified correctly.", "accuracy"),
-    "confidence_label": ParquetColumn(
-        MATRIX, "C x C: row i is the mean softmax over images of true class i.", "confidence_label"
-    ),
-    "confidence_argmax": ParquetColumn(
-        MATRIX,
-        "C x C: row j is the mean softmax over images predicted as j; null where there are none.",
-        "confidence_argmax",
-    ),
-    "confidence_correct": ParquetColumn(
-        pa.float64(),
-        "Mean confidence in the predicted class of correctly classified images; null if none.",
-        "confidence_prediction",
-    ),
-    "confidence_incorrect": ParquetColumn(
-        pa.float64(),
-        "Mean confidence in the predicted class of misclassified images; null if none.",
-        "confidence_prediction",
-    ),
-    "cm": ParquetColumn(_COUNTS, "C x C: entry (i, j) counts images of true class i predicted as j.", "cm"),
-    "predictions": ParquetColumn(
-        pa.list_(pa.field("element", pa.uint8())), "Predicted class of every image, in order.", "predictions"
-    ),
-}
-"""Columns of answers to images; they are there where the sweep measured them."""
-
 _ORIGIN = {
     "protocol": ParquetColumn(
         NAMES, "Digest of the protocol, imported-… if imported; its payload is among those in sweep.json."
     ),
     "checkpoint_sha256": ParquetColumn(NAMES, "SHA-256 of the file of weights; imported where the row was imported."),
 }
-
-PREDICTION_FIELDS = ("confidence_correct", "confidence_incorrect")
-"""Columns that hold the two numbers of `confidence_prediction`."""
 
 
 def describe_strength(task: Task | None) -> str:
@@ -112,14 +88,17 @@ def describe_strength(task: Task | None) -> str:
     return "Epsilon in units of 1/255 for attacks, severity 1 to 5 for corruptions, 0 for clean."
 
 
-def measure_columns(measurements: Sequence[str], example: Values) -> dict[str, ParquetColumn]:
-    """Make the columns of a measure; values of one evaluation tell numbers from lists."""
-    return {
-        name: ParquetColumn(
-            _NUMBERS if np.ndim(example[name]) else pa.float64(), f"Measure {name} of the network.", name
-        )
-        for name in measurements
-    }
+def _measured_columns(measurements: Sequence[str], example: Values) -> dict[str, ParquetColumn]:
+    """Make the columns of measurements; of a measure's own, an example tells numbers from lists."""
+    columns = {}
+    for name, form in (item for measurement in measurements for item in parquet_forms(measurement).items()):
+        if form.source in COLUMNS:
+            column = COLUMNS[form.source]
+            dtype, n_axes = column.dtype, len(column.dimensions) - (form.element is not None)
+        else:
+            dtype, n_axes = np.dtype(np.float64), np.ndim(example[name])
+        columns[name] = ParquetColumn(_nested(pa.from_numpy_dtype(dtype), n_axes), form.meaning, form)
+    return columns
 
 
 def parquet_columns(
@@ -127,25 +106,26 @@ def parquet_columns(
     architecture: Mapping[str, ParquetColumn],
     strength: str,
     *,
-    measured: Mapping[str, ParquetColumn] | None = None,
+    measured: Values | None = None,
     several_weights: bool = False,
 ) -> dict[str, ParquetColumn]:
     """List the columns of a file, in order, with what a strength is.
 
-    They are those of the architecture (see `layout_of`) and of the measurements of answers to images, or of a measure.
+    They are those of the architecture (see `layout_of`) and of the measurements of answers to images, or of a measure,
+    of which `measured` are the values of one evaluation.
     """
-    held = {column for name in measurements for column in columns_in(name)}
     place = dict(_PLACE)
     if measured is not None:
         place["key"] = ParquetColumn(NAMES, "What was measured of the network.")
-    values = {name: column for name, column in _ANSWERS.items() if column.source in held}
+    else:
+        measurements = [name for name in MEASUREMENTS if name in measurements]
     return {
         **place,
         **architecture,
         **(_WEIGHTS if several_weights else {}),
         "strength": ParquetColumn(pa.float64(), strength),
         **_SIZES,
-        **(values if measured is None else measured),
+        **_measured_columns(measurements, measured or {}),
         **_ORIGIN,
     }
 

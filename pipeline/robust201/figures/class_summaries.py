@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from robust201.core.errors import ResultsError
 from robust201.reader.result_files import ResultFiles, values_by_strength
 from robust201.reader.value_checks import are_counts, are_fractions
+from robust201.tasks.columns import MEASUREMENTS
 
 Array = NDArray[np.float64]
 
@@ -89,8 +90,9 @@ def _parquet_blocks(files: ResultFiles, file: Path, dataset: str, key: str, meas
     whose = f"{dataset} {key} {measure}"
     planned = files.planned(dataset)
     known = None if planned is None else {*files.strengths(dataset, key)}
-    column = "cm" if measure == "cm" else "confidence_label"
-    others = [] if measure == "cm" else ["confidence_correct", "confidence_incorrect"]
+    columns = MEASUREMENTS[measure]
+    column = columns["" if measure == "cm" else "label"].name
+    others = [] if measure == "cm" else [*columns["prediction"].parquet]
     names = ["architecture", "strength", *others]
     seen: set[tuple[Any, float]] = set()
     for (architectures, strengths, *numbers), matrices in iter_matrices(

@@ -13,9 +13,10 @@ from robust201.figures.class_summaries import summarise_classes
 from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.frames import MEAN_DECIMALS
-from robust201.reader.result_files import MEASURES, OPTIONAL_MEASURES, in_table_order, kind_of, row_of
+from robust201.reader.result_files import in_table_order, kind_of, row_of
 from robust201.reader.value_checks import architecture_of
 from robust201.spaces.for_readers import Offerings
+from robust201.tasks.columns import MEASUREMENTS
 
 CLEAN = "clean"
 ADVERSARIAL = "adversarial"
@@ -172,11 +173,10 @@ class DatasetResults:
         Returns:
             float64 by architecture and (key, measurement, strength); NaN where there is none. Lists are left out.
         """
-        plain = (*MEASURES, *OPTIONAL_MEASURES)
         columns: dict[tuple[str, str, float], pd.Series] = {}
         for key in (*self.reader.keys_measure, *self.reader.keys_other):
             for measure in self.reader.measurements(self.name, key):
-                if measure in plain or self.reader.files.find(self.name, key, measure) is None:
+                if measure in MEASUREMENTS or self.reader.files.find(self.name, key, measure) is None:
                     continue
                 frame = self.reader.to_frame(self.name, key, measure)
                 if frame["value"].dtype.kind == "f":

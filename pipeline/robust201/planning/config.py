@@ -23,7 +23,8 @@ from robust201.spaces.nasbench201.space import NasBench201
 from robust201.spaces.user_file import DEFAULT_GMACS, UserFileSpace
 from robust201.spaces.zoo.space import Zoo
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS, Task, find_task
-from robust201.tasks.columns import MEASUREMENTS
+from robust201.tasks.columns import MEASUREMENTS, PUBLISHED
+from robust201.tasks.measurements import MAX_CLASSES
 from robust201.tasks.parameters import CorruptionParameters, Fields, Parameters
 
 CORRUPTION_GROUP = "corruptions"
@@ -153,7 +154,7 @@ class DatasetSection(Section):
     path: ConfigPath | None = None
     form: str | None = None
     corruptions: CorruptionsSection | None = None
-    classes: Annotated[int, Field(ge=2)] | None = None
+    classes: Annotated[int, Field(ge=2, le=MAX_CLASSES)] | None = None
     image_size: Annotated[int, Field(ge=1)] | None = None
     normalisation: NormalisationSection | None = None
 
@@ -214,7 +215,7 @@ class SweepConfig(Section):
     datasets: dict[str, DatasetSection] = Field(min_length=1)
     images: ImagesSection = ImagesSection()
     keys: dict[str, dict[str, Any]] = Field(default_factory=_every_key)
-    measurements: tuple[str, ...] = ("accuracy", "confidence", "cm")
+    measurements: tuple[str, ...] = PUBLISHED
     engine: Literal["fused", "reference"] = "fused"
     precision: Precision = "fp32"
     seed: int = 0

@@ -6,6 +6,7 @@ from typing import Any
 from robust201.core.records import Part
 from robust201.planning.cost import assumed_gmacs, cpu_gmacs, may_turn_out_slow
 from robust201.planning.plan import Plan
+from robust201.tasks.columns import COLUMNS, columns_of, numbers_of
 
 # Sizes of the trial in docs/cifar10-trial.md (10 classes, uncompacted): a confusion count takes .8 bytes of Parquet and
 # 3.3 of JSON, a mean confidence 6.1 and 21.7, the rest of a row with its share of the footer 670. At 100 classes it is
@@ -17,10 +18,11 @@ _JSON_BYTES_PER_COUNT, _JSON_BYTES_PER_MEAN = 3, 22
 def estimate(plan: Plan) -> dict[str, Any]:
     """Counts and estimates of a whole plan, as a JSON value (bytes and hours are estimates)."""
     rows = Counter((unit.dataset, unit.key) for unit in plan.units)
+    n_images = {(unit.dataset, unit.key): unit.n_images for unit in plan.units}
     shard_bytes = json_bytes = 0
     for (dataset, key), n_units in rows.items():
         n_rows = n_units * len(plan.strengths(dataset, key))
-        counts, means = _numbers_per_row(plan, dataset, key)
+        counts, means = _numbers_per_row(plan, dataset, key, n_images[dataset, key])
         shard_bytes += n_rows * (_SHARD_BYTES_PER_ROW + counts * _SHARD_BYTES_PER_COUNT + means * _SHARD_BYTES_PER_MEAN)
         json_bytes += n_rows * (counts * _JSON_BYTES_PER_COUNT + means * _JSON_BYTES_PER_MEAN)
     execution = plan.config.execution
@@ -44,10 +46,9 @@ def estimate(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _numbers_per_row(plan: Plan, dataset: str, key: str) -> tuple[int, int]:
-    """Counts and means that a row of a key holds."""
+def _numbers_per_row(plan: Plan, dataset: str, key: str, n_images: int) -> tuple[int, int]:
+    """Whole numbers and others in the lists that a row of a key holds."""
     if plan.tasks[key].columns:
         return 0, len(plan.tasks[key].columns)
-    n_classes = plan.config.dataset_spec(dataset).n_classes
-    means = 2 * n_classes**2 + 2 if "confidence" in plan.measurements else 0
-    return n_classes**2, means
+    held = (name for name in columns_of(plan.measurements) if COLUMNS[name].dimensions)
+    return numbers_of(held, plan.n_classes(dataset), n_images)

@@ -137,8 +137,15 @@ class Plan:
         """Estimate a part's work in multiply-accumulates."""
         unit = part.unit
         per_pass = self._network_macs[unit.dataset, unit.architecture]
-        passes = self.tasks[unit.key].passes(self.parameters[unit.key])
-        return per_pass * passes * len(part.strengths) * (part.stop - part.start)
+        return per_pass * self._passes[unit.dataset, unit.key] * len(part.strengths) * (part.stop - part.start)
+
+    @cached_property
+    def _passes(self) -> dict[tuple[str, str], float]:
+        return {
+            (dataset, key): self.tasks[key].passes(self.parameters[key], self.n_classes(dataset))
+            for dataset in self.datasets
+            for key in self.keys(dataset)
+        }
 
     @cached_property
     def _network_macs(self) -> dict[tuple[str, ArchitectureId], float]:

@@ -8,7 +8,7 @@ from robust201.core.records import CLEAN_STRENGTH, ImageSelection, Split
 from robust201.core.user_code import UserFunction
 from robust201.planning.sweep_yaml import ConfigPath
 from robust201.tasks import ENGINES
-from robust201.tasks.columns import COLUMNS, RESERVED
+from robust201.tasks.columns import RESERVED
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import Parameters, PositiveInt, ascending
 from robust201.tasks.user_task import UserTask
@@ -41,7 +41,7 @@ class UserTaskParameters(Parameters):
             raise ValueError(f"norm: expected one of {', '.join(CONSTRAINTS)}, got {self.norm!r}.")
         if self.kind == "measure":
             different = len(set(self.columns)) == len(self.columns)
-            taken = [name for name in self.columns if name in COLUMNS or name in RESERVED]
+            taken = [name for name in self.columns if name in RESERVED]
             if not self.columns or not different or taken:
                 raise ValueError(
                     "columns: expected one or more different names of a measure's numbers, none that results have "
@@ -100,7 +100,7 @@ class UserTaskParameters(Parameters):
             parameters=type(self),
             semantics_version=1,
             functions=dict.fromkeys(ENGINES, self.function_name),
-            passes=lambda given: given.passes,
+            passes=lambda given, _c: given.passes,
             constraint=None if self.norm is None else CONSTRAINTS[self.norm],
             columns=self.columns,
             function=UserFunction(self.file, self.function_name),

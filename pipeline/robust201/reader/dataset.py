@@ -16,7 +16,6 @@ from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.arguments import as_folder, as_name, as_names, as_strength
 from robust201.reader.overlay import OverlaidFiles
 from robust201.reader.result_files import (
-    MEASURES,
     PUBLISHED_DATASETS,
     ResultFiles,
     kind_of,
@@ -24,6 +23,7 @@ from robust201.reader.result_files import (
     values_by_strength,
 )
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS
+from robust201.tasks.columns import PUBLISHED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,7 +81,7 @@ class RobustnessDataset:
     keys_all: list[str] = ["clean", *ATTACKS, *CORRUPTIONS]  # noqa: RUF012
     data_cifar10, data_cifar100, data_imagenet16 = PUBLISHED_DATASETS
     data: list[str] = list(PUBLISHED_DATASETS)  # noqa: RUF012
-    measures: list[str] = list(MEASURES)  # noqa: RUF012
+    measures: list[str] = list(PUBLISHED)  # noqa: RUF012
 
     def __init__(self, path: str | Path = "robustness-data", *others: str | Path, weights: str | None = None) -> None:
         """Open a dataset, or see several as one.

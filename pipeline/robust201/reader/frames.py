@@ -9,8 +9,9 @@ import pandas as pd
 from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
 from robust201.reader.overlay import NOWHERE, OverlaidFiles
-from robust201.reader.result_files import OPTIONAL_MEASURES, ResultFiles, values_by_strength
+from robust201.reader.result_files import ResultFiles, values_by_strength
 from robust201.reader.value_checks import architecture_of
+from robust201.tasks.columns import MEASUREMENTS
 
 FRAME_COLUMNS = ("architecture", "isomorph", "spec", "dataset", "key", "strength", "value")
 """Columns of the tidy form; of several folders seen as one, `source` besides."""
@@ -102,7 +103,7 @@ def list_sources(files: ResultFiles, datasets: Sequence[str], keys: Sequence[str
     rows: list[tuple[str, str, tuple[float, ...], int, str]] = []
     for dataset in datasets:
         for key in keys:
-            measures = (*files.measurements_of(dataset, key), *OPTIONAL_MEASURES)
+            measures = (*files.measurements_of(dataset, key), *MEASUREMENTS)
             measure = next((name for name in measures if files.find(dataset, key, name) is not None), None)
             if measure is None:
                 continue

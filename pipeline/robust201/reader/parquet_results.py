@@ -16,18 +16,7 @@ from numpy.typing import NDArray
 from robust201.core.errors import ConfigError, ResultsError, closest
 from robust201.reader.kept_files import FileState, hash_file
 from robust201.reader.value_checks import damaged_file
-
-_COLUMNS = {
-    "accuracy": ("accuracy",),
-    "confidence": ("confidence_label", "confidence_argmax", "confidence_correct", "confidence_incorrect"),
-    "cm": ("cm",),
-    "predictions": ("predictions",),
-}
-_DESCRIPTIONS = (
-    *("dataset", "key", "architecture", "cell", "isomorphs", "strength", "n_images", "n_classes", "protocol"),
-    *("checkpoint_sha256", "weights", "weights_recipe", "weights_epochs", "weights_seed"),
-)
-"""Columns that say what a row is about; the others are measured."""
+from robust201.tasks.columns import DESCRIPTIONS, MEASUREMENTS, fields_of, parquet_forms
 
 _WEIGHTS = "weights"
 """Column of the names of weights, in a file with rows of several per architecture."""
@@ -47,17 +36,13 @@ JSON_SOURCES = b"robust201.json"
 
 def has_columns_of(path: Path, measure: str) -> bool:
     """Whether a file has a measurement."""
-    return set(_columns_of(measure)) <= {*_schema(path).names}
-
-
-def _columns_of(measure: str) -> tuple[str, ...]:
-    return _COLUMNS.get(measure, (measure,))
+    return parquet_forms(measure).keys() <= {*_schema(path).names}
 
 
 def measurements_in(path: Path) -> list[str]:
     """List what a file has measurements of."""
-    known = [measure for measure in _COLUMNS if has_columns_of(path, measure)]
-    taken = {*_DESCRIPTIONS, *(column for columns in _COLUMNS.values() for column in columns)}
+    known = [measure for measure in MEASUREMENTS if has_columns_of(path, measure)]
+    taken = {*DESCRIPTIONS, *(column for measure in MEASUREMENTS for column in parquet_forms(measure))}
     return [*known, *(name for name in _schema(path).names if name not in taken)]
 
 
@@ -193,7 +178,7 @@ def _iter_parts(
     only = architecture if architecture is None or text_ids else int(architecture)
     with _naming(path), _open(path) as file:
         _check_columns(path, file.schema_arrow, text_ids=text_ids)
-        columns = ["architecture", "strength", *_columns_of(measure)] + ([_WEIGHTS] if weights is not None else [])
+        columns = ["architecture", "strength", *parquet_forms(measure)] + ([_WEIGHTS] if weights is not None else [])
         for group in _groups_of(file.metadata, only):
             table = file.read_row_group(group, columns, use_threads=False)
             if weights is not None:
@@ -328,14 +313,19 @@ def _groups_of(footer: pq.FileMetaData, architecture: int | str | None) -> list[
 
 
 def _values(table: pa.Table, measure: str) -> Iterable[Any]:
-    if measure != "confidence":
-        plain: list[Any] = table[_columns_of(measure)[0]].to_pylist()
-        return plain
-    label, argmax, correct, incorrect = (table[name].to_pylist() for name in _COLUMNS[measure])
-    return [
-        {"label": one, "argmax": other, "prediction": [sure, wrong]}
-        for one, other, sure, wrong in zip(label, argmax, correct, incorrect, strict=True)
-    ]
+    by_column: dict[str, Any] = {}
+    for name, form in parquet_forms(measure).items():
+        held = table[name].to_pylist()
+        if form.element is None:
+            by_column[form.source] = held
+        else:
+            before = by_column.get(form.source, [[]] * len(held))
+            by_column[form.source] = [[*elements, value] for elements, value in zip(before, held, strict=True)]
+    fields = fields_of(measure)
+    if "" in fields:
+        return list(by_column[fields[""]])
+    rows = zip(*(by_column[column] for column in fields.values()), strict=True)
+    return [dict(zip(fields, row, strict=True)) for row in rows]
 
 
 @contextmanager

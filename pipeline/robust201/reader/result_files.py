@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
+import numpy as np
+
 from robust201.core.errors import ConfigError, FormatVersionError, ResultsError, closest
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.json_files import iter_json_values, read_json, read_object
@@ -14,6 +16,7 @@ from robust201.reader.kept_files import KeptRows, hash_file
 from robust201.reader.value_checks import check_ids, check_json_values, is_sound_meta, is_sound_sweep
 from robust201.spaces import DEFAULT_SPACE, offerings
 from robust201.tasks import CORRUPTIONS, TASKS, Task
+from robust201.tasks.columns import COLUMNS, MEASUREMENTS, PUBLISHED
 from robust201.tasks.parameters import SEVERITIES
 
 EXPORT_FORMAT = 1
@@ -30,12 +33,6 @@ RESULTS_FOLDER_FILE = "format.json"
 
 PARQUET_FOLDER = "parquet"
 """Folder of the analysis-ready Parquet files of an export."""
-
-MEASURES = ("accuracy", "confidence", "cm")
-"""Measurements of the published dataset."""
-
-OPTIONAL_MEASURES = ("predictions",)
-"""Measurements that only an export may have."""
 
 UNKNOWN_SPACE = ""
 """Name of the space of Parquet files that lie alone and have text for ids."""
@@ -215,8 +212,10 @@ class ResultFiles:
 
     @property
     def measures(self) -> list[str]:
-        """Measurements of `MEASURES` that the folder tells of."""
-        return [name for name in MEASURES if self.sweep is None or name in self.sweep["measurements"]]
+        """Measurements that the folder tells of, but for those with a value for each image."""
+        told = PUBLISHED if self.sweep is None else self.sweep["measurements"]
+        by_image = {column.measurement for column in COLUMNS.values() if column.by_image}
+        return [name for name in MEASUREMENTS if name in told and name not in by_image]
 
     @property
     def weight_names(self) -> list[str]:
@@ -284,8 +283,7 @@ class ResultFiles:
             from robust201.reader.parquet_results import measurements_in
 
             found |= dict.fromkeys(measurements_in(parquet))
-        known = (*MEASURES, *OPTIONAL_MEASURES)
-        return [*(name for name in known if name in found), *(name for name in found if name not in known)]
+        return sorted(found, key=lambda name: [*MEASUREMENTS, name].index(name))
 
     def planned(self, dataset: str) -> Mapping[str, Sequence[float]] | None:
         """Give strengths by key of the sweep on a dataset; None in a folder without sweep.json."""
@@ -301,7 +299,7 @@ class ResultFiles:
             for spelling in spellings(key):
                 if spelling in by_key:
                     return tuple(float(strength) for strength in by_key[spelling])
-        file = self._find_parquet(dataset, key, "accuracy") if self.sweep is None else None
+        file = self._find_parquet(dataset, key) if self.sweep is None else None
         if file is not None:
             from robust201.reader.parquet_results import read_strengths
 
@@ -349,7 +347,7 @@ class ResultFiles:
     def has_key(self, dataset: str, key: str) -> bool:
         """Whether there is a file of any measurement of a key."""
         own = row_of(key)
-        names = (*MEASURES, *OPTIONAL_MEASURES) if own and not own.columns else self.measurements_of(dataset, key)
+        names = MEASUREMENTS if own and not own.columns else self.measurements_of(dataset, key)
         return any(self.find(dataset, key, measure) is not None for measure in names)
 
     def tells_of(self, key: str) -> bool:
@@ -357,8 +355,10 @@ class ResultFiles:
         return not {*spellings(key)}.isdisjoint(self.keys)
 
     def count_classes(self, dataset: str) -> int | None:
-        """Count the classes of a dataset by its first confusion matrix or confidence; None where there is neither."""
-        for measure, key in itertools.product(("cm", "confidence"), self.keys):
+        """Count the classes of a dataset by the first value that tells, of the shortest; None where there is none."""
+        telling = [column for column in COLUMNS.values() if "classes" in column.dimensions]
+        for column, key in itertools.product(sorted(telling, key=lambda one: not one.is_exact), self.keys):
+            measure = column.measurement
             file = None if self.kind_of(key) == "measure" else self.find(dataset, key, measure)
             if file is None:
                 continue
@@ -368,9 +368,9 @@ class ResultFiles:
                 return read_n_classes(file)
             for _, row in self.iter_json_file(file, dataset, key, measure):
                 first = row[0] if isinstance(row, list) and key != "clean" else row
-                matrix = first["label"] if isinstance(first, dict) else first
+                value = first[column.field] if isinstance(first, dict) else first
                 # An object of lists, one of each part per strength, has one axis more.
-                return len(matrix[0] if isinstance(matrix[0][0], list) else matrix)
+                return int(np.shape(value)[column.dimensions.index("classes") - len(column.dimensions)])
         return None
 
     def sole_file(self, dataset: str, key: str, measure: str) -> Path | None:
@@ -390,13 +390,13 @@ class ResultFiles:
                 found.setdefault("Parquet" if file.suffix == ".parquet" else "JSON", []).append(f"{dataset} {key}")
         return f"Parquet, but JSON of {', '.join(found['JSON'])}" if len(found) > 1 else "".join(found)
 
-    def _find_parquet(self, dataset: str, key: str, measure: str) -> Path | None:
+    def _find_parquet(self, dataset: str, key: str, measure: str | None = None) -> Path | None:
         if not self.parquet.is_dir():
             return None
         names = (PurePosixPath(parquet_name(dataset, spelling)) for spelling in spellings(key))
         file = _the_one([self.parquet / name.relative_to(PARQUET_FOLDER)] for name in names)
-        if file is None:
-            return None
+        if file is None or measure is None:
+            return file
         from robust201.reader.parquet_results import has_columns_of
 
         return file if has_columns_of(file, measure) else None
@@ -419,7 +419,7 @@ class ResultFiles:
         epsilons: dict[str, Sequence[float]] = {}
         for dataset, keys in self.keys_of_parquet().items():
             for key in keys:
-                file = self._find_parquet(dataset, key, "accuracy")
+                file = self._find_parquet(dataset, key)
                 if self.kind_of(key) == "attack" and file is not None:
                     epsilons.setdefault(key, list(read_strengths(file)))
         if self.space is not None:
@@ -543,7 +543,7 @@ class ResultFiles:
         )
         row = row_of(key)
         plain = row is None or not row.columns
-        measures = (*MEASURES, *OPTIONAL_MEASURES) if plain else self.measurements_of(dataset, key)
+        measures = list(MEASUREMENTS) if plain else self.measurements_of(dataset, key)
         if dataset not in folders:
             what = f"a dataset of {self.path}, got {dataset!r}.{closest(dataset, folders)}"
         elif row is None and not self.tells_of(key):

@@ -14,11 +14,9 @@ import orjson
 from robust201.core.errors import ResultsError
 from robust201.core.records import ArchitectureId
 from robust201.spaces.for_readers import Offerings
+from robust201.tasks.columns import MEASUREMENTS, Column, match_shapes
 
 CLEAN = "clean"
-
-_CONFIDENCES = {"label": 2, "argmax": 2, "prediction": 1}
-"""Axes of each part of a confidence."""
 
 _MEAN_TOLERANCE = 1e-6
 
@@ -124,17 +122,18 @@ def check_json_values(file: Path, key: str, measure: str, rows: Mapping[str, Any
     """Check values by id; how many strengths they have is left to `values_by_strength`.
 
     Raises:
-        ResultsError: an accuracy is neither null nor in [0, 1]; a confusion matrix is not square or not of counts; a
-            confidence lacks a part, or has one of another shape or with something else than numbers in [0, 1] and null;
-            a measure's value is neither a number nor a list of them.
+        ResultsError: a value lacks a field of its measurement, or has one of another shape than its column, or with
+            something else than counts or than numbers in [0, 1] and null; a measure's value is neither a number nor a
+            list of them.
     """
     clean = key == CLEAN
-    form = ("a number, or a list of numbers", _are_numbers) if of_measure else _FORMS.get(measure)
-    if form is None or (measure == "accuracy" and _are_all_fractions(rows, clean=clean)):
+    columns = {} if of_measure else MEASUREMENTS.get(measure, {})
+    only = columns.get("")
+    if not (columns or of_measure) or (only is not None and _are_all_fractions(only, rows, clean=clean)):
         return
-    described, fits = form
+    described = ", and ".join(_describe(column) for column in columns.values()) or "a number, or a list of numbers"
     for identifier, row in rows.items():
-        if not fits(row, clean):
+        if not (_fits(columns, row, clean) if columns else _are_numbers(row)):
             text = repr(row)
             shown = text if len(text) <= 60 else f"{text[:57]}..."
             per = "" if clean or of_measure else ", one per strength"
@@ -144,8 +143,16 @@ def check_json_values(file: Path, key: str, measure: str, rows: Mapping[str, Any
             )
 
 
-def _are_all_fractions(rows: Mapping[str, Any], *, clean: bool) -> bool:
-    """Whether all accuracies fit, in one go; where this says no, one by one may still say yes."""
+def _describe(column: Column) -> str:
+    kind = "count" if column.is_exact else "fraction"
+    sizes = " x ".join({"classes": "C", "images": "N"}.get(str(one), str(one)) for one in column.dimensions)
+    return f"{column.field}, an array {sizes} of {kind}s".lstrip(", ") if sizes else f"a {kind}"
+
+
+def _are_all_fractions(column: Column, rows: Mapping[str, Any], *, clean: bool) -> bool:
+    """Whether all fractions fit, in one go; where this says no, one by one may still say yes."""
+    if column.dimensions or column.is_exact:
+        return False
     values = rows.values()
     if not clean and not all(type(row) is list for row in values):
         return False
@@ -159,37 +166,39 @@ def _are_all_fractions(rows: Mapping[str, Any], *, clean: bool) -> bool:
     return bool(((numbers >= 0) & (numbers <= 1)).all())
 
 
-def _are_numbers(row: Any, _clean: bool) -> bool:
+def _are_numbers(row: Any) -> bool:
     return row is None or make_array(row, missing_ok=True) is not None
 
 
-def _are_accuracies(row: Any, clean: bool) -> bool:
-    values = row if isinstance(row, list) and not clean else [row]
-    # NaN fails the comparison, and True is an int; null is a number that is missing.
-    return all(value is None or (type(value) in (float, int) and 0 <= value <= 1) for value in values)
-
-
-def _are_matrices(row: Any, clean: bool) -> bool:
-    array = make_array(row, missing_ok=False)
-    return (
-        array is not None and array.ndim == 3 - clean and array.shape[-1] == array.shape[-2] > 0 and are_counts(array)
-    )
-
-
-def _are_confidences(row: Any, clean: bool) -> bool:
-    if isinstance(row, list) and not clean:
-        return all(_are_confidences(value, True) for value in row)
-    if not isinstance(row, dict) or not _CONFIDENCES.keys() <= row.keys():
+def _fits(columns: Mapping[str, Column], row: Any, single: bool) -> bool:
+    """Whether a value, or unless it is single a list by strength, has the columns of a measurement."""
+    if isinstance(row, list) and not single and "" not in columns:
+        return all(_fits(columns, value, True) for value in row)
+    parts = {"": row} if "" in columns else row
+    if not isinstance(parts, dict) or not columns.keys() <= parts.keys():
         return False
-    shapes = []
-    for name, n_axes in _CONFIDENCES.items():
-        array = make_array(row[name], missing_ok=True)
-        if array is None or array.ndim != n_axes + (not clean) or not are_fractions(array):
+    shapes, n_values = {}, set()
+    for name, column in columns.items():
+        part = parts[name]
+        if not column.dimensions:
+            each = part if isinstance(part, list) and not single else [part]
+            if not all(_is_number(column, value) for value in each):
+                return False
+            continue
+        array = make_array(part, missing_ok=not column.is_exact)
+        if array is None or not (are_counts(array) if column.is_exact else are_fractions(array)):
             return False
-        shapes.append(array.shape)
-    label, argmax, prediction = shapes
-    same = label == argmax and label[:-2] == prediction[:-1]
-    return bool(same and label[-1] == label[-2] > 0 and prediction[-1] == 2)
+        shapes[column.name] = array.shape if single else array.shape[1:]
+        n_values.add(1 if single else len(array) if array.ndim else 0)
+    sizes = match_shapes(shapes)
+    return sizes is not None and 0 not in sizes.values() and len(n_values) <= 1
+
+
+def _is_number(column: Column, value: Any) -> bool:
+    # NaN fails the comparison, and True is an int; null is a number that is missing.
+    if value is None or type(value) not in (float, int):
+        return value is None
+    return bool(value >= 0 and value == int(value) if column.is_exact else 0 <= value <= 1)
 
 
 def are_counts(array: "np.ndarray[Any, np.dtype[Any]]") -> bool:
@@ -223,11 +232,3 @@ def make_array(nested: Any, *, missing_ok: bool) -> "np.ndarray[Any, np.dtype[An
         return None
     bad = np.isinf(array) if missing_ok else ~np.isfinite(array)
     return None if bad.any() else array
-
-
-_FORMS = {
-    "accuracy": ("a fraction in [0, 1]", _are_accuracies),
-    "cm": ("a square matrix of counts", _are_matrices),
-    "confidence": ("label and argmax, square matrices of fractions, and prediction, two fractions", _are_confidences),
-}
-"""What each measurement's values are, in words, and whether a row of them fits."""

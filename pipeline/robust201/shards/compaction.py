@@ -19,10 +19,11 @@ from robust201.shards.backends import Entry, LocalBackend, map_ahead
 from robust201.shards.folder import ResultsFolder, is_compacted
 from robust201.shards.index import Index
 from robust201.shards.inventory import Inventory
-from robust201.shards.parquet import ROW_GROUP_BYTES, Footer, order_columns, write_tables
+from robust201.shards.parquet import ROW_GROUP_BYTES, Footer, write_tables
 from robust201.shards.row_identity import read_footer
 from robust201.shards.row_reader import RowReader, read_row_groups
 from robust201.shards.scan import scan
+from robust201.tasks.columns import stored_order
 
 TARGET_BYTES = 192 << 20
 GRACE_SECONDS = 24 * 3600.0
@@ -196,7 +197,7 @@ class Compaction:
         for shard in filter(is_compacted, tuple(inputs)):
             # What an input replaces may still lie there, and must stay hidden.
             inputs.update(self._entries.keys() & set(read_footer(self.folder.backend, self._entries[shard]).inputs))
-        columns = order_columns(intact[0].columns)
+        columns = stored_order(intact[0].columns)
         rows = _sorted_rows(inventory, [item.number for item in intact])
         reader = RowReader(self.folder, contents={name: held for name, held in contents.items() if held is not None})
         dataset = intact[0].shard.partition("/")[0]

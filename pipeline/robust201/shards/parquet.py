@@ -28,7 +28,7 @@ from robust201.core.errors import FormatVersionError, ShardDamagedError, Storage
 from robust201.core.records import EvaluationResult, canonical_json
 from robust201.shards.backends import unreadable
 from robust201.shards.object_store import StorageBackend
-from robust201.tasks.columns import COLUMNS
+from robust201.tasks.columns import COLUMNS, count_classes, stored_order
 
 FORMAT_VERSION = 1
 """Version of a shard's columns and footer; what is in a protocol never changes it."""
@@ -56,7 +56,7 @@ IDENTITY_TYPES: dict[str, pa.DataType] = {
 """Columns that say what a row is; `n_images` is the whole unit's, `start` and `stop` are the row's image positions."""
 
 MEASUREMENT_TYPES: dict[str, pa.DataType] = {
-    name: kind if column.shape(2, 2) == () else pa.list_(pa.field("element", kind))
+    name: pa.list_(pa.field("element", kind)) if column.dimensions else kind
     for name, column in COLUMNS.items()
     for kind in (pa.from_numpy_dtype(column.dtype),)
 }
@@ -115,7 +115,7 @@ def encode(results: Sequence[EvaluationResult]) -> bytes:
     """Write the results of one part, one a strength and all with the same columns, as the bytes of a shard."""
     part, unit = results[0].part, results[0].part.unit
     table = table_of(results)
-    columns = order_columns(results[0].values)
+    columns = stored_order(results[0].values)
     identity = {
         "unit": [unit.id, unit.architecture, unit.dataset, unit.key, unit.protocol, unit.n_images],
         "rows": [
@@ -133,7 +133,7 @@ def encode(results: Sequence[EvaluationResult]) -> bytes:
 def table_of(results: Sequence[EvaluationResult]) -> pa.Table:
     """Make a table of the results of one part (see `encode`)."""
     part, unit = results[0].part, results[0].part.unit
-    columns = order_columns(results[0].values)
+    columns = stored_order(results[0].values)
     kinds = IDENTITY_TYPES | ({"architecture": pa.string()} if isinstance(unit.architecture, str) else {})
     shared = {
         "unit_id": unit.id,
@@ -156,16 +156,6 @@ def table_of(results: Sequence[EvaluationResult]) -> pa.Table:
         kinds[name] = MEASUREMENT_TYPES.get(name, _float_list if values[0].ndim else pa.float64())
         arrays[name] = _flat_lists(values, kinds[name]) if values[0].ndim else np.stack(values)
     return pa.table(arrays, schema=pa.schema(kinds))
-
-
-def order_columns(names: Collection[str]) -> tuple[str, ...]:
-    """Order the columns of results: those of the table, then a measure's own by name."""
-    return (*(name for name in COLUMNS if name in names), *sorted(set(names) - COLUMNS.keys()))
-
-
-def count_classes(values: Mapping[str, NDArray[Any]]) -> int:
-    """Classes of a result; 0 where it has no matrix, so that nothing has their number."""
-    return next((len(array) for array in values.values() if array.ndim == 2), 0)
 
 
 def write_tables(sink: Any, tables: Any, footer: Footer) -> int:
@@ -195,7 +185,7 @@ def write_results(sink: Any, units: Iterable[Sequence[EvaluationResult]]) -> int
     """Write results of one or more units, one a strength, as a compacted shard that replaces none; count the rows."""
     remaining = iter(units)
     first = next(remaining)
-    columns = order_columns(first[0].values)
+    columns = stored_order(first[0].values)
     return write_tables(sink, _row_groups(chain([first], remaining)), Footer("compacted", columns))
 
 

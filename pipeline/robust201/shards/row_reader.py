@@ -18,7 +18,7 @@ from robust201.core.records import Unit
 from robust201.shards.folder import ResultsFolder
 from robust201.shards.inventory import Inventory, required_columns
 from robust201.shards.parquet import LOCATING_COLUMNS, ShardFile, row_values
-from robust201.tasks.columns import columns_in
+from robust201.tasks.columns import fields_of
 from robust201.tasks.measurements import merge_values
 
 SELECTION_CACHE_BYTES = 64 << 20
@@ -196,7 +196,7 @@ class RowSelection:
         Raises ShardDamagedError and StorageError, as where a shard vanished since the selection was made.
         """
         measurements = self.measurements if measurement is None else (measurement,)
-        wanted = [column for name in measurements for column in columns_in(name)]
+        wanted = [column for name in measurements for column in fields_of(name).values()]
         reader = RowReader(ResultsFolder(self.root), self.cache_bytes)
         try:
             evaluation = 0

@@ -13,12 +13,12 @@ from robust201.core.errors import EvaluationError, ShardDamagedError
 from robust201.core.records import is_imported, show_architecture
 from robust201.shards.backends import Entry
 from robust201.shards.folder import ResultsFolder, has_stem, is_compacted, stem_of
-from robust201.shards.imported import check_imported
 from robust201.shards.index import Index
 from robust201.shards.inventory import Inventory, Slice, UnitGroup, choose_slices, gaps
 from robust201.shards.parquet import ROW_GROUP_BYTES, Footer, ShardFile, row_values, write_tables
 from robust201.shards.row_identity import ShardRows, StoredUnit, read_footer, read_shard_rows, rows_of_table
 from robust201.shards.row_reader import RowReader, read_row_groups
+from robust201.tasks.columns import COUNTS
 from robust201.tasks.measurements import check_values
 
 FindingKind = Literal["damaged", "invalid", "misplaced", "unlike others", "unequal duplicates", "lost in compaction"]
@@ -158,16 +158,14 @@ def _check_rows(
                 imported = inventory.protocol(protocol) if is_imported(protocol) else None
                 n_images, name = identity.stop - identity.start, f"{identity.label} in shard {shard}"
                 try:
-                    if imported is None:
-                        check_values(values, n_images, name=name)
-                    else:
-                        check_imported(values, n_images, imported.get("decimals", {}), name=name)
+                    decimals = None if imported is None else imported.get("decimals", {})
+                    check_values(values, n_images, decimals=decimals, name=name)
                 except EvaluationError as error:
                     location = shard, first_row + offset
                     yield ShardFinding(shard, identity.label, "invalid", str(error), (location,))
                 else:
-                    if "cm" in values:
-                        counts.add(int(rows_in_order[first_row + offset]), values["cm"])
+                    if COUNTS in values:
+                        counts.add(int(rows_in_order[first_row + offset]), values[COUNTS])
     finally:
         file.close()
 

@@ -32,6 +32,8 @@ ENGINES = ("reference", "fused")
 
 Kind = Literal["clean", "attack", "corruption", "measure"]
 
+Passes = Callable[[Any, int], float]
+
 
 @dataclass(frozen=True)
 class Task:
@@ -44,7 +46,8 @@ class Task:
         semantics_version: raised only when the numbers change for equal parameters.
         functions: what does the work, as ``module.function`` of `tasks.perturbations` or, for a measure, of
             `tasks.measures`, by name of the engine.
-        passes: forward-pass equivalents that one image costs at one strength (a gradient counts 3), for planning.
+        passes: (parameters, number of classes) → forward-pass equivalents that one image costs at one strength (a
+            gradient counts 3), for planning.
         constraint: the ball that perturbed images keep to; None for no bound.
         columns: what a measure gives; empty for a perturbation, whose columns follow from the sweep's measurements.
     """
@@ -54,7 +57,7 @@ class Task:
     parameters: type[Parameters]
     semantics_version: int
     functions: Mapping[str, str]
-    passes: Callable[[Any], float]
+    passes: Passes
     constraint: Constraint | None = None
     columns: tuple[str, ...] = ()
 
@@ -96,7 +99,7 @@ def _attack(
     key: str,
     module: str,
     parameters: type[Parameters],
-    passes: Callable[[Any], float],
+    passes: Passes,
     constraint: Constraint = LINF,
 ) -> Task:
     functions = {engine: f"{module}.{engine}" for engine in ENGINES}
@@ -105,10 +108,10 @@ def _attack(
 
 def _shown(key: str, kind: Literal["clean", "corruption"], parameters: type[Parameters]) -> Task:
     module = "clean" if kind == "clean" else "corruption"
-    return Task(key, kind, parameters, 1, dict.fromkeys(ENGINES, f"{module}.show"), lambda _: 1.0)
+    return Task(key, kind, parameters, 1, dict.fromkeys(ENGINES, f"{module}.show"), lambda _p, _c: 1.0)
 
 
-def _measure(key: str, parameters: type[Parameters], passes: Callable[[Any], float], columns: tuple[str, ...]) -> Task:
+def _measure(key: str, parameters: type[Parameters], passes: Passes, columns: tuple[str, ...]) -> Task:
     functions = dict.fromkeys(ENGINES, f"{key}.measure")
     return Task(key, "measure", parameters, 1, functions, passes, columns=columns)
 
@@ -136,19 +139,19 @@ TASKS: dict[str, Task] = {
     row.key: row
     for row in (
         _shown("clean", "clean", CleanParameters),
-        _attack("aa_apgd-ce", "apgd", ApgdParameters, lambda p: 3.0 * (p.steps + 1) * p.restarts + 6),
+        _attack("aa_apgd-ce", "apgd", ApgdParameters, lambda p, _c: 3.0 * (p.steps + 1) * p.restarts + 6),
         # A Square query is one forward pass, and images that are fooled drop out: about .39 of the queries remain over
         # the paper's epsilons on CIFAR-10, fewer on the other datasets (docs/protocol.md, "Cost").
-        _attack("aa_square", "square", SquareParameters, lambda p: 0.39 * p.queries * p.restarts + 6),
-        _attack("fgsm", "fgsm", FgsmParameters, lambda _: 5.0),
-        _attack("pgd", "pgd", PgdParameters, lambda p: 3.0 * p.steps + 2),
-        _attack("pgd_l2", "pgd_l2", PgdL2Parameters, lambda p: 3.0 * p.steps + 2, L2),
+        _attack("aa_square", "square", SquareParameters, lambda p, _c: 0.39 * p.queries * p.restarts + 6),
+        _attack("fgsm", "fgsm", FgsmParameters, lambda _p, _c: 5.0),
+        _attack("pgd", "pgd", PgdParameters, lambda p, _c: 3.0 * p.steps + 2),
+        _attack("pgd_l2", "pgd_l2", PgdL2Parameters, lambda p, _c: 3.0 * p.steps + 2, L2),
         *(_shown(key, "corruption", CorruptionParameters) for key in CORRUPTIONS),
-        # Exact, a gradient per class: ten are assumed.
+        # Exact, a gradient per class.
         _measure(
             "jacobian",
             JacobianParameters,
-            lambda p: 3.0 * (10 if p.projections == "exact" else p.projections),
+            lambda p, c: 3.0 * (c if p.projections == "exact" else p.projections),
             ("squared_norm", "squared_norm_sd"),
         ),
     )

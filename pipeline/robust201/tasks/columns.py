@@ -1,12 +1,17 @@
-"""The columns of results, in one place: type, shape, how a mean is added up, and the JSON form. No torch.
+"""The columns of results. One row of `COLUMNS` says everything of a column; no other module knows one by name.
 
-Tasks that show images to a network share the columns of `COLUMNS`. A measure declares columns of its own: float64
-numbers, or lists of them, under names that are not in the table.
+Tasks that show images to a network share the columns of the table; the sweep's measurements choose among them. A
+measure declares columns of its own: float64 numbers, or lists of them, under names that are not in the table.
+
+To add a column: a row here, and the function that tells what an image adds to it. It is then accumulated, merged,
+stored, checked, exported, read and imported (`tests/tasks/test_columns.py` covers it). No torch is imported here.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,175 +25,302 @@ FRACTION_BITS = 32
 Values = Mapping[str, NDArray[Any]]
 """Column name → array, as in `EvaluationResult.values`."""
 
+Counts = NDArray[np.int64]
+
+_FLOAT64 = np.dtype(np.float64)
+
+Dimension = Literal["classes", "images"] | int
+"""Length of an array along one axis: the number of classes C, of images N, or always the same."""
+
 
 @dataclass(frozen=True)
 class Answers:
     """What a network answers to a batch, on its device.
 
     Attributes:
+        positions: (B,) int64, positions of the images among those of the part.
         labels: (B,) int64 true classes.
         predicted: (B,) int64, the first of the largest logits.
-        confidences: (B, C) int64, softmax of the logits in units of 2**-FRACTION_BITS.
+        logits: (B, C) float32.
     """
 
+    positions: "torch.Tensor"
     labels: "torch.Tensor"
     predicted: "torch.Tensor"
-    confidences: "torch.Tensor"
+    logits: "torch.Tensor"
+
+    @cached_property
+    def confidences(self) -> "torch.Tensor":
+        """(B, C) int64, softmax of the logits in units of 2**-FRACTION_BITS."""
+        softmax = self.logits.nan_to_num().softmax(dim=1).double()
+        confidences: torch.Tensor = (softmax * 2**FRACTION_BITS).round().long()
+        return confidences
 
 
-@dataclass(frozen=True)
-class Mean:
-    """How a column of mean confidences is added up.
+class ParquetForm(NamedTuple):
+    """A column of exported Parquet files: what it holds, of which column, and which element of it if not all."""
 
-    Attributes:
-        select: (answers) → each image's group (B,) int64, and what it adds to the group, (B,) or (B, C) int64.
-        counts: (`cm` (C, C) int64) → images in each group, of a shape that broadcasts to the column's.
-    """
-
-    select: "Callable[[Answers], tuple[torch.Tensor, torch.Tensor]]"
-    counts: Callable[[NDArray[np.int64]], NDArray[np.int64]]
+    meaning: str
+    source: str
+    element: int | None = None
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of results: what a shard stores of one measurement.
+    """A column of results: what one evaluation stores of a measurement.
+
+    While images come, a column is a total of integers: counts, or sums of fractions in [0, 1] in units of
+    2**-FRACTION_BITS. Totals of parts are added up, those of single images put behind each other. What is stored
+    gives the total back exactly, so parts merge to the byte. Everything else follows from the fields: counts must not
+    be negative, fractions lie in [0, 1], and an imported fraction may be off by half a unit of its last digit.
 
     Attributes:
-        measurement: the measurement it belongs to.
-        shape: (number of classes, number of images) → shape of the array.
+        name: its name in shards.
+        measurement: the measurement it belongs to, as sweeps and files of results name it.
+        meaning: what it holds, for people; of `elements` they say it.
+        field: its name in the JSON object of the measurement; empty where the column is the whole value.
         dtype: its NumPy type.
-        mean: how it is added up, where it holds mean confidences.
+        dimensions: the lengths of its axes.
+        add: (answers) → what each image adds to the total, (B, …) int64, and before it where: (B,) int64 places
+            along the leading axes, flattened. None where the column follows from the counts.
+        counts: (`cm` (C, C)) → images that each mean is over, of a shape that broadcasts; None if it holds no means.
+        of_counts: (`cm`) → its value, a fraction, where it has no total of its own.
+        is_distribution: whether its rows are means of softmax vectors: they sum to 1, and over all images to the same.
+        images: (its value) → images it is of, where each leaves a trace in it.
+        contradiction: (its value, `cm`) → what it should be and is, where both cannot be true of the same images.
+        elements: name → meaning of the Parquet columns of its elements, where each has one of its own.
     """
 
+    name: str
     measurement: str
-    shape: Callable[[int, int], tuple[int, ...]]
-    dtype: np.dtype[Any]
-    mean: Mean | None = None
+    meaning: str = ""
+    field: str = ""
+    dtype: np.dtype[Any] = _FLOAT64
+    dimensions: tuple[Dimension, ...] = ()
+    add: "Callable[[Answers], tuple[torch.Tensor, torch.Tensor]] | None" = None
+    counts: Callable[[Counts], Counts] | None = None
+    of_counts: Callable[[Counts], float] | None = None
+    is_distribution: bool = False
+    images: Callable[[NDArray[Any]], int] | None = None
+    contradiction: Callable[[NDArray[Any], Counts], str | None] | None = None
+    elements: Mapping[str, str] | None = None
+
+    def shape(self, n_classes: int, n_images: int) -> tuple[int, ...]:
+        """Shape of its array."""
+        sizes = {"classes": n_classes, "images": n_images}
+        return tuple(one if isinstance(one, int) else sizes[one] for one in self.dimensions)
+
+    @property
+    def by_image(self) -> bool:
+        """Whether it has a value for each image."""
+        return "images" in self.dimensions
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether it holds whole numbers, which no file rounds."""
+        return self.dtype.kind != "f"
+
+    @property
+    def parquet(self) -> dict[str, ParquetForm]:
+        """Columns of exported Parquet files that hold it, by name."""
+        if self.elements is None:
+            return {self.name: ParquetForm(self.meaning, self.name)}
+        return {
+            name: ParquetForm(meaning, self.name, place) for place, (name, meaning) in enumerate(self.elements.items())
+        }
 
 
-def _by_label(answers: Answers) -> "tuple[torch.Tensor, torch.Tensor]":
-    return answers.labels, answers.confidences
+def _add_count(answers: Answers) -> "tuple[torch.Tensor, torch.Tensor]":
+    return answers.labels * answers.logits.shape[1] + answers.predicted, answers.labels.new_ones(len(answers.labels))
 
 
-def _by_prediction(answers: Answers) -> "tuple[torch.Tensor, torch.Tensor]":
-    return answers.predicted, answers.confidences
-
-
-def _by_correctness(answers: Answers) -> "tuple[torch.Tensor, torch.Tensor]":
+def _add_by_correctness(answers: Answers) -> "tuple[torch.Tensor, torch.Tensor]":
     wrong = (answers.predicted != answers.labels).long()
     return wrong, answers.confidences.gather(1, answers.predicted[:, None])[:, 0]
 
 
-def _correct_and_wrong(cm: NDArray[np.int64]) -> NDArray[np.int64]:
+def _accuracy(cm: Counts) -> float:
+    return int(np.trace(cm)) / int(cm.sum())
+
+
+def _correct_and_wrong(cm: Counts) -> Counts:
     correct = int(np.trace(cm))
     return np.array([correct, int(cm.sum()) - correct])
 
 
-_FLOAT64 = np.dtype(np.float64)
+def _unlike_counts(predictions: NDArray[Any], cm: Counts) -> str | None:
+    counted = np.bincount(predictions, minlength=len(cm))
+    expected = cm.sum(axis=0)
+    return None if np.array_equal(counted, expected) else f"{expected.tolist()}, got {counted.tolist()}"
+
+
+COUNTS = "cm"
+"""The column of the confusion matrix: the counts of images that means, merging and checks need."""
+
+_MATRIX: tuple[Dimension, ...] = ("classes", "classes")
 
 COLUMNS: dict[str, Column] = {
-    "accuracy": Column("accuracy", lambda _c, _n: (), _FLOAT64),
-    "cm": Column("cm", lambda c, _: (c, c), np.dtype(np.int32)),
-    "confidence_label": Column(
-        "confidence", lambda c, _: (c, c), _FLOAT64, Mean(_by_label, lambda cm: cm.sum(axis=1)[:, None])
-    ),
-    "confidence_argmax": Column(
-        "confidence", lambda c, _: (c, c), _FLOAT64, Mean(_by_prediction, lambda cm: cm.sum(axis=0)[:, None])
-    ),
-    "confidence_prediction": Column(
-        "confidence", lambda _c, _n: (2,), _FLOAT64, Mean(_by_correctness, _correct_and_wrong)
-    ),
-    "predictions": Column("predictions", lambda _, n: (n,), np.dtype(np.uint8)),
+    column.name: column
+    for column in (
+        Column("accuracy", "accuracy", "Fraction of the images that were classified correctly.", of_counts=_accuracy),
+        Column(
+            "confidence_label",
+            "confidence",
+            "C x C: row i is the mean softmax over images of true class i.",
+            field="label",
+            dimensions=_MATRIX,
+            add=lambda answers: (answers.labels, answers.confidences),
+            counts=lambda cm: cm.sum(axis=1)[:, None],
+            is_distribution=True,
+        ),
+        Column(
+            "confidence_argmax",
+            "confidence",
+            "C x C: row j is the mean softmax over images predicted as j; null where there are none.",
+            field="argmax",
+            dimensions=_MATRIX,
+            add=lambda answers: (answers.predicted, answers.confidences),
+            counts=lambda cm: cm.sum(axis=0)[:, None],
+            is_distribution=True,
+        ),
+        Column(
+            "confidence_prediction",
+            "confidence",
+            field="prediction",
+            dimensions=(2,),
+            add=_add_by_correctness,
+            counts=_correct_and_wrong,
+            elements={
+                "confidence_correct": "Mean confidence in the predicted class of correctly classified images; null if "
+                "none.",
+                "confidence_incorrect": "Mean confidence in the predicted class of misclassified images; null if none.",
+            },
+        ),
+        Column(
+            COUNTS,
+            "cm",
+            "C x C: entry (i, j) counts images of true class i predicted as j.",
+            dtype=np.dtype(np.int32),
+            dimensions=_MATRIX,
+            add=_add_count,
+            images=lambda cm: int(cm.sum()),
+        ),
+        Column(
+            "predictions",
+            "predictions",
+            "Predicted class of every image, in order.",
+            dtype=np.dtype(np.uint8),
+            dimensions=("images",),
+            add=lambda answers: (answers.positions, answers.predicted),
+            images=len,
+            contradiction=_unlike_counts,
+        ),
+    )
 }
-"""Column name to column. `accuracy` is a fraction; `cm[i, j]` counts images of true class i predicted as j;
-`confidence_label[i]` is the mean softmax over images of true class i, `confidence_argmax[j]` over images predicted
-as j, `confidence_prediction` the mean confidence in the predicted class of correct and of incorrect images (Jung et
-al., ICLR 2023, section 3); `predictions` are predicted classes by image position. Means over no image are NaN."""
+"""Column name to column, in the order of exported files. The confidences are those of Jung et al. (ICLR 2023,
+section 3). Means over no image are NaN."""
+
+ALWAYS = ("accuracy", COUNTS)
+"""Columns that every result has, the first in shards: `cm` holds the counts that merging needs."""
+
+MEASUREMENTS: dict[str, dict[str, Column]] = {
+    measurement: {column.field: column for column in COLUMNS.values() if column.measurement == measurement}
+    for measurement in dict.fromkeys(column.measurement for column in COLUMNS.values())
+}
+"""Name of a measurement, as in the sweep YAML and in exported files, to its columns by field of its JSON object."""
+
+PUBLISHED = ("accuracy", "confidence", "cm")
+"""Measurements of the published dataset, and those of a sweep that names none."""
+
+DESCRIPTIONS = (
+    *("dataset", "key", "architecture", "cell", "isomorphs", "weights", "weights_recipe", "weights_epochs"),
+    *("weights_seed", "strength", "n_images", "n_classes", "protocol", "checkpoint_sha256"),
+)
+"""Columns of exported Parquet files that say what a row is about."""
 
 RESERVED = frozenset(
     {
-        *(
-            "unit_id",
-            "dataset",
-            "key",
-            "architecture",
-            "cell",
-            "isomorphs",
-            "strength",
-            "n_images",
-            "n_classes",
-            "start",
-            "stop",
-        ),
-        *("protocol", "checkpoint_sha256", "provenance", "seconds"),
-        *("weights", "weights_recipe", "weights_epochs", "weights_seed"),
-        *("value", "confidence", "confidence_correct", "confidence_incorrect"),
+        *DESCRIPTIONS,
+        *("unit_id", "start", "stop", "provenance", "seconds"),  # of shards
+        "value",  # of a DataFrame
+        *COLUMNS,
+        *MEASUREMENTS,
+        *(name for column in COLUMNS.values() for name in column.parquet),
     }
 )
-"""Names that say what a row of a shard, an exported file or a DataFrame is about: none of a measure's columns."""
-
-ALWAYS = ("accuracy", "cm")
-"""Columns that every result has: `cm` holds the counts that merging needs."""
-
-MEANS: dict[str, Mean] = {name: column.mean for name, column in COLUMNS.items() if column.mean is not None}
-"""The columns that hold mean confidences."""
+"""Names that a measure's columns cannot have."""
 
 
-def _plain(array: NDArray[Any]) -> Any:
-    array = np.asarray(array)
-    missing = np.isnan(array)
-    if not missing.any():
-        return array.tolist()
-    plain = array.astype(object)
-    plain[missing] = None
-    return plain.tolist()
-
-
-MEASUREMENTS: dict[str, str | dict[str, str]] = {
-    "accuracy": "accuracy",
-    "confidence": {name: f"confidence_{name}" for name in ("label", "argmax", "prediction")},
-    "cm": "cm",
-    "predictions": "predictions",
-}
-"""Name of a measurement, as in the sweep YAML and in exported files, to its column, or to the columns of its fields."""
+def stored_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Order columns as shards have them: those of every result, the others of the table, then a measure's by name."""
+    known = list(dict.fromkeys((*ALWAYS, *COLUMNS)))
+    return tuple(sorted(names, key=lambda name: (known.index(name) if name in known else len(known), name)))
 
 
 def columns_of(measurements: Sequence[str]) -> tuple[str, ...]:
-    """List the columns that a result holds, in the order of the table.
-
-    Args:
-        measurements: names from `MEASUREMENTS`.
-
-    Returns:
-        Column names: those of the measurements, and `accuracy` and `cm` in any case.
-    """
-    return tuple(name for name, column in COLUMNS.items() if name in ALWAYS or column.measurement in measurements)
+    """List the columns that a result holds: those of the measurements, and `ALWAYS`, in the order of shards."""
+    return stored_order(n for n, column in COLUMNS.items() if n in ALWAYS or column.measurement in measurements)
 
 
-def columns_in(measurement: str) -> tuple[str, ...]:
-    """List the columns that a measurement is made of: a measure's is one column of its name."""
-    form = MEASUREMENTS.get(measurement, measurement)
-    return (form,) if isinstance(form, str) else tuple(form.values())
+def fields_of(measurement: str) -> dict[str, str]:
+    """Name the columns of a measurement by field: a measure's is one column of its name, without a field."""
+    if measurement not in MEASUREMENTS:
+        return {"": measurement}
+    return {name: column.name for name, column in MEASUREMENTS[measurement].items()}
 
 
-def measurement_of(column: str) -> str:
-    """Name the measurement that a column belongs to."""
-    return COLUMNS[column].measurement if column in COLUMNS else column
+def parquet_forms(measurement: str) -> dict[str, ParquetForm]:
+    """Describe the columns of exported Parquet files that hold a measurement, by name."""
+    if measurement not in MEASUREMENTS:
+        return {measurement: ParquetForm(f"Measure {measurement} of the network.", measurement)}
+    return {name: form for column in MEASUREMENTS[measurement].values() for name, form in column.parquet.items()}
 
 
-def to_json(measurement: str, values: Values) -> Any:
-    """Turn a measurement into its JSON value.
+def numbers_of(columns: Iterable[str], n_classes: int, n_images: int) -> tuple[int, int]:
+    """Count the whole numbers and the others in arrays of a row's columns."""
+    sizes = [(COLUMNS[name].is_exact, prod(COLUMNS[name].shape(n_classes, n_images))) for name in columns]
+    return sum(size for exact, size in sizes if exact), sum(size for exact, size in sizes if not exact)
 
-    Args:
-        measurement: a name from `MEASUREMENTS`, or a column of a measure.
-        values: columns of one evaluation.
 
-    Returns:
-        `accuracy`: a float. `cm`: C lists of C integers. `predictions`: N integers. `confidence`:
-        ``{"label": C×C, "argmax": C×C, "prediction": 2}`` of floats, None where a mean is over no image. Of a measure's
-        column: a float or a list of floats, None where there is none.
-    """
-    form = MEASUREMENTS.get(measurement, measurement)
-    if isinstance(form, str):
-        return _plain(values[form])
-    return {name: _plain(values[column]) for name, column in form.items()}
+def match_shapes(shapes: Mapping[str, tuple[int, ...]]) -> dict[Dimension, int] | None:
+    """Find the number of classes and of images of arrays of some shapes, by column; None where they do not fit."""
+    sizes: dict[Dimension, int] = {}
+    for name, shape in shapes.items():
+        dimensions = COLUMNS[name].dimensions
+        if len(shape) != len(dimensions):
+            return None
+        for dimension, size in zip(dimensions, shape, strict=True):
+            if size != (dimension if isinstance(dimension, int) else sizes.setdefault(dimension, size)):
+                return None
+    return sizes
+
+
+def count_classes(values: Values) -> int:
+    """Classes of a result; 0 where no column tells."""
+    for name, array in values.items():
+        dimensions = COLUMNS[name].dimensions if name in COLUMNS else ()
+        if "classes" in dimensions and array.ndim == len(dimensions):
+            return int(array.shape[dimensions.index("classes")])
+    return 0
+
+
+def columns_of_json(measurement: str, value: Any) -> dict[str, NDArray[Any]]:
+    """Turn a measurement's JSON value into its columns, null into NaN; ValueError if a count does not fit its type."""
+    columns = {}
+    for name, column in fields_of(measurement).items():
+        dtype = COLUMNS[column].dtype if column in COLUMNS else _FLOAT64
+        array = np.array(value[name] if name else value, dtype=np.float64)
+        if dtype.kind != "f":
+            largest = np.iinfo(dtype).max
+            if not (np.array_equal(array, np.rint(array)) and np.abs(array).max(initial=0) <= largest):
+                raise ValueError(f"{column} that are no whole numbers up to {largest}")
+        columns[column] = array.astype(dtype)
+    return columns
+
+
+def count_images(measurement: str, row: Any, *, is_single: bool) -> int | None:
+    """Count the images of a measurement by its JSON value, or a list of them by strength; None if it does not tell."""
+    for column in MEASUREMENTS.get(measurement, {}).values():
+        if column.images is not None:
+            return column.images(columns_of_json(measurement, row if is_single else row[0])[column.name])
+    return None

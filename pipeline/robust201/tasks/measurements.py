@@ -14,7 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError
-from robust201.tasks.columns import ALWAYS, COLUMNS, FRACTION_BITS, MEANS, Answers, Values, columns_of
+from robust201.tasks.columns import (
+    ALWAYS,
+    COLUMNS,
+    COUNTS,
+    FRACTION_BITS,
+    MEASUREMENTS,
+    Answers,
+    Column,
+    Values,
+    columns_of,
+    count_classes,
+    stored_order,
+)
 
 if TYPE_CHECKING:
     import torch
@@ -25,8 +37,11 @@ MAX_IMAGES = 2**18
 MAX_CLASSES = 256
 """Predictions are stored in one byte."""
 
-ROW_SUM_TOLERANCE = 1e-5
+_ROW_SUM_TOLERANCE = 1e-5
 """How far a mean of softmax vectors may be from summing to 1: float32 rounding of up to 120 terms."""
+
+_ROUNDED = 1e-12
+"""How far arithmetic may move a number that was read from a file."""
 
 
 class Accumulator:
@@ -54,17 +69,13 @@ class Accumulator:
         _check_sizes(name, n_classes, n_images)
         self.name = name
         self.n_images = n_images
-        self.n_classes = n_classes
-        columns = columns_of(measurements)
-        self._means = {name: mean for name, mean in MEANS.items() if name in columns}
-
-        def zeros(*shape: int) -> torch.Tensor:
-            return torch.zeros(shape, dtype=torch.int64, device=device)
-
-        self._cm = zeros(n_classes * n_classes)
-        self._sums = {name: zeros(*COLUMNS[name].shape(n_classes, n_images)) for name in self._means}
-        self._predictions = zeros(n_images) if "predictions" in columns else None
-        self._not_finite = zeros()
+        self._columns = columns_of(measurements)
+        self._totals = {
+            name: torch.zeros(COLUMNS[name].shape(n_classes, n_images), dtype=torch.int64, device=device)
+            for name in self._columns
+            if COLUMNS[name].add is not None
+        }
+        self._not_finite = torch.zeros((), dtype=torch.int64, device=device)
 
     def update(self, positions: "torch.Tensor", logits: "torch.Tensor", labels: "torch.Tensor") -> None:
         """Add a batch.
@@ -77,16 +88,13 @@ class Accumulator:
         import torch
 
         logits = logits.float()
-        predicted = logits.argmax(dim=1)
         self._not_finite += (~torch.isfinite(logits)).any(dim=1).sum()
-        self._cm.index_add_(0, labels * self.n_classes + predicted, torch.ones_like(labels))
-        if self._predictions is not None:
-            self._predictions[positions] = predicted
-        if self._means:
-            softmax = logits.nan_to_num().softmax(dim=1).double()
-            answers = Answers(labels, predicted, (softmax * 2**FRACTION_BITS).round().long())
-            for name, mean in self._means.items():
-                self._sums[name].index_add_(0, *mean.select(answers))
+        answers = Answers(positions, labels, logits.argmax(dim=1), logits)
+        for name, total in self._totals.items():
+            add = COLUMNS[name].add
+            assert add is not None  # noqa: S101 - it has a total
+            places, terms = add(answers)
+            total.view(-1, *terms.shape[1:]).index_add_(0, places, terms)
 
     def finalise(self) -> dict[str, NDArray[Any]]:
         """Bring the measurements to the CPU.
@@ -103,15 +111,14 @@ class Accumulator:
                 f"Measuring failed for {self.name}: expected finite logits, got NaN or infinity for "
                 f"{not_finite} of {self.n_images} images. Check this network's weights."
             )
-        cm: NDArray[np.int64] = self._cm.cpu().numpy().reshape(self.n_classes, self.n_classes)
-        if int(cm.sum()) != self.n_images:
+        totals = {name: total.cpu().numpy() for name, total in self._totals.items()}
+        n_added = int(totals[COUNTS].sum())
+        if n_added != self.n_images:
             raise EvaluationError(
-                f"Measuring failed for {self.name}: expected {self.n_images} images, got {int(cm.sum())}. "
+                f"Measuring failed for {self.name}: expected {self.n_images} images, got {n_added}. "
                 "This is a bug in the evaluation."
             )
-        sums = {name: total.cpu().numpy() for name, total in self._sums.items()}
-        predictions = None if self._predictions is None else self._predictions.cpu().numpy().astype(np.uint8)
-        return _finalise(cm, sums, predictions)
+        return _finalise(self._columns, totals)
 
 
 def merge_values(parts: Sequence[Values], *, name: str = "a result") -> dict[str, NDArray[Any]]:
@@ -129,22 +136,19 @@ def merge_values(parts: Sequence[Values], *, name: str = "a result") -> dict[str
     """
     if len(parts) == 1 and not holds_answers(parts[0]):
         return dict(parts[0])
-    forms = {f"{', '.join(sorted(part))} of {len(part.get('cm', ()))} classes" for part in parts}
+    forms = {f"{', '.join(sorted(part))} of {count_classes(part)} classes" for part in parts}
     if len(forms) != 1:
         raise EvaluationError(
             f"Merging failed for {name}: expected parts with equal columns, "
             f"got {' and '.join(sorted(forms)) or 'none'}. Evaluate it again."
         )
-    cms = [part["cm"].astype(np.int64) for part in parts]
-    cm = np.sum(cms, axis=0)
-    _check_sizes(name, len(cm), int(cm.sum()))
-    sums = {
-        column: np.sum([_sums_of(part, column, counts) for part, counts in zip(parts, cms, strict=True)], axis=0)
-        for column in parts[0]
-        if column in MEANS
-    }
-    predictions = np.concatenate([part["predictions"] for part in parts]) if "predictions" in parts[0] else None
-    return _finalise(cm, sums, predictions)
+    totals = [_totals_of(part) for part in parts]
+    merged: dict[str, NDArray[np.int64]] = {}
+    for column in totals[0]:
+        several = [total[column] for total in totals]
+        merged[column] = np.concatenate(several) if COLUMNS[column].by_image else np.sum(several, axis=0)
+    _check_sizes(name, len(merged[COUNTS]), int(merged[COUNTS].sum()))
+    return _finalise(stored_order(parts[0]), merged)
 
 
 def _check_sizes(name: str, n_classes: int, n_images: int) -> None:
@@ -155,36 +159,48 @@ def _check_sizes(name: str, n_classes: int, n_images: int) -> None:
     if n_classes > MAX_CLASSES:
         raise EvaluationError(
             f"Measuring failed for {name}: expected up to {MAX_CLASSES} classes, got {n_classes}. "
-            "Predictions are stored in one byte; this dataset needs a wider column."
+            "Predictions are stored in one byte: evaluate on fewer."
         )
 
 
-def _sums_of(values: Values, name: str, cm: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Get the integer sums back that the means of a column were made of."""
-    counts = np.broadcast_to(MEANS[name].counts(cm), values[name].shape)
-    means = np.where(counts > 0, values[name], 0.0)
-    sums: NDArray[np.int64] = np.rint(means * (counts * 2.0**FRACTION_BITS)).astype(np.int64)
-    return sums
+def _totals_of(values: Values) -> dict[str, NDArray[np.int64]]:
+    """Get the integer totals back that columns were made of."""
+    cm = values[COUNTS].astype(np.int64)
+    return {name: _total_of(COLUMNS[name], array, cm) for name, array in values.items() if COLUMNS[name].add}
 
 
-def _finalise(
-    cm: NDArray[np.int64], sums: Mapping[str, NDArray[np.int64]], predictions: NDArray[np.uint8] | None
-) -> dict[str, NDArray[Any]]:
-    values: dict[str, NDArray[Any]] = {
-        "accuracy": np.array(int(np.trace(cm)) / int(cm.sum()), dtype=np.float64),
-        "cm": cm.astype(np.int32),
-    }
-    for name, total in sums.items():
-        counts = np.broadcast_to(MEANS[name].counts(cm), total.shape)
-        values[name] = np.full(total.shape, np.nan)
-        np.divide(total, counts * 2.0**FRACTION_BITS, out=values[name], where=counts > 0)
-    if predictions is not None:
-        values["predictions"] = predictions
+def _total_of(column: Column, array: NDArray[Any], cm: NDArray[np.int64]) -> NDArray[np.int64]:
+    if column.counts is None:
+        return array.astype(np.int64)
+    counts = np.broadcast_to(column.counts(cm), array.shape)
+    means = np.where(counts > 0, array, 0.0)
+    total: NDArray[np.int64] = np.rint(means * (counts * 2.0**FRACTION_BITS)).astype(np.int64)
+    return total
+
+
+def _finalise(names: Sequence[str], totals: Mapping[str, NDArray[np.int64]]) -> dict[str, NDArray[Any]]:
+    cm = totals[COUNTS]
+    values: dict[str, NDArray[Any]] = {}
+    for name in names:
+        column = COLUMNS[name]
+        if column.of_counts is not None:
+            values[name] = np.array(column.of_counts(cm), dtype=column.dtype)
+        elif column.counts is None:
+            values[name] = totals[name].astype(column.dtype)
+        else:
+            counts = np.broadcast_to(column.counts(cm), totals[name].shape)
+            values[name] = np.full(totals[name].shape, np.nan)
+            np.divide(totals[name], counts * 2.0**FRACTION_BITS, out=values[name], where=counts > 0)
     return values
 
 
 def check_values(
-    values: Values, n_images: int, label_counts: NDArray[np.integer[Any]] | None = None, *, name: str = "a result"
+    values: Values,
+    n_images: int,
+    label_counts: NDArray[np.integer[Any]] | None = None,
+    *,
+    decimals: Mapping[str, int | None] | None = None,
+    name: str = "a result",
 ) -> None:
     """Hold a result to what must be true of every result.
 
@@ -192,6 +208,8 @@ def check_values(
         values: columns of one evaluation, or of a part of one.
         n_images: number of images N that they are about.
         label_counts: (C,) images of each true class, where they are known.
+        decimals: of an imported result, those that the numbers of a measurement were rounded to (None: not rounded);
+            such a result may lack columns, and is checked as far as its decimals reach.
         name: what the values are of, for the message.
 
     Raises:
@@ -203,19 +221,26 @@ def check_values(
     if not holds_answers(values):
         check_measured(values, name=name)
         return
-    failure = _form_failure(values, n_images)
-    if failure is None:
-        cm = values["cm"].astype(np.int64)
-        failure = _count_failure(values, cm, n_images, label_counts) or _mean_failure(values, cm)
+    imported = decimals is not None
+    failure = _form_failure(values, n_images, () if imported else ALWAYS)
+    failure = failure or _count_failure(values, n_images, label_counts) or _fraction_failure(values, decimals)
     if failure is not None:
-        raise EvaluationError(
-            f"Checking measurements failed for {name}: expected {failure}. The result is damaged; evaluate it again."
-        )
+        fix = "Download the file again." if imported else "The result is damaged; evaluate it again."
+        raise EvaluationError(f"Checking measurements failed for {name}: expected {failure}. {fix}")
 
 
 def holds_answers(values: Values) -> bool:
     """Whether values are of answers to images, not of a measure."""
     return not COLUMNS.keys().isdisjoint(values)
+
+
+def summarise(values: Values) -> tuple[int, float]:
+    """Count the correct images of answers, and average the confidence in the predicted class over all images."""
+    by_correctness = MEASUREMENTS["confidence"]["prediction"]
+    assert by_correctness.counts is not None  # noqa: S101 - they are means
+    counts = by_correctness.counts(values[COUNTS])
+    # A mean over no image is NaN, and weighs nothing.
+    return int(counts[0]), float(np.average(np.nan_to_num(values[by_correctness.name]), weights=counts))
 
 
 def check_measured(values: Values, declared: Sequence[str] | None = None, *, name: str = "a result") -> None:
@@ -244,47 +269,68 @@ def check_measured(values: Values, declared: Sequence[str] | None = None, *, nam
         )
 
 
-def _form_failure(values: Values, n_images: int) -> str | None:
-    if not set(ALWAYS) <= set(values) <= set(COLUMNS):
-        return f"columns {', '.join(ALWAYS)} and others of {', '.join(COLUMNS)}, got {', '.join(values)}"
+def _form_failure(values: Values, n_images: int, needed: Sequence[str]) -> str | None:
+    if not set(needed) <= set(values) <= set(COLUMNS):
+        return f"columns {', '.join(ALWAYS)} and others of {', '.join(stored_order(COLUMNS))}, got {', '.join(values)}"
+    if n_images < 1:
+        return f"one image or more, got {n_images}"
+    n_classes = count_classes(values)
     for name, array in values.items():
-        shape = COLUMNS[name].shape(len(np.atleast_1d(values["cm"])), n_images)
-        if array.shape != shape or array.dtype != COLUMNS[name].dtype:
-            return f"{name} {COLUMNS[name].dtype} {shape}, got {array.dtype} {array.shape}"
+        shape, dtype = COLUMNS[name].shape(n_classes, n_images), COLUMNS[name].dtype
+        if array.shape != shape or array.dtype != dtype:
+            return f"{name} {dtype} {shape}, got {array.dtype} {array.shape}"
     return None
 
 
-def _count_failure(
-    values: Values, cm: NDArray[np.int64], n_images: int, label_counts: NDArray[np.integer[Any]] | None
-) -> str | None:
-    if cm.min() < 0 or int(cm.sum()) != n_images:
-        return f"cm to count {n_images} images, got counts from {cm.min()} that sum to {cm.sum()}"
+def _count_failure(values: Values, n_images: int, label_counts: NDArray[np.integer[Any]] | None) -> str | None:
+    for name, array in values.items():
+        column = COLUMNS[name]
+        counted = n_images if column.images is None else column.images(array)
+        lowest, highest = (array.min(), array.max()) if column.is_exact and array.size else (0, 0)
+        if counted != n_images or lowest < 0 or (highest > n_images and not column.by_image):
+            return f"{name} to count {n_images} images, got counts from {lowest} to {highest}, {counted} in all"
+    if COUNTS not in values:
+        return None
+    cm = values[COUNTS].astype(np.int64)
     if label_counts is not None and not np.array_equal(cm.sum(axis=1), label_counts):
         return f"rows of cm to count {label_counts.tolist()} images, got {cm.sum(axis=1).tolist()}"
-    accuracy = int(np.trace(cm)) / n_images
-    if float(values["accuracy"]) != accuracy:
-        return f"accuracy {accuracy}, which is that of cm, got {float(values['accuracy'])}"
-    if "predictions" in values:
-        predicted = np.bincount(values["predictions"], minlength=len(cm))
-        if not np.array_equal(predicted, cm.sum(axis=0)):
-            return f"predictions as in cm, {cm.sum(axis=0).tolist()}, got {predicted.tolist()}"
+    for name, array in values.items():
+        contradiction = COLUMNS[name].contradiction
+        if contradiction is not None and (told := contradiction(array, cm)) is not None:
+            return f"{name} as in cm, {told}"
     return None
 
 
-def _mean_failure(values: Values, cm: NDArray[np.int64]) -> str | None:
-    totals = {}
-    for name in (name for name in MEANS if name in values):
-        means = values[name]
-        filled = np.broadcast_to(MEANS[name].counts(cm) > 0, means.shape)
-        if not np.array_equal(np.isnan(means), ~filled):
-            return f"{name} to be NaN exactly where it is over no image"
-        if means[filled].size and not (means[filled].min() >= 0 and means[filled].max() <= 1):
-            return f"{name} in [0, 1], got [{means[filled].min()}, {means[filled].max()}]"
-        if means.ndim == 2:
-            error = np.abs(means[filled[:, 0]].sum(axis=1) - 1).max()
-            if error > ROW_SUM_TOLERANCE:
+def _fraction_failure(values: Values, decimals: Mapping[str, int | None] | None) -> str | None:
+    """Check what is no count; numbers that were computed here exactly, imported ones within half a unit."""
+    cm = values[COUNTS].astype(np.int64) if COUNTS in values else None
+    sums: dict[str, bytes] = {}
+    for name in (name for name in values if not COLUMNS[name].is_exact):
+        column, array = COLUMNS[name], values[name]
+        slack = 0.0
+        if decimals is not None:
+            places = decimals.get(column.measurement)
+            slack = _ROUNDED + (0.0 if places is None else 0.5 * 10.0**-places)
+        if decimals is None and cm is not None and column.counts is not None:
+            filled = np.broadcast_to(column.counts(cm) > 0, array.shape)
+            if not np.array_equal(np.isnan(array), ~filled):
+                return f"{name} to be NaN exactly where it is over no image"
+        held = array if column.counts is None else array[~np.isnan(array)]
+        reach = slack if column.of_counts is None else min(slack, _ROUNDED)
+        if held.size and not (held.min() >= -reach and held.max() <= 1 + reach):
+            return f"{name} in [0, 1], got [{held.min()}, {held.max()}]"
+        if column.of_counts is not None and cm is not None:
+            expected = column.of_counts(cm)
+            if abs(float(array) - expected) > slack:
+                within = f" within {slack:.2g}" if slack else ""
+                return f"{name} {expected}{within}, which is that of cm, got {float(array)}"
+        if column.is_distribution:
+            rows = array[~np.isnan(array).any(axis=-1)].sum(axis=-1)
+            error = float(np.abs(rows - 1).max(initial=0.0))
+            if error > _ROW_SUM_TOLERANCE + array.shape[-1] * slack:
                 return f"rows of {name} to sum to 1, got one that is {error:.3g} off"
-            totals[name] = _sums_of(values, name, cm).sum(axis=0)
-    if len(totals) == 2 and len({total.tobytes() for total in totals.values()}) > 1:
-        return f"{' and '.join(totals)} to be means of the same confidences, got different sums"
+            if decimals is None and cm is not None:
+                sums[name] = _total_of(column, array, cm).sum(axis=0).tobytes()
+    if len(set(sums.values())) > 1:
+        return f"{' and '.join(sums)} to be means of the same confidences, got different sums"
     return None

@@ -1,0 +1,186 @@
+"""What every column of the table keeps to, on its way from the logits to a reader and back into a store."""
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from robust201.core.errors import EvaluationError, ResultsError
+from robust201.core.records import Unit
+from robust201.dataset import export_dataset
+from robust201.dataset.imported_plan import load_imported_plan
+from robust201.dataset.json_files import row_text
+from robust201.dataset.json_import import import_json
+from robust201.dataset.published_layout import layout_of, parquet_columns
+from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.value_checks import check_json_values
+from robust201.shards import ShardStore
+from robust201.tasks.columns import (
+    COLUMNS,
+    DESCRIPTIONS,
+    MEASUREMENTS,
+    PUBLISHED,
+    RESERVED,
+    columns_of_json,
+    fields_of,
+    parquet_forms,
+)
+from robust201.tasks.measurements import Accumulator, check_values, merge_values
+from tests.support.fabricated import FabricatedPlan
+from tests.support.shard_support import assert_equal_values, make_results, make_unit
+
+N_CLASSES, N_IMAGES = 3, 12
+UNIT = Unit("u", 0, "digits", "clean", (0.0,), N_IMAGES, "p" * 32, "c" * 64)
+GENERATOR = torch.Generator().manual_seed(3)
+LOGITS = torch.randn((N_IMAGES, N_CLASSES), generator=GENERATOR) * 3
+LABELS = torch.arange(N_IMAGES) % 2  # nobody is of the last class
+
+every_column = pytest.mark.parametrize("name", COLUMNS)
+every_measurement = pytest.mark.parametrize("measurement", MEASUREMENTS)
+
+
+def measure(measurement, start=0, stop=N_IMAGES, order=None):
+    accumulator = Accumulator([measurement], N_CLASSES, "cpu", stop - start)
+    positions = torch.arange(stop - start) if order is None else order
+    for batch in positions.split(5):
+        accumulator.update(batch, LOGITS[start + batch], LABELS[start + batch])
+    return accumulator.finalise()
+
+
+def of_column(name):
+    return measure(COLUMNS[name].measurement)
+
+
+@every_column
+def test_a_column_has_the_declared_form(name):
+    column, array = COLUMNS[name], of_column(name)[name]
+    assert column.name == name
+    assert (array.dtype, array.shape) == (column.dtype, column.shape(N_CLASSES, N_IMAGES))
+    assert MEASUREMENTS[column.measurement][column.field] is column
+    assert {name, column.measurement, *column.parquet} <= RESERVED
+    assert (column.add is None) != (column.of_counts is None)
+    assert all(form.meaning.endswith(".") for form in column.parquet.values())
+
+
+@every_measurement
+def test_parts_merge_to_the_bytes_of_the_whole_in_any_order(measurement):
+    order = torch.randperm(N_IMAGES, generator=torch.Generator().manual_seed(1))
+    whole = measure(measurement)
+    assert_equal_values(measure(measurement, order=order), whole)
+    edges = [0, 1, 5, N_IMAGES]
+    parts = [measure(measurement, start, stop) for start, stop in itertools.pairwise(edges)]
+    assert_equal_values(merge_values(parts), whole)
+    assert_equal_values(merge_values([merge_values(parts[:2]), parts[2]]), whole)
+
+
+@every_measurement
+def test_json_gives_the_bytes_back(measurement):
+    values = measure(measurement)
+    plain = json.loads(b"".join(row_text(measurement, UNIT, {0.0: values})))
+    check_json_values(Path("file"), "clean", measurement, {"0": plain})
+    check_json_values(Path("file"), "fog", measurement, {"0": [plain, plain]})
+    again = columns_of_json(measurement, plain)
+    assert_equal_values(again, {name: values[name] for name in fields_of(measurement).values()})
+    check_values(again, N_IMAGES, decimals={})
+
+
+@every_column
+@pytest.mark.parametrize("damage", ["value", "NaN", "shape", "type"])
+def test_a_damaged_value_is_refused(name, damage):
+    values = of_column(name)
+    check_values(values, N_IMAGES)
+    array = values[name].copy()
+    if damage == "value":
+        array.flat[0] = 1.5 if array.dtype.kind == "f" else np.iinfo(array.dtype).max
+    elif damage == "NaN":
+        if COLUMNS[name].is_exact:
+            pytest.skip("whole numbers are never NaN")
+        array.flat[0] = np.nan
+    else:
+        array = array[None] if damage == "shape" else array.astype(np.float32)
+    with pytest.raises(EvaluationError, match=name):
+        check_values({**values, name: array}, N_IMAGES)
+
+
+@every_column
+@pytest.mark.parametrize("wrong", [-1, 0.5, 1.5, "1"])
+def test_a_wrong_number_in_json_is_refused(name, wrong):
+    column = COLUMNS[name]
+    if wrong == 0.5 and not column.is_exact:
+        pytest.skip("a fraction")
+    if wrong == 1.5 and column.is_exact:
+        pytest.skip("no whole number either")
+    plain = json.loads(b"".join(row_text(column.measurement, UNIT, {0.0: of_column(name)})))
+    holder = [plain]
+    place, key = (plain, column.field) if column.field else (holder, 0)
+    for _ in column.dimensions:
+        place, key = place[key], 0
+    place[key] = wrong
+    for row, under in ((holder[0], "clean"), (holder, "fog")):
+        with pytest.raises(ResultsError, match="expected"):
+            check_json_values(Path("file"), under, column.measurement, {"0": row})
+
+
+@every_measurement
+def test_a_measurement_goes_from_shards_to_readers_and_back(measurement, tmp_path):
+    measurements = (measurement,)
+    units = [make_unit(architecture, key="pgd") for architecture in (0, 10)]
+    store = ShardStore.create(tmp_path / "results")
+    for unit in units:
+        for start, stop in ((0, 10), (10, 30)):
+            store.commit(make_results(unit, start=start, stop=stop, measurements=measurements))
+    inventory = store.inventory()
+    assert not list(store.verify())
+    plan = FabricatedPlan(tuple(units), measurements)
+    export_dataset(plan, store, inventory, tmp_path / "json", formats=("json",))
+    export_dataset(plan, store, inventory, tmp_path / "parquet", formats=("parquet",))
+    stored = dict(store.select(units, inventory, measurements).iter_values(measurement))
+    for form in ("json", "parquet", "parquet/parquet"):
+        data = RobustnessDataset(tmp_path / form)
+        found = data.query("digits", "pgd", measurement)["digits"]["pgd"][measurement]
+        assert data.to_frame("digits", "pgd", measurement)["value"].tolist() == [*found["0"], *found["10"]]
+        for unit, by_strength in stored.items():
+            row = data.value(unit.architecture, "digits", "pgd", measurement)
+            assert row == found[str(unit.architecture)]
+            for strength, value in zip(unit.strengths, row, strict=True):
+                assert_equal_values(columns_of_json(measurement, value), by_strength[strength])
+    import_json(tmp_path / "json", tmp_path / "imported")
+    again, imported = ShardStore.open(tmp_path / "imported"), load_imported_plan(tmp_path / "imported")
+    assert not list(again.verify())
+    rows = again.select(imported.units, again.inventory(), measurements).iter_values(measurement)
+    for (unit, by_strength), expected in zip(rows, stored.values(), strict=True):
+        for strength in unit.strengths:
+            assert_equal_values(by_strength[strength], expected[strength])
+
+
+def test_imported_columns_that_contradict_each_other_are_refused():
+    values = measure("predictions")
+    changed = {**values, "predictions": (values["predictions"] + 1) % N_CLASSES}
+    with pytest.raises(EvaluationError, match="predictions as in cm"):
+        check_values(changed, N_IMAGES, decimals={})
+
+
+@every_measurement
+def test_a_result_of_no_image_is_refused(measurement):
+    with pytest.raises(EvaluationError, match="expected one image or more, got 0"):
+        check_values({name: array * 0 for name, array in measure(measurement).items()}, 0)
+
+
+@pytest.mark.parametrize("space", ["nasbench201", "zoo"])
+def test_no_column_of_an_exported_file_can_be_taken_by_a_measure(space):
+    columns = parquet_columns(list(MEASUREMENTS), layout_of(space).columns, "", several_weights=True)
+    measured = {name for measurement in MEASUREMENTS for name in parquet_forms(measurement)}
+    assert measured <= set(columns) <= measured | set(DESCRIPTIONS) <= RESERVED
+
+
+def test_what_the_published_dataset_has_is_measured_by_default():
+    assert set(PUBLISHED) <= set(MEASUREMENTS)
+    assert not any(column.by_image for name in PUBLISHED for column in MEASUREMENTS[name].values())
+
+
+def test_a_count_too_large_for_its_column_is_refused():
+    with pytest.raises(ValueError, match="predictions that are no whole numbers up to 255"):
+        columns_of_json("predictions", [3, 300])
