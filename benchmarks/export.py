@@ -182,6 +182,7 @@ def compare_with_json_dump(store: ShardStore, plan: SyntheticPlan, folder: Path,
             rows=rows,
             measurement="confidence",
             round_to=None,
+            empty="null",
         ).write(lambda: None)
 
     dumped, exported = fastest(dump), fastest(export)

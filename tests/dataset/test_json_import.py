@@ -6,7 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from robust201.core.errors import ConfigError, InputError, LeaseHeldError, ResultsError
 from robust201.core.records import IMPORTED_FILE, is_imported
@@ -15,9 +17,12 @@ from robust201.dataset.compare import compare_results
 from robust201.dataset.imported_plan import load_any_plan, load_imported_plan
 from robust201.dataset.json_import import count_decimals, import_json
 from robust201.dataset.verify import verify_results
+from robust201.reader.dataset import RobustnessDataset
 from robust201.runtime.lease import Lease
 from robust201.shards import ShardStore, parquet
+from robust201.tasks.measurements import Accumulator
 from tests.conftest import read_tree
+from tests.support import fabricated
 from tests.support.fabricated import ChangedStore, FabricatedStore, export, make_plan
 from tests.support.shard_support import make_unit as make_sound_unit
 from tests.support.shard_support import make_values
@@ -35,14 +40,23 @@ def sound(unit, strength, _values):
     return make_values(made, strength, 0, unit.n_images, measurements=ALL)
 
 
-def write(out: Path, plan=None, **options) -> Path:
+def write(out: Path, plan=None, values=sound, **options) -> Path:
     export(
         out,
         plan or make_plan(ARCHITECTURES, datasets=("cifar10", "cifar100"), severities=SEVERITIES),
-        ChangedStore(change=sound),
+        ChangedStore(change=values),
         **options,
     )
     return out
+
+
+def without_last_class(unit, _strength, _values):
+    """Columns of a network that never predicts the last class."""
+    logits = torch.from_numpy(np.random.default_rng(unit.architecture).normal(size=(unit.n_images, 3)))
+    logits[:, 2] -= 100
+    accumulator = Accumulator(ALL, 3, "cpu", unit.n_images)
+    accumulator.update(torch.arange(unit.n_images), logits.float(), torch.arange(unit.n_images) % 3)
+    return accumulator.finalise()
 
 
 def read_json(path: Path) -> Any:
@@ -263,6 +277,85 @@ def test_files_that_contradict_themselves_are_refused(tmp_path, what):
     change(source / "cifar10" / name, edit)
     with pytest.raises(ResultsError, match=r"failed for .*cifar10.*: expected"):
         import_json(source, tmp_path / "results")
+
+
+def as_shares(path: Path, decimals: int) -> None:
+    def share(matrix):
+        return [[round(count / sum(row), decimals) for count in row] for row in matrix]
+
+    is_single = path.name.startswith("clean")
+    change(
+        path,
+        lambda rows: rows.update(
+            {name: share(row) if is_single else [share(one) for one in row] for name, row in rows.items()}
+        ),
+    )
+
+
+@pytest.fixture
+def equal_classes(monkeypatch):
+    """As many images of each of the three classes."""
+    monkeypatch.setattr(fabricated, "N_IMAGES", 42)
+
+
+@pytest.mark.usefixtures("equal_classes")
+@pytest.mark.parametrize("decimals", [3, 17])
+def test_rows_of_cm_may_hold_shares(tmp_path, decimals):
+    """Neither the paper nor the published helper says whether they are counts."""
+    plan = make_plan(ARCHITECTURES)
+    source = write(tmp_path / "source", plan)
+    before = published(source)
+    for path in source.glob("*/*_cm.json"):
+        as_shares(path, decimals)
+    report = import_json(source, tmp_path / "results")
+    keys = {unit.key for unit in plan.units}
+    assert {line for line in report.remarks if "shares" in line} == {
+        f"cifar10 {key}: rows of cm hold shares, which were read as counts of 42 images" for key in keys
+    }
+    assert published(export_again(tmp_path / "results", tmp_path / "out")) == before
+
+
+def test_shares_of_unequal_classes_are_refused(tmp_path):
+    source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"]))
+    as_shares(source / "cifar10/clean_cm.json", 3)
+    with pytest.raises(ResultsError, match="equally many images per class"):
+        import_json(source, tmp_path / "results")
+
+
+@pytest.mark.parametrize("without_cm", [False, True])
+def test_zeros_may_stand_for_means_over_no_image(tmp_path, without_cm):
+    plan = make_plan(ARCHITECTURES)
+    measurements = ("accuracy", "confidence") if without_cm else ("accuracy", "confidence", "cm")
+    source = write(tmp_path / "source", replace(plan, measurements=measurements), without_last_class)
+    (source / "SHA256SUMS").unlink()
+    before = published(source)
+    texts = {path: path.read_text() for path in source.glob("*/*_confidence.json")}
+    assert any("null" in text for text in texts.values())
+    for path, text in texts.items():
+        path.write_text(text.replace("null", "0.0"))
+    report = import_json(source, tmp_path / "results")
+    changed = {path.name.removesuffix("_confidence.json") for path, text in texts.items() if "null" in text}
+    assert {line for line in report.remarks if "zeros in" in line} == {
+        f"cifar10 {key}: zeros in confidences over no image were read as null" for key in changed
+    }
+    assert published(export_again(tmp_path / "results", tmp_path / "out")) == before
+
+
+@pytest.mark.parametrize(("empty", "text"), [("null", "null"), ("nan", "NaN"), ("zero", "0.0")])
+def test_means_over_no_image_are_written_as_asked(tmp_path, empty, text):
+    plan = make_plan(ARCHITECTURES)
+    import_json(write(tmp_path / "source", plan, without_last_class), tmp_path / "results")
+    out = export_again(tmp_path / "results", tmp_path / "out", empty=empty)
+    (row,) = json.loads((out / "cifar10/clean_confidence.json").read_text())["cifar10"]["clean"].values()
+    never_predicted = next(iter(row.values()))["argmax"][2]
+    assert repr(never_predicted).replace("None", "null").replace("nan", "NaN") == f"[{text}, {text}, {text}]"
+    assert verify_results(tmp_path / "results", export=out).export == ()
+    read = RobustnessDataset(out).value(0, "cifar10", "clean", "confidence")["argmax"][2]
+    assert [None if value is None or value != value else value for value in read] == 3 * [
+        0.0 if empty == "zero" else None
+    ]
+    import_json(out, tmp_path / "again")
+    assert compare_results(tmp_path / "again", tmp_path / "results").max_difference == 0
 
 
 def test_an_accuracy_may_be_off_by_half_a_unit_of_its_last_digit_and_no_more(tmp_path):

@@ -1,7 +1,7 @@
 """The verbs about finished results: export, verify, compare, convert, import-json."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, get_args
 
 import typer
 
@@ -22,6 +22,9 @@ def export(
         int | None,
         typer.Option("--round", min=1, max=17, help="Decimals in JSON: 3 as published; full precision if absent."),
     ] = None,
+    empty: Annotated[
+        str, typer.Option(help="A mean over no image in JSON: null, nan (for arrays of floats in Python) or zero.")
+    ] = "null",
     compress: Annotated[str | None, typer.Option(help="gz or zst: .json.gz or .json.zst files.")] = None,
     parquet: Annotated[
         bool, typer.Option("--parquet/--no-parquet", help="Also write analysis-ready Parquet files, in parquet/.")
@@ -47,8 +50,9 @@ def export(
     """Write the dataset of a complete sweep: JSON in the published layout, Parquet if asked for, card and checksums."""
     from robust201.dataset import export_dataset, parse_key_style
     from robust201.dataset.imported_plan import load_any_plan
+    from robust201.dataset.number_text import Empty
     from robust201.dataset.pool import default_processes, most_processes
-    from robust201.dataset.written_file import parse_compression
+    from robust201.dataset.written_file import parse_choice, parse_compression
     from robust201.shards import ShardStore
 
     style, compression = parse_key_style(key_style), parse_compression(compress)
@@ -65,6 +69,7 @@ def export(
             out,
             key_style=style,
             round_to=round_to,
+            empty=parse_choice("form of empty means", empty, get_args(Empty)),
             compression=compression,
             formats=formats,
             licence=licence,

@@ -26,6 +26,7 @@ from robust201.dataset.groups import (
 )
 from robust201.dataset.json_files import JsonFile
 from robust201.dataset.listing import CHECKSUM_FILE
+from robust201.dataset.number_text import Empty
 from robust201.dataset.parquet_files import ParquetFile
 from robust201.dataset.pool import POOL_CACHE_BYTES, write_files
 from robust201.dataset.published_layout import ParquetColumn, describe_strength, layout_of, parquet_columns
@@ -71,6 +72,7 @@ def export_dataset(
     *,
     key_style: KeyStyle = "paper",
     round_to: int | None = None,
+    empty: Empty = "null",
     compression: Compression | None = None,
     partial: bool = False,
     formats: Sequence[Format] = ("json",),
@@ -91,6 +93,8 @@ def export_dataset(
         out: the folder to write; new, empty or holding an earlier export of the sweep.
         key_style: ``"paper"`` writes ``pgd``, ``"published"`` appends the norm, in file names, JSON and meta alike.
         round_to: decimals to keep, 3 in the published files; None keeps every double exactly.
+        empty: what JSON says of a mean over no image: ``"null"``, ``"nan"`` (the literal NaN, which is no JSON, but is
+            what Python reads into arrays of floats) or ``"zero"``.
         compression: ``"gz"`` or ``"zst"`` for ``.json.gz`` and ``.json.zst`` files of results.
         partial: write what there is where evaluations are missing; a unit without all its strengths is left out.
         formats: ``"json"`` for the published layout, ``"parquet"`` for analysis-ready files in full precision.
@@ -115,7 +119,11 @@ def export_dataset(
     shares = share_out(plan, groups)
     licence = choose_licence(licence, shares, out)
     form = FileForm(
-        key_style=key_style, round_to=round_to, compression=compression, cache_bytes=POOL_CACHE_BYTES // processes
+        key_style=key_style,
+        round_to=round_to,
+        empty=empty,
+        compression=compression,
+        cache_bytes=POOL_CACHE_BYTES // processes,
     )
     exported = [group for group in groups if group.complete_units]
     listed = list_files(exported, formats)
@@ -123,7 +131,14 @@ def export_dataset(
     hashes = weight_hashes(unit for group in groups for unit in group.units)
     provenances = store.provenances(inventory)
     side_files = side_file_texts(
-        plan, groups, shares, provenances=provenances, weights=hashes, key_style=key_style, round_to=round_to
+        plan,
+        groups,
+        shares,
+        provenances=provenances,
+        weights=hashes,
+        key_style=key_style,
+        round_to=round_to,
+        empty=empty,
     )
     planned = {*side_files, CARD_FILE, CROISSANT_FILE, *(form.file_name(*file) for file in listed)}
     told = plan.describe()
@@ -213,6 +228,7 @@ class FileForm:
 
     key_style: KeyStyle
     round_to: int | None
+    empty: Empty
     compression: Compression | None
     cache_bytes: int
 
@@ -288,4 +304,10 @@ def make_files(
                 weights=weights,
             )
         else:
-            yield JsonFile(**shared, compression=form.compression, measurement=measurement, round_to=form.round_to)
+            yield JsonFile(
+                **shared,
+                compression=form.compression,
+                measurement=measurement,
+                round_to=form.round_to,
+                empty=form.empty,
+            )

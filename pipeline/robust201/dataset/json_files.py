@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import StorageError
 from robust201.core.records import Unit
-from robust201.dataset.number_text import array_text
+from robust201.dataset.number_text import Empty, array_text
 from robust201.dataset.written_file import ResultFile
 from robust201.tasks.columns import COLUMNS, fields_of
 
@@ -21,13 +21,14 @@ TEXT_VERSION = 1
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class JsonFile(ResultFile):
-    """A JSON file of one measurement, rounded to some decimals; None keeps every double exactly."""
+    """A JSON file of one measurement (see `dataset.export.export_dataset` for rounding and empty means)."""
 
     measurement: str
     round_to: int | None
+    empty: Empty
 
     def _ingredients(self) -> list[Any]:
-        return [TEXT_VERSION, self.name, self.dataset, self.key, self.measurement, self.round_to]
+        return [TEXT_VERSION, self.name, self.dataset, self.key, self.measurement, self.round_to, self.empty]
 
     def _write_content(self, stream: BinaryIO, on_row: Callable[[], None]) -> None:
         for unit, pieces in self.texts():
@@ -43,13 +44,17 @@ class JsonFile(ResultFile):
         separator = b""
         for unit, values in self.read_units(self.measurement):
             opening = b'%s"%s": ' % (separator, str(unit.architecture).encode())
-            yield unit, itertools.chain([opening], row_text(self.measurement, unit, values, self.round_to))
+            yield unit, itertools.chain([opening], row_text(self.measurement, unit, values, self.round_to, self.empty))
             separator = b", "
         yield None, [b"}}}}"]
 
 
 def row_text(
-    measurement: str, unit: Unit, values: Mapping[float, Mapping[str, Any]], round_to: int | None = None
+    measurement: str,
+    unit: Unit,
+    values: Mapping[float, Mapping[str, Any]],
+    round_to: int | None = None,
+    empty: Empty = "null",
 ) -> Iterator[bytes]:
     """JSON text of a unit: a value for ``clean`` and measures, else a list with one value per strength.
 
@@ -65,7 +70,7 @@ def row_text(
             yield opening + (b'"%s": ' % name.encode() if name else b"")
             opening = b", "
             try:
-                yield array_text(_check_number(column, values[strength][column]), round_to)
+                yield array_text(_check_number(column, values[strength][column]), round_to, empty)
             except ValueError as error:
                 raise StorageError(
                     f"Exporting failed for {unit.label} {measurement} at {strength:g}: {error}. "

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 from numpy.typing import NDArray
 
@@ -16,6 +17,7 @@ from robust201.core.records import IMPORTED, IMPORTED_FILE, EvaluationResult, Pa
 from robust201.dataset.card import CARD_FILE
 from robust201.dataset.imported_plan import ImportedGroup, ImportedPlan, load_imported_plan
 from robust201.dataset.listing import explain_changes
+from robust201.dataset.published_forms import PublishedForms
 from robust201.images import DATASETS
 from robust201.planning.plan_file import PLAN_FILE
 from robust201.reader.dataset import RobustnessDataset
@@ -26,12 +28,12 @@ from robust201.reader.result_files import (
     row_of,
     values_by_strength,
 )
-from robust201.reader.value_checks import architecture_of
+from robust201.reader.value_checks import architecture_of, hold_row_shares
 from robust201.runtime.lease import Lease
 from robust201.shards import ShardStore
 from robust201.spaces import DEFAULT_SPACE
 from robust201.tasks import TASKS
-from robust201.tasks.columns import COLUMNS, MEASUREMENTS, columns_of_json, count_images, fields_of
+from robust201.tasks.columns import COLUMNS, COUNTS, MEASUREMENTS, count_images, fields_of
 from robust201.tasks.measurements import check_values
 
 EXACT_DECIMALS = 15
@@ -50,8 +52,9 @@ class JsonImportReport:
 
     Attributes:
         lacking: measurements that some keys have and others lack; an export leaves them out.
-        remarks: keys that were left out, for they are of no task of this version; and what of the files was changed or
-            is gone since they were exported, as far as their folder tells.
+        remarks: what was read in another form than an export's (see `PublishedForms`); keys that were left out, for
+            they are of no task of this version; and what of the files was changed or is gone since they were exported,
+            as far as their folder tells.
     """
 
     n_groups: int
@@ -97,7 +100,7 @@ def import_json(
     store = ShardStore.create(results)
     with Lease.acquire(results):
         _refuse_sweep(results)  # a sweep may have been planned while the lease was waited for
-        held = _import_groups(dataset, store, places, progress)
+        held, read_as = _import_groups(dataset, store, places, progress)
     imported = [group for group in held.groups if (group.dataset, group.key) in places]
     n_evaluations = sum(len(group.architectures) * len(group.strengths) for group in imported)
     digests = {
@@ -105,7 +108,8 @@ def import_json(
     }
     some = {measurement for group in held.groups for measurement in group.measurements}
     lacking = tuple(sorted(some - set(held.measurements)))
-    return JsonImportReport(len(places), n_evaluations, lacking, tuple(explain_gaps(dataset, digests, places)))
+    remarks = (*read_as, *explain_gaps(dataset, digests, places))
+    return JsonImportReport(len(places), n_evaluations, lacking, remarks)
 
 
 def _refuse_sweep(results: Path) -> None:
@@ -129,7 +133,7 @@ def _import_groups(
     store: ShardStore,
     places: Mapping[tuple[str, str], Mapping[str, Path]],
     progress: Callable[[int, int], None],
-) -> ImportedPlan:
+) -> tuple[ImportedPlan, list[str]]:
     results = store.root
     held = load_imported_plan(results) if (results / IMPORTED_FILE).is_file() else ImportedPlan(dataset.path.name, ())
     if held.groups and held.space_name != dataset.files.space_name:
@@ -146,17 +150,20 @@ def _import_groups(
                 f"measurements that the results folder has of it, got none of {', '.join(lacking)}. Put the files of "
                 "both into one folder, and import that."
             )
+    read_as: list[str] = []
     for done, ((name, key), files) in enumerate(places.items()):
-        held = held.updated(_import_group(dataset, store, name, key, files))
+        group, remarks = _import_group(dataset, store, name, key, files)
+        held = held.updated(group)
+        read_as += remarks
         held.save(results)
         progress(done + 1, len(places))
     store.remove_other_imports({group.protocol.digest for group in held.groups})
-    return held
+    return held, read_as
 
 
 def _import_group(
     dataset: RobustnessDataset, store: ShardStore, name: str, key: str, files: Mapping[str, Path]
-) -> ImportedGroup:
+) -> tuple[ImportedGroup, tuple[str, ...]]:
     found = {measure: dataset.files.read_json_file(file, name, key, measure) for measure, file in files.items()}
     ids = _common_ids(dataset.path, name, key, found)
     strengths = dataset.strengths(name, key)
@@ -166,7 +173,18 @@ def _import_group(
         for measure, rows in found.items()
         if not all(name in COLUMNS and COLUMNS[name].is_exact for name in fields_of(measure).values())
     }
-    counts = (count_images(measure, rows[ids[0]], is_single=key == "clean") for measure, rows in found.items())
+    cm, is_single = COLUMNS[COUNTS].measurement, key == "clean"
+    shares, share_decimals = False, None
+    if cm in found:
+        matrix = np.array(found[cm][ids[0]] if is_single else found[cm][ids[0]][0], dtype=np.float64)
+        share_decimals = count_decimals(found[cm], ids)
+        # Of one image per class the shares are the counts.
+        shares = origin.n_images != len(matrix) and hold_row_shares(matrix, share_decimals)
+    counts = (
+        count_images(measure, rows[ids[0]], is_single=is_single)
+        for measure, rows in found.items()
+        if not (shares and measure == cm)
+    )
     n_images = next(filter(None, counts), origin.n_images)
     if not n_images:
         raise ResultsError(
@@ -200,12 +218,13 @@ def _import_group(
         payload=payload,
     )
     store.save_protocol(group.protocol)
+    forms = PublishedForms(f"{name} {key}", n_images, shares=shares, decimals=share_decimals)
     try:
-        store.add_imported(name, _results(group, found, ids, dataset.path))
+        store.add_imported(name, _results(group, found, ids, dataset.path, forms))
     except EvaluationError as error:
         # Not raised inside: an error of the files read would look like one of the file being written.
         raise ResultsError(str(error)) from error
-    return group
+    return group, forms.remarks
 
 
 def _fewest(*counts: int | None) -> int | None:
@@ -242,7 +261,7 @@ def count_decimals(rows: Rows, ids: Sequence[str]) -> int | None:
 
 
 def _results(
-    group: ImportedGroup, found: Mapping[str, Rows], ids: Sequence[str], path: Path
+    group: ImportedGroup, found: Mapping[str, Rows], ids: Sequence[str], path: Path, forms: PublishedForms
 ) -> Iterator[list[EvaluationResult]]:
     for identifier in ids:
         unit = group.unit(architecture_of(identifier))
@@ -254,10 +273,10 @@ def _results(
                 row = rows[identifier]
                 plain = [row] if group.is_single else values_by_strength(row, unit.strengths, f"{label} {measure}")
                 for strength, value in zip(unit.strengths, plain, strict=True):
-                    by_strength[strength] |= columns_of_json(measure, value)
+                    by_strength[strength] |= forms.columns_of(measure, value)
             results = []
-            for strength, values in by_strength.items():
-                told = group.payload["decimals"]
+            for strength, read in by_strength.items():
+                values, told = forms.completed(read), group.payload["decimals"]
                 check_values(values, unit.n_images, decimals=told, name=f"{label} at {strength:g}")
                 results.append(EvaluationResult(part, strength, values, 0.0, {"source": path.name}))
         except ResultsError as error:

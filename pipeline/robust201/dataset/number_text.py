@@ -5,7 +5,7 @@ ways that are mended here: no space after a comma, ``1e-6`` for ``1e-06``, and `
 """
 
 import json
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import orjson
@@ -23,12 +23,20 @@ _FIXED = b"0.0000"
 _MINUS_ZERO, _NOTHING, _AFTER_EXPONENT = b"~", b"?", 128  # of no use in JSON numbers
 
 
-def array_text(values: NDArray[Any], round_to: int | None = None) -> bytes:
+Empty = Literal["null", "nan", "zero"]
+"""What JSON files say of a mean over no image: null is JSON, NaN is what Python's and NumPy's readers take."""
+
+
+def array_text(values: NDArray[Any], round_to: int | None = None, empty: Empty = "null") -> bytes:
     """Write an array of any shape as nested JSON lists: the bytes of ``json.dumps(values.tolist())``.
 
-    Of floats, NaN becomes ``null``, and some decimals are kept; None keeps them exactly. ValueError: a number is
-    infinite, which JSON cannot say.
+    Of floats, NaN becomes ``null``, ``NaN`` or ``0.0``, and some decimals are kept; None keeps them exactly.
+    ValueError: a number is infinite, which JSON cannot say.
     """
+    if empty == "zero":
+        return array_text(np.where(np.isnan(values), 0.0, values), round_to)
+    if empty == "nan":
+        return array_text(values, round_to).replace(b"null", b"NaN")
     values = np.asarray(values)
     if values.dtype.kind != "f":
         return _serialise(values).replace(b",", b", ")

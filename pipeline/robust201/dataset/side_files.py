@@ -21,6 +21,7 @@ from robust201.dataset.groups import (
     names_of_weights,
     spell,
 )
+from robust201.dataset.number_text import Empty
 from robust201.dataset.published_layout import layout_of
 from robust201.reader.result_files import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
 from robust201.spaces import DEFAULT_SPACE
@@ -50,13 +51,14 @@ def side_file_texts(
     weights: WeightHashes,
     key_style: KeyStyle,
     round_to: int | None,
+    empty: Empty,
 ) -> dict[str, str]:
     """Make the texts of all that lies beside an export's results but the cards, by name of the file."""
     epsilons = spell_epsilons(strengths_of_keys(groups), plan.tasks, key_style)
     architectures = (unit.architecture for group in groups for unit in group.units)
     texts = {
         META_FILE: layout_of(plan.space_name).meta_text(epsilons, architectures),
-        SWEEP_FILE: sweep_text(plan, groups, key_style, round_to, shares),
+        SWEEP_FILE: sweep_text(plan, groups, key_style, round_to, empty, shares),
         VERSIONS_FILE: versions_text(provenances, shares),
     }
     if weights:
@@ -107,6 +109,7 @@ def sweep_text(
     groups: Sequence[Group],
     key_style: KeyStyle,
     round_to: int | None,
+    empty: Empty,
     shares: Sequence[ProtocolShare],
 ) -> str:
     """Text of sweep.json: protocols and what came of each, image selection, strengths and version."""
@@ -114,11 +117,12 @@ def sweep_text(
     for group in groups:
         strengths.setdefault(group.dataset, {})[group.spell(key_style)] = list(group.strengths)
     names = names_of_weights(unit for group in groups for unit in group.units)
-    payload = {
+    payload: dict[str, Any] = {
         "format": EXPORT_FORMAT,
         "robust201": __version__,
         "key_style": key_style,
         "round_to": round_to,
+        **({} if empty == "null" else {"empty": empty}),
         "measurements": list(plan.measurements),
         "strengths": strengths,
         "sweep": plan.describe() | {"protocols": [dict(share.payload) for share in shares]},

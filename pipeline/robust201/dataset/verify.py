@@ -18,6 +18,7 @@ from robust201.dataset.groups import Group, KeyStyle, SweepPlan, group_units
 from robust201.dataset.imported_plan import load_any_plan
 from robust201.dataset.json_files import JsonFile
 from robust201.dataset.listing import AGAIN, check_listing, read_listing
+from robust201.dataset.number_text import Empty
 from robust201.dataset.parquet_files import ParquetFile
 from robust201.dataset.written_file import compression_of
 from robust201.planning.plan_file import PLAN_FILE
@@ -196,12 +197,13 @@ def _read_form(out: Path, told: Mapping[str, Any], names: Iterable[str]) -> File
     compression = next((found for name in names if (found := compression_of(Path(name)))), None)
     round_to = told.get("round_to", "none")
     style = next((known for known in get_args(KeyStyle) if told.get("key_style") == known), None)
-    if style is None or not (round_to is None or isinstance(round_to, int)):
+    empty = next((known for known in get_args(Empty) if told.get("empty", "null") == known), None)
+    if style is None or empty is None or not (round_to is None or isinstance(round_to, int)):
         raise ResultsError(
-            f"Verifying failed for {out / SWEEP_FILE}: expected a file with key_style and round_to, got none, or "
-            f"{style} and {round_to}. {AGAIN}"
+            f"Verifying failed for {out / SWEEP_FILE}: expected a file with key_style, round_to and perhaps empty, "
+            f"got none, or {style}, {round_to} and {told.get('empty')!r}. {AGAIN}"
         )
-    return FileForm(key_style=style, round_to=round_to, compression=compression, cache_bytes=_CACHE_BYTES)
+    return FileForm(key_style=style, round_to=round_to, empty=empty, compression=compression, cache_bytes=_CACHE_BYTES)
 
 
 def _check_strengths(out: Path, sweep: Mapping[str, Any], form: FileForm, groups: Iterable[Group]) -> Iterator[str]:

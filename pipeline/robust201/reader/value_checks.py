@@ -19,6 +19,10 @@ from robust201.tasks.columns import MEASUREMENTS, Column, match_shapes
 CLEAN = "clean"
 
 _MEAN_TOLERANCE = 1e-6
+_ARITHMETIC = 1e-9
+
+PUBLISHED_DECIMALS = 3
+"""Decimals of the published files."""
 
 
 def damaged_file(file: Path, error: Exception) -> ResultsError:
@@ -186,7 +190,7 @@ def _fits(columns: Mapping[str, Column], row: Any, single: bool) -> bool:
                 return False
             continue
         array = make_array(part, missing_ok=not column.is_exact)
-        if array is None or not (are_counts(array) if column.is_exact else are_fractions(array)):
+        if array is None or not (_are_counts_or_shares(column, array) if column.is_exact else are_fractions(array)):
             return False
         shapes[column.name] = array.shape if single else array.shape[1:]
         n_values.add(1 if single else len(array) if array.ndim else 0)
@@ -204,6 +208,26 @@ def _is_number(column: Column, value: Any) -> bool:
 def are_counts(array: "np.ndarray[Any, np.dtype[Any]]") -> bool:
     """Whether finite numbers are counts: whole, and not negative."""
     return bool((array >= 0).all() and (array.dtype.kind != "f" or (array == np.rint(array)).all()))
+
+
+def hold_row_shares(array: "np.ndarray[Any, np.dtype[Any]]", decimals: int | None) -> bool:
+    """Whether matrices (…, C, C) hold each row's shares: rows sum to 1, within the rounding (None: none), or to 0.
+
+    Published confusion matrices may: neither the paper nor the published helper says whether theirs are counts.
+    """
+    sums = array.sum(axis=-1)
+    full = np.abs(sums - 1) <= array.shape[-1] * rounding_of(decimals)
+    return bool(are_fractions(array) and full.any() and (full | (sums == 0)).all())
+
+
+def rounding_of(decimals: int | None) -> float:
+    """Half a unit of the last of some decimals, and a little for the arithmetic; None means that none were cut off."""
+    return _ARITHMETIC + (0.0 if decimals is None else 0.5 * 10.0**-decimals)
+
+
+def _are_counts_or_shares(column: Column, array: "np.ndarray[Any, np.dtype[Any]]") -> bool:
+    is_matrix = len(column.dimensions) == 2 and array.ndim >= 2
+    return are_counts(array) or (is_matrix and hold_row_shares(array, PUBLISHED_DECIMALS))
 
 
 def are_fractions(array: "np.ndarray[Any, np.dtype[Any]]") -> bool:

@@ -1,0 +1,94 @@
+"""Two forms that files of the published layout may have and exports never do: shares for counts, zeros for no value.
+
+Neither the paper nor the published helper says whether the rows of `cm` are counts, nor what stands for a mean over no
+image. Both readings of each are accepted, as no file can mean the one by the other.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.reader.value_checks import rounding_of
+from robust201.tasks.columns import COLUMNS, COUNTS, Values, columns_of_json
+
+
+class PublishedForms:
+    """Reads the values of one key, and remembers in which forms they were.
+
+    Args:
+        label: the dataset and key, for remarks.
+        n_images: images that every value is of.
+        shares: whether the rows of `cm` hold shares (see `reader.value_checks.hold_row_shares`).
+        decimals: those of the shares; None where they were not rounded.
+    """
+
+    def __init__(self, label: str, n_images: int, *, shares: bool, decimals: int | None) -> None:
+        self._label = label
+        self._n_images = n_images
+        self._shares = shares
+        self._decimals = decimals
+        self._zeros = False
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What was read in another form than an export's, for people."""
+        shares = f"{self._label}: rows of {COUNTS} hold shares, which were read as counts of {self._n_images:,} images"
+        zeros = f"{self._label}: zeros in confidences over no image were read as null"
+        return (*([shares] if self._shares else []), *([zeros] if self._zeros else []))
+
+    def columns_of(self, measurement: str, value: Any) -> dict[str, NDArray[Any]]:
+        """Turn a JSON value of a measurement into its columns (see `tasks.columns.columns_of_json`).
+
+        Raises:
+            ValueError: counts are no whole numbers, or shares are none of so many images.
+        """
+        if self._shares and measurement == COLUMNS[COUNTS].measurement:
+            value = counts_of_shares(value, self._n_images, decimals=self._decimals)
+        return columns_of_json(measurement, value)
+
+    def completed(self, values: Values) -> dict[str, NDArray[Any]]:
+        """Put NaN where a mean over no image is 0."""
+        found = zeros_to_missing(values)
+        self._zeros = self._zeros or any(found[name] is not array for name, array in values.items())
+        return found
+
+
+def counts_of_shares(matrix: Any, n_images: int, *, decimals: int | None) -> NDArray[np.float64]:
+    """Get the counts back of a confusion matrix of shares, of equally many images per class.
+
+    Raises:
+        ValueError: the images are not equally many per class, or the shares are none of so many images.
+    """
+    shares = np.array(matrix, dtype=np.float64)
+    per_class, left_over = divmod(n_images, len(shares))
+    if left_over:
+        raise ValueError(f"{COUNTS} with shares, whose counts need equally many images per class")
+    counts: NDArray[np.float64] = np.rint(shares * per_class)
+    exact = np.abs(shares * per_class - counts).max() <= per_class * rounding_of(decimals)
+    if not exact or not (counts.sum(axis=1) == per_class).all():
+        raise ValueError(f"{COUNTS} with shares that are none of {per_class:,} images per class")
+    return counts
+
+
+def zeros_to_missing(values: Values) -> dict[str, NDArray[Any]]:
+    """Put NaN where a mean over no image is 0; arrays that need it not are the same objects.
+
+    Where the counts are there, they tell. Where they are not: a mean softmax has a sum of 1 and the confidence in a
+    prediction is at least 1 / classes, so zeros are over no image.
+    """
+    found = dict(values)
+    for name, array in values.items():
+        column = COLUMNS.get(name)
+        if column is None or column.counts is None:
+            continue
+        if COUNTS in values:
+            counts = column.counts(values[COUNTS].astype(np.int64))
+            empty = np.broadcast_to(counts == 0, array.shape) & (array == 0)
+        elif column.is_distribution:
+            empty = np.broadcast_to((array == 0).all(axis=-1, keepdims=True), array.shape)
+        else:
+            empty = array == 0
+        if empty.any():
+            found[name] = np.where(empty, np.nan, array)
+    return found
