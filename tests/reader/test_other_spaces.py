@@ -10,7 +10,7 @@ from robust201.dataset.conversion import convert_dataset
 from robust201.figures.plots import save_plot, save_plots
 from robust201.figures.report import write_report
 from robust201.reader.dataset import RobustnessDataset
-from robust201.spaces import offerings
+from robust201.spaces import cell_space
 from tests.support.fabricated import export, make_plan
 
 NAMES = ("resnet18", "resnet34.a", "wide-28")
@@ -38,8 +38,8 @@ def dataset(folder) -> RobustnessDataset:
 
 
 def test_only_the_default_space_offers_cells():
-    assert offerings("zoo") is None
-    assert offerings("nasbench201").title == "NAS-Bench-201"
+    assert cell_space("zoo") is None
+    assert cell_space("nasbench201").title == "NAS-Bench-201"
 
 
 def test_architectures_go_by_their_names(dataset):

@@ -15,7 +15,7 @@ from robust201.core.records import CLEAN_STRENGTH
 from robust201.figures.dataset_results import CLEAN, SCORES, DatasetResults, quartiles, strength_label
 from robust201.figures.palette import measure_label
 from robust201.reader.result_files import kind_of
-from robust201.spaces.for_readers import Offerings
+from robust201.spaces.cell_space import CellSpace
 
 REFERENCE_EPSILON_255 = 1.0
 REFERENCE_SEVERITY = 3.0
@@ -169,7 +169,7 @@ def clean_against(results: DatasetResults, kind: str) -> pd.DataFrame:
 
     Returns:
         One row per architecture, key and strength: `architecture`, `clean`, `key`, `strength`, `accuracy` and, where
-        architectures are cells, `kernel_parameters` (see `Offerings`); those that lack a number are left out.
+        architectures are cells, `kernel_parameters` (see `CellSpace`); those that lack a number are left out.
     """
     names = ["architecture", "clean", "key", "strength", "accuracy"]
     parts = []
@@ -221,7 +221,7 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
 
     Returns:
         One row per architecture and edge: `score` (of `SCORES`), `among` (`ALL_CELLS`, or those of
-        `Offerings.reference_kernel_parameters`), `rank` among these, which equally accurate ones share,
+        `CellSpace.reference_kernel_parameters`), `rank` among these, which equally accurate ones share,
         `tied`, how many do (see `DatasetResults.ranked`), `architecture`, `accuracy`, `edge` and `operation`.
     """
     names = ["score", "among", "rank", "tied", "architecture", "accuracy", "edge", "operation"]
@@ -298,7 +298,7 @@ def reference_strength(key: str, strengths: Sequence[float]) -> float:
     return min(strengths, key=lambda strength: (abs(strength - wanted), strength))
 
 
-def operation_codes(rows: pd.DataFrame, space: Offerings) -> pd.DataFrame:
+def operation_codes(rows: pd.DataFrame, space: CellSpace) -> pd.DataFrame:
     """Arrange rows of `top_cells` as positions of operations: a row per edge, a column per cell, the best first."""
     codes = rows.assign(code=[space.operations.index(operation) for operation in rows["operation"]])
     wide = codes.set_index(["edge", "architecture"])["code"].unstack()
@@ -311,14 +311,14 @@ def n_unseen_ties(rows: pd.DataFrame) -> int:
     return int(last.sum()) - 1 - rows["architecture"].nunique()
 
 
-def change_matrix(rows: pd.DataFrame, space: Offerings) -> pd.DataFrame:
+def change_matrix(rows: pd.DataFrame, space: CellSpace) -> pd.DataFrame:
     """Arrange the changes of an architecture and score in percentage points: a row per edge, a column per operation."""
     wide = rows.set_index(["edge", "operation"])["change"].unstack()
     wide = wide.reindex(index=range(len(space.edges)), columns=list(space.operations))
     return 100 * wide.set_axis(space.edge_labels).set_axis(operation_names(space), axis=1)
 
 
-def operation_names(space: Offerings) -> list[str]:
+def operation_names(space: CellSpace) -> list[str]:
     """Name the operations of a space for people, in their order."""
     return [space.operation_labels[operation] for operation in space.operations]
 

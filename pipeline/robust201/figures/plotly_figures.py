@@ -15,7 +15,7 @@ from robust201.figures import figure_data, palette
 from robust201.figures import plotly_parts as parts
 from robust201.figures.dataset_results import CLEAN, SCORES, DatasetResults, column_label, strength_label
 from robust201.reader.result_files import kind_of
-from robust201.spaces.for_readers import INK, Offerings
+from robust201.spaces.cell_space import INK, CellSpace
 
 SEQUENTIAL = "Viridis"
 
@@ -250,7 +250,7 @@ def views_of_neighbours(frame: pd.DataFrame, results: DatasetResults) -> list[Vi
     return views
 
 
-def draw_empty_changes(space: Offerings) -> parts.PlotlyFigure:
+def draw_empty_changes(space: CellSpace) -> parts.PlotlyFigure:
     """Draw the heat map of changes that the page's explorer fills."""
     blank = pd.DataFrame(0.0, space.edge_labels, figure_data.operation_names(space))
     return _change_map(blank, [[""] * blank.shape[1]] * len(blank))

@@ -8,7 +8,7 @@ from robust201.core.files import atomic_write, check_output_file
 from robust201.figures.dataset_results import DatasetResults, read_results
 from robust201.figures.table import FIGURES, FigureRow, figure_row
 from robust201.reader.dataset import RobustnessDataset
-from robust201.spaces.for_readers import INK
+from robust201.spaces.cell_space import INK
 
 PNG_DPI = 120
 TITLE_INCHES = 0.12

@@ -18,18 +18,14 @@ from robust201.images.specs import DatasetSpec, own_dataset
 from robust201.planning.field_errors import describe_problem
 from robust201.planning.sweep_yaml import ConfigPath, substitute_variables
 from robust201.planning.user_tasks import UserTaskParameters
+from robust201.spaces import DEFAULT_SPACE, SPACES
 from robust201.spaces.base import Space
-from robust201.spaces.nasbench201.space import NasBench201
 from robust201.spaces.user_file import DEFAULT_GMACS, UserFileSpace
-from robust201.spaces.zoo.space import Zoo
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS, Task, find_task
 from robust201.tasks.columns import MEASUREMENTS
 from robust201.tasks.parameters import CorruptionParameters, Fields, Parameters
 
 CORRUPTION_GROUP = "corruptions"
-
-SPACES = ("nasbench201", "zoo")
-"""Spaces that a sweep names; others are files of the user's own."""
 
 
 def _check_shards(value: object) -> object:
@@ -206,7 +202,7 @@ class SweepConfig(Section):
     shards: ShardsUrl | None = None
     take_imported: bool = False
     """Gone, but still in every plan and exported sweep, whose bytes stay."""
-    space: Literal["nasbench201", "zoo"] | SpaceFile = "nasbench201"
+    space: str | SpaceFile = DEFAULT_SPACE
     architectures: Literal["evaluated"] | tuple[int | str, ...] = "evaluated"
     network: NetworkSection = NetworkSection()
     checkpoints: CheckpointsSection | None = None
@@ -302,8 +298,6 @@ class SweepConfig(Section):
             raise ValueError(
                 f"expected one of the fields checkpoints and weights, got {' and '.join(given) or 'neither'}."
             )
-        if self.space != "nasbench201" and "network" in self.model_fields_set and self.network != NetworkSection():
-            raise ValueError("network: expected it with space: nasbench201 alone, whose skeleton it is, got it.")
         names = self.selected_architectures  # raises for a name that is none
         if self.weights is not None and self.weights.files is not None:
             lacking = [name for name in names if str(name) not in self.weights.files]
@@ -353,8 +347,10 @@ class SweepConfig(Section):
         """Make the space; networks of a file can be built only if `code` has its hash (see `planning.facts.Facts`)."""
         if isinstance(self.space, SpaceFile):
             function = UserFunction(self.space.file, self.space.function, code.get("space", ""))
-            return UserFileSpace(function, self.space.gmacs)
-        return Zoo() if self.space == "zoo" else NasBench201(self.network.channels, self.network.cells)
+            space: Space = UserFileSpace(function, self.space.gmacs)
+        else:
+            space = SPACES[self.space]
+        return space if self.network == NetworkSection() else space.sized(**self.network.model_dump())
 
     @property
     def selected_architectures(self) -> tuple[ArchitectureId, ...]:

@@ -65,15 +65,20 @@ class WeightsSource:
                 self._store.check(record)
 
     def _records(self, dataset: str, architecture: ArchitectureId) -> tuple[CheckpointRecord, ...]:
-        one, several = self._config.checkpoints, self._config.weights
+        one, several, space = self._config.checkpoints, self._config.weights, self._space.name
         if one is not None:
             records: tuple[CheckpointRecord, ...] = (
-                self._store.find(architecture, dataset, epochs=one.epochs, seed=one.seed),
+                self._store.find(architecture, dataset, space=space, epochs=one.epochs, seed=one.seed),
             )
         else:
             assert several is not None  # noqa: S101 - the sweep has one of the two
             records = self._store.find_all(
-                architecture, dataset, recipes=several.recipes, epochs=several.epochs, seeds=several.seeds
+                architecture,
+                dataset,
+                space=space,
+                recipes=several.recipes,
+                epochs=several.epochs,
+                seeds=several.seeds,
             )
         by_hash: dict[str, CheckpointRecord] = {}
         for record in records:
@@ -88,15 +93,12 @@ class WeightsSource:
 
     def _check_size(self, record: CheckpointRecord, dataset: str) -> None:
         n_classes = self._config.dataset_spec(dataset).n_classes
-        expected = {"space": self._space.name, "n_classes": n_classes} | {
-            name: value for name, value in self._space.identity().items() if hasattr(record, name)
-        }
+        identity = self._space.identity().items()
+        expected = {"n_classes": n_classes} | {name: value for name, value in identity if hasattr(record, name)}
         got = {name: getattr(record, name) for name in expected}
         if got != expected:
             differing = [name for name in expected if got[name] != expected[name]]
-            if "space" in differing:
-                advice = "Name a store of weights of this space, or correct `space`."
-            elif "n_classes" in differing:
+            if "n_classes" in differing:
                 advice = "Choose weights of networks with as many classes as the dataset has."
             else:
                 advice = "Set `network` to what the weights were trained with."
@@ -136,7 +138,7 @@ class WeightsSource:
         if self._files:
             return _load_file(self._files[str(unit.architecture)], unit)
         # By its hash, not chosen anew: a training that was added to the store since must not stop what is planned.
-        record = self._store.find_hash(unit.architecture, unit.dataset, unit.checkpoint_sha256)
+        record = self._store.find_hash(unit.architecture, unit.dataset, unit.checkpoint_sha256, space=self._space.name)
         if record is None:
             raise _other_weights(unit, self._records(unit.dataset, unit.architecture)[0].sha256)
         return self._store.load(record)

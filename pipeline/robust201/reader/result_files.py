@@ -12,7 +12,7 @@ from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.json_files import iter_json_values, read_json, read_object
 from robust201.reader.kept_files import KeptRows, hash_file
 from robust201.reader.value_checks import check_ids, check_json_values, is_sound_meta, is_sound_sweep
-from robust201.spaces import DEFAULT_SPACE, offerings
+from robust201.spaces import DEFAULT_SPACE, cell_space
 from robust201.tasks import CORRUPTIONS, TASKS, Task
 from robust201.tasks.parameters import SEVERITIES
 
@@ -142,7 +142,7 @@ class ResultFiles:
         sweep: content of sweep.json, or None where there is none.
         missing: content of missing.json, or an empty dict.
         space_name: name of the space of the architectures.
-        space: what that space offers to readers; None where its architectures are no cells.
+        space: that space, where its architectures are cells; else None.
         weights: whose results are read, where the folder has those of several weights of an architecture; None for
             the only ones.
     """
@@ -183,7 +183,7 @@ class ResultFiles:
 
             if any(map(has_text_ids, self._parquet_files()[:1])):
                 self.space_name = UNKNOWN_SPACE
-        self.space = offerings(self.space_name)
+        self.space = cell_space(self.space_name)
         self._user_tasks = _user_tasks(swept)
         self.meta: dict[str, Any] = read_json(path / META_FILE) if told else self._meta_of_parquet()
         if not is_sound_meta(self.meta, self.space):
