@@ -31,7 +31,7 @@ from robust201.planning.field_errors import describe_problem
 from robust201.spaces import find_architecture
 from robust201.tasks import TASKS, Task, find_task
 from robust201.tasks.corruptions.generator import SMALLEST_SIZE, corrupt, synthetic_frost
-from robust201.tasks.evaluate import evaluate as evaluate_part
+from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.contract import checked, perturb
 from robust201.weights.loading import fill_network, read_weights

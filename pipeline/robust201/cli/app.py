@@ -71,7 +71,7 @@ def _options(
 
 
 def meta(
-    key_style: Annotated[str, typer.Option(help="paper (pgd) or published (pgd@Linf).")] = "paper",
+    key_style: Annotated[str, typer.Option(help="paper (pgd) or published (pgd@ and its norm).")] = "paper",
 ) -> None:
     """Print meta.json: all 15,625 architectures, their isomorphs, and the paper's epsilons."""
     from robust201.dataset import meta_file_text, parse_key_style

@@ -14,10 +14,9 @@ from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.frames import MEAN_DECIMALS
 from robust201.reader.result_files import MEASURES, OPTIONAL_MEASURES, in_table_order, kind_of, row_of
-from robust201.reader.value_checks import architecture_of
+from robust201.reader.value_checks import CLEAN, architecture_of
 from robust201.spaces.cell_space import CellSpace
 
-CLEAN = "clean"
 ADVERSARIAL = "adversarial"
 CORRUPTION = "corruption"
 

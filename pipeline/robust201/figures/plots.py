@@ -14,7 +14,7 @@ PNG_DPI = 120
 TITLE_INCHES = 0.12
 """Width of a letter of a title, about; titles that would be wider than their figure take two lines."""
 
-FORMATS = ("png", "svg")
+FIGURE_FORMATS = ("png", "svg")
 
 
 def save_plots(
@@ -30,10 +30,10 @@ def save_plots(
     Returns:
         The files, ``<dataset>-<figure>.<format>``.
     """
-    if file_format not in FORMATS:
+    if file_format not in FIGURE_FORMATS:
         raise ConfigError(
             f"Drawing failed for format {file_format!r}: expected png or svg, got another."
-            f"{closest(file_format, FORMATS)}"
+            f"{closest(file_format, FIGURE_FORMATS)}"
         )
     rows = list(FIGURES.values()) if figures is None else [figure_row(name) for name in figures]
     held = read_results(dataset)
@@ -54,7 +54,7 @@ def save_plots(
 def save_plot(dataset: RobustnessDataset, name: str, out: Path, *, data: str | None = None) -> Path:
     """Draw one figure."""
     row = figure_row(name)
-    if out.suffix.lstrip(".") not in FORMATS:
+    if out.suffix.lstrip(".") not in FIGURE_FORMATS:
         raise ConfigError(
             f"Drawing {name} failed for {out}: expected a name that ends in .png or .svg, got {out.suffix or 'none'}. "
             "Name the file otherwise."

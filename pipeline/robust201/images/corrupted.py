@@ -21,14 +21,14 @@ from robust201.images.generated_folder import (
     BASE,
     INDICES,
     LABELS,
-    SEVERITIES,
+    N_SEVERITIES,
     Frost,
     Manifest,
     Recipe,
     check_recipe,
     image_digests,
     is_generated,
-    read_manifest,
+    read_folder_manifest,
 )
 from robust201.images.specs import dataset
 
@@ -72,9 +72,9 @@ class CorruptedStore:
         Raises:
             DatasetError: no such file, a file of another shape, a severity out of range or a row not selected.
         """
-        if severity not in range(1, SEVERITIES + 1):
+        if severity not in range(1, N_SEVERITIES + 1):
             raise DatasetError(
-                f"Reading corrupted images failed for {self._path(key)}: expected a severity from 1 to {SEVERITIES}, "
+                f"Reading corrupted images failed for {self._path(key)}: expected a severity from 1 to {N_SEVERITIES}, "
                 f"got {severity}. Correct the severities of the sweep."
             )
         places = np.searchsorted(self.indices, indices)
@@ -100,7 +100,7 @@ class CorruptedStore:
             array = self._open(key)
             if self._manifest is not None:
                 self._check_unchanged(key, self._manifest)
-            shape = [SEVERITIES, len(self._rows), *array.shape[2:]]
+            shape = [N_SEVERITIES, len(self._rows), *array.shape[2:]]
             digest = hashlib.sha256(canonical_json(shape).encode())
             digest.update(self.indices.astype("<i8").tobytes())
             for block in array:
@@ -155,8 +155,8 @@ class CorruptedStore:
     def _open(self, key: str) -> NDArray[np.uint8]:
         """Map a file: (5, N, H, W, 3) uint8."""
         if key not in self._files:
-            array = _map_npy(self._path(key), (SEVERITIES * self._n_rows, *self._image_size, 3), self.source)
-            self._files[key] = array.reshape(SEVERITIES, self._n_rows, *array.shape[1:])
+            array = _map_npy(self._path(key), (N_SEVERITIES * self._n_rows, *self._image_size, 3), self.source)
+            self._files[key] = array.reshape(N_SEVERITIES, self._n_rows, *array.shape[1:])
         return self._files[key]
 
 
@@ -213,7 +213,7 @@ def open_generated(
         DatasetError: there is no manifest, or the images were made from other images or with other settings.
         FormatVersionError: another version wrote the folder.
     """
-    manifest = read_manifest(folder)
+    manifest = read_folder_manifest(folder)
     version = manifest.recipe.generator_version if generator_version is None else generator_version
     check_recipe(folder, manifest, Recipe.of(version, seed, frost))
     if manifest.dataset != images.dataset:
@@ -244,7 +244,7 @@ def _find_rows(folder: Path, images: ImageSet, n_images: int) -> NDArray[np.int6
 
 def _check_labels(folder: Path, images: ImageSet, rows: NDArray[np.int64], n_rows: int, source: str) -> None:
     path = folder / LABELS
-    labels = _load_npy(path, (SEVERITIES * n_rows,), "uint8", source).reshape(SEVERITIES, n_rows)[:, rows]
+    labels = _load_npy(path, (N_SEVERITIES * n_rows,), "uint8", source).reshape(N_SEVERITIES, n_rows)[:, rows]
     wrong = np.argwhere(labels != images.labels)
     if len(wrong):
         severity, position = wrong[0]

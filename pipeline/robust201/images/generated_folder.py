@@ -29,7 +29,7 @@ INDICES = "indices.npy"
 BASE = "base.npy"
 LABELS = "labels.npy"
 FORMAT = 1
-SEVERITIES = 5
+N_SEVERITIES = 5
 
 _MARKS = (MANIFEST, INDICES, BASE)
 
@@ -92,7 +92,7 @@ def is_generated(folder: Path) -> bool:
     return any((folder / name).exists() for name in _MARKS)
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_folder_manifest(folder: Path) -> Manifest:
     """Read what a folder of generated images says of itself.
 
     Raises:
@@ -144,7 +144,7 @@ def begin_folder(folder: Path, images: ImageSet, recipe: Recipe) -> Manifest:
         DatasetError: the folder holds images of another selection or recipe.
     """
     if (folder / MANIFEST).exists():
-        manifest = read_manifest(folder)
+        manifest = read_folder_manifest(folder)
         check_recipe(folder, manifest, recipe)
         if (manifest.dataset, manifest.images_sha256) != (images.dataset, images.sha256):
             raise DatasetError(
@@ -154,7 +154,7 @@ def begin_folder(folder: Path, images: ImageSet, recipe: Recipe) -> Manifest:
             )
         return manifest
     manifest = Manifest(images.dataset, len(images), images.sha256, recipe)
-    labels = np.tile(images.labels.astype(np.uint8), SEVERITIES)
+    labels = np.tile(images.labels.astype(np.uint8), N_SEVERITIES)
     for name, array in ((LABELS, labels), (INDICES, images.indices), (BASE, image_digests(images.images))):
         content = npy_bytes(array)
         with atomic_write(folder / name) as stream:

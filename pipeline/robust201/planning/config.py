@@ -84,6 +84,23 @@ class RandomWeights(Section):
     seeds: Numbers = (0,)
 
 
+def _check_files(value: object) -> object:
+    """Make sure that files are given alike: all by network, or all by dataset and network."""
+    if not isinstance(value, Mapping):
+        return value
+    by_dataset = {isinstance(part, Mapping) for part in value.values()}
+    if by_dataset == {True, False}:
+        raise ValueError(
+            "expected a file for each network, or for each dataset the files of its networks, got both forms. "
+            "Write out the datasets."
+        )
+    return value
+
+
+NetworkFiles = Annotated[dict[str, dict[str, ConfigPath] | ConfigPath], BeforeValidator(_check_files)]
+"""Files by network, the same on every dataset, or by dataset and network."""
+
+
 class WeightsSection(Section):
     """Several weights per network: trainings of a store, files by name, or random ones."""
 
@@ -91,7 +108,7 @@ class WeightsSection(Section):
     recipe: RecipeNames | None = None
     epochs: Numbers | None = None
     seeds: Numbers | None = None
-    files: dict[str, ConfigPath] | None = None
+    files: NetworkFiles | None = None
     random: RandomWeights | None = None
 
     @model_validator(mode="after")
@@ -103,6 +120,13 @@ class WeightsSection(Section):
         if chosen and self.path is None:
             raise ValueError(f"expected {chosen[0]} beside path alone, which names a store, got it beside {given[0]}.")
         return self
+
+    def files_on(self, dataset: str) -> dict[str, Path]:
+        """The files that networks are read from on a dataset, by name; none where they come from elsewhere."""
+        files = self.files or {}
+        by_network = {name: path for name, path in files.items() if isinstance(path, Path)}
+        of_dataset = files.get(dataset)
+        return of_dataset if isinstance(of_dataset, dict) else by_network
 
     @property
     def recipes(self) -> tuple[str, ...] | None:
@@ -300,9 +324,19 @@ class SweepConfig(Section):
             )
         names = self.selected_architectures  # raises for a name that is none
         if self.weights is not None and self.weights.files is not None:
-            lacking = [name for name in names if str(name) not in self.weights.files]
-            if lacking:
-                raise ValueError(f"weights.files: expected a file for each architecture, got none for {lacking[0]}.")
+            unknown = [name for name, given in self.weights.files.items() if isinstance(given, dict)]
+            unknown = [name for name in unknown if name not in self.datasets]
+            if unknown:
+                raise ValueError(
+                    f"weights.files: expected datasets of this sweep, got {unknown[0]!r}."
+                    f"{closest(unknown[0], self.datasets)}"
+                )
+            for dataset in self.datasets:
+                lacking = [name for name in names if str(name) not in self.weights.files_on(dataset)]
+                if lacking:
+                    raise ValueError(
+                        f"weights.files: expected a file for each architecture, got none for {lacking[0]} on {dataset}."
+                    )
         return self
 
     @model_validator(mode="after")

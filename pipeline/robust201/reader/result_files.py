@@ -10,7 +10,7 @@ from typing import Any, Self
 from robust201.core.errors import ConfigError, FormatVersionError, ResultsError, closest
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.json_files import iter_json_values, read_json, read_object
-from robust201.reader.kept_files import KeptRows, hash_file
+from robust201.reader.kept_files import KeptRows, hash_once
 from robust201.reader.value_checks import check_ids, check_json_values, is_sound_meta, is_sound_sweep
 from robust201.spaces import DEFAULT_SPACE, cell_space
 from robust201.tasks import CORRUPTIONS, TASKS, Task
@@ -38,7 +38,7 @@ OPTIONAL_MEASURES = ("predictions",)
 """Measurements that only an export may have."""
 
 UNKNOWN_SPACE = ""
-"""Name of the space of Parquet files that lie alone and have text for ids."""
+"""Name of the space of Parquet files that lie alone and have no cells."""
 
 PUBLISHED_DATASETS = ("cifar10", "cifar100", "ImageNet16-120")
 """Datasets of the published results."""
@@ -179,9 +179,9 @@ class ResultFiles:
         self.space_name: str = told_space if isinstance(told_space, str) else DEFAULT_SPACE
         told = (path / META_FILE).is_file()
         if not told and self.sweep is None:
-            from robust201.reader.parquet_results import has_text_ids
+            from robust201.reader.parquet_results import has_cells
 
-            if any(map(has_text_ids, self._parquet_files()[:1])):
+            if not all(map(has_cells, self._parquet_files()[:1])):
                 self.space_name = UNKNOWN_SPACE
         self.space = cell_space(self.space_name)
         self._user_tasks = _user_tasks(swept)
@@ -224,9 +224,9 @@ class ResultFiles:
         told = {} if self.sweep is None else self.sweep.get("weights")
         names = dict.fromkeys(told if isinstance(told, dict) else ())
         if self.sweep is None and self.parquet.is_dir():
-            from robust201.reader.parquet_results import read_weights
+            from robust201.reader.parquet_results import read_weights_names
 
-            names = dict.fromkeys(name for file in self._parquet_files() for name in read_weights(file))
+            names = dict.fromkeys(name for file in self._parquet_files() for name in read_weights_names(file))
         return list(names)
 
     def choosing(self, weights: str | None) -> Self:
@@ -337,7 +337,7 @@ class ResultFiles:
         lines = listing.read_text(encoding="utf-8", errors="replace").splitlines()
         listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
         digest = listed.get(file.relative_to(self.path).as_posix())
-        return digest is None or digest == hash_file(file)
+        return digest is None or digest == hash_once(file)
 
     def find_json(self, dataset: str, key: str, measure: str) -> Path | None:
         """Find the JSON file of a measurement, whether or not there is Parquet (see `find`)."""
@@ -430,7 +430,7 @@ class ResultFiles:
     def _read_parquet(
         self, file: Path, dataset: str, key: str, measure: str, only: str | None = None
     ) -> dict[str, Any]:
-        from robust201.reader.parquet_results import read_parquet_values
+        from robust201.reader.parquet_results import has_text_ids, read_parquet_values
 
         return read_parquet_values(
             file,
@@ -439,7 +439,7 @@ class ResultFiles:
             only,
             single=self.is_single(dataset, key),
             weights=self.weights,
-            text_ids=self.space is None,
+            text_ids=self.space is None and has_text_ids(file),
         )
 
     def value(self, dataset: str, key: str, measure: str, identifier: str) -> Any:

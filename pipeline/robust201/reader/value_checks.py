@@ -67,13 +67,13 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-_TEXT_ID = re.compile(r"[A-Za-z][\w.-]*")
+_ID = re.compile(r"[A-Za-z][\w.-]*|0|[1-9][0-9]*", re.ASCII)
 
 
 def is_id(text: str, space: CellSpace | None) -> bool:
-    """Whether a text is the id of an architecture: a number of a space of cells as published (``"0"``), else a name."""
+    """Whether a text is the id of an architecture: a number of a space of cells (``"0"``), else any number or name."""
     if space is None:
-        return _TEXT_ID.fullmatch(text) is not None
+        return _ID.fullmatch(text) is not None
     return text.isascii() and text.isdecimal() and str(int(text[:9])) == text and int(text) < len(space.specs())
 
 

@@ -71,6 +71,10 @@ class Space(ABC):
         """Give the id of one architecture by its name (see `select`)."""
         return self.select([name])[0]
 
+    def parameter_count(self, architecture: ArchitectureId, *, n_classes: int) -> int | None:
+        """Count the trainable parameters without building the network; None where only building it tells."""
+        return None
+
     @abstractmethod
     def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> float:
         """Estimate the multiply-accumulates of one forward pass of one image, for planning."""

@@ -189,11 +189,12 @@ def check_weights(weights: SourceWeights, space: Space) -> None:
         CheckpointError: they are another network's or not finite.
         ArchitectureError: there is no such network.
     """
-    network = space.build(weights.index, n_classes=weights.n_classes)
-    expected, got = count_parameters(network.state_dict()), count_parameters(weights.state_dict)
-    if got != expected:
+    # Before anything is built: a damaged record may tell of channels that no memory holds.
+    expected = space.parameter_count(weights.index, n_classes=weights.n_classes)
+    got = count_parameters(weights.state_dict)
+    if expected not in {None, got}:
         raise _other_network(weights, f"{expected:,} parameters", f"{got:,}")
-    fill_network(network, weights.state_dict, weights.label, _ADVICE)
+    fill_network(space.build(weights.index, n_classes=weights.n_classes), weights.state_dict, weights.label, _ADVICE)
     check_finite(weights.state_dict, weights.label)
 
 

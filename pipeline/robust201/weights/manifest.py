@@ -63,7 +63,7 @@ class CheckpointRecord:
     recipe: str = ""
 
     @property
-    def network(self) -> "Network":
+    def network(self) -> "NetworkName":
         """Whose weights they are."""
         return self.space, self.dataset, self.index
 
@@ -79,7 +79,7 @@ class CheckpointRecord:
         return f"{show_architecture(self.index)} {self.dataset}{recipe} {self.epochs} epochs seed {self.seed}"
 
 
-Network = tuple[str, str, ArchitectureId]
+NetworkName = tuple[str, str, ArchitectureId]
 """Space, dataset and architecture."""
 
 Trial = tuple[str, int, int]
@@ -134,7 +134,7 @@ def _open(path: Path) -> FileIO:
     return FileIO(path, "ab")
 
 
-def read_manifest(path: Path) -> dict[Network, Trials]:
+def read_manifest(path: Path) -> dict[NetworkName, Trials]:
     """Read a manifest: checkpoints by network, then by trial.
 
     Raises:
@@ -150,7 +150,7 @@ def read_manifest(path: Path) -> dict[Network, Trials]:
     # What follows the last newline is a line that an interrupted import did not finish.
     header, *lines = content.split(b"\n")[:-1] or [b""]
     _check_header(header, path)
-    networks: dict[Network, Trials] = defaultdict(dict)
+    networks: dict[NetworkName, Trials] = defaultdict(dict)
     for number, line in enumerate(lines, start=2):
         record = _parse_line(line, number, path)
         networks[record.network][record.trial] = record

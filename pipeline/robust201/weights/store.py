@@ -24,7 +24,7 @@ from robust201.weights.manifest import (
     MANIFEST_NAME,
     CheckpointRecord,
     ManifestWriter,
-    Network,
+    NetworkName,
     Trial,
     Trials,
     read_manifest,
@@ -52,7 +52,7 @@ class CheckpointStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._networks: dict[Network, Trials] | None = None
+        self._networks: dict[NetworkName, Trials] | None = None
         self._writer = ManifestWriter(root / MANIFEST_NAME)
 
     def __enter__(self) -> Self:
@@ -144,7 +144,7 @@ class CheckpointStore:
             self._check_one_recipe(network, fitting)
         return tuple(there[trial] for trial in fitting)
 
-    def _check_one_recipe(self, network: Network, fitting: Sequence[Trial]) -> None:
+    def _check_one_recipe(self, network: NetworkName, fitting: Sequence[Trial]) -> None:
         recipes = sorted({recipe for recipe, _, _ in fitting})
         if len(recipes) > 1:
             shown = ", ".join(recipe or '"" (the unnamed one)' for recipe in recipes)
@@ -268,7 +268,7 @@ class CheckpointStore:
         """Make the manifest durable and close it; `add` opens it again."""
         self._writer.close()
 
-    def _index(self, *, create: bool = False) -> dict[Network, Trials]:
+    def _index(self, *, create: bool = False) -> dict[NetworkName, Trials]:
         if self._networks is None:
             self._networks = {} if create and not self.manifest.exists() else read_manifest(self.manifest)
         return self._networks
@@ -282,7 +282,7 @@ class CheckpointStore:
             )
         return self.root / relative
 
-    def _nothing_fits(self, network: Network, wanted: "_Wanted") -> CheckpointError:
+    def _nothing_fits(self, network: NetworkName, wanted: "_Wanted") -> CheckpointError:
         space, dataset, index = network
         networks = self._index()
         got = ", ".join(
@@ -312,7 +312,7 @@ _Wanted = tuple[str | None, int | None, int | None]
 """Recipe, epochs and seed that are asked for; None for any."""
 
 
-def _label(network: Network) -> str:
+def _label(network: NetworkName) -> str:
     _, dataset, index = network
     return f"{show_architecture(index)} {dataset}"
 

@@ -92,6 +92,11 @@ class NasBench201(CellSpace):
         """Resolve an index or a cell string, not a range (see `Space`)."""
         return cells.resolve(name).isomorph
 
+    def parameter_count(self, architecture: ArchitectureId, *, n_classes: int) -> int:
+        """Count them by the cell (see `Space`)."""
+        spec = self.spec(architecture)
+        return cells.parameter_count(spec, channels=self.channels, cells=self.cells, n_classes=n_classes)
+
     def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> int:
         """Count multiply-accumulates of convolutions and the linear layer (see `Space`)."""
         return cells.multiply_accumulates(

@@ -18,7 +18,7 @@ from robust201.core.errors import ConfigError, DatasetError, closest
 from robust201.tasks.corruptions.additive_noise import gaussian_noise, impulse_noise, shot_noise
 from robust201.tasks.corruptions.blurs import defocus_blur, glass_blur, motion_blur, zoom_blur
 from robust201.tasks.corruptions.digital import contrast, elastic_transform, jpeg_compression, pixelate
-from robust201.tasks.corruptions.draws import Draws, Images
+from robust201.tasks.corruptions.draws import CorruptionDraws, Images
 from robust201.tasks.corruptions.frost_textures import (
     FROST_FILES,
     FrostTextures,
@@ -41,7 +41,7 @@ __all__ = [
 GENERATOR_VERSION = 1
 """Raised only when the pixels change for equal arguments."""
 
-CORRUPTION_FUNCTIONS: dict[str, Callable[[Images, int, Draws], Images]] = {
+CORRUPTION_FUNCTIONS: dict[str, Callable[[Images, int, CorruptionDraws], Images]] = {
     "brightness": brightness,
     "contrast": contrast,
     "defocus_blur": defocus_blur,
@@ -111,7 +111,7 @@ def corrupt(
     corrupted = np.empty(images.shape, np.uint8)
     for start in range(0, len(images), step):
         batch = slice(start, start + step)
-        draws = Draws(seed=seed, key=key, indices=indices[batch], frost=frost)
+        draws = CorruptionDraws(seed=seed, key=key, indices=indices[batch], frost=frost)
         corrupted[batch] = CORRUPTION_FUNCTIONS[key](images[batch], int(severity), draws)
     return corrupted
 
