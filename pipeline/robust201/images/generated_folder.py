@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import PIL
@@ -34,30 +34,16 @@ N_SEVERITIES = 5
 _MARKS = (MANIFEST, INDICES, BASE)
 
 
-class Frost(Protocol):
-    """What a manifest says of frost textures (`tasks.corruptions.generator.FrostTextures`)."""
-
-    @property
-    def name(self) -> str:
-        """``"imagecorruptions"`` or ``"synthetic"``."""
-
-    @property
-    def sha256(self) -> str:
-        """Hash of the textures' pixels."""
-
-
 @dataclass(frozen=True)
 class Recipe:
-    """Everything beside the clean images that decides generated pixels; the version is that of the semantics."""
+    """Everything beside the clean images that decides generated pixels; the version is that of the semantics.
+
+    `frost` is the name and the hash of the textures.
+    """
 
     generator_version: int
     seed: int
     frost: Mapping[str, str]
-
-    @classmethod
-    def of(cls, generator_version: int, seed: int, frost: Frost) -> "Recipe":
-        """Describe the frost by name and hash."""
-        return cls(generator_version, seed, {"name": frost.name, "sha256": frost.sha256})
 
 
 @dataclass(frozen=True)

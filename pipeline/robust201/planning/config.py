@@ -271,7 +271,7 @@ class SweepConfig(Section):
                 return SpaceFile.model_validate(value)
             except ValidationError as error:
                 raise ConfigError(describe_problem(error, SpaceFile, ("space",))) from error
-        if not isinstance(value, SpaceFile) and value not in SPACES:
+        if not isinstance(value, SpaceFile) and value not in tuple(SPACES):
             near = closest(value, SPACES) if isinstance(value, str) else ""
             raise ValueError(f"expected {', '.join(SPACES)} or a file of your own, got {reprlib.repr(value)}.{near}")
         return value

@@ -67,7 +67,7 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-_ID = re.compile(r"[A-Za-z][\w.-]*|0|[1-9][0-9]*", re.ASCII)
+_ID = re.compile(r"[A-Za-z][\w.-]*|0|[1-9][0-9]*")
 
 
 def is_id(text: str, space: CellSpace | None) -> bool:

@@ -123,13 +123,14 @@ def generate_corruptions(
         StorageError: another process generates in this folder, or no space is left.
     """
     _check_keys(keys)
+    recipe = Recipe(GENERATOR_VERSION, seed, frost.identity())
     if (folder / MANIFEST).exists() and not _missing(folder, read_folder_manifest(folder), keys):
-        return open_generated(folder, images, seed=seed, frost=frost, generator_version=GENERATOR_VERSION)
+        return open_generated(folder, images, recipe)
     refuse_published(folder)
     job = _Job.of(images, seed, frost)
     shape = (N_SEVERITIES * len(images), *job.images.shape[1:])
     with sole_writer(folder, "Generating corruptions"):
-        manifest = begin_folder(folder, images, Recipe.of(GENERATOR_VERSION, seed, frost))
+        manifest = begin_folder(folder, images, recipe)
         missing = _missing(folder, manifest, keys)
         counted = _counter(progress, len(missing) * shape[0])
         with _mapper(job, workers) as corrupt_blocks:
@@ -137,7 +138,7 @@ def generate_corruptions(
                 sha256 = write_corruption(folder, f"{key}.npy", shape, counted(corrupt_blocks(key)))
                 manifest = manifest.with_file(f"{key}.npy", sha256, libraries=library_versions())
                 manifest.write(folder)
-    return open_generated(folder, images, seed=seed, frost=frost, generator_version=GENERATOR_VERSION)
+    return open_generated(folder, images, recipe)
 
 
 def _check_keys(keys: Sequence[str]) -> None:
