@@ -11,6 +11,7 @@ import yaml
 from safetensors.torch import save_file
 from torch import nn
 
+from robust201.api import load_model
 from robust201.core.errors import CheckpointError
 from robust201.planning.loading import parse_config
 from robust201.planning.sweep_record import portable_fields
@@ -153,6 +154,14 @@ def test_a_sweep_evaluates_several_trainings_of_another_space(
     for weights in dataset.weights:
         assert 0 <= dataset.accuracy("tiny", "digits", "fgsm", 8.0, weights=weights) <= 1
     assert "Computed 0 evaluations" in robust201("run", sweep).err
+
+
+def test_a_network_of_another_space_is_loaded_from_a_store(robust201: RunCommand, tmp_path: Path) -> None:
+    path = write_state(tmp_path / "source/tiny.safetensors")
+    assert import_tiny(robust201, tmp_path / "source", "--space", "zoo").code == 0
+    pixels = torch.rand((2, 3, 32, 32), generator=torch.Generator().manual_seed(0))
+    loaded = load_model("tiny", "digits", tmp_path / "store")
+    assert torch.equal(loaded(pixels), load_model("tiny", "digits", weights=path)(pixels))
 
 
 def test_a_store_without_the_recipe_is_told(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
