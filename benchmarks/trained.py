@@ -6,7 +6,8 @@ from torch import nn
 
 from robust201.spaces.nasbench201.cells import architecture
 from robust201.spaces.nasbench201.network import build_network
-from robust201.weights.published.formats import iter_weights
+from robust201.weights.published.base import Selection
+from robust201.weights.published.formats import open_members
 
 ARCHIVE = Path("checkpoints") / "NATS-tss-v1_0-3ffb9-full"
 """Where a data folder keeps trained networks, in the layout of the official archive."""
@@ -23,7 +24,8 @@ def load_trained(folder: Path, index: int, *, n_classes: int) -> tuple[nn.Module
     Returns:
         The network and its cell string.
     """
-    (weights,) = iter_weights(folder / ARCHIVE, indices=[index])
+    (member,) = open_members(folder / ARCHIVE, [index])[0]
+    (weights,) = member(Selection())
     spec = architecture(index).spec
     network = build_network(spec, n_classes=n_classes)
     network.load_state_dict(weights.state_dict, strict=True)

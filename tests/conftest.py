@@ -99,14 +99,14 @@ def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def failing_fgsm(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every evaluation of FGSM in this process fail."""
     from robust201.runtime import worker
-    from robust201.tasks.evaluate import evaluate
+    from robust201.tasks.evaluate import evaluate_part
 
     def fail_on_fgsm(context: Any, row: Any, *arguments: Any, **options: Any) -> Iterator[Any]:
         if row.key == "fgsm":
             raise RuntimeError("no such luck")
-        yield from evaluate(context, row, *arguments, **options)
+        yield from evaluate_part(context, row, *arguments, **options)
 
-    monkeypatch.setattr(worker, "evaluate", fail_on_fgsm)
+    monkeypatch.setattr(worker, "evaluate_part", fail_on_fgsm)
 
 
 MakeFields = Callable[..., dict[str, Any]]

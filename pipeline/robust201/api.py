@@ -28,13 +28,10 @@ from robust201.images import dataset as dataset_spec
 from robust201.images.checks import LabelledImages
 from robust201.images.given import as_labelled_images, check_label_range
 from robust201.planning.field_errors import describe_problem
-from robust201.spaces.base import Space
-from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.spaces.nasbench201.space import NasBench201
-from robust201.spaces.zoo.space import NETWORKS, Zoo
+from robust201.spaces import find_architecture
 from robust201.tasks import TASKS, Task, find_task
 from robust201.tasks.corruptions.generator import SMALLEST_SIZE, corrupt, synthetic_frost
-from robust201.tasks.evaluate import evaluate as evaluate_part
+from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import holds_answers, summarise
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.contract import checked, perturb
@@ -71,8 +68,7 @@ def load_model(
         architecture: index or cell string of NAS-Bench-201, which stands for its isomorphism class, or a name of the
             zoo, such as ``"resnet18"``.
         dataset: what it was trained on, a name of `robust201.images.DATASETS`; it decides normalisation and classes.
-        store: a checkpoint store or its folder, ``bundled:…`` too (see ``robust201 import-weights``), for
-            NAS-Bench-201, or else
+        store: a checkpoint store or its folder, ``bundled:…`` too (see ``robust201 import-weights``), or else
         weights: a safetensors file of the network's state_dict.
         epochs: length of the training, in a store; None prefers 200, else takes the longest.
         seed: of the training, in a store; None prefers 777, else takes the lowest.
@@ -89,26 +85,22 @@ def load_model(
     """
     spec = dataset_spec(dataset)
     chosen_device = choose_given_device(device)
-    if (store is None) == (weights is None) or (store is not None and architecture in NETWORKS):
+    if (store is None) == (weights is None):
         raise ConfigError(
-            f"Loading a network failed for {architecture!r}: expected a store (NAS-Bench-201 alone) or weights=FILE, "
-            f"got {'both' if store is not None and weights is not None else 'none of these'}. Name one."
+            f"Loading a network failed for {architecture!r}: expected a store or weights=FILE, "
+            f"got {'both' if store is not None else 'none of these'}. Name one."
         )
-    space: Space
-    name: ArchitectureId
-    if weights is not None:
-        tensors, source = read_weights(Path(weights)), str(weights)
-        if isinstance(architecture, str) and "|" not in architecture:
-            space = Zoo()
-            name = space.select([architecture])[0]
-        else:
-            channels, cells, _ = infer_size(tensors, source)
-            space, name = NasBench201(channels, cells), _index(architecture)
-    elif store is not None:
+    space, name = find_architecture(_plain(architecture))
+    if store is not None:
         opened = store if isinstance(store, CheckpointStore) else CheckpointStore(_folder(store))
-        record = opened.find(_index(architecture), dataset, epochs=epochs, seed=seed, recipe=recipe)
-        space, name = NasBench201(record.channels, record.cells), record.index
+        record = opened.find(name, dataset, space=space.name, epochs=epochs, seed=seed, recipe=recipe)
+        channels, cells = record.channels, record.cells
         tensors, source = opened.load(record), f"{record.label} from {record.file}"
+    else:
+        tensors, source = read_weights(Path(str(weights))), str(weights)
+        channels, cells = infer_size(tensors, source)[:2] if space.is_sized else (None, None)
+    if channels is not None and cells is not None:
+        space = space.sized(channels=channels, cells=cells)
     network = space.build(name, n_classes=spec.n_classes)
     fill_network(network, tensors, source)
     classifier = Classifier(
@@ -129,9 +121,9 @@ def _folder(store: str | Path) -> Path:
     return bundled(name.removeprefix("bundled:")) if name.startswith("bundled:") else Path(store)
 
 
-def _index(architecture: ArchitectureId) -> int:
-    name = architecture if isinstance(architecture, str) else operator.index(architecture)
-    return nasbench201.resolve(name).isomorph
+def _plain(architecture: ArchitectureId) -> ArchitectureId:
+    """Give a name as it is, and an integer of any library as Python's own."""
+    return architecture if isinstance(architecture, str) else operator.index(architecture)
 
 
 def evaluate(

@@ -24,7 +24,7 @@ from robust201.images import load_images
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.zoo.space import Zoo
 from robust201.tasks import find_task
-from robust201.tasks.evaluate import evaluate as evaluate_part
+from robust201.tasks.evaluate import evaluate_part
 from robust201.weights.store import CheckpointStore
 from tests.conftest import RunCommand, WriteSweep
 from tests.support.fabricated import export, make_plan

@@ -223,7 +223,7 @@ def test_failed_units_end_with_3_and_are_told_once(
     def fail(*arguments: object, **options: object) -> None:
         raise RuntimeError("no such luck")
 
-    monkeypatch.setattr(worker, "evaluate", fail)
+    monkeypatch.setattr(worker, "evaluate_part", fail)
     ended = robust201("run", write_sweep())
     assert ended.code == 3
     assert "failed: 6 parts: RuntimeError: no such luck" in ended.err

@@ -32,7 +32,7 @@ def source_of(folder: Path, measure: str = "accuracy") -> str:
 @pytest.mark.parametrize("options", [{}, {"compression": "zst"}, {"key_style": "published", "round_to": 3}])
 @pytest.mark.parametrize("published", [False, True])
 def test_both_forms_give_the_same_answers(tmp_path, monkeypatch, options, published):
-    monkeypatch.setattr(parquet_files, "ROW_GROUP_BYTES", 2000)
+    monkeypatch.setattr(parquet_files, "EXPORTED_GROUP_BYTES", 2000)
     folder = tmp_path / "data"
     plan = make_plan(ARCHITECTURES, severities=(1, 2, 3, 4, 5), measurements=MEASURES)
     export(folder, plan, **options)

@@ -55,7 +55,7 @@ class Injections:
 
     def _wrap_evaluate(self) -> None:
         from robust201.runtime import worker
-        from robust201.tasks.evaluate import evaluate
+        from robust201.tasks.evaluate import evaluate_part
 
         def evaluate_with_faults(
             context: Any, row: Any, parameters: Any, part: Any, *rest: Any, **named: Any
@@ -69,9 +69,9 @@ class Injections:
             if [part.unit.architecture, part.unit.key] in self._orders.get("poison", []):
                 self._claim(f"poison-{part.unit.architecture}-{part.unit.key}-{os.getpid()}")
                 os.kill(os.getpid(), signal.SIGKILL)
-            yield from evaluate(context, row, parameters, part, *rest, **named)
+            yield from evaluate_part(context, row, parameters, part, *rest, **named)
 
-        mock.patch.object(worker, "evaluate", evaluate_with_faults).start()
+        mock.patch.object(worker, "evaluate_part", evaluate_with_faults).start()
 
     def _die_while_writing(self) -> None:
         from robust201.runtime import worker

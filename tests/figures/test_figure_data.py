@@ -12,7 +12,7 @@ from robust201.figures import figure_data
 from robust201.figures.table import FIGURES
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.neighbourhood import edit_distance, kernel_parameters, neighbours
-from robust201.spaces.nasbench201.offerings import OFFERINGS
+from robust201.spaces.nasbench201.space import NasBench201
 from tests.support.small_results import results_of, write_results
 
 ARCHITECTURES = st.integers(0, nasbench201.N_ARCHITECTURES - 1).map(lambda index: nasbench201.specs()[index])
@@ -201,7 +201,7 @@ def test_top_cells_are_the_best_first_and_twenty_at_most(tmp_path):
     assert set(best["accuracy"]) == {clean[str(members[-1])]}
     sized = top[top["among"] != figure_data.ALL_CELLS]["architecture"].unique()
     assert {kernel_parameters(nasbench201.specs()[index]) for index in sized} == {18}
-    codes = figure_data.operation_codes(everyone, OFFERINGS)
+    codes = figure_data.operation_codes(everyone, NasBench201())
     assert codes.shape == (6, 20)
     assert nasbench201.OPERATIONS[codes.iloc[0, 0]] == best["operation"].iloc[0]
 
@@ -277,7 +277,7 @@ def test_neighbours_of_the_best_cell_gain_and_lose(tmp_path):
         operations = list(nasbench201.parse(nasbench201.specs()[1462]))
         operations[row.edge] = row.operation
         assert nasbench201.isomorphs()[nasbench201.resolve(cell(*operations)).index] == row.neighbour
-    matrix = figure_data.change_matrix(changes, OFFERINGS)
+    matrix = figure_data.change_matrix(changes, NasBench201())
     assert matrix.shape == (6, 5)
     assert matrix.notna().to_numpy().sum() == len(changes)
 

@@ -21,7 +21,7 @@ from robust201.reader import json_files
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import ResultFiles
 from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.spaces.nasbench201.offerings import OFFERINGS
+from robust201.spaces.nasbench201.space import NasBench201
 from robust201.tasks import CORRUPTIONS, TASKS
 from tests.support.fabricated import FabricatedStore, export, make_plan
 from tests.support.small_results import write_results
@@ -70,7 +70,7 @@ def test_summary_counts_every_evaluation_once(dataset):
 
 
 def test_every_cell_is_found_by_its_operations():
-    space = pack_space(OFFERINGS)
+    space = pack_space(NasBench201())
     ids = np.frombuffer(base64.b64decode(space["ids"]), "<u2")
     isomorphs = np.frombuffer(base64.b64decode(space["isomorphs"]), "<u2")
     assert sorted(ids) == list(range(nasbench201.N_ARCHITECTURES))

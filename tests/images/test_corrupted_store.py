@@ -18,6 +18,7 @@ from robust201.images import generated_folder
 from robust201.images.corrupted import CorruptedStore, open_generated, open_published
 from robust201.images.downloads.registry import Checksum, Download
 from robust201.images.downloads.registry import download as registered
+from robust201.images.generated_folder import Recipe
 from robust201.images.specs import DATASETS
 from robust201.tasks.corruptions import folder as corrupting
 from robust201.tasks.corruptions.folder import check_deterministic, generate_corruptions
@@ -40,7 +41,7 @@ def generate(folder: Path, images: ImageSet, keys: tuple[str, ...] = KEYS, **set
 
 
 def reopen(folder: Path, images: ImageSet) -> CorruptedStore:
-    return open_generated(folder, images, seed=7, frost=FROST, generator_version=GENERATOR_VERSION)
+    return open_generated(folder, images, Recipe(GENERATOR_VERSION, 7, FROST.identity()))
 
 
 @pytest.fixture
@@ -224,19 +225,20 @@ def test_other_settings_than_planned_are_found(tmp_path: Path) -> None:
     [
         ({"seed": 8}, "expected seed 8, got 7"),
         ({"generator_version": 99}, f"expected generator_version 99, got {GENERATOR_VERSION}"),
-        ({"frost": replace(FROST, name="photos")}, "expected frost 'photos'"),
+        ({"frost": {"name": "photos", "sha256": FROST.sha256}}, "expected frost 'photos'"),
     ],
 )
 def test_other_settings_than_asked_for_are_refused(tmp_path: Path, settings: dict[str, object], message: str) -> None:
     images = image_set(3)
     generate(tmp_path, images)
-    wanted = {"seed": 7, "frost": FROST, "generator_version": GENERATOR_VERSION} | settings
+    wanted = replace(Recipe(GENERATOR_VERSION, 7, FROST.identity()), **settings)
     with pytest.raises(DatasetError, match=message):
-        open_generated(tmp_path, images, **wanted)  # type: ignore[arg-type]
+        open_generated(tmp_path, images, wanted)
     if "generator_version" not in settings:
         before = read_tree(tmp_path)
+        frost = replace(FROST, name=wanted.frost["name"])
         with pytest.raises(DatasetError, match=message):
-            generate_corruptions(tmp_path, images, keys=("snow",), seed=wanted["seed"], frost=wanted["frost"])  # type: ignore[arg-type]
+            generate_corruptions(tmp_path, images, keys=("snow",), seed=wanted.seed, frost=frost)
         assert read_tree(tmp_path) == before
 
 

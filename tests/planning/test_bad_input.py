@@ -190,7 +190,7 @@ def test_an_option_has_no_line(robust201: RunCommand, write_sweep: WriteSweep) -
 @pytest.mark.parametrize(
     ("changes", "hint"),
     [
-        ({"space": "zoo"}, "expected a network with space nasbench201, got zoo. Name a store of weights of this space"),
+        ({"space": "zoo"}, "got only weights of the space zoo. Name a store of weights of this space"),
         ({"n_classes": 7}, "n_classes 10, got 7. Choose weights of networks with as many classes"),
         ({"channels": 8}, "channels 4, got 8. Set `network`"),
     ],

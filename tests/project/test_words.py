@@ -15,19 +15,11 @@ WORDS = re.compile(r"nas-?bench-?201|15[,_]?625|6[,_]?466|@Linf", re.IGNORECASE)
 
 # Folders and files that may say them, and why. Shorten this list where that is simple.
 MAY_SAY = {
-    "api.py": "load_model takes an index or cell string of the default space",
     "spaces/nasbench201": "the space itself",
-    "spaces/__init__.py": "the one place that names the default space, and what it offers to readers",
+    "spaces/__init__.py": "the table of spaces, and the default of sweeps and datasets that name none",
     "weights/published": "readers of the published weights",
-    "weights/importing.py": "imports the published weights",
-    "weights/training.py": "trains networks of the space",
     "dataset/published_layout.py": "writes meta.json and Parquet as published",
     "images/specs.py": "credits the paper that chose the 120 classes, by its title",
-    "planning/config.py": "the schema of the sweep YAML, in which the space is the default",
-    "cli/app.py": "help of the published key style; selects published weights to import",
-    "cli/help_texts.py": "says in a line what the program is for",
-    "cli/train.py": "trains networks of the space",
-    "monitoring/logs.py": "takes a cell string for a unit's architecture",
 }
 """Comments and docstrings may say the words anywhere: they cite where a number or a recipe comes from."""
 

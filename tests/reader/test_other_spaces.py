@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
@@ -10,7 +11,7 @@ from robust201.dataset.conversion import convert_dataset
 from robust201.figures.plots import save_plot, save_plots
 from robust201.figures.report import write_report
 from robust201.reader.dataset import RobustnessDataset
-from robust201.spaces import offerings
+from robust201.spaces import cell_space
 from tests.support.fabricated import export, make_plan
 
 NAMES = ("resnet18", "resnet34.a", "wide-28")
@@ -38,8 +39,29 @@ def dataset(folder) -> RobustnessDataset:
 
 
 def test_only_the_default_space_offers_cells():
-    assert offerings("zoo") is None
-    assert offerings("nasbench201").title == "NAS-Bench-201"
+    assert cell_space("zoo") is None
+    assert cell_space("nasbench201").title == "NAS-Bench-201"
+
+
+@pytest.mark.parametrize("form", ["json", "parquet", "parquet alone"])
+def test_numbers_of_another_space_are_not_taken_for_the_default_ones(tmp_path, form):
+    numbers = (7, 20_000, 123_456)
+    out = export_zoo(tmp_path, numbers, formats=(form.partition(" ")[0],))
+    if form == "parquet alone":
+        out = out / "parquet"
+        for path in out.rglob("*.parquet"):
+            table = pq.ParquetFile(path).read()
+            table = table.set_column(
+                table.schema.get_field_index("architecture"), "architecture", table["architecture"].cast("int32")
+            )
+            pq.write_table(table, path)
+    dataset = RobustnessDataset(out)
+    assert dataset.non_isomorph_ids == ["7", "20000", "123456"]
+    assert dataset.get_uid(20_000) == dataset.id_to_string(20_000) == "20000"
+    assert 0 <= dataset.accuracy(123_456, "cifar10", "pgd", 1.0) <= 1
+    assert dataset.to_frame("cifar10", "pgd")["architecture"].unique().tolist() == list(numbers)
+    with pytest.raises(ArchitectureError, match="7"):
+        dataset.get_uid(8)
 
 
 def test_architectures_go_by_their_names(dataset):

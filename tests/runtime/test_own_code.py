@@ -311,7 +311,7 @@ def test_weights_that_do_not_fit(write_own: WriteSweep, robust201: RunCommand, t
     save_file({"weight": torch.zeros(2)}, tmp_path / "narrow.safetensors")
     weights = {"files": {"narrow": str(tmp_path / "narrow.safetensors")}}
     message = failure(robust201("run", write_own({"clean": {}}, weights=weights)))
-    assert "expected the tensors of this network" in message
+    assert "expected the tensors of Small" in message
 
 
 NOTHING = "def perturb(model, images, labels, strength, **given): "

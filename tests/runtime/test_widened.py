@@ -384,7 +384,7 @@ def test_tensors_of_another_network_are_refused(
     ended = robust201("run", sweep)
     assert ended.code == 3
     (line,) = (line for line in ended.err.splitlines() if line.startswith("failed: 1 part: "))
-    assert "expected the tensors of this network" in line
+    assert "expected the tensors of ResNet" in line
     assert "Traceback" not in ended.err
     assert "files" in line
 

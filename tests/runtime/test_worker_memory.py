@@ -20,7 +20,7 @@ from robust201.runtime.sweep import load_plan, prepare_sweep, run_sweep
 from robust201.shards import ShardStore
 from robust201.spaces.nasbench201.compiled import InferenceNetwork, network
 from robust201.spaces.nasbench201.space import NasBench201
-from robust201.tasks.evaluate import evaluate
+from robust201.tasks.evaluate import evaluate_part
 from tests.conftest import TINY_KEYS, MakeSweep, read_tree
 
 N_IMAGES = 10
@@ -159,9 +159,9 @@ def test_a_part_that_needed_less_memory_leaves_the_next_one_its_batch(
 
     def noted(context, row, *arguments, **options) -> Iterator:
         begun.append((row.key, len(sizes)))
-        return evaluate(context, row, *arguments, **options)
+        return evaluate_part(context, row, *arguments, **options)
 
-    monkeypatch.setattr(worker, "evaluate", noted)
+    monkeypatch.setattr(worker, "evaluate_part", noted)
     config = make_sweep(
         architectures=[21], keys={"fgsm": TINY_KEYS["fgsm"], "clean": {}}, engine=engine, batch_size=250
     )

@@ -234,17 +234,17 @@ def test_a_job_gets_the_variables_of_its_sweep_and_time_to_drain(write_sweep: Wr
     client = SimpleNamespace(list_jobs=lambda: known, submit_job=lambda **fields: taken.update(fields) or "new")
     sweep = write_sweep(results=f"${{FOLDER:-{tmp_path}}}", execution={"part_minutes": 10})
     shipment = prepare_shipment(sweep, {"FOLDER": "/elsewhere"})
-    assert ray_jobs.submit(client, shipment, tmp_path / "job.zip", "new") == "new"
+    assert ray_jobs.submit_job(client, shipment, tmp_path / "job.zip", "new") == "new"
     assert taken["runtime_env"] == {
         "working_dir": str(tmp_path / "job.zip"),
         "env_vars": {"FOLDER": "/elsewhere", "RAY_JOB_STOP_WAIT_TIME_S": "660"},
     }
     for job, advice in (("running", "Follow it by --follow running"), ("ended", "finished work is found again")):
         with pytest.raises(ConfigError, match=f"expected a new id, got that of a job which is .*{advice}"):
-            ray_jobs.submit(client, shipment, tmp_path / "job.zip", job)
+            ray_jobs.submit_job(client, shipment, tmp_path / "job.zip", job)
     client.submit_job = lambda **_: (_ for _ in ()).throw(RuntimeError("Request failed with status code 500: full"))
     with pytest.raises(ConfigError, match="expected the head to take the job, got Request failed"):
-        ray_jobs.submit(client, shipment, tmp_path / "job.zip", "new")
+        ray_jobs.submit_job(client, shipment, tmp_path / "job.zip", "new")
 
 
 def test_who_leaves_a_job_is_told_that_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,7 +1,7 @@
 """Archives in the published formats, written with the official packages' own classes, holding tiny networks."""
 
 import tarfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +10,8 @@ import torch
 
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.network import build_network
+from robust201.weights.published.base import DEFAULT_HP, DEFAULT_SEED, Selection, SourceWeights
+from robust201.weights.published.formats import open_members
 
 CHANNELS, CELLS = 2, 1
 CLASSES = {"cifar10-valid": 10, "cifar10": 10, "cifar100": 100, "ImageNet16-120": 120}
@@ -111,3 +113,18 @@ def assert_same_tensors(got: Mapping[str, torch.Tensor], expected: Mapping[str, 
     for key, tensor in expected.items():
         assert got[key].dtype == tensor.dtype
         assert torch.equal(got[key], tensor), key
+
+
+def iter_weights(
+    path: Path,
+    *,
+    indices: Collection[int] | None = None,
+    datasets: Collection[str] | None = None,
+    hp: str = DEFAULT_HP,
+    seed: int | None = DEFAULT_SEED,
+    format: str | None = None,  # noqa: A002
+) -> Iterator[SourceWeights]:
+    """Read the chosen weights of a source, one trial at a time."""
+    selection = Selection(None if datasets is None else tuple(datasets), hp, seed)
+    for member in open_members(path, indices, format)[0]:
+        yield from member(selection)

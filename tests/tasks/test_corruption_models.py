@@ -211,7 +211,7 @@ def test_borders_fold_as_numpy_pads(length: int, position: int) -> None:
     modes = {"edge": "edge", "half": "symmetric", "whole": "reflect"}
     for border in ("edge", "half", "whole"):
         padded = np.pad(np.arange(length), 40, mode=modes[border])
-        folded = sampling.fold(np.array([position]), length, border)
+        folded = sampling.fold_positions(np.array([position]), length, border)
         if 0 <= position + 40 < len(padded):
             assert folded[0] == padded[position + 40]
 

@@ -14,7 +14,7 @@ from robust201.engine.arithmetic import configure_torch
 from robust201.engine.context import Perturbed
 from robust201.tasks import TASKS
 from robust201.tasks.columns import MEASUREMENTS
-from robust201.tasks.evaluate import evaluate
+from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import check_values, merge_values
 from tests.support.tiny_networks import (
     BATCH_SIZE,
@@ -41,7 +41,7 @@ def results(row, *, context=None, images=IMAGES, measurements=tuple(MEASUREMENTS
     # The key is left for `evaluate` to set, as a worker may.
     context = context or tiny_context("")
     asked = part_of(row, parameters, images, **part)
-    return list(evaluate(context, row, parameters, asked, images, measurements, provenance=PROVENANCE))
+    return list(evaluate_part(context, row, parameters, asked, images, measurements, provenance=PROVENANCE))
 
 
 def assert_same_values(one, two):
@@ -149,7 +149,7 @@ def test_a_strength_comes_as_soon_as_it_is_complete():
     network = CountingNetwork(TinyNetwork())
     row = TASKS["fgsm"]
     parameters = small_parameters(row)
-    stream = evaluate(
+    stream = evaluate_part(
         tiny_context("", tiny_classifier(network)),
         row,
         parameters,
@@ -187,7 +187,7 @@ def test_a_unit_of_other_images_is_refused():
     parameters = small_parameters(row)
     part = part_of(row, parameters, tiny_images(16))
     with pytest.raises(EvaluationError, match="expected a slice of 21 images"):
-        list(evaluate(tiny_context(""), row, parameters, part, IMAGES, ("cm",), provenance={}))
+        list(evaluate_part(tiny_context(""), row, parameters, part, IMAGES, ("cm",), provenance={}))
 
 
 @every_row

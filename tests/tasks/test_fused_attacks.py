@@ -19,7 +19,7 @@ from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import load_plan, run_sweep
 from robust201.shards import ShardStore
 from robust201.tasks import TASKS
-from robust201.tasks.evaluate import evaluate
+from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.perturbations.contract import checked, perturb
 from tests.conftest import read_tree
 from tests.support.tiny_networks import (
@@ -198,7 +198,7 @@ def test_evaluate_runs_the_engine_that_is_asked_for(row):
     parameters = small_parameters(row)
     context = dataclasses.replace(tiny_context(row.key), engine="fused")
     part = part_of(row, parameters, images)
-    results = list(evaluate(context, row, parameters, part, images, ("predictions",), provenance={"host": "here"}))
+    results = list(evaluate_part(context, row, parameters, part, images, ("predictions",), provenance={"host": "here"}))
     assert sorted(result.strength for result in results) == list(parameters.strengths)
     expected = {strength: np.full(len(images), -1) for strength in parameters.strengths}
     for batch in perturb(row, context, parameters, request_of(images, parameters.strengths)):
@@ -215,7 +215,7 @@ def test_measures_with_the_model_that_was_attacked():
     context = type(context)(**{**vars(context), "engine": "fused", "model": model})
     parameters = small_parameters(row)
     part = part_of(row, parameters, IMAGES)
-    (weak, _) = evaluate(context, row, parameters, part, IMAGES, ("predictions",), provenance={"host": "here"})
+    (weak, _) = evaluate_part(context, row, parameters, part, IMAGES, ("predictions",), provenance={"host": "here"})
     shown = attacked(row, strengths=(parameters.strengths[0],))[parameters.strengths[0]]
     assert weak.values["predictions"].tolist() == model.network(shown).argmax(dim=1).tolist()
     assert model.samples_shown == 3 * len(IMAGES)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from robust201.tasks import ENGINES, TASKS
-from robust201.tasks.evaluate import evaluate
+from robust201.tasks.evaluate import evaluate_part
 from tests.support.tiny_networks import TinyNetwork, part_of, tiny_classifier, tiny_context, tiny_images
 
 MEASURES = [key for key, row in TASKS.items() if row.kind == "measure"]
@@ -21,7 +21,7 @@ def values_of(key, *, engine="fused", batch_size=8, classifier=None):
     part = part_of(row, parameters, images)
     context = tiny_context(key, classifier or tiny_classifier(), batch_size=batch_size)
     context = dataclasses.replace(context, engine=engine)
-    results = evaluate(context, row, parameters, part, images, ("accuracy",), provenance={})
+    results = evaluate_part(context, row, parameters, part, images, ("accuracy",), provenance={})
     return {result.strength: result.values for result in results}
 
 

@@ -15,13 +15,14 @@ from hypothesis import strategies as st
 from robust201.core.errors import CheckpointError
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.weights.published.base import SourceWeights, choose_seeds
-from robust201.weights.published.formats import FORMATS, detect, iter_weights
+from robust201.weights.published.formats import FORMATS, detect
 from robust201.weights.published.parts import JoinedParts, find_parts
 from tests.support.official_archives import (
     CELLS,
     CHANNELS,
     CLASSES,
     assert_same_tensors,
+    iter_weights,
     make_states,
     random_weights,
     write_nasbench201,

@@ -17,6 +17,7 @@ from tests.support.official_archives import (
     CHANNELS,
     CLASSES,
     assert_same_tensors,
+    iter_weights,
     make_states,
     random_weights,
     write_nats,
@@ -236,8 +237,6 @@ def test_shared_checkpoints_import(shared_data: Path, tmp_path: Path) -> None:
 @pytest.mark.shared
 def test_shared_checkpoints_equal_what_the_official_package_loads(shared_data: Path) -> None:
     from nats_bench import api_utils
-
-    from robust201.weights.published.formats import iter_weights
 
     source = shared_data / "checkpoints" / "NATS-tss-v1_0-3ffb9-full"
     if not source.is_dir():

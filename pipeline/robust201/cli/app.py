@@ -20,7 +20,9 @@ from robust201.cli.look import AsJson, doctor, logs, print_json, status
 from robust201.cli.plot import plot
 from robust201.cli.submit import submit_app
 from robust201.cli.train import train
+from robust201.cli.user_file import parse_space
 from robust201.core.errors import ConfigError
+from robust201.spaces import DEFAULT_SPACE, SPACES
 
 app = typer.Typer(
     name="robust201",
@@ -69,7 +71,7 @@ def _options(
 
 
 def meta(
-    key_style: Annotated[str, typer.Option(help="paper (pgd) or published (pgd@Linf).")] = "paper",
+    key_style: Annotated[str, typer.Option(help="paper (pgd) or published (pgd@ and its norm).")] = "paper",
 ) -> None:
     """Print meta.json: all 15,625 architectures, their isomorphs, and the paper's epsilons."""
     from robust201.dataset import meta_file_text, parse_key_style
@@ -251,6 +253,19 @@ def import_weights(
     to: Annotated[Path, typer.Option("--to", help="The checkpoint store to fill; created if absent.")],
     architectures: Architectures = None,
     datasets: Datasets = None,
+    space: Annotated[
+        str,
+        typer.Option(
+            help=f"Space of the networks: {', '.join(SPACES)}, or a file of yours, FILE:FUNCTION, which is executed. "
+            "Other spaces than the first take files named by their networks, such as resnet18.safetensors."
+        ),
+    ] = DEFAULT_SPACE,
+    recipe: Annotated[
+        str, typer.Option(help="Name of the training, which tells it from others of equal length and seed.")
+    ] = "",
+    classes: Annotated[
+        int | None, typer.Option(min=2, help="Number of classes of a dataset of your own, for another space.")
+    ] = None,
     epochs: Annotated[int, typer.Option(help="Training length to take: 200 or 12.")] = 200,
     seed: Annotated[int, typer.Option(help="Preferred training seed; the lowest available otherwise.")] = 777,
     source_format: Annotated[
@@ -261,17 +276,20 @@ def import_weights(
     ] = False,
 ) -> None:
     """Convert published weights to safetensors with a manifest; the only step that reads pickled weights."""
-    from robust201.spaces.nasbench201.space import NasBench201
     from robust201.weights.importing import import_weights as import_from
     from robust201.weights.store import CheckpointStore
 
-    indices = None if architectures is None else NasBench201().select(architectures)
+    chosen = parse_space(space)
+    indices = None if architectures is None else chosen.select(architectures)
     with CheckpointStore(to) as store, console.counting("Importing networks") as progress:
         report = import_from(
             source,
             store,
+            space=chosen,
             indices=indices,
             datasets=_names(datasets),
+            n_classes=classes,
+            recipe=recipe,
             epochs=epochs,
             seed=seed,
             format=source_format,

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from robust201.cli import console
+from robust201.cli.user_file import parse_function
 from robust201.core.errors import ArchitectureError, ConfigError, closest
 from robust201.core.files import write_text
-from robust201.core.user_code import UserFunction, hash_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -124,14 +124,7 @@ def _build(network: str, weights: Path | None) -> "nn.Module":
     from robust201.weights.loading import fill_network, read_weights
 
     tensors = None if weights is None else read_weights(weights)
-    file, colon, name = network.rpartition(":")
-    if not colon or not file or not name.isidentifier():
-        raise ConfigError(
-            f"Reading the command line failed for {network!r}: expected FILE:FUNCTION, such as my_model.py:build, got "
-            "another form. Name the file and its function."
-        )
-    function = UserFunction(Path(file), name, hash_file(Path(file)))
-    console.say(f"Executing {file} (SHA-256 {function.sha256[:16]}…)")
+    function = parse_function(network)
     build = function.load()
     try:
         built = build()

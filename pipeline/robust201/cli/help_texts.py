@@ -15,7 +15,7 @@ Results = Annotated[
     Path, typer.Argument(metavar="RESULTS", help="A results folder, as named by `results` in the sweep YAML.")
 ]
 
-ABOUT = "Robustness evaluation of the whole NAS-Bench-201 space: from a sweep YAML to a dataset, figures and a report."
+ABOUT = "Robustness evaluation of whole search spaces: from a sweep YAML to a dataset, figures and a report."
 ENDING = """Start with: robust201 demo. Help on one command: robust201 COMMAND --help
 
 Exit codes: 0 complete; 2 bad input, nothing started; 3 incomplete, interrupted or failed; 4 storage."""

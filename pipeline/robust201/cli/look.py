@@ -107,7 +107,8 @@ def logs(
     from robust201.planning.plan_file import load_plan
 
     results = _results_of(place)
-    labels = find_units(unit, load_plan(results).units, results)
+    planned = load_plan(results)
+    labels = find_units(unit, planned.units, results, planned.space_name)
     lines = follow_logs(results, labels, sleep=time.sleep) if follow else iter(read_logs(results, labels))
     count = 0
     try:

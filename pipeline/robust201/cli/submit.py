@@ -53,7 +53,7 @@ def ray(
             archive = Path(folder) / "robust201-job.zip"
             pack(shipment, archive)
             client = ray_jobs.connect(access)
-            job = ray_jobs.submit(client, shipment, archive, job_id)
+            job = ray_jobs.submit_job(client, shipment, archive, job_id)
         typer.echo(job)
         console.say("If the job or the cluster dies, submit the sweep again: finished work is kept.")
     else:

@@ -70,7 +70,7 @@ def slurm(
         typer.echo(slurm_jobs.render_dry(config, sweep, options, say=console.say), nl=False)
         return
     folder = quote(str(config.results))
-    submitted = slurm_jobs.submit(config, sweep, options, say=console.say)
+    submitted = slurm_jobs.submit_array(config, sweep, options, say=console.say)
     if submitted is None:
         console.say(f"Nothing is missing. Export it with: robust201 export {folder} DATASET")
         return

@@ -26,7 +26,7 @@ def train(
     """Train networks by the published recipe into a checkpoint store, where no published weights exist."""
     from robust201.images import dataset as dataset_spec
     from robust201.images import load_images
-    from robust201.spaces.nasbench201.space import NasBench201
+    from robust201.spaces import DEFAULT_SPACE, SPACES
     from robust201.weights.store import CheckpointStore
     from robust201.weights.training import TrainingSettings, train_into_store
 
@@ -43,7 +43,7 @@ def train(
         threads=threads,
         device=device,
     )
-    indices = NasBench201().select(architectures)
+    indices = [int(index) for index in SPACES[DEFAULT_SPACE].select(architectures)]
     images = load_images(dataset, form=form, path=path, split="train")
     held_out = load_images(dataset, form=form, path=path, split="test")
     with CheckpointStore(to) as store, console.counting("Training, epochs") as progress:

@@ -30,7 +30,7 @@ _SAMPLED = 20
 Place = tuple[str, str, float]
 """Dataset, key in the paper's style with a measure's column (``jacobian squared_norm``, ``mine norm[2]``), strength."""
 
-Numbers = Mapping[Place, Mapping[ArchitectureId, float]]
+NumbersByPlace = Mapping[Place, Mapping[ArchitectureId, float]]
 """Accuracy, or number of a measure, by architecture of each place."""
 
 
@@ -42,7 +42,7 @@ class ResultSet:
     key.
     """
 
-    by_weights: Mapping[str, Numbers]
+    by_weights: Mapping[str, NumbersByPlace]
     decimals: int | None
     source: str
     remarks: tuple[str, ...] = ()
@@ -177,7 +177,9 @@ def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> Com
     )
 
 
-def _same_choices(first: Mapping[str, Numbers], second: Mapping[str, Numbers]) -> tuple[Numbers, Numbers]:
+def _same_choices(
+    first: Mapping[str, NumbersByPlace], second: Mapping[str, NumbersByPlace]
+) -> tuple[NumbersByPlace, NumbersByPlace]:
     """Choose the weights to compare: the only ones of both, whatever their names, else those of the same names."""
     if len(first) == len(second) == 1:
         return next(iter(first.values())), next(iter(second.values()))
@@ -185,7 +187,7 @@ def _same_choices(first: Mapping[str, Numbers], second: Mapping[str, Numbers]) -
     return _joined(first, names), _joined(second, names)
 
 
-def _joined(by_weights: Mapping[str, Numbers], names: Sequence[str]) -> Numbers:
+def _joined(by_weights: Mapping[str, NumbersByPlace], names: Sequence[str]) -> NumbersByPlace:
     """Put the numbers of some weights together, architectures named with their weights if there are several."""
     found: dict[Place, dict[ArchitectureId, float]] = {}
     for weights in names:
@@ -295,7 +297,7 @@ def _read_shards(folder: Path) -> ResultSet:
     return ResultSet(by_weights or {"": {}}, _fewest_decimals(plan.describe()), "shards")
 
 
-def _read_dataset(dataset: RobustnessDataset, weights: str | None) -> Numbers:
+def _read_dataset(dataset: RobustnessDataset, weights: str | None) -> NumbersByPlace:
     found: dict[Place, dict[ArchitectureId, float]] = {}
     for name in dataset.data:
         for key in dataset.keys_all:

@@ -29,7 +29,7 @@ from robust201.tasks.columns import count_classes
 PARQUET_VERSION = 2
 """Raised when the same rows would give other columns or bytes."""
 
-ROW_GROUP_BYTES = 16 << 20
+EXPORTED_GROUP_BYTES = 16 << 20
 
 _STATISTICS = ("architecture", "strength", "accuracy")
 
@@ -105,7 +105,7 @@ class ParquetFile(ResultFile):
                 pieces.append((unit, strength, values[strength]))
                 n_bytes += sum(array.nbytes for array in values[strength].values())
             on_row()
-            if n_bytes >= ROW_GROUP_BYTES:
+            if n_bytes >= EXPORTED_GROUP_BYTES:
                 yield pieces
                 pieces, n_bytes = [], 0
         if pieces:

@@ -59,7 +59,7 @@ class Context:
         batch_size: images that share one batch of draws in the reference engine (part of the protocol).
         corrupted: where corrupted images come from; None where the sweep has no corruptions.
         first_batch: number of batches that come before the images given, so that a part draws what the whole would.
-        key: the key being evaluated; it names the draws and the corruption. `tasks.evaluate.evaluate` sets it and
+        key: the key being evaluated; it names the draws and the corruption. `tasks.evaluate.evaluate_part` sets it and
             `first_batch`.
         engine: which attacks run, a name from `tasks.ENGINES`.
         model: the network in the form that the fused engine attacks and measures; None for the classifier itself.

@@ -14,11 +14,10 @@ from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.frames import MEAN_DECIMALS
 from robust201.reader.result_files import in_table_order, kind_of, row_of
-from robust201.reader.value_checks import architecture_of
-from robust201.spaces.for_readers import Offerings
+from robust201.reader.value_checks import CLEAN, architecture_of
+from robust201.spaces.cell_space import CellSpace
 from robust201.tasks.columns import MEASUREMENTS
 
-CLEAN = "clean"
 ADVERSARIAL = "adversarial"
 CORRUPTION = "corruption"
 
@@ -77,14 +76,14 @@ class DatasetResults:
         return DATASETS[self.name].n_classes if self.name in DATASETS else self.reader.files.count_classes(self.name)
 
     @property
-    def space(self) -> Offerings | None:
+    def space(self) -> CellSpace | None:
         """What the space of the architectures offers; None where they are no cells."""
         return self.reader.files.space
 
     @property
-    def cells(self) -> Offerings:
+    def cells(self) -> CellSpace:
         """The space of the architectures, of figures that only cells have."""
-        return cast("Offerings", self.space)
+        return cast("CellSpace", self.space)
 
     @property
     def chance(self) -> float | None:

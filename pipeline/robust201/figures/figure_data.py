@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau, spearmanr
 
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.figures.dataset_results import CLEAN, SCORES, DatasetResults, quartiles, strength_label
+from robust201.figures.dataset_results import SCORES, DatasetResults, quartiles, strength_label
 from robust201.figures.palette import measure_label
 from robust201.reader.result_files import kind_of
-from robust201.spaces.for_readers import Offerings
+from robust201.reader.value_checks import CLEAN
+from robust201.spaces.cell_space import CellSpace
 
 REFERENCE_EPSILON_255 = 1.0
 REFERENCE_SEVERITY = 3.0
@@ -33,7 +34,7 @@ ALL_CELLS = "all evaluated cells"
 CONFIDENCES = ("predicted class, where right", "predicted class, where wrong", "true class")
 """What confidence curves show."""
 
-Column = tuple[str, float]
+KeyStrength = tuple[str, float]
 
 
 def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
@@ -45,7 +46,7 @@ def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
         beyond the whiskers, the `SHOWN_OUTLIERS` lowest and highest), `n`.
     """
     rows = []
-    clean: list[Column] = [(CLEAN, CLEAN_STRENGTH)] if results.keys("clean") else []
+    clean: list[KeyStrength] = [(CLEAN, CLEAN_STRENGTH)] if results.keys("clean") else []
     for key in results.keys(kind):
         for name, strength in clean + [(key, strength) for strength in results.strengths(key)]:
             values = results.column(name, strength).dropna().to_numpy(np.float64)
@@ -101,7 +102,7 @@ def corruption_correlations(results: DatasetResults) -> pd.DataFrame:
     """
     keys = results.keys("corruption")
     severities = sorted({strength for key in keys for strength in results.strengths(key)})
-    clean: list[Column] = [(CLEAN, CLEAN_STRENGTH)] if results.keys("clean") else []
+    clean: list[KeyStrength] = [(CLEAN, CLEAN_STRENGTH)] if results.keys("clean") else []
     groups = [
         (strength_label(keys[0], severity), clean + [(k, severity) for k in keys if severity in results.strengths(k)])
         for severity in severities
@@ -145,12 +146,12 @@ def confusion_sums(results: DatasetResults) -> pd.DataFrame:
     return pd.concat(stacked, names=["key", "strength", "true class"])
 
 
-def confusion_columns(sums: pd.DataFrame) -> list[Column]:
+def confusion_columns(sums: pd.DataFrame) -> list[KeyStrength]:
     """List the keys and strengths that a frame of summed matrices holds."""
     return list(dict.fromkeys((str(key), float(strength)) for key, strength, _ in sums.index))
 
 
-def reference_columns(columns: Sequence[Column]) -> list[Column]:
+def reference_columns(columns: Sequence[KeyStrength]) -> list[KeyStrength]:
     """Choose one strength a key: that nearest to ε = 1/255 (in other norms to 1), or to severity 3."""
     keys = dict.fromkeys(key for key, _ in columns)
     return [(key, reference_strength(key, [held for name, held in columns if name == key])) for key in keys]
@@ -169,7 +170,7 @@ def clean_against(results: DatasetResults, kind: str) -> pd.DataFrame:
 
     Returns:
         One row per architecture, key and strength: `architecture`, `clean`, `key`, `strength`, `accuracy` and, where
-        architectures are cells, `kernel_parameters` (see `Offerings`); those that lack a number are left out.
+        architectures are cells, `kernel_parameters` (see `CellSpace`); those that lack a number are left out.
     """
     names = ["architecture", "clean", "key", "strength", "accuracy"]
     parts = []
@@ -221,7 +222,7 @@ def top_cells(results: DatasetResults) -> pd.DataFrame:
 
     Returns:
         One row per architecture and edge: `score` (of `SCORES`), `among` (`ALL_CELLS`, or those of
-        `Offerings.reference_kernel_parameters`), `rank` among these, which equally accurate ones share,
+        `CellSpace.reference_kernel_parameters`), `rank` among these, which equally accurate ones share,
         `tied`, how many do (see `DatasetResults.ranked`), `architecture`, `accuracy`, `edge` and `operation`.
     """
     names = ["score", "among", "rank", "tied", "architecture", "accuracy", "edge", "operation"]
@@ -298,7 +299,7 @@ def reference_strength(key: str, strengths: Sequence[float]) -> float:
     return min(strengths, key=lambda strength: (abs(strength - wanted), strength))
 
 
-def operation_codes(rows: pd.DataFrame, space: Offerings) -> pd.DataFrame:
+def operation_codes(rows: pd.DataFrame, space: CellSpace) -> pd.DataFrame:
     """Arrange rows of `top_cells` as positions of operations: a row per edge, a column per cell, the best first."""
     codes = rows.assign(code=[space.operations.index(operation) for operation in rows["operation"]])
     wide = codes.set_index(["edge", "architecture"])["code"].unstack()
@@ -311,14 +312,14 @@ def n_unseen_ties(rows: pd.DataFrame) -> int:
     return int(last.sum()) - 1 - rows["architecture"].nunique()
 
 
-def change_matrix(rows: pd.DataFrame, space: Offerings) -> pd.DataFrame:
+def change_matrix(rows: pd.DataFrame, space: CellSpace) -> pd.DataFrame:
     """Arrange the changes of an architecture and score in percentage points: a row per edge, a column per operation."""
     wide = rows.set_index(["edge", "operation"])["change"].unstack()
     wide = wide.reindex(index=range(len(space.edges)), columns=list(space.operations))
     return 100 * wide.set_axis(space.edge_labels).set_axis(operation_names(space), axis=1)
 
 
-def operation_names(space: Offerings) -> list[str]:
+def operation_names(space: CellSpace) -> list[str]:
     """Name the operations of a space for people, in their order."""
     return [space.operation_labels[operation] for operation in space.operations]
 
@@ -335,7 +336,7 @@ def _outliers(values: NDArray[np.float64], low: float, high: float) -> tuple[flo
     return (*below[:SHOWN_OUTLIERS].tolist(), *above[-SHOWN_OUTLIERS:].tolist())
 
 
-def _correlate(results: DatasetResults, groups: Iterable[tuple[str, Sequence[Column]]]) -> pd.DataFrame:
+def _correlate(results: DatasetResults, groups: Iterable[tuple[str, Sequence[KeyStrength]]]) -> pd.DataFrame:
     parts = {}
     for view, columns in groups:
         if len(columns) > 1 and len(results.accuracies) > 1:

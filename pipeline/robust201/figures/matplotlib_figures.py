@@ -17,9 +17,10 @@ from matplotlib.ticker import PercentFormatter
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.figures import figure_data, palette
 from robust201.figures import matplotlib_parts as parts
-from robust201.figures.dataset_results import CLEAN, SCORES, DatasetResults, column_label
+from robust201.figures.dataset_results import SCORES, DatasetResults, column_label
 from robust201.reader.result_files import kind_of
-from robust201.spaces.for_readers import INK
+from robust201.reader.value_checks import CLEAN
+from robust201.spaces.cell_space import INK
 
 AUTOATTACK_KEYS = "aa_"
 AUTOATTACK_NOTE = "aa_: where right, these are the clean images that resist"

@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
 from robust201.figures.palette import CHANCE_COLOUR, CORRUPTION_GROUPS, GRID, key_colour
-from robust201.spaces.for_readers import INK
+from robust201.spaces.cell_space import INK
 
 
 def make_axes_grid(

@@ -8,7 +8,7 @@ import pandas as pd
 
 from robust201.figures.dataset_results import SCORES, DatasetResults, strength_label
 from robust201.figures.palette import strength_word
-from robust201.spaces.for_readers import Offerings
+from robust201.spaces.cell_space import CellSpace
 
 RESOLUTION = 10_000
 """Accuracies are packed in units of 1/10,000: exact for 10,000 images; different counts of fewer stay different."""
@@ -17,7 +17,7 @@ MISSING = 65_535
 """What stands for an accuracy that was not evaluated."""
 
 
-def pack_space(space: Offerings) -> dict[str, Any]:
+def pack_space(space: CellSpace) -> dict[str, Any]:
     """Describe a space of N cells with O operations on E edges.
 
     Returns:

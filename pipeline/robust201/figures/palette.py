@@ -1,6 +1,6 @@
 """Colours and short labels of the figures, in files and on the page.
 
-All colours but `spaces.for_readers.INK` and `GRID` are read on light and dark alike.
+All colours but `spaces.cell_space.INK` and `GRID` are read on light and dark alike.
 """
 
 import math

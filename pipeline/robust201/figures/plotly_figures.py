@@ -13,11 +13,12 @@ import pandas as pd
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.figures import figure_data, palette
 from robust201.figures import plotly_parts as parts
-from robust201.figures.dataset_results import CLEAN, SCORES, DatasetResults, column_label, strength_label
+from robust201.figures.dataset_results import SCORES, DatasetResults, column_label, strength_label
 from robust201.reader.result_files import kind_of
-from robust201.spaces.for_readers import INK, Offerings
+from robust201.reader.value_checks import CLEAN
+from robust201.spaces.cell_space import INK, CellSpace
 
-SEQUENTIAL = "Viridis"
+COLOUR_SCALE = "Viridis"
 
 ALL_STRENGTHS_UP_TO_CLASSES = 50
 """Confusion matrices of more classes are on the page at one strength a key only, for its size."""
@@ -115,7 +116,7 @@ def views_of_confusion(frame: pd.DataFrame, results: DatasetResults) -> list[Vie
         shares = figure_data.confusion_shares(frame, key, strength).set_axis(names, axis=0).set_axis(names, axis=1)
         texts = palette.share_texts(shares.to_numpy())
         hover, unit = "true %{y}<br>predicted %{x}<br>%{z:.2%}", "share of the true class"
-        figure = parts.heat_map(shares, texts, (0, 1), SEQUENTIAL, unit, digits=4, hover=hover, size=(720, 600))
+        figure = parts.heat_map(shares, texts, (0, 1), COLOUR_SCALE, unit, digits=4, hover=hover, size=(720, 600))
         figure["data"][0]["colorbar"]["tickformat"] = ".0%"
         figure["layout"]["xaxis"]["title"] = {"text": "predicted class"}
         figure["layout"]["yaxis"]["title"] = {"text": "true class"}
@@ -250,7 +251,7 @@ def views_of_neighbours(frame: pd.DataFrame, results: DatasetResults) -> list[Vi
     return views
 
 
-def draw_empty_changes(space: Offerings) -> parts.PlotlyFigure:
+def draw_empty_changes(space: CellSpace) -> parts.PlotlyFigure:
     """Draw the heat map of changes that the page's explorer fills."""
     blank = pd.DataFrame(0.0, space.edge_labels, figure_data.operation_names(space))
     return _change_map(blank, [[""] * blank.shape[1]] * len(blank))

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from robust201.figures.palette import CHANCE_COLOUR, GRID, key_title, strength_word, tick
-from robust201.spaces.for_readers import INK
+from robust201.spaces.cell_space import INK
 
 PlotlyFigure = dict[str, Any]
 

@@ -8,13 +8,13 @@ from robust201.core.files import atomic_write, check_output_file
 from robust201.figures.dataset_results import DatasetResults, read_results
 from robust201.figures.table import FIGURES, FigureRow, figure_row
 from robust201.reader.dataset import RobustnessDataset
-from robust201.spaces.for_readers import INK
+from robust201.spaces.cell_space import INK
 
 PNG_DPI = 120
 TITLE_INCHES = 0.12
 """Width of a letter of a title, about; titles that would be wider than their figure take two lines."""
 
-FORMATS = ("png", "svg")
+FIGURE_FORMATS = ("png", "svg")
 
 
 def save_plots(
@@ -30,10 +30,10 @@ def save_plots(
     Returns:
         The files, ``<dataset>-<figure>.<format>``.
     """
-    if file_format not in FORMATS:
+    if file_format not in FIGURE_FORMATS:
         raise ConfigError(
             f"Drawing failed for format {file_format!r}: expected png or svg, got another."
-            f"{closest(file_format, FORMATS)}"
+            f"{closest(file_format, FIGURE_FORMATS)}"
         )
     rows = list(FIGURES.values()) if figures is None else [figure_row(name) for name in figures]
     held = read_results(dataset)
@@ -54,7 +54,7 @@ def save_plots(
 def save_plot(dataset: RobustnessDataset, name: str, out: Path, *, data: str | None = None) -> Path:
     """Draw one figure."""
     row = figure_row(name)
-    if out.suffix.lstrip(".") not in FORMATS:
+    if out.suffix.lstrip(".") not in FIGURE_FORMATS:
         raise ConfigError(
             f"Drawing {name} failed for {out}: expected a name that ends in .png or .svg, got {out.suffix or 'none'}. "
             "Name the file otherwise."

@@ -15,7 +15,7 @@ from robust201.core.files import check_output_file, write_text
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import kind_of
-from robust201.spaces.for_readers import INK, PAPER, Offerings
+from robust201.spaces.cell_space import INK, PAPER, CellSpace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -85,14 +85,14 @@ def _resource(name: str) -> str:
     return (resources.files("robust201.figures") / name).read_text(encoding="utf-8")
 
 
-def _page_template(space: Offerings | None) -> str:
+def _page_template(space: CellSpace | None) -> str:
     """Read the page; where architectures are no cells, without what it has of cells."""
     template = _resource("report_page.html")
     kept = "" if space is None else r"\1"
     return re.sub("<!--cells-->\n(.*?)<!--/cells-->\n", kept, template, flags=re.DOTALL)
 
 
-def _cell_parts(space: Offerings | None) -> dict[str, str]:
+def _cell_parts(space: CellSpace | None) -> dict[str, str]:
     """Make what the page has of cells, by name in the template."""
     if space is None:
         return {}
@@ -115,7 +115,7 @@ def _embedded_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
 
 
-def _page_data(held: "Sequence[DatasetResults]", space: Offerings | None) -> dict[str, Any]:
+def _page_data(held: "Sequence[DatasetResults]", space: CellSpace | None) -> dict[str, Any]:
     from robust201.figures.packed_accuracies import MISSING, RESOLUTION, pack_results, pack_space
     from robust201.figures.palette import GRID
     from robust201.figures.plotly_figures import draw_empty_changes
@@ -237,7 +237,7 @@ def _cards(frame: "pd.DataFrame") -> str:
     return f'<ul class="cards">{"".join(cards)}</ul>'
 
 
-def _edge_menus(space: Offerings) -> str:
+def _edge_menus(space: CellSpace) -> str:
     options = "".join(f"<option>{space.operation_labels[operation]}</option>" for operation in space.operations)
     return "".join(
         f'<label>{label}<select id="edge-{edge}">{options}</select></label>'
@@ -245,7 +245,7 @@ def _edge_menus(space: Offerings) -> str:
     )
 
 
-def _cell_drawing(space: Offerings) -> str:
+def _cell_drawing(space: CellSpace) -> str:
     """Draw a cell with all operations on every edge, as an SVG element in the colours of the page around it."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure

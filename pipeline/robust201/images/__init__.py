@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, DatasetError, closest
 from robust201.core.noise import generator
-from robust201.core.records import ImageSet, image_hash
+from robust201.core.records import ImageSet, Split, image_hash
 from robust201.images import cifar
-from robust201.images.checks import LabelledImages, Split
+from robust201.images.checks import LabelledImages
 from robust201.images.digits import find_digits, load_digits
 from robust201.images.downloads.registry import DATA_VARIABLE, data_folder, downloads
 from robust201.images.image_parquet import find_parquet, load_parquet

@@ -2,16 +2,15 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError
+from robust201.core.records import Split
 from robust201.images.downloads.registry import SUMS_FILE, Checksum
 from robust201.images.specs import UNKNOWN_COUNT, DatasetSpec
-
-Split = Literal["test", "train"]
 
 
 class LabelledImages(NamedTuple):

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from robust201.core.errors import DatasetError
-from robust201.images.checks import LabelledImages, Split, check_labels, read_files, read_verified
+from robust201.core.records import Split
+from robust201.images.checks import LabelledImages, check_labels, read_files, read_verified
 from robust201.images.downloads import registry
 from robust201.images.downloads.registry import Checksum
 from robust201.images.pickled import read_batch

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError
 from robust201.core.noise import generator
-from robust201.images.checks import LabelledImages, Split
+from robust201.core.records import Split
+from robust201.images.checks import LabelledImages
 from robust201.images.specs import DatasetSpec
 
 _SOURCE_SHA256 = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"

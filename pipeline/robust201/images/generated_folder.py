@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import PIL
@@ -29,35 +29,21 @@ INDICES = "indices.npy"
 BASE = "base.npy"
 LABELS = "labels.npy"
 FORMAT = 1
-SEVERITIES = 5
+N_SEVERITIES = 5
 
 _MARKS = (MANIFEST, INDICES, BASE)
 
 
-class Frost(Protocol):
-    """What a manifest says of frost textures (`tasks.corruptions.generator.FrostTextures`)."""
-
-    @property
-    def name(self) -> str:
-        """``"imagecorruptions"`` or ``"synthetic"``."""
-
-    @property
-    def sha256(self) -> str:
-        """Hash of the textures' pixels."""
-
-
 @dataclass(frozen=True)
 class Recipe:
-    """Everything beside the clean images that decides generated pixels; the version is that of the semantics."""
+    """Everything beside the clean images that decides generated pixels; the version is that of the semantics.
+
+    `frost` is the name and the hash of the textures.
+    """
 
     generator_version: int
     seed: int
     frost: Mapping[str, str]
-
-    @classmethod
-    def of(cls, generator_version: int, seed: int, frost: Frost) -> "Recipe":
-        """Describe the frost by name and hash."""
-        return cls(generator_version, seed, {"name": frost.name, "sha256": frost.sha256})
 
 
 @dataclass(frozen=True)
@@ -98,7 +84,7 @@ def is_generated(folder: Path) -> bool:
     return any((folder / name).exists() for name in _MARKS)
 
 
-def read_manifest(folder: Path) -> Manifest:
+def read_folder_manifest(folder: Path) -> Manifest:
     """Read what a folder of generated images says of itself.
 
     Raises:
@@ -150,7 +136,7 @@ def begin_folder(folder: Path, images: ImageSet, recipe: Recipe) -> Manifest:
         DatasetError: the folder holds images of another selection or recipe.
     """
     if (folder / MANIFEST).exists():
-        manifest = read_manifest(folder)
+        manifest = read_folder_manifest(folder)
         check_recipe(folder, manifest, recipe)
         if (manifest.dataset, manifest.images_sha256) != (images.dataset, images.sha256):
             raise DatasetError(
@@ -160,7 +146,7 @@ def begin_folder(folder: Path, images: ImageSet, recipe: Recipe) -> Manifest:
             )
         return manifest
     manifest = Manifest(images.dataset, len(images), images.sha256, recipe)
-    labels = np.tile(images.labels.astype(np.uint8), SEVERITIES)
+    labels = np.tile(images.labels.astype(np.uint8), N_SEVERITIES)
     for name, array in ((LABELS, labels), (INDICES, images.indices), (BASE, image_digests(images.images))):
         content = npy_bytes(array)
         with atomic_write(folder / name) as stream:

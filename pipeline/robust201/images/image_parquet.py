@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError
-from robust201.images.checks import LabelledImages, Split, check_labels
+from robust201.core.records import Split
+from robust201.images.checks import LabelledImages, check_labels
 from robust201.images.specs import DatasetSpec
 
 

@@ -8,7 +8,8 @@ images from ten batches, 6,000 test images from `val_data`.
 from pathlib import Path
 
 from robust201.core.errors import DatasetError
-from robust201.images.checks import LabelledImages, Split, check_labels, read_files
+from robust201.core.records import Split
+from robust201.images.checks import LabelledImages, check_labels, read_files
 from robust201.images.downloads import registry
 from robust201.images.downloads.registry import Checksum
 from robust201.images.pickled import read_batch

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import DatasetError
-from robust201.images.checks import LabelledImages, Split, check_count, check_labels
+from robust201.core.records import Split
+from robust201.images.checks import LabelledImages, check_count, check_labels
 from robust201.images.specs import DatasetSpec
 
 _ARRAYS = ("images", "labels")
@@ -24,7 +25,7 @@ def find_npz(spec: DatasetSpec, root: Path, split: Split) -> Path | None:
 
 
 def load_npz(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
-    """Load images from a NumPy archive, in the order of the arrays; their number is compared where the row states one.
+    """Load images from a NumPy archive, in the order of the arrays; `verify` compares their number with the row's.
 
     Raises:
         DatasetError: no whole archive without pickles, an array is missing or of another type or shape, or a label is
@@ -38,7 +39,8 @@ def load_npz(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> La
             f"Reading labels failed for {path}: expected integers, one for each of the {len(images):,} images, got "
             f"{labels.dtype} of shape {labels.shape}. Write `labels` as such an array."
         )
-    check_count(path, len(images), spec, split)
+    if verify:
+        check_count(path, len(images), spec, split)
     check_labels(path, labels, spec.n_classes)
     return LabelledImages(images, labels.astype(np.int64))
 

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 from robust201.core.errors import InputError, closest
 from robust201.core.records import Unit
 from robust201.runtime.work_log import LOGS_FOLDER, label_of
-from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.spaces import DEFAULT_SPACE, SPACES
 
 _SHOWN_CANDIDATES = 5
 _LABEL = re.compile(
@@ -26,7 +26,7 @@ _UNIT = re.compile(rb'"unit": "([0-9a-f]{32})"')
 Line = Mapping[str, Any]
 
 
-def find_units(name: str, units: Sequence[Unit], results: Path) -> dict[str, str]:
+def find_units(name: str, units: Sequence[Unit], results: Path, space: str = DEFAULT_SPACE) -> dict[str, str]:
     """Find the unit that a user means, or the units of a network by each of its weights: label by id.
 
     Args:
@@ -35,13 +35,14 @@ def find_units(name: str, units: Sequence[Unit], results: Path) -> dict[str, str
             network has several weights, all are meant unless one is named: ``21/cifar10/pgd/random-s0``.
         units: of the plan.
         results: the results folder, whose logs may name units of earlier plans.
+        space: name of the architectures' space.
 
     Raises:
         InputError: no unit is meant, or several are; the closest or the candidates are named.
     """
     label = _LABEL.fullmatch(name.strip())
     if label is not None:
-        return _find_by_label(label["architecture"], label["dataset"], label["key"], label["weights"], units)
+        return _find_by_label(label["architecture"], label["dataset"], label["key"], label["weights"], units, space)
     labels = {unit.id: label_of(unit) for unit in units}
     if re.fullmatch(r"[0-9a-f]{1,32}", name):
         found = sorted(unit_id for unit_id in labels if unit_id.startswith(name))
@@ -65,10 +66,10 @@ def find_units(name: str, units: Sequence[Unit], results: Path) -> dict[str, str
 
 
 def _find_by_label(
-    architecture: str, dataset: str, key: str, weights: str | None, units: Sequence[Unit]
+    architecture: str, dataset: str, key: str, weights: str | None, units: Sequence[Unit], space: str
 ) -> dict[str, str]:
     is_text = isinstance(units[0].architecture, str)  # as in spaces without indices
-    wanted = architecture if is_text else nasbench201.resolve(architecture).isomorph
+    wanted = architecture if is_text else SPACES[space].resolve(architecture)
     datasets = dict.fromkeys(unit.dataset for unit in units)
     keys = dict.fromkeys(unit.key for unit in units if unit.dataset == dataset)
     there_are = [unit for unit in units if (unit.architecture, unit.dataset, unit.key) == (wanted, dataset, key)]

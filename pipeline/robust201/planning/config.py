@@ -18,19 +18,15 @@ from robust201.images.specs import DatasetSpec, own_dataset
 from robust201.planning.field_errors import describe_problem
 from robust201.planning.sweep_yaml import ConfigPath, substitute_variables
 from robust201.planning.user_tasks import UserTaskParameters
+from robust201.spaces import DEFAULT_SPACE, SPACES
 from robust201.spaces.base import Space
-from robust201.spaces.nasbench201.space import NasBench201
 from robust201.spaces.user_file import DEFAULT_GMACS, UserFileSpace
-from robust201.spaces.zoo.space import Zoo
 from robust201.tasks import CORRUPTIONS, PAPER_KEYS, TASKS, Task, find_task
 from robust201.tasks.columns import MEASUREMENTS, PUBLISHED
 from robust201.tasks.measurements import MAX_CLASSES
 from robust201.tasks.parameters import CorruptionParameters, Fields, Parameters
 
 CORRUPTION_GROUP = "corruptions"
-
-SPACES = ("nasbench201", "zoo")
-"""Spaces that a sweep names; others are files of the user's own."""
 
 
 def _check_shards(value: object) -> object:
@@ -89,6 +85,23 @@ class RandomWeights(Section):
     seeds: Numbers = (0,)
 
 
+def _check_files(value: object) -> object:
+    """Make sure that files are given alike: all by network, or all by dataset and network."""
+    if not isinstance(value, Mapping):
+        return value
+    by_dataset = {isinstance(part, Mapping) for part in value.values()}
+    if by_dataset == {True, False}:
+        raise ValueError(
+            "expected a file for each network, or for each dataset the files of its networks, got both forms. "
+            "Write out the datasets."
+        )
+    return value
+
+
+NetworkFiles = Annotated[dict[str, dict[str, ConfigPath] | ConfigPath], BeforeValidator(_check_files)]
+"""Files by network, the same on every dataset, or by dataset and network."""
+
+
 class WeightsSection(Section):
     """Several weights per network: trainings of a store, files by name, or random ones."""
 
@@ -96,7 +109,7 @@ class WeightsSection(Section):
     recipe: RecipeNames | None = None
     epochs: Numbers | None = None
     seeds: Numbers | None = None
-    files: dict[str, ConfigPath] | None = None
+    files: NetworkFiles | None = None
     random: RandomWeights | None = None
 
     @model_validator(mode="after")
@@ -108,6 +121,13 @@ class WeightsSection(Section):
         if chosen and self.path is None:
             raise ValueError(f"expected {chosen[0]} beside path alone, which names a store, got it beside {given[0]}.")
         return self
+
+    def files_on(self, dataset: str) -> dict[str, Path]:
+        """The files that networks are read from on a dataset, by name; none where they come from elsewhere."""
+        files = self.files or {}
+        by_network = {name: path for name, path in files.items() if isinstance(path, Path)}
+        of_dataset = files.get(dataset)
+        return of_dataset if isinstance(of_dataset, dict) else by_network
 
     @property
     def recipes(self) -> tuple[str, ...] | None:
@@ -207,7 +227,7 @@ class SweepConfig(Section):
     shards: ShardsUrl | None = None
     take_imported: bool = False
     """Gone, but still in every plan and exported sweep, whose bytes stay."""
-    space: Literal["nasbench201", "zoo"] | SpaceFile = "nasbench201"
+    space: str | SpaceFile = DEFAULT_SPACE
     architectures: Literal["evaluated"] | tuple[int | str, ...] = "evaluated"
     network: NetworkSection = NetworkSection()
     checkpoints: CheckpointsSection | None = None
@@ -252,7 +272,7 @@ class SweepConfig(Section):
                 return SpaceFile.model_validate(value)
             except ValidationError as error:
                 raise ConfigError(describe_problem(error, SpaceFile, ("space",))) from error
-        if not isinstance(value, SpaceFile) and value not in SPACES:
+        if not isinstance(value, SpaceFile) and value not in tuple(SPACES):
             near = closest(value, SPACES) if isinstance(value, str) else ""
             raise ValueError(f"expected {', '.join(SPACES)} or a file of your own, got {reprlib.repr(value)}.{near}")
         return value
@@ -303,13 +323,21 @@ class SweepConfig(Section):
             raise ValueError(
                 f"expected one of the fields checkpoints and weights, got {' and '.join(given) or 'neither'}."
             )
-        if self.space != "nasbench201" and "network" in self.model_fields_set and self.network != NetworkSection():
-            raise ValueError("network: expected it with space: nasbench201 alone, whose skeleton it is, got it.")
         names = self.selected_architectures  # raises for a name that is none
         if self.weights is not None and self.weights.files is not None:
-            lacking = [name for name in names if str(name) not in self.weights.files]
-            if lacking:
-                raise ValueError(f"weights.files: expected a file for each architecture, got none for {lacking[0]}.")
+            unknown = [name for name, given in self.weights.files.items() if isinstance(given, dict)]
+            unknown = [name for name in unknown if name not in self.datasets]
+            if unknown:
+                raise ValueError(
+                    f"weights.files: expected datasets of this sweep, got {unknown[0]!r}."
+                    f"{closest(unknown[0], self.datasets)}"
+                )
+            for dataset in self.datasets:
+                lacking = [name for name in names if str(name) not in self.weights.files_on(dataset)]
+                if lacking:
+                    raise ValueError(
+                        f"weights.files: expected a file for each architecture, got none for {lacking[0]} on {dataset}."
+                    )
         return self
 
     @model_validator(mode="after")
@@ -354,8 +382,10 @@ class SweepConfig(Section):
         """Make the space; networks of a file can be built only if `code` has its hash (see `planning.facts.Facts`)."""
         if isinstance(self.space, SpaceFile):
             function = UserFunction(self.space.file, self.space.function, code.get("space", ""))
-            return UserFileSpace(function, self.space.gmacs)
-        return Zoo() if self.space == "zoo" else NasBench201(self.network.channels, self.network.cells)
+            space: Space = UserFileSpace(function, self.space.gmacs)
+        else:
+            space = SPACES[self.space]
+        return space if self.network == NetworkSection() else space.sized(**self.network.model_dump())
 
     @property
     def selected_architectures(self) -> tuple[ArchitectureId, ...]:

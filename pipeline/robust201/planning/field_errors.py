@@ -31,7 +31,7 @@ _EXPECTATIONS = {
 def steps_of(loc: Sequence[int | str]) -> tuple[str, ...]:
     """Names of the fields on the way to a place of the YAML."""
     # A field of several types adds the type that was tried.
-    types = ("constrained-", "literal[")
+    types = ("constrained-", "literal[", "dict[", "function-")
     return tuple(str(step) for step in loc if step != "[key]" and not str(step).startswith(types))
 
 

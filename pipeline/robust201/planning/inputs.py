@@ -12,7 +12,7 @@ from robust201.core.records import ImageSelection, ImageSet, content_digest
 from robust201.core.user_code import hash_file, read_code
 from robust201.images import load_images, select
 from robust201.images.corrupted import CorruptedStore, open_generated, open_published
-from robust201.images.generated_folder import MANIFEST
+from robust201.images.generated_folder import MANIFEST, Recipe
 from robust201.images.snapshot import read_snapshot, write_snapshot
 from robust201.planning.config import CorruptionsSection, SpaceFile, SweepConfig
 from robust201.planning.facts import DatasetFacts, Facts, ImageFacts
@@ -121,8 +121,7 @@ class Inputs:
             return open_published(
                 folder, images, n_images=self._config.dataset_spec(dataset).n_test, verify=verify, keys=keys
             )
-        frost = self._frost(section)
-        return open_generated(folder, images, seed=section.seed, frost=frost, generator_version=GENERATOR_VERSION)
+        return open_generated(folder, images, Recipe(GENERATOR_VERSION, section.seed, self._frost(section).identity()))
 
     def make_corruptions(self, dataset: str) -> None:
         """Generate the corrupted images that a sweep needs and that are not there yet."""

@@ -52,12 +52,18 @@ def _with_portable_paths(value: Any) -> Any:
     return {
         name: portable_name(Path(part))
         if name in _PATH_FIELDS and isinstance(part, str)
-        # weights: {files: {NAME: PATH}}
-        else {key: portable_name(Path(path)) for key, path in part.items()}
-        if name == "files" and part
+        else _with_portable_files(part)
+        if name == "files"
         else _with_portable_paths(part)
         for name, part in value.items()
     }
+
+
+def _with_portable_files(value: Any) -> Any:
+    """Replace the paths of `weights.files`, by network or by dataset and network."""
+    if isinstance(value, dict):
+        return {name: _with_portable_files(part) for name, part in value.items()}
+    return portable_name(Path(value)) if isinstance(value, str) else value
 
 
 def _write_out(parameters: Mapping[str, Parameters]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ class WeightsSource:
     def __init__(self, config: SweepConfig, space: Space) -> None:
         self._config, self._space = config, space
         section = config.weights
-        self._files = section.files or {} if section else {}
+        self._from_files = section is not None and section.files is not None
         self._seeds = section.random.seeds if section and section.random else ()
 
     @cached_property
@@ -35,14 +35,19 @@ class WeightsSource:
         assert section is not None and section.path is not None  # noqa: S101, PT018 - asked for a store only
         return CheckpointStore(section.path)
 
+    def _file(self, dataset: str, architecture: ArchitectureId) -> "Path":
+        section = self._config.weights
+        assert section is not None  # noqa: S101 - asked for files only
+        return section.files_on(dataset)[str(architecture)]
+
     def find(self, dataset: str, architecture: ArchitectureId) -> tuple[Weights, ...]:
         """List the weights of one network.
 
         Raises:
             CheckpointError: there are none, or they belong to another network.
         """
-        if self._files:
-            return (Weights(_hash_weights(self._files[str(architecture)])),)
+        if self._from_files:
+            return (Weights(_hash_weights(self._file(dataset, architecture))),)
         if self._seeds:
             return tuple(self._random(dataset, architecture, seed) for seed in self._seeds)
         records = self._records(dataset, architecture)
@@ -56,8 +61,8 @@ class WeightsSource:
         Raises:
             CheckpointError: they are missing, cut short, or of another network.
         """
-        if self._files:
-            path = self._files[str(architecture)]
+        if self._from_files:
+            path = self._file(dataset, architecture)
             if not path.is_file():
                 raise _no_file(path)
         elif not self._seeds:
@@ -65,15 +70,20 @@ class WeightsSource:
                 self._store.check(record)
 
     def _records(self, dataset: str, architecture: ArchitectureId) -> tuple[CheckpointRecord, ...]:
-        one, several = self._config.checkpoints, self._config.weights
+        one, several, space = self._config.checkpoints, self._config.weights, self._space.name
         if one is not None:
             records: tuple[CheckpointRecord, ...] = (
-                self._store.find(architecture, dataset, epochs=one.epochs, seed=one.seed),
+                self._store.find(architecture, dataset, space=space, epochs=one.epochs, seed=one.seed),
             )
         else:
             assert several is not None  # noqa: S101 - the sweep has one of the two
             records = self._store.find_all(
-                architecture, dataset, recipes=several.recipes, epochs=several.epochs, seeds=several.seeds
+                architecture,
+                dataset,
+                space=space,
+                recipes=several.recipes,
+                epochs=several.epochs,
+                seeds=several.seeds,
             )
         by_hash: dict[str, CheckpointRecord] = {}
         for record in records:
@@ -88,15 +98,12 @@ class WeightsSource:
 
     def _check_size(self, record: CheckpointRecord, dataset: str) -> None:
         n_classes = self._config.dataset_spec(dataset).n_classes
-        expected = {"space": self._space.name, "n_classes": n_classes} | {
-            name: value for name, value in self._space.identity().items() if hasattr(record, name)
-        }
+        identity = self._space.identity().items()
+        expected = {"n_classes": n_classes} | {name: value for name, value in identity if hasattr(record, name)}
         got = {name: getattr(record, name) for name in expected}
         if got != expected:
             differing = [name for name in expected if got[name] != expected[name]]
-            if "space" in differing:
-                advice = "Name a store of weights of this space, or correct `space`."
-            elif "n_classes" in differing:
+            if "n_classes" in differing:
                 advice = "Choose weights of networks with as many classes as the dataset has."
             else:
                 advice = "Set `network` to what the weights were trained with."
@@ -133,10 +140,10 @@ class WeightsSource:
         Raises:
             CheckpointError: they are missing or damaged, or others than were planned.
         """
-        if self._files:
-            return _load_file(self._files[str(unit.architecture)], unit)
+        if self._from_files:
+            return _load_file(self._file(unit.dataset, unit.architecture), unit)
         # By its hash, not chosen anew: a training that was added to the store since must not stop what is planned.
-        record = self._store.find_hash(unit.architecture, unit.dataset, unit.checkpoint_sha256)
+        record = self._store.find_hash(unit.architecture, unit.dataset, unit.checkpoint_sha256, space=self._space.name)
         if record is None:
             raise _other_weights(unit, self._records(unit.dataset, unit.architecture)[0].sha256)
         return self._store.load(record)

@@ -27,7 +27,7 @@ class FileState(NamedTuple):
         return cls(status.st_size, status.st_mtime_ns, status.st_ino)
 
 
-def hash_file(file: Path) -> str:
+def hash_once(file: Path) -> str:
     """Compute the SHA-256 of a file, once as long as it stays the same."""
     return _hash(file, FileState.of(file))
 

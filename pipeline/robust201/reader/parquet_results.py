@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, ResultsError, closest
-from robust201.reader.kept_files import FileState, hash_file
+from robust201.reader.kept_files import FileState, hash_once
 from robust201.reader.value_checks import damaged_file
 from robust201.tasks.columns import DESCRIPTIONS, MEASUREMENTS, fields_of, parquet_forms
 
@@ -47,9 +47,14 @@ def measurements_in(path: Path) -> list[str]:
 
 
 def has_text_ids(path: Path) -> bool:
-    """Whether a file names its architectures by text, as spaces without indices do."""
+    """Whether a file names its architectures by text, not by whole numbers."""
     schema = _schema(path)
     return "architecture" in schema.names and _is_text(schema.field("architecture").type)
+
+
+def has_cells(path: Path) -> bool:
+    """Whether a file tells the cell of each architecture, as those of the default space do."""
+    return "cell" in _schema(path).names
 
 
 def read_ids(path: Path) -> list[str]:
@@ -57,7 +62,7 @@ def read_ids(path: Path) -> list[str]:
     return [str(name) for name in _distinct(path, FileState.of(path), "architecture") if name is not None]
 
 
-def read_weights(path: Path) -> list[str]:
+def read_weights_names(path: Path) -> list[str]:
     """List the names of the weights that a file has rows of; empty where it does not tell."""
     if _WEIGHTS not in _schema(path).names:
         return []
@@ -73,7 +78,7 @@ def _distinct(path: Path, _state: FileState, column: str) -> tuple[Any, ...]:
 
 def _choose_weights(path: Path, weights: str | None) -> str | None:
     """Name the weights whose rows are read; None for all rows, of a file of one choice that has no names."""
-    names = read_weights(path)
+    names = read_weights_names(path)
     if not names or (weights is None and len(names) == 1):
         return None
     if weights not in names:
@@ -106,7 +111,7 @@ def agrees_with(path: Path, json_file: Path, measure: str) -> bool:
     state = FileState.of(json_file)
     if source.get("size") != state.size:
         return False
-    return state.mtime_ns <= path.stat().st_mtime_ns or hash_file(json_file) == source.get("sha256")
+    return state.mtime_ns <= path.stat().st_mtime_ns or hash_once(json_file) == source.get("sha256")
 
 
 def _schema(path: Path) -> pa.Schema:

@@ -12,9 +12,9 @@ import numpy as np
 from robust201.core.errors import ConfigError, FormatVersionError, ResultsError, closest
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.json_files import iter_json_values, read_json, read_object
-from robust201.reader.kept_files import KeptRows, hash_file
+from robust201.reader.kept_files import KeptRows, hash_once
 from robust201.reader.value_checks import check_ids, check_json_values, is_sound_meta, is_sound_sweep
-from robust201.spaces import DEFAULT_SPACE, offerings
+from robust201.spaces import DEFAULT_SPACE, cell_space
 from robust201.tasks import CORRUPTIONS, TASKS, Task
 from robust201.tasks.columns import COLUMNS, MEASUREMENTS, PUBLISHED
 from robust201.tasks.parameters import SEVERITIES
@@ -35,7 +35,7 @@ PARQUET_FOLDER = "parquet"
 """Folder of the analysis-ready Parquet files of an export."""
 
 UNKNOWN_SPACE = ""
-"""Name of the space of Parquet files that lie alone and have text for ids."""
+"""Name of the space of Parquet files that lie alone and have no cells."""
 
 PUBLISHED_DATASETS = ("cifar10", "cifar100", "ImageNet16-120")
 """Datasets of the published results."""
@@ -139,7 +139,7 @@ class ResultFiles:
         sweep: content of sweep.json, or None where there is none.
         missing: content of missing.json, or an empty dict.
         space_name: name of the space of the architectures.
-        space: what that space offers to readers; None where its architectures are no cells.
+        space: that space, where its architectures are cells; else None.
         weights: whose results are read, where the folder has those of several weights of an architecture; None for
             the only ones.
     """
@@ -176,11 +176,11 @@ class ResultFiles:
         self.space_name: str = told_space if isinstance(told_space, str) else DEFAULT_SPACE
         told = (path / META_FILE).is_file()
         if not told and self.sweep is None:
-            from robust201.reader.parquet_results import has_text_ids
+            from robust201.reader.parquet_results import has_cells
 
-            if any(map(has_text_ids, self._parquet_files()[:1])):
+            if not all(map(has_cells, self._parquet_files()[:1])):
                 self.space_name = UNKNOWN_SPACE
-        self.space = offerings(self.space_name)
+        self.space = cell_space(self.space_name)
         self._user_tasks = _user_tasks(swept)
         self.meta: dict[str, Any] = read_json(path / META_FILE) if told else self._meta_of_parquet()
         if not is_sound_meta(self.meta, self.space):
@@ -223,9 +223,9 @@ class ResultFiles:
         told = {} if self.sweep is None else self.sweep.get("weights")
         names = dict.fromkeys(told if isinstance(told, dict) else ())
         if self.sweep is None and self.parquet.is_dir():
-            from robust201.reader.parquet_results import read_weights
+            from robust201.reader.parquet_results import read_weights_names
 
-            names = dict.fromkeys(name for file in self._parquet_files() for name in read_weights(file))
+            names = dict.fromkeys(name for file in self._parquet_files() for name in read_weights_names(file))
         return list(names)
 
     def choosing(self, weights: str | None) -> Self:
@@ -335,7 +335,7 @@ class ResultFiles:
         lines = listing.read_text(encoding="utf-8", errors="replace").splitlines()
         listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
         digest = listed.get(file.relative_to(self.path).as_posix())
-        return digest is None or digest == hash_file(file)
+        return digest is None or digest == hash_once(file)
 
     def find_json(self, dataset: str, key: str, measure: str) -> Path | None:
         """Find the JSON file of a measurement, whether or not there is Parquet (see `find`)."""
@@ -430,7 +430,7 @@ class ResultFiles:
     def _read_parquet(
         self, file: Path, dataset: str, key: str, measure: str, only: str | None = None
     ) -> dict[str, Any]:
-        from robust201.reader.parquet_results import read_parquet_values
+        from robust201.reader.parquet_results import has_text_ids, read_parquet_values
 
         return read_parquet_values(
             file,
@@ -439,7 +439,7 @@ class ResultFiles:
             only,
             single=self.is_single(dataset, key),
             weights=self.weights,
-            text_ids=self.space is None,
+            text_ids=self.space is None and has_text_ids(file),
         )
 
     def value(self, dataset: str, key: str, measure: str, identifier: str) -> Any:

@@ -13,7 +13,7 @@ import orjson
 
 from robust201.core.errors import ResultsError
 from robust201.core.records import ArchitectureId
-from robust201.spaces.for_readers import Offerings
+from robust201.spaces.cell_space import CellSpace
 from robust201.tasks.columns import MEASUREMENTS, Column, match_shapes
 
 CLEAN = "clean"
@@ -69,13 +69,13 @@ def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-_TEXT_ID = re.compile(r"[A-Za-z][\w.-]*")
+_ID = re.compile(r"[A-Za-z][\w.-]*|0|[1-9][0-9]*")
 
 
-def is_id(text: str, space: Offerings | None) -> bool:
-    """Whether a text is the id of an architecture: a number of a space of cells as published (``"0"``), else a name."""
+def is_id(text: str, space: CellSpace | None) -> bool:
+    """Whether a text is the id of an architecture: a number of a space of cells (``"0"``), else any number or name."""
     if space is None:
-        return _TEXT_ID.fullmatch(text) is not None
+        return _ID.fullmatch(text) is not None
     return text.isascii() and text.isdecimal() and str(int(text[:9])) == text and int(text) < len(space.specs())
 
 
@@ -84,7 +84,7 @@ def architecture_of(identifier: str) -> ArchitectureId:
     return int(identifier) if identifier.isdecimal() else identifier
 
 
-def is_sound_meta(meta: Any, space: Offerings | None) -> bool:
+def is_sound_meta(meta: Any, space: CellSpace | None) -> bool:
     """Whether a content of meta.json has facts by id, those published where there are cells, and epsilons by key."""
     try:
         ids, epsilons = meta["ids"], meta["epsilons"]

@@ -3,7 +3,6 @@
 import numpy as np
 import torch
 
-from robust201.core.errors import CheckpointError
 from robust201.core.records import ImageSet, Unit
 from robust201.engine.attack_job import IMAGES_HELD
 from robust201.engine.buckets import Bucketed
@@ -17,6 +16,7 @@ from robust201.planning.config import SweepConfig
 from robust201.planning.weights import WeightsSource
 from robust201.runtime.devices import device_memory
 from robust201.spaces.base import Space
+from robust201.weights.loading import fill_network
 
 
 class LoadedNetwork:
@@ -134,13 +134,7 @@ class NetworkLoader:
                 return self._space.build(unit.architecture, n_classes=n_classes)
         state_dict = self._weights.load(unit)
         network = self._space.build(unit.architecture, n_classes=n_classes)
-        try:
-            network.load_state_dict(state_dict, strict=True)
-        except RuntimeError as error:
-            raise CheckpointError(
-                f"Loading weights failed for {unit.network_label}: expected the tensors of this network, got others "
-                f"({' '.join(str(error).split())[:300]}). Import the right weights, or correct `weights.files`."
-            ) from error
+        fill_network(network, state_dict, unit.network_label, "Import the right weights, or correct `weights.files`.")
         return network
 
     def _in_buckets(self, compiled: CompiledNetwork, image_size: int) -> Bucketed:

@@ -26,7 +26,7 @@ from robust201.runtime.metrics import Metrics
 from robust201.runtime.networks import NetworkLoader
 from robust201.runtime.work_log import WorkLog
 from robust201.shards import ShardStore
-from robust201.tasks.evaluate import ResidentImages, evaluate, resident
+from robust201.tasks.evaluate import ResidentImages, evaluate_part, resident
 
 COMMIT_SECONDS = 300.0
 """A worker writes what it has at least this often, between the strengths of a part."""
@@ -135,7 +135,7 @@ class Worker:
             corrupted=self._corrupted_images(unit),
             engine=self._config.engine,
         )
-        results = evaluate(
+        results = evaluate_part(
             context,
             self._tasks[unit.key],
             self._config.parameters[unit.key],

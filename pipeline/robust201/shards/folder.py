@@ -27,7 +27,7 @@ from robust201.shards.backends import SHA_DIGITS, SHARD_NAME, HashingStream, Loc
 from robust201.shards.object_store import ObjectBackend, StorageBackend, folder_of
 
 FORMAT_NAME = "robust201-results"
-FORMAT_VERSION = 1
+FOLDER_VERSION = 1
 """Version of the folder's form; a shard has its own (see `shards.parquet`)."""
 
 _NAMES = {
@@ -96,7 +96,7 @@ class ResultsFolder:
                     f"Creating a results folder failed for {self.root}: expected a new folder, got one with "
                     f"{foreign[0]} but without {form.name}. Name another folder."
                 )
-            payload: dict[str, Any] = {"format": FORMAT_NAME, "version": FORMAT_VERSION}
+            payload: dict[str, Any] = {"format": FORMAT_NAME, "version": FOLDER_VERSION}
             if shards:
                 if folder_of(shards) is None:
                     ObjectBackend(shards, self.on_step).entries()  # a wrong URL must not be remembered
@@ -129,9 +129,9 @@ class ResultsFolder:
                 f"Opening results failed for {form}: expected the format and version of a results folder, got other "
                 f"content ({error}). Check the path; a folder that lost this file can be joined into a new one by hand."
             ) from error
-        if (name, version) != (FORMAT_NAME, FORMAT_VERSION):
+        if (name, version) != (FORMAT_NAME, FOLDER_VERSION):
             raise FormatVersionError(
-                f"Opening results failed for {self.root}: expected format {FORMAT_NAME} version {FORMAT_VERSION}, "
+                f"Opening results failed for {self.root}: expected format {FORMAT_NAME} version {FOLDER_VERSION}, "
                 f"got {name} version {version}. Use the version of robust201 that made the folder."
             )
         if shards is not None and shards != self.shards_url:

@@ -4,6 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from robust201.core.errors import ConfigError
 from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, Normalisation
 
@@ -22,11 +23,34 @@ class Space(ABC):
 
     Attributes:
         name: what the sweep YAML calls the space; part of every unit's identity.
+        has_text_ids: whether ids are text.
+        is_sized: whether its networks have a skeleton of channels and cells (see `sized`).
         channels_last: whether its networks compute in that layout where they are not compiled (see `Classifier`).
     """
 
     name: str
+    has_text_ids = True
+    is_sized = False
     channels_last = False
+
+    def sized(self, *, channels: int, cells: int) -> "Space":
+        """Give the space with another skeleton around its cells (`network` of a sweep).
+
+        Raises:
+            ConfigError: its networks have none.
+        """
+        raise ConfigError(
+            f"Sizing networks failed for space: {self.name}: expected no `network`, since its networks have a size of "
+            f"their own, got channels {channels} and cells {cells}. Remove `network`."
+        )
+
+    def spec(self, architecture: ArchitectureId) -> str | None:
+        """Give the text that says what an architecture is, such as a cell string; None where the id is all there is.
+
+        Raises:
+            ArchitectureError: there is no such architecture.
+        """
+        return None
 
     def identity(self) -> Mapping[str, Any]:
         """Whatever else decides what a network of this space computes, as a JSON value: part of every protocol."""
@@ -42,6 +66,14 @@ class Space(ABC):
             ArchitectureError: a name is no architecture of this space; the closest is named.
             ConfigError: nothing is selected.
         """
+
+    def resolve(self, name: int | str) -> ArchitectureId:
+        """Give the id of one architecture by its name (see `select`)."""
+        return self.select([name])[0]
+
+    def parameter_count(self, architecture: ArchitectureId, *, n_classes: int) -> int | None:
+        """Count the trainable parameters without building the network; None where only building it tells."""
+        return None
 
     @abstractmethod
     def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> float:

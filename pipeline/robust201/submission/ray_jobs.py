@@ -68,7 +68,7 @@ def _one_line(reason: object) -> str:
     return " ".join(str(reason).split())[:300].rstrip(".") or type(reason).__name__
 
 
-def submit(client: Any, shipment: Shipment, archive: Path, job_id: str | None) -> str:
+def submit_job(client: Any, shipment: Shipment, archive: Path, job_id: str | None) -> str:
     """Upload a packed sweep and start its job, by default one named such as ``paper-1f0c2a9b``; give its id."""
     job_id = job_id or f"{shipment.config.name}-{uuid.uuid4().hex[:8]}"
     # A stopped job gets SIGTERM, and SIGKILL 3 seconds later unless told otherwise; its workers need to finish parts.

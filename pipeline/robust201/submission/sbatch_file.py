@@ -17,7 +17,7 @@ from robust201.core.errors import ConfigError
 from robust201.planning.config import ExecutionSection, SweepConfig
 from robust201.runtime.share_run import DRAIN_VARIABLE
 
-LOGS_FOLDER = "slurm"
+SLURM_FOLDER = "slurm"
 """Of the results folder, with the batch file and a log of each task."""
 
 DRAIN_SECONDS = 600
@@ -146,7 +146,7 @@ def render(config: SweepConfig, sweep: Path, options: ArrayOptions, n_shares: in
     _check_paths(sweep, results, folder, Path(python))
     _check_shell("\n".join(options.setup))  # by itself: a quote left open could end in one of our own lines
     gres, cpus, workers = resources(options, config.execution)
-    logs = str(results / LOGS_FOLDER).replace("%", "%%")
+    logs = str(results / SLURM_FOLDER).replace("%", "%%")
     directives = {
         "--job-name": f"robust201-{config.name}",
         "--array": show_ranges(indices) + ("" if options.max_parallel is None else f"%{options.max_parallel}"),

@@ -71,8 +71,9 @@ def _paths(config: SweepConfig) -> Iterator[tuple[str, Path]]:
     if config.weights is not None:
         if config.weights.path is not None:
             yield "weights.path", config.weights.path
-        for name, path in (config.weights.files or {}).items():
-            yield f"weights.files.{name}", path
+        for name, given in (config.weights.files or {}).items():
+            for network, path in given.items() if isinstance(given, dict) else [("", given)]:
+                yield f"weights.files.{name}{'.' if network else ''}{network}", path
     yield from config.code_files().items()
     for name, dataset in config.datasets.items():
         if dataset.path is not None:

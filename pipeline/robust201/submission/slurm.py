@@ -19,7 +19,7 @@ from robust201.planning.plan import assumed_facts, make_plan
 from robust201.planning.shares import Share, all_bundles, missing_bundles
 from robust201.runtime.scheduler import RunTally
 from robust201.runtime.sweep import prepare_sweep
-from robust201.submission.sbatch_file import LOGS_FOLDER, ArrayOptions, render
+from robust201.submission.sbatch_file import SLURM_FOLDER, ArrayOptions, render
 
 DEFAULT_TASKS = 256
 """Tasks of an array of which nobody said how many: enough to fill most clusters, few enough for any queue."""
@@ -51,7 +51,7 @@ def render_dry(config: SweepConfig, sweep: Path, options: ArrayOptions, *, say: 
     return render(config, sweep, options, n_shares, range(1, n_shares + 1))
 
 
-def submit(
+def submit_array(
     config: SweepConfig, sweep: Path, options: ArrayOptions, *, say: Callable[[str], None] = lambda _line: None
 ) -> Submission | None:
     """Prepare a sweep and hand what is missing of it to Slurm."""
@@ -69,7 +69,7 @@ def submit(
     indices = [share.index for share in shares if missing_bundles(share.bundles(divided), prepared.missing)]
     if not indices:
         return None
-    folder = config.results.absolute() / LOGS_FOLDER
+    folder = config.results.absolute() / SLURM_FOLDER
     make_folder(folder)
     script = folder / "array.sbatch"
     write_text(script, render(config, sweep, options, n_shares, indices))

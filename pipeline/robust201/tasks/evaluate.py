@@ -38,7 +38,7 @@ def resident(images: ImageSet, device: torch.device) -> ResidentImages:
     return ResidentImages(pixels.to(device), labels.to(device))
 
 
-def evaluate(
+def evaluate_part(
     context: Context,
     row: Task,
     parameters: Parameters,

@@ -2,7 +2,7 @@
 
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,14 +13,8 @@ from robust201.core.user_code import one_line
 from robust201.engine.context import Context, Perturbed, Request, positions_of, to_float
 
 
-class UserParameters(Protocol):
-    """What a call needs of a task's parameters."""
-
-    parameters: dict[str, Any]
-
-
 def call_attack(
-    attack: Callable[..., object], label: str, context: Context, given: UserParameters, request: Request
+    attack: Callable[..., object], label: str, given: Mapping[str, Any], context: Context, request: Request
 ) -> Iterator[Perturbed]:
     """Perturb images, batch by batch at every strength.
 
@@ -28,8 +22,8 @@ def call_attack(
         attack: ``(model, images, labels, strength, **parameters)`` → images; `model` maps (B, 3, H, W) float32 in
             [0, 1] to logits (B, C) and can be differentiated, `images` are such pixels, `labels` (B,) int64.
         label: the function's name, for messages.
-        context: what surrounds the attack.
         given: parameters that the sweep gives.
+        context: what surrounds the attack.
         request: images at strengths.
 
     Raises:
@@ -40,7 +34,7 @@ def call_attack(
             with context.draws(number), torch.enable_grad():
                 pixels, labels = to_float(request.images[batch]), request.labels[batch].clone()
                 try:
-                    perturbed = attack(context.classifier, pixels, labels, value, **given.parameters)
+                    perturbed = attack(context.classifier, pixels, labels, value, **given)
                 except torch.AcceleratorError:
                     raise  # the device failed, not the function
                 except Exception as error:
@@ -58,7 +52,7 @@ def call_attack(
 
 
 def call_measure(
-    measure: Callable[..., object], label: str, context: Context, given: UserParameters, request: Request
+    measure: Callable[..., object], label: str, given: Mapping[str, Any], context: Context, request: Request
 ) -> Mapping[str, NDArray[Any]]:
     """Measure a network on all images of a request at once.
 
@@ -66,8 +60,8 @@ def call_measure(
         measure: ``(model, images, labels, **parameters)`` → numbers, or lists of them, by column; what it is given is
             that of an attack.
         label: the function's name, for messages.
-        context: what surrounds the measure.
         given: parameters that the sweep gives.
+        context: what surrounds the measure.
         request: images.
 
     Raises:
@@ -75,7 +69,7 @@ def call_measure(
     """
     with context.draws(0), torch.enable_grad():
         try:
-            found = measure(context.classifier, to_float(request.images), request.labels.clone(), **given.parameters)
+            found = measure(context.classifier, to_float(request.images), request.labels.clone(), **given)
         except torch.AcceleratorError:
             raise  # the device failed, not the function
         except Exception as error:

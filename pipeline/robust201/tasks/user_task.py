@@ -1,8 +1,7 @@
 """A task of the user's own as a row like any other: a function of a Python file, adapted to the contract."""
 
-import functools
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,11 @@ class UserTask(Task):
 
     Attributes:
         function: the user's function.
+        given: parameters that the sweep gives it.
     """
 
     function: UserFunction
+    given: Mapping[str, Any] = field(hash=False)
 
     def located(self, path: Path, sha256: str) -> "UserTask":
         """Say where a copy of the file lies, and what its hash must be."""
@@ -39,4 +40,5 @@ class UserTask(Task):
         from robust201.tasks.user_calls import call_attack, call_measure
 
         call = call_measure if self.kind == "measure" else call_attack
-        return functools.partial(call, self.function.load(), self.function.label)
+        function, label = self.function.load(), self.function.label
+        return lambda context, _parameters, request: call(function, label, self.given, context, request)

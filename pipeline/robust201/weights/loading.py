@@ -27,8 +27,13 @@ def read_weights(path: Path) -> "dict[str, torch.Tensor]":
     return parse_safetensors(raw, str(path))
 
 
-def fill_network(network: "nn.Module", tensors: "Mapping[str, torch.Tensor]", name: str) -> None:
-    """Load tensors into a network that has just these, `name` saying in messages where they come from.
+def fill_network(
+    network: "nn.Module",
+    tensors: "Mapping[str, torch.Tensor]",
+    name: str,
+    advice: str = "Give the weights of this network.",
+) -> None:
+    """Load tensors into a network that has just these; messages say where they come from, and what to do.
 
     Raises:
         CheckpointError: the network's tensors are others.
@@ -38,5 +43,5 @@ def fill_network(network: "nn.Module", tensors: "Mapping[str, torch.Tensor]", na
     except RuntimeError as error:
         raise CheckpointError(
             f"Loading weights failed for {name}: expected the tensors of {type(network).__name__}, got others "
-            f"({' '.join(str(error).split())[:300]}). Give the weights of this network."
+            f"({' '.join(str(error).split())[:300]}). {advice}"
         ) from error

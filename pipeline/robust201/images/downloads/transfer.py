@@ -23,7 +23,7 @@ from robust201.core.errors import DatasetError, StorageFullError
 from robust201.core.files import fsync_folder
 from robust201.images.downloads.registry import Checksum
 
-Progress = Callable[[int, int | None], None]
+ByteProgress = Callable[[int, int | None], None]
 """Called with the bytes there are and the bytes there will be (None where the server does not say)."""
 
 TIMEOUT_SECONDS = 20.0
@@ -67,7 +67,7 @@ def writing_to(path: Path) -> Iterator[None]:
         ) from error
 
 
-def transfer(url: str, target: Path, checksum: Checksum, *, progress: Progress | None = None) -> None:
+def transfer(url: str, target: Path, checksum: Checksum, *, progress: ByteProgress | None = None) -> None:
     """Download a file over HTTP or HTTPS; `progress` is called after every piece.
 
     The bytes gather in `<target>.part`, which an interrupted call leaves and the next one continues. Only a whole,
@@ -110,7 +110,9 @@ def _lock(stream: BufferedRandom, part: Path) -> None:
         ) from error
 
 
-def _receive_whole(url: str, stream: BufferedRandom, part: Path, checksum: Checksum, progress: Progress | None) -> None:
+def _receive_whole(
+    url: str, stream: BufferedRandom, part: Path, checksum: Checksum, progress: ByteProgress | None
+) -> None:
     resumed = stream.seek(0, os.SEEK_END) > 0
     while True:
         _receive(url, stream, part, progress)
@@ -135,7 +137,7 @@ def _measure(stream: BufferedRandom, checksum: Checksum) -> Checksum:
     )
 
 
-def _receive(url: str, stream: BufferedRandom, part: Path, progress: Progress | None) -> None:
+def _receive(url: str, stream: BufferedRandom, part: Path, progress: ByteProgress | None) -> None:
     """Ask until the server has sent the last byte."""
     failures = 0
     while True:
@@ -151,7 +153,7 @@ def _receive(url: str, stream: BufferedRandom, part: Path, progress: Progress | 
             return
 
 
-def _append(url: str, stream: BufferedRandom, part: Path, progress: Progress | None) -> None:
+def _append(url: str, stream: BufferedRandom, part: Path, progress: ByteProgress | None) -> None:
     body = _request(url, stream.seek(0, os.SEEK_END))
     if body is None:
         return

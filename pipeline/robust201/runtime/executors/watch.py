@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 
-INTERVAL_SECONDS = 1.0
+PROBE_SECONDS = 1.0
 _CONNECT_SECONDS = 5.0
 
 Address = tuple[str, int]
@@ -24,7 +24,7 @@ class Watch:
         patience_seconds: float,
         *,
         clock: Callable[[], float] = time.monotonic,
-        interval_seconds: float = INTERVAL_SECONDS,
+        interval_seconds: float = PROBE_SECONDS,
     ) -> None:
         self._addresses = dict(addresses)
         self._patience = patience_seconds

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from robust201.spaces.for_readers import INK, PAPER
+from robust201.spaces.cell_space import INK, PAPER
 from robust201.spaces.nasbench201.cells import EDGES, OPERATIONS, parse
 from robust201.spaces.nasbench201.neighbourhood import NODE_NAMES
 

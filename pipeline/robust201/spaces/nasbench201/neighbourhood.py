@@ -1,6 +1,6 @@
 """Cells of NAS-Bench-201 as the figures compare them: how large they are, how far apart, and what lies beside them."""
 
-from robust201.spaces.for_readers import Neighbour
+from robust201.spaces.cell_space import Neighbour
 from robust201.spaces.nasbench201.cells import EDGES, N_NODES, OPERATIONS, format_spec, parse
 
 NODE_NAMES = ("in", "1", "2", "out")

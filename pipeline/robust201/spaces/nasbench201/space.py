@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from robust201.core.errors import ConfigError
 from robust201.core.precision import Precision
 from robust201.core.records import ArchitectureId, Normalisation
-from robust201.spaces.base import Space
-from robust201.spaces.nasbench201 import cells
+from robust201.spaces.cell_space import CellSpace
+from robust201.spaces.nasbench201 import cells, drawing, neighbourhood
 
 if TYPE_CHECKING:
     import torch
@@ -17,14 +17,47 @@ if TYPE_CHECKING:
     from robust201.engine.model import CompiledNetwork
 
 
-class NasBench201(Space):
+class NasBench201(CellSpace):
     """The cells of NAS-Bench-201 in a skeleton of C `channels` (published: 16) and N `cells` a stage (published: 5)."""
 
     name = cells.SPACE
+    has_text_ids = False
+    is_sized = True
+
+    title = "NAS-Bench-201"
+    about = (
+        "A NAS-Bench-201 network repeats one cell: four nodes (in, 1, 2, out), and on each of its six edges one of "
+        f"five operations, which makes {cells.N_ARCHITECTURES:,} cells."
+    )
+    operations = cells.OPERATIONS
+    operation_labels = drawing.OPERATION_LABELS
+    operation_colours = drawing.OPERATION_COLOURS
+    edges = cells.EDGES
+    edge_labels = neighbourhood.EDGE_LABELS
+    specs = staticmethod(cells.specs)
+    isomorphs = staticmethod(cells.isomorphs)
+    meta = staticmethod(cells.meta)
+    parse = staticmethod(cells.parse)
+    kernel_parameters = staticmethod(neighbourhood.kernel_parameters)
+    max_kernel_parameters = 54
+    # There are 408 cells of this size (Jung, Lukasik and Keuper, ICLR 2023, section 5.3).
+    reference_kernel_parameters = 18
+    edit_distance = staticmethod(neighbourhood.edit_distance)
+    neighbours = staticmethod(neighbourhood.neighbours)
+    draw_cell = staticmethod(drawing.draw_cell)
+    draw_every_edge = staticmethod(drawing.draw_every_edge)
 
     def __init__(self, channels: int = 16, cells: int = 5) -> None:
         self.channels = channels
         self.cells = cells
+
+    def sized(self, *, channels: int, cells: int) -> "NasBench201":
+        """Give the space with another skeleton (see `Space`)."""
+        return NasBench201(channels, cells)
+
+    def spec(self, architecture: ArchitectureId) -> str:
+        """Give a cell string (see `Space`)."""
+        return cells.resolve(architecture).spec
 
     def identity(self) -> dict[str, Any]:
         """The skeleton (see `Space`)."""
@@ -46,7 +79,7 @@ class NasBench201(Space):
                 first, last = (cells.resolve(int(bound)).index for bound in bounds.groups())
                 indices.update(index for index in evaluated if first <= index <= last)
             else:
-                indices.add(cells.resolve(name).isomorph)
+                indices.add(self.resolve(name))
         if not indices:
             raise ConfigError(
                 f"Selecting architectures failed for {', '.join(map(str, names)) or 'an empty list'}: expected at "
@@ -55,10 +88,19 @@ class NasBench201(Space):
             )
         return tuple(sorted(indices))
 
+    def resolve(self, name: int | str) -> int:
+        """Resolve an index or a cell string, not a range (see `Space`)."""
+        return cells.resolve(name).isomorph
+
+    def parameter_count(self, architecture: ArchitectureId, *, n_classes: int) -> int:
+        """Count them by the cell (see `Space`)."""
+        spec = self.spec(architecture)
+        return cells.parameter_count(spec, channels=self.channels, cells=self.cells, n_classes=n_classes)
+
     def macs(self, architecture: ArchitectureId, *, n_classes: int, image_size: int) -> int:
         """Count multiply-accumulates of convolutions and the linear layer (see `Space`)."""
         return cells.multiply_accumulates(
-            self._spec(architecture),
+            self.spec(architecture),
             channels=self.channels,
             cells=self.cells,
             n_classes=n_classes,
@@ -69,7 +111,7 @@ class NasBench201(Space):
         """Build the published network (see `Space`)."""
         from robust201.spaces.nasbench201.network import build_network
 
-        return build_network(self._spec(architecture), channels=self.channels, cells=self.cells, n_classes=n_classes)
+        return build_network(self.spec(architecture), channels=self.channels, cells=self.cells, n_classes=n_classes)
 
     def compile(
         self,
@@ -85,9 +127,5 @@ class NasBench201(Space):
         from robust201.spaces.nasbench201.compiled import compile_network
 
         return compile_network(
-            network, self._spec(architecture), normalisation, n_classes=n_classes, device=device, precision=precision
+            network, self.spec(architecture), normalisation, n_classes=n_classes, device=device, precision=precision
         )
-
-    @staticmethod
-    def _spec(architecture: ArchitectureId) -> str:
-        return cells.resolve(architecture).spec

@@ -66,4 +66,4 @@ class Zoo(Space):
 
     def build(self, architecture: ArchitectureId, *, n_classes: int) -> "nn.Module":
         """Build a network (see `Space`)."""
-        return NETWORKS[str(architecture)].build(n_classes)
+        return NETWORKS[self.select([architecture])[0]].build(n_classes)

@@ -5,7 +5,7 @@ Constants and arithmetic: hendrycks/robustness, ImageNet-C/create_c/make_cifar_c
 
 import numpy as np
 
-from robust201.tasks.corruptions.draws import Draws, Images
+from robust201.tasks.corruptions.draws import CorruptionDraws, Images
 from robust201.tasks.corruptions.sampling import truncate
 
 GAUSSIAN_SCALES = (0.04, 0.06, 0.08, 0.09, 0.10)
@@ -18,14 +18,14 @@ IMPULSE_AMOUNTS = (0.01, 0.02, 0.03, 0.05, 0.07)
 """Shares of the values (pixels times channels) that turn black or white."""
 
 
-def gaussian_noise(images: Images, severity: int, draws: Draws) -> Images:
+def gaussian_noise(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     """Add independent normal noise to every value, as a sensor does in low light."""
     shape = images.shape[1:]
     noise = draws.each(lambda generator: generator.standard_normal(shape)) * GAUSSIAN_SCALES[severity - 1]
     return truncate(np.clip(images / 255.0 + noise, 0, 1) * 255)
 
 
-def shot_noise(images: Images, severity: int, draws: Draws) -> Images:
+def shot_noise(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     """Replace every value by a Poisson count of photons."""
     photons = SHOT_PHOTONS[severity - 1]
     means = iter(images / 255.0 * photons)
@@ -33,7 +33,7 @@ def shot_noise(images: Images, severity: int, draws: Draws) -> Images:
     return truncate(np.clip(counts / photons, 0, 1) * 255)
 
 
-def impulse_noise(images: Images, severity: int, draws: Draws) -> Images:
+def impulse_noise(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     """Turn single values black or white, each with probability one half (scikit-image's salt and pepper)."""
     shape = images.shape[1:]
     # The draws that choose values are shared by the severities, so a higher one hits all values that a lower one hits.

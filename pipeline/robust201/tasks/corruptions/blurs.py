@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
-from robust201.tasks.corruptions.draws import REFERENCE_SIZE, Draws, Images
-from robust201.tasks.corruptions.sampling import correlate, fold, stretch_kernel, truncate, zoom_middle
+from robust201.tasks.corruptions.draws import REFERENCE_SIZE, CorruptionDraws, Images
+from robust201.tasks.corruptions.sampling import correlate, fold_positions, stretch_kernel, truncate, zoom_middle
 
 DEFOCUS_RADII = ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1.0, 0.2), (1.5, 0.1))
 """Radius of the disk and standard deviation of its smoothing, in pixels."""
@@ -58,13 +58,13 @@ def defocus_kernel(radius: float, smoothing: float, scale: float) -> NDArray[np.
     return smooth.astype(np.float64) if scale == 1 else stretch_kernel(smooth, scale)
 
 
-def defocus_blur(images: Images, severity: int, draws: Draws) -> Images:
+def defocus_blur(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     """Blur images as a lens out of focus does."""
     kernel = defocus_kernel(*DEFOCUS_RADII[severity - 1], images.shape[1] / REFERENCE_SIZE)
     return truncate(np.clip(correlate(images / 255.0, kernel), 0, 1) * 255)
 
 
-def glass_blur(images: Images, severity: int, draws: Draws) -> Images:
+def glass_blur(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     """Smooth images, displace pixels locally, and smooth again, as frosted glass does.
 
     The published script writes ``x[h, w], x[h', w'] = x[h', w'], x[h, w]`` to swap two pixels. Both sides are views of
@@ -82,7 +82,7 @@ def glass_blur(images: Images, severity: int, draws: Draws) -> Images:
     return truncate(np.clip(gaussian_filter(shuffled / 255.0, sigma, mode="nearest", truncate=4.0), 0, 1) * 255)
 
 
-def _glass_sources(size: int, reach: int, rounds: int, draws: Draws) -> NDArray[np.int64]:
+def _glass_sources(size: int, reach: int, rounds: int, draws: CorruptionDraws) -> NDArray[np.int64]:
     """Say which pixel each pixel shows after the displacements.
 
     Returns:
@@ -140,8 +140,8 @@ def blur_along(images: NDArray[np.uint8], radius: float, sigma: float, angles: N
     """
     _, height, width, _ = images.shape
     reach = 2 * math.ceil(radius)
-    rows = fold(np.arange(-reach, height + reach), height, "edge")
-    columns = fold(np.arange(-reach, width + reach), width, "edge")
+    rows = fold_positions(np.arange(-reach, height + reach), height, "edge")
+    columns = fold_positions(np.arange(-reach, width + reach), width, "edge")
     blurred = np.empty_like(images)
     for position, angle in enumerate(angles):
         padded = images[position][rows][:, columns]
@@ -153,7 +153,7 @@ def blur_along(images: NDArray[np.uint8], radius: float, sigma: float, angles: N
     return blurred
 
 
-def motion_blur(images: Images, severity: int, draws: Draws) -> Images:
+def motion_blur(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     """Blur images as a camera does that moves during the exposure."""
     radius, sigma = MOTION_LENGTHS[severity - 1]
     scale = images.shape[1] / REFERENCE_SIZE
@@ -161,7 +161,7 @@ def motion_blur(images: Images, severity: int, draws: Draws) -> Images:
     return blur_along(images, radius * scale, sigma * scale, angles)
 
 
-def zoom_blur(images: Images, severity: int, draws: Draws) -> Images:
+def zoom_blur(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     """Average images with enlargements of their middle, as a camera does that moves towards its object."""
     factors = np.arange(1, ZOOM_ENDS[severity - 1], 0.01)
     # Image axes first: rows and columns are then gathered as long runs of memory.

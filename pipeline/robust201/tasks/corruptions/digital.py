@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 from scipy.ndimage import gaussian_filter
 
-from robust201.tasks.corruptions.draws import REFERENCE_SIZE, Draws, Floats, Images
+from robust201.tasks.corruptions.draws import REFERENCE_SIZE, CorruptionDraws, Floats, Images
 from robust201.tasks.corruptions.sampling import resample_layers, sample_bilinear, truncate
 
 CONTRAST_SHARES = (0.75, 0.5, 0.4, 0.3, 0.15)
@@ -27,7 +27,7 @@ PIXELATE_SHARES = (0.95, 0.9, 0.85, 0.75, 0.65)
 JPEG_QUALITIES = (80, 65, 58, 50, 40)
 
 
-def contrast(images: Images, severity: int, draws: Draws) -> Images:
+def contrast(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     """Move every value towards the mean of its channel."""
     pixels = images / 255.0
     # Image by image, as published: the order of a sum decides its last bit, which truncation makes visible.
@@ -35,7 +35,7 @@ def contrast(images: Images, severity: int, draws: Draws) -> Images:
     return truncate(np.clip((pixels - means) * CONTRAST_SHARES[severity - 1] + means, 0, 1) * 255)
 
 
-def elastic_transform(images: Images, severity: int, draws: Draws) -> Images:
+def elastic_transform(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     """Shear images by a random affine map, then stretch and squeeze them locally (Simard et al., 2003).
 
     Equal draws give the published script's pixels but for up to 3 of 255: OpenCV rounds positions to 1/32 pixel.
@@ -79,7 +79,7 @@ def _affine_sources(size: int, shifts: Floats) -> tuple[Floats, Floats]:
     return sources[..., 1], sources[..., 0]
 
 
-def pixelate(images: Images, severity: int, draws: Draws) -> Images:
+def pixelate(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     """Shrink images and enlarge them again, by means over areas both times."""
     size = images.shape[1]
     between = int(size * PIXELATE_SHARES[severity - 1])
@@ -87,7 +87,7 @@ def pixelate(images: Images, severity: int, draws: Draws) -> Images:
     return np.stack([np.asarray(image.resize((size, size), Image.Resampling.BOX)) for image in coarse])
 
 
-def jpeg_compression(images: Images, severity: int, draws: Draws) -> Images:
+def jpeg_compression(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     """Compress images as JPEG; the last bits depend on the libjpeg that Pillow was built with."""
     compressed = np.empty_like(images)
     for position, image in enumerate(images):

@@ -25,7 +25,7 @@ REFERENCE_SIZE = 32
 
 
 @dataclass(frozen=True)
-class Draws:
+class CorruptionDraws:
     """What a corruption may draw for a batch of images.
 
     Attributes:

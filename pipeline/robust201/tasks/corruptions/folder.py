@@ -23,13 +23,13 @@ from robust201.images.corrupted import CorruptedStore, open_generated
 from robust201.images.downloads.registry import download
 from robust201.images.generated_folder import (
     MANIFEST,
-    SEVERITIES,
+    N_SEVERITIES,
     Manifest,
     Recipe,
     begin_folder,
     library_versions,
     npy_stream,
-    read_manifest,
+    read_folder_manifest,
     refuse_published,
     write_corruption,
 )
@@ -45,7 +45,7 @@ from robust201.tasks.corruptions.generator import (
     synthetic_frost,
 )
 
-Progress = Callable[[int, int], None]
+ImageProgress = Callable[[int, int], None]
 """Called with (images done, images in all), images counted once a corruption and severity."""
 
 Blocks: TypeAlias = Iterator[NDArray[np.uint8]]
@@ -69,7 +69,7 @@ class _Job:
 
     def blocks(self) -> list[tuple[int, int]]:
         """Severity and first image of each block, in the order of the rows of a file."""
-        return list(product(range(1, SEVERITIES + 1), range(0, len(self.indices), _BLOCK_IMAGES)))
+        return list(product(range(1, N_SEVERITIES + 1), range(0, len(self.indices), _BLOCK_IMAGES)))
 
     def corrupt_block(self, key: str, severity: int, start: int) -> NDArray[np.uint8]:
         block = slice(start, start + _BLOCK_IMAGES)
@@ -99,7 +99,7 @@ def generate_corruptions(
     seed: int,
     frost: FrostTextures,
     workers: int = 1,
-    progress: Progress | None = None,
+    progress: ImageProgress | None = None,
 ) -> CorruptedStore:
     """Write corrupted images in the published layout; only files that are missing are made.
 
@@ -124,13 +124,14 @@ def generate_corruptions(
         StorageError: another process generates in this folder, or no space is left.
     """
     _check_keys(keys)
-    if (folder / MANIFEST).exists() and not _missing(folder, read_manifest(folder), keys):
-        return open_generated(folder, images, seed=seed, frost=frost, generator_version=GENERATOR_VERSION)
+    recipe = Recipe(GENERATOR_VERSION, seed, frost.identity())
+    if (folder / MANIFEST).exists() and not _missing(folder, read_folder_manifest(folder), keys):
+        return open_generated(folder, images, recipe)
     refuse_published(folder)
     job = _Job.of(images, seed, frost)
-    shape = (SEVERITIES * len(images), *job.images.shape[1:])
+    shape = (N_SEVERITIES * len(images), *job.images.shape[1:])
     with sole_writer(folder, "Generating corruptions"):
-        manifest = begin_folder(folder, images, Recipe.of(GENERATOR_VERSION, seed, frost))
+        manifest = begin_folder(folder, images, recipe)
         missing = _missing(folder, manifest, keys)
         counted = _counter(progress, len(missing) * shape[0])
         with _mapper(job, workers) as corrupt_blocks:
@@ -141,7 +142,7 @@ def generate_corruptions(
                     facts["generator_version"] = corruption_version(key)
                 manifest = manifest.with_file(f"{key}.npy", sha256, **facts)
                 manifest.write(folder)
-    return open_generated(folder, images, seed=seed, frost=frost, generator_version=GENERATOR_VERSION)
+    return open_generated(folder, images, recipe)
 
 
 def _check_keys(keys: Sequence[str]) -> None:
@@ -166,7 +167,7 @@ def _missing(folder: Path, manifest: Manifest, keys: Sequence[str]) -> list[str]
     ]
 
 
-def _counter(progress: Progress | None, total: int) -> Callable[[Blocks], Blocks]:
+def _counter(progress: ImageProgress | None, total: int) -> Callable[[Blocks], Blocks]:
     done = 0
 
     def counted(blocks: Blocks) -> Blocks:
@@ -214,7 +215,7 @@ class Comparison(NamedTuple):
 
 
 def check_deterministic(
-    images: ImageSet, *, keys: Sequence[str] = DETERMINISTIC_CORRUPTIONS, progress: Progress | None = None
+    images: ImageSet, *, keys: Sequence[str] = DETERMINISTIC_CORRUPTIONS, progress: ImageProgress | None = None
 ) -> list[Comparison]:
     """Regenerate the published files of corruptions without a random part, and compare their MD5.
 
@@ -247,7 +248,7 @@ def check_deterministic(
             )
     members = download(spec.corruptions).members
     job = _Job.of(images, 0, FrostTextures.of("none", ()))
-    shape = (SEVERITIES * len(images), *job.images.shape[1:])
+    shape = (N_SEVERITIES * len(images), *job.images.shape[1:])
     counted = _counter(progress, len(keys) * shape[0])
     comparisons = []
     with _mapper(job, 1) as corrupt_blocks:
@@ -272,7 +273,7 @@ def corrupt_dataset(
     frost_folder: Path | None = None,
     workers: int = 1,
     check_published: bool = False,
-    progress: Progress | None = None,
+    progress: ImageProgress | None = None,
 ) -> tuple[list[str], bool]:
     """Do what `robust201 corrupt` says: load images, and generate or check their corruptions.
 
@@ -311,7 +312,7 @@ def corrupt_dataset(
     chosen = tuple(keys or CORRUPTIONS)
     generate_corruptions(folder, images, keys=chosen, seed=seed, frost=frost, workers=workers, progress=progress)
     line = (
-        f"{len(chosen)} corruptions of {len(images):,} images of {dataset} at {SEVERITIES} severities lie in {folder} "
-        f"(generated, seed {seed}, frost {frost.name})."
+        f"{len(chosen)} corruptions of {len(images):,} images of {dataset} at {N_SEVERITIES} severities lie in "
+        f"{folder} (generated, seed {seed}, frost {frost.name})."
     )
     return [line], True

@@ -63,6 +63,10 @@ class FrostTextures:
             digest.update(image.tobytes())
         return cls(name, images, digest.hexdigest())
 
+    def identity(self) -> dict[str, str]:
+        """What a recipe of corruptions says of them."""
+        return {"name": self.name, "sha256": self.sha256}
+
     def shrunk(self, factor: float, size: int) -> tuple[NDArray[np.uint8], ...]:
         """Resample the textures as OpenCV's `resize` does by default: bilinearly, without smoothing.
 

@@ -18,7 +18,7 @@ from robust201.core.errors import ConfigError, DatasetError, closest
 from robust201.tasks.corruptions.additive_noise import gaussian_noise, impulse_noise, shot_noise
 from robust201.tasks.corruptions.blurs import defocus_blur, glass_blur, motion_blur, zoom_blur
 from robust201.tasks.corruptions.digital import contrast, elastic_transform, jpeg_compression, pixelate
-from robust201.tasks.corruptions.draws import Draws, Images
+from robust201.tasks.corruptions.draws import CorruptionDraws, Images
 from robust201.tasks.corruptions.frost_textures import (
     FROST_FILES,
     FrostTextures,
@@ -45,7 +45,7 @@ GENERATOR_VERSION = 1
 _VERSIONS = {"motion_blur": 2, "snow": 2}
 """Versions of corruptions whose pixels have changed for equal arguments; of all others, `GENERATOR_VERSION`."""
 
-CORRUPTION_FUNCTIONS: dict[str, Callable[[Images, int, Draws], Images]] = {
+CORRUPTION_FUNCTIONS: dict[str, Callable[[Images, int, CorruptionDraws], Images]] = {
     "brightness": brightness,
     "contrast": contrast,
     "defocus_blur": defocus_blur,
@@ -120,7 +120,7 @@ def corrupt(
     corrupted = np.empty(images.shape, np.uint8)
     for start in range(0, len(images), step):
         batch = slice(start, start + step)
-        draws = Draws(seed=seed, key=key, indices=indices[batch], frost=frost)
+        draws = CorruptionDraws(seed=seed, key=key, indices=indices[batch], frost=frost)
         corrupted[batch] = CORRUPTION_FUNCTIONS[key](images[batch], int(severity), draws)
     return corrupted
 

@@ -20,7 +20,7 @@ def truncate(pixels: NDArray[np.floating]) -> NDArray[np.uint8]:
     return pixels.astype(np.uint8)
 
 
-def fold(positions: NDArray[np.int64], length: int, border: Border) -> NDArray[np.int64]:
+def fold_positions(positions: NDArray[np.int64], length: int, border: Border) -> NDArray[np.int64]:
     """Map positions on an endless axis to those of an image.
 
     Args:
@@ -151,8 +151,8 @@ def sample_bilinear(
     top, left = np.floor(rows).astype(np.int64), np.floor(columns).astype(np.int64)
     down, right = (rows - top)[..., None], (columns - left)[..., None]
     image = np.arange(n_images).reshape(-1, 1, 1)
-    above, below = fold(top, height, border), fold(top + 1, height, border)
-    before, after = fold(left, width, border), fold(left + 1, width, border)
+    above, below = fold_positions(top, height, border), fold_positions(top + 1, height, border)
+    before, after = fold_positions(left, width, border), fold_positions(left + 1, width, border)
     upper = images[image, above, before] * (1 - right) + images[image, above, after] * right
     lower = images[image, below, before] * (1 - right) + images[image, below, after] * right
     sampled: NDArray[np.float64] = upper * (1 - down) + lower * down
@@ -171,8 +171,8 @@ def correlate(images: NDArray[np.float64], kernel: NDArray[np.floating]) -> NDAr
     """
     radius = len(kernel) // 2
     _, height, width, _ = images.shape
-    rows = fold(np.arange(-radius, height + radius), height, "whole")
-    columns = fold(np.arange(-radius, width + radius), width, "whole")
+    rows = fold_positions(np.arange(-radius, height + radius), height, "whole")
+    columns = fold_positions(np.arange(-radius, width + radius), width, "whole")
     padded = images[:, rows][:, :, columns]
     total = np.zeros_like(images)
     for (row, column), weight in np.ndenumerate(kernel):

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.tasks.corruptions.blurs import blur_along
-from robust201.tasks.corruptions.draws import REFERENCE_SIZE, Draws, Floats, Images
+from robust201.tasks.corruptions.draws import REFERENCE_SIZE, CorruptionDraws, Floats, Images
 from robust201.tasks.corruptions.sampling import resample_layers, truncate, zoom_middle
 
 
@@ -62,7 +62,7 @@ BRIGHTNESS_STEPS = (0.05, 0.1, 0.15, 0.2, 0.3)
 _GREY_WEIGHTS = np.array((0.299, 0.587, 0.114), np.float32)  # ITU-R BT.601 luma, OpenCV's RGB2GRAY
 
 
-def snow(images: Images, severity: int, draws: Draws) -> Images:
+def snow(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     """Whiten images and let flakes fall over them."""
     constants = SNOW[severity - 1]
     flakes = resample_layers(_flakes(constants, draws) / 255.0, images.shape[1])
@@ -74,7 +74,7 @@ def snow(images: Images, severity: int, draws: Draws) -> Images:
     return truncate(np.clip(pixels + falling + np.rot90(falling, k=2, axes=(1, 2)), 0, 1) * 255)
 
 
-def _flakes(constants: SnowConstants, draws: Draws) -> NDArray[np.uint8]:
+def _flakes(constants: SnowConstants, draws: CorruptionDraws) -> NDArray[np.uint8]:
     """Make layers of falling flakes at 32 pixels: (N, 32, 32) uint8."""
     shape = (REFERENCE_SIZE, REFERENCE_SIZE)
     drawn = draws.each(lambda generator: np.append(generator.standard_normal(shape), generator.uniform(*SNOW_ANGLES)))
@@ -85,7 +85,7 @@ def _flakes(constants: SnowConstants, draws: Draws) -> NDArray[np.uint8]:
     return blur_along(pixels, constants.radius, constants.sigma, drawn[:, -1])[..., 0]
 
 
-def frost(images: Images, severity: int, draws: Draws) -> Images:
+def frost(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     """Lay a random piece of a frost texture over images."""
     kept, weight = FROST_WEIGHTS[severity - 1]
     size = images.shape[1]
@@ -133,7 +133,7 @@ def plasma(noise: Floats, fading: float) -> Floats:
     return normalised
 
 
-def fog(images: Images, severity: int, draws: Draws) -> Images:
+def fog(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     """Veil images in clouds and keep their brightest value."""
     strength, fading = FOG_PLASMA[severity - 1]
     size = images.shape[1]
@@ -145,7 +145,7 @@ def fog(images: Images, severity: int, draws: Draws) -> Images:
     return truncate(np.clip((pixels + strength * clouds) * brightest / (brightest + strength), 0, 1) * 255)
 
 
-def brightness(images: Images, severity: int, draws: Draws) -> Images:
+def brightness(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     """Raise the value of every pixel in HSV (Smith, 1978)."""
     hue, saturation, value = _to_hsv(images / 255.0)
     value = np.clip(value + BRIGHTNESS_STEPS[severity - 1], 0, 1)

@@ -32,7 +32,7 @@ def reference(context: Context, parameters: ApgdParameters, request: Request) ->
     # Imported here: the fused engine must not wait for a library that it does not use.
     from pyautoattack.autopgd_base import APGDAttack
 
-    from robust201.tasks.perturbations.autoattack_engine import attack_batches
+    from robust201.tasks.perturbations.autoattack_engine import autoattack_batches
 
     def configure(adversary: "AutoAttack") -> None:
         # Made anew, because the checkpoints of the step size are derived from the iterations when the attack is made.
@@ -50,7 +50,7 @@ def reference(context: Context, parameters: ApgdParameters, request: Request) ->
             logger=adversary.logger,
         )
 
-    yield from attack_batches(context, request, LINF, name="apgd-ce", configure=configure)
+    yield from autoattack_batches(context, request, LINF, name="apgd-ce", configure=configure)
 
 
 def fused(job: AttackJob, parameters: ApgdParameters) -> Iterator[Perturbed]:

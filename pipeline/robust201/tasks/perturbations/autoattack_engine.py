@@ -26,7 +26,7 @@ def _trace_function_kept() -> Iterator[None]:
         sys.settrace(trace)
 
 
-def attack_batches(
+def autoattack_batches(
     context: Context,
     request: Request,
     constraint: Constraint,

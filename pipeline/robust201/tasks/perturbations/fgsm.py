@@ -20,9 +20,9 @@ def reference(context: Context, parameters: FgsmParameters, request: Request) ->
     """Attack with Foolbox."""
     del parameters  # the method has none but epsilon
     # Imported here: the fused engine must not wait for a library that it does not use.
-    from robust201.tasks.perturbations.foolbox_engine import attack_batches, foolbox
+    from robust201.tasks.perturbations.foolbox_engine import foolbox, foolbox_batches
 
-    yield from attack_batches(context, foolbox.attacks.LinfFastGradientAttack(), request, LINF)
+    yield from foolbox_batches(context, foolbox.attacks.LinfFastGradientAttack(), request, LINF)
 
 
 def fused(job: AttackJob, parameters: FgsmParameters) -> Iterator[Perturbed]:

@@ -36,10 +36,10 @@ def _quiet_import() -> Iterator[None]:
 with _quiet_import():
     import foolbox
 
-__all__ = ["attack_batches", "foolbox"]
+__all__ = ["foolbox", "foolbox_batches"]
 
 
-def attack_batches(
+def foolbox_batches(
     context: Context, attack: Any, request: Request, constraint: Constraint, *, least_likely: bool = False
 ) -> Iterator[Perturbed]:
     """Run one of Foolbox's attacks on every batch at every epsilon.

@@ -24,12 +24,12 @@ from robust201.tasks.parameters import PgdParameters
 def reference(context: Context, parameters: PgdParameters, request: Request) -> Iterator[Perturbed]:
     """Attack with Foolbox."""
     # Imported here: the fused engine must not wait for a library that it does not use.
-    from robust201.tasks.perturbations.foolbox_engine import attack_batches, foolbox
+    from robust201.tasks.perturbations.foolbox_engine import foolbox, foolbox_batches
 
     attack = foolbox.attacks.LinfPGD(
         rel_stepsize=parameters.rel_stepsize, steps=parameters.steps, random_start=parameters.random_start
     )
-    yield from attack_batches(context, attack, request, LINF, least_likely=parameters.target == "least_likely")
+    yield from foolbox_batches(context, attack, request, LINF, least_likely=parameters.target == "least_likely")
 
 
 def fused(job: AttackJob, parameters: PgdParameters) -> Iterator[Perturbed]:

@@ -24,12 +24,12 @@ _SMALLEST_NORM = 1e-12
 def reference(context: Context, parameters: PgdL2Parameters, request: Request) -> Iterator[Perturbed]:
     """Attack with Foolbox."""
     # Imported here: the fused engine must not wait for a library that it does not use.
-    from robust201.tasks.perturbations.foolbox_engine import attack_batches, foolbox
+    from robust201.tasks.perturbations.foolbox_engine import foolbox, foolbox_batches
 
     attack = foolbox.attacks.L2PGD(
         abs_stepsize=parameters.step_size, steps=parameters.steps, random_start=parameters.random_start
     )
-    yield from attack_batches(context, attack, request, L2)
+    yield from foolbox_batches(context, attack, request, L2)
 
 
 def fused(job: AttackJob, parameters: PgdL2Parameters) -> Iterator[Perturbed]:

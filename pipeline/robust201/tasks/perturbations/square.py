@@ -38,7 +38,7 @@ def reference(context: Context, parameters: SquareParameters, request: Request) 
     # Imported here: the fused engine must not wait for a library that it does not use.
     from pyautoattack.square import SquareAttack
 
-    from robust201.tasks.perturbations.autoattack_engine import attack_batches
+    from robust201.tasks.perturbations.autoattack_engine import autoattack_batches
 
     def configure(adversary: "AutoAttack") -> None:
         adversary.square = SquareAttack(
@@ -54,7 +54,7 @@ def reference(context: Context, parameters: SquareParameters, request: Request) 
             device=adversary.device,
         )
 
-    yield from attack_batches(context, request, LINF, name="square", configure=configure)
+    yield from autoattack_batches(context, request, LINF, name="square", configure=configure)
 
 
 def fused(job: AttackJob, parameters: SquareParameters) -> Iterator[Perturbed]:

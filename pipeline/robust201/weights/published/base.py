@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from robust201.core.errors import CheckpointError
+from robust201.core.records import ArchitectureId, show_architecture
 
 if TYPE_CHECKING:
     import torch
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 StateDict = Mapping[str, "torch.Tensor"]
 
 _Held = TypeVar("_Held")
+_Id = TypeVar("_Id", int, str)
 
 DEFAULT_DATASETS = ("cifar10", "cifar100", "ImageNet16-120")
 """Datasets taken where none are named. `cifar10-valid` (trained on half of CIFAR-10) is taken only by name."""
@@ -46,23 +48,23 @@ class SourceWeights:
     """The weights of one trial, as a published source holds them.
 
     Attributes:
-        index: index of the architecture that the source files the weights under.
+        index: id of the architecture that the source files the weights under.
         spec: cell string that the source gives, or None where it gives none.
         seed: seed of the training; differs from the one asked for where the source lacks that.
-        channels: channels of the first stage (C, 16 as published).
-        cells: cells a stage (N, 5 as published).
+        channels: channels of the first stage (C, 16 as published); None in spaces whose networks are not sized.
+        cells: cells a stage (N, 5 as published), likewise.
         state_dict: CPU tensors by name, without a ``module.`` prefix.
         source_sha256: 64 hex digits of that file's (or member's) bytes.
     """
 
-    index: int
+    index: ArchitectureId
     spec: str | None
     dataset: str
     epochs: int
     seed: int
     n_classes: int
-    channels: int
-    cells: int
+    channels: int | None
+    cells: int | None
     state_dict: StateDict = field(repr=False)
     source: str
     source_sha256: str
@@ -70,7 +72,7 @@ class SourceWeights:
     @property
     def label(self) -> str:
         """Readable name for messages, such as ``#21 cifar10 seed 777 in 000021.pickle.pbz2``."""
-        return f"#{self.index} {self.dataset} seed {self.seed} in {self.source}"
+        return f"{show_architecture(self.index)} {self.dataset} seed {self.seed} in {self.source}"
 
 
 Member = Callable[[Selection], Iterator[SourceWeights]]
@@ -105,12 +107,12 @@ def absent_member(message: str) -> Member:
 
 
 def make_members(
-    found: Mapping[int, _Held],
-    indices: Collection[int] | None,
-    read: Callable[[int, _Held, Selection], Iterator[SourceWeights]],
-    absent: Callable[[int], str],
+    found: Mapping[_Id, _Held],
+    indices: Collection[_Id] | None,
+    read: Callable[[_Id, _Held, Selection], Iterator[SourceWeights]],
+    absent: Callable[[_Id], str],
 ) -> list[Member]:
-    """Make the members of what a source holds by index, `absent` being the message for an index that it lacks."""
+    """Make the members of what a source holds by id, `absent` being the message for an id that it lacks."""
     return [
         partial(read, index, found[index]) if index in found else absent_member(absent(index))
         for index in sorted(found if indices is None else set(indices))

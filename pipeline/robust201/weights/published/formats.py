@@ -1,17 +1,11 @@
 """The table of published weight formats; a new one is a module and one row here."""
 
-from collections.abc import Collection, Iterable, Iterator, Sized
+from collections.abc import Collection, Iterable, Sized
 from pathlib import Path
 
 from robust201.core.errors import CheckpointError, closest
-from robust201.weights.published.base import (
-    DEFAULT_HP,
-    DEFAULT_SEED,
-    Member,
-    Selection,
-    SourceWeights,
-    WeightsFormat,
-)
+from robust201.spaces.nasbench201.cells import N_ARCHITECTURES
+from robust201.weights.published.base import Member, WeightsFormat
 from robust201.weights.published.nats_split import NATS_SPLIT
 from robust201.weights.published.raw_training import RAW_TRAINING
 from robust201.weights.published.records import NASBENCH201_ARCHIVE, NASBENCH201_MERGED, NATS_FULL, NATS_MERGED
@@ -55,8 +49,8 @@ def open_members(
     path: Path,
     indices: Collection[int] | None = None,
     format: str | None = None,  # noqa: A002
-) -> tuple[Iterable[Member], int | None]:
-    """List a source's networks, and say how many they are, None where a stream does not say."""
+) -> tuple[Iterable[Member], int]:
+    """List a source's networks, and say how many they are, at most where a stream does not say."""
     if format is not None and format not in FORMATS:
         raise CheckpointError(
             f"Finding weights failed for {path}: expected the name of a format, got {format!r}."
@@ -71,25 +65,4 @@ def open_members(
     members = row.members(path, indices)
     if indices is not None:
         return members, len(set(indices))
-    return members, len(members) if isinstance(members, Sized) else None
-
-
-def iter_weights(
-    path: Path,
-    *,
-    indices: Collection[int] | None = None,
-    datasets: Collection[str] | None = None,
-    hp: str = DEFAULT_HP,
-    seed: int | None = DEFAULT_SEED,
-    format: str | None = None,  # noqa: A002
-) -> Iterator[SourceWeights]:
-    """Read the chosen weights of a source by ascending index (in a tar archive, in its order), one trial at a time.
-
-    The arguments are those of `weights.importing.import_weights`, `hp` being ``"200"`` or ``"12"`` epochs.
-
-    Raises:
-        CheckpointError: something asked for is absent, damaged, foreign or another network's.
-    """
-    selection = Selection(None if datasets is None else tuple(datasets), hp, seed)
-    for member in open_members(path, indices, format)[0]:
-        yield from member(selection)
+    return members, len(members) if isinstance(members, Sized) else N_ARCHITECTURES

@@ -1,5 +1,7 @@
 """A plain folder of state_dicts, one file per network: ``{index:06d}.pth``, ``.pt`` or ``.safetensors``.
 
+Those of other spaces are named by the architecture, such as ``resnet18.safetensors``.
+
 Such files say nothing but the tensors: the dataset, the length and the seed of the training are what the caller says.
 """
 
@@ -7,18 +9,23 @@ import hashlib
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from robust201.core.errors import CheckpointError
+from robust201.core.records import ArchitectureId
 from robust201.core.unpickling import load_torch
 from robust201.weights.published.base import (
     DEFAULT_SEED,
+    Member,
     Selection,
     SourceWeights,
     check_finite,
     infer_size,
+    make_members,
+    matching_files,
     numbered_format,
     read_file,
     require_state_dict,
@@ -27,6 +34,7 @@ from robust201.weights.published.base import (
 if TYPE_CHECKING:
     import torch
 
+_NAMED_FILE = re.compile(r"([A-Za-z][\w.-]*)\.(?:pth|pt|safetensors)")
 _FILE_NAME = re.compile(r"(\d{1,6})\.(?:pth|pt|safetensors)")
 _MAX_HEADER_BYTES = 100 << 20  # as safetensors itself allows
 
@@ -67,7 +75,10 @@ def parse_safetensors(raw: bytes, name: str) -> dict[str, "torch.Tensor"]:
     return tensors
 
 
-def _read(index: int, path: Path, selection: Selection) -> Iterator[SourceWeights]:
+def _read(
+    index: ArchitectureId, path: Path, selection: Selection, *, n_classes: int | None = None
+) -> Iterator[SourceWeights]:
+    """Read one network; the size of its skeleton, and without `n_classes` that number, follow from the tensors."""
     if selection.datasets is None or len(selection.datasets) != 1:
         got = "none" if selection.datasets is None else ", ".join(selection.datasets)
         raise CheckpointError(
@@ -79,7 +90,9 @@ def _read(index: int, path: Path, selection: Selection) -> Iterator[SourceWeight
     if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
         content = content["state_dict"]
     state_dict = require_state_dict(content, name)
-    channels, cells, n_classes = infer_size(state_dict, name)
+    channels = cells = None
+    if n_classes is None:
+        channels, cells, n_classes = infer_size(state_dict, name)
     yield SourceWeights(
         index=index,
         spec=None,
@@ -93,6 +106,28 @@ def _read(index: int, path: Path, selection: Selection) -> Iterator[SourceWeight
         source=name,
         source_sha256=hashlib.sha256(raw).hexdigest(),
     )
+
+
+def named_members(path: Path, names: Collection[str] | None, n_classes: int) -> list[Member]:
+    """List the networks of a folder, or of one file, whose files bear their names; None takes them all.
+
+    Raises:
+        CheckpointError: there are no such files.
+    """
+    found = {match[1]: file for file, match in matching_files(path, _NAMED_FILE)}
+    if not found:
+        raise CheckpointError(
+            f"Finding weights failed for {path}: expected files such as resnet18.safetensors, named by their networks, "
+            "got none. Check the path."
+        )
+
+    def absent(name: str) -> str:
+        return (
+            f"Finding weights failed for {name} in {path}: expected a file {name}.safetensors, got "
+            f"{', '.join(sorted(found)[:4])}. Add the file or leave it out."
+        )
+
+    return make_members(found, names, partial(_read, n_classes=n_classes), absent)
 
 
 STATE_DICTS = numbered_format("state-dicts", "{index:06d}.pth, .pt or .safetensors, one dataset", _FILE_NAME, _read)

@@ -1,8 +1,9 @@
-"""What a space whose architectures are cells offers to those who read its results: names, classes, sizes, drawings."""
+"""Spaces whose architectures are cells: what readers of results ask of them, such as classes, sizes and drawings."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+from robust201.spaces.base import Space
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -15,16 +16,15 @@ PAPER = "#ffffff"
 
 
 class Neighbour(NamedTuple):
-    """A cell that differs from another on one edge, given by its position in `Offerings.edges`."""
+    """A cell that differs from another on one edge, given by its position in `CellSpace.edges`."""
 
     edge: int
     operation: str
     spec: str
 
 
-@dataclass(frozen=True, kw_only=True)
-class Offerings:
-    """What may be asked of a space of cells. Ids are ``"0"``, ``"1"``, … without a gap.
+class CellSpace(Space):
+    """A space of cells, whose ids are 0, 1, … without a gap.
 
     Attributes:
         operations: what an edge may carry.

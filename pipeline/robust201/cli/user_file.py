@@ -1,0 +1,38 @@
+"""A function of a user's Python file, as options name it: FILE:FUNCTION."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from robust201.cli import console
+from robust201.core.errors import ConfigError, closest
+from robust201.core.user_code import UserFunction, hash_file
+from robust201.spaces import SPACES
+from robust201.spaces.user_file import UserFileSpace
+
+if TYPE_CHECKING:
+    from robust201.spaces.base import Space
+
+
+def parse_function(text: str) -> UserFunction:
+    """Find the function that FILE:FUNCTION names, and say that its file will be executed."""
+    file, colon, name = text.rpartition(":")
+    if not colon or not file or not name.isidentifier():
+        raise ConfigError(
+            f"Reading the command line failed for {text!r}: expected FILE:FUNCTION, such as my_model.py:build, got "
+            "another form. Name the file and its function."
+        )
+    function = UserFunction(Path(file), name, hash_file(Path(file)))
+    console.say(f"Executing {file} (SHA-256 {function.sha256[:16]}…)")
+    return function
+
+
+def parse_space(text: str) -> "Space":
+    """Find a space of the table by its name, or make one of FILE:FUNCTION."""
+    if text in SPACES:
+        return SPACES[text]
+    if ":" not in text:
+        raise ConfigError(
+            f"Reading the command line failed for --space: expected {', '.join(SPACES)} or FILE:FUNCTION, got {text!r}."
+            f"{closest(text, SPACES)}"
+        )
+    return UserFileSpace(parse_function(text))

@@ -1,0 +1,62 @@
+"""No two public things of the package share a name, so that each can be found by it."""
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import robust201
+
+PACKAGE = Path(robust201.__file__).parent
+
+BY_CONTRACT = {
+    "reference": "a task's module offers it to the reference engine",
+    "fused": "a task's module offers it to the fused engine",
+    "show": "a task's module that attacks nothing offers it to both engines",
+}
+
+
+def public_names(source: str) -> Iterator[str]:
+    """Names that a module defines at its top level, imports not among them."""
+    for statement in ast.parse(source).body:
+        match statement:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                found = [name]
+            case ast.Assign(targets=targets):
+                found = [node.id for target in targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+            case ast.AnnAssign(target=ast.Name(id=name)):
+                found = [name]
+            case _:
+                found = []
+        yield from (name for name in found if not name.startswith("_"))
+
+
+def is_verb(path: Path) -> bool:
+    """Whether a module's functions are commands, which bear the names of what they call."""
+    return path.relative_to(PACKAGE).parts[0] == "cli"
+
+
+def places() -> dict[str, list[str]]:
+    found: dict[str, set[str]] = defaultdict(set)
+    for path in sorted(PACKAGE.rglob("*.py")):
+        if "_bundled" not in path.parts:
+            for name in public_names(path.read_text(encoding="utf-8")):
+                found[f"cli {name}" if is_verb(path) else name].add(path.relative_to(PACKAGE).as_posix())
+    return {name: sorted(modules) for name, modules in found.items()}
+
+
+def test_no_two_public_things_share_a_name() -> None:
+    shared = {name: modules for name, modules in places().items() if len(modules) > 1 and name not in BY_CONTRACT}
+    assert shared == {}
+
+
+@pytest.mark.parametrize("name", BY_CONTRACT)
+def test_the_list_has_no_name_too_many(name: str) -> None:
+    assert len(places()[name]) > 1
+
+
+def test_names_are_found() -> None:
+    source = "import os\nA = B = 1\nC, _d = 2, 3\nE: int = 4\ndef f(): g = 1\nclass H:\n    i = 5\n_j = 6\n"
+    assert list(public_names(source)) == ["A", "B", "C", "E", "f", "H"]

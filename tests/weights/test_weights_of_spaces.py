@@ -1,0 +1,277 @@
+"""Weights of any space: side by side in one store, imported by name, evaluated; and files by dataset."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import save_file
+from torch import nn
+
+from robust201.api import load_model
+from robust201.core.errors import CheckpointError
+from robust201.planning.loading import parse_config
+from robust201.planning.sweep_record import portable_fields
+from robust201.reader.dataset import RobustnessDataset
+from robust201.spaces.zoo.space import NETWORKS, ZooNetwork
+from robust201.submission.shipment import _paths
+from robust201.weights.store import CheckpointStore
+from tests.conftest import RunCommand, WriteSweep
+from tests.runtime.test_widened import write_parquet
+
+OLD_MANIFEST = Path(__file__).parent / "manifest_format_1.jsonl"
+STATE = {"weight": torch.arange(4.0)}
+CELL = "|nor_conv_1x1~0|+|none~0|none~1|+|none~0|none~1|none~2|"
+TOLD: dict[str, Any] = {
+    "dataset": "cifar10", "n_classes": 10, "source": "a test", "source_sha256": "0" * 64, "state_dict": STATE
+}  # fmt: skip
+SIZE = {"spec": CELL, "channels": 4, "cells": 1}
+
+
+class Small(nn.Module):
+    def __init__(self, width: int, n_classes: int) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(3, width, 5, stride=4)
+        self.head = nn.Linear(width, n_classes)
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return self.head(self.convolution(images).relu().mean(dim=(2, 3)))
+
+
+MODELS = """
+from tests.weights.test_weights_of_spaces import Small
+
+def build(architecture, n_classes):
+    return Small({"tiny": 4, "wide": 8}[architecture], n_classes)
+"""
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A network of the zoo that computes in a moment."""
+    monkeypatch.setitem(NETWORKS, "tiny", ZooNetwork(lambda n_classes: Small(4, n_classes), 1000))
+
+
+def write_state(path: Path, width: int = 4, seed: int = 0) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(seed)
+    save_file(Small(width, 10).state_dict(), path)
+    return path
+
+
+# --- the store --------------------------------------------------------------------------------------------------------
+
+
+def test_manifests_of_earlier_versions_are_read_and_continued_to_the_byte(tmp_path: Path) -> None:
+    shutil.copy(OLD_MANIFEST, tmp_path / "manifest.jsonl")
+    old = CheckpointStore(tmp_path)
+    assert old.find(21, "cifar10", recipe="").file == "cifar10/000021-e200-s777.safetensors"
+    assert old.find(21, "cifar10", recipe="trained-3f9a2c1b").training == {"recipe": {"a": 1}}
+    assert old.find("resnet18", "cifar10", space="zoo").file == "cifar10/resnet18-mine-e12-s0.safetensors"
+    with CheckpointStore(tmp_path / "new") as store:
+        store.add(index=21, epochs=200, seed=777, **SIZE, **TOLD)
+        recipe = {"recipe": "trained-3f9a2c1b", "training": {"recipe": {"a": 1}}}
+        store.add(index=21, epochs=12, seed=0, **SIZE | {"spec": "|x|"}, **recipe, **TOLD)
+    assert store.manifest.read_bytes().splitlines() == OLD_MANIFEST.read_bytes().splitlines()[:3]
+    assert (tmp_path / "new/cifar10/000021-trained-3f9a2c1b-e12-s0.safetensors").is_file()
+
+
+def test_equal_ids_of_two_spaces_lie_side_by_side(tmp_path: Path) -> None:
+    spaces = ("nasbench201", "zoo", "file", "numbers")
+    with CheckpointStore(tmp_path) as store:
+        for number, space in enumerate(spaces):
+            state = {"weight": torch.full((4,), float(number))}
+            size = SIZE if space == "nasbench201" else {}
+            index = 21 if space in {"nasbench201", "numbers"} else "same"
+            store.add(space=space, index=index, epochs=1, seed=0, **size, **TOLD | {"state_dict": state})
+    again = CheckpointStore(tmp_path)
+    assert len({record.file for record in again.records()}) == len(again.records()) == 4
+    for number, (space, index) in enumerate(zip(spaces, (21, "same", "same", 21), strict=True)):
+        record = again.find(index, "cifar10", space=space)
+        assert again.load(record)["weight"][0] == number
+        assert again.find_all(index, "cifar10", space=space) == (record,)
+        assert again.find_hash(index, "cifar10", record.sha256, space=space) == record
+    lines = [json.loads(line) for line in store.manifest.read_text().splitlines()]
+    assert "channels" not in lines[2]
+    with pytest.raises(CheckpointError, match=r"#21 cifar10 .*got only weights of the space file, nas.*, zoo\. Name a"):
+        again.find(21, "cifar10", space="absent")
+
+
+def test_names_and_recipes_with_dashes_share_no_file(tmp_path: Path) -> None:
+    with CheckpointStore(tmp_path) as store:
+        for name, recipe in (("a-b", "c"), ("a", "b-c")):
+            store.add(space="zoo", index=name, recipe=recipe, epochs=1, seed=0, **TOLD)
+    assert len({record.file for record in store.records()}) == 2
+
+
+@pytest.mark.parametrize("wrong", [{"space": "../zoo"}, {"index": "a/b"}, {"recipe": ".."}, {"dataset": ""}])
+def test_names_that_are_no_names_of_files_are_refused(tmp_path: Path, wrong: dict[str, str]) -> None:
+    fields = {"space": "zoo", "index": "tiny", "epochs": 1, "seed": 0, **TOLD, **wrong}
+    with (
+        CheckpointStore(tmp_path) as store,
+        pytest.raises(CheckpointError, match="expected a name that can name a folder"),
+    ):
+        store.add(**fields)
+
+
+# --- from a file to a figure ------------------------------------------------------------------------------------------
+
+
+def import_tiny(robust201: RunCommand, folder: Path, *options: object) -> Any:
+    return robust201("import-weights", folder, "--to", folder.parent / "store", "--datasets", "digits", *options)
+
+
+@pytest.mark.parametrize("space", ["zoo", "file"])
+def test_a_sweep_evaluates_several_trainings_of_another_space(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, space: str
+) -> None:
+    models = tmp_path / "my_models.py"
+    models.write_text(MODELS)
+    given = "zoo" if space == "zoo" else f"{models}:build"
+    for seed, recipe in enumerate(("plain", "pgd7")):
+        write_state(tmp_path / "source/tiny.safetensors", seed=seed)
+        options = ("--space", given, "--recipe", recipe, "--epochs", 90, "--seed", 3, "--architectures", "tiny")
+        assert import_tiny(robust201, tmp_path / "source", *options).code == 0
+    assert {record.file for record in CheckpointStore(tmp_path / "store").records()} == {
+        f"{space}/digits/tiny/{recipe}-e90-s3.safetensors" for recipe in ("plain", "pgd7")
+    }
+    sweep = write_sweep(
+        space="zoo" if space == "zoo" else {"file": str(models)},
+        architectures=["tiny"],
+        network={},
+        checkpoints=None,
+        weights={"path": str(tmp_path / "store"), "recipe": ["plain", "pgd7"]},
+        keys={"clean": {}, "fgsm": {"epsilons_255": [8]}},
+    )
+    ended = robust201("run", sweep)
+    assert ended.code == 0, ended.err
+    assert robust201("export", tmp_path / "results", tmp_path / "out", "--parquet", "--no-json").code == 0
+    dataset = RobustnessDataset(tmp_path / "out")
+    assert dataset.weights == ["pgd7-e90-s3", "plain-e90-s3"]
+    for weights in dataset.weights:
+        assert 0 <= dataset.accuracy("tiny", "digits", "fgsm", 8.0, weights=weights) <= 1
+    assert "Computed 0 evaluations" in robust201("run", sweep).err
+
+
+def test_a_network_of_another_space_is_loaded_from_a_store(robust201: RunCommand, tmp_path: Path) -> None:
+    path = write_state(tmp_path / "source/tiny.safetensors")
+    assert import_tiny(robust201, tmp_path / "source", "--space", "zoo").code == 0
+    pixels = torch.rand((2, 3, 32, 32), generator=torch.Generator().manual_seed(0))
+    loaded = load_model("tiny", "digits", tmp_path / "store")
+    assert torch.equal(loaded(pixels), load_model("tiny", "digits", weights=path)(pixels))
+
+
+def test_a_store_without_the_recipe_is_told(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
+    write_state(tmp_path / "source/tiny.safetensors")
+    assert import_tiny(robust201, tmp_path / "source", "--space", "zoo", "--recipe", "plain").code == 0
+    weights = {"path": str(tmp_path / "store"), "recipe": "pgd7"}
+    sweep = write_sweep(space="zoo", architectures=["tiny"], network={}, checkpoints=None, weights=weights)
+    assert "expected recipe pgd7, got plain 200 epochs seed 777" in robust201("run", sweep).refusal(2)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("tiny", ["--space", "zo"], "expected nasbench201, zoo or FILE:FUNCTION, got 'zo'. Did you mean 'zoo'"),
+        ("tiny", ["--space", "zoo", "--recipe", "1e3"], "expected a letter, then letters, digits"),
+        ("tiny", ["--space", "zoo", "--format", "nats"], "expected no --format for networks of the space zoo"),
+        ("tinny", ["--space", "zoo"], "'tinny': expected a network of the zoo"),
+        ("wide", ["--space", "zoo", "--architectures", "tiny"], "expected a file tiny.safetensors, got wide"),
+        ("000021", ["--space", "zoo"], "expected files such as resnet18.safetensors"),
+    ],
+)
+def test_wrong_imports_are_refused_in_a_line(
+    robust201: RunCommand, tmp_path: Path, name: str, options: list[str], expected: str
+) -> None:
+    write_state(tmp_path / f"source/{name}.safetensors")
+    assert expected in import_tiny(robust201, tmp_path / "source", *options).refusal(2)
+    assert not (tmp_path / "store").exists()
+
+
+def test_weights_of_another_network_are_refused(robust201: RunCommand, tmp_path: Path) -> None:
+    write_state(tmp_path / "source/tiny.safetensors", width=5)
+    message = import_tiny(robust201, tmp_path / "source", "--space", "zoo").refusal(2)
+    assert "tiny digits seed 777 in" in message
+    assert "expected the tensors of Small, got others" in message
+
+
+def test_a_dataset_of_ones_own_needs_its_classes(robust201: RunCommand, tmp_path: Path) -> None:
+    write_state(tmp_path / "source/tiny.safetensors")
+    command = (
+        "import-weights",
+        tmp_path / "source",
+        "--to",
+        tmp_path / "store",
+        "--space",
+        "zoo",
+        "--datasets",
+        "mine",
+    )
+    assert "or its number of classes, got mine" in robust201(*command).refusal(2)
+    assert robust201(*command, "--classes", 10).code == 0
+    assert CheckpointStore(tmp_path / "store").find("tiny", "mine", space="zoo").n_classes == 10
+
+
+# --- files by dataset -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def two_datasets(tmp_path: Path) -> dict[str, Any]:
+    images = write_parquet(tmp_path / "images.parquet")
+    mine = {"path": str(images), "form": "parquet", "classes": 10, "image_size": 32}
+    return {"space": "zoo", "architectures": ["tiny"], "network": {}, "checkpoints": None,
+            "datasets": {"digits": {}, "mine": mine}, "keys": {"clean": {}}}  # fmt: skip
+
+
+def checkpoints_of(results: Path) -> dict[str, str]:
+    found: dict[str, dict[str, str]] = json.loads((results / "plan.json").read_text())["facts"]["checkpoints"]
+    return {dataset: networks["tiny"] for dataset, networks in found.items()}
+
+
+def test_each_dataset_may_have_files_of_its_own(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, two_datasets: dict[str, Any]
+) -> None:
+    files = {name: {"tiny": str(write_state(tmp_path / name / "tiny.safetensors", seed=seed))}
+             for seed, name in enumerate(("digits", "mine"))}  # fmt: skip
+    sweep = write_sweep(**two_datasets, weights={"files": files})
+    ended = robust201("run", sweep)
+    assert ended.code == 0, ended.err
+    by_dataset = checkpoints_of(tmp_path / "results")
+    assert by_dataset["digits"] != by_dataset["mine"]
+    config = parse_config(yaml.safe_load(sweep.read_text()), "sweep")
+    assert portable_fields(config)["weights"]["files"] == {name: {"tiny": "tiny.safetensors"} for name in files}
+    assert dict(_paths(config))["weights.files.mine.tiny"] == tmp_path / "mine/tiny.safetensors"
+
+
+def test_files_by_network_serve_every_dataset(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path, two_datasets: dict[str, Any]
+) -> None:
+    files = {"tiny": str(write_state(tmp_path / "tiny.safetensors"))}
+    assert robust201("run", write_sweep(**two_datasets, weights={"files": files})).code == 0
+    assert len(set(checkpoints_of(tmp_path / "results").values())) == 1
+
+
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"digits": {"tiny": "a"}}, "expected a file for each architecture, got none for tiny on mine"),
+        (
+            {"digits": {"tiny": "a"}, "mien": {"tiny": "a"}},
+            "expected datasets of this sweep, got 'mien'. Did you mean 'mine'",
+        ),
+        (
+            {"digits": {"tiny": "a"}, "mine": "b"},
+            "weights.files: expected a file for each network, or for each dataset",
+        ),
+        ({"wide": "a"}, "expected a file for each architecture, got none for tiny on digits"),
+        ({"digits": {"tiny": 3}, "mine": {"tiny": "a"}}, "weights.files.digits.tiny: expected a path"),
+        ({"tiny": 3}, "weights.files.tiny: expected names, each with its fields or a path, got 3"),
+    ],
+)
+def test_wrong_files_are_refused_in_a_line(
+    robust201: RunCommand, write_sweep: WriteSweep, two_datasets: dict[str, Any], files: Any, expected: str
+) -> None:
+    assert expected in robust201("run", write_sweep(**two_datasets, weights={"files": files})).refusal(2)
