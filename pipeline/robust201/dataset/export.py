@@ -106,7 +106,8 @@ def export_dataset(
         ConfigError: results were imported, and neither `licence` nor their source names a licence; or JSON is asked for
             of several weights, or no weights have the name given; or two files would have one name.
         InputError: the folder holds files that no export listed, or an export of another sweep.
-        StorageError: the store lacks what the inventory says, the device is full, or another export writes there.
+        StorageError: a row of the store is wrong (see `ShardStore.check_rows`) or gone, the device is full, or another
+            export writes there.
     """
     groups = group_units(plan, inventory, weights)
     _refuse_several_weights(out, groups, formats)
@@ -121,7 +122,7 @@ def export_dataset(
     listed = list_files(exported, formats)
     _refuse_equal_names(out, [form.file_name(*file) for file in listed])
     hashes = weight_hashes(unit for group in groups for unit in group.units)
-    provenances = store.provenances(inventory)
+    provenances = store.check_rows(inventory)
     side_files = side_file_texts(
         plan, groups, shares, provenances=provenances, weights=hashes, key_style=key_style, round_to=round_to
     )
