@@ -32,7 +32,8 @@ from robust201.dataset.published_layout import ParquetColumn, describe_strength,
 from robust201.dataset.side_files import side_file_texts, weight_hashes
 from robust201.dataset.written_file import Compression, WrittenFile
 from robust201.images import DATASETS
-from robust201.reader.result_files import PARQUET_FOLDER, parquet_name
+from robust201.reader.expected_files import parquet_files_text
+from robust201.reader.result_files import PARQUET_FOLDER, PARQUET_LISTING, parquet_name
 from robust201.shards import Inventory, RowSelection, ShardStore
 from robust201.tasks.columns import COLUMNS
 
@@ -126,7 +127,18 @@ def export_dataset(
     side_files = side_file_texts(
         plan, groups, shares, provenances=provenances, weights=hashes, key_style=key_style, round_to=round_to
     )
-    planned = {*side_files, CARD_FILE, CROISSANT_FILE, *(form.file_name(*file) for file in listed)}
+    parquet_rows = {
+        form.file_name(group, content).removeprefix(f"{PARQUET_FOLDER}/"): group.n_evaluations
+        for group, content in listed
+        if content == PARQUET_FOLDER
+    }
+    planned = {
+        *side_files,
+        *([PARQUET_LISTING] if parquet_rows else []),
+        CARD_FILE,
+        CROISSANT_FILE,
+        *(form.file_name(*file) for file in listed),
+    }
     told = plan.describe()
     with open_folder(out, planned, told, hashes) as folder:
         n_rows = sum(len(group.complete_units) for group, _ in listed)
@@ -152,6 +164,8 @@ def export_dataset(
                 measures=dict(sorted(measures.items())),
             )
             folder.write(name, text_of(facts))
+        if parquet_rows:
+            folder.write(PARQUET_LISTING, parquet_files_text(parquet_rows))
         removed = folder.close()
     return ExportReport(
         out=out,
