@@ -155,10 +155,12 @@ def test_a_file_cut_to_fewer_rows_is_refused(folder: Path, robust201: RunCommand
     (folder / "parquet" / "_files.json").write_bytes(listing)
     for place in (folder, folder / "parquet"):
         line = robust201("compare", place, place).refusal(2)
-        assert f"expected {N_ROWS[key]} rows, as _files.json lists, got" in line
+        assert f"expected the {N_ROWS[key]} rows that _files.json lists, got" in line
 
 
-@pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"format": 1, "rows": {"x": "1"}}', b"[" * 100_000])
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{}", b'{"format": 1, "files": {"x": {"rows": "1", "footer": ""}}}', b"[" * 100_000]
+)
 def test_a_damaged_listing_is_refused(folder: Path, robust201: RunCommand, content: bytes) -> None:
     (folder / "parquet" / "_files.json").write_bytes(content)
     assert "_files.json" in robust201("report", folder, "--out", folder / "page.html").refusal(2)

@@ -16,7 +16,7 @@ from robust201.dataset.parquet_files import ParquetFile
 from robust201.dataset.published_layout import describe_strength
 from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.expected_files import parquet_files_text, read_parquet_files
+from robust201.reader.expected_files import ListedFile, parquet_files_text, read_parquet_files
 from robust201.reader.parquet_results import JSON_SOURCES, agrees_with, has_columns_of, is_converted
 from robust201.reader.result_files import (
     PARQUET_FOLDER,
@@ -72,7 +72,7 @@ def convert_dataset(
                 key.task().write(lambda: None)
             except EvaluationError as error:
                 raise ResultsError(str(error)) from error
-            _list_rows(folder, key)
+            _list_rows(folder, key.name)
             add_to_listing(folder, [key.name, PARQUET_LISTING], changed=True)
             written.append(key.name)
         progress(done + 1, len(keys))
@@ -80,11 +80,11 @@ def convert_dataset(
     return ConversionReport(tuple(written), tuple(key.name for key in keys if key.name not in written))
 
 
-def _list_rows(folder: Path, key: "_JsonKey") -> None:
-    """Note beside the Parquet files how many rows the file of a key has."""
-    rows = read_parquet_files(folder / PARQUET_FOLDER)
-    rows[key.name.removeprefix(f"{PARQUET_FOLDER}/")] = sum(len(unit.strengths) for unit in key.units)
-    write_text(folder / PARQUET_LISTING, parquet_files_text(rows))
+def _list_rows(folder: Path, name: str) -> None:
+    """Note beside the Parquet files what one of them has."""
+    files = read_parquet_files(folder / PARQUET_FOLDER)
+    files[name.removeprefix(f"{PARQUET_FOLDER}/")] = ListedFile.of(folder / name)
+    write_text(folder / PARQUET_LISTING, parquet_files_text(files))
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from robust201.dataset.published_layout import ParquetColumn, describe_strength,
 from robust201.dataset.side_files import side_file_texts, weight_hashes
 from robust201.dataset.written_file import Compression, WrittenFile
 from robust201.images import DATASETS
-from robust201.reader.expected_files import parquet_files_text
+from robust201.reader.expected_files import ListedFile, parquet_files_text
 from robust201.reader.result_files import PARQUET_FOLDER, PARQUET_LISTING, parquet_name
 from robust201.shards import Inventory, RowSelection, ShardStore
 from robust201.tasks.columns import COLUMNS
@@ -127,14 +127,10 @@ def export_dataset(
     side_files = side_file_texts(
         plan, groups, shares, provenances=provenances, weights=hashes, key_style=key_style, round_to=round_to
     )
-    parquet_rows = {
-        form.file_name(group, content).removeprefix(f"{PARQUET_FOLDER}/"): group.n_evaluations
-        for group, content in listed
-        if content == PARQUET_FOLDER
-    }
+    parquet = [form.file_name(group, content) for group, content in listed if content == PARQUET_FOLDER]
     planned = {
         *side_files,
-        *([PARQUET_LISTING] if parquet_rows else []),
+        *([PARQUET_LISTING] if parquet else []),
         CARD_FILE,
         CROISSANT_FILE,
         *(form.file_name(*file) for file in listed),
@@ -164,8 +160,9 @@ def export_dataset(
                 measures=dict(sorted(measures.items())),
             )
             folder.write(name, text_of(facts))
-        if parquet_rows:
-            folder.write(PARQUET_LISTING, parquet_files_text(parquet_rows))
+        if parquet:
+            files_there = {name.removeprefix(f"{PARQUET_FOLDER}/"): ListedFile.of(out / name) for name in parquet}
+            folder.write(PARQUET_LISTING, parquet_files_text(files_there))
         removed = folder.close()
     return ExportReport(
         out=out,

@@ -137,8 +137,12 @@ class Plan:
         """Estimate a part's work in multiply-accumulates."""
         unit = part.unit
         per_pass = self._network_macs[unit.dataset, unit.architecture]
-        passes = self.tasks[unit.key].passes(self.parameters[unit.key])
-        return per_pass * passes * len(part.strengths) * (part.stop - part.start)
+        return per_pass * self._passes[unit.key] * len(part.strengths) * (part.stop - part.start)
+
+    @cached_property
+    def _passes(self) -> dict[str, float]:
+        """Passes through the network that an image takes at a strength, by key."""
+        return {key: self.tasks[key].passes(parameters) for key, parameters in self.parameters.items()}
 
     @cached_property
     def _network_macs(self) -> dict[tuple[str, ArchitectureId], float]:

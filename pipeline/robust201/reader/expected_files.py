@@ -1,17 +1,20 @@
 """What files a dataset should have, by its listings, so that a file that is gone or cut is told of.
 
 `SHA256SUMS` lists every file of an export; `parquet/_files.json` lies beside the Parquet files, which may be copied
-without the rest, and says how many rows each has. Folders without listings, such as the published dataset, say nothing.
+without the rest, and says which rows and footer each has. Folders without listings, such as the published dataset, say
+nothing.
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from robust201.core.errors import ResultsError
 from robust201.core.files import read_bounded
+from robust201.core.parquet_footer import parse_row_groups, read_footer_bytes
 
 PARQUET_FILES = "_files.json"
 """Listing in the folder of the Parquet files; readers of Hive's layout pass over names with an underscore."""
@@ -24,13 +27,28 @@ class MissingFilesWarning(UserWarning):
     """A dataset lacks files that its listing names, so that answers leave them out."""
 
 
-def parquet_files_text(rows: Mapping[str, int]) -> str:
-    """Text of the listing of Parquet files: rows by name relative to their folder."""
-    return json.dumps({"format": _FORMAT, "rows": dict(sorted(rows.items()))}, indent=1) + "\n"
+class ListedFile(NamedTuple):
+    """What is listed of a Parquet file: its rows, and the SHA-256 of its footer, as its pages have checksums."""
+
+    rows: int
+    footer: str
+
+    @classmethod
+    def of(cls, path: Path) -> Self:
+        """Describe a Parquet file; ValueError if it has no whole footer."""
+        with path.open("rb") as stream:
+            footer = read_footer_bytes(stream)
+        return cls(sum(group.n_rows for group in parse_row_groups(footer)), hashlib.sha256(footer).hexdigest())
 
 
-def read_parquet_files(folder: Path) -> dict[str, int]:
-    """Read how many rows the Parquet files of a folder should have, by name; empty where nothing is listed.
+def parquet_files_text(files: Mapping[str, ListedFile]) -> str:
+    """Text of the listing of Parquet files, by name relative to their folder."""
+    listed = {name: file._asdict() for name, file in sorted(files.items())}
+    return json.dumps({"format": _FORMAT, "files": listed}, indent=1) + "\n"
+
+
+def read_parquet_files(folder: Path) -> dict[str, ListedFile]:
+    """Read what is listed of the Parquet files of a folder, by name; empty where nothing is.
 
     Raises ResultsError where the listing is damaged.
     """
@@ -38,16 +56,21 @@ def read_parquet_files(folder: Path) -> dict[str, int]:
     if not os.path.lexists(path):
         return {}
     try:
-        payload: Any = json.loads(read_bounded(path, _MAX_BYTES)) if path.is_file() else None
-    except (ValueError, RecursionError):
-        payload = None
-    rows = payload.get("rows") if isinstance(payload, dict) and payload.get("format") == _FORMAT else None
-    if not isinstance(rows, dict) or any(type(count) is not int or count < 0 for count in rows.values()):
+        return _parse_files(json.loads(read_bounded(path, _MAX_BYTES)) if path.is_file() else None)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ResultsError(
             f"Opening a dataset failed for {path}: expected a listing of Parquet files and their rows, got something "
-            "else. Export or download the dataset again."
-        )
-    return rows
+            f"else ({error!r}). Export or download the dataset again."
+        ) from error
+
+
+def _parse_files(payload: Any) -> dict[str, ListedFile]:
+    if payload["format"] != _FORMAT:
+        raise ValueError(f"format {payload['format']!r}")
+    files = {name: ListedFile(**file) for name, file in payload["files"].items()}
+    if any((type(rows), type(footer)) != (int, str) for rows, footer in files.values()):
+        raise TypeError("values of other types")
+    return files
 
 
 def names_in_listing(path: Path) -> tuple[str, ...]:

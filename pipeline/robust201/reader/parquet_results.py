@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, ResultsError, closest
 from robust201.core.parquet_footer import RowGroup, parse_row_groups, read_footer_bytes
-from robust201.reader.expected_files import PARQUET_FILES
+from robust201.reader.expected_files import PARQUET_FILES, ListedFile
 from robust201.reader.kept_files import FileState, hash_file
 from robust201.reader.value_checks import damaged_file
 
@@ -52,25 +52,26 @@ def has_columns_of(path: Path, measure: str) -> bool:
     return set(_columns_of(measure)) <= {*_schema(path).names}
 
 
-def check_row_count(path: Path, expected: int | None) -> None:
-    """Make sure that a file has as many rows as its folder's listing says; None where that says nothing.
+def check_listed(path: Path, expected: ListedFile | None) -> None:
+    """Make sure that a file has the rows and the footer that its folder's listing says; None where that says nothing.
 
     Raises ResultsError if it has others.
     """
     if expected is None:
         return
     with _naming(path):
-        n_rows = _read_row_count(path, FileState.of(path))
-    if n_rows != expected:
+        found = _describe(path, FileState.of(path))
+    if found != expected:
+        got = f"{found.rows:,} rows" if found.rows != expected.rows else "another footer"
         raise ResultsError(
-            f"Reading failed for {path}: expected {expected:,} rows, as {PARQUET_FILES} lists, got {n_rows:,}. Export "
-            f"or download the file again; if it was changed on purpose, delete {PARQUET_FILES}."
+            f"Reading failed for {path}: expected the {expected.rows:,} rows that {PARQUET_FILES} lists, got {got}. "
+            f"Export or download the file again; if it was changed on purpose, delete {PARQUET_FILES}."
         )
 
 
 @lru_cache(maxsize=256)
-def _read_row_count(path: Path, _state: FileState) -> int:
-    return int(pq.read_metadata(path).num_rows)
+def _describe(path: Path, _state: FileState) -> ListedFile:
+    return ListedFile.of(path)
 
 
 def _columns_of(measure: str) -> tuple[str, ...]:

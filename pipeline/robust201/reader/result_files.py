@@ -167,7 +167,7 @@ class ResultFiles:
         self.path = path
         self.parquet = path if any(path.glob("dataset=*")) else path / PARQUET_FOLDER
         self._kept = KeptRows()
-        self._rows_listed = read_parquet_files(self.parquet) if self.parquet.is_dir() else {}
+        self._listed = read_parquet_files(self.parquet) if self.parquet.is_dir() else {}
         if not (path / META_FILE).is_file() and not self.parquet.is_dir():
             got, fix = "none", "Name what `robust201 export` wrote, its parquet folder, or the published dataset"
             if (path / RESULTS_FOLDER_FILE).is_file():
@@ -237,7 +237,7 @@ class ResultFiles:
     def _listed_parquet(self) -> Iterator[str]:
         """Names of the Parquet files listed beside them, relative to the dataset's folder."""
         inside = "" if self.parquet == self.path else f"{PARQUET_FOLDER}/"
-        return (f"{inside}{name}" for name in self._rows_listed)
+        return (f"{inside}{name}" for name in self._listed)
 
     def _has_json(self, dataset: str, key: str) -> bool:
         measures = {*MEASURES, *self.measurements_of(dataset, key)}
@@ -448,9 +448,9 @@ class ResultFiles:
         file = _the_one([self.parquet / name.relative_to(PARQUET_FOLDER)] for name in names)
         if file is None:
             return None
-        from robust201.reader.parquet_results import check_row_count, has_columns_of
+        from robust201.reader.parquet_results import check_listed, has_columns_of
 
-        check_row_count(file, self._rows_listed.get(file.relative_to(self.parquet).as_posix()))
+        check_listed(file, self._listed.get(file.relative_to(self.parquet).as_posix()))
         return file if has_columns_of(file, measure) else None
 
     def _parquet_files(self) -> list[Path]:
@@ -460,7 +460,7 @@ class ResultFiles:
         """List the keys of each dataset that has Parquet files."""
         found: dict[str, list[str]] = {}
         there = (file.relative_to(self.parquet).as_posix() for file in self._parquet_files())
-        for dataset, key in sorted({place for name in (*there, *self._rows_listed) if (place := key_of_parquet(name))}):
+        for dataset, key in sorted({place for name in (*there, *self._listed) if (place := key_of_parquet(name))}):
             found.setdefault(dataset, []).append(key)
         return found
 
