@@ -36,9 +36,10 @@ def read_npy(path: Path, *, mapped: bool = False) -> NDArray[Any]:
         dtype, shape, is_fortran = read_header(stream)
         order: Any = "F" if is_fortran else "C"
         _check_size(n_bytes - stream.tell(), dtype, shape)
-        if mapped and math.prod(shape):  # nothing cannot be mapped
+        n_values: int = math.prod(shape)
+        if mapped and n_values:  # nothing cannot be mapped
             return np.memmap(path, dtype, "r", stream.tell(), shape, order)
-        return np.fromfile(stream, dtype, math.prod(shape)).reshape(shape, order=order)
+        return np.fromfile(stream, dtype, n_values).reshape(shape, order=order)
 
 
 def parse_npy(open_content: Callable[[], BinaryIO], n_bytes: int) -> NDArray[Any]:
