@@ -59,6 +59,8 @@ class Workspace:
                 spec = cells.architecture(index).spec
                 add_network(store, index, build_network(spec, channels=4, cells=1, n_classes=10).state_dict())
         sweep = {
+            # First, so that what is cut off never starts a Ray.
+            "execution": {"executor": "inline", "threads": 1},
             "name": "mutations",
             "results": str(root / "results"),
             "architectures": list(ARCHITECTURES),
@@ -68,7 +70,6 @@ class Workspace:
             "images": {"count": 10, "seed": 0},
             "keys": KEYS,
             "batch_size": 4,
-            "execution": {"executor": "inline", "threads": 1},
         }
         (root / "sweep.yaml").write_text(yaml.safe_dump(sweep, sort_keys=False))
         for arguments in (
