@@ -55,6 +55,26 @@ def test_a_damaged_plan_is_refused_and_written_anew(robust201, write_sweep, fini
     assert robust201("status", finished).code == 0
 
 
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"null", b"[]", b"half", b'{"key":', b"\x93\xff", b"[" * 100_000, b"changed"]
+)
+def test_a_damaged_protocol_is_written_anew(robust201, write_sweep, finished, content):
+    for path in sorted((finished / "protocols").glob("*.json")):
+        sound = path.read_bytes()
+        told = {b"half": sound[: len(sound) // 2], b"changed": sound.replace(b":0", b":1", 1)}
+        path.write_bytes(told.get(content, content))
+    assert robust201("verify", finished).code == 4
+    assert robust201("run", write_sweep()).code == 0
+    assert robust201("verify", finished).code == 0
+
+
+def test_a_folder_in_the_place_of_a_protocol_ends_a_run(robust201, write_sweep, finished):
+    path = sorted((finished / "protocols").glob("*.json"))[0]
+    path.unlink()
+    path.mkdir()
+    assert str(path) in robust201("run", write_sweep()).refusal(4)
+
+
 @pytest.mark.parametrize("kind", ["file", "below a file", "export", "checkpoints", "shards"])
 def test_a_results_path_that_is_something_else(robust201, write_sweep, tiny_weights, tmp_path, kind):
     taken = tmp_path / "taken"

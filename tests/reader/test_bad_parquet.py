@@ -1,14 +1,17 @@
 """Parquet files that others wrote anew: rows in any order are read right, rows of another form are refused."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from robust201.core.errors import ResultsError
+from robust201.core.errors import ArchitectureError, ResultsError
 from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.expected_files import MissingFilesWarning
 from tests.conftest import RunCommand
 from tests.support.fabricated import export, make_plan
 
@@ -24,6 +27,7 @@ def folder(tmp_path: Path) -> Path:
 def rewrite(path: Path, change: Callable[[pa.Table], pa.Table], row_group_size: int = 1000) -> None:
     table = pq.read_table(path, partitioning=None)
     pq.write_table(change(table), path, row_group_size=row_group_size)
+    (path.parents[2] / "_files.json").unlink(missing_ok=True)  # others' files are in no listing of ours
 
 
 @pytest.mark.parametrize("row_group_size", [1, 2, 1000])
@@ -108,3 +112,75 @@ def test_a_folder_of_empty_files_tells_that_there_is_nothing(folder: Path, robus
     for name in FILES.values():
         rewrite(folder / name, lambda table: table.slice(0, 0))
     assert "expected accuracies, got none" in robust201("report", folder / "parquet").refusal(2)
+
+
+# What the listing beside the files says
+
+
+@pytest.mark.parametrize("alone", [False, True])
+@pytest.mark.parametrize("damage", ["deleted", "a folder", "without SHA256SUMS"])
+def test_a_file_that_is_gone_is_told_of(folder: Path, robust201: RunCommand, alone: bool, damage: str) -> None:
+    (folder / FILES["pgd"]).unlink()
+    if damage == "a folder":
+        (folder / FILES["pgd"]).mkdir()
+    if damage == "without SHA256SUMS":
+        (folder / "SHA256SUMS").unlink()
+    place = folder / "parquet" if alone else folder
+    with pytest.warns(MissingFilesWarning, match=r"1 listed file is not in .*key=pgd/part-0\.parquet: deleted"):
+        data = RobustnessDataset(place)
+    assert "pgd" in data.keys_all
+    with pytest.raises(ResultsError):
+        data.accuracy(2, "cifar10", "pgd", 1.0)
+    assert data.accuracy(2, "cifar10", "clean")
+    ended = robust201("report", place, "--out", folder / "page.html")
+    assert ended.code == 0
+    assert "warning: 1 listed file is not in" in ended.err
+
+
+def test_json_that_is_gone_is_told_of_unless_parquet_has_it(tmp_path: Path) -> None:
+    plan = make_plan([0, 2, 10], ["clean", "pgd"])
+    for name, formats in (("both", ("json", "parquet")), ("json", ("json",))):
+        export(tmp_path / name, plan, formats=formats)
+        (tmp_path / name / "cifar10" / "pgd_cm.json").unlink()
+    RobustnessDataset(tmp_path / "both")
+    with pytest.warns(MissingFilesWarning, match=r"such as cifar10/pgd_cm\.json"):
+        RobustnessDataset(tmp_path / "json")
+
+
+@pytest.mark.parametrize("n_rows", [0, 1, 8])
+@pytest.mark.parametrize("key", ["clean", "pgd"])
+def test_a_file_cut_to_fewer_rows_is_refused(folder: Path, robust201: RunCommand, key: str, n_rows: int) -> None:
+    listing = (folder / "parquet" / "_files.json").read_bytes()
+    rewrite(folder / FILES[key], lambda table: table.slice(0, min(n_rows, len(table) - 1)))
+    (folder / "parquet" / "_files.json").write_bytes(listing)
+    for place in (folder, folder / "parquet"):
+        line = robust201("compare", place, place).refusal(2)
+        assert f"expected the {N_ROWS[key]} rows that _files.json lists, got" in line
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"[]", b"{}", b'{"format": 1, "files": {"x": {"rows": "1", "footer": ""}}}', b"[" * 100_000]
+)
+def test_a_damaged_listing_is_refused(folder: Path, robust201: RunCommand, content: bytes) -> None:
+    (folder / "parquet" / "_files.json").write_bytes(content)
+    assert "_files.json" in robust201("report", folder, "--out", folder / "page.html").refusal(2)
+
+
+def test_no_damage_of_a_footer_ends_the_process(folder: Path) -> None:
+    """Arrow's view of column chunks aborts the interpreter where one lacks its metadata."""
+    path = folder / FILES["pgd"]
+    sound = path.read_bytes()
+    right = RobustnessDataset(folder).value(2, "cifar10", "pgd", "confidence")
+    length = int.from_bytes(sound[-8:-4], "little")
+    draws = np.random.default_rng(0)
+    n_refused = 0
+    for number in range(60):
+        content = bytearray(sound)
+        content[-8 - int(draws.integers(1, length))] ^= 1 << int(draws.integers(8))
+        path.write_bytes(content)
+        os.utime(path, ns=(number, number))  # what is kept of a file is kept by its time
+        try:
+            assert RobustnessDataset(folder).value(2, "cifar10", "pgd", "confidence") == right
+        except (ResultsError, ArchitectureError):
+            n_refused += 1
+    assert n_refused > 5

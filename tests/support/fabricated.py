@@ -115,7 +115,7 @@ class FabricatedStore:
     n_classes: int = 3
     lacking: set[tuple[ArchitectureId, str, float]] = field(default_factory=set)
 
-    def provenances(self, inventory: object) -> list[Mapping[str, str]]:
+    def check_rows(self, inventory: object) -> list[Mapping[str, str]]:
         assert inventory is self
         return [{"torch": "2", "host": "here"}, {"torch": "1", "host": "there"}]
 

@@ -185,8 +185,7 @@ def compact(
     report = ShardStore.open(results).compact(grace_seconds=3600 * grace_hours)
     merged = console.show_count(report.inputs, "shard")
     typer.echo(f"Merged {merged} into {report.outputs:,}; deleted {report.deleted:,} merged earlier.")
-    for shard in report.damaged:
-        console.say(f"damaged: {shard}")
+    console.say_each([f"damaged: {shard}" for shard in report.damaged])
     if report.damaged:
         console.say("Damaged shards were left as they are; robust201 run sets them aside and recomputes them.")
         raise typer.Exit(4)
@@ -206,8 +205,7 @@ def merge(
         console.say(
             f"{source} was planned differently; its evaluations are kept, and the plan of {sources[0]} applies."
         )
-    for conflict in report.conflicts:
-        console.say(f"conflict: {conflict.message}")
+    console.say_each([f"conflict: {conflict.message}" for conflict in report.conflicts])
     raise typer.Exit(4 if report.conflicts else 0)
 
 

@@ -27,6 +27,7 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from robust201.core.errors import shorten
 from robust201.core.files import show_bytes
 from robust201.core.records import show_architecture
 
@@ -61,6 +62,23 @@ def say(line: str) -> None:
     err.print(line, markup=False, highlight=False)
 
 
+MOST_LINES = 20
+"""Lines that are listed of one kind."""
+
+
+def first_lines(lines: Sequence[str], *, rest: str = "") -> Iterator[str]:
+    """Give some lines, up to `MOST_LINES`, and one that counts the others; `rest` is where to see those."""
+    yield from map(shorten, lines[:MOST_LINES])
+    if len(lines) > MOST_LINES:
+        yield f"and {len(lines) - MOST_LINES:,} more{f'; {rest}' if rest else ''}"
+
+
+def say_each(lines: Sequence[str], *, rest: str = "") -> None:
+    """Tell of each of some lines (see `first_lines`)."""
+    for line in first_lines(lines, rest=rest):
+        say(line)
+
+
 def show_duration(seconds: float) -> str:
     """Render seconds as ``1:02:03``."""
     return str(timedelta(seconds=round(seconds)))
@@ -86,10 +104,8 @@ def show_preview(preview: RunPreview) -> None:
         f"Planned {show_count(total, 'evaluation')} in {show_count(len(preview.plan.units), 'unit')}: "
         f"{preview.done:,} done, {total - preview.done:,} missing."
     )
-    for shard in preview.damaged:
-        say(f"Damaged shard set aside, its evaluations are recomputed: {shard}")
-    for line in preview.stale:
-        say(line)
+    say_each([f"Damaged shard set aside, its evaluations are recomputed: {shard}" for shard in preview.damaged])
+    say_each(preview.stale)
 
 
 class RunDisplay:
@@ -208,8 +224,7 @@ def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int
 def show_import(report: ImportReport, store: Path) -> int:
     """Say what was imported and what was refused, and give the exit code."""
     out.print(f"Imported {show_count(len(report.imported), 'network')} into {store}.", markup=False, highlight=False)
-    for refusal in report.refused:
-        say(f"refused: {refusal}")
+    say_each([f"refused: {refusal}" for refusal in report.refused])
     return 0 if not report.refused else 3
 
 
@@ -255,12 +270,10 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
     if as_json:
         out.print_json(data=verdict.to_payload())
     problems = [*(f"{found.kind}: {found.message}" for found in verdict.findings), *verdict.export]
-    for line in problems:
-        say(line)
-    for line in verdict.gaps:
-        say(f"unfinished: {line}")
-    for shard in verdict.requeued:
-        say(f"Moved to damaged/: {shard}")
+    rest = "" if as_json else "--json lists all"
+    say_each(problems, rest=rest)
+    say_each([f"unfinished: {line}" for line in verdict.gaps], rest=rest)
+    say_each([f"Moved to damaged/: {shard}" for shard in verdict.requeued], rest=rest)
     if not as_json:
         what = f"{show_count(len(problems), 'problem')} found" if problems else _describe_checked(verdict)
         out.print(what, markup=False, highlight=False)

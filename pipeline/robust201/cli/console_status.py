@@ -87,10 +87,11 @@ def show_status(state: SweepStatus) -> None:
         stale = console.show_count(state.stale, "evaluation")
         belong, are = ("belongs", "is") if state.stale == 1 else ("belong", "are")
         out.print(f"{stale} in the folder {belong} to another protocol or sweep and {are} not used", highlight=False)
-    for shard in state.damaged:
-        out.print(f"damaged: {shard}", markup=False)
-    for failure in state.failures:
-        out.print(f"failed ({failure['kind']}): {failure['label']}: {failure['message']}", markup=False)
+    damaged = [f"damaged: {shard}" for shard in state.damaged]
+    failed = [f"failed ({one['kind']}): {one['label']}: {one['message']}" for one in state.failures]
+    for lines in (damaged, failed):
+        for line in console.first_lines(lines, rest="--json lists all"):
+            out.print(line, markup=False)
     if state.failures:
         out.print(f"more about one: robust201 logs {state.failures[0]['unit'][:12]} RESULTS", markup=False)
 

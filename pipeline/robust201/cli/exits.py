@@ -3,13 +3,15 @@
 import errno
 import reprlib
 import sys
+import warnings
 from typing import Any
 
 import typer
 
 from robust201.cli import console
-from robust201.core.errors import EvaluationError, InputError, RobustError, StorageError
+from robust201.core.errors import EvaluationError, InputError, RobustError, StorageError, shorten
 from robust201.core.interrupts import ending_signals_as_interrupt
+from robust201.reader.expected_files import MissingFilesWarning
 
 # Public in click only, which newer versions of Typer carry inside under another name.
 _UsageError: Any = typer.BadParameter.__base__
@@ -21,14 +23,23 @@ _BAD_NAMES = {errno.ENAMETOOLONG, errno.ENOTDIR, errno.EISDIR, errno.ELOOP}
 
 def run_to_exit_code(app: typer.Typer) -> int:
     """Run the command that ``sys.argv`` names; give 0 complete, 2 bad input, 3 incomplete or interrupted, 4 storage."""
+    show = warnings.showwarning
+
+    def tell(message: Warning | str, category: type[Warning], *arguments: Any, **named: Any) -> None:
+        if issubclass(category, MissingFilesWarning):
+            console.say(shorten(f"warning: {message}."))
+        else:
+            show(message, category, *arguments, **named)
+
     try:
-        with ending_signals_as_interrupt():
+        with warnings.catch_warnings(), ending_signals_as_interrupt():
+            warnings.showwarning = tell
             code = app(sys.argv[1:] or ["--help"], prog_name="robust201", standalone_mode=False) or 0
         if code != _INTERRUPTED:
             return int(code)
     except (RobustError, _UsageError, ImportError, OSError) as error:
         message, code = _describe(error)
-        console.say("error: " + " ".join(message.splitlines()))
+        console.say(shorten("error: " + " ".join(message.splitlines())))
         return code
     except (KeyboardInterrupt, typer.Abort):
         pass

@@ -24,11 +24,27 @@ Every message reads `<what failed> for <unit or file>: expected X, got Y. <what 
 import difflib
 from collections.abc import Iterable
 
+MAX_MESSAGE = 1500
+"""Characters of a message; what a file or a user said is in its middle, and may be megabytes."""
+
+_MESSAGE_END = 400
+
+
+def shorten(message: str) -> str:
+    """Leave the middle of a text out that is longer than `MAX_MESSAGE`, and say how much that is."""
+    left_out = len(message) - MAX_MESSAGE
+    if left_out <= 0:
+        return message
+    return f"{message[: MAX_MESSAGE - _MESSAGE_END]}… ({left_out:,} characters left out) …{message[-_MESSAGE_END:]}"
+
 
 class RobustError(Exception):
-    """Base of every error that robust201 raises on purpose."""
+    """Base of every error that robust201 raises on purpose; a message that is too long is shortened."""
 
     exit_code = 3
+
+    def __init__(self, *arguments: object) -> None:
+        super().__init__(*(shorten(told) if isinstance(told, str) else told for told in arguments))
 
 
 class InputError(RobustError):
@@ -105,12 +121,17 @@ class StorageLibraryError(StorageError):
     exit_code = 2
 
 
+_MAX_NAME = 100
+"""Characters by which names are compared."""
+
+
 def closest(name: str, candidates: Iterable[str]) -> str:
     """Name the candidate nearest to an unknown name, ready to append to an error message.
 
     ``" Did you mean 'pgd'?"`` (with its leading space), or the list of up to 25 known names where nothing is near.
     """
     known = [str(candidate) for candidate in candidates]
+    name = name[:_MAX_NAME]
     match = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     if match:
         return f" Did you mean {match[0]!r}?"

@@ -58,17 +58,35 @@ def make_folder(path: Path) -> None:
         ) from error
 
 
+def read_bounded(path: Path, most: int) -> str:
+    """Read a text file that has no more than so many bytes.
+
+    Raises:
+        OSError: it cannot be read (FileNotFoundError: there is none).
+        ValueError: it is longer, or no UTF-8.
+    """
+    with path.open("rb") as stream:
+        content = stream.read(most + 1)
+    if len(content) > most:
+        raise ValueError(f"more than {show_bytes(most)}")
+    return content.decode()
+
+
+MAX_JSON_BYTES = 1 << 30
+"""Bytes of a JSON file of our own: the hashes of every network's weights are some megabytes."""
+
+
 def load_json(path: Path) -> Any:
     """Read a JSON file of our own.
 
     Raises:
         FileNotFoundError: there is none.
-        ValueError: it is no JSON, or no file: the far end of a pipe is not waited for.
+        ValueError: it is no JSON, too long, or no file: the far end of a pipe is not waited for.
     """
     if path.exists() and not path.is_file():
         raise ValueError("no file")
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(read_bounded(path, MAX_JSON_BYTES))
     except RecursionError as error:
         raise ValueError("brackets nested too deeply") from error
 

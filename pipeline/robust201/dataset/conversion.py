@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.errors import EvaluationError, ResultsError
-from robust201.core.files import sha256_of
+from robust201.core.files import sha256_of, write_text
 from robust201.core.records import Unit, show_architecture
 from robust201.dataset.json_import import json_files_of
 from robust201.dataset.listing import add_to_listing
@@ -16,8 +16,16 @@ from robust201.dataset.parquet_files import ParquetFile
 from robust201.dataset.published_layout import describe_strength
 from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.expected_files import ListedFile, parquet_files_text, read_parquet_files
 from robust201.reader.parquet_results import JSON_SOURCES, agrees_with, has_columns_of, is_converted
-from robust201.reader.result_files import ResultFiles, parquet_name, row_of, values_by_strength
+from robust201.reader.result_files import (
+    PARQUET_FOLDER,
+    PARQUET_LISTING,
+    ResultFiles,
+    parquet_name,
+    row_of,
+    values_by_strength,
+)
 from robust201.reader.value_checks import architecture_of
 from robust201.tasks.columns import Values, columns_of_json, count_images
 
@@ -64,11 +72,19 @@ def convert_dataset(
                 key.task().write(lambda: None)
             except EvaluationError as error:
                 raise ResultsError(str(error)) from error
-            add_to_listing(folder, [key.name], changed=True)
+            _list_rows(folder, key.name)
+            add_to_listing(folder, [key.name, PARQUET_LISTING], changed=True)
             written.append(key.name)
         progress(done + 1, len(keys))
     add_to_listing(folder, [key.name for key in keys])  # of a conversion that was killed before it did
     return ConversionReport(tuple(written), tuple(key.name for key in keys if key.name not in written))
+
+
+def _list_rows(folder: Path, name: str) -> None:
+    """Note beside the Parquet files what one of them has."""
+    files = read_parquet_files(folder / PARQUET_FOLDER)
+    files[name.removeprefix(f"{PARQUET_FOLDER}/")] = ListedFile.of(folder / name)
+    write_text(folder / PARQUET_LISTING, parquet_files_text(files))
 
 
 @dataclass(frozen=True)

@@ -33,7 +33,8 @@ from robust201.dataset.published_layout import ParquetColumn, describe_strength,
 from robust201.dataset.side_files import side_file_texts, weight_hashes
 from robust201.dataset.written_file import Compression, WrittenFile
 from robust201.images import DATASETS
-from robust201.reader.result_files import PARQUET_FOLDER, parquet_name
+from robust201.reader.expected_files import ListedFile, parquet_files_text
+from robust201.reader.result_files import PARQUET_FOLDER, PARQUET_LISTING, parquet_name
 from robust201.shards import Inventory, RowSelection, ShardStore
 from robust201.tasks.columns import COLUMNS, fields_of, numbers_of
 
@@ -110,7 +111,8 @@ def export_dataset(
         ConfigError: results were imported, and neither `licence` nor their source names a licence; or JSON is asked for
             of several weights, or no weights have the name given; or two files would have one name.
         InputError: the folder holds files that no export listed, or an export of another sweep.
-        StorageError: the store lacks what the inventory says, the device is full, or another export writes there.
+        StorageError: a row of the store is wrong (see `ShardStore.check_rows`) or gone, the device is full, or another
+            export writes there.
     """
     groups = group_units(plan, inventory, weights)
     _refuse_several_weights(out, groups, formats)
@@ -129,7 +131,7 @@ def export_dataset(
     listed = list_files(exported, formats)
     _refuse_equal_names(out, [form.file_name(*file) for file in listed])
     hashes = weight_hashes(unit for group in groups for unit in group.units)
-    provenances = store.provenances(inventory)
+    provenances = store.check_rows(inventory)
     side_files = side_file_texts(
         plan,
         groups,
@@ -140,7 +142,14 @@ def export_dataset(
         round_to=round_to,
         empty=empty,
     )
-    planned = {*side_files, CARD_FILE, CROISSANT_FILE, *(form.file_name(*file) for file in listed)}
+    parquet = [form.file_name(group, content) for group, content in listed if content == PARQUET_FOLDER]
+    planned = {
+        *side_files,
+        *([PARQUET_LISTING] if parquet else []),
+        CARD_FILE,
+        CROISSANT_FILE,
+        *(form.file_name(*file) for file in listed),
+    }
     told = plan.describe()
     with open_folder(out, planned, told, hashes) as folder:
         n_rows = sum(len(group.complete_units) for group, _ in listed)
@@ -166,6 +175,9 @@ def export_dataset(
                 measures=dict(sorted(measures.items())),
             )
             folder.write(name, text_of(facts))
+        if parquet:
+            files_there = {name.removeprefix(f"{PARQUET_FOLDER}/"): ListedFile.of(out / name) for name in parquet}
+            folder.write(PARQUET_LISTING, parquet_files_text(files_there))
         removed = folder.close()
     return ExportReport(
         out=out,

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from robust201.core.arrays import read_npy
 from robust201.core.errors import DatasetError
 from robust201.core.files import sha256_of
 from robust201.core.records import ImageSet, canonical_json
@@ -256,13 +257,13 @@ def _load_npy(path: Path, shape: tuple[int, ...], dtype: str, source: str) -> ND
 def _map_npy(path: Path, shape: tuple[int, ...], source: str, dtype: str = "uint8") -> NDArray[Any]:
     remedy = "Fetch the files again" if source == "published" else "Generate the images in another folder"
     try:
-        array: NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+        array = read_npy(path, mapped=True)
     except FileNotFoundError as error:
         raise DatasetError(
             f"Opening {source} corruptions failed for {path}: expected an array of shape {shape}, got no such file. "
             f"{remedy}, or leave the key out."
         ) from error
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, ValueError) as error:
         raise DatasetError(
             f"Opening {source} corruptions failed for {path}: expected an array of shape {shape}, got a file that is "
             f"no whole .npy array ({error}). {remedy}."

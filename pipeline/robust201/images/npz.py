@@ -1,13 +1,15 @@
 """NumPy archives of a user's own images: arrays `images` and `labels` in one .npz file per split; no pickle."""
 
+import lzma
 import zipfile
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from robust201.core.arrays import parse_npy
 from robust201.core.errors import DatasetError
 from robust201.core.records import Split
 from robust201.images.checks import LabelledImages, check_count, check_labels
@@ -53,20 +55,25 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
                     f"Reading images failed for {path}: expected a whole .npz archive, got a file that is none. "
                     "Write it with numpy.savez, or copy it again."
                 )
-        with np.load(path, allow_pickle=False) as archive:
-            missing = [name for name in _ARRAYS if name not in archive.files]
+        with zipfile.ZipFile(path) as archive:
+            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+            missing = [name for name in _ARRAYS if name not in members]
             if missing:
                 raise DatasetError(
                     f"Reading images failed for {path}: expected arrays {' and '.join(_ARRAYS)}, got "
-                    f"{', '.join(archive.files) or 'none'}. Write both with numpy.savez(file, images=…, labels=…)."
+                    f"{', '.join(members) or 'none'}. Write both with numpy.savez(file, images=…, labels=…)."
                 )
-            # A member that is no array comes back as bytes.
-            return {name: np.asarray(archive[name]) for name in _ARRAYS}
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+            return {name: _read_member(archive, members[name]) for name in _ARRAYS}
+    # What zipfile says of encrypted members is a RuntimeError, of unknown compressions a NotImplementedError.
+    except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
         raise DatasetError(
             f"Reading images failed for {path}: expected a whole .npz archive of numbers, got one that cannot be read "
             f"({' '.join(str(error).split())}). Write it with numpy.savez, or copy it again."
         ) from error
+
+
+def _read_member(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NDArray[Any]:
+    return parse_npy(lambda: cast(BinaryIO, archive.open(member)), member.file_size)
 
 
 def _channels_first(path: Path, images: NDArray[Any], size: int) -> NDArray[np.uint8]:

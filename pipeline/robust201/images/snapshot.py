@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from robust201.core.arrays import read_npy
 from robust201.core.errors import DatasetError
 from robust201.core.files import atomic_write
 from robust201.core.records import ImageSet, image_hash
@@ -29,8 +30,8 @@ def read_snapshot(folder: Path, spec: DatasetSpec, sha256: str) -> ImageSet:
         DatasetError: a file is missing or damaged.
     """
     try:
-        images, labels, indices = (np.load(folder / f"{name}.npy", allow_pickle=False) for name in _ARRAYS)
-    except (OSError, ValueError, EOFError) as error:
+        images, labels, indices = (read_npy(folder / f"{name}.npy") for name in _ARRAYS)
+    except (OSError, ValueError) as error:
         raise DatasetError(
             f"Reading the images of {spec.name} failed for {folder}: expected three .npy files, got {error}. "
             "Is the results folder the same on every machine? Run the same command again, which replaces it."

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from robust201.core.records import Unit
+from robust201.core.records import Part, Unit
 from robust201.planning.plan import Plan
 from robust201.planning.shares import share_folders
 from robust201.runtime.progress import FAILURES_FILE
@@ -66,6 +66,10 @@ class EvaluationCounter:
         pending: list[Unit] = []
         macs_left = 0.0
         for unit in plan.units if before is None else before.pending_units:
+            if not inventory.holds(unit):  # most units of a sweep that has begun
+                pending.append(unit)
+                macs_left += plan.macs(Part(unit, unit.strengths, 0, unit.n_images))
+                continue
             if inventory.count_complete(unit, plan.measurements) == len(unit.strengths):
                 done_units[unit.dataset, unit.key] += len(unit.strengths)
                 continue

@@ -141,6 +141,7 @@ class Plan:
 
     @cached_property
     def _passes(self) -> dict[tuple[str, str], float]:
+        """Passes through the network that an image takes at a strength, by dataset and key."""
         return {
             (dataset, key): self.tasks[key].passes(self.parameters[key], self.n_classes(dataset))
             for dataset in self.datasets

@@ -2,10 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from robust201.core.errors import FormatVersionError, InputError
 from robust201.core.files import load_json, write_text
-from robust201.core.records import IMPORTED_FILE
+from robust201.core.records import IMPORTED_FILE, content_digest
 from robust201.planning.facts import Facts
 from robust201.planning.loading import parse_config
 from robust201.planning.plan import Plan, make_plan
@@ -24,7 +25,8 @@ def save_plan(plan: Plan, facts: Facts, store: ShardStore) -> None:
     }
     for protocol in plan.protocols.values():
         store.save_protocol(protocol)
-    write_text(plan.config.results / PLAN_FILE, json.dumps(payload))
+    payload = json.loads(json.dumps(payload))
+    write_text(plan.config.results / PLAN_FILE, json.dumps(payload | {"digest": content_digest(payload)}))
 
 
 def refuse_imports(results: Path) -> None:
@@ -59,6 +61,7 @@ def load_plan_and_facts(results: Path) -> tuple[Plan, Facts]:
                 f"Reading the plan failed for {path}: expected format {PLAN_FORMAT}, got {version!r}. "
                 "Use the version of robust201 that wrote it."
             )
+        _check_digest(payload)
         known = Facts.from_payload(facts)
         # The folder itself knows where it and its shards lie: a plan may have come from another one by a merge.
         # Where an earlier version completed imported results, what it computed is still a sweep's.
@@ -79,3 +82,10 @@ def load_plan_and_facts(results: Path) -> tuple[Plan, Facts]:
             f"Reading the plan failed for {path}: expected a plan, got other content ({error!r}). "
             "Rewrite it with: robust201 run SWEEP.yaml"
         ) from error
+
+
+def _check_digest(payload: dict[str, Any]) -> None:
+    """Compare a plan's content with its digest, which earlier versions did not write."""
+    digest = payload.get("digest")
+    if digest is not None and digest != content_digest({k: v for k, v in payload.items() if k != "digest"}):
+        raise ValueError("content that was changed")

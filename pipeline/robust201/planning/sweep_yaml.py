@@ -13,7 +13,13 @@ import yaml
 from pydantic import BeforeValidator
 
 from robust201.core.errors import ConfigError
-from robust201.core.files import bundled
+from robust201.core.files import bundled, read_bounded
+
+MAX_SWEEP_BYTES = 4 << 20
+"""Bytes of a sweep YAML: one that names every cell of NAS-Bench-201 by its string has 1.1 MB."""
+
+MAX_NODES = 500_000
+"""Names and values of a sweep YAML, those that aliases stand for included."""
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
@@ -44,9 +50,7 @@ def read_fields(path: Path) -> dict[str, Any]:
         ConfigError: the file cannot be read, is no YAML, or holds something else.
     """
     try:
-        text = path.read_text(encoding="utf-8")
-        # _StrictLoader is a SafeLoader: it builds plain values only
-        payload = yaml.load(text, Loader=_StrictLoader)  # noqa: S506
+        payload = _construct(read_bounded(path, MAX_SWEEP_BYTES))
     except OSError as error:
         raise ConfigError(
             f"Reading the sweep failed for {path}: expected a YAML file, got {error.strerror}. See jobs/ for examples."
@@ -64,13 +68,42 @@ def read_fields(path: Path) -> dict[str, Any]:
     return payload
 
 
+def _construct(text: str) -> Any:
+    """Build the value of a YAML text, unless aliases in it stand for more than a sweep can have."""
+    loader = _StrictLoader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        if _count_nodes(node, {}) > MAX_NODES:
+            raise ValueError(f"aliases that stand for more than {MAX_NODES:,} values")
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
+
+
+def _count_nodes(node: yaml.Node, counted: dict[int, int]) -> int:
+    """Count the values that a node stands for, aliases written out; `counted` holds the counts by node."""
+    if id(node) not in counted:
+        counted[id(node)] = MAX_NODES + 1  # of a node that holds itself
+        inside: list[yaml.Node] = []
+        if isinstance(node, yaml.MappingNode):
+            inside = [part for pair in node.value for part in pair]
+        elif isinstance(node, yaml.SequenceNode):
+            inside = node.value
+        counted[id(node)] = 1 + sum(_count_nodes(part, counted) for part in inside)
+    return counted[id(node)]
+
+
 def find_line(path: Path, steps: Sequence[str]) -> int | None:
     """Find the line, from 1, of a field in a YAML file, or of the innermost field around it; None without one.
 
     The outermost of the steps comes first; they are names of fields and positions in lists.
     """
+    if not path.is_file():
+        return None  # a pipe has been read to its end
     try:
-        node: Any = yaml.compose(path.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
+        node: Any = yaml.compose(read_bounded(path, MAX_SWEEP_BYTES), Loader=yaml.SafeLoader)
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return None
     line = None

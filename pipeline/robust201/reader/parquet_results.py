@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, ResultsError, closest
+from robust201.core.parquet_footer import RowGroup, parse_row_groups, read_footer_bytes
+from robust201.reader.expected_files import PARQUET_FILES, ListedFile
 from robust201.reader.kept_files import FileState, hash_once
 from robust201.reader.value_checks import damaged_file
 from robust201.tasks.columns import DESCRIPTIONS, MEASUREMENTS, fields_of, parquet_forms
@@ -37,6 +39,28 @@ JSON_SOURCES = b"robust201.json"
 def has_columns_of(path: Path, measure: str) -> bool:
     """Whether a file has a measurement."""
     return parquet_forms(measure).keys() <= {*_schema(path).names}
+
+
+def check_listed(path: Path, expected: ListedFile | None) -> None:
+    """Make sure that a file has the rows and the footer that its folder's listing says; None where that says nothing.
+
+    Raises ResultsError if it has others.
+    """
+    if expected is None:
+        return
+    with _naming(path):
+        found = _describe(path, FileState.of(path))
+    if found != expected:
+        got = f"{found.rows:,} rows" if found.rows != expected.rows else "another footer"
+        raise ResultsError(
+            f"Reading failed for {path}: expected the {expected.rows:,} rows that {PARQUET_FILES} lists, got {got}. "
+            f"Export or download the file again; if it was changed on purpose, delete {PARQUET_FILES}."
+        )
+
+
+@lru_cache(maxsize=256)
+def _describe(path: Path, _state: FileState) -> ListedFile:
+    return ListedFile.of(path)
 
 
 def measurements_in(path: Path) -> list[str]:
@@ -184,7 +208,7 @@ def _iter_parts(
     with _naming(path), _open(path) as file:
         _check_columns(path, file.schema_arrow, text_ids=text_ids)
         columns = ["architecture", "strength", *parquet_forms(measure)] + ([_WEIGHTS] if weights is not None else [])
-        for group in _groups_of(file.metadata, only):
+        for group in _groups_of(path, only, file.num_row_groups):
             table = file.read_row_group(group, columns, use_threads=False)
             if weights is not None:
                 table = table.filter(pc.equal(table[_WEIGHTS].cast(pa.string()), weights))
@@ -303,18 +327,21 @@ def read_n_classes(path: Path) -> int | None:
     return next((int(count) for count in counts if count is not None), None)
 
 
-def _groups_of(footer: pq.FileMetaData, architecture: int | str | None) -> list[int]:
+def _groups_of(path: Path, architecture: int | str | None, n_groups: int) -> list[int]:
     """Name the row groups that may hold an architecture, by the smallest and largest that the footer says they have."""
     if architecture is None:
-        return list(range(footer.num_row_groups))
-    names = [footer.schema.column(number).path for number in range(footer.num_columns)]
-    place = names.index("architecture")
-    held = []
-    for group in range(footer.num_row_groups):
-        bounds = footer.row_group(group).column(place).statistics
-        if bounds is None or not bounds.has_min_max or bounds.min <= architecture <= bounds.max:
-            held.append(group)
-    return held
+        return list(range(n_groups))
+    with path.open("rb") as stream:
+        groups = parse_row_groups(read_footer_bytes(stream))
+    return [number for number, group in enumerate(groups) if _may_hold(group, architecture)]
+
+
+def _may_hold(group: RowGroup, architecture: int | str) -> bool:
+    bounds = next((chunk.bounds for chunk in group.chunks if chunk.path == "architecture"), None)
+    if bounds is None or any(len(bound) not in (4, 8) for bound in bounds) or isinstance(architecture, str):
+        return True
+    least, most = (int.from_bytes(bound, "little", signed=True) for bound in bounds)
+    return least <= architecture <= most
 
 
 def _values(table: pa.Table, measure: str) -> Iterable[Any]:

@@ -3,6 +3,7 @@
 import copy
 import errno
 import itertools
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
@@ -11,6 +12,14 @@ import numpy as np
 
 from robust201.core.errors import ConfigError, FormatVersionError, ResultsError, closest
 from robust201.core.records import CLEAN_STRENGTH
+from robust201.reader.expected_files import (
+    PARQUET_FILES,
+    MissingFilesWarning,
+    describe_absent,
+    key_of_parquet,
+    names_in_listing,
+    read_parquet_files,
+)
 from robust201.reader.json_files import iter_json_values, read_json, read_object
 from robust201.reader.kept_files import KeptRows, hash_once
 from robust201.reader.value_checks import check_ids, check_json_values, is_sound_meta, is_sound_sweep
@@ -27,12 +36,16 @@ SWEEP_FILE = "sweep.json"
 MISSING_FILE = "missing.json"
 
 _CHECKSUMS = "SHA256SUMS"
+_ENDINGS = ("", ".gz", ".zst")
 
 RESULTS_FOLDER_FILE = "format.json"
 """What a sweep's results folder has, and no exported dataset."""
 
 PARQUET_FOLDER = "parquet"
 """Folder of the analysis-ready Parquet files of an export."""
+
+PARQUET_LISTING = f"{PARQUET_FOLDER}/{PARQUET_FILES}"
+"""Name of their listing, relative to the dataset's folder."""
 
 UNKNOWN_SPACE = ""
 """Name of the space of Parquet files that lie alone and have no cells."""
@@ -151,6 +164,7 @@ class ResultFiles:
         self.path = path
         self.parquet = path if any(path.glob("dataset=*")) else path / PARQUET_FOLDER
         self._kept = KeptRows()
+        self._listed = read_parquet_files(self.parquet) if self.parquet.is_dir() else {}
         if not (path / META_FILE).is_file() and not self.parquet.is_dir():
             got, fix = "none", "Name what `robust201 export` wrote, its parquet folder, or the published dataset"
             if (path / RESULTS_FOLDER_FILE).is_file():
@@ -197,6 +211,43 @@ class ResultFiles:
             self._keys_by_dataset = self.sweep["strengths"]
         elif not told:
             self._keys_by_dataset = self.keys_of_parquet()
+        absent = self._find_absent()
+        if absent:
+            warnings.warn(describe_absent(path, absent), MissingFilesWarning, stacklevel=3)
+
+    def _find_absent(self) -> list[str]:
+        """Find the files that a listing names and that are gone, but for those whose values another file has."""
+        absent = []
+        for name in dict.fromkeys((*names_in_listing(self.path / _CHECKSUMS), *self._listed_parquet())):
+            place = key_of_parquet(name)
+            if place is not None:
+                if not _is_file(self.path / name) and not self._has_json(*place):
+                    absent.append(name)
+            elif "/" in name and ".json" in name and name != PARQUET_LISTING and not _is_file(self.path / name):
+                dataset, _, rest = name.partition("/")
+                stem = rest.partition(".json")[0]
+                parquet = (key for key in self._spellings_before(stem) if self._has_parquet(dataset, key))
+                if not any(parquet):
+                    absent.append(name)
+        return absent
+
+    def _listed_parquet(self) -> Iterator[str]:
+        """Names of the Parquet files listed beside them, relative to the dataset's folder."""
+        inside = "" if self.parquet == self.path else f"{PARQUET_FOLDER}/"
+        return (f"{inside}{name}" for name in self._listed)
+
+    def _has_json(self, dataset: str, key: str) -> bool:
+        measures = {*PUBLISHED, *self.measurements_of(dataset, key)}
+        return any(self.find_json(dataset, key, measure) is not None for measure in measures)
+
+    def _has_parquet(self, dataset: str, key: str) -> bool:
+        return _is_file(self.parquet / PurePosixPath(parquet_name(dataset, key)).relative_to(PARQUET_FOLDER))
+
+    @staticmethod
+    def _spellings_before(stem: str) -> Iterator[str]:
+        """Keys that a file of results may be of, by its name without ending: each part before an underscore."""
+        for place in (place for place, letter in enumerate(stem) if letter == "_"):
+            yield from spellings(stem[:place])
 
     @property
     def datasets(self) -> list[str]:
@@ -340,7 +391,7 @@ class ResultFiles:
     def find_json(self, dataset: str, key: str, measure: str) -> Path | None:
         """Find the JSON file of a measurement, whether or not there is Parquet (see `find`)."""
         return _the_one(
-            [self.path / dataset / f"{spelling}_{measure}.json{suffix}" for suffix in ("", ".gz", ".zst")]
+            [self.path / dataset / f"{spelling}_{measure}.json{ending}" for ending in _ENDINGS]
             for spelling in spellings(key)
         )
 
@@ -395,20 +446,21 @@ class ResultFiles:
             return None
         names = (PurePosixPath(parquet_name(dataset, spelling)) for spelling in spellings(key))
         file = _the_one([self.parquet / name.relative_to(PARQUET_FOLDER)] for name in names)
-        if file is None or measure is None:
-            return file
-        from robust201.reader.parquet_results import has_columns_of
+        if file is None:
+            return None
+        from robust201.reader.parquet_results import check_listed, has_columns_of
 
-        return file if has_columns_of(file, measure) else None
+        check_listed(file, self._listed.get(file.relative_to(self.parquet).as_posix()))
+        return file if measure is None or has_columns_of(file, measure) else None
 
     def _parquet_files(self) -> list[Path]:
-        return sorted(self.parquet.glob("dataset=*/key=*/*.parquet"))
+        return sorted(filter(_is_file, self.parquet.glob("dataset=*/key=*/*.parquet")))
 
     def keys_of_parquet(self) -> dict[str, list[str]]:
         """List the keys of each dataset that has Parquet files."""
         found: dict[str, list[str]] = {}
-        for file in self._parquet_files():
-            dataset, key = (part.partition("=")[2] for part in file.parts[-3:-1])
+        there = (file.relative_to(self.parquet).as_posix() for file in self._parquet_files())
+        for dataset, key in sorted({place for name in (*there, *self._listed) if (place := key_of_parquet(name))}):
             found.setdefault(dataset, []).append(key)
         return found
 

@@ -184,6 +184,10 @@ class Inventory:
             )
         return chosen
 
+    def holds(self, unit: Unit) -> bool:
+        """Say whether there is any row of a unit."""
+        return unit.id in self._numbers
+
     def is_complete(self, unit: Unit, strength: float, measurements: Collection[str]) -> bool:
         """Say whether an evaluation is done, with every measurement asked for."""
         return strength in self._complete_strengths(unit, columns_needed(unit, measurements))

@@ -14,10 +14,11 @@ import errno
 import io
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -25,9 +26,11 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from robust201.core.errors import FormatVersionError, ShardDamagedError, StorageError
+from robust201.core.parquet_footer import RowGroup, parse_row_groups, read_footer_bytes
 from robust201.core.records import EvaluationResult, canonical_json
 from robust201.shards.backends import unreadable
 from robust201.shards.object_store import StorageBackend
+from robust201.shards.validation import WrongShardError, check_row_count, check_schema, check_sizes, check_table
 from robust201.tasks.columns import COLUMNS, count_classes, stored_order
 
 FORMAT_VERSION = 1
@@ -222,7 +225,18 @@ def failed_to_read(label: str, error: Exception) -> StorageError:
     # Readers of wrong bytes give no number, or that of a seek to where nothing can be.
     if isinstance(error, OSError) and error.errno not in {None, errno.EINVAL}:
         return unreadable(label, error)
-    return damaged_shard(label, repr(error))
+    return damaged_shard(label, error if isinstance(error, WrongShardError) else repr(error))
+
+
+def parse_provenance(text: str) -> dict[str, str]:
+    """Read a row's provenance (see `EvaluationResult.provenance`); WrongShardError if it is something else."""
+    try:
+        provenance = json.loads(text)
+    except (ValueError, RecursionError):
+        provenance = None
+    if not isinstance(provenance, dict) or not all(isinstance(value, str) for value in provenance.values()):
+        raise WrongShardError("a provenance that is no JSON object of texts")
+    return provenance
 
 
 class ShardFile:
@@ -236,10 +250,13 @@ class ShardFile:
         self.label = backend.label(shard)
         try:
             self._source = backend.source(shard) if content is None else io.BytesIO(content)
+            with _opened(self._source) as stream:
+                groups = parse_row_groups(read_footer_bytes(stream))
             self._file = pq.ParquetFile(self._source, pre_buffer=not isinstance(self._source, Path))
-            metadata = self._file.metadata
-            groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-            counts = [group.num_rows for group in groups]
+            check_schema(self._file.schema_arrow, IDENTITY_TYPES, MEASUREMENT_TYPES)
+            check_sizes(groups, self._file.metadata.num_columns)
+            counts = [group.n_rows for group in groups]
+            check_row_count(sum(counts), sum(chunk.n_compressed for group in groups for chunk in group.chunks))
             self._columns_of_groups = [_encoded_sizes(group) for group in groups]
         except FileNotFoundError:
             raise
@@ -253,6 +270,9 @@ class ShardFile:
         """Read one row group, or some of its columns (raises as the class does)."""
         try:
             table = self._file.read_row_group(row_group, columns=columns, use_threads=False)
+            check_table(table)
+            for text in table["provenance"].unique().to_pylist() if "provenance" in table.schema.names else ():
+                parse_provenance(text)
         except (pa.ArrowException, OSError, ValueError) as error:
             raise failed_to_read(self.label, error) from error
         return table
@@ -269,9 +289,13 @@ class ShardFile:
             self._source.close()
 
 
-def _encoded_sizes(group: Any) -> dict[str, int]:
-    chunks = [group.column(i) for i in range(group.num_columns)]
-    return {chunk.path_in_schema.partition(".")[0]: chunk.total_uncompressed_size for chunk in chunks}
+def _opened(source: Path | BinaryIO) -> AbstractContextManager[BinaryIO]:
+    """Open a path; leave a stream open."""
+    return source.open("rb") if isinstance(source, Path) else nullcontext(source)
+
+
+def _encoded_sizes(group: RowGroup) -> dict[str, int]:
+    return {chunk.column: chunk.n_bytes for chunk in group.chunks}
 
 
 def row_values(table: pa.Table, row: int, columns: Sequence[str]) -> dict[str, NDArray[Any]]:

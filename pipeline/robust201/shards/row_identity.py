@@ -14,7 +14,15 @@ from numpy.typing import NDArray
 from robust201.core.records import ArchitectureId
 from robust201.shards.backends import Entry
 from robust201.shards.object_store import StorageBackend
-from robust201.shards.parquet import FOOTER_KEY, IDENTITY_TYPES, Footer, damaged_shard, failed_to_read
+from robust201.shards.parquet import (
+    FOOTER_KEY,
+    IDENTITY_TYPES,
+    MEASUREMENT_TYPES,
+    Footer,
+    damaged_shard,
+    failed_to_read,
+)
+from robust201.shards.validation import WrongShardError, check_identity, check_row_count, check_schema
 
 _UNIT_COLUMNS = ["unit_id", "architecture", "dataset", "key", "protocol", "n_images"]  # as the fields of `StoredUnit`
 _NUMBER_COLUMNS = ["strength", "start", "stop", "seconds"]
@@ -62,10 +70,20 @@ def parse_footer(tail: bytes, label: str) -> Footer:
     Raises ShardDamagedError, and FormatVersionError if another version wrote it.
     """
     try:
-        metadata = pq.read_metadata(pa.BufferReader(tail)).metadata
-        return Footer.from_json(metadata[FOOTER_KEY.encode()], label)
-    except (pa.ArrowException, OSError, ValueError, KeyError, TypeError) as error:
+        return _read_checked(pq.read_metadata(pa.BufferReader(tail)), label)
+    except WrongShardError as error:
+        raise damaged_shard(label, error) from error
+    except (pa.ArrowException, OSError, ValueError, LookupError, TypeError) as error:
         raise damaged_shard(label, repr(error)) from error
+
+
+def _read_checked(metadata: pq.FileMetaData, label: str) -> Footer:
+    footer = Footer.from_json(metadata.metadata[FOOTER_KEY.encode()], label)
+    check_schema(metadata.schema.to_arrow_schema(), IDENTITY_TYPES, MEASUREMENT_TYPES, footer.columns)
+    n_rows = len(footer.identity["rows"][0]) if footer.identity else metadata.num_rows
+    if n_rows != metadata.num_rows:
+        raise WrongShardError(f"{metadata.num_rows:,} rows where the footer names {n_rows:,}")
+    return footer
 
 
 def read_shard_rows(backend: StorageBackend, shard: str, footer: Footer) -> ShardRows:
@@ -88,8 +106,13 @@ def _rows_of_footer(footer: Footer) -> ShardRows:
     else:
         numbers.append(unit.architecture)
     "".join(texts).encode()  # texts, and such as can be stored
-    np.array(numbers, dtype=np.int32)  # numbers, and small ones
-    return ShardRows(
+    # NumPy would read numbers out of texts and truths as well.
+    if {*map(type, (start, stop, *numbers))} != {int} or not {*map(type, (*strengths, *seconds))} <= {int, float}:
+        raise WrongShardError("identities of other types")
+    if len(seconds) != n_rows or len({*strengths}) < n_rows:
+        raise WrongShardError("a strength twice, or without its seconds")
+    np.array(numbers, dtype=np.int32)  # small ones
+    rows = ShardRows(
         units=(unit,),
         unit=np.zeros(n_rows, dtype=np.int64),
         strength=np.array(strengths, dtype=np.float64),
@@ -97,11 +120,16 @@ def _rows_of_footer(footer: Footer) -> ShardRows:
         stop=np.full(n_rows, stop, dtype=np.int32),
         seconds=np.array(seconds, dtype=np.float32),
     )
+    check_identity(rows.strength, rows.start, rows.stop, np.full(n_rows, unit.n_images))
+    return rows
 
 
 def _rows_of_columns(source: Path | BinaryIO) -> ShardRows:
+    """Read the identity of the rows of a shard whose schema was checked."""
     names = [*_UNIT_COLUMNS, *_NUMBER_COLUMNS]
     with pq.ParquetFile(source, read_dictionary=_TEXT_COLUMNS, pre_buffer=not isinstance(source, Path)) as file:
+        n_bytes = source.stat().st_size if isinstance(source, Path) else source.seek(0, 2)
+        check_row_count(file.metadata.num_rows, n_bytes)
         table = file.read(columns=names, use_threads=False).unify_dictionaries()
     arrays = {name: _checked(table[name]) for name in names}
     _, first, unit = np.unique(arrays["unit_id"].indices.to_numpy(), return_index=True, return_inverse=True)
@@ -110,7 +138,8 @@ def _rows_of_columns(source: Path | BinaryIO) -> ShardRows:
     # Ids that are indices are stored as numbers; in memory all are text, of which there are many equal ones.
     kinds = IDENTITY_TYPES | {"architecture": pa.string()}
     units = UnitColumns({name: array.cast(kinds[name]) for name, array in decoded.items()})
-    numbers = {name: arrays[name].cast(IDENTITY_TYPES[name]).to_numpy() for name in _NUMBER_COLUMNS}
+    numbers = {name: arrays[name].to_numpy() for name in _NUMBER_COLUMNS}
+    check_identity(numbers["strength"], numbers["start"], numbers["stop"], arrays["n_images"].to_numpy())
     return ShardRows(units, unit.astype(np.int64), **numbers)
 
 

@@ -1,6 +1,5 @@
 """The store of finished evaluations: the face of a results folder to the rest of the program."""
 
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,11 +22,11 @@ from robust201.core.records import (
 from robust201.shards.compaction import Compaction, CompactReport
 from robust201.shards.folder import ResultsFolder, go_on, has_stem, network_of, stem_of
 from robust201.shards.inventory import Inventory, columns_needed
-from robust201.shards.parquet import ShardFile, encode, write_results
+from robust201.shards.parquet import encode, parse_provenance, write_results
 from robust201.shards.row_identity import parse_footer, read_shard_rows
 from robust201.shards.row_reader import SELECTION_CACHE_BYTES, RowReader, RowSelection
 from robust201.shards.scan import OnDamage, Verify, scan
-from robust201.shards.verification import ShardFinding, verify_shards
+from robust201.shards.verification import ShardFinding, check_rows, verify_shards
 from robust201.tasks.measurements import check_values
 
 
@@ -62,10 +61,15 @@ class ShardStore:
         return self.folder.root
 
     def save_protocol(self, protocol: EvaluationProtocol) -> None:
-        """Store a protocol's payload, so that rows which name its digest can be explained."""
+        """Store a protocol's payload, also in place of a damaged one, so that rows which name it can be explained."""
         path = self.folder.protocols / f"{protocol.digest}.json"
-        if not path.exists():
-            write_text(path, canonical_json(protocol.payload) + "\n")
+        text = canonical_json(protocol.payload) + "\n"
+        try:
+            is_there = path.read_bytes() == text.encode()
+        except (FileNotFoundError, IsADirectoryError):
+            is_there = False
+        if not is_there:
+            write_text(path, text)
 
     def commit(self, results: Sequence[EvaluationResult]) -> Receipt:
         """Store results as one shard; when this returns they are done and on the disk.
@@ -194,17 +198,19 @@ class ShardStore:
             cache_bytes=cache_bytes,
         )
 
-    def provenances(self, inventory: Inventory) -> list[Mapping[str, str]]:
-        """List every different provenance of the rows in an inventory (see `EvaluationResult.provenance`), sorted."""
-        texts: set[str] = set()
-        for shard in inventory.shards:
-            file = ShardFile(self.folder.backend, shard)
-            try:
-                for group in range(len(file.first_rows) - 1):
-                    texts.update(file.read(group, ["provenance"])["provenance"].unique().to_pylist())
-            finally:
-                file.close()
-        return [json.loads(text) for text in sorted(texts)]
+    def check_rows(self, inventory: Inventory) -> list[Mapping[str, str]]:
+        """Check every row of an inventory as `verify` does, and list their different provenances, sorted.
+
+        Raises ShardDamagedError for the first row that is wrong (see `EvaluationResult.provenance`).
+        """
+        found: set[str] = set()
+        for finding in check_rows(self.folder, inventory, provenances=found):
+            raise ShardDamagedError(
+                f"Checking results failed for {self.root}: expected sound rows, got this ({finding.kind}): "
+                f"{finding.message} See all: robust201 verify {self.root}, with --requeue to let the next run "
+                "recompute them."
+            )
+        return [parse_provenance(text) for text in sorted(found)]
 
     def verify(
         self,

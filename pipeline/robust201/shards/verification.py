@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError, ShardDamagedError
@@ -15,7 +16,15 @@ from robust201.shards.backends import Entry
 from robust201.shards.folder import ResultsFolder, has_stem, is_compacted, stem_of
 from robust201.shards.index import Index
 from robust201.shards.inventory import Inventory, Slice, UnitGroup, choose_slices, gaps
-from robust201.shards.parquet import ROW_GROUP_BYTES, Footer, ShardFile, row_values, write_tables
+from robust201.shards.parquet import (
+    ROW_GROUP_BYTES,
+    Footer,
+    ShardFile,
+    damaged_shard,
+    row_values,
+    write_tables,
+)
+from robust201.shards.row_checks import find_suspects
 from robust201.shards.row_identity import ShardRows, StoredUnit, read_footer, read_shard_rows, rows_of_table
 from robust201.shards.row_reader import RowReader, read_row_groups
 from robust201.tasks.columns import COUNTS
@@ -79,14 +88,33 @@ def verify_shards(
     """
     for shard, message in inventory.damage.items():
         yield ShardFinding.damaged(shard, message)
-    intact: set[str] = set()
+    damaged: set[str] = set()
+    for finding in check_rows(folder, inventory, on_progress):
+        if finding.kind == "damaged":
+            damaged.add(finding.shard)
+        yield finding
+    intact = {*inventory.shards} - damaged
+    yield from find_unequal_duplicates(RowReader(folder), inventory, intact)
+    yield from _find_lost(folder, inventory)
+
+
+def check_rows(
+    folder: ResultsFolder,
+    inventory: Inventory,
+    on_progress: Callable[[int, int], None] = lambda _done, _all: None,
+    provenances: set[str] | None = None,
+) -> Iterator[ShardFinding]:
+    """Check every row of the shards of an inventory by itself, and the images that it counts; yield what is wrong.
+
+    The `provenances` receive the texts of all rows.
+    """
     counts = _ClassCounts(inventory)
     for number, shard in enumerate(inventory.shards):
         try:
             if not inventory.hashed:
                 folder.verify_hash(shard)
-            yield from _check_rows(folder, shard, inventory, inventory.rows_of_shard(number), counts)
-            intact.add(shard)
+            rows = inventory.rows_of_shard(number)
+            yield from _check_rows(folder, shard, inventory, rows, counts, provenances)
         except ShardDamagedError as error:
             Index(folder.index).forget([shard])  # the time of its last change may not show the damage
             yield ShardFinding.damaged(shard, str(error))
@@ -96,8 +124,6 @@ def verify_shards(
         shard, position = inventory.locate(row)
         told = f"Verifying failed for {identity.label}: {message}"
         yield ShardFinding(shard, identity.label, "unlike others", told, ((shard, position),))
-    yield from find_unequal_duplicates(RowReader(folder), inventory, intact)
-    yield from _find_lost(folder, inventory)
 
 
 class _ClassCounts:
@@ -112,12 +138,12 @@ class _ClassCounts:
         self._rows: dict[tuple[str, str, int, int], dict[tuple[int, ...], array[int]]] = {}
         self._images: dict[str, str] = {}
 
-    def add(self, row: int, cm: NDArray[np.int32]) -> None:
-        """Note the (C, C) confusion matrix of a row of the inventory."""
+    def add(self, row: int, images: NDArray[np.integer[Any]]) -> None:
+        """Note the images of each true class, (C,), that a row of the inventory counts."""
         unit = self._inventory.units[self._inventory.row_column("unit")[row]]
         start, stop = (int(self._inventory.row_column(name)[row]) for name in ("start", "stop"))
         by_counts = self._rows.setdefault((unit.dataset, self._images_of(unit.protocol), start, stop), {})
-        by_counts.setdefault(tuple(cm.sum(axis=1).tolist()), array("i")).append(row)
+        by_counts.setdefault(tuple(images.tolist()), array("i")).append(row)
 
     def _images_of(self, protocol: str) -> str:
         """Name the images of a protocol: by their hash, where the folder knows it."""
@@ -137,14 +163,24 @@ class _ClassCounts:
 
 
 def _check_rows(
-    folder: ResultsFolder, shard: str, inventory: Inventory, rows_in_order: NDArray[np.int64], counts: _ClassCounts
+    folder: ResultsFolder,
+    shard: str,
+    inventory: Inventory,
+    rows_in_order: NDArray[np.int64],
+    counts: _ClassCounts,
+    provenances: set[str] | None,
 ) -> Iterator[ShardFinding]:
     scanned = _identities_in(inventory, rows_in_order)
     file = ShardFile(folder.backend, shard)
     try:
+        if int(file.first_rows[-1]) != len(scanned):
+            raise damaged_shard(file.label, f"{file.first_rows[-1]:,} rows where {len(scanned):,} were scanned")
         for group in range(len(file.first_rows) - 1):
             table = file.read(group)
             first_row = int(file.first_rows[group])
+            suspects, images = find_suspects(table, file.columns)
+            if provenances is not None:
+                provenances.update(table["provenance"].unique().to_pylist())
             for offset, identity in enumerate(_identities_of(rows_of_table(table))):
                 known = scanned[first_row + offset]
                 if identity != known or not _is_named_for(shard, identity.unit):
@@ -153,21 +189,30 @@ def _check_rows(
                         f"name say), got {identity.label}. Set the shard aside and run the sweep again."
                     )
                     yield ShardFinding(shard, identity.label, "misplaced", told, ((shard, None),))
-                values = row_values(table, offset, file.columns)
-                protocol = identity.unit.protocol
-                imported = inventory.protocol(protocol) if is_imported(protocol) else None
-                n_images, name = identity.stop - identity.start, f"{identity.label} in shard {shard}"
-                try:
-                    decimals = None if imported is None else imported.get("decimals", {})
-                    check_values(values, n_images, decimals=decimals, name=name)
-                except EvaluationError as error:
-                    location = shard, first_row + offset
-                    yield ShardFinding(shard, identity.label, "invalid", str(error), (location,))
-                else:
-                    if COUNTS in values:
-                        counts.add(int(rows_in_order[first_row + offset]), values[COUNTS])
+                imported = is_imported(identity.unit.protocol)
+                if imported or suspects[offset]:
+                    try:
+                        _check_row(table, offset, file.columns, identity, inventory, shard)
+                    except EvaluationError as error:
+                        location = shard, first_row + offset
+                        yield ShardFinding(shard, identity.label, "invalid", str(error), (location,))
+                        continue
+                if COUNTS in file.columns:
+                    one = row_values(table, offset, [COUNTS])[COUNTS].sum(axis=1) if images is None else images[offset]
+                    counts.add(int(rows_in_order[first_row + offset]), one)
     finally:
         file.close()
+
+
+def _check_row(
+    table: pa.Table, offset: int, columns: Sequence[str], identity: _RowIdentity, inventory: Inventory, shard: str
+) -> None:
+    """Hold one row to what must be true of it; EvaluationError if it is not."""
+    values = row_values(table, offset, columns)
+    n_images, name = identity.stop - identity.start, f"{identity.label} in shard {shard}"
+    protocol = identity.unit.protocol
+    decimals = inventory.protocol(protocol).get("decimals", {}) if is_imported(protocol) else None
+    check_values(values, n_images, decimals=decimals, name=name)
 
 
 def _is_named_for(shard: str, unit: StoredUnit) -> bool:

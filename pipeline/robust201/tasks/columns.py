@@ -83,8 +83,9 @@ class Column:
         dimensions: the lengths of its axes.
         add: (answers) → what each image adds to the total, (B, …) int64, and before it where: (B,) int64 places
             along the leading axes, flattened. None where the column follows from the counts.
-        counts: (`cm` (C, C)) → images that each mean is over, of a shape that broadcasts; None if it holds no means.
-        of_counts: (`cm`) → its value, a fraction, where it has no total of its own.
+        counts: (`cm` (…, C, C) int64) → images that each mean is over, of a shape that broadcasts behind the leading
+            axes; None if it holds no means.
+        of_counts: (`cm`, likewise) → its value, a fraction, where it has no total of its own.
         is_distribution: whether its rows are means of softmax vectors: they sum to 1, and over all images to the same.
         images: (its value) → images it is of, where each leaves a trace in it.
         contradiction: (its value, `cm`) → what it should be and is, where both cannot be true of the same images.
@@ -99,7 +100,7 @@ class Column:
     dimensions: tuple[Dimension, ...] = ()
     add: "Callable[[Answers], tuple[torch.Tensor, torch.Tensor]] | None" = None
     counts: Callable[[Counts], Counts] | None = None
-    of_counts: Callable[[Counts], float] | None = None
+    of_counts: Callable[[Counts], NDArray[np.float64]] | None = None
     is_distribution: bool = False
     images: Callable[[NDArray[Any]], int] | None = None
     contradiction: Callable[[NDArray[Any], Counts], str | None] | None = None
@@ -139,13 +140,15 @@ def _add_by_correctness(answers: Answers) -> "tuple[torch.Tensor, torch.Tensor]"
     return wrong, answers.confidences.gather(1, answers.predicted[:, None])[:, 0]
 
 
-def _accuracy(cm: Counts) -> float:
-    return int(np.trace(cm)) / int(cm.sum())
+def _accuracy(cm: Counts) -> NDArray[np.float64]:
+    correct, wrong = np.moveaxis(_correct_and_wrong(cm), -1, 0)
+    accuracy: NDArray[np.float64] = np.asarray(correct / (correct + wrong))
+    return accuracy
 
 
 def _correct_and_wrong(cm: Counts) -> Counts:
-    correct = int(np.trace(cm))
-    return np.array([correct, int(cm.sum()) - correct])
+    correct = np.trace(cm, axis1=-2, axis2=-1)
+    return np.stack([correct, cm.sum(axis=(-2, -1)) - correct], axis=-1)
 
 
 def _unlike_counts(predictions: NDArray[Any], cm: Counts) -> str | None:
@@ -170,7 +173,7 @@ COLUMNS: dict[str, Column] = {
             field="label",
             dimensions=_MATRIX,
             add=lambda answers: (answers.labels, answers.confidences),
-            counts=lambda cm: cm.sum(axis=1)[:, None],
+            counts=lambda cm: cm.sum(axis=-1)[..., None],
             is_distribution=True,
         ),
         Column(
@@ -180,7 +183,7 @@ COLUMNS: dict[str, Column] = {
             field="argmax",
             dimensions=_MATRIX,
             add=lambda answers: (answers.predicted, answers.confidences),
-            counts=lambda cm: cm.sum(axis=0)[:, None],
+            counts=lambda cm: cm.sum(axis=-2)[..., None],
             is_distribution=True,
         ),
         Column(

@@ -37,7 +37,7 @@ MAX_IMAGES = 2**18
 MAX_CLASSES = 256
 """Predictions are stored in one byte."""
 
-_ROW_SUM_TOLERANCE = 1e-5
+ROW_SUM_TOLERANCE = 1e-5
 """How far a mean of softmax vectors may be from summing to 1: float32 rounding of up to 120 terms."""
 
 _ROUNDED = 1e-12
@@ -320,14 +320,14 @@ def _fraction_failure(values: Values, decimals: Mapping[str, int | None] | None)
         if held.size and not (held.min() >= -reach and held.max() <= 1 + reach):
             return f"{name} in [0, 1], got [{held.min()}, {held.max()}]"
         if column.of_counts is not None and cm is not None:
-            expected = column.of_counts(cm)
+            expected = float(column.of_counts(cm))
             if abs(float(array) - expected) > slack:
                 within = f" within {slack:.2g}" if slack else ""
                 return f"{name} {expected}{within}, which is that of cm, got {float(array)}"
         if column.is_distribution:
             rows = array[~np.isnan(array).any(axis=-1)].sum(axis=-1)
             error = float(np.abs(rows - 1).max(initial=0.0))
-            if error > _ROW_SUM_TOLERANCE + array.shape[-1] * slack:
+            if error > ROW_SUM_TOLERANCE + array.shape[-1] * slack:
                 return f"rows of {name} to sum to 1, got one that is {error:.3g} off"
             if decimals is None and cm is not None:
                 sums[name] = _total_of(column, array, cm).sum(axis=0).tobytes()

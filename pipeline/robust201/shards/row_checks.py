@@ -1,0 +1,84 @@
+"""Checks of many rows at once: which of them may break an invariant, so that only those are looked at one by one.
+
+`tasks.measurements.check_values` says what must be true of a row, and a row that it refuses is always among those
+found here.
+"""
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from robust201.tasks.columns import ALWAYS, COLUMNS, COUNTS, FRACTION_BITS, Column
+from robust201.tasks.measurements import ROW_SUM_TOLERANCE
+
+Rows = NDArray[np.bool_]
+"""(R,) which of R rows."""
+
+
+def find_suspects(table: pa.Table, names: tuple[str, ...]) -> tuple[Rows, NDArray[np.int64] | None]:
+    """Find the rows to look at, of R rows that `shards.validation.check_table` let pass.
+
+    Args:
+        table: with the measurements named and `shards.parquet.LOCATING_COLUMNS`.
+        names: the measurement columns.
+
+    Returns:
+        (R,) whether a row may be wrong, and (R, C) images by true class, or None where rows have no `cm` of one size.
+    """
+    n_rows = len(table)
+    if COLUMNS.keys().isdisjoint(names):
+        finite = all(np.isfinite(_flat(table, name)).all() for name in names)
+        return np.full(n_rows, not finite), None
+    sizes = {*table["n_classes"].to_pylist()}
+    if not {*ALWAYS} <= {*names} <= COLUMNS.keys() or len(sizes) != 1:
+        return np.ones(n_rows, dtype=bool), None
+    (n_classes,) = sizes
+    n_images = table["stop"].to_numpy().astype(np.int64) - table["start"].to_numpy()
+    cm = _flat(table, COUNTS).astype(np.int64).reshape(n_rows, n_classes, n_classes)
+    wrong: Rows = (cm < 0).any(axis=(1, 2)) | (cm.sum(axis=(1, 2)) != n_images)
+    totals = []
+    for column in (COLUMNS[name] for name in names if name != COUNTS):
+        if column.by_image:
+            wrong |= _contradicts(column, _flat(table, column.name), n_images, cm)
+            continue
+        values = _flat(table, column.name).reshape(n_rows, *column.shape(n_classes, 0))
+        if column.of_counts is not None:
+            wrong |= values != column.of_counts(cm)
+        elif column.counts is None:
+            wrong[:] = True  # of a kind that this module does not know
+        else:
+            counts = np.broadcast_to(column.counts(cm), values.shape)
+            wrong |= _out_of_range(values, counts > 0)
+            if column.is_distribution:
+                wrong |= ((counts[..., 0] > 0) & ~(np.abs(values.sum(axis=-1) - 1) <= ROW_SUM_TOLERANCE)).any(axis=1)
+                sums = np.where(counts > 0, values, 0.0) * (counts * 2.0**FRACTION_BITS)
+                totals.append(np.rint(sums).sum(axis=1))  # whole numbers below 2**53
+    for total in totals[1:]:
+        wrong |= ~(totals[0] == total).all(axis=1)
+    return wrong, cm.sum(axis=2)
+
+
+def _flat(table: pa.Table, name: str) -> NDArray[Any]:
+    """Values of all rows, one row after the other."""
+    column = table[name].combine_chunks()
+    array: NDArray[Any] = (column.flatten() if isinstance(column, pa.ListArray) else column).to_numpy()
+    return array
+
+
+def _out_of_range(means: NDArray[Any], filled: Rows) -> Rows:
+    """Find the rows with a mean that is no number in [0, 1] over some images, or a number over none."""
+    sound = np.where(filled, (means >= 0) & (means <= 1), np.isnan(means))
+    found: Rows = ~sound.reshape(len(means), -1).all(axis=1)
+    return found
+
+
+def _contradicts(column: Column, values: NDArray[Any], n_images: NDArray[np.int64], cm: NDArray[np.int64]) -> Rows:
+    """Find the rows whose values of single images cannot be those that the confusion matrix counts."""
+    ends = np.cumsum(n_images)
+    rows = np.split(values, ends[:-1])
+    if column.contradiction is None:
+        return np.zeros(len(cm), dtype=bool)
+    contradiction = column.contradiction
+    return np.array([contradiction(row, counts) is not None for row, counts in zip(rows, cm, strict=True)])

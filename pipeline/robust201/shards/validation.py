@@ -1,0 +1,135 @@
+"""What a shard must be like before anything in it is used: its schema, counts and sizes, and that no cell is empty.
+
+Metadata is checked before a page is decoded, so that a file of a few kilobytes cannot ask for gigabytes. A shard may
+have the hash of its name and still be none that a writer of ours made. Every reader of shards calls these.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from robust201.core.parquet_footer import RowGroup
+from robust201.tasks.columns import COLUMNS
+from robust201.tasks.measurements import MAX_CLASSES
+
+MAX_SMALL_ROWS = 1 << 20
+"""Rows of a shard of any size; a larger one may have as many as it has bytes."""
+
+MAX_GROUP_BYTES = 256 << 20
+"""Bytes that a row group of any size in the file may take in memory; a larger one may take `MAX_EXPANSION` times it."""
+
+MAX_EXPANSION = 100
+
+
+class WrongShardError(ValueError):
+    """A file that no writer of ours made."""
+
+
+def check_schema(
+    schema: pa.Schema,
+    identity: Mapping[str, pa.DataType],
+    measurements: Mapping[str, pa.DataType],
+    columns: Collection[str] | None = None,
+) -> None:
+    """Hold a shard's columns to the types of its identity and measurements, and to the `columns` that its footer names.
+
+    Architectures are whole numbers or text; columns that neither mapping names are a measure's: float64 numbers, or
+    lists of them.
+    """
+    names = schema.names
+    if len(set(names)) < len(names):
+        raise WrongShardError("a column twice")
+    missing = [name for name in identity if name not in names]
+    if missing:
+        raise WrongShardError(f"no column {missing[0]}")
+    measured = {name for name in names if name not in identity}
+    if not measured or (columns is not None and measured != set(columns)):
+        raise WrongShardError(f"the measurements {', '.join(sorted(measured)) or 'of nothing'}")
+    doubles = (pa.float64(), pa.list_(pa.field("element", pa.float64())))
+    for field in schema:
+        if field.name == "architecture":
+            expected: tuple[pa.DataType, ...] = (identity["architecture"], pa.string())
+        elif field.name in identity:
+            expected = (identity[field.name],)
+        else:
+            expected = (measurements[field.name],) if field.name in measurements else doubles
+        if field.type not in expected:
+            raise WrongShardError(f"{field.name} as {field.type}")
+
+
+def check_row_count(n_rows: int, n_bytes: int) -> None:
+    """Hold the number of rows of a file of some bytes to what a shard may have."""
+    if not 0 < n_rows <= max(MAX_SMALL_ROWS, n_bytes):
+        raise WrongShardError(f"{n_rows:,} rows in {n_bytes:,} bytes" if n_rows else "no rows")
+
+
+def check_sizes(groups: Sequence[RowGroup], n_columns: int) -> None:
+    """Hold what the footer says of values and bytes to what the row groups of a shard of so many columns may have."""
+    for group in groups:
+        if len(group.chunks) != n_columns:
+            raise WrongShardError(f"a row group of {len(group.chunks)} columns, not {n_columns}")
+        lacking = next((chunk for chunk in group.chunks if chunk.n_values < group.n_rows), None)
+        if lacking is not None:
+            raise WrongShardError(f"{lacking.n_values} values of {lacking.path} in {group.n_rows} rows")
+        in_memory = sum(max(8 * chunk.n_values, chunk.n_bytes) for chunk in group.chunks)
+        in_file = sum(chunk.n_compressed for chunk in group.chunks)
+        if in_memory > max(MAX_GROUP_BYTES, MAX_EXPANSION * in_file):
+            raise WrongShardError(f"a row group of {in_file:,} bytes that takes {in_memory:,} in memory")
+
+
+def check_identity(
+    strength: NDArray[np.float64], start: NDArray[np.int32], stop: NDArray[np.int32], n_images: NDArray[np.integer[Any]]
+) -> None:
+    """Hold rows to what every one says of itself: a finite strength, and some of the unit's images."""
+    if not len(strength):
+        raise WrongShardError("no rows")
+    if not np.isfinite(strength).all():
+        raise WrongShardError("a strength that is no finite number")
+    wrong = (start < 0) | (stop > n_images) | ((start >= stop) & (n_images > 0))
+    if wrong.any():
+        row = int(wrong.argmax())
+        raise WrongShardError(f"images {start[row]}:{stop[row]} of {n_images[row]} in row {row}")
+
+
+def check_table(table: pa.Table) -> None:
+    """Hold rows that were read to what `check_schema` cannot see: no empty cell, and lists of the length of their row.
+
+    Lengths are compared where the table has `n_classes`, `start` and `stop`.
+    """
+    shapes = _shapes_of(table) if {"n_classes", "start", "stop"} <= {*table.schema.names} else None
+    for name, column in zip(table.schema.names, table.columns, strict=True):
+        form = COLUMNS.get(name)
+        first_row = 0
+        for chunk in column.chunks:
+            if chunk.null_count:
+                raise WrongShardError(f"a row without {name}")
+            if not isinstance(chunk, pa.ListArray):
+                continue
+            if chunk.values.null_count:
+                raise WrongShardError(f"{name} with an empty place")
+            if shapes is not None and form is not None:
+                sizes = {shape: int(np.prod(form.shape(*shape))) for shape in set(shapes)}
+                wanted = [sizes[shape] for shape in shapes[first_row : first_row + len(chunk)]]
+                lengths = np.diff(chunk.offsets.to_numpy())
+                if not np.array_equal(lengths, wanted):
+                    row = int((lengths != wanted).argmax())
+                    raise WrongShardError(
+                        f"{name} of {lengths[row]} values, not {wanted[row]}, in row {first_row + row}"
+                    )
+            first_row += len(chunk)
+
+
+def _shapes_of(table: pa.Table) -> list[tuple[int, int]]:
+    """Number of classes and of images of each row."""
+    n_classes, start, stop = (table[name].to_pylist() for name in ("n_classes", "start", "stop"))
+    if None in n_classes or None in start or None in stop:
+        raise WrongShardError("a row without n_classes, start or stop")
+    shapes = [(count, last - first) for count, first, last in zip(n_classes, start, stop, strict=True)]
+    fewest = 1 if "cm" in table.schema.names else 0
+    for count, n_images in set(shapes):
+        if not fewest <= count <= MAX_CLASSES or n_images < fewest:
+            raise WrongShardError(f"a row of {count} classes and {n_images} images")
+    return shapes

@@ -1,0 +1,98 @@
+"""Random damage of one file."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+Draws = np.random.Generator
+Damage = Callable[[Path, Sequence[Path], Draws], None]
+
+
+def _flip_bit(path: Path, _others: Sequence[Path], draws: Draws) -> None:
+    content = bytearray(path.read_bytes())
+    content[int(draws.integers(len(content)))] ^= 1 << int(draws.integers(8))
+    path.write_bytes(content)
+
+
+def _truncate(path: Path, _others: Sequence[Path], draws: Draws) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[: int(draws.integers(len(content)))])
+
+
+def _zero(path: Path, _others: Sequence[Path], draws: Draws) -> None:
+    content = bytearray(path.read_bytes())
+    start = int(draws.integers(len(content)))
+    length = min(int(draws.integers(1, 512)), len(content) - start)
+    content[start : start + length] = bytes(length)
+    path.write_bytes(content)
+
+
+def _delete(path: Path, _others: Sequence[Path], _draws: Draws) -> None:
+    path.unlink()
+
+
+def _make_folder(path: Path, _others: Sequence[Path], _draws: Draws) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _swap(path: Path, others: Sequence[Path], draws: Draws) -> None:
+    other = others[int(draws.integers(len(others)))]
+    content = path.read_bytes()
+    path.write_bytes(other.read_bytes())
+    other.write_bytes(content)
+
+
+def _rename(path: Path, others: Sequence[Path], draws: Draws) -> None:
+    (_flip_bit if draws.integers(2) else _zero)(path, others, draws)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+    path.rename(path.with_name(re.sub(r"[0-9a-f]{16}\.parquet$", f"{digest}.parquet", path.name)))
+
+
+WRONG_VALUES: tuple[Any, ...] = (None, "text", -1, 2.5, True, [], {}, [None], 10**30, "x" * 5000, {"a": {"b": 1}})
+
+
+def _mistype(path: Path, _others: Sequence[Path], draws: Draws) -> None:
+    """Put a value of another type in a random place of the JSON, of one line of it where each is a value."""
+    lines = path.read_text().splitlines() if path.suffix == ".jsonl" else [path.read_text()]
+    number = int(draws.integers(len(lines)))
+    content = json.loads(lines[number])
+    wrong = WRONG_VALUES[int(draws.integers(len(WRONG_VALUES)))]
+    place: Any = content
+    for _ in range(12):
+        names = list(place) if isinstance(place, dict) else range(len(place))
+        name = names[int(draws.integers(len(names)))]
+        inside = place[name]
+        if not isinstance(inside, (dict, list)) or not inside or draws.integers(4) == 0:
+            place[name] = wrong
+            break
+        place = inside
+    lines[number] = json.dumps(content)
+    path.write_text("\n".join(lines))
+
+
+DAMAGES: dict[str, Damage] = {
+    "bit flipped": _flip_bit,
+    "truncated": _truncate,
+    "zeroed": _zero,
+    "deleted": _delete,
+    "a folder": _make_folder,
+    "swapped": _swap,
+    "renamed to its hash": _rename,
+    "another type": _mistype,
+}
+
+
+def damages_of(kind: str, path: Path) -> list[str]:
+    """Names of the damage that a file can suffer."""
+    names = [name for name in DAMAGES if name not in {"renamed to its hash", "another type"}]
+    if "shard" in kind:
+        names.append("renamed to its hash")
+    if path.suffix in {".json", ".jsonl"}:
+        names.append("another type")
+    return names
