@@ -70,7 +70,7 @@ def _flat(table: pa.Table, name: str) -> NDArray[Any]:
 def _out_of_range(means: NDArray[Any], filled: Rows) -> Rows:
     """Find the rows with a mean that is no number in [0, 1] over some images, or a number over none."""
     sound = np.where(filled, (means >= 0) & (means <= 1), np.isnan(means))
-    found: Rows = ~sound.reshape(len(means), -1).all(axis=1)
+    found: Rows = ~np.all(sound.reshape(len(means), -1), axis=1)
     return found
 
 
