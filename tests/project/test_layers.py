@@ -34,7 +34,7 @@ ROOMS = (
 ROOT = {"__init__.py", "__main__.py", "api.py"}
 """All that lies at the package's root: the API and the way in."""
 
-# Ray has three: actors and metrics in the process that is connected to it, and the client of its Jobs API where the user sits.
+# Ray has three: actors and metrics in the process connected to it, and the client of its Jobs API where the user sits.
 DOORS = {
     "ray": {
         "runtime/executors/ray.py",

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from ray._raylet import AuthenticationTokenLoader, Config
 
 from robust201.cli.submit import _follow_ray_job
 from robust201.core.errors import ConfigError, EvaluationError

@@ -1,5 +1,7 @@
 """The executor on Ray actors: one actor a worker, on this machine or a cluster."""
 
+import functools
+import inspect
 import logging
 import os
 import signal
@@ -104,6 +106,23 @@ class _Slot:
         self.call = self.actor.collect.options(concurrency_group="outcomes").remote()
 
 
+def _leave_out_what_nobody_asks() -> None:
+    """Let a head that this process starts go without autoscaler, log monitor and dashboard server.
+
+    Each is a Python process, and they take half of the time of a start on two cores; nobody asks them anything, as the
+    run has one machine, its workers write their own logs, and the dashboard is off. Ray's public interface cannot leave
+    them out. A version of Ray whose parts have other names starts all of them.
+    """
+    from ray._private import node, parameter
+
+    initialise = parameter.RayParams.__init__
+    wanted = {"no_monitor": True, "include_log_monitor": False}
+    if wanted.keys() <= inspect.signature(initialise).parameters.keys():
+        parameter.RayParams.__init__ = functools.partialmethod(initialise, **wanted)
+    if hasattr(node.Node, "start_api_server"):
+        node.Node.start_api_server = lambda _node, **_options: None
+
+
 def _describe(error: RayTaskError) -> EvaluationError:
     cause = error.cause if isinstance(error.cause, Exception) else error
     line = " ".join(str(cause).split())[:200]
@@ -158,6 +177,8 @@ class RayExecutor:
         )
         on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
+            if not address:
+                _leave_out_what_nobody_asks()
             ray.init(
                 address=address or "local",
                 include_dashboard=False,

@@ -12,7 +12,6 @@ import robust201
 from robust201.core.errors import ConfigError
 from robust201.planning.config import ExecutionSection
 
-
 _LOCAL_HEAD_SECONDS = 30
 """After this long without an answer from a head on this machine, Ray ends its own processes, and those connected."""
 

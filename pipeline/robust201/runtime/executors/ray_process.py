@@ -14,7 +14,6 @@ import sys
 import tempfile
 import threading
 import time
-
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import Pipe
@@ -50,8 +49,10 @@ _SOCKET_PATH_BYTES = 107
 _SOCKET_PATH_IN_FOLDER = "/r201-12345678/r/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 
 # The child imports what this process does, whatever script, -m or folder that came from.
-_CHILD = "import sys; sys.path[:] = {path!r}; sys.argv[:] = {argv!r}; __file__ = sys.argv[0]; import {module} as child; \
+_CHILD = (
+    "import sys; sys.path[:] = {path!r}; sys.argv[:] = {argv!r}; __file__ = sys.argv[0]; import {module} as child; \
 child.main({descriptor}, {folder!r})"
+)
 
 
 class RayLostError(EvaluationError):
@@ -322,6 +323,10 @@ def _answer(connection: "Connection[Any, Any]", messages: "SimpleQueue[tuple[Any
     _, config, start_worker = messages.get()
     executor: Executor = RayExecutor(config, start_worker, folder / "r")
     connection.send(_Answer([], executor.free_slots(), executor.gpus_per_worker))
+    _serve(executor, connection, messages)
+
+
+def _serve(executor: Executor, connection: "Connection[Any, Any]", messages: "SimpleQueue[tuple[Any, ...]]") -> None:
     while True:
         name, *arguments = messages.get()
         match name:
