@@ -3,6 +3,7 @@
 import os
 import re
 import secrets
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,12 +14,16 @@ import hypothesis
 import pytest
 import yaml
 
+# Where SIGINT is ignored (nohup, trap '' INT), processes that tests start and interrupt would ignore it, too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 # Networks of tests are tiny: a second thread costs them more than it gives. PyTorch reads this when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from robust201.planning.config import SweepConfig
 from robust201.planning.loading import parse_config
 from tests.support.download_server import corrupted, publish, server  # noqa: F401 - fixtures
+from tests.support.local_ray import ray_address  # noqa: F401 - fixtures
 from tests.support.object_stores import s3, s3_environment, s3_url  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:

@@ -45,6 +45,16 @@ def is_raylet(process: psutil.Process) -> bool:
     return Path(words_of(process).partition(" ")[0]).name == "raylet"
 
 
+def is_head(process: psutil.Process) -> bool:
+    """Whether a process is a cluster's head."""
+    return Path(words_of(process).partition(" ")[0]).name == "gcs_server"
+
+
+def is_link(process: psutil.Process) -> bool:
+    """Whether a process is the one that connects a driver to Ray."""
+    return "child.main(" in words_of(process)
+
+
 def is_ray(process: psutil.Process) -> bool:
     """Whether a process belongs to Ray: head, raylet, agents, workers; not the driver."""
     return any(word in words_of(process) for word in _RAY_WORDS)

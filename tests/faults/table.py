@@ -43,6 +43,7 @@ FAULTS = (
     Fault("driver-killed", kills.kill_driver, "resumed: 0", repeats=2),
     Fault("raylet-killed", kills.kill_raylet, "3, resumed: 0"),
     Fault("head-killed", kills.kill_head, "3, resumed: 0", is_short=True),
+    Fault("ray-killed-starting", kills.kill_while_starting, "started again, or 3, resumed: 0", repeats=12),
     Fault("node-lost", machines.lose_node, "the run goes on: 0"),
     Fault("network-cut", machines.cut_network, "the run goes on: 0"),
     Fault("commit-killed", kills.kill_while_committing, "the run goes on: 0", is_short=True),

@@ -125,7 +125,7 @@ from pathlib import Path
 from tests.runtime.test_ray_process import *
 from robust201.planning.loading import load_config
 ray_process.CHILD_MODULE = "tests.runtime.stand_in_child"
-RayProcess(load_config(Path(sys.argv[1]), executor="ray"), print)
+RayProcess(load_config(Path(sys.argv[1])), print)
 Path(sys.argv[2]).touch()
 time.sleep(600)
 """

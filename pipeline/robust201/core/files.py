@@ -76,7 +76,7 @@ def load_json(path: Path) -> Any:
 
 
 def is_amount(value: object) -> bool:
-    """Whether a value of a JSON file is a number to count with: neither negative nor beyond what anything amounts to."""
+    """Whether a value of a JSON file is a number to count with: neither negative nor beyond any real amount."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MAX_AMOUNT
 
 

@@ -106,7 +106,7 @@ class _Slot:
         self.call = self.actor.collect.options(concurrency_group="outcomes").remote()
 
 
-def _leave_out_what_nobody_asks() -> None:
+def leave_out_what_nobody_asks() -> None:
     """Let a head that this process starts go without autoscaler, log monitor and dashboard server.
 
     Each is a Python process, and they take half of the time of a start on two cores; nobody asks them anything, as the
@@ -178,7 +178,7 @@ class RayExecutor:
         on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
             if not address:
-                _leave_out_what_nobody_asks()
+                leave_out_what_nobody_asks()
             ray.init(
                 address=address or "local",
                 include_dashboard=False,
