@@ -14,9 +14,6 @@ import hypothesis
 import pytest
 import yaml
 
-# Where SIGINT is ignored (nohup, trap '' INT), processes that tests start and interrupt would ignore it, too.
-signal.signal(signal.SIGINT, signal.default_int_handler)
-
 # Networks of tests are tiny: a second thread costs them more than it gives. PyTorch reads this when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -36,6 +33,9 @@ if TYPE_CHECKING:
 hypothesis.settings.register_profile("robust201", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("robust201")
+
+# Where SIGINT is ignored (nohup, trap '' INT), processes that tests start and interrupt would ignore it, too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The clusters that tests start themselves would else let Ray write a token into the user's home, readable to all.
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))

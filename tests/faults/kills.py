@@ -1,4 +1,4 @@
-"""Processes that are killed: a worker, also in a commit, the driver, and Ray, in part or whole, also while it starts."""
+"""Processes that are killed: workers, also in a commit, the driver, and Ray, in part or whole, also while it starts."""
 
 import time
 from collections.abc import Callable
@@ -73,7 +73,7 @@ def _kill_ray(trial: Trial, is_victim: Callable[[psutil.Process], bool], what: s
         command = _start_in_the_middle(trial)
         trial.injected[what] += bool(kill(filter(is_victim, trial.family())))
         trial.finish(command, {3}, seconds=120)
-    trial.resume()
+    trial.resume("--executor", "inline")  # starts of Ray after a kill are `kill_while_starting`'s
 
 
 _VICTIMS_OF_A_START: tuple[Callable[[psutil.Process], bool], ...] = (is_raylet, is_head, is_link, is_ray)
@@ -122,10 +122,11 @@ def _kill_when_there(
 
 
 def kill_while_committing(trial: Trial) -> None:
-    """Kill -9 the worker at each step of writing a shard, once each; the run goes on by itself."""
-    trial.write_sweep(max_attempts=len(WRITE_STEPS) + 1)
-    trial.order(die_at_steps=WRITE_STEPS)
+    """Kill -9 the worker at each step of writing a shard (or some), once each; the run goes on by itself."""
+    steps = trial.draws.sample(WRITE_STEPS, trial.repeats)
+    trial.write_sweep(max_attempts=len(steps) + 1)
+    trial.order(die_at_steps=steps)
     trial.run()
     died = trial.claims("died-")
     trial.injected["workers killed at a step"] += len(died)
-    trial.fail_unless(len(died) == len(WRITE_STEPS), f"killed at {died} only, of {WRITE_STEPS}")
+    trial.fail_unless(len(died) == len(steps), f"killed at {died} only, of {steps}")

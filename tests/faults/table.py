@@ -46,7 +46,7 @@ FAULTS = (
     Fault("ray-killed-starting", kills.kill_while_starting, "started again, or 3, resumed: 0", repeats=12),
     Fault("node-lost", machines.lose_node, "the run goes on: 0"),
     Fault("network-cut", machines.cut_network, "the run goes on: 0"),
-    Fault("commit-killed", kills.kill_while_committing, "the run goes on: 0", is_short=True),
+    Fault("commit-killed", kills.kill_while_committing, "the run goes on: 0", is_short=True, repeats=4),
     Fault("memory-exhausted", workers.run_out_of_memory, "the run goes on: 0", is_short=True),
     Fault("unit-poisonous", workers.poison_unit, "3, the unit listed; harmless again: 0"),
     Fault("disk-full", results.fill_disk, "4, resumed: 0", is_short=True, repeats=2),

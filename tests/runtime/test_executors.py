@@ -33,7 +33,7 @@ def test_all_is_computed_once_and_nothing_twice(make_sweep: MakeSweep, execution
 
 
 def test_a_drain_ends_early_and_the_rest_is_resumed(make_sweep: MakeSweep, execution: dict[str, object]) -> None:
-    config = make_sweep(keys=KEYS, execution=execution)
+    config = make_sweep(keys=KEYS, execution=execution | {"workers": 1})
     asked: list[Receipt] = []
 
     def interrupt(_progress: RunProgress, event: Event) -> None:
@@ -56,7 +56,7 @@ def test_an_error_in_a_worker_fails_its_parts_and_no_others(
 
     weights = tmp_path / "weights"
     shutil.copytree(tiny_weights, weights)
-    config = make_sweep(keys=KEYS, execution=execution, checkpoints={"path": str(weights)})
+    config = make_sweep(keys=KEYS, execution=execution | {"workers": 1}, checkpoints={"path": str(weights)})
 
     def damage_then_start(plan, facts):
         # after the driver's check, before the workers': what a failing disk does
