@@ -89,7 +89,7 @@ def test_a_ray_that_dies_before_anything_was_computed_is_started_again(
         assert executor.free_slots() == 1
         assert poll_until(executor, 3) == [BundleDone(bundle) for bundle in BUNDLES]
     logged = "".join(path.read_text() for path in tmp_path.glob("results/logs/*driver.jsonl"))
-    assert "ray_restarted" in logged
+    assert "ray_lost" in logged
     assert len(starts(tmp_path)) == 2
     expect_nothing_left(tmp_path)
 

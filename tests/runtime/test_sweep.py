@@ -14,6 +14,7 @@ from robust201.monitoring.status import SweepStatus, read_status
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import Facts
 from robust201.planning.plan import Plan
+from robust201.runtime import progress as progress_module
 from robust201.runtime.executors import make_executor
 from robust201.runtime.executors.base import Event, Executor
 from robust201.runtime.lease import Lease
@@ -269,6 +270,24 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(make_sweep: MakeSweep, monk
     tally, preview = run(config)
     assert preview.done > 0
     assert tally.complete
+
+
+def test_a_run_whose_end_cannot_be_written_does_not_go_on_saying_that_it_runs(
+    make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise StorageFullError("full")
+
+    def fill_the_disk(_progress: RunProgress, event: Event | None) -> None:
+        if event is not None:
+            monkeypatch.setattr(progress_module, "write_text", refuse)
+            raise StorageFullError("full")
+
+    config = make_sweep(keys={"clean": {}})
+    with pytest.raises(StorageFullError):
+        run(config, on_progress=fill_the_disk)
+    state = read_status(load_plan(config.results), ShardStore.open(config.results).inventory())
+    assert (state.running, state.state) == (False, None)
 
 
 def test_a_missing_checkpoint_is_refused_before_anything_is_written(make_sweep: MakeSweep) -> None:

@@ -45,6 +45,9 @@ _GRACE_SECONDS = 0.5
 _CLOSE_SECONDS = 30.0
 _END_SECONDS = 10.0
 
+_OUTPUT_NAME = "driver.log"
+_OUTPUT_BYTES = 4000
+
 _SOCKET_PATH_BYTES = 107
 _SOCKET_PATH_IN_FOLDER = "/r201-12345678/r/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 
@@ -118,7 +121,7 @@ class RayProcess:
         code = _CHILD.format(
             path=sys.path, argv=sys.argv, module=CHILD_MODULE, descriptor=theirs.fileno(), folder=str(self._folder)
         )
-        with (self._folder / "driver.log").open("wb") as log, theirs:
+        with (self._folder / _OUTPUT_NAME).open("wb") as log, theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code],
                 env=driver_environment(os.environ, is_own=self._is_own),
@@ -137,14 +140,23 @@ class RayProcess:
 
     def _restart(self, error: RayLostError) -> None:
         """Start Ray again, unless that was done before or something was computed meanwhile: then raise the error."""
+        log = WorkLog(self._config.results, "driver")
+        log.write("ray_lost", str(error), level="warning", output=self._read_output())
         if not self._may_restart or self._draining:
             raise error
         self._may_restart = False
-        WorkLog(self._config.results, "driver").write("ray_restarted", str(error), level="warning")
         self._end()
         self._start()
         for bundle in self._in_flight:
             self._call("submit", bundle)
+
+    def _read_output(self) -> str:
+        """Read the end of what Ray printed in the child: all there is to find out why it died."""
+        try:
+            content = b"" if self._folder is None else (self._folder / _OUTPUT_NAME).read_bytes()
+        except OSError:
+            return ""
+        return content[-_OUTPUT_BYTES:].decode(errors="replace")
 
     def send(self, *message: object) -> None:
         """Send a message to the child; several threads may.
