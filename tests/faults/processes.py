@@ -67,8 +67,8 @@ def is_link(process: psutil.Process) -> bool:
 
 
 def is_ray(process: psutil.Process) -> bool:
-    """Whether a process belongs to Ray: head, raylet, agents, workers; not the driver."""
-    return any(word in words_of(process) for word in _RAY_WORDS)
+    """Whether a process belongs to Ray: head, raylet, agents, workers; not the driver, nor what connects it."""
+    return any(word in words_of(process) for word in _RAY_WORDS) and not is_link(process)
 
 
 def kill(processes: Iterable[psutil.Process], number: int = signal.SIGKILL) -> int:
