@@ -12,12 +12,12 @@ from pathlib import Path
 import psutil
 import pytest
 
-from robust201.core.errors import ConfigError
+from robust201.core.errors import ConfigError, RayLostError
 from robust201.core.records import Bundle
 from robust201.runtime.executors import ray_process
 from robust201.runtime.executors.base import BundleDone, Event
 from robust201.runtime.executors.ray_environment import driver_environment
-from robust201.runtime.executors.ray_process import RayLostError, RayProcess, make_ray_folder
+from robust201.runtime.executors.ray_process import RayProcess, make_ray_folder
 from tests.conftest import REPOSITORY, MakeSweep
 from tests.faults.processes import wait_until
 

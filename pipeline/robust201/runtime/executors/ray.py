@@ -16,13 +16,12 @@ from typing import Any
 import ray
 from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 
-from robust201.core.errors import ConfigError, EvaluationError, RobustError, WorkerBrokenError
+from robust201.core.errors import ConfigError, EvaluationError, RayLostError, RobustError, WorkerBrokenError
 from robust201.core.records import Bundle, Receipt, UnitFailure
 from robust201.planning.config import SweepConfig
 from robust201.runtime.executors.base import BundleDone, BundleLost, Event, StartWorker, WorkerLost
 from robust201.runtime.executors.ray_environment import worker_environment
 from robust201.runtime.executors.ray_metrics import RayMetrics
-from robust201.runtime.executors.ray_process import RayLostError
 from robust201.runtime.executors.watch import Watch, answers, parse_address
 from robust201.runtime.metrics import Metrics
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-from robust201.core.errors import EvaluationError, RobustError
+from robust201.core.errors import RayLostError, RobustError
 from robust201.core.records import Bundle, Receipt, UnitFailure
 from robust201.planning.config import SweepConfig
 from robust201.runtime.executors.base import BundleDone, BundleLost, Event, Executor, StartWorker
@@ -56,10 +56,6 @@ _CHILD = (
     "import sys; sys.path[:] = {path!r}; sys.argv[:] = {argv!r}; __file__ = sys.argv[0]; import {module} as child; \
 child.main({descriptor}, {folder!r})"
 )
-
-
-class RayLostError(EvaluationError):
-    """Ray, or the process connected to it, ended or fell silent; the message says which."""
 
 
 @dataclass(frozen=True)
