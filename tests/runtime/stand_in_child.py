@@ -3,13 +3,14 @@
 import os
 import subprocess
 import time
-from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 from robust201.core.errors import ConfigError
-from robust201.core.records import Receipt
+from robust201.core.records import Bundle, Receipt
 from robust201.runtime.executors import ray_process
-from robust201.runtime.executors.base import BundleDone
+from robust201.runtime.executors.base import BundleDone, Event
+from robust201.runtime.metrics import Metrics
 
 
 class _Executor:
@@ -18,15 +19,24 @@ class _Executor:
     gpus_per_worker = 0.0
 
     def __init__(self, order: str) -> None:
-        self.order, self.given, self.polls = order, [], 0
+        self.metrics = Metrics()
+        self.order = order
+        self.given: list[Bundle] = []
+        self.polls = 0
 
-    def free_slots(self):
+    def free_slots(self) -> int:
         return 4 - len(self.given)
 
-    def submit(self, bundle):
+    def submit(self, bundle: Bundle) -> None:
         self.given.append(bundle)
 
-    def poll(self, timeout):
+    def drain(self) -> None:
+        self.given = []
+
+    def close(self) -> None:
+        self.given = []
+
+    def poll(self, timeout: float) -> list[Event]:
         self.polls += 1
         if self.order == "die at a poll" or (self.order == "die after a receipt" and self.polls > 2):
             os._exit(1)
@@ -49,7 +59,8 @@ def main(descriptor: int, folder: str) -> None:
     sleeper = subprocess.Popen(["sleep", "600"], process_group=0)  # as Ray's workers, in a group of its own
     (orders / "sleeper").write_text(str(sleeper.pid))
 
-    def answer(connection: Connection, messages, _folder: Path) -> None:
+    def answer(connection: Any, messages: Any, folder: Path) -> None:
+        del folder
         messages.get()
         if order == "die":
             os._exit(1)
