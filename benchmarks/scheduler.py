@@ -28,6 +28,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +41,8 @@ from robust201.planning.config import SweepConfig
 from robust201.planning.loading import load_config
 from robust201.planning.plan import Plan, assumed_facts, make_plan
 from robust201.runtime.executors.base import Event
-from robust201.runtime.executors.ray import RayExecutor
+from robust201.runtime.executors.ray_process import RayProcess
+from robust201.runtime.metrics import Metrics
 from robust201.runtime.progress import RunProgress
 from robust201.runtime.sweep import RunPreview, compute
 from robust201.shards import ShardStore
@@ -88,6 +90,11 @@ class SimulatedWorker:
 
     def drain(self) -> None:
         """Nothing: a benchmark runs to its end."""
+
+
+def start_worker(worker: SimulatedWorker, _metrics: Metrics) -> SimulatedWorker:
+    """Make a worker in its actor: a copy of the one given."""
+    return worker
 
 
 def _results(part: Part) -> list[EvaluationResult]:
@@ -179,7 +186,7 @@ def measure(arguments: argparse.Namespace, results: Path) -> str:
     tally = compute(
         RunPreview(plan, missing, 0, (), ()),
         bundles,
-        lambda: RayExecutor(plan.config, lambda _metrics: worker),
+        lambda: RayProcess(plan.config, partial(start_worker, worker)),
         folder=results,
         on_progress=observer.observe,
         say=print,
@@ -220,4 +227,6 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    from benchmarks import scheduler  # workers are sent to other processes, which know them by this module's name
+
+    scheduler.main()

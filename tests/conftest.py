@@ -3,6 +3,7 @@
 import os
 import re
 import secrets
+import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from robust201.planning.config import SweepConfig
 from robust201.planning.loading import parse_config
 from tests.support.download_server import corrupted, publish, server  # noqa: F401 - fixtures
+from tests.support.local_ray import ray_address  # noqa: F401 - fixtures
 from tests.support.object_stores import s3, s3_environment, s3_url  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
@@ -31,6 +33,9 @@ if TYPE_CHECKING:
 hypothesis.settings.register_profile("robust201", deadline=None, derandomize=True)
 hypothesis.settings.register_profile("explore", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("robust201")
+
+# Where SIGINT is ignored (nohup, trap '' INT), processes that tests start and interrupt would ignore it, too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # The clusters that tests start themselves would else let Ray write a token into the user's home, readable to all.
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))

@@ -1,11 +1,15 @@
 """Files that a results folder keeps for itself, damaged: told in one line, never waited for, or passed over."""
 
+import json
 import os
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 
+from robust201.core.host import HostId
+from robust201.planning.plan_file import load_plan
 from tests.conftest import RunCommand
 from tests.support.small_results import write_results
 
@@ -18,6 +22,9 @@ JUNK: dict[str, Callable[[Path], object]] = {
     "a pipe": os.mkfifo,
     "a folder": lambda path: path.mkdir(),
 }
+
+HOST = asdict(HostId.of_this_process())
+LEASE = {"process_start": 1, "nonce": "ab", "since": "2026", "interval_seconds": 5.0, "heartbeat": 0}
 
 
 @pytest.fixture
@@ -75,3 +82,59 @@ def test_a_damaged_file_of_an_export_keeps_no_export_from_replacing_it(
         return
     assert ended.code == 0
     assert not (tmp_path / "out/.export-journal.json").exists()
+
+
+WRONG_TYPES = {
+    "progress.json": [
+        {
+            "state": ["running"],
+            "quiet_seconds": "long",
+            "measured_seconds": None,
+            "evaluations_per_second": [1],
+            "macs_per_second": {"a": 1},
+            "seconds_left": 1e400,
+            "gpus_per_worker": "many",
+            "deaths": "none",
+            "preemptions": -1,
+        },
+        {"state": "running", "quiet_seconds": float("nan"), "gpus_per_worker": True, "deaths": 10**400},
+    ],
+    "heartbeats/a-1-b.json": [
+        {"share": ["1-of-2"]},
+        {"share": None, "unit": ["x"], "strengths": [0.0], "images": [0, 1], "seconds": 1.0},
+        {"share": None, "unit": "UNIT", "strengths": [0.0], "images": [0, 10], "seconds": float("inf")},
+        {"share": None, "unit": "UNIT", "strengths": ["NaN"], "images": [0, 10**400], "seconds": 1.0},
+    ],
+    "lease.json": [
+        {"host_id": HOST, "pid": "HERE"} | LEASE,
+        {"host_id": HOST, "pid": 10**30} | LEASE,
+        {"host_id": HOST | {"host": ["a"]}, "pid": 1} | LEASE,
+        {"host_id": HOST, "pid": 1} | LEASE | {"nonce": "../../elsewhere"},
+        {"host_id": HOST, "pid": 1} | LEASE | {"interval_seconds": "five"},
+    ],
+    "failures.jsonl": [
+        {"unit": ["a"], "label": "b", "strengths": [0.0], "kind": "killed", "message": "c"},
+        {"unit": "a", "label": {"b": 1}, "strengths": [0.0], "kind": "killed", "message": "c"},
+        {"unit": "a", "label": "b", "strengths": 1, "kind": "killed", "message": "c"},
+        {"unit": "a", "label": "b", "strengths": [[0.0]], "kind": ["killed"], "message": None},
+    ],
+    "logs/1-a-1-b.jsonl": [
+        {"time": 1, "level": "info", "event": "part_done", "message": "a", "unit": "UNIT"},
+        {"time": "2026", "level": ["info"], "event": {}, "message": None, "unit": "UNIT"},
+    ],
+}
+
+
+@pytest.mark.parametrize("name", WRONG_TYPES)
+def test_fields_of_wrong_types_are_passed_over(finished: Path, robust201: RunCommand, name: str) -> None:
+    next((finished / "shards").rglob("*.parquet")).unlink()  # something is missing, so what is in flight is looked up
+    unit = next(unit.id for unit in load_plan(finished).units if unit.key == "clean")
+    for payload in WRONG_TYPES[name]:
+        (finished / name).parent.mkdir(exist_ok=True)
+        (finished / name).write_text(json.dumps(payload).replace("UNIT", unit) + "\n")
+        for arguments in (("status", finished), ("status", finished, "--json"), ("logs", unit[:12], finished)):
+            ended = robust201(*arguments)
+            assert "Traceback" not in ended.err
+            assert arguments[0] == "logs" or (ended.code, ended.err) == (0, "")
+    ended = robust201("status", finished, "--json")
+    assert not json.loads(ended.out)["running"]

@@ -2,7 +2,9 @@
 
 import sys
 from pathlib import Path
+from unittest import mock
 
+from robust201.runtime.executors import ray_process
 from tests.faults.injections import Injections
 
 
@@ -14,9 +16,7 @@ def main() -> None:
         Injections(folder).apply()
     else:
         Injections(folder).apply_to_driver()
-        from tests.faults import actors
-
-        actors.install()
+        mock.patch.object(ray_process, "CHILD_MODULE", "tests.faults.ray_process").start()
     from robust201.cli import app as cli
 
     cli.main()

@@ -15,16 +15,27 @@ _WORKER_TITLE = "ray::_WorkerActor"
 _RAY_WORDS = ("ray::", "raylet", "gcs_server", "/ray/")
 
 
+_sessions: dict[str, set[int]] = {}
+"""Sessions that processes of each trial were seen in."""
+
+
 def family(mark: str) -> list[psutil.Process]:
-    """Living processes of a trial, whoever their parent is now."""
+    """Living processes of a trial, whoever their parent is now.
+
+    Ray's agents overwrite their environment with their title; they are known by the session that they are in.
+    """
     found = []
+    before = _sessions.get(mark, set())
     for process in psutil.process_iter():
         try:
-            if process.pid != os.getpid() and process.environ().get(MARK) == mark:
-                found.append(process)
-        except psutil.Error:
+            session = os.getsid(process.pid)
+            if process.pid != os.getpid() and (session in before or process.environ().get(MARK) == mark):
+                found.append((process, session))
+        except (psutil.Error, OSError):
             continue
-    return found
+    # Forgotten once it is empty, for then its number may become another's.
+    _sessions[mark] = {session for _, session in found if session != os.getsid(0)}
+    return [process for process, _ in found]
 
 
 def words_of(process: psutil.Process) -> str:
@@ -45,9 +56,19 @@ def is_raylet(process: psutil.Process) -> bool:
     return Path(words_of(process).partition(" ")[0]).name == "raylet"
 
 
+def is_head(process: psutil.Process) -> bool:
+    """Whether a process is a cluster's head."""
+    return Path(words_of(process).partition(" ")[0]).name == "gcs_server"
+
+
+def is_link(process: psutil.Process) -> bool:
+    """Whether a process is the one that connects a driver to Ray."""
+    return "child.main(" in words_of(process)
+
+
 def is_ray(process: psutil.Process) -> bool:
-    """Whether a process belongs to Ray: head, raylet, agents, workers; not the driver."""
-    return any(word in words_of(process) for word in _RAY_WORDS)
+    """Whether a process belongs to Ray: head, raylet, agents, workers; not the driver, nor what connects it."""
+    return any(word in words_of(process) for word in _RAY_WORDS) and not is_link(process)
 
 
 def kill(processes: Iterable[psutil.Process], number: int = signal.SIGKILL) -> int:

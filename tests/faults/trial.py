@@ -120,7 +120,7 @@ class Trial:
     starts: int = 0
     problems: list[str] = field(default_factory=list)
     known: dict[int, psutil.Process] = field(default_factory=dict)
-    zombie_seconds: float = 10.0
+    zombie_seconds: float = 60.0
     dead_since: dict[int, float] = field(default_factory=dict)
     next_look: float = 0.0
     mark: str = field(default_factory=lambda: secrets.token_hex(32))

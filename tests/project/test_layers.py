@@ -34,12 +34,11 @@ ROOMS = (
 ROOT = {"__init__.py", "__main__.py", "api.py"}
 """All that lies at the package's root: the API and the way in."""
 
-# Ray has four: actors, metrics and the token where the driver runs, and the client of its Jobs API where the user sits.
+# Ray has three: actors and metrics in the process connected to it, and the client of its Jobs API where the user sits.
 DOORS = {
     "ray": {
         "runtime/executors/ray.py",
         "runtime/executors/ray_metrics.py",
-        "runtime/executors/ray_token.py",
         "submission/ray_jobs.py",
     },
     "pyarrow": {

@@ -1,5 +1,6 @@
 """Heartbeats: a file as long as a process is at work, which says on what."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -30,7 +31,7 @@ def read(results: Path) -> tuple[LastBeat, ...]:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 200
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.01)
@@ -95,3 +96,17 @@ def test_files_that_are_no_heartbeats_are_passed_over(tmp_path: Path, text: str)
     (tmp_path / HEARTBEATS_FOLDER).mkdir()
     (tmp_path / HEARTBEATS_FOLDER / "node-1-ab.json").write_text(text)
     assert read(tmp_path) == ()
+
+
+def test_a_share_whose_heartbeat_cannot_be_removed_does_not_look_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path, **_options: object) -> None:
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    with Heartbeat(tmp_path, share="1-of-2") as beat:
+        wait_for(beat.path.exists)
+        assert working_shares(tmp_path) == ("1-of-2",)
+        monkeypatch.setattr(Path, "unlink", refuse)
+    assert beat.path.exists()
+    assert working_shares(tmp_path) == ()

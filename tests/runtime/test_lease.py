@@ -36,6 +36,18 @@ def test_lease_is_there_while_it_is_held_and_gone_after(tmp_path):
     lease.release()
 
 
+def test_a_lease_that_cannot_be_removed_does_not_look_held(tmp_path, monkeypatch):
+    def refuse(path, **_options):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    lease = acquire(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", refuse)
+        with pytest.raises(OSError, match="Read-only"):
+            lease.release()
+    assert (tmp_path / LEASE_NAME).stat().st_mtime == 0
+
+
 def test_second_driver_is_refused_by_name(tmp_path):
     with acquire(tmp_path) as lease:
         with pytest.raises(LeaseHeldError) as refused:

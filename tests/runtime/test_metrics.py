@@ -95,14 +95,13 @@ def test_events_become_numbers_and_lines(make_sweep: MakeSweep) -> None:
 _SCRAPE = """
 import json, os, sys, time, urllib.request
 os.environ["RAY_metrics_report_interval_ms"] = "200"
-import ray
 from robust201.planning.loading import (parse_config)
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import run_sweep
 
-def scrape(*_):
-    node = ray.nodes()[0]
-    address = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
+def scrape(executor):
+    port = next(executor._folder.rglob("metrics_export_port_*")).read_text()
+    address = f"http://127.0.0.1:{port}/metrics"
     with urllib.request.urlopen(address, timeout=10) as answer:
         return answer.read().decode()
 
@@ -115,7 +114,7 @@ def make(plan, facts):
     def last_look():
         end = time.monotonic() + 60
         while not found and time.monotonic() < end:
-            text = scrape()
+            text = scrape(executor)
             if 'robust201_evaluations_total' in text and 'key="fgsm"' in text and 'robust201_part_seconds_sum' in text:
                 found.append(text)
             time.sleep(0.2)

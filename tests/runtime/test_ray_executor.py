@@ -1,6 +1,7 @@
 """What the executor makes of what Ray says: deaths, errors and resources. Ray itself is a stand-in here."""
 
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -75,7 +76,7 @@ def start(monkeypatch):
     def start(fake, precision="fp32", **execution):
         monkeypatch.setattr(executor_module, "ray", fake)
         config = SimpleNamespace(execution=ExecutionSection(**execution), precision=precision)
-        return RayExecutor(config, start_worker=None)
+        return RayExecutor(config, start_worker=None, folder=Path("nothing is started there"))
 
     return start
 

@@ -3,11 +3,9 @@
 import json
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import ray
 
 from robust201.core.errors import CheckpointError, LeaseHeldError, StorageFullError
 from robust201.core.records import Bundle, Receipt
@@ -16,6 +14,7 @@ from robust201.monitoring.status import SweepStatus, read_status
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import Facts
 from robust201.planning.plan import Plan
+from robust201.runtime import progress as progress_module
 from robust201.runtime.executors import make_executor
 from robust201.runtime.executors.base import Event, Executor
 from robust201.runtime.lease import Lease
@@ -25,14 +24,6 @@ from robust201.runtime.sweep import Filters, RunPreview, load_plan, run_sweep
 from robust201.shards import ShardStore
 from robust201.tasks import ENGINES, TASKS
 from tests.conftest import TINY_KEYS, MakeSweep, read_tree
-
-
-@pytest.fixture(scope="module")
-def local_ray() -> Iterator[None]:
-    """One Ray for the tests of this module; the executor uses a Ray that already runs."""
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=128 << 20)
-    yield
-    ray.shutdown()
 
 
 def run(config: SweepConfig, **options: object) -> tuple[RunTally, RunPreview]:
@@ -72,11 +63,13 @@ def test_the_export_has_the_papers_layout(make_sweep: MakeSweep, tmp_path: Path)
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("local_ray")
 @pytest.mark.parametrize("engine", ENGINES)
-def test_ray_and_inline_export_the_same_bytes(make_sweep: MakeSweep, tmp_path: Path, engine: str) -> None:
+def test_ray_and_inline_export_the_same_bytes(
+    make_sweep: MakeSweep, tmp_path: Path, engine: str, ray_address: str
+) -> None:
     inline = make_sweep(engine=engine, results=str(tmp_path / "inline"))
-    on_ray = make_sweep(engine=engine, results=str(tmp_path / "ray"), execution={"executor": "ray", "workers": 2})
+    execution = {"executor": "ray", "workers": 2, "ray_address": ray_address}
+    on_ray = make_sweep(engine=engine, results=str(tmp_path / "ray"), execution=execution)
     assert run(inline)[0].complete
     assert run(on_ray)[0].complete
     assert export(inline, tmp_path / "inline-json") == export(on_ray, tmp_path / "ray-json")
@@ -277,6 +270,24 @@ def test_a_full_disk_stops_the_run_and_loses_nothing(make_sweep: MakeSweep, monk
     tally, preview = run(config)
     assert preview.done > 0
     assert tally.complete
+
+
+def test_a_run_whose_end_cannot_be_written_does_not_go_on_saying_that_it_runs(
+    make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_arguments: object, **_options: object) -> None:
+        raise StorageFullError("full")
+
+    def fill_the_disk(_progress: RunProgress, event: Event | None) -> None:
+        if event is not None:
+            monkeypatch.setattr(progress_module, "write_text", refuse)
+            raise StorageFullError("full")
+
+    config = make_sweep(keys={"clean": {}})
+    with pytest.raises(StorageFullError):
+        run(config, on_progress=fill_the_disk)
+    state = read_status(load_plan(config.results), ShardStore.open(config.results).inventory())
+    assert (state.running, state.state) == (False, None)
 
 
 def test_a_missing_checkpoint_is_refused_before_anything_is_written(make_sweep: MakeSweep) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 
 import pytest
 import yaml
+from ray._raylet import AuthenticationTokenLoader, Config
 
 from robust201.cli.submit import _follow_ray_job
 from robust201.core.errors import ConfigError, EvaluationError
-from robust201.runtime.executors.ray_token import read_token_again
 from robust201.submission import ray_jobs
 from robust201.submission.access import Access, check_access, find_token
 from robust201.submission.shipment import code_files, pack, prepare_shipment
@@ -31,10 +31,16 @@ def _no_token_of_the_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> It
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    read_token_again()  # a Ray that an earlier test started in this process set a mode of its own
+    _read_token_again()  # a Ray that an earlier test started in this process set a mode of its own
     yield
     monkeypatch.undo()
-    read_token_again()
+    _read_token_again()
+
+
+def _read_token_again() -> None:
+    """Let Ray in this process, which reads mode and token once, take them from the environment again."""
+    Config.initialize("")  # as ray._private.authentication.authentication_token_setup does
+    AuthenticationTokenLoader.instance().reset_cache()
 
 
 def test_an_address_where_nothing_listens_is_refused(robust201: RunCommand, write_sweep: WriteSweep) -> None:

@@ -190,7 +190,7 @@ class SlowStore(FabricatedStore):
     ) -> Iterator[tuple[Unit, dict[float, Values]]]:
         for row in super().iter_values(units, inventory, measurements):
             if row[0].key == "pgd":
-                time.sleep(60)
+                time.sleep(600)
             yield row
 
 

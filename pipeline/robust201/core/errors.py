@@ -11,6 +11,7 @@
     ├── EvaluationError       exit 3: a unit failed, or the sweep is incomplete
     │   ├── PerturbationError     an attack or corruption broke its contract
     │   ├── WorkerBrokenError     a worker's device failed; only a new process can go on
+    │   ├── RayLostError          Ray, or the process connected to it, ended or fell silent
     │   └── IncompleteError       evaluations of the plan are missing
     └── StorageError          exit 4: results full, held by another driver, or damaged
         ├── LeaseHeldError        another driver works in this results folder
@@ -91,6 +92,10 @@ class PerturbationError(EvaluationError):
 
 class WorkerBrokenError(EvaluationError):
     """A worker's device failed, so that nothing else can be computed in its process."""
+
+
+class RayLostError(EvaluationError):
+    """Ray, or the process connected to it, ended or fell silent."""
 
 
 class IncompleteError(EvaluationError):

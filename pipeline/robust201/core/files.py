@@ -16,6 +16,8 @@ from typing import Any, BinaryIO
 
 from robust201.core.errors import InputError, StorageError, StorageFullError
 
+_MAX_AMOUNT = 1e30
+
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -89,6 +91,11 @@ def load_json(path: Path) -> Any:
         return json.loads(read_bounded(path, MAX_JSON_BYTES))
     except RecursionError as error:
         raise ValueError("brackets nested too deeply") from error
+
+
+def is_amount(value: object) -> bool:
+    """Whether a value of a JSON file is a number to count with: neither negative nor beyond any real amount."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MAX_AMOUNT
 
 
 def visible_entries(folder: Path) -> list[str]:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from robust201.core.files import is_amount
 from robust201.core.records import Part, Unit
 from robust201.planning.plan import Plan
 from robust201.planning.shares import share_folders
 from robust201.runtime.progress import FAILURES_FILE
 from robust201.shards import Inventory
 
-_FAILURE_FIELDS = {"unit", "label", "strengths", "kind", "message"}
+_TEXTS_OF_A_FAILURE = ("unit", "label", "kind", "message")
 
 
 @dataclass(frozen=True)
@@ -110,6 +111,16 @@ def _read_failures(folder: Path) -> list[dict[str, Any]]:
             failure = json.loads(line)
         except (ValueError, RecursionError):
             continue  # a driver killed in the middle of a line; its unit is still missing and is counted as such
-        if isinstance(failure, dict) and failure.keys() >= _FAILURE_FIELDS:
+        if _is_failure(failure):
             failures.append(failure)
     return failures
+
+
+def _is_failure(value: object) -> bool:
+    """Whether a line of JSON is what `runtime.progress.Tracker` writes of a failure."""
+    return (
+        isinstance(value, dict)
+        and all(isinstance(value.get(name), str) for name in _TEXTS_OF_A_FAILURE)
+        and isinstance(value.get("strengths"), list)
+        and all(map(is_amount, value["strengths"]))
+    )

@@ -112,6 +112,9 @@ def _logged_ids(results: Path) -> set[str]:
     return found
 
 
+_TEXTS_OF_A_LINE = ("time", "level", "event", "message")
+
+
 def log_files(results: Path) -> list[Path]:
     """All log files of a results folder, in the order in which their workers began."""
     return sorted((results / LOGS_FOLDER).glob("*.jsonl"))
@@ -160,7 +163,7 @@ def _parse(lines: Iterable[bytes]) -> Iterator[Line]:
     for line in lines:
         try:
             parsed = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue  # a process that was killed, or a disk that was full, in the middle of a line
-        if isinstance(parsed, dict) and {"time", "level", "event", "message"} <= parsed.keys():
+        if isinstance(parsed, dict) and all(isinstance(parsed.get(name), str) for name in _TEXTS_OF_A_LINE):
             yield parsed

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from robust201.core.files import load_json
+from robust201.core.files import is_amount, load_json
 
 if TYPE_CHECKING:  # doctor, which asks for the file server's time, also works where numpy is missing
     from robust201.core.records import Part
@@ -79,8 +79,11 @@ class Heartbeat:
             if not self._ended.wait(_PAUSE_SECONDS):
                 self._is_due.wait(BEAT_SECONDS - _PAUSE_SECONDS)
         with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-            self.path.unlink(missing_ok=True)
+            try:
+                temporary.unlink(missing_ok=True)
+                self.path.unlink(missing_ok=True)
+            except OSError:
+                os.utime(self.path, (0, 0))  # what cannot be removed must not look like a sign of life
 
     def _payload(self) -> dict[str, Any]:
         if self._part is None:
@@ -134,13 +137,15 @@ def _read(path: Path, now: float) -> LastBeat | None:
     try:
         payload = load_json(path)  # opened before its time is asked for: NFS then asks the server for both
         age = now - path.stat().st_mtime
-        if payload.get("unit") is None:
-            return LastBeat(age, payload.get("share"))
-        start, stop = payload["images"]
-        strengths = tuple(map(float, payload["strengths"]))
-        return LastBeat(
-            age, payload["share"], payload["unit"], strengths, (int(start), int(stop)), float(payload["seconds"])
-        )
+        share, unit = payload.get("share"), payload.get("unit")
+        if not all(name is None or isinstance(name, str) for name in (share, unit)):
+            return None
+        if unit is None:
+            return LastBeat(age, share)
+        (start, stop), strengths, seconds = payload["images"], payload["strengths"], payload["seconds"]
+        if not all(map(is_amount, (start, stop, seconds, *strengths))):
+            return None
+        return LastBeat(age, share, unit, tuple(map(float, strengths)), (int(start), int(stop)), float(seconds))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # its process has just ended, or the file is none of ours
 

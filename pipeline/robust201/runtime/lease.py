@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Self
 
 from robust201.core.errors import LeaseHeldError, StorageError, StorageFullError
-from robust201.core.files import load_json
+from robust201.core.files import is_amount, load_json
 from robust201.core.host import HostId, has_ended, process_start
 
 INTERVAL_SECONDS = 5.0
@@ -82,9 +82,22 @@ class Holder:
         """Read a lease, which must be there; None if the content is none (written by hand, or damaged)."""
         try:
             payload = load_json(path)
-            return cls(**(payload | {"host_id": HostId(**payload["host_id"])}))
+            holder = cls(**(payload | {"host_id": HostId(**payload["host_id"])}))
         except (ValueError, KeyError, TypeError):
             return None
+        return holder if holder._is_sound() else None
+
+    def _is_sound(self) -> bool:
+        """Whether the fields are what `new` writes: a process is looked up by some, a file named by another."""
+        texts = (*asdict(self.host_id).values(), self.since, self.nonce)
+        numbers = (self.pid, self.process_start, self.heartbeat)
+        return (
+            all(isinstance(text, str) for text in texts)
+            and self.nonce.isalnum()
+            and all(isinstance(number, int) and -1 <= number < 1 << 62 for number in numbers)
+            and 0 < self.pid < 1 << 31
+            and is_amount(self.interval_seconds)
+        )
 
     def beaten(self) -> "Holder":
         """The same after one more beat."""
@@ -174,6 +187,10 @@ class Lease:
         try:
             if self._is_ours():
                 self.path.unlink(missing_ok=True)
+        except OSError:
+            with contextlib.suppress(OSError):
+                os.utime(self._descriptor, (0, 0))  # what cannot be removed must not look like a heartbeat
+            raise
         finally:
             os.close(self._descriptor)
 

@@ -5,11 +5,13 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from robust201.core.files import load_json, write_text
+from robust201.core.errors import StorageError
+from robust201.core.files import is_amount, load_json, write_text
 from robust201.core.records import Part, Receipt, Unit, UnitFailure
 from robust201.planning.plan import Plan
 from robust201.runtime.executors.base import BundleLost, Event, WorkerLost
@@ -20,6 +22,22 @@ from robust201.runtime.work_log import WorkLog
 PROGRESS_FILE = "progress.json"
 FAILURES_FILE = "failures.jsonl"
 _PROGRESS_SECONDS = 2.0
+
+_NUMBERS = frozenset(
+    {
+        "quiet_seconds",
+        "measured_seconds",
+        "done_evaluations",
+        "total_evaluations",
+        "evaluations_per_second",
+        "macs_per_second",
+        "seconds_left",
+        "gpus_per_worker",
+        "deaths",
+        "preemptions",
+    }
+)
+"""Fields of progress.json beside the state; each may be null."""
 
 WORKING_STATES = frozenset({"running", "draining"})
 """States of a run that has not ended."""
@@ -89,12 +107,20 @@ class RunProgress:
 
 
 def read_progress(folder: Path) -> dict[str, Any]:
-    """Read what the last driver or share wrote into its progress.json; empty where there is none, or no sound one."""
+    """Read what the last driver or share wrote into its progress.json, without fields that are no sound ones.
+
+    Nothing depends on it: what is done is counted from the shards.
+    """
     try:
         payload = load_json(folder / PROGRESS_FILE)
-    except (FileNotFoundError, ValueError):  # nothing depends on it: what is done is counted from the shards
+    except (FileNotFoundError, ValueError):
         return {}
-    return payload if isinstance(payload, dict) else {}
+    fields = payload if isinstance(payload, dict) else {}
+    return {
+        name: value
+        for name, value in fields.items()
+        if (isinstance(value, str) if name == "state" else name in _NUMBERS and is_amount(value))
+    }
 
 
 class Tracker:
@@ -211,6 +237,14 @@ class Tracker:
             self._state = state or self._state
             self._last_write, self._is_stale = time.monotonic(), False
             write_text(self._folder / PROGRESS_FILE, json.dumps(self._payload(self._state)))
+
+    def stop(self) -> None:
+        """Let progress.json say that an error ended the run; where it cannot be written, it says nothing any more."""
+        try:
+            self.write(state="stopped")
+        except StorageError:  # perhaps the very reason to stop
+            with suppress(OSError):
+                (self._folder / PROGRESS_FILE).unlink()
 
     def _payload(self, state: str) -> dict[str, Any]:
         progress = self.progress

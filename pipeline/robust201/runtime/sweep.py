@@ -2,13 +2,13 @@
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from robust201.core.errors import ConfigError, StorageError, closest
+from robust201.core.errors import ConfigError, closest
 from robust201.core.files import write_text
 from robust201.core.interrupts import draining_on_signals
 from robust201.core.records import ArchitectureId, Bundle, Part, Receipt, is_imported
@@ -276,8 +276,7 @@ def compute(
                 tally.time_limit = tally.drained and request.is_time_limit
             log.write("run_ended", "drained" if tally.drained else "finished", failures=len(tally.failures))
     except BaseException as error:
-        with suppress(StorageError):  # perhaps the very reason to stop
-            tracker.write(state="stopped")
+        tracker.stop()
         log.write("run_ended", f"stopped by {type(error).__name__}: {error}", level="error")
         raise
     tally.computed = tracker.progress.evaluations_of_this_run

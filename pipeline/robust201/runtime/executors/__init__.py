@@ -35,9 +35,9 @@ def make_executor(plan: Plan, facts: Facts) -> Executor:
         on_gpu = choose_device(execution.device, plan.config.precision).type == "cuda"
         gpus = execution.gpus_per_worker if on_gpu else 0.0
         return InlineExecutor(worker.run, gpus_per_worker=gpus)
-    from robust201.runtime.executors.ray import RayExecutor
+    from robust201.runtime.executors.ray_process import RayProcess
 
-    return RayExecutor(plan.config, start)
+    return RayProcess(plan.config, start)
 
 
 def start_worker(config: SweepConfig, facts: Facts, metrics: Metrics) -> BundleWorker:

@@ -1,13 +1,13 @@
 """The executor on Ray actors: one actor a worker, on this machine or a cluster."""
 
+import functools
+import inspect
 import logging
 import os
 import signal
-import threading
 import time
 from collections import deque
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
@@ -16,13 +16,12 @@ from typing import Any
 import ray
 from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 
-from robust201.core.errors import ConfigError, EvaluationError, StorageError, WorkerBrokenError
+from robust201.core.errors import ConfigError, EvaluationError, RayLostError, RobustError, WorkerBrokenError
 from robust201.core.records import Bundle, Receipt, UnitFailure
 from robust201.planning.config import SweepConfig
 from robust201.runtime.executors.base import BundleDone, BundleLost, Event, StartWorker, WorkerLost
-from robust201.runtime.executors.ray_environment import check_import_path, worker_environment
+from robust201.runtime.executors.ray_environment import worker_environment
 from robust201.runtime.executors.ray_metrics import RayMetrics
-from robust201.runtime.executors.ray_token import own_token
 from robust201.runtime.executors.watch import Watch, answers, parse_address
 from robust201.runtime.metrics import Metrics
 
@@ -35,9 +34,6 @@ _MAX_COLLECTED = 256
 _Outcome = Receipt | UnitFailure | None
 """What a worker tells of a bundle; None where the bundle ends."""
 
-_LOCAL_HEAD_SECONDS = 30
-"""After this long without an answer from a head on this machine, Ray ends its own processes, and the driver's."""
-
 _NODE_DIED = "its node has died"
 """How Ray's ActorDiedError says that a machine is gone with its actors. Only machines that announced their end to Ray's
 autoscaler are marked as preempted; those that vanish, as spot machines mostly do, are found missing by the head."""
@@ -46,36 +42,8 @@ _ASK_SECONDS = 0.2
 
 _LOCAL_PATIENCE_SECONDS = 3.0
 _CLUSTER_PATIENCE_SECONDS = 45.0
-"""How long Ray may be silent before the run ends. Ray itself would end the driver's process with an exit code of its
-own, here after `_LOCAL_HEAD_SECONDS`, on a cluster, whose head may come back, after 60 s."""
-
-
-class _OwnProcessGroup:
-    """Puts processes that are started meanwhile into groups of their own.
-
-    A signal to the driver's group (Ctrl-C, a batch system's SIGTERM) would otherwise end Ray on this machine while the
-    driver drains, and the driver with it. Python runs this hook in the child because Ray passes a `preexec_fn`. The
-    children still end with the driver: Ray binds them to its life.
-    """
-
-    def __init__(self) -> None:
-        self._wanted = False
-        os.register_at_fork(after_in_child=self._in_child)
-
-    def _in_child(self) -> None:
-        if self._wanted:
-            os.setpgid(0, 0)
-
-    @contextmanager
-    def __call__(self) -> Iterator[None]:
-        self._wanted = True
-        try:
-            yield
-        finally:
-            self._wanted = False
-
-
-_own_process_group = _OwnProcessGroup()
+"""How long Ray may be silent before the run ends. Ray itself would end this process, here after 30 s, on a cluster,
+whose head may come back, after 60 s."""
 
 
 class _WorkerActor:
@@ -137,17 +105,48 @@ class _Slot:
         self.call = self.actor.collect.options(concurrency_group="outcomes").remote()
 
 
+def leave_out_what_nobody_asks() -> None:
+    """Let a head that this process starts go without autoscaler, log monitor and dashboard server.
+
+    Each is a Python process, and they take half of the time of a start on two cores; nobody asks them anything, as the
+    run has one machine, its workers write their own logs, and the dashboard is off. Ray's public interface cannot leave
+    them out. A version of Ray whose parts have other names starts all of them.
+    """
+    from ray._private import node, parameter
+
+    initialise = parameter.RayParams.__init__
+    wanted = {"no_monitor": True, "include_log_monitor": False}
+    if wanted.keys() <= inspect.signature(initialise).parameters.keys():
+        parameter.RayParams.__init__ = functools.partialmethod(initialise, **wanted)
+    if hasattr(node.Node, "start_api_server"):
+        node.Node.start_api_server = lambda _node, **_options: None
+
+
+def _describe(error: RayTaskError) -> EvaluationError:
+    cause = error.cause if isinstance(error.cause, Exception) else error
+    line = " ".join(str(cause).split())[:200]
+    return EvaluationError(
+        f"Running workers failed for a bundle: expected receipts and failures, got {type(cause).__name__}: {line}. "
+        "Report this; robust201 logs shows what the worker did before."
+    )
+
+
 class RayExecutor:
     """Computes bundles on Ray actors, each with a small window of bundles so that it never waits for the driver.
 
     Bundles are given to actors that have started only. Others wait here for whichever actor has room first, since a
     machine that was lost may be replaced late or never.
 
+    Args:
+        config: whose execution says what to start, and where.
+        start_worker: makes a worker in its actor.
+        folder: where a Ray that is started here keeps its files.
+
     Raises:
         ConfigError: the Ray cluster cannot be reached, or offers no worker the resources it needs.
     """
 
-    def __init__(self, config: SweepConfig, start_worker: StartWorker) -> None:
+    def __init__(self, config: SweepConfig, start_worker: StartWorker, folder: Path) -> None:
         self.metrics: Metrics = RayMetrics()
         self._precision = config.precision
         self._execution = config.execution
@@ -157,10 +156,9 @@ class RayExecutor:
         self._slots: list[_Slot] = []
         self._watch: Watch | None = None
         self._held: deque[Bundle] = deque()
-        self._token = ExitStack()
         try:
             if self._owns_ray:
-                self._start_ray()
+                self._start_ray(folder)
                 self._watch = self._start_watch()
             self.gpus_per_worker = self._execution.gpus_per_worker if self._uses_gpus() else 0
             for _ in range(self._count_workers()):
@@ -169,37 +167,33 @@ class RayExecutor:
             self.close()
             raise
 
-    def _start_ray(self) -> None:
-        check_import_path(Path.cwd())
+    def _start_ray(self, folder: Path) -> None:
         address = self._execution.ray_address
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # reports go to a server outside
-        if not address:
-            # A head on this machine that stops answering is dead; on a cluster it may come back, so Ray's wait holds.
-            os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", str(_LOCAL_HEAD_SECONDS))
-            self._token.enter_context(own_token())
         local: dict[str, Any] = (
-            {} if address else {"num_cpus": self._local_cpus(), "object_store_memory": _OBJECT_STORE_BYTES}
+            {}
+            if address
+            else {"num_cpus": self._local_cpus(), "object_store_memory": _OBJECT_STORE_BYTES, "_temp_dir": str(folder)}
         )
         on_sigterm = signal.getsignal(signal.SIGTERM)
         try:
-            with _own_process_group():
-                ray.init(
-                    address=address or "local",
-                    include_dashboard=False,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                    **local,
-                )
+            if not address:
+                leave_out_what_nobody_asks()
+            ray.init(
+                address=address or "local",
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                **local,
+            )
         except (ConnectionError, ValueError) as error:
+            if not address:
+                raise
             raise ConfigError(
                 f"Connecting to Ray failed for {address}: expected a running cluster, got {error}. "
                 "Check execution.ray_address, or leave it out to start Ray on this machine."
             ) from error
-        except SystemExit as error:
-            raise KeyboardInterrupt from error  # what its handler of SIGTERM makes of it
         finally:
-            if threading.current_thread() is threading.main_thread():
-                signal.signal(signal.SIGTERM, on_sigterm)  # ray.init puts its own there, which ends the process
+            signal.signal(signal.SIGTERM, on_sigterm)  # ray.init puts its own there, which ends the process
 
     def _start_watch(self) -> Watch:
         """Watch the head and this machine's raylet, without which nothing gets done and most calls to Ray block."""
@@ -288,23 +282,16 @@ class RayExecutor:
         """Wait for outcomes, and take all that are there.
 
         Raises:
-            EvaluationError: Ray itself is gone.
+            RayLostError: Ray itself is gone.
             StorageError: a worker could not write.
         """
         self._raise_if_gone()
-        try:
-            return self._wait_for_events(timeout)
-        except SystemError as error:
-            # What a signal's handler raised in the middle of Ray's compiled code comes out as the cause of this.
-            raise error.__cause__ or error from None
+        return self._wait_for_events(timeout)
 
     def _raise_if_gone(self) -> None:
         silent = None if self._watch is None else self._watch.silent()
         if silent is not None:
-            raise EvaluationError(
-                f"Running workers failed for Ray at {self._execution.ray_address or 'this machine'}: expected the "
-                f"{silent} to answer, got silence. Finished work is kept; run the same command again to go on."
-            )
+            raise RayLostError(f"silence of the {silent}")
 
     def _wait_for_ray(self) -> None:
         """Return once Ray answers: what is about to be called would wait for it where no signal gets through."""
@@ -347,7 +334,7 @@ class RayExecutor:
             if isinstance(error.cause, WorkerBrokenError):
                 return self._replace(slot, error)
             # The worker's own error: Ray's rendering of it is a whole traceback.
-            raise error.cause if isinstance(error.cause, StorageError) else error from error
+            raise error.cause if isinstance(error.cause, RobustError) else _describe(error) from error
         except (RayActorError, OutOfMemoryError) as error:  # Ray's memory monitor does not call its kills actor errors
             return self._replace(slot, error)
         # At once, before anybody handles these: what a worker still holds when it dies is computed again.
@@ -392,4 +379,3 @@ class RayExecutor:
         self._slots = []
         if self._owns_ray and ray.is_initialized():
             ray.shutdown()
-        self._token.close()

@@ -1,14 +1,38 @@
-"""What a worker's process on Ray starts with: interpreter, variables, and where it imports this package from."""
+"""What processes on Ray start with: variables, interpreter, and where they import this package from."""
 
 import importlib.machinery
+import secrets
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import robust201
 from robust201.core.errors import ConfigError
 from robust201.planning.config import ExecutionSection
+
+_LOCAL_HEAD_SECONDS = 30
+"""After this long without an answer from a head on this machine, Ray ends its own processes, and those connected."""
+
+
+def driver_environment(environment: Mapping[str, str], *, is_own: bool) -> dict[str, str]:
+    """Give the variables of the process that connects to Ray, and starts it if `is_own`; without Ray's import.
+
+    A Ray of our own listens on loopback only, and asks for a token: a new one, which lives in the environment of its
+    processes, unless the user gave one or turned tokens off. By itself, Ray 2.60 would keep one in the user's home, in
+    a file that all users of the machine can read and that clusters then use; 2.56 asks for none.
+    """
+    settings = {"RAY_USAGE_STATS_ENABLED": "0"}  # reports go to a server outside
+    if is_own:
+        # A head on this machine that stops answering is dead; on a cluster it may come back, so Ray's wait holds.
+        settings["RAY_gcs_rpc_server_reconnect_timeout_s"] = str(_LOCAL_HEAD_SECONDS)
+        # Despite its name it says on any system whether other machines must reach this one's Ray.
+        settings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        settings["RAY_AUTH_MODE"] = "token"
+        if "RAY_AUTH_TOKEN_PATH" not in environment:
+            settings["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+    return settings | dict(environment)
 
 
 def worker_environment(execution: ExecutionSection) -> dict[str, Any]:

@@ -1,0 +1,11 @@
+"""The process that connects to Ray for a trial's driver: the product's own, with faults in its actors."""
+
+from robust201.runtime.executors import ray_process
+
+
+def main(descriptor: int, folder: str) -> None:
+    """Let the executor start actors with faults, and go on as the product does."""
+    from tests.faults import actors
+
+    actors.install()
+    ray_process.main(descriptor, folder)

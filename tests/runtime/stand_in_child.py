@@ -1,0 +1,76 @@
+"""A stand-in for the process that connects to Ray: it does what the folder named by STAND_IN says, start by start."""
+
+import os
+import subprocess
+import time
+from pathlib import Path
+from typing import Any
+
+from robust201.core.errors import ConfigError
+from robust201.core.records import Bundle, Receipt
+from robust201.runtime.executors import ray_process
+from robust201.runtime.executors.base import BundleDone, Event
+from robust201.runtime.metrics import Metrics
+
+
+class _Executor:
+    """Computes what it is given at the second poll, and dies at a poll if it is told to."""
+
+    gpus_per_worker = 0.0
+
+    def __init__(self, order: str) -> None:
+        self.metrics = Metrics()
+        self.order = order
+        self.given: list[Bundle] = []
+        self.polls = 0
+
+    def free_slots(self) -> int:
+        return 4 - len(self.given)
+
+    def submit(self, bundle: Bundle) -> None:
+        self.given.append(bundle)
+
+    def drain(self) -> None:
+        self.given = []
+
+    def close(self) -> None:
+        self.given = []
+
+    def poll(self, timeout: float) -> list[Event]:
+        self.polls += 1
+        if self.order == "die at a poll" or (self.order == "die after a receipt" and self.polls > 2):
+            os._exit(1)
+        if self.polls == 1:
+            time.sleep(timeout)
+            return []
+        receipts = [Receipt("unit", (1.0,), 0, 10, "shard", 1.0)] if self.order == "die after a receipt" else []
+        done = [] if receipts else [BundleDone(bundle) for bundle in self.given]
+        self.given = self.given if receipts else []
+        return [*receipts, *done]
+
+
+def main(descriptor: int, folder: str) -> None:
+    orders = Path(os.environ["STAND_IN"])
+    starts = orders / "starts"
+    with starts.open("a") as stream:
+        stream.write(f"{os.getpid()} {folder}\n")
+    lines = (orders / "orders").read_text().splitlines()
+    order = lines[min(len(starts.read_text().splitlines()), len(lines)) - 1]
+    sleeper = subprocess.Popen(["sleep", "600"], process_group=0)  # as Ray's workers, in a group of its own
+    (orders / "sleeper").write_text(str(sleeper.pid))
+
+    def answer(connection: Any, messages: Any, folder: Path) -> None:
+        del folder
+        messages.get()
+        if order == "die":
+            os._exit(1)
+        if order == "raise":
+            raise Exception("The current node timed out during startup. This could happen")
+        if order == "refuse":
+            raise ConfigError("Starting workers failed for 9 of them: expected fewer, got 9. Lower it.")
+        executor = _Executor(order)
+        connection.send(ray_process._Answer([], executor.free_slots(), 0.0))
+        ray_process._serve(executor, connection, messages)
+
+    ray_process._answer = answer
+    ray_process.main(descriptor, folder)

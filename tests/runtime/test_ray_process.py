@@ -1,0 +1,211 @@
+"""Ray in a process of its own: what the driver makes of its end, and what is left of it. Ray itself is a stand-in."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+
+from robust201.core.errors import ConfigError, RayLostError
+from robust201.core.records import Bundle
+from robust201.runtime.executors import ray_process
+from robust201.runtime.executors.base import BundleDone, Event
+from robust201.runtime.executors.ray_environment import driver_environment
+from robust201.runtime.executors.ray_process import RayProcess, make_ray_folder
+from tests.conftest import REPOSITORY, MakeSweep
+from tests.faults.processes import wait_until
+
+BUNDLES = [Bundle(number, "digits", ()) for number in range(3)]
+StartExecutor = Callable[..., RayProcess]
+
+
+@pytest.fixture
+def start(make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StartExecutor:
+    """Start an executor whose processes do, one start after the other, what is ordered."""
+
+    def start(*orders: str, **execution: object) -> RayProcess:
+        (tmp_path / "orders").write_text("\n".join(orders))
+        config = make_sweep(execution={"executor": "ray", "workers": 1} | execution)
+        config.results.mkdir()
+        return RayProcess(config, print)
+
+    monkeypatch.setattr(ray_process, "CHILD_MODULE", "tests.runtime.stand_in_child")
+    monkeypatch.setenv("STAND_IN", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(REPOSITORY / "pipeline"), str(REPOSITORY))))
+    return start
+
+
+def starts(tmp_path: Path) -> list[list[str]]:
+    return [line.split() for line in (tmp_path / "starts").read_text().splitlines()]
+
+
+def poll_until(executor: RayProcess, count: int) -> list[Event]:
+    events: list[Event] = []
+    while len(events) < count:
+        events += executor.poll(0.1)
+    return events
+
+
+def expect_nothing_left(tmp_path: Path) -> None:
+    for pid, folder in starts(tmp_path):
+        wait_until(lambda pid=int(pid): not psutil.pid_exists(pid), 60, "the child is gone")
+        wait_until(lambda folder=folder: not Path(folder).exists(), 60, "its folder is gone")
+    sleeper = int((tmp_path / "sleeper").read_text())
+
+    def is_gone() -> bool:
+        return not psutil.pid_exists(sleeper) or psutil.Process(sleeper).status() == psutil.STATUS_ZOMBIE
+
+    wait_until(is_gone, 60, "what the child started is gone")
+
+
+@pytest.mark.parametrize("order", ["die", "raise"])
+def test_a_ray_that_dies_twice_while_it_starts_ends_in_one_line_and_exit_3(
+    start: StartExecutor, tmp_path: Path, order: str
+) -> None:
+    with pytest.raises(RayLostError) as raised:
+        start(order)
+    line = str(raised.value)
+    assert raised.value.exit_code == 3
+    assert "\n" not in line
+    assert line.endswith("run the same command again to go on, or compute in this process with --executor inline.")
+    assert order == "die" or "Exception: The current node timed out during startup" in line
+    assert len(starts(tmp_path)) == 2
+    expect_nothing_left(tmp_path)
+
+
+@pytest.mark.parametrize("order", ["die", "raise", "die at a poll"])
+def test_a_ray_that_dies_before_anything_was_computed_is_started_again(
+    start: StartExecutor, tmp_path: Path, order: str
+) -> None:
+    with closing(start(order, "compute")) as executor:
+        for bundle in BUNDLES:
+            executor.submit(bundle)
+        assert executor.free_slots() == 1
+        assert poll_until(executor, 3) == [BundleDone(bundle) for bundle in BUNDLES]
+    logged = "".join(path.read_text() for path in tmp_path.glob("results/logs/*driver.jsonl"))
+    assert "ray_lost" in logged
+    assert len(starts(tmp_path)) == 2
+    expect_nothing_left(tmp_path)
+
+
+def test_a_ray_that_dies_after_something_was_computed_is_not_started_again(
+    start: StartExecutor, tmp_path: Path
+) -> None:
+    with closing(start("die after a receipt", "compute")) as executor:
+        executor.submit(BUNDLES[0])
+        poll_until(executor, 1)
+        with pytest.raises(RayLostError, match="Finished work is kept"):
+            poll_until(executor, 1)
+    assert len(starts(tmp_path)) == 1
+
+
+def test_a_cluster_that_is_lost_is_not_started_again(start: StartExecutor, tmp_path: Path) -> None:
+    with pytest.raises(RayLostError) as raised:
+        start("die", ray_address="10.0.0.1:6379")
+    assert "inline" not in str(raised.value)
+    assert len(starts(tmp_path)) == 1
+
+
+def test_what_is_refused_is_refused_in_the_childs_words(start: StartExecutor, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"^Starting workers failed for 9 of them"):
+        start("refuse")
+    assert len(starts(tmp_path)) == 1
+    expect_nothing_left(tmp_path)
+
+
+_DRIVER = """
+import sys, time
+from pathlib import Path
+from tests.runtime.test_ray_process import *
+from robust201.planning.loading import load_config
+ray_process.CHILD_MODULE = "tests.runtime.stand_in_child"
+RayProcess(load_config(Path(sys.argv[1])), print)
+Path(sys.argv[2]).touch()
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_everything_ends_with_its_driver(
+    start: StartExecutor, write_sweep: Callable[..., Path], tmp_path: Path, number: int
+) -> None:
+    del start
+    (tmp_path / "orders").write_text("compute")
+    sweep = write_sweep(execution={"executor": "ray", "workers": 1})
+    driver = subprocess.Popen([sys.executable, "-c", _DRIVER, str(sweep), str(tmp_path / "up")])
+    try:
+        wait_until(lambda: (tmp_path / "up").exists() or driver.poll() is not None, 120, "the executor is up")
+    finally:
+        driver.send_signal(number)
+        driver.wait()
+    assert driver.returncode == -number
+    expect_nothing_left(tmp_path)
+
+
+def test_the_folder_of_rays_sockets_is_this_users_only_and_its_path_is_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = tmp_path / ("long" * 30)
+    long.mkdir()
+    for wanted, parent in (("/tmp", Path("/tmp")), (str(long), Path("/tmp"))):
+        monkeypatch.setenv("RAY_TMPDIR", wanted)
+        folder = make_ray_folder()
+        try:
+            assert folder.parent == parent
+            assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        finally:
+            folder.rmdir()
+
+
+def test_a_ray_of_our_own_has_a_token_unless_the_user_says_otherwise() -> None:
+    mine, another = (driver_environment({"A": "b"}, is_own=True) for _ in range(2))
+    assert (mine["A"], mine["RAY_AUTH_MODE"], len(mine["RAY_AUTH_TOKEN"])) == ("b", "token", 64)
+    assert mine["RAY_AUTH_TOKEN"] != another["RAY_AUTH_TOKEN"]
+    given = {"RAY_AUTH_TOKEN": "given" * 8}
+    assert driver_environment(given, is_own=True).items() >= given.items()
+    assert "RAY_AUTH_TOKEN" not in driver_environment({"RAY_AUTH_TOKEN_PATH": "/a"}, is_own=True)
+    assert driver_environment({"RAY_AUTH_MODE": "disabled"}, is_own=True)["RAY_AUTH_MODE"] == "disabled"
+    assert driver_environment({}, is_own=False).keys() == {"RAY_USAGE_STATS_ENABLED"}
+
+
+@pytest.mark.ray
+def test_a_ray_of_our_own_listens_on_loopback_only_and_leaves_no_process_and_no_file(
+    make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_TMPDIR"):
+        monkeypatch.delenv(name, raising=False)
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    before = dict(os.environ)
+    config = make_sweep(execution={"executor": "ray", "workers": 1})
+    with closing(RayProcess(config, print)) as executor:
+        assert executor._folder is not None
+        assert executor._process is not None
+        folder, leader = executor._folder, executor._process.pid
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+        processes = ray_process._session(leader)
+        assert len(processes) >= 5  # child, head, raylet and two agents
+        listening: dict[str, set[str]] = {}
+        for process in processes:
+            for connection in process.net_connections("tcp"):
+                if connection.status == psutil.CONN_LISTEN:
+                    listening.setdefault(connection.laddr.ip.removeprefix("::ffff:"), set()).add(process.name())
+        assert listening.keys() == {"127.0.0.1"}, listening
+        sockets = [c.laddr for process in processes for c in process.net_connections("unix") if c.laddr]
+        assert sockets
+        assert all(path.startswith(f"{folder}/") for path in sockets)
+        # Those with a title of their own have written it over their environment.
+        tokens = {p.environ().get("RAY_AUTH_TOKEN") for p in processes if not p.name().startswith("ray::")}
+        assert None not in tokens
+        assert len(tokens) == 1
+    assert ray_process._session(leader) == []
+    assert not folder.exists()
+    assert dict(os.environ) == before
+    assert list(home.rglob("*")) == []

@@ -1,0 +1,18 @@
+"""One Ray for the tests of a process that ask for it: a start takes longer than what they compute."""
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def ray_address() -> Iterator[str]:
+    """Address of a Ray on this machine with two CPUs."""
+    import ray
+
+    from robust201.runtime.executors.ray import leave_out_what_nobody_asks
+
+    leave_out_what_nobody_asks()
+    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=128 << 20)
+    yield ray.get_runtime_context().gcs_address
+    ray.shutdown()
