@@ -63,7 +63,7 @@ function interval(value, images) {
   const z = 1.959964, spread = z * z / images, middle = (value + spread / 2) / (1 + spread);
   const half = z / (1 + spread) * Math.sqrt(value * (1 - value) / images + spread / (4 * images));
   const [low, high] = [Math.max(0, middle - half), Math.min(1, middle + half)];
-  return `[${(100 * low).toFixed(2)}, ${(100 * high).toFixed(2)}]`;
+  return `[${(100 * low).toFixed(1)}, ${(100 * high).toFixed(1)}]`;
 }
 
 const percent = (value) => `${(100 * value).toFixed(2)}%`;
@@ -428,13 +428,13 @@ function tableColumns() {
   const plain = (value) => String(value);
   return [
     { name: "architecture", value: (row) => dataset.ids[row], text: (id) => (space ? `#${id}` : id) },
-    ...(space ? [{ name: "cell", value: (row) => specOf(dataset.ids[row]), text: plain }] : []),
     ...dataset.scores.flatMap((score) => [
       { name: score.label, value: (row) => exact(score.values[row]), text: percent },
       { name: `rank by ${score.label}`, value: (row) => allRanks(score)[row], text: count, rising: true },
     ]),
     ...(space ? [{ name: "kernel parameters", value: (row) => dataset.kernelParameters[row], text: plain }] : []),
     ...(dataset.front ? [{ name: "Pareto front", value: (row) => dataset.front[row], text: (held) => (held ? "yes" : "") }] : []),
+    ...(space ? [{ name: "cell", value: (row) => specOf(dataset.ids[row]), text: plain }] : []),
   ];
 }
 

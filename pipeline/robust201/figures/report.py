@@ -277,7 +277,7 @@ def _cards(frame: "pd.DataFrame", n_images: int | None) -> str:
         text = f"{html.escape(str(row.Index))}: {row.accuracy:.2%}"
         if n_images is not None and row.Index == SCORES[CLEAN]:
             low, high = wilson_interval(float(str(row.accuracy)), n_images)
-            text += f" [{100 * low:.2f}, {100 * high:.2f}]"
+            text += f" [{100 * low:.1f}, {100 * high:.1f}]"
         link += tie_words(int(str(row.tied)))
         cards.append(f'<li class="card"><div data-draw="{row.architecture}"></div><p>{text}<br>{link}</p></li>')
     return f'<ul class="cards">{"".join(cards)}</ul>'
