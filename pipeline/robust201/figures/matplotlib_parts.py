@@ -187,7 +187,8 @@ def draw_points(axes: Axes, x: pd.Series, y: pd.Series, limits: Sequence[tuple[f
     shown_x, shown_y = x.clip(left, right), y.clip(low, high)
     colours = looks.pop("c", None)
     drawn = None
-    sides = {"<": x < left, ">": x > right, "v": y < low, "^": y > high}
+    within = (x >= left) & (x <= right)
+    sides = {"<": x < left, ">": x > right, "v": within & (y < low), "^": within & (y > high)}
     beyond = np.logical_or.reduce([side.to_numpy() for side in sides.values()])
     groups = [("o", ~beyond), *((marker, side.to_numpy()) for marker, side in sides.items())]
     for marker, chosen in groups:

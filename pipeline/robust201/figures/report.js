@@ -151,10 +151,13 @@ function writePoints(trace, layout, images, single) {
     if (side !== null) counts[side] += 1;
     return side === null ? "circle" : symbols[side];
   });
-  const within = (value, from, to) => (value === null ? null : Math.min(Math.max(value, from), to));
-  trace.x = x.map((value) => within(value, ...ends));
-  trace.y = y.map((value) => within(value, low, high));
-  trace.cliponaxis = false;
+  // A little inside, as WebGL cuts off what reaches over the panel.
+  const inside = (from, to) => [from + 0.012 * (to - from), to - 0.012 * (to - from)];
+  const across = !layout.xaxis.range ? ends : logarithmic ? inside(...layout.xaxis.range).map((end) => 10 ** end) : inside(...ends);
+  const up = inside(low, high);
+  const moved = (value, [from, to], place) => (trace.marker.symbol[place] === "circle" ? value : Math.min(Math.max(value, from), to));
+  trace.x = x.map((value, place) => moved(value, across, place));
+  trace.y = y.map((value, place) => moved(value, up, place));
   const places = { "◀": [0, 0.5, "left"], "▶": [1, 0.5, "right"], "▼": [0.5, 0, "center"], "▲": [0.5, 1, "center"] };
   for (const [side, number] of Object.entries(counts)) {
     if (number === 0) continue;
