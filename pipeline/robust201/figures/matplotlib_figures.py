@@ -242,7 +242,9 @@ def draw_clean_against(frame: pd.DataFrame, results: DatasetResults, width: floa
         strength = figure_data.reference_strength(key, list(rows["strength"].unique()))
         groups[key, strength] = rows[rows["strength"] == strength]
     across = figure_data.bulk_range(frame["clean"])
-    ranges = [figure_data.bulk_range(rows["accuracy"]) for rows in groups.values()]
+    # What is beyond one axis must not stretch the other.
+    near = [rows[rows["clean"].between(*across)] for rows in groups.values()]
+    ranges = [figure_data.bulk_range(rows["accuracy"]) for rows in near if len(rows)]
     up = min(low for low, _ in ranges), max(high for _, high in ranges)
     limits = [_widened(across), _widened(up)]
     figure, panels = parts.make_axes_grid(len(groups), width, 1.5, 1.5, limits=limits[1], below=0.75)

@@ -187,7 +187,8 @@ def views_of_clean_against(frame: pd.DataFrame, results: DatasetResults) -> list
     if space is not None:
         marker = {"size": size, "cmin": 0, "cmax": space.max_kernel_parameters, "colorscale": scale, "colorbar": bar}
         hover = f"#{hover}<br>kernel parameters %{{marker.color}}"
-    across = _widened(figure_data.bulk_range(frame["clean"]))
+    bulk = figure_data.bulk_range(frame["clean"])
+    across = _widened(bulk)
     axis = {"title": {"text": "clean accuracy"}, "tickformat": ".0%", "range": list(across)}
     figure = _scatter_plot(
         {"name": "clean", "marker": marker, "hovertemplate": f"{hover}<extra></extra>"}, axis, results
@@ -214,7 +215,9 @@ def views_of_clean_against(frame: pd.DataFrame, results: DatasetResults) -> list
     groups: Any = frame.groupby(["key", "strength"], sort=False)
     for (key, strength), rows in groups:
         score = labels.get(key)
-        limits = _widened(figure_data.bulk_range(rows["accuracy"]))
+        # What is beyond one axis must not stretch the other.
+        near = rows[rows["clean"].between(*bulk)]
+        limits = _widened(figure_data.bulk_range((near if len(near) else rows)["accuracy"]))
         drawn = figure if score is None else with_front
         views.append(View(column_label(key, strength), drawn, score or (key, strength), limits))
     return [views[0]._replace(first=True), *views[1:]]
