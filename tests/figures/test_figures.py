@@ -252,8 +252,8 @@ def test_many_points_are_one_picture_in_an_svg(tmp_path):
     reader = RobustnessDataset(tmp_path / "dataset")
     (path,) = save_plots(reader, tmp_path, figures=["clean-vs-robust"], file_format="svg")
     text = path.read_text()
-    # One of the points, one of the colour bar.
-    assert text.count("data:image/png;base64") == 2
+    # One of the points of each panel, one of the colour bar.
+    assert text.count("data:image/png;base64") == 3
     assert text.count("<use") < 500
 
 
