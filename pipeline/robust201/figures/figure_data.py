@@ -7,6 +7,7 @@ these are not enough.
 import itertools
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -63,7 +64,7 @@ def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
         outside of `box_range`).
     """
     clean: list[Column] = [(CLEAN, CLEAN_STRENGTH)] if results.keys("clean") else []
-    groups = {
+    groups: dict[tuple[object, ...], pd.Series] = {
         (key, strength): results.column(name, strength)
         for key in results.keys(kind)
         for name, strength in clean + [(key, strength) for strength in results.strengths(key)]
@@ -284,7 +285,7 @@ def clean_against(results: DatasetResults, kind: str) -> pd.DataFrame:
             size = results.space.kernel_parameters
             base["kernel_parameters"] = [size(results.spec(index)) for index in results.architectures]
         base["clean"] = results.column(CLEAN).to_numpy()
-        columns = [
+        columns: list[tuple[str, float, pd.Series, Any]] = [
             (key, strength, results.column(key, strength), False)
             for key in results.keys(kind)
             for strength in results.strengths(key)

@@ -262,7 +262,13 @@ def draw_clean_against(frame: pd.DataFrame, results: DatasetResults, width: floa
         parts.draw_points(axes, rows["clean"], rows["accuracy"], limits, **looks)
         front = rows[rows["front"]].sort_values(["clean", "accuracy"])
         if len(front):
-            on = {"color": INK, "linewidth": 0.8, "marker": "o", "markersize": 3, "markerfacecolor": "none"}
+            on: dict[str, Any] = {
+                "color": INK,
+                "linewidth": 0.8,
+                "marker": "o",
+                "markersize": 3,
+                "markerfacecolor": "none",
+            }
             (line,) = axes.plot(front["clean"], front["accuracy"], markeredgewidth=0.6, label="Pareto front", **on)
             parts.draw_legend(
                 figure, [line, Line2D([], [], color=INK, linewidth=0.7, linestyle=":", label="as accurate as clean")]
