@@ -223,7 +223,7 @@ def test_the_number_of_images_is_known_or_not_told(tmp_path):
     assert results_of(tmp_path / "sweep").n_images == N_IMAGES
     # As published: of all test images, if the accuracies can be shares of so many.
     assert results_of(write_results(tmp_path / "published", {"clean": {"0": 0.8562}})).n_images == 10_000
-    small = write_results(tmp_path / "small", {"clean": {"0": 1 / 7}}, dataset="digits")
+    small = write_results(tmp_path / "small", {"clean": {"0": 2000.5 / 6000}}, dataset="ImageNet16-120")
     assert results_of(small).n_images is None
 
 
