@@ -3,16 +3,22 @@
 import itertools
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from robust201.core.errors import ResultsError
+from robust201.core.errors import ConfigError, ResultsError
 from robust201.figures import figure_data
+from robust201.figures.dataset_results import read_results
+from robust201.figures.labels import KEY_LABELS, column_label, dataset_label, key_label
 from robust201.figures.table import FIGURES
+from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.neighbourhood import edit_distance, kernel_parameters, neighbours
 from robust201.spaces.nasbench201.space import NasBench201
+from robust201.tasks import TASKS
+from tests.support.fabricated import N_IMAGES, export, make_plan
 from tests.support.small_results import results_of, write_results
 
 ARCHITECTURES = st.integers(0, nasbench201.N_ARCHITECTURES - 1).map(lambda index: nasbench201.specs()[index])
@@ -94,16 +100,16 @@ def test_rank_correlation_is_kendalls_tau_b(tmp_path):
     }
     results = results_of(write_results(tmp_path, values))
     tau = figure_data.square(figure_data.key_correlations(results), "")
-    assert list(tau.columns) == list(tau.index) == ["clean", "pgd, ε = 1/255", "fog, severity 3"]
+    assert list(tau.columns) == list(tau.index) == ["Clean", "PGD, ε = 1/255", "Fog, severity 3"]
     assert tau.to_numpy() == pytest.approx(np.array([[1, 4 / 6, -1], [4 / 6, 1, -4 / 6], [-1, -4 / 6, 1]]))
     attacks = figure_data.square(figure_data.attack_correlations(results), "")
-    assert list(attacks.columns) == ["clean", "pgd, ε = 1/255", "pgd, ε = 8/255"]
+    assert list(attacks.columns) == ["Clean", "PGD, ε = 1/255", "PGD, ε = 8/255"]
     # Where all accuracies are equal there is no rank.
-    assert np.isnan(attacks.loc["pgd, ε = 8/255"]).all()
+    assert np.isnan(attacks.loc["PGD, ε = 8/255"]).all()
     corruptions = figure_data.corruption_correlations(results)
     assert list(corruptions.index.get_level_values("view").unique()) == [f"severity {n}" for n in range(1, 6)]
     assert figure_data.square(corruptions, "severity 3").to_numpy() == pytest.approx(np.array([[1, -1], [-1, 1]]))
-    assert list(figure_data.square(corruptions, "severity 1").columns) == ["clean", "fog"]
+    assert list(figure_data.square(corruptions, "severity 1").columns) == ["Clean", "Fog"]
 
 
 def test_without_a_rank_anywhere_there_is_no_heat_map(tmp_path):
@@ -117,20 +123,122 @@ def test_ties_lower_tau_b(tmp_path):
     values = {"clean": {"0": 0.1, "1": 0.1, "2": 0.3}, "pgd": {"0": [0.1, 0], "1": [0.2, 0], "2": [0.3, 0]}}
     tau = figure_data.square(figure_data.key_correlations(results_of(write_results(tmp_path, values))), "")
     # Two of three pairs agree, one is tied on one side: 2 / sqrt(2 * 3).
-    assert tau.loc["clean", "pgd, ε = 1/255"] == pytest.approx(2 / np.sqrt(6))
+    assert tau.loc["Clean", "PGD, ε = 1/255"] == pytest.approx(2 / np.sqrt(6))
 
 
-def test_scores_count_every_key_once(tmp_path):
+def test_means_weigh_evaluations_or_keys_alike(tmp_path):
+    # Two attacks, of two epsilons and of one.
     values = {
         "clean": {"0": 0.9, "1": 0.8},
         "fgsm": {"0": [0.6, 0.2], "1": [0.5, 0.5]},
-        "pgd": {"0": [0.2, 0.0], "1": [0.1, None]},
+        "pgd": {"0": [0.1], "1": [None]},
         "fog": {"0": [0.5, 0.4, 0.3, 0.2, 0.1], "1": [0.5] * 5},
     }
-    scores = results_of(write_results(tmp_path, values)).scores
-    assert scores.loc[0].to_dict() == pytest.approx({"clean": 0.9, "adversarial": 0.25, "corruption": 0.3})
-    assert np.isnan(scores.loc[1, "adversarial"])
-    assert scores.loc[1, "corruption"] == 0.5
+    (tmp_path / "meta.json").write_text(nasbench201.meta_text({"fgsm": (1.0, 8.0), "pgd": (1.0,)}))
+    meta = (tmp_path / "meta.json").read_text()
+    write_results(tmp_path, values)
+    (tmp_path / "meta.json").write_text(meta)
+    reader = RobustnessDataset(tmp_path)
+    for mean, expected in (("over-evaluations", (0.6 + 0.2 + 0.1) / 3), ("over-keys", (0.4 + 0.1) / 2)):
+        scores = read_results(reader, mean=mean)[0].scores
+        assert scores.loc[0].to_dict() == pytest.approx({"clean": 0.9, "adversarial": expected, "corruption": 0.3})
+        assert np.isnan(scores.loc[1, "adversarial"])
+        assert scores.loc[1, "corruption"] == 0.5
+    assert read_results(reader)[0].mean == "over-evaluations"
+    with pytest.raises(ConfigError, match="'over-keys'"):
+        read_results(reader, mean="over-key")
+
+
+def test_mean_adversarial_accuracies_are_boxed_by_kernel_parameters(tmp_path):
+    # 1462 has 54, the others as many as each other.
+    sizes = {index: kernel_parameters(nasbench201.specs()[index]) for index in nasbench201.evaluated_indices()[:300]}
+    alike = [index for index, size in sizes.items() if size == 18][:3]
+    rows = {str(index): [0.2 + place / 10, 0.0] for place, index in enumerate(alike)}
+    boxes = FIGURES["kernel-parameters"].compute(
+        results_of(write_results(tmp_path, {"pgd": rows | {"1462": [0.8, 0.6]}}))
+    )
+    assert boxes[["kernel_parameters", "n"]].to_numpy().tolist() == [[18, 3], [54, 1]]
+    assert boxes["median"].tolist() == pytest.approx([0.15, 0.7])
+
+
+def test_ranks_are_correlated_between_datasets(tmp_path):
+    write_results(tmp_path, {"clean": {"0": 0.1, "1": 0.2, "2": 0.3}, "fog": {"0": [0.5] * 5}})
+    assert FIGURES["rank-correlation-datasets"].compute(results_of(tmp_path)).empty
+    robust = {"0": [0.3, 0.1], "1": [0.2, 0.2], "2": [0.1, 0.3], "3": [0.9, 0.0]}
+    write_results(tmp_path, {"pgd": robust}, dataset="cifar100")
+    for held in read_results(RobustnessDataset(tmp_path)):
+        tau = FIGURES["rank-correlation-datasets"].compute(held)
+        assert list(tau.columns) == [("cifar10", "clean", 0.0), ("cifar100", "pgd", 1.0), ("cifar100", "pgd", 8.0)]
+        # Over the three architectures that both have; within cifar100 over its four.
+        assert tau.to_numpy() == pytest.approx(np.array([[1, -1, 1], [-1, 1, -1], [1, -1, 1]]))
+
+
+def test_one_chance_level_network_does_not_flatten_boxes(tmp_path):
+    clean = {str(index): 0.9 + index / 1000 for index in range(20)} | {"20": 0.1}
+    pgd = {name: [value - 0.05, value - 0.1] for name, value in clean.items()}
+    boxes = FIGURES["attacks"].compute(results_of(write_results(tmp_path, {"clean": clean, "pgd": pgd})))
+    assert figure_data.box_range(boxes) == (0.8, 0.95)
+    assert boxes["n_below"].tolist() == [1, 1, 1]
+    assert boxes["n_above"].tolist() == [0, 0, 0]
+
+
+def test_near_outliers_belong_to_the_axis(tmp_path):
+    clean = {str(index): 0.9 + index / 1000 for index in range(20)} | {"20": 0.867}
+    boxes = FIGURES["attacks"].compute(results_of(write_results(tmp_path, {"clean": clean, "pgd": {"0": [0.6, 0.5]}})))
+    assert figure_data.box_range(boxes) == (0.5, 0.95)
+    assert boxes["n_below"].tolist() == [0, 0, 0]
+
+
+def test_axes_of_points_leave_out_few_far_ones():
+    bulk = np.linspace(0.8, 0.9, 50)
+    assert figure_data.bulk_range([*bulk, 0.1]) == (0.8, 0.9)
+    # Not so many that they are no exception, none that are near, and not where all are equal.
+    assert figure_data.bulk_range([*bulk, *[0.1] * 10]) == (0.1, 0.9)
+    assert figure_data.bulk_range([*bulk, 0.78]) == (0.78, 0.9)
+    assert figure_data.bulk_range([0.5] * 10) == (0.5, 0.5)
+    # Few different numbers, as of few images.
+    assert figure_data.bulk_range([*[0.97] * 8, *[0.98] * 2, *[0.99] * 2, 0.1]) == (0.97, 0.99)
+    assert figure_data.bulk_range([1, 2, 4, 8, 16, 32, 64], logarithmic=True) == (1, 64)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4) | st.none()), min_size=1, max_size=12))
+def test_the_pareto_front_is_what_nothing_beats(points):
+    a, b = ([np.nan if value is None else value for value in column] for column in zip(*points, strict=True))
+    marked = figure_data.pareto_front(pd.Series(a), pd.Series(b))
+    for place, (x, y) in enumerate(points):
+        held = [(v, w) for v, w in points if w is not None]
+        beaten = y is None or any(v >= x and w >= y and (v, w) != (x, y) for v, w in held)
+        assert marked[place] == (not beaten)
+
+
+def test_intervals_are_wilsons():
+    # 81 of 263, of Newcombe, Statistics in Medicine 1998, table I; none of 20 likewise.
+    assert figure_data.wilson_interval(81 / 263, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
+    assert figure_data.wilson_interval(0.0, 20) == pytest.approx((0.0, 0.1611), abs=5e-5)
+    assert figure_data.wilson_interval(1.0, 20) == pytest.approx((0.8389, 1.0), abs=5e-5)
+
+
+def test_the_number_of_images_is_known_or_not_told(tmp_path):
+    export(tmp_path / "sweep", make_plan([0, 2], ["clean"]))
+    assert results_of(tmp_path / "sweep").n_images == N_IMAGES
+    # As published: of all test images, if the accuracies can be shares of so many.
+    assert results_of(write_results(tmp_path / "published", {"clean": {"0": 0.8562}})).n_images == 10_000
+    small = write_results(tmp_path / "small", {"clean": {"0": 2000.5 / 6000}}, dataset="ImageNet16-120")
+    assert results_of(small).n_images is None
+
+
+@pytest.mark.parametrize("key", TASKS)
+def test_every_key_has_a_label_of_its_own(key):
+    assert key_label(key) == key_label(TASKS[key].published_key) == KEY_LABELS[key]
+    assert len(set(KEY_LABELS.values())) == len(KEY_LABELS)
+
+
+def test_keys_of_ones_own_are_shown_as_they_are():
+    assert key_label("my_attack") == "my_attack"
+    assert key_label("PGD") == "“PGD”"
+    assert column_label("aa_apgd-ce@Linf", 8) == "APGD-CE, ε = 8/255"
+    assert dataset_label("cifar10") == "CIFAR-10"
+    assert dataset_label("birds") == "birds"
 
 
 def confidence(right, wrong, diagonal):
@@ -183,10 +291,12 @@ def test_points_pair_clean_and_robust_accuracies(tmp_path):
     points = FIGURES["clean-vs-robust"].compute(results_of(write_results(tmp_path, values)))
     size = kernel_parameters(nasbench201.specs()[0])
     assert points.to_numpy().tolist() == [
-        [0, size, 0.9, "pgd", 1.0, 0.5],
-        [1462, 54, 0.8, "pgd", 1.0, 0.4],
-        [0, size, 0.9, "pgd", 8.0, 0.1],
-        [1462, 54, 0.8, "pgd", 8.0, 0.0],
+        [0, size, 0.9, "mean adversarial", 0.0, 0.3, True],
+        [1462, 54, 0.8, "mean adversarial", 0.0, 0.2, False],
+        [0, size, 0.9, "pgd", 1.0, 0.5, False],
+        [1462, 54, 0.8, "pgd", 1.0, 0.4, False],
+        [0, size, 0.9, "pgd", 8.0, 0.1, False],
+        [1462, 54, 0.8, "pgd", 8.0, 0.0, False],
     ]
 
 
@@ -213,7 +323,7 @@ def test_best_cells_and_their_distances(tmp_path):
     }
     best = figure_data.best_cells(results_of(write_results(tmp_path, values)))
     # Of 0 and 3456, equally accurate, the one with the higher mean of both epsilons; by that mean, 1462.
-    assert best["architecture"].to_dict() == {"clean": 3456, "mean adversarial": 1462, "mean pgd": 1462}
+    assert best["architecture"].to_dict() == {"clean": 3456, "mean adversarial": 1462, "mean PGD": 1462}
     assert best["accuracy"].tolist() == pytest.approx([0.9, 0.2, 0.2])
     assert best["tied"].tolist() == [2, 1, 1]
     distance = edit_distance(nasbench201.specs()[3456], nasbench201.specs()[1462])

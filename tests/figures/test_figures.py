@@ -1,6 +1,9 @@
 """Every figure of the table, as files and on the page: of the same numbers, of any results, and alike each time."""
 
+import re
 import sys
+import time
+from dataclasses import replace
 
 import matplotlib as mpl
 import numpy as np
@@ -9,9 +12,9 @@ import pytest
 
 from robust201.core.errors import ResultsError
 from robust201.figures import matplotlib_figures
-from robust201.figures.dataset_results import DatasetResults, read_results
+from robust201.figures.dataset_results import MEANS, DatasetResults, read_results
 from robust201.figures.palette import CORRUPTION_GROUPS, change_texts
-from robust201.figures.plots import save_plot, save_plots
+from robust201.figures.plots import FORMATS, save_plot, save_plots
 from robust201.figures.table import FIGURES
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
@@ -19,6 +22,7 @@ from robust201.tasks import CORRUPTIONS, TASKS
 from tests.support.fabricated import FabricatedStore, export, make_plan
 from tests.support.small_results import results_of, write_results
 
+WIDTH = 6.75
 ARCHITECTURES = (0, 1, 2, 3, 4, 9, 21, 309, 1462, 3456, 9930)
 
 
@@ -39,15 +43,24 @@ def frames(results):
     return {name: row.compute(results) for name, row in FIGURES.items()}
 
 
+@pytest.fixture(scope="module")
+def several(tmp_path_factory) -> RobustnessDataset:
+    out = tmp_path_factory.mktemp("several")
+    export(out, make_plan(ARCHITECTURES, ("clean", "fgsm", "pgd"), ("cifar10", "cifar100"), measurements=("accuracy",)))
+    return RobustnessDataset(out)
+
+
 @pytest.mark.parametrize("name", FIGURES)
-def test_every_figure_of_the_page_is_valid_plotly(name, frames, results):
-    views = FIGURES[name].draw_page(frames[name], results)
+def test_every_figure_of_the_page_is_valid_plotly(name, frames, results, several):
+    frame = FIGURES[name].compute(read_results(several)[0]) if FIGURES[name].across else frames[name]
+    views = FIGURES[name].draw_page(frame, results)
     assert len({view.label for view in views}) == len(views)
     assert sum(view.first for view in views) <= 1
     for view in views:
         go.Figure(view.figure)  # raises an error for what plotly does not know
         assert {"height", "meta"} <= view.figure["layout"].keys()
-        assert view.column is None or view.column in results.columns
+        assert view.column is None or view.column in [*results.columns, *results.scores]
+        assert (view.column is None) == (view.limits is None)
 
 
 @pytest.mark.parametrize("name", FIGURES)
@@ -62,17 +75,17 @@ def test_every_row_of_the_table_says_what_it_shows(name):
 
 def test_boxes_of_files_show_the_frame(frames, results):
     frame = frames["attacks"]
-    figure = matplotlib_figures.draw_boxes(frame, results)
+    figure = matplotlib_figures.draw_boxes(frame, results, WIDTH)
     panels = {axes.get_title(): axes for axes in figure.axes if axes.get_visible()}
-    assert list(panels) == ["aa_apgd-ce", "aa_square", "fgsm", "pgd", "pgd_l2"]
-    for key, axes in panels.items():
+    assert list(panels) == ["APGD-CE", "Square", "FGSM", "PGD", "PGD-L2"]
+    for key, axes in zip(frame["key"].unique(), panels.values(), strict=True):
         assert [label.get_text() for label in axes.get_xticklabels()] == ["clean", "0.5", "1", "8"]
         levels = [line.get_ydata()[0] for line in axes.lines if len(set(line.get_ydata())) == 1]
         assert set(frame[frame["key"] == key]["median"]) <= set(levels)
         assert 0.1 in levels  # chance, of ten classes
     assert {key: axes.get_xlabel() for key, axes in panels.items()} == {
-        **dict.fromkeys(["aa_apgd-ce", "aa_square", "fgsm", "pgd"], "ε in 1/255"),
-        "pgd_l2": "ε (L2)",
+        **dict.fromkeys(["APGD-CE", "Square", "FGSM", "PGD"], "ε in 1/255"),
+        "PGD-L2": "ε (L2)",
     }
 
 
@@ -85,8 +98,8 @@ def test_boxes_of_the_page_show_the_frame(frames, results):
 
 
 def test_corruptions_have_a_panel_each_with_their_groups_colour(frames, results):
-    figure = matplotlib_figures.draw_boxes(frames["corruptions"], results)
-    panels = {axes.get_title().replace(" ", "_"): axes for axes in figure.axes if axes.get_visible()}
+    figure = matplotlib_figures.draw_boxes(frames["corruptions"], results, WIDTH)
+    panels = {axes.get_title().lower().replace(" ", "_"): axes for axes in figure.axes if axes.get_visible()}
     assert sorted(panels) == sorted(CORRUPTIONS)
     assert {label.get_text() for label in panels["fog"].get_xticklabels()} == {"clean", "1", "3", "5"}
     assert panels["fog"].patches[-1].get_facecolor() == panels["snow"].patches[-1].get_facecolor()
@@ -97,9 +110,9 @@ def test_corruptions_have_a_panel_each_with_their_groups_colour(frames, results)
 
 def test_points_of_files_are_those_of_the_frame(frames, results):
     frame = frames["clean-vs-robust"]
-    figure = matplotlib_figures.draw_clean_against(frame, results)
-    axes = figure.axes[3]
-    assert axes.get_title() == "pgd, ε = 1/255"
+    figure = matplotlib_figures.draw_clean_against(frame, results, WIDTH)
+    axes = figure.axes[4]
+    assert axes.get_title() == "PGD, ε = 1/255"
     rows = frame[(frame["key"] == "pgd") & (frame["strength"] == 1)]
     np.testing.assert_array_equal(axes.collections[0].get_offsets(), rows[["clean", "accuracy"]])
     np.testing.assert_array_equal(axes.collections[0].get_array(), rows["kernel_parameters"])
@@ -112,7 +125,7 @@ def test_heat_maps_show_the_frame_and_leave_open_what_is_not_there(frames, resul
     trace = view.figure["data"][0]
     assert trace["z"][0][:3] == [1.0, None, round(frame.iloc[0, 2], 3)]
     assert trace["text"][0][1] == "–"
-    texts = [text.get_text() for text in matplotlib_figures.draw_rank_correlation(frame, results).axes[0].texts]
+    texts = [text.get_text() for text in matplotlib_figures.draw_rank_correlation(frame, results, WIDTH).axes[0].texts]
     assert texts.count("–") == 2
     assert texts.count("1.00") >= 20
 
@@ -133,15 +146,15 @@ def texts_of(axes) -> list[str]:
 
 def test_figures_say_how_many_share_the_best_accuracy(tied):
     frame = FIGURES["best-cells"].compute(tied)
-    titles = [axes.get_title() for axes in matplotlib_figures.draw_best_cells(frame, tied).axes]
+    titles = [axes.get_title() for axes in matplotlib_figures.draw_best_cells(frame, tied, WIDTH).axes]
     assert titles[:2] == ["clean, 90.0%\n#3456, one of 2", "mean adversarial, 40.0%\n#3456"]
     frame = FIGURES["neighbours"].compute(tied)
-    titles = [axes.get_title() for axes in matplotlib_figures.draw_neighbours(frame, tied).axes]
-    assert titles[0] == "#3456, best by clean accuracy, one of 2:\nchange of clean accuracy"
+    titles = [axes.get_title() for axes in matplotlib_figures.draw_neighbours(frame, tied, WIDTH).axes]
+    assert titles[0] == "#3456, best by clean, one of 2:\nchange of clean"
     views = FIGURES["neighbours"].draw_page(frame, tied)
     assert views[0].label == "best by clean (#3456, one of 2): change of clean"
     frame = FIGURES["top-cells"].compute(tied)
-    first = matplotlib_figures.draw_top_cells(frame, tied).axes[0]
+    first = matplotlib_figures.draw_top_cells(frame, tied, WIDTH).axes[0]
     assert texts_of(first) == ["rank", "=1", "=1", "3", "4"]
     trace = FIGURES["top-cells"].draw_page(frame, tied)[0].figure
     assert [note["text"] for note in trace["layout"]["annotations"]] == ["=1", "=1", "3", "4"]
@@ -152,7 +165,7 @@ def test_cells_that_a_figure_has_no_room_for_are_counted(tmp_path):
     members = nasbench201.evaluated_indices()[:25]
     held = results_of(write_results(tmp_path, {"clean": {str(index): 0.9 for index in members}}))
     frame = FIGURES["top-cells"].compute(held)
-    title = matplotlib_figures.draw_top_cells(frame, held).axes[0].get_title()
+    title = matplotlib_figures.draw_top_cells(frame, held, WIDTH).axes[0].get_title()
     assert title == "clean accuracy, all evaluated cells; 5 more are as accurate as the last"
     layout = FIGURES["top-cells"].draw_page(frame, held)[0].figure["layout"]
     assert layout["xaxis"]["title"] == {"text": "5 more are as accurate as the last"}
@@ -160,13 +173,13 @@ def test_cells_that_a_figure_has_no_room_for_are_counted(tmp_path):
 
 def test_panels_of_changes_share_one_scale_that_a_bar_tells(tied):
     frame = FIGURES["neighbours"].compute(tied)
-    figure = matplotlib_figures.draw_neighbours(frame, tied)
+    figure = matplotlib_figures.draw_neighbours(frame, tied, WIDTH)
     limits = [axes.collections[0].get_clim() for axes in figure.axes if axes.get_title()]
     furthest = 100 * frame["change"].abs().max()
     assert limits == [pytest.approx((-furthest, furthest))] * 4
     bar = figure.axes[-1]
-    assert bar.get_ylabel() == "change in percentage points"
-    assert bar.get_ylim() == pytest.approx((-furthest, furthest))
+    assert bar.get_xlabel() == "change of accuracy in percentage points"
+    assert bar.get_xlim() == pytest.approx((-furthest, furthest))
 
 
 def test_no_change_has_no_sign():
@@ -178,9 +191,9 @@ def test_no_change_has_no_sign():
 def test_confidences_say_what_autoattacks_images_are(tmp_path, keys, noted):
     export(tmp_path / "dataset", make_plan([0, 2], keys, ["digits"]), FabricatedStore(n_classes=10))
     (held,) = read_results(RobustnessDataset(tmp_path / "dataset"))
-    figure = matplotlib_figures.draw_confidence(FIGURES["confidence"].compute(held), held)
+    figure = matplotlib_figures.draw_confidence(FIGURES["confidence"].compute(held), held, WIDTH)
     title = figure.legends[0].get_title().get_text()
-    assert ("aa_: where right, these are the clean images that resist" in title) == noted
+    assert ("APGD-CE, Square: where right, these are the clean images that resist" in title) == noted
     assert "where wrong, an architecture may have but a few images" in title
 
 
@@ -188,7 +201,7 @@ def test_confidences_say_what_autoattacks_images_are(tmp_path, keys, noted):
     ("keys", "names"),
     [
         (["clean"], ["best-cells", "top-cells"]),
-        (["pgd"], ["attacks", "best-cells", "rank-correlation-attacks", "top-cells"]),
+        (["pgd"], ["attacks", "best-cells", "kernel-parameters", "rank-correlation-attacks", "top-cells"]),
         (["fog"], ["best-cells", "corruptions", "top-cells"]),
     ],
 )
@@ -204,7 +217,8 @@ def test_one_architecture_and_any_dataset_are_enough(tmp_path, name):
     export(tmp_path / "dataset", make_plan([0], ("clean", "pgd", "fog"), [name]))
     paths = save_plots(RobustnessDataset(tmp_path / "dataset"), tmp_path)
     drawn = ("attacks", "corruptions", "confidence", "confusion", "clean-vs-robust", "clean-vs-corrupted")
-    assert [path.name for path in paths] == [f"{name}-{figure}.png" for figure in (*drawn, "top-cells", "best-cells")]
+    drawn = (*drawn, "kernel-parameters", "top-cells", "best-cells")
+    assert [path.name for path in paths] == [f"{name}-{figure}.png" for figure in drawn]
 
 
 def test_a_figure_that_lacks_something_says_what_there_is(tmp_path):
@@ -216,10 +230,11 @@ def test_a_figure_that_lacks_something_says_what_there_is(tmp_path):
 def test_equal_results_give_equal_files(dataset, tmp_path):
     # The figures with generated ids, dates and rasters between them.
     chosen = ("attacks", "clean-vs-robust", "best-cells")
-    for file_format in ("png", "svg"):
-        one, two = (
-            save_plots(dataset, tmp_path / name, figures=chosen, file_format=file_format) for name in ("one", "two")
-        )
+    for file_format in FORMATS:
+        one = save_plots(dataset, tmp_path / "one", figures=chosen, file_format=file_format)
+        # A second's time of its own, as fonts and PDF files have dates.
+        time.sleep(1.1)
+        two = save_plots(dataset, tmp_path / "two", figures=chosen, file_format=file_format)
         assert [path.read_bytes() for path in one] == [path.read_bytes() for path in two]
         assert len(one) == 3
 
@@ -237,8 +252,8 @@ def test_many_points_are_one_picture_in_an_svg(tmp_path):
     reader = RobustnessDataset(tmp_path / "dataset")
     (path,) = save_plots(reader, tmp_path, figures=["clean-vs-robust"], file_format="svg")
     text = path.read_text()
-    # One of the points, one of the colour bar.
-    assert text.count("data:image/png;base64") == 2
+    # One of the points of each panel, one of the colour bar.
+    assert text.count("data:image/png;base64") == 3
     assert text.count("<use") < 500
 
 
@@ -246,10 +261,14 @@ def test_many_points_are_one_picture_in_an_svg(tmp_path):
     ("arguments", "hint"),
     [
         (("plot", "atacks", "{data}", "--out", "x.png"), "'attacks'"),
-        (("plot", "attacks", "{data}", "--out", "x.pdf"), ".svg"),
+        (("plot", "attacks", "{data}", "--out", "x.eps"), ".svg"),
         (("plot", "attacks", "{data}"), "--out"),
         (("plot", "attacks", "{data}", "--out", "x.png", "--dataset", "digitz"), "'digits'"),
         (("plot", "all", "{data}", "--out", "x", "--format", "jpg"), "'png'"),
+        (("plot", "attacks", "{data}", "--out", "x.png", "--width", "colum"), "'column'"),
+        (("plot", "attacks", "{data}", "--out", "x.png", "--width", "1"), "3.25 in"),
+        (("plot", "attacks", "{data}", "--out", "x.png", "--width", "nan"), "3.25 in"),
+        (("plot", "attacks", "{data}", "--out", "x.png", "--mean", "over-key"), "'over-keys'"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(robust201, dataset, tmp_path, monkeypatch, arguments, hint):
@@ -257,6 +276,82 @@ def test_what_cannot_be_drawn_is_refused(robust201, dataset, tmp_path, monkeypat
     refusal = robust201(*(part.format(data=dataset.path) for part in arguments)).refusal(2)
     assert hint in refusal
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("width", "inches"), [("column", 3.25), ("page", 6.75), ("5.5", 5.5)])
+def test_a_figure_is_as_wide_as_asked_for_and_its_text_is_as_large_at_any_width(dataset, tmp_path, width, inches):
+    for name in ("attacks", "clean-vs-robust", "rank-correlation-attacks"):
+        path = save_plot(dataset, name, tmp_path / f"{name}.svg", width=width)
+        text = path.read_text()
+        points = float(re.search(r'width="([\d.]+)pt"', text)[1])
+        assert points == pytest.approx(72 * inches, abs=0.1)
+        # Text that an editor can change, of the sizes that a template has.
+        sizes = {float(size) for size in re.findall(r"font: ([\d.]+)px", text)}
+        assert sizes
+        assert 5 <= min(sizes) <= max(sizes) <= 8
+        assert ">Clean<" in text or ">clean<" in text
+    pixels = save_plot(dataset, "attacks", tmp_path / "attacks.png", width=width).read_bytes()
+    assert int.from_bytes(pixels[16:20], "big") == int(300 * inches)
+
+
+def test_text_of_a_pdf_is_truetype_and_nothing_tells_the_time(dataset, tmp_path):
+    pdf = save_plot(dataset, "attacks", tmp_path / "attacks.pdf").read_bytes()
+    assert b"/FontFile2" in pdf
+    assert b"/Type3" not in pdf
+    assert b"Date" not in pdf
+
+
+@pytest.mark.parametrize("name", ["attacks", "clean-vs-robust", "confidence"])
+def test_a_title_is_drawn_if_asked_for(dataset, tmp_path, name):
+    title = FIGURES[name].title
+    without, titled = (
+        save_plot(dataset, name, tmp_path / f"{asked}.svg", title=asked).read_text() for asked in (False, True)
+    )
+    assert title not in without
+    assert title in titled
+
+
+@pytest.mark.parametrize("mean", MEANS)
+@pytest.mark.parametrize("name", [name for name, row in FIGURES.items() if row.averages])
+def test_figures_of_means_say_how_these_are_weighted(tied, name, mean):
+    held = replace(tied, mean=mean)
+    frame = FIGURES[name].compute(held)
+    if name == "clean-vs-corrupted":
+        assert frame.empty
+        return
+    label = FIGURES[name].draw_file(frame, held, WIDTH).get_supxlabel()
+    assert label.replace("\n", " ").endswith(MEANS[mean])
+    assert MEANS[mean] in FIGURES[name].describe(held)
+
+
+def test_points_beyond_the_axes_are_arrows_with_their_number(tmp_path):
+    clean = {str(index): 0.9 + index / 1000 for index in range(20)} | {"20": 0.1}
+    pgd = {name: [value - 0.05, value - 0.1] for name, value in clean.items()}
+    held = results_of(write_results(tmp_path, {"clean": clean, "pgd": pgd}))
+    figure = matplotlib_figures.draw_clean_against(FIGURES["clean-vs-robust"].compute(held), held, WIDTH)
+    axes = figure.axes[1]
+    assert axes.get_xlim()[0] > 0.85
+    assert [len(points.get_offsets()) for points in axes.collections] == [20, 1]
+    assert "◀ 1" in texts_of(axes)
+    figure = matplotlib_figures.draw_boxes(FIGURES["attacks"].compute(held), held, WIDTH)
+    assert figure.axes[0].get_ylim() == (0.8, 0.95)
+    assert texts_of(figure.axes[0]).count("▼1") == 3
+    (view,) = FIGURES["attacks"].draw_page(FIGURES["attacks"].compute(held), held)
+    assert view.figure["layout"]["yaxis"]["range"] == [0.8, 0.95]
+    assert [note["text"] for note in view.figure["layout"]["annotations"]].count("▼1") == 3
+
+
+def test_a_figure_of_all_datasets_is_drawn_once(robust201, several, tmp_path):
+    paths = save_plots(several, tmp_path / "all", figures=["attacks", "rank-correlation-datasets"], file_format="svg")
+    names = ["cifar10-attacks.svg", "cifar100-attacks.svg", "rank-correlation-datasets.svg"]
+    assert [path.name for path in paths] == names
+    text = paths[-1].read_text()
+    assert ">CIFAR-10: Clean<" in text
+    assert ">CIFAR-100: PGD, ε = 8/255<" in text
+    command = ("plot", "rank-correlation-datasets", several.path, "--out", tmp_path / "one.svg")
+    assert robust201(*command).code == 0
+    assert (tmp_path / "one.svg").read_text() == text
+    assert "Leave out --dataset" in robust201(*command, "--dataset", "cifar10").refusal(2)
 
 
 def test_a_figure_that_needs_more_is_refused(robust201, tmp_path):

@@ -248,6 +248,6 @@ def test_names_are_escaped(tmp_path, name):
     text = write_report(RobustnessDataset(tmp_path / "dataset"), tmp_path / "report.html").read_text()
     links = Links()
     links.feed(text)
-    assert links.tags.count("b") == 2  # those of the template
+    assert links.tags.count("b") == 3  # those of the template
     assert text.count("</script>") == text.count("<script", 0) == links.tags.count("script")
     assert embedded(text)[-1]["datasets"][0]["name"] == name

@@ -10,10 +10,13 @@ from urllib.parse import quote
 import pytest
 
 from benchmarks.headless import dump_page, find_chromium
+from robust201.figures.dataset_results import read_results
+from robust201.figures.figure_data import pareto_front, wilson_interval
 from robust201.figures.report import write_report
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
-from tests.support.fabricated import export, make_plan
+from robust201.spaces.nasbench201.neighbourhood import edit_distance
+from tests.support.fabricated import N_IMAGES, export, make_plan
 from tests.support.small_results import write_results
 
 pytestmark = pytest.mark.skipif(
@@ -115,6 +118,8 @@ def test_a_figure_shows_the_numbers_of_its_own_dataset(tmp_path):
         write_report(RobustnessDataset(tmp_path), tmp_path / "report.html"),
         tmp_path,
         """
+        // The first view is the mean's.
+        document.querySelectorAll('figure[data-figure="clean-vs-robust"] select').forEach((menu) => change(menu, 1));
         const first = figure("clean-vs-robust"), shown = () => first.querySelector(".chart").data[0].y;
         drawFigure(first);
         tell("before", shown());
@@ -154,7 +159,7 @@ def test_ties_are_told_and_no_change_has_no_sign(tmp_path):
         """
         tell("cell", $("cell-id").textContent);
         tell("scores", [...document.querySelectorAll(".scores > div")].map((item) => item.textContent));
-        tell("ranks", [...document.querySelectorAll("#cell-numbers td small")].map((place) => place.textContent));
+        tell("ranks", [...document.querySelectorAll("#cell-numbers td .rank")].map((place) => place.textContent));
         tell("changes", $("neighbour-chart").data[0].text.flat().filter((text) => text && text !== "•"));
         tell("hover", $("neighbour-chart").data[0].hovertext.flat().filter((_, place) =>
           $("neighbour-chart").data[0].z.flat()[place] !== null));
@@ -163,12 +168,13 @@ def test_ties_are_told_and_no_change_has_no_sign(tmp_path):
         """,
     )
     assert told["cell"] == "#3456"
-    assert told["scores"][0] == "clean accuracy90.00%rank 1 of 4, shared by 3"
+    # 9,000 of 10,000 images: Wilson's interval.
+    assert told["scores"][0] == "clean accuracy90.00%rank 1 of 4, shared by 395%: [89.4, 90.6]"
     assert told["scores"][1] == "mean adversarial accuracy40.00%rank 1 of 4"
     assert told["ranks"] == ["=1", "1"]
     assert set(told["changes"]) == {"0.00"}
     assert set(told["hover"]) == {"0.00 percentage points", "the cell's own operation"}
-    assert told["cards"][0] == "clean: 90.00%#3456, one of 3"
+    assert told["cards"][0] == "clean: 90.00% [89.4, 90.6]#3456, one of 3"
     assert told["cards"][1] == "mean adversarial: 40.00%#3456"
     assert "Tie" in told["terms"]
     assert "gives back the clean image where it fails" in " ".join(told["terms"].split())
@@ -212,11 +218,11 @@ def test_menus_clicks_and_printing(dataset, page, tmp_path):
         """,
         "#dataset=cifar10",
     )
-    assert told["view"] == "pgd, ε = 8/255"
+    assert told["view"] == "PGD, ε = 8/255"
     assert told["points"] == pytest.approx(
         [dataset.accuracy(i, "cifar10", "pgd", 8.0) for i in ARCHITECTURES], abs=1e-4
     )
-    assert told["axis"] == "accuracy, pgd, ε = 8/255"
+    assert told["axis"] == "accuracy, PGD, ε = 8/255"
     assert (told["clicked"], told["address"]) == ("#991", "#dataset=cifar10&cell=991")
     assert (told["asked"], told["followed"]) == ("#1832", "#309")
     changed = int(told["changed"][0][1:])
@@ -239,8 +245,8 @@ def test_figures_are_drawn_and_the_explorer_shows_the_cell_of_the_address(datase
         assert 'data-drawn="true"' in figure
         assert "js-plotly-plot" in figure
         assert 'class="main-svg"' in figure
-    # The other dataset's are drawn when it is chosen.
-    assert document.count('data-drawn="true"') == len(figures)
+    # Those of the other dataset are drawn when it is chosen; one is of both.
+    assert document.count('data-drawn="true"') == len(figures) + 1
     numbers = text_of(document, "cell-numbers")
     assert text_of(document, "cell-id") == "#21"
     assert text_of(document, "cell-spec") == nasbench201.specs()[21]
@@ -311,7 +317,7 @@ def test_names_that_look_like_markup_are_text_and_run_nothing(tmp_path):
     assert told["name"] == told["option"] == evil
     assert told["title"] == f"Robustness of NAS-Bench-201: {evil}"
     assert told["lacking"] == f"Its class was not evaluated on {evil}."
-    assert told["keys"] == ["pgd", evil]
+    assert told["keys"] == ["PGD", evil]
     assert any(label.startswith(evil[:30]) for label in told["labels"])
     assert told["elements"] == 0
 
@@ -361,6 +367,149 @@ def test_the_page_explains_its_terms_names_edges_alike_and_prints_in_light_colou
     assert told["after"] == "dark"
     assert told["scrolling"]
     assert told["named"]
+
+
+def test_the_table_of_architectures_sorts_filters_and_downloads(dataset, page, tmp_path):
+    told = open_driven(
+        page,
+        tmp_path,
+        """
+        const ids = () => [...document.querySelectorAll("#architecture-table tbody th")]
+          .map((box) => Number(box.textContent.slice(1)));
+        const press = (name) => [...document.querySelectorAll("#architecture-table thead button")]
+          .find((button) => button.textContent.replace(/ [▼▲]/, "") === name).click();
+        const type = (field, value) => {
+          field.value = value;
+          field.dispatchEvent(new Event("input", { bubbles: true }));
+        };
+        tell("opened", ids());
+        press("clean");
+        tell("down", ids());
+        press("clean");
+        tell("up", ids());
+        tell("sorted", document.querySelector("th[aria-sort=ascending]").textContent);
+        press("architecture");
+        tell("by id", ids());
+        type($("filter-text"), "99");
+        tell("named", ids());
+        type($("filter-text"), "");
+        type(document.querySelector("[data-score=clean]"), "80");
+        tell("accurate", ids());
+        tell("place", $("page-place").textContent);
+        $("filters").reset();
+        await until(() => ids().length === 9);
+        $("filter-front").click();
+        tell("front", ids());
+        tell("csv", csvText());
+        $("filter-front").click();
+        // Of more rows than a page has, the rest is on the next.
+        listing.rows = [...Array(120).keys()].map((place) => place % 9);
+        showTable();
+        tell("first page", [ids().length, $("page-back").disabled, $("page-on").disabled]);
+        $("page-on").click(); $("page-on").click();
+        tell("last page", [ids().length, $("page-place").textContent, $("page-on").disabled]);
+        press("architecture");
+        document.querySelector("#architecture-table a[data-cell='991']").click();
+        tell("chosen", $("cell-id").textContent);
+        """,
+        "#dataset=cifar10",
+    )
+    results = read_results(dataset)[0]
+    scores = results.scores
+    assert told["opened"] == [row.architecture for row in sort_by(scores, "adversarial")]
+    assert told["down"] == [row.architecture for row in sort_by(scores, "clean")]
+    assert [scores["clean"][i] for i in told["up"]] == sorted(scores["clean"])
+    assert told["sorted"] == "clean ▲"
+    assert told["by id"] == sorted(ARCHITECTURES)
+    assert 991 in told["named"]
+    assert told["accurate"] == [i for i in ARCHITECTURES if scores["clean"][i] >= 0.8]
+    assert told["place"].endswith(", chosen from 9")
+    front = pareto_front(scores["clean"], scores["adversarial"])
+    assert sorted(told["front"]) == [i for i, marked in zip(results.architectures, front, strict=True) if marked]
+    header, *lines = told["csv"].splitlines()
+    assert header.startswith("architecture,clean,rank_by_clean,mean_adversarial,")
+    assert header.endswith(",kernel_parameters,Pareto_front,cell")
+    assert len(lines) == len(told["front"])
+    index, clean, rank, adversarial = lines[0].split(",")[:4]
+    assert (float(clean), float(adversarial)) == pytest.approx(
+        scores.loc[int(index), ["clean", "adversarial"]], abs=1e-6
+    )
+    assert int(rank) == 1 + (scores["clean"] > scores["clean"][int(index)]).sum()
+    assert lines[0].endswith(nasbench201.specs()[int(index)])
+    assert told["first page"] == [50, True, False]
+    assert told["last page"] == [20, "101 to 120 of 120", True]
+    assert told["chosen"] == "#991"
+
+
+def sort_by(scores, score):
+    """Rows of a frame of scores, the best first, equal ones by their id."""
+    ordered = (
+        scores.rename_axis("architecture").reset_index().sort_values([score, "architecture"], ascending=[False, True])
+    )
+    return list(ordered.itertuples())
+
+
+def test_two_cells_stand_side_by_side(dataset, page, tmp_path):
+    told = open_driven(
+        page,
+        tmp_path,
+        """
+        tell("address", [$("cell-id").textContent, $("other-id").textContent, $("other").hidden]);
+        tell("difference", $("other-difference").textContent);
+        const texts = (selector) => [...document.querySelectorAll(selector)].map((place) => place.textContent);
+        tell("intervals", texts("#cell-numbers .interval"));
+        tell("changes", texts("#other-numbers td small:last-child"));
+        $("other-end").click();
+        tell("ended", [$("other").hidden, location.hash]);
+        $("other-input").value = "0";
+        $("other-form").requestSubmit();
+        tell("asked", [$("other").hidden, $("other-id").textContent, location.hash]);
+        $("other-input").value = "no cell";
+        $("other-form").requestSubmit();
+        tell("refused", [$("other-id").textContent, $("other-refusal").textContent]);
+        """,
+        "#dataset=cifar10&cell=21&other=309",
+    )
+    assert told["address"] == ["#21", "#309", False]
+    n = edit_distance(nasbench201.specs()[21], nasbench201.specs()[309])
+    assert told["difference"].startswith(f"Differs on {n} of 6 edges from #21: ")
+    values = [value for key in KEYS[1:] for value in dataset.accuracy(21, "cifar10", key)]
+    others = [value for key in KEYS[1:] for value in dataset.accuracy(309, "cifar10", key)]
+    expected = ["[{:.1f}, {:.1f}]".format(*(100 * end for end in wilson_interval(value, N_IMAGES))) for value in values]
+    assert told["intervals"] == expected
+    changes = [100 * (other - value) for value, other in zip(values, others, strict=True)]
+    assert [float(text) for text in told["changes"]] == pytest.approx(changes, abs=0.011)
+    assert told["ended"] == [True, "#dataset=cifar10&cell=21"]
+    assert told["asked"] == [False, "#0", "#dataset=cifar10&cell=21&other=0"]
+    assert told["refused"] == ["#0", "Expected an index from 0 to 15624, or a cell string."]
+
+
+def test_points_beyond_the_axes_are_arrows_that_tell_their_numbers(tmp_path):
+    clean = {str(index): 0.9 + index / 1000 for index in range(20)} | {"20": 0.1}
+    pgd = {name: [value - 0.05, value - 0.1] for name, value in clean.items()}
+    told = open_driven(
+        write_report(
+            RobustnessDataset(write_results(tmp_path, {"clean": clean, "pgd": pgd})), tmp_path / "report.html"
+        ),
+        tmp_path,
+        """
+        change(figure("clean-vs-robust").querySelector("select"), 1);
+        const { data, layout } = chart("clean-vs-robust");
+        tell("symbols", data[0].marker.symbol);
+        tell("x", data[0].x);
+        tell("range", layout.xaxis.range);
+        tell("text", data[0].text[20]);
+        tell("notes", layout.annotations.map((note) => note.text));
+        change(figure("clean-vs-robust").querySelector("select"), 0);
+        tell("front", chart("clean-vs-robust").data[1].x);
+        """,
+    )
+    assert told["symbols"] == ["circle"] * 20 + ["triangle-left"]
+    assert told["range"][0] < told["x"][20] < 0.9
+    assert told["x"][:20] == pytest.approx([clean[str(index)] for index in range(20)])
+    assert told["text"].startswith("clean 10.00% [9.4, 10.6]<br>5.00% [")
+    assert "◀ 1" in told["notes"]
+    assert told["front"] == [0.919]
 
 
 def test_nonsense_in_the_address_is_ignored(page):

@@ -17,7 +17,7 @@ from robust201.cli.evaluate import evaluate
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, RUN, AllowCode, Results, Sweep, add_verbs
 from robust201.cli.look import AsJson, doctor, logs, print_json, status
-from robust201.cli.plot import plot
+from robust201.cli.plot import MEAN_HELP, plot
 from robust201.cli.submit import submit_app
 from robust201.cli.train import train
 from robust201.cli.user_file import parse_space
@@ -220,6 +220,7 @@ def report(
     weights: Annotated[
         str | None, typer.Option(help="Name of the weights, if DATASET has several per architecture.")
     ] = None,
+    mean: Annotated[str, typer.Option("--mean", help=MEAN_HELP)] = "over-evaluations",
 ) -> None:
     """Write one HTML file with figures, tables and a cell explorer of an exported dataset; it works offline."""
     from robust201.figures.report import write_report
@@ -227,7 +228,7 @@ def report(
 
     named = dataset if dataset.name not in {"", ".."} else dataset.resolve()  # such as `.`
     page = out or named.parent / f"{named.name}-report.html"
-    typer.echo(write_report(RobustnessDataset(dataset, weights=weights), page))
+    typer.echo(write_report(RobustnessDataset(dataset, weights=weights), page, mean=mean))
 
 
 def fetch(

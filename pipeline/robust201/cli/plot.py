@@ -8,6 +8,10 @@ import typer
 from robust201.core.errors import ConfigError
 
 ALL = "all"
+MEAN_HELP = (
+    "Weights of mean adversarial and mean corruption accuracy: over-evaluations (each pair of key and strength counts "
+    "once) or over-keys (each key counts once)."
+)
 
 
 def plot(
@@ -18,17 +22,22 @@ def plot(
             metavar="DATASET", help="A folder that export wrote, its parquet folder, or the published dataset."
         ),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", help="The .png or .svg file; a folder for all.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="The .png, .svg or .pdf file; a folder for all.")] = None,
     data: Annotated[
         str | None, typer.Option("--dataset", help="Which dataset to draw, if DATASET has several.")
     ] = None,
-    file_format: Annotated[str, typer.Option("--format", help="png or svg, with all.")] = "png",
+    file_format: Annotated[str, typer.Option("--format", help="png, svg or pdf, with all.")] = "png",
+    width: Annotated[
+        str, typer.Option("--width", help="column (3.25 in), page (6.75 in) or inches; text stays the same size.")
+    ] = "page",
+    title: Annotated[bool, typer.Option("--title", help="Write a title above the figure.")] = False,
+    mean: Annotated[str, typer.Option("--mean", help=MEAN_HELP)] = "over-evaluations",
     weights: Annotated[
         str | None, typer.Option(help="Name of the weights, if DATASET has several per architecture.")
     ] = None,
     show_list: Annotated[bool, typer.Option("--list", help="List the figures and what each needs.")] = False,
 ) -> None:
-    """Draw one figure of an exported dataset, or all of them, as PNG or SVG."""
+    """Draw one figure of an exported dataset, or all of them, as PNG, SVG or PDF."""
     from robust201.figures.table import FIGURES, figure_row
 
     if show_list:
@@ -48,8 +57,8 @@ def plot(
 
     reader = RobustnessDataset(dataset, weights=weights)
     if name == ALL:
-        paths = save_plots(reader, out, file_format=file_format, data=data)
+        paths = save_plots(reader, out, file_format=file_format, data=data, width=width, title=title, mean=mean)
     else:
-        paths = [save_plot(reader, name, out, data=data)]
+        paths = [save_plot(reader, name, out, data=data, width=width, title=title, mean=mean)]
     for path in paths:
         typer.echo(path)

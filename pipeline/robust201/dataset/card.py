@@ -17,6 +17,7 @@ import pyarrow as pa
 import yaml
 
 from robust201 import __version__
+from robust201.core.citation import PAPER_BIBTEX
 from robust201.core.errors import ConfigError
 from robust201.dataset.groups import Group, ProtocolShare, are_imported
 from robust201.dataset.listing import CHECKSUM_FILE
@@ -32,12 +33,6 @@ CROISSANT_FILE = "croissant.json"
 DEFAULT_LICENCE = "mit"
 
 PROJECT_URL = "https://robustness.vision"
-BIBTEX = """@inproceedings{jung2023neural,
-  title     = {Neural Architecture Design and Robustness: A Dataset},
-  author    = {Jung, Steffen and Lukasik, Jovita and Keuper, Margret},
-  booktitle = {International Conference on Learning Representations (ICLR)},
-  year      = {2023}
-}"""
 
 _EXAMPLE = """  ```python
   pandas.read_parquet("parquet", columns=["architecture", "key", "strength", "accuracy"])
@@ -163,7 +158,7 @@ def card_text(facts: CardFacts) -> str:
         _layout(facts),
         _columns(facts),
         _licence(facts),
-        f"## Citation\n\nThe dataset follows the design of:\n\n```bibtex\n{BIBTEX}\n```\n",
+        f"## Citation\n\nThe dataset follows the design of:\n\n```bibtex\n{PAPER_BIBTEX}\n```\n",
         _checksums(facts),
     ]
     return "\n".join(section for section in sections if section)
@@ -304,7 +299,7 @@ def croissant_text(facts: CardFacts) -> str:
         "license": facts.licence,
         "url": PROJECT_URL,
         "version": __version__,
-        "citeAs": BIBTEX,
+        "citeAs": PAPER_BIBTEX,
         "distribution": [_file_object(file) for file in facts.files],
     }
     record_sets = []

@@ -1,6 +1,7 @@
 """What the figures are computed from: the results of one dataset, one row per architecture."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, cast
 
@@ -8,12 +9,15 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from robust201.core.errors import ConfigError, closest
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
 from robust201.figures.class_summaries import summarise_classes
+from robust201.figures.labels import dataset_label, paper_key
 from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.frames import MEAN_DECIMALS
-from robust201.reader.result_files import in_table_order, kind_of, row_of
+from robust201.reader.overlay import OverlaidFiles
+from robust201.reader.result_files import in_table_order
 from robust201.reader.value_checks import CLEAN, architecture_of
 from robust201.spaces.cell_space import CellSpace
 from robust201.tasks.columns import MEASUREMENTS
@@ -23,6 +27,24 @@ CORRUPTION = "corruption"
 
 SCORES = {CLEAN: "clean", ADVERSARIAL: "mean adversarial", CORRUPTION: "mean corruption"}
 """What architectures are ranked by, with the words for it."""
+
+SCORE_KINDS = {ADVERSARIAL: "attack", CORRUPTION: "corruption"}
+"""The kind of the keys that a mean is over."""
+
+OVER_EVALUATIONS = "over-evaluations"
+OVER_KEYS = "over-keys"
+
+MEANS = {
+    OVER_EVALUATIONS: "Mean adversarial accuracy is over all pairs of attack and epsilon, mean corruption accuracy "
+    "over all pairs of corruption and severity, each pair with the same weight.",
+    OVER_KEYS: "Mean adversarial and mean corruption accuracy are over attacks and over corruptions, each of which "
+    "counts once with its mean over epsilons or severities.",
+}
+"""How means are weighted, by name: the first as the caption of the paper's Fig. 26 reads, and the default."""
+
+
+ROUNDED_BY = 5e-5
+"""Accuracies of four decimals differ from shares by at most this."""
 
 
 class Ranked(NamedTuple):
@@ -50,14 +72,25 @@ class DatasetResults:
         reader: the folder they come from.
         accuracies: fractions by architecture (index, ascending) and (key, strength), keys in the paper's style and in
             the order of the table of tasks, clean as ``("clean", 0.0)``; NaN where an evaluation is missing.
+        mean: how `scores` weigh keys and strengths, a name of `MEANS`.
+        folder: the results of all datasets of the folder, these among them, for figures across datasets.
     """
 
     name: str
     reader: RobustnessDataset
     accuracies: pd.DataFrame
+    mean: str = OVER_EVALUATIONS
+    folder: "Sequence[DatasetResults]" = field(default=(), repr=False)
 
     @classmethod
-    def of(cls, reader: RobustnessDataset, frame: pd.DataFrame, name: str) -> "DatasetResults":
+    def of(
+        cls,
+        reader: RobustnessDataset,
+        frame: pd.DataFrame,
+        name: str,
+        mean: str = OVER_EVALUATIONS,
+        folder: "Sequence[DatasetResults]" = (),
+    ) -> "DatasetResults":
         """Take a dataset out of a tidy frame of accuracies (see `RobustnessDataset.to_frame`)."""
         attacks = [key for key in frame["key"].cat.categories if reader.files.kind_of(key) == "attack"]
         repeated = (frame["strength"] == CLEAN_STRENGTH) & frame["key"].isin(attacks)
@@ -68,7 +101,26 @@ class DatasetResults:
         found = sorted(columns, key=lambda column: (order[column[0]], column[1]))
         named = [(paper_key(key), float(strength)) for key, strength in found]
         wide = wide[found].set_axis(pd.MultiIndex.from_tuples(named, names=["key", "strength"]), axis=1)
-        return cls(name, reader, wide)
+        return cls(name, reader, wide, mean, folder)
+
+    @property
+    def label(self) -> str:
+        """The dataset's name for people."""
+        return dataset_label(self.name)
+
+    @cached_property
+    def n_images(self) -> int | None:
+        """Number of images that an accuracy is a share of; None where the folder does not tell, or tells otherwise."""
+        if isinstance(self.reader.files, OverlaidFiles):  # each folder may have images of its own
+            return None
+        chosen: Any = {} if self.reader.sweep is None else self.reader.sweep["sweep"].get("images")
+        if chosen is None:  # an import has none
+            return None
+        n = chosen.get("count") or (DATASETS[self.name].n_test if self.name in DATASETS else 0)
+        counts = n * self.accuracies.to_numpy(np.float64)
+        # Shares of n images, maybe rounded to four decimals.
+        whole = np.nanmax(np.abs(counts - np.round(counts)), initial=0.0) <= ROUNDED_BY * n
+        return n if n and whole else None
 
     @cached_property
     def n_classes(self) -> int | None:
@@ -131,16 +183,20 @@ class DatasetResults:
     def scores(self) -> pd.DataFrame:
         """Accuracies to rank by: those of `SCORES` that the results are enough for, by architecture.
 
-        A mean counts every key once, whatever its number of strengths, and takes its strengths' mean; it is NaN where
-        an architecture lacks one of them.
+        Means are weighted as `mean` says; one is NaN where an architecture lacks one of its numbers.
         """
         columns: dict[str, Any] = {}
         if (CLEAN, CLEAN_STRENGTH) in self.columns:
             columns[CLEAN] = self.column(CLEAN)
-        for score, kind in ((ADVERSARIAL, "attack"), (CORRUPTION, "corruption")):
-            means = [self.key_mean(key) for key in self.keys(kind)]
-            if means:
-                columns[score] = pd.concat(means, axis=1).mean(axis=1, skipna=False).round(MEAN_DECIMALS)
+        for score, kind in SCORE_KINDS.items():
+            keys = self.keys(kind)
+            if keys and self.mean == OVER_KEYS:
+                parts = pd.concat([self.key_mean(key) for key in keys], axis=1)
+            elif keys:
+                parts = self.accuracies[[column for column in self.columns if column[0] in keys]]
+            else:
+                continue
+            columns[score] = parts.mean(axis=1, skipna=False).round(MEAN_DECIMALS)
         return pd.DataFrame(columns, index=self.accuracies.index)
 
     def ranked(self, accuracies: pd.Series) -> list[Ranked]:
@@ -195,37 +251,22 @@ class DatasetResults:
         return {(paper_key(key), strength): array for (key, strength), array in found.items()}
 
 
-def paper_key(key: str) -> str:
-    """Spell a key in the paper's style; unknown ones stay as they are."""
-    row = row_of(key)
-    return key if row is None else row.key
-
-
-def strength_label(key: str, strength: float) -> str:
-    """Write a strength with its unit, such as ``ε = 8/255``, ``ε = 0.5 (L2)`` or ``severity 3``; empty for clean.
-
-    That of a key that is not in the table has no unit: ``strength 3``.
-    """
-    if strength == CLEAN_STRENGTH:
-        return ""
-    row = row_of(key)
-    if row is not None and row.constraint is not None:
-        ball = row.constraint
-        return f"ε = {strength:g}/{ball.divisor:g}" if ball.divisor != 1 else f"ε = {strength:g} ({ball.name})"
-    return f"severity {strength:g}" if kind_of(key) == "corruption" else f"strength {strength:g}"
-
-
-def column_label(key: str, strength: float) -> str:
-    """Name a key and strength, such as ``pgd, ε = 8/255``."""
-    return ", ".join(filter(None, (key, strength_label(key, strength))))
-
-
-def read_results(reader: RobustnessDataset, frame: pd.DataFrame | None = None) -> list[DatasetResults]:
+def read_results(
+    reader: RobustnessDataset, frame: pd.DataFrame | None = None, *, mean: str = OVER_EVALUATIONS
+) -> list[DatasetResults]:
     """Divide a folder's accuracies, which are read where they are not given, by dataset, those without any left out."""
+    if mean not in MEANS:
+        raise ConfigError(
+            f"Averaging accuracies failed for {mean!r}: expected {' or '.join(MEANS)}, got another."
+            f"{closest(mean, MEANS)}"
+        )
     frame = reader.to_frame() if frame is None else frame
-    held = set(frame["dataset"][frame["value"].notna()])
-    names = [str(name) for name in frame["dataset"].cat.categories if name in held]
-    return [DatasetResults.of(reader, frame, name) for name in names]
+    present = set(frame["dataset"][frame["value"].notna()])
+    held: list[DatasetResults] = []
+    for name in frame["dataset"].cat.categories:
+        if name in present:
+            held.append(DatasetResults.of(reader, frame, str(name), mean, held))
+    return held
 
 
 def quartiles(values: NDArray[np.float64]) -> tuple[float, float, float]:

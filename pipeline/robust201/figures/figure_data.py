@@ -1,10 +1,13 @@
 """The numbers behind the figures, as DataFrames; whatever draws them computes nothing.
 
-Each function takes the results of one dataset and gives an empty frame where these are not enough.
+Each function takes the results of one dataset, which also know the folder's others, and gives an empty frame where
+these are not enough.
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,8 +15,8 @@ from numpy.typing import NDArray
 from scipy.stats import kendalltau, spearmanr
 
 from robust201.core.records import CLEAN_STRENGTH
-from robust201.figures.dataset_results import SCORES, DatasetResults, quartiles, strength_label
-from robust201.figures.palette import measure_label
+from robust201.figures.dataset_results import ADVERSARIAL, SCORE_KINDS, SCORES, DatasetResults, quartiles
+from robust201.figures.labels import column_label, key_label, measure_label, strength_label
 from robust201.reader.result_files import kind_of
 from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import CellSpace
@@ -26,6 +29,21 @@ FENCE = 1.5
 
 SHOWN_OUTLIERS = 15
 """Outliers shown at either end of a box."""
+
+FAR_FENCE = 3.0
+"""Beyond this many times the distance of the quartiles a point is far from the others (Tukey)."""
+
+MAX_FAR_SHARE = 0.1
+"""Where more of the points are far from the others, they are none that an axis may leave out."""
+
+MIN_GAIN = 1.25
+"""An axis leaves numbers out only where it would otherwise be longer by this factor."""
+
+Z_95 = 1.959964
+"""Quantile .975 of the normal distribution."""
+
+AXIS_STEP = 0.05
+"""Axes of boxes end at multiples of this."""
 
 TOP_CELLS = 20
 
@@ -43,21 +61,89 @@ def accuracy_boxes(results: DatasetResults, kind: str) -> pd.DataFrame:
     Returns:
         One row a box: `key`, `strength` (0 is clean, in front of every key where there is a clean accuracy), `low` and
         `high` (ends of the whiskers, see `FENCE`), `q1`, `median`, `q3`, `outliers` (a tuple of different accuracies
-        beyond the whiskers, the `SHOWN_OUTLIERS` lowest and highest), `n`.
+        beyond the whiskers, the `SHOWN_OUTLIERS` lowest and highest), `n`, `n_below` and `n_above` (architectures
+        outside of `box_range`).
     """
-    rows = []
     clean: list[KeyStrength] = [(CLEAN, CLEAN_STRENGTH)] if results.keys("clean") else []
-    for key in results.keys(kind):
-        for name, strength in clean + [(key, strength) for strength in results.strengths(key)]:
-            values = results.column(name, strength).dropna().to_numpy(np.float64)
-            if len(values):
-                q1, median, q3 = quartiles(values)
-                reach = FENCE * (q3 - q1)
-                inside = values[(values >= q1 - reach) & (values <= q3 + reach)]
-                low, high = min(q1, inside.min()), max(q3, inside.max())
-                rows.append((key, strength, low, q1, median, q3, high, _outliers(values, low, high), len(values)))
-    names = ["key", "strength", "low", "q1", "median", "q3", "high", "outliers", "n"]
-    return pd.DataFrame(rows, columns=names)
+    groups: dict[tuple[object, ...], pd.Series] = {
+        (key, strength): results.column(name, strength)
+        for key in results.keys(kind)
+        for name, strength in clean + [(key, strength) for strength in results.strengths(key)]
+    }
+    return _boxes(groups, ["key", "strength"])
+
+
+def accuracy_by_kernel_parameters(results: DatasetResults) -> pd.DataFrame:
+    """Summarise mean adversarial accuracies by the kernel parameters of the cell, for box plots.
+
+    Returns:
+        One row a box as of `accuracy_boxes`, with `kernel_parameters` (ascending) in place of key and strength.
+    """
+    names = ["kernel_parameters"]
+    if results.space is None or ADVERSARIAL not in results.scores:
+        return _boxes({}, names)
+    sizes = np.array([results.space.kernel_parameters(results.spec(index)) for index in results.architectures])
+    means = results.scores[ADVERSARIAL]
+    return _boxes({(int(size),): means[sizes == size] for size in np.unique(sizes)}, names)
+
+
+def box_range(boxes: pd.DataFrame) -> tuple[float, float]:
+    """Choose the ends of the axis of some boxes (see `accuracy_boxes`): all whiskers, outliers where these are near.
+
+    Returns:
+        (low, high) in [0, 1], multiples of `AXIS_STEP`.
+    """
+    low, high = float(boxes["low"].min()), float(boxes["high"].max())
+    dots = [value for outliers in boxes["outliers"] for value in outliers]
+    lowest, highest = min([low, *dots]), max([high, *dots])
+    if highest - lowest < MIN_GAIN * (high - low):
+        low, high = lowest, highest
+    # A step's own rounding error must not add a step.
+    ends = math.floor(low / AXIS_STEP + 1e-9), math.ceil(high / AXIS_STEP - 1e-9)
+    if ends[0] == ends[1]:
+        ends = ends[0] - 1, ends[1] + 1
+    return max(0.0, round(ends[0] * AXIS_STEP, 6)), min(1.0, round(ends[1] * AXIS_STEP, 6))
+
+
+def bulk_range(values: Iterable[float], *, logarithmic: bool = False) -> tuple[float, float]:
+    """Choose the ends of the axis of some points: all of them, or without few that are far from the others."""
+    numbers = np.array(list(values), dtype=np.float64)
+    scaled = np.log(numbers) if logarithmic else numbers
+    q1, _, q3 = quartiles(scaled)
+    if q1 == q3:  # few different numbers
+        q1, q3 = np.quantile(scaled, (0.1, 0.9))
+    near = (scaled >= q1 - FAR_FENCE * (q3 - q1)) & (scaled <= q3 + FAR_FENCE * (q3 - q1))
+    kept = scaled[near]
+    enough = (~near).mean() <= MAX_FAR_SHARE and np.ptp(scaled) > MIN_GAIN * np.ptp(kept) > 0
+    shown = numbers[near] if enough else numbers
+    return float(shown.min()), float(shown.max())
+
+
+def pareto_front(first: pd.Series, second: pd.Series) -> NDArray[np.bool_]:
+    """Mark what no other is better than in one number and as good in the other; what lacks a number is not marked.
+
+    Returns:
+        (N) bool; of architectures that are equal in both numbers all or none.
+    """
+    a, b = first.to_numpy(np.float64), second.to_numpy(np.float64)
+    marked = np.zeros(len(a), dtype=bool)
+    held = np.flatnonzero(~(np.isnan(a) | np.isnan(b)))
+    best = -np.inf
+    for _, group in itertools.groupby(held[np.lexsort((-b[held], -a[held]))], key=lambda place: a[place]):
+        places = list(group)
+        top = b[places[0]]
+        if top > best:
+            marked[[place for place in places if b[place] == top]] = True
+            best = top
+    return marked
+
+
+def wilson_interval(accuracy: float, n_images: int) -> tuple[float, float]:
+    """Compute the 95% interval of an accuracy for the sampling of its images (Wilson, JASA 1927)."""
+    spread = Z_95**2 / n_images
+    middle = (accuracy + spread / 2) / (1 + spread)
+    half = Z_95 / (1 + spread) * math.sqrt(accuracy * (1 - accuracy) / n_images + spread / (4 * n_images))
+    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def rank_correlations(accuracies: pd.DataFrame) -> pd.DataFrame:
@@ -92,6 +178,24 @@ def attack_correlations(results: DatasetResults) -> pd.DataFrame:
     """Correlate the ranks on clean images and under every attack at every epsilon (see `key_correlations`)."""
     columns = [column for column in results.columns if results.reader.files.kind_of(column[0]) in ("clean", "attack")]
     return _correlate(results, [("", columns)] if results.keys("attack") else [])
+
+
+def dataset_correlations(results: DatasetResults) -> pd.DataFrame:
+    """Correlate the ranks on clean images and under every attack at every epsilon on all datasets of the folder.
+
+    Returns:
+        Square frame (see `rank_correlations`), rows and columns named by dataset, key and strength.
+    """
+    parts = {}
+    for held in results.folder:
+        kinds = {key: held.reader.files.kind_of(key) for key, _ in held.columns}
+        columns = [column for column in held.columns if kinds[column[0]] in ("clean", "attack")]
+        if columns:
+            parts[held.name] = held.accuracies[columns]
+    if len(parts) < 2:
+        return pd.DataFrame()
+    tau = rank_correlations(pd.concat(parts, axis=1, names=["dataset"]))
+    return pd.DataFrame() if tau.isna().to_numpy().all() else tau
 
 
 def corruption_correlations(results: DatasetResults) -> pd.DataFrame:
@@ -166,13 +270,15 @@ def confusion_shares(sums: pd.DataFrame, key: str, strength: float) -> pd.DataFr
 
 
 def clean_against(results: DatasetResults, kind: str) -> pd.DataFrame:
-    """Pair clean accuracies with those under every key of a kind.
+    """Pair clean accuracies with the mean over a kind of keys and with those under every key of it.
 
     Returns:
-        One row per architecture, key and strength: `architecture`, `clean`, `key`, `strength`, `accuracy` and, where
-        architectures are cells, `kernel_parameters` (see `CellSpace`); those that lack a number are left out.
+        One row per architecture, key and strength, the mean first under its label of `SCORES` and strength 0:
+        `architecture`, `clean`, `key`, `strength`, `accuracy`, `front` (of the mean, whether the architecture is on
+        the Pareto front with its clean accuracy) and, where architectures are cells, `kernel_parameters` (see
+        `CellSpace`); those that lack a number are left out.
     """
-    names = ["architecture", "clean", "key", "strength", "accuracy"]
+    names = ["architecture", "clean", "key", "strength", "accuracy", "front"]
     parts = []
     if results.keys("clean"):
         base: dict[str, object] = {"architecture": results.architectures}
@@ -180,12 +286,18 @@ def clean_against(results: DatasetResults, kind: str) -> pd.DataFrame:
             size = results.space.kernel_parameters
             base["kernel_parameters"] = [size(results.spec(index)) for index in results.architectures]
         base["clean"] = results.column(CLEAN).to_numpy()
-        parts = [
-            pd.DataFrame(
-                base | {"key": key, "strength": strength, "accuracy": results.column(key, strength).to_numpy()}
-            )
+        columns: list[tuple[str, float, pd.Series, Any]] = [
+            (key, strength, results.column(key, strength), False)
             for key in results.keys(kind)
             for strength in results.strengths(key)
+        ]
+        score = next(score for score, averaged in SCORE_KINDS.items() if averaged == kind)
+        if columns:
+            front = pareto_front(results.column(CLEAN), results.scores[score])
+            columns.insert(0, (SCORES[score], CLEAN_STRENGTH, results.scores[score], front))
+        parts = [
+            pd.DataFrame(base | {"key": key, "strength": strength, "accuracy": values.to_numpy(), "front": marked})
+            for key, strength, values, marked in columns
         ]
     return pd.concat(parts, ignore_index=True).dropna() if parts else pd.DataFrame(columns=names)
 
@@ -255,7 +367,7 @@ def best_cells(results: DatasetResults) -> pd.DataFrame:
     if space is None:
         return pd.DataFrame()
     criteria = {label: results.scores[score] for score, label in SCORES.items() if score in results.scores}
-    criteria |= {f"mean {key}": results.key_mean(key) for key in results.keys("attack")}
+    criteria |= {f"mean {key_label(key)}": results.key_mean(key) for key in results.keys("attack")}
     rows = {
         label: (top.architecture, results.spec(top.architecture), top.accuracy, top.tied)
         for label, values in criteria.items()
@@ -331,6 +443,26 @@ def changed_cell(rows: pd.DataFrame, results: DatasetResults) -> tuple[int, list
     return index, own, int(rows["tied"].iloc[0])
 
 
+def _boxes(groups: Mapping[tuple[object, ...], pd.Series], names: Sequence[str]) -> pd.DataFrame:
+    rows = []
+    held = {place: column.dropna().to_numpy(np.float64) for place, column in groups.items()}
+    held = {place: values for place, values in held.items() if len(values)}
+    for place, values in held.items():
+        q1, median, q3 = quartiles(values)
+        reach = FENCE * (q3 - q1)
+        inside = values[(values >= q1 - reach) & (values <= q3 + reach)]
+        low, high = min(q1, inside.min()), max(q3, inside.max())
+        rows.append((*place, low, q1, median, q3, high, _outliers(values, low, high), len(values)))
+    frame = pd.DataFrame(rows, columns=[*names, "low", "q1", "median", "q3", "high", "outliers", "n"])
+    if frame.empty:
+        return frame.assign(n_below=[], n_above=[])
+    floor, ceiling = box_range(frame)
+    return frame.assign(
+        n_below=[int((values < floor).sum()) for values in held.values()],
+        n_above=[int((values > ceiling).sum()) for values in held.values()],
+    )
+
+
 def _outliers(values: NDArray[np.float64], low: float, high: float) -> tuple[float, ...]:
     below, above = np.unique(values[values < low]), np.unique(values[values > high])
     return (*below[:SHOWN_OUTLIERS].tolist(), *above[-SHOWN_OUTLIERS:].tolist())
@@ -351,5 +483,4 @@ def _correlate(results: DatasetResults, groups: Iterable[tuple[str, Sequence[Key
 
 def _column_name(key: str, strength: float, *, named: bool) -> str:
     """Name a row of a heat map; the severity goes without saying where all have the same."""
-    label = strength_label(key, strength)
-    return f"{key}, {label}" if label and named else key
+    return column_label(key, strength) if named else key_label(key)

@@ -6,8 +6,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from robust201.figures.dataset_results import SCORES, DatasetResults, strength_label
+from robust201.figures.dataset_results import ADVERSARIAL, SCORES, DatasetResults
+from robust201.figures.figure_data import pareto_front
+from robust201.figures.labels import key_label, strength_label
 from robust201.figures.palette import strength_word
+from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import CellSpace
 
 RESOLUTION = 10_000
@@ -46,10 +49,12 @@ def pack_results(results: DatasetResults) -> dict[str, Any]:
 
     Returns:
         `name`; `architectures` (N) uint16 and their `kernelParameters` (N) uint8, or, where they are no cells, the list
-        of their ids and null; `columns`, each with `key`, `strength`, the name of its `axis` and `label`; `accuracies`
-        (K, N) uint16 in units of 1/`RESOLUTION`, `MISSING` where there is none; `scores`, each with `label` and
-        `values` (N) float32, NaN where there is none; `best`, the architecture that the explorer opens at. Arrays are
-        base64 of little-endian bytes.
+        of their ids and null; `columns`, each with `key`, its `name` for people, `strength`, the name of its `axis` and
+        `label`; `accuracies` (K, N) uint16 in units of 1/`RESOLUTION`, `MISSING` where there is none; `scores`, each
+        with `label` and `values` (N) float32, NaN where there is none; `front` (N) uint8, 1 on the Pareto front of
+        clean and mean adversarial accuracy, or null without both; `images`, of how many an accuracy is a share, or null
+        where that is not known; `best`, the architecture that the explorer opens at. Arrays are base64 of little-endian
+        bytes.
     """
     space, architectures = results.space, results.architectures
     cells: dict[str, Any] = {"architectures": list(architectures), "kernelParameters": None}
@@ -59,19 +64,29 @@ def pack_results(results: DatasetResults) -> dict[str, Any]:
             "architectures": _text(np.array(architectures, dtype="<u2")),
             "kernelParameters": _text(np.array(sizes, dtype="u1")),
         }
+    scores = results.scores
+    both = {CLEAN, ADVERSARIAL} <= set(scores)
     return {
         "name": results.name,
         **cells,
         "columns": [
-            {"key": key, "strength": strength, "axis": strength_word(key), "label": strength_label(key, strength)}
+            {
+                "key": key,
+                "name": key_label(key),
+                "strength": strength,
+                "axis": strength_word(key),
+                "label": strength_label(key, strength),
+            }
             for key, strength in results.columns
         ],
         "accuracies": _text(pack_accuracies(results.accuracies)),
         "scores": [
-            {"name": score, "label": label, "values": _text(results.scores[score].to_numpy("<f4"))}
+            {"name": score, "label": label, "values": _text(scores[score].to_numpy("<f4"))}
             for score, label in SCORES.items()
-            if score in results.scores
+            if score in scores
         ],
+        "front": _text(pareto_front(scores[CLEAN], scores[ADVERSARIAL]).astype("u1")) if both else None,
+        "images": results.n_images,
         "best": results.best_architecture,
     }
 

@@ -61,11 +61,6 @@ def key_colour(key: str) -> str:
     return KEY_COLOURS.get(key, groups.get(key, OTHER_COLOUR))
 
 
-def key_title(key: str) -> str:
-    """Write a key above a panel: corruptions as words, attacks as they are."""
-    return key.replace("_", " ") if any(key in members for _, members in CORRUPTION_GROUPS.values()) else key
-
-
 def grouped(keys: list[str]) -> list[str]:
     """Sort keys so that the corruptions of a group stand together; others keep their order, in front."""
     order = [key for _, members in CORRUPTION_GROUPS.values() for key in members]
@@ -83,11 +78,6 @@ def strength_word(key: str) -> str:
     if row is not None and row.constraint is not None:
         return row.constraint.axis.replace("epsilon", "ε")
     return {"corruption": "severity", "clean": ""}.get(kind_of(key), "strength")
-
-
-def measure_label(key: str, measurement: str, strength: float) -> str:
-    """Name what is measured, such as ``jacobian squared_norm``, and at which strength if that is not 0."""
-    return f"{key} {measurement}" + (f", strength {strength:g}" if strength != CLEAN_STRENGTH else "")
 
 
 def agreement_words(rows: pd.DataFrame) -> str:

@@ -13,7 +13,8 @@ import pandas as pd
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.figures import figure_data, palette
 from robust201.figures import plotly_parts as parts
-from robust201.figures.dataset_results import SCORES, DatasetResults, column_label, strength_label
+from robust201.figures.dataset_results import ADVERSARIAL, SCORES, DatasetResults
+from robust201.figures.labels import column_label, dataset_label, strength_label
 from robust201.reader.result_files import kind_of
 from robust201.reader.value_checks import CLEAN
 from robust201.spaces.cell_space import INK, CellSpace
@@ -25,6 +26,9 @@ ALL_STRENGTHS_UP_TO_CLASSES = 50
 
 _MANY_POINTS = 500
 
+_WRITTEN_COLUMNS = 30
+"""Correlations of more columns have no numbers in their fields."""
+
 
 class View(NamedTuple):
     """What a figure shows when its menu stands at one entry.
@@ -32,14 +36,16 @@ class View(NamedTuple):
     Attributes:
         label: the entry; empty where there is but one.
         figure: `data` and `layout` of plotly; views may share one.
-        column: (key, strength) of the accuracies that the page puts on the vertical axis, from the numbers it holds
-            for the explorer anyway; None where the figure holds its own.
+        column: (key, strength), or a name of `SCORES`, of the accuracies that the page puts on the vertical axis, from
+            the numbers it holds for the explorer anyway; None where the figure holds its own.
+        limits: with a column, the ends of the vertical axis; points beyond are arrows at the border.
         first: whether the menu stands at it when the page opens; else at the first.
     """
 
     label: str
     figure: parts.PlotlyFigure
-    column: tuple[str, float] | None = None
+    column: tuple[str, float] | str | None = None
+    limits: tuple[float, float] | None = None
     first: bool = False
 
 
@@ -51,14 +57,40 @@ def views_of_boxes(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
     for key, on in zip(keys, axes, strict=True):
         boxes = frame[frame["key"] == key]
         clean = boxes["strength"] == CLEAN_STRENGTH
+        ticks = [palette.tick(strength) for strength in boxes["strength"]]
         figure["data"] += [
-            _box_trace(boxes[clean], palette.CLEAN_COLOUR) | on,
-            _box_trace(boxes[~clean], palette.key_colour(key)) | on,
-            _outlier_trace(boxes) | on,
+            _box_trace(boxes[clean], palette.CLEAN_COLOUR, ticks[: clean.sum()]) | on,
+            _box_trace(boxes[~clean], palette.key_colour(key), ticks[clean.sum() :]) | on,
+            _outlier_trace(boxes, ticks) | on,
         ]
     parts.strength_axes(figure, keys, [frame[frame["key"] == key]["strength"] for key in keys])
-    parts.fraction_axis(figure, "accuracy")
+    parts.fraction_axis(figure, "accuracy", figure_data.box_range(frame))
+    for key, on in zip(keys, axes, strict=True):
+        boxes = frame[frame["key"] == key]
+        _mark_beyond(figure, [palette.tick(strength) for strength in boxes["strength"]], boxes, on)
     parts.chance_parts(figure, results.chance, [axis["yaxis"] for axis in axes])
+    return [View("", figure)]
+
+
+def views_of_kernel_parameters(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
+    """Draw box plots of mean adversarial accuracy by kernel parameters (see `accuracy_by_kernel_parameters`)."""
+    figure, (on,) = parts.make_plotly_panels([""], 1)
+    places = [str(size) for size in frame["kernel_parameters"]]
+    figure["data"] = [
+        _box_trace(frame, palette.KEY_COLOURS["fgsm"], places) | on,
+        _outlier_trace(frame, places) | on,
+    ]
+    figure["layout"]["meta"] |= {"width": 900, "grows": True}
+    figure["layout"]["xaxis"] |= {
+        "type": "category",
+        "categoryorder": "array",
+        "categoryarray": places,
+        "title": {"text": "kernel parameters of the cell", "standoff": 6},
+        "showgrid": False,
+    }
+    parts.fraction_axis(figure, f"{SCORES[ADVERSARIAL]} accuracy", figure_data.box_range(frame))
+    _mark_beyond(figure, places, frame, on)
+    parts.chance_parts(figure, results.chance, [on["yaxis"]])
     return [View("", figure)]
 
 
@@ -74,6 +106,23 @@ def views_of_rank_correlation(frame: pd.DataFrame, results: DatasetResults) -> l
         figure["data"][0]["reversescale"] = True
         views.append(View(str(view), figure, first=view == strength_label("fog", figure_data.REFERENCE_SEVERITY)))
     return views
+
+
+def views_of_dataset_correlation(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
+    """Draw Kendall's tau between the columns of all datasets as one heat map (see `dataset_correlations`)."""
+    del results
+    columns: list[Any] = list(frame.columns)
+    names = [f"{dataset_label(name)}: {column_label(key, strength)}" for name, key, strength in columns]
+    tau = frame.set_axis(names, axis=0).set_axis(names, axis=1)
+    side, few = 340 + max(9, min(30, 900 // len(tau))) * len(tau), len(tau) <= _WRITTEN_COLUMNS
+    texts = palette.correlation_texts(tau.to_numpy()) if few else None
+    hover, size = "%{y}<br>%{x}<br>τ = %{z:.3f}", (side, side - 110)
+    figure = parts.heat_map(tau, texts, (-1, 1), parts.DIVERGING, "Kendall's τ", digits=3, hover=hover, size=size)
+    figure["data"][0]["reversescale"] = True
+    figure["layout"]["xaxis"]["tickangle"] = -90
+    for axis in ("xaxis", "yaxis"):
+        figure["layout"][axis]["tickfont"] = {"size": 11 if few else 8}
+    return [View("", figure)]
 
 
 def views_of_confidence(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
@@ -134,19 +183,50 @@ def views_of_clean_against(frame: pd.DataFrame, results: DatasetResults) -> list
     size = 5 if len(results.accuracies) > _MANY_POINTS else 9
     scale = [[place / (len(palette.SIZE_COLOURS) - 1), colour] for place, colour in enumerate(palette.SIZE_COLOURS)]
     marker: dict[str, Any] = {"size": size, "color": palette.OTHER_COLOUR}
-    hover = "%{customdata}<br>clean %{x:.2%}<br>%{y:.2%}"
+    # The page writes the texts: numbers of points at the border are not those of their place.
+    hover = "%{customdata}<br>%{text}"
     if space is not None:
         marker = {"size": size, "cmin": 0, "cmax": space.max_kernel_parameters, "colorscale": scale, "colorbar": bar}
         hover = f"#{hover}<br>kernel parameters %{{marker.color}}"
-    low, high = max(0.0, float(frame["clean"].min()) - 0.02), min(1.0, float(frame["clean"].max()) + 0.02)
-    axis = {"title": {"text": "clean accuracy"}, "tickformat": ".0%", "range": [low, high]}
-    figure = _scatter_plot({"marker": marker, "hovertemplate": f"{hover}<extra></extra>"}, axis, results)
+    bulk = figure_data.bulk_range(frame["clean"])
+    across = _widened(bulk)
+    axis = {"title": {"text": "clean accuracy"}, "tickformat": ".0%", "range": list(across)}
+    figure = _scatter_plot(
+        {"name": "clean", "marker": marker, "hovertemplate": f"{hover}<extra></extra>"}, axis, results
+    )
+    figure["layout"]["meta"]["fractions"] = True
     line = {"color": INK, "width": 1, "dash": "dot"}
     diagonal = {"type": "line", "x0": 0, "y0": 0, "x1": 1, "y1": 1, "line": line, "layer": "below"}
     figure["layout"]["shapes"].insert(0, diagonal)
-    columns = list(dict.fromkeys(zip(frame["key"], frame["strength"], strict=True)))
-    shown = figure_data.reference_columns(columns)[0]
-    return [View(column_label(*column), figure, column, first=column == shown) for column in columns]
+    front = frame[frame["front"]].sort_values(["clean", "accuracy"])
+    marked = {
+        "type": "scatter",
+        "mode": "lines+markers",
+        "name": "Pareto front",
+        "x": parts.rounded(front["clean"], 5),
+        "y": parts.rounded(front["accuracy"], 5),
+        "customdata": front["architecture"].tolist(),
+        "line": {"color": INK, "width": 1.5},
+        "marker": {"symbol": "circle-open", "color": INK, "size": size + 4},
+        "hovertemplate": "Pareto front: %{customdata}<br>clean %{x:.2%}<br>%{y:.2%}<extra></extra>",
+    }
+    with_front = {"data": [*figure["data"], marked], "layout": figure["layout"]}
+    labels = {label: score for score, label in SCORES.items()}
+    views = []
+    groups: Any = frame.groupby(["key", "strength"], sort=False)
+    for (key, strength), rows in groups:
+        score = labels.get(key)
+        # What is beyond one axis must not stretch the other.
+        near = rows[rows["clean"].between(*bulk)]
+        limits = _widened(figure_data.bulk_range((near if len(near) else rows)["accuracy"]))
+        drawn = figure if score is None else with_front
+        views.append(View(column_label(key, strength), drawn, score or (key, strength), limits))
+    return [views[0]._replace(first=True), *views[1:]]
+
+
+def _widened(limits: tuple[float, float]) -> tuple[float, float]:
+    margin = max(0.01, 0.05 * (limits[1] - limits[0]))
+    return round(max(0.0, limits[0] - margin), 5), round(min(1.0, limits[1] + margin), 5)
 
 
 def views_of_measures_against(frame: pd.DataFrame, results: DatasetResults) -> list[View]:
@@ -160,14 +240,22 @@ def views_of_measures_against(frame: pd.DataFrame, results: DatasetResults) -> l
             "y": parts.rounded(rows["accuracy"], 5),
             "customdata": rows["architecture"].tolist(),
             "marker": {"size": 5 if len(rows) > _MANY_POINTS else 9, "color": palette.key_colour(key)},
-            "hovertemplate": f"#%{{customdata}}<br>{parts.plain(measure)} %{{x:.4g}}<br>%{{y:.2%}}<extra></extra>",
+            "name": parts.plain(measure),
+            "hovertemplate": "#%{customdata}<br>%{text}<extra></extra>",
         }
-        axis = {
+        logarithmic = palette.spans_magnitudes(rows["value"])
+        axis: dict[str, Any] = {
             "title": {"text": f"{parts.plain(measure)} ({palette.agreement_words(rows)})"},
-            "type": "log" if palette.spans_magnitudes(rows["value"]) else "linear",
+            "type": "log" if logarithmic else "linear",
         }
+        across = figure_data.bulk_range(rows["value"], logarithmic=logarithmic)
+        if across != (rows["value"].min(), rows["value"].max()):
+            ends = np.log10(across) if logarithmic else np.array(across)
+            margin = 0.03 * (ends[1] - ends[0])
+            axis["range"] = [float(f"{ends[0] - margin:.6g}"), float(f"{ends[1] + margin:.6g}")]
         figure = _scatter_plot(points, axis, results)
-        figure["layout"]["yaxis"]["title"] = {"text": f"accuracy, {parts.plain(label)}"}
+        limits = _widened(figure_data.bulk_range(rows["accuracy"]))
+        figure["layout"]["yaxis"] |= {"title": {"text": f"accuracy, {parts.plain(label)}"}, "range": list(limits)}
         views.append(View(f"{measure}, {label}", figure))
     return views
 
@@ -178,7 +266,7 @@ def _scatter_plot(points: dict[str, Any], axis: dict[str, Any], results: Dataset
         "height": 500,
         "meta": {"width": 680, "cells": results.space is not None},
         "xaxis": axis,
-        "yaxis": {"tickformat": ".0%", "rangemode": "tozero"},
+        "yaxis": {"tickformat": ".0%"},
         "shapes": [],
         "annotations": [],
     }
@@ -271,11 +359,11 @@ def _change_map(changes: pd.DataFrame, texts: list[list[str]]) -> parts.PlotlyFi
     return figure
 
 
-def _box_trace(rows: pd.DataFrame, colour: str) -> dict[str, Any]:
+def _box_trace(rows: pd.DataFrame, colour: str, places: list[str]) -> dict[str, Any]:
     numbers = {"lowerfence": "low", "q1": "q1", "median": "median", "q3": "q3", "upperfence": "high"}
     return {
         "type": "box",
-        "x": [palette.tick(strength) for strength in rows["strength"]],
+        "x": places,
         **{name: parts.rounded(rows[column], 5) for name, column in numbers.items()},
         "fillcolor": colour,
         "line": {"color": INK, "width": 1},
@@ -284,16 +372,35 @@ def _box_trace(rows: pd.DataFrame, colour: str) -> dict[str, Any]:
     }
 
 
-def _outlier_trace(boxes: pd.DataFrame) -> dict[str, Any]:
-    dots = boxes[["strength", "outliers"]].explode("outliers").dropna()
+def _outlier_trace(boxes: pd.DataFrame, places: list[str]) -> dict[str, Any]:
+    dots = boxes.assign(place=places)[["place", "outliers"]].explode("outliers").dropna()
     return {
         "type": "scatter",
         "mode": "markers",
-        "x": [palette.tick(strength) for strength in dots["strength"]],
+        "x": dots["place"].tolist(),
         "y": parts.rounded(dots["outliers"], 5),
         "marker": {"color": INK, "size": 4},
         "hovertemplate": "%{y:.2%}<extra></extra>",
     }
+
+
+def _mark_beyond(figure: parts.PlotlyFigure, places: list[str], boxes: pd.DataFrame, on: Mapping[str, str]) -> None:
+    """Mark at the ends of a panel's axis how many accuracies lie beyond (see `box_range`)."""
+    for column, arrow, y, anchor in (("n_below", "▼", 0, "bottom"), ("n_above", "▲", 1, "top")):
+        for place, count in zip(places, boxes[column], strict=True):
+            if count:
+                figure["layout"]["annotations"].append(
+                    {
+                        "text": f"{arrow}{count:,}",
+                        "x": place,
+                        "y": y,
+                        "xref": on["xaxis"],
+                        "yref": f"{on['yaxis']} domain",
+                        "yanchor": anchor,
+                        "showarrow": False,
+                        "font": {"size": 10},
+                    }
+                )
 
 
 def _band_traces(curve: pd.DataFrame, name: str, colour: str, named: Mapping[str, Any]) -> list[dict[str, Any]]:

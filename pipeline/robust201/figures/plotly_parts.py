@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from robust201.figures.palette import CHANCE_COLOUR, GRID, key_title, strength_word, tick
+from robust201.figures.labels import key_label
+from robust201.figures.palette import CHANCE_COLOUR, GRID, strength_word, tick
 from robust201.spaces.cell_space import INK
 
 PlotlyFigure = dict[str, Any]
@@ -59,7 +60,7 @@ def make_plotly_panels(keys: Sequence[str], n_columns: int) -> tuple[PlotlyFigur
         "shapes": [],
         "annotations": [
             {
-                "text": plain(key_title(key)),
+                "text": plain(key_label(key)),
                 "x": 0.5,
                 "y": 1,
                 "xref": f"x{name} domain",
@@ -84,11 +85,11 @@ def make_plotly_panels(keys: Sequence[str], n_columns: int) -> tuple[PlotlyFigur
     return {"data": [], "layout": layout}, [{"xaxis": f"x{name}", "yaxis": f"y{name}"} for name in names]
 
 
-def fraction_axis(figure: PlotlyFigure, label: str) -> None:
-    """Let the vertical axes of all panels show fractions from 0 to 1, and name those at the left."""
+def fraction_axis(figure: PlotlyFigure, label: str, limits: tuple[float, float] = (0, 1)) -> None:
+    """Let the vertical axes of all panels show fractions between limits, and name those at the left."""
     for name, axis in figure["layout"].items():
         if name.startswith("yaxis"):
-            axis |= {"range": [0, 1], "tickformat": ".0%"}
+            axis |= {"range": list(limits), "tickformat": ".0%"}
             if "showticklabels" not in axis:
                 axis["title"] = {"text": label}
 

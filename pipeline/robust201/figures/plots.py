@@ -1,20 +1,48 @@
-"""Figures as files: PNG and SVG, byte for byte the same for the same results."""
+"""Figures as files, in PNG, SVG and PDF: byte for byte the same for the same results."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from robust201.core.errors import ConfigError, ResultsError, closest
 from robust201.core.files import atomic_write, check_output_file
-from robust201.figures.dataset_results import DatasetResults, read_results
+from robust201.figures.dataset_results import OVER_EVALUATIONS, DatasetResults, read_results
 from robust201.figures.table import FIGURES, FigureRow, figure_row
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.cell_space import INK
 
-PNG_DPI = 120
-TITLE_INCHES = 0.12
-"""Width of a letter of a title, about; titles that would be wider than their figure take two lines."""
+PNG_DPI = 300
 
-FIGURE_FORMATS = ("png", "svg")
+WIDTHS = {"column": 3.25, "page": 6.75}
+"""Inches: a column and the text of a page in two-column templates such as ICML's and CVPR's."""
+
+LEAST_WIDTH, LARGEST_WIDTH = 2.5, 40.0
+
+METADATA: dict[str, dict[str, None]] = {
+    "png": {"Software": None},
+    "svg": {"Date": None, "Creator": None},
+    "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
+}
+"""By format: what would make equal results give unequal bytes, taken out."""
+
+FIGURE_FORMATS = tuple(METADATA)
+
+
+def parse_width(text: str | float) -> float:
+    """Understand a width: ``column``, ``page``, or inches."""
+    if text in WIDTHS:
+        return WIDTHS[str(text)]
+    try:
+        width = float(text)
+    except ValueError:
+        width = 0.0
+    if not LEAST_WIDTH <= width <= LARGEST_WIDTH:
+        raise ConfigError(
+            f"Drawing failed for width {str(text)[:40]!r}: expected column ({WIDTHS['column']} in), page "
+            f"({WIDTHS['page']} in) or inches from {LEAST_WIDTH:g} to {LARGEST_WIDTH:g}, got another."
+            f"{closest(str(text), WIDTHS)}"
+        )
+    return width
 
 
 def save_plots(
@@ -24,24 +52,40 @@ def save_plots(
     figures: Sequence[str] | None = None,
     data: str | None = None,
     file_format: str = "png",
+    width: str | float = "page",
+    title: bool = False,
+    mean: str = OVER_EVALUATIONS,
 ) -> list[Path]:
     """Draw figures as files, as far as the results are enough for them.
 
+    Args:
+        dataset: the results.
+        out: folder for the files.
+        figures: names of `FIGURES`; all if None.
+        data: the one dataset to draw; all, and figures across them, if None.
+        file_format: one of `FIGURE_FORMATS`.
+        width: as for `parse_width`.
+        title: whether a title stands above a figure.
+        mean: how means weigh keys and strengths, a name of `dataset_results.MEANS`.
+
     Returns:
-        The files, ``<dataset>-<figure>.<format>``.
+        The files, ``<dataset>-<figure>.<format>``, of figures across datasets ``<figure>.<format>``.
     """
     if file_format not in FIGURE_FORMATS:
         raise ConfigError(
-            f"Drawing failed for format {file_format!r}: expected png or svg, got another."
+            f"Drawing failed for format {file_format!r}: expected {', '.join(FIGURE_FORMATS)}, got another."
             f"{closest(file_format, FIGURE_FORMATS)}"
         )
+    inches = parse_width(width)
     rows = list(FIGURES.values()) if figures is None else [figure_row(name) for name in figures]
-    held = read_results(dataset)
+    held = read_results(dataset, mean=mean)
     chosen = held if data is None else [_choose(held, data, dataset.path)]
-    jobs = [(results, row, out / f"{results.name}-{row.name}.{file_format}") for results in chosen for row in rows]
+    jobs = [
+        (results, row, out / f"{stem}.{file_format}") for results, row, stem in _list_jobs(chosen, rows, data is None)
+    ]
     for _, _, path in jobs:
         check_output_file(path)
-    paths = [path for results, row, path in jobs if _save(results, row, path)]
+    paths = [path for results, row, path in jobs if _save(results, row, path, inches, title)]
     if not paths:
         needs = "; ".join(sorted({f"{row.name} needs {row.needs}" for row in rows}))
         raise ResultsError(
@@ -51,22 +95,51 @@ def save_plots(
     return paths
 
 
-def save_plot(dataset: RobustnessDataset, name: str, out: Path, *, data: str | None = None) -> Path:
-    """Draw one figure."""
+def save_plot(
+    dataset: RobustnessDataset,
+    name: str,
+    out: Path,
+    *,
+    data: str | None = None,
+    width: str | float = "page",
+    title: bool = False,
+    mean: str = OVER_EVALUATIONS,
+) -> Path:
+    """Draw one figure; see `save_plots`."""
     row = figure_row(name)
     if out.suffix.lstrip(".") not in FIGURE_FORMATS:
         raise ConfigError(
-            f"Drawing {name} failed for {out}: expected a name that ends in .png or .svg, got {out.suffix or 'none'}. "
-            "Name the file otherwise."
+            f"Drawing {name} failed for {out}: expected a name that ends in .{', .'.join(FIGURE_FORMATS)}, "
+            f"got {out.suffix or 'none'}. Name the file otherwise."
         )
+    inches = parse_width(width)
     check_output_file(out)
-    results = _choose(read_results(dataset), data, dataset.path)
-    if not _save(results, row, out):
+    held = read_results(dataset, mean=mean)
+    if row.across and data is not None:
+        raise ConfigError(
+            f"Drawing {name} failed for dataset {data!r}: expected no dataset, as the figure is of all, got one. "
+            "Leave out --dataset."
+        )
+    results = held[0] if row.across and held else _choose(held, data, dataset.path)
+    if not _save(results, row, out, inches, title):
+        whose = "" if row.across else f"{results.name} of "
         raise ResultsError(
-            f"Drawing {name} failed for {results.name} of {dataset.path}: expected {row.needs}, got results of "
+            f"Drawing {name} failed for {whose}{dataset.path}: expected {row.needs}, got results of "
             f"{_describe(results)}. Choose another figure, or export more."
         )
     return out
+
+
+def _list_jobs(
+    chosen: Sequence[DatasetResults], rows: Sequence[FigureRow], everything: bool
+) -> Iterator[tuple[DatasetResults, FigureRow, str]]:
+    for results in chosen:
+        for row in rows:
+            if not row.across:
+                yield results, row, f"{results.name}-{row.name}"
+    for row in rows:
+        if row.across and everything and chosen:
+            yield chosen[0], row, row.name
 
 
 def _describe(results: DatasetResults) -> str:
@@ -91,22 +164,40 @@ def _choose(held: Sequence[DatasetResults], data: str | None, path: Path) -> Dat
     return held[names.index(data)]
 
 
-def _save(results: DatasetResults, row: FigureRow, path: Path) -> bool:
+def _save(results: DatasetResults, row: FigureRow, path: Path, width: float, titled: bool) -> bool:
     """Draw a figure into a file; False where the results are not enough."""
     from matplotlib import rc_context
 
     frame = row.compute(results)
     if frame.empty:
         return False
-    figure = row.draw_file(frame, results)
-    title = f"{row.title}: {results.name}, {results.extent}"
-    if len(title) * TITLE_INCHES > figure.get_figwidth():
-        title = f"{row.title}\n{results.name}, {results.extent}"
-    figure.suptitle(title, fontsize=13, fontweight="bold", color=INK, parse_math=False)
     format_name = path.suffix.lstrip(".")
-    # Software and Date are what would make equal results give unequal bytes; the salt names the ids of an SVG.
-    metadata = {"Software": None} if format_name == "png" else {"Date": None, "Creator": None}
-    salt = f"{results.name}-{row.name}"
-    with rc_context({"svg.hashsalt": salt, "svg.fonttype": "path"}), atomic_write(path) as stream:
-        figure.savefig(stream, format=format_name, dpi=PNG_DPI, metadata=metadata)
+    # Text stays text that an editor can change; the salt names the ids of an SVG.
+    settings: Any = {"svg.hashsalt": f"{results.name}-{row.name}", "svg.fonttype": "none", "pdf.fonttype": 42}
+    with rc_context(settings):
+        figure = row.draw_file(frame, results, width)
+        if titled:
+            _add_title(figure, row, results, width)
+        with atomic_write(path) as stream:
+            figure.savefig(stream, format=format_name, dpi=PNG_DPI, metadata=METADATA[format_name])
     return True
+
+
+def _add_title(figure: Any, row: FigureRow, results: DatasetResults, width: float) -> None:
+    from robust201.figures.matplotlib_parts import TITLE, inches
+
+    whose = ", ".join(held.label for held in results.folder) if row.across else f"{results.label}, {results.extent}"
+    title = f"{row.title}: {whose}"
+    if inches(len(title), TITLE + 2) > width:
+        title = f"{row.title}\n{whose}"
+    # A title makes the figure higher, not its panels smaller.
+    figure.set_figheight(figure.get_figheight() + (title.count("\n") + 1) * 0.17)
+    if figure.legends:
+        # A title of its own would lie upon the legend.
+        (legend,) = figure.legends
+        below = legend.get_title().get_text()
+        legend.set_title(f"{title}\n{below}" if below else title)
+        legend.get_title().set(multialignment="center", fontsize=TITLE, color=INK, parse_math=False)
+        return
+    size = TITLE + 1 if inches(max(map(len, title.split("\n"))), TITLE + 2) <= width else TITLE - 1
+    figure.suptitle(title, fontsize=size, fontweight="bold", color=INK, parse_math=False)

@@ -24,6 +24,8 @@ const datasets = page.datasets.map((packed) => {
   return {
     name: packed.name,
     best: packed.best,
+    images: packed.images,
+    front: packed.front && unpack(packed.front, Uint8Array),
     ids,
     rowById: new Map(Array.from(ids, (id, row) => [id, row])),
     kernelParameters: space ? unpack(packed.kernelParameters, Uint8Array) : null,
@@ -54,6 +56,14 @@ function rank(values, row, missing) {
     if (value === values[row]) tied += 1;
   }
   return { rank: better + 1, tied, of: held };
+}
+
+// Wilson's 95% interval of a share of so many images, in percent, as `wilson_interval` of the figures.
+function interval(value, images) {
+  const z = 1.959964, spread = z * z / images, middle = (value + spread / 2) / (1 + spread);
+  const half = z / (1 + spread) * Math.sqrt(value * (1 - value) / images + spread / (4 * images));
+  const [low, high] = [Math.max(0, middle - half), Math.min(1, middle + half)];
+  return `[${(100 * low).toFixed(1)}, ${(100 * high).toFixed(1)}]`;
 }
 
 const percent = (value) => `${(100 * value).toFixed(2)}%`;
@@ -106,18 +116,54 @@ function drawFigure(block) {
   const { data, layout } = structuredClone(content.figures[view.figure]);
   const chart = block.querySelector(".chart");
   if (view.column !== null) {
-    const own = datasetOf(block), column = own.columns[view.column];
+    const own = datasetOf(block), single = typeof view.column === "number";
     const clean = own.columns.find((other) => other.key === "clean");
-    Object.assign(data[0], { x: fractions(clean), y: fractions(column), customdata: Array.from(own.ids) });
+    const score = own.scores.find((other) => other.name === view.column);
+    const y = single ? fractions(own.columns[view.column]) : Array.from(score.values, (value) => (Number.isNaN(value) ? null : value));
+    Object.assign(data[0], { x: fractions(clean), y, customdata: Array.from(own.ids) });
     if (space) data[0].marker.color = Array.from(own.kernelParameters);
     layout.yaxis.title = { text: `accuracy, ${view.label}` };
-  }
+    layout.yaxis.range = view.limits;
+    writePoints(data[0], layout, own.images, single);
+  } else if (data[0].type === "scattergl") writePoints(data[0], layout, datasetOf(block).images, true);
   if (!webgl) for (const trace of data) if (trace.type === "scattergl") trace.type = "scatter";
   show(chart, data, layout);
   chart.setAttribute("aria-label", [block.querySelector("h3").textContent, view.label].filter(Boolean).join(": "));
   if (layout.meta.cells && !chart.dataset.listens) {
     chart.dataset.listens = "true";
     chart.on("plotly_click", (event) => chooseCell(Number(event.points[0].customdata)));
+  }
+}
+
+// Text of points, and arrows at the border for those beyond the axes' ends.
+function writePoints(trace, layout, images, single) {
+  const logarithmic = layout.xaxis.type === "log", { x, y } = trace;
+  const told = (value, one) => percent(value) + (images && one ? ` ${interval(value, images)}` : "");
+  trace.text = x.map((value, place) => (value === null || y[place] === null ? "" : `${trace.name} ${
+    layout.meta.fractions ? told(value, true) : value.toPrecision(4)}<br>${told(y[place], single)}`));
+  const ends = (layout.xaxis.range || [-Infinity, Infinity]).map((end) => (logarithmic ? 10 ** end : end));
+  const [low, high] = layout.yaxis.range;
+  const counts = { "◀": 0, "▶": 0, "▼": 0, "▲": 0 };
+  const symbols = { "◀": "triangle-left", "▶": "triangle-right", "▼": "triangle-down", "▲": "triangle-up" };
+  trace.marker.symbol = x.map((value, place) => {
+    if (value === null || y[place] === null) return "circle";
+    const side = value < ends[0] ? "◀" : value > ends[1] ? "▶" : y[place] < low ? "▼" : y[place] > high ? "▲" : null;
+    if (side !== null) counts[side] += 1;
+    return side === null ? "circle" : symbols[side];
+  });
+  // A little inside, as WebGL cuts off what reaches over the panel.
+  const inside = (from, to) => [from + 0.012 * (to - from), to - 0.012 * (to - from)];
+  const across = !layout.xaxis.range ? ends : logarithmic ? inside(...layout.xaxis.range).map((end) => 10 ** end) : inside(...ends);
+  const up = inside(low, high);
+  const moved = (value, [from, to], place) => (trace.marker.symbol[place] === "circle" ? value : Math.min(Math.max(value, from), to));
+  trace.x = x.map((value, place) => moved(value, across, place));
+  trace.y = y.map((value, place) => moved(value, up, place));
+  const places = { "◀": [0, 0.5, "left"], "▶": [1, 0.5, "right"], "▼": [0.5, 0, "center"], "▲": [0.5, 1, "center"] };
+  for (const [side, number] of Object.entries(counts)) {
+    if (number === 0) continue;
+    const [atX, atY, xanchor] = places[side], yanchor = { 0: "bottom", 0.5: "middle", 1: "top" }[atY];
+    const spot = { x: atX, y: atY, xref: "x domain", yref: "y domain", xanchor, yanchor, showarrow: false };
+    layout.annotations.push({ text: side === "▶" ? `${count(number)} ▶` : `${side} ${count(number)}`, font: { size: 11 }, ...spot });
   }
 }
 
@@ -201,6 +247,7 @@ function drawCell(place, id) {
 
 const menus = (space ? space.edges : []).map((_, edge) => $(`edge-${edge}`));
 let cell = 0;
+let other = null;
 
 function parseCell(text) {
   // In an address a plus sign that is not encoded means a space.
@@ -220,7 +267,7 @@ function chooseCell(id, { scroll = true } = {}) {
 }
 
 function tellAddress() {
-  const told = { dataset: dataset.name, ...(space && { cell: String(cell) }) };
+  const told = { dataset: dataset.name, ...(space && { cell: String(cell) }), ...(other !== null && { other: String(other) }) };
   history.replaceState(null, "", `#${new URLSearchParams(told)}`);
 }
 
@@ -246,17 +293,38 @@ function showCell() {
     const link = element("a", `#${isomorph}`, { href: `#cell=${isomorph}`, "data-cell": isomorph });
     same.append(link, ", which was evaluated in its stead.");
   }
-  const numbers = $("cell-numbers");
-  if (row === undefined) {
-    numbers.replaceChildren(element("p", `Its class was not evaluated on ${dataset.name}.`, { class: "warning" }));
-  } else {
-    const axes = [...new Set(dataset.columns.map((column) => column.axis))].filter(Boolean);
-    numbers.replaceChildren(scoreList(row), ...axes.map((axis) => table(axis, row)));
-  }
+  showNumbers($("cell-numbers"), row);
+  showOther();
   showNeighbours();
 }
 
-function scoreList(row) {
+function showNumbers(place, row, base) {
+  if (row === undefined) {
+    place.replaceChildren(element("p", `Its class was not evaluated on ${dataset.name}.`, { class: "warning" }));
+    return;
+  }
+  const axes = [...new Set(dataset.columns.map((column) => column.axis))].filter(Boolean);
+  place.replaceChildren(scoreList(row, base), ...axes.map((axis) => table(axis, row, base)));
+}
+
+// The second cell, beside the first, with what it gains or loses against it.
+function showOther() {
+  $("other").hidden = $("other-end").hidden = other === null;
+  $("explorers").classList.toggle("two", other !== null);
+  if (other === null) return;
+  drawCell($("other-cell"), other);
+  $("other-id").textContent = `#${other}`;
+  $("other-spec").textContent = specOf(other);
+  const [one, two] = [operationsOf(cell), operationsOf(other)];
+  const changes = one.map((operation, edge) => (operation === two[edge] ? "" :
+    `${space.edgeLabels[edge]} ${space.labels[two[edge]]} instead of ${space.labels[operation]}`)).filter(Boolean);
+  const isomorph = isomorphById[other];
+  $("other-difference").textContent = `Differs on ${changes.length} of ${one.length} edges from #${cell}${
+    changes.length ? `: ${changes.join(", ")}` : ""}.${isomorph === other ? "" : ` Isomorphic to #${isomorph}, which was evaluated.`}`;
+  showNumbers($("other-numbers"), dataset.rowById.get(isomorph), dataset.rowById.get(isomorphById[cell]));
+}
+
+function scoreList(row, base) {
   const list = element("dl", "", { class: "scores" });
   const kernel = element("div");
   kernel.append(element("dt", "kernel parameters"), element("dd", String(dataset.kernelParameters[row])));
@@ -266,29 +334,41 @@ function scoreList(row) {
     item.append(element("dt", `${score.label} accuracy`), element("dd", Number.isNaN(value) ? "–" : percent(value)));
     const shared = place.tied > 1 ? `, shared by ${count(place.tied)}` : "";
     if (!Number.isNaN(value)) item.append(element("dd", `rank ${count(place.rank)} of ${count(place.of)}${shared}`));
+    if (score.name === "clean" && dataset.images && !Number.isNaN(value)) {
+      item.append(element("dd", `95%: ${interval(value, dataset.images)}`));
+    }
+    const change = base === undefined ? NaN : 100 * (value - score.values[base]);
+    if (!Number.isNaN(change)) item.append(element("dd", `${signed(change)} points`));
     list.append(item);
   }
   list.append(kernel);
   return list;
 }
 
-function table(axis, row) {
+function table(axis, row, base) {
   const columns = dataset.columns.filter((column) => column.axis === axis);
   const strengths = [...new Set(columns.map((column) => column.strength))].sort((a, b) => a - b);
   const keys = [...new Set(columns.map((column) => column.key))];
   const made = element("table", "", { class: "numbers" }), body = element("tbody"), head = element("tr");
-  made.append(element("caption", `Accuracy in %, and below it the rank (= where others share it), by ${axis}`));
+  made.append(element("caption", `Accuracy in %, ${
+    dataset.images ? `its 95% interval (${count(dataset.images)} images), ` : ""}the rank (= where others share it)${
+    base === undefined ? "" : ", the difference in points"}, by ${axis}`));
   head.append(element("th", ""), ...strengths.map((strength) => element("th", String(strength), { scope: "col" })));
   for (const key of keys) {
     const line = element("tr");
-    line.append(element("th", key, { scope: "row" }));
+    line.append(element("th", columns.find((other) => other.key === key).name, { scope: "row" }));
     for (const strength of strengths) {
       const column = columns.find((other) => other.key === key && other.strength === strength);
       const box = element("td");
       if (column && column.values[row] !== page.missing) {
         box.append((100 * column.values[row] / page.resolution).toFixed(2));
         const place = rank(column.values, row, page.missing);
-        box.append(element("small", `${place.tied > 1 ? "=" : ""}${count(place.rank)}`));
+        const value = column.values[row] / page.resolution;
+        if (dataset.images) box.append(element("small", interval(value, dataset.images), { class: "interval" }));
+        box.append(element("small", `${place.tied > 1 ? "=" : ""}${count(place.rank)}`, { class: "rank" }));
+        if (base !== undefined && column.values[base] !== page.missing) {
+          box.append(element("small", signed(100 * (value - column.values[base] / page.resolution))));
+        }
       }
       line.append(box);
     }
@@ -327,6 +407,138 @@ function showNeighbours() {
   show($("neighbour-chart"), data, layout);
 }
 
+// ---- table of architectures ----------------------------------------------------------------------------------------
+
+const ROWS_A_PAGE = 50;
+const listing = { by: null, down: true, page: 0, rows: [] };
+
+function allRanks(score) {
+  if (score.ranks) return score.ranks;
+  const order = Array.from(score.values.keys()).filter((row) => !Number.isNaN(score.values[row]));
+  order.sort((a, b) => score.values[b] - score.values[a]);
+  score.ranks = new Array(score.values.length).fill(null);
+  order.forEach((row, place) => {
+    const above = order[place - 1];
+    const tied = place > 0 && score.values[above] === score.values[row];
+    score.ranks[row] = tied ? score.ranks[above] : place + 1;
+  });
+  return score.ranks;
+}
+
+// What the table shows and a file holds: name, number or text of a row (null where there is none), and how it is written.
+function tableColumns() {
+  const exact = (value) => (Number.isNaN(value) ? null : Number(value.toPrecision(7)));
+  const plain = (value) => String(value);
+  return [
+    { name: "architecture", value: (row) => dataset.ids[row], text: (id) => (space ? `#${id}` : id) },
+    ...dataset.scores.flatMap((score) => [
+      { name: score.label, value: (row) => exact(score.values[row]), text: percent },
+      { name: `rank by ${score.label}`, value: (row) => allRanks(score)[row], text: count, rising: true },
+    ]),
+    ...(space ? [{ name: "kernel parameters", value: (row) => dataset.kernelParameters[row], text: plain }] : []),
+    ...(dataset.front ? [{ name: "Pareto front", value: (row) => dataset.front[row], text: (held) => (held ? "yes" : "") }] : []),
+    ...(space ? [{ name: "cell", value: (row) => specOf(dataset.ids[row]), text: plain }] : []),
+  ];
+}
+
+function listRows() {
+  const wanted = $("filter-text").value.trim().toLowerCase().replace(/^#/, "");
+  const bounds = [...document.querySelectorAll("#filters [data-score]")].filter((input) => input.value !== "")
+    .map((input) => [dataset.scores.find((score) => score.name === input.dataset.score), Number(input.value) / 100]);
+  const bound = (id) => (space && $(id).value !== "" ? Number($(id).value) : null);
+  const least = bound("filter-least"), most = bound("filter-most"), front = $("filter-front").checked;
+  const rows = Array.from(dataset.ids.keys()).filter((row) => {
+    if (front && !(dataset.front && dataset.front[row])) return false;
+    if (least !== null && dataset.kernelParameters[row] < least) return false;
+    if (most !== null && dataset.kernelParameters[row] > most) return false;
+    // A bound in whole digits holds for an accuracy that is equal to it but for the rounding of 32 bits.
+    if (!bounds.every(([score, low]) => score && score.values[row] >= low - 1e-6)) return false;
+    if (wanted === "") return true;
+    const id = String(dataset.ids[row]).toLowerCase();
+    return id.includes(wanted) || (space && specOf(dataset.ids[row]).includes(wanted));
+  });
+  const columns = tableColumns(), column = columns.find(({ name }) => name === listing.by);
+  if (column) {
+    const values = new Map(rows.map((row) => [row, column.value(row)]));
+    const sign = listing.down ? -1 : 1;
+    rows.sort((a, b) => {
+      const one = values.get(a), two = values.get(b);
+      if (one === null || two === null) return (one === null) - (two === null) || a - b;
+      return one === two ? a - b : sign * (one < two ? -1 : 1);
+    });
+  }
+  listing.rows = rows;
+  listing.page = 0;
+  showTable();
+}
+
+function showTable() {
+  const columns = tableColumns(), { rows } = listing, shown = $("architecture-table");
+  const n = Math.max(1, Math.ceil(rows.length / ROWS_A_PAGE)), first = listing.page * ROWS_A_PAGE;
+  const head = element("tr");
+  for (const column of columns) {
+    const sorted = column.name === listing.by;
+    const cellOfHead = element("th", "", { scope: "col", "aria-sort": sorted ? (listing.down ? "descending" : "ascending") : "none" });
+    const button = element("button", `${column.name}${sorted ? (listing.down ? " ▼" : " ▲") : ""}`, { type: "button" });
+    button.addEventListener("click", () => {
+      listing.down = sorted ? !listing.down : !column.rising && typeof column.value(0) === "number" && column.name !== "architecture";
+      listing.by = column.name;
+      listRows();
+      shown.querySelectorAll("thead button")[columns.indexOf(column)].focus();
+    });
+    cellOfHead.append(button);
+    head.append(cellOfHead);
+  }
+  const lines = rows.slice(first, first + ROWS_A_PAGE).map((row) => {
+    const line = element("tr");
+    for (const column of columns) {
+      const value = column.value(row), text = value === null ? "–" : column.text(value);
+      const box = element(column.name === "architecture" ? "th" : "td", "", column.name === "cell" ? { class: "spec" } : {});
+      if (column.name === "architecture" && space) box.append(element("a", text, { href: `#cell=${value}`, "data-cell": value }));
+      else box.textContent = text;
+      line.append(box);
+    }
+    return line;
+  });
+  shown.tHead.replaceChildren(head);
+  shown.tBodies[0].replaceChildren(...lines);
+  const last = Math.min(rows.length, first + ROWS_A_PAGE);
+  $("page-place").textContent = rows.length === 0 ? "No architecture fits." :
+    `${count(first + 1)} to ${count(last)} of ${count(rows.length)}${rows.length < dataset.ids.length ? `, chosen from ${count(dataset.ids.length)}` : ""}`;
+  $("page-back").disabled = listing.page === 0;
+  $("page-on").disabled = listing.page + 1 >= n;
+}
+
+function csvText() {
+  const columns = tableColumns();
+  const field = (value) => (value === null ? "" : /[",\r\n]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : String(value));
+  const lines = listing.rows.map((row) => columns.map((column) => field(column.value(row))).join(","));
+  return `${[columns.map((column) => field(column.name.replaceAll(" ", "_"))).join(","), ...lines].join("\n")}\n`;
+}
+
+function downloadTable() {
+  const address = URL.createObjectURL(new Blob([csvText()], { type: "text/csv" }));
+  element("a", "", { href: address, download: `${dataset.name}-architectures.csv` }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 10_000);
+}
+
+function startTable() {
+  $("filters").addEventListener("input", listRows);
+  $("filters").addEventListener("submit", (event) => event.preventDefault());
+  // Fields are empty after the event.
+  $("filters").addEventListener("reset", () => setTimeout(listRows));
+  $("download").addEventListener("click", downloadTable);
+  $("page-back").addEventListener("click", () => { listing.page -= 1; showTable(); });
+  $("page-on").addEventListener("click", () => { listing.page += 1; showTable(); });
+}
+
+function sortByBest() {
+  const names = dataset.scores.map((score) => score.name);
+  const score = dataset.scores[Math.max(0, names.indexOf("adversarial"))];
+  if (!tableColumns().some(({ name }) => name === listing.by)) listing.by = score ? score.label : "architecture";
+  listRows();
+}
+
 // ---- what the reader does ------------------------------------------------------------------------------------------
 
 function chooseDataset(name) {
@@ -338,6 +550,7 @@ function chooseDataset(name) {
   // The observer does not tell of figures that were hidden and shown again within one frame.
   waiting.clear();
   for (const block of near) if (block.dataset.drawn !== "true" && !block.closest("section").hidden) request(block);
+  sortByBest();
   if (!space) return;
   const menu = $("neighbour-score"), kept = menu.value;
   menu.replaceChildren(...dataset.scores.map((score) => element("option", score.label)));
@@ -350,7 +563,14 @@ function followAddress({ scroll = true } = {}) {
   if (location.hash === "#terms") $("terms").open = true;
   if (asked.has("dataset")) chooseDataset(asked.get("dataset"));
   const id = space && asked.has("cell") ? parseCell(asked.get("cell")) : null;
+  if (space && asked.has("other")) other = parseCell(asked.get("other"));
   if (id !== null) chooseCell(id, { scroll });
+}
+
+function compareWith(id) {
+  other = id;
+  showOther();
+  tellAddress();
 }
 
 function startExplorer() {
@@ -365,6 +585,13 @@ function startExplorer() {
     $("cell-refusal").textContent = id === null ? `Expected an index from 0 to ${last}, or a cell string.` : "";
     if (id !== null) chooseCell(id, { scroll: false });
   });
+  $("other-form").addEventListener("submit", (event) => {
+    event.preventDefault();
+    const id = parseCell($("other-input").value);
+    $("other-refusal").textContent = id === null ? `Expected an index from 0 to ${idByCode.length - 1}, or a cell string.` : "";
+    if (id !== null) compareWith(id);
+  });
+  $("other-end").addEventListener("click", () => compareWith(null));
   document.addEventListener("click", (event) => {
     const link = event.target.closest("a[data-cell]");
     if (!link) return;
@@ -383,6 +610,7 @@ function showBestCell() {
 
 function start() {
   if (space) startExplorer();
+  startTable();
   $("dataset").addEventListener("change", (event) => { chooseDataset(event.target.value); tellAddress(); });
   $("theme").addEventListener("change", (event) => {
     try { localStorage.setItem("robust201-theme", event.target.value); } catch { /* a page without storage forgets */ }

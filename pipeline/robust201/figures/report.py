@@ -10,6 +10,8 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from robust201 import __version__
+from robust201.core.citation import PAPER_BIBTEX, software_bibtex
 from robust201.core.errors import ResultsError
 from robust201.core.files import check_output_file, write_text
 from robust201.core.records import CLEAN_STRENGTH
@@ -43,16 +45,22 @@ def summary_table(dataset: RobustnessDataset) -> list[SummaryRow]:
     return _summarise(dataset.to_frame())
 
 
-def write_report(dataset: RobustnessDataset, out: Path) -> Path:
-    """Write one HTML page with the figures of every dataset and an explorer; it needs no other file and no network."""
+def write_report(dataset: RobustnessDataset, out: Path, *, mean: str = "over-evaluations") -> Path:
+    """Write one HTML page with the figures of every dataset and an explorer; it needs no other file and no network.
+
+    Args:
+        dataset: the results.
+        out: the file.
+        mean: how means weigh keys and strengths, a name of `dataset_results.MEANS`.
+    """
     check_output_file(out)
     # plotly has no type information.
     from plotly.offline import get_plotlyjs  # type: ignore[import-untyped]
 
-    from robust201.figures.dataset_results import read_results
+    from robust201.figures.dataset_results import MEANS, read_results
 
     frame = dataset.to_frame()
-    held = read_results(dataset, frame)
+    held = read_results(dataset, frame, mean=mean)
     if not held:
         raise ResultsError(
             f"Writing a report failed for {dataset.path}: expected accuracies, got none. Export some, or download them."
@@ -71,7 +79,11 @@ def write_report(dataset: RobustnessDataset, out: Path) -> Path:
             dataset_options="".join(f"<option>{html.escape(results.name)}</option>" for results in held),
             overview=_overview(dataset, frame),
             **_cell_parts(space),
+            means=html.escape(MEANS[mean]),
+            filters=_score_filters(held),
             sections="\n".join(sections),
+            across=_across_section(held),
+            citation=html.escape(f"{PAPER_BIBTEX}\n\n{software_bibtex(__version__)}"),
             protocol=_protocol(dataset),
             page_data=_embedded_json(_page_data(held, space)),
             plotly=get_plotlyjs(),
@@ -134,7 +146,7 @@ def _page_data(held: "Sequence[DatasetResults]", space: CellSpace | None) -> dic
 
 
 def _summarise(frame: "pd.DataFrame") -> list[SummaryRow]:
-    from robust201.figures.dataset_results import strength_label
+    from robust201.figures.labels import strength_label
 
     rows = []
     groups: Any = frame.groupby(["dataset", "key", "strength"], observed=True)["value"]
@@ -180,6 +192,8 @@ def _section(results: "DatasetResults", rows: Sequence[SummaryRow]) -> str:
 
     blocks, links, lacking = [], [], []
     for row in FIGURES.values():
+        if row.across:
+            continue
         frame = row.compute(results)
         if frame.empty:
             lacking.append(f"{row.title} (needs {row.needs.replace('`', '')})")
@@ -197,13 +211,41 @@ def _section(results: "DatasetResults", rows: Sequence[SummaryRow]) -> str:
     )
 
 
+def _across_section(held: "Sequence[DatasetResults]") -> str:
+    """The figures of all datasets at once; nothing where there is none."""
+    from robust201.figures.table import FIGURES
+
+    frames = {row: row.compute(held[0]) for row in FIGURES.values() if row.across}
+    blocks = [
+        _figure_block(row, frame, held[0], f"across-{row.name}") for row, frame in frames.items() if not frame.empty
+    ]
+    if not blocks:
+        return ""
+    return f'<section id="across"><h2>Across datasets</h2>{"".join(blocks)}</section>'
+
+
+def _score_filters(held: "Sequence[DatasetResults]") -> str:
+    from robust201.figures.dataset_results import SCORES
+
+    return "".join(
+        f'<label>{label} ≥ <input type="number" min="0" max="100" step="any" data-score="{score}">%</label>'
+        for score, label in SCORES.items()
+        if any(score in results.scores for results in held)
+    )
+
+
 def _figure_block(row: "FigureRow", frame: "pd.DataFrame", results: "DatasetResults", identifier: str) -> str:
     views = row.draw_page(frame, results)
     figures = list({id(view.figure): view.figure for view in views}.values())
     places = {id(figure): place for place, figure in enumerate(figures)}
     columns = {column: place for place, column in enumerate(results.columns)}
     listed = [
-        {"label": view.label, "figure": places[id(view.figure)], "column": view.column and columns[view.column]}
+        {
+            "label": view.label,
+            "figure": places[id(view.figure)],
+            "column": view.column if view.column is None or isinstance(view.column, str) else columns[view.column],
+            "limits": view.limits,
+        }
         for view in views
     ]
     title = html.escape(row.title)
@@ -212,26 +254,31 @@ def _figure_block(row: "FigureRow", frame: "pd.DataFrame", results: "DatasetResu
     )
     menu = f'<label class="view">Show <select aria-label="{title}: what to show">{options}</select></label>'
     height = views[0].figure["layout"]["height"]
-    after = f" After {html.escape(row.source)} of Jung et al., ICLR 2023." if row.source else ""
     return (
         f'<figure id="{identifier}" data-figure="{html.escape(row.name)}"><h3>{title}</h3>'
-        f'<figcaption id="{identifier}-caption">{html.escape(row.caption)}{after}</figcaption>'
+        f'<figcaption id="{identifier}-caption">{html.escape(row.describe(results))}</figcaption>'
         f"{menu if len(views) > 1 else ''}"
         f'<div class="scroll" tabindex="0" role="region" aria-label="{title}">'
         f'<div class="chart" role="img" aria-label="{title}" aria-describedby="{identifier}-caption" '
         f'style="height:{height}px"></div></div>'
-        f"{_cards(frame) if row.shows_cells else ''}"
+        f"{_cards(frame, results.n_images) if row.shows_cells else ''}"
         f'<script type="application/json">{_embedded_json({"figures": figures, "views": listed})}</script></figure>'
     )
 
 
-def _cards(frame: "pd.DataFrame") -> str:
+def _cards(frame: "pd.DataFrame", n_images: int | None) -> str:
+    from robust201.figures.dataset_results import SCORES
+    from robust201.figures.figure_data import wilson_interval
     from robust201.figures.palette import tie_words
+    from robust201.reader.value_checks import CLEAN
 
     cards = []
     for row in frame.itertuples():
         link = f'<a href="#cell={row.architecture}" data-cell="{row.architecture}">#{row.architecture}</a>'
         text = f"{html.escape(str(row.Index))}: {row.accuracy:.2%}"
+        if n_images is not None and row.Index == SCORES[CLEAN]:
+            low, high = wilson_interval(float(str(row.accuracy)), n_images)
+            text += f" [{100 * low:.1f}, {100 * high:.1f}]"
         link += tie_words(int(str(row.tied)))
         cards.append(f'<li class="card"><div data-draw="{row.architecture}"></div><p>{text}<br>{link}</p></li>')
     return f'<ul class="cards">{"".join(cards)}</ul>'
@@ -277,10 +324,12 @@ def _protocol(dataset: RobustnessDataset) -> str:
 
 
 def _table(rows: Iterable[SummaryRow]) -> str:
+    from robust201.figures.labels import key_label
+
     lines = []
     previous = ""
     for row in rows:
-        key = row.key if row.key != previous else ""
+        key = key_label(row.key) if row.key != previous else ""
         previous = row.key
         cells = "".join(f"<td>{value:.1%}</td>" for value in (row.minimum, row.median, row.maximum))
         cells += f"<td>{row.n_architectures:,}</td>"
@@ -291,7 +340,7 @@ def _table(rows: Iterable[SummaryRow]) -> str:
 
 def _measure_table(results: "DatasetResults") -> str:
     """Summarise what was measured of the networks themselves, and under keys that are in no table."""
-    from robust201.figures.palette import measure_label
+    from robust201.figures.labels import measure_label
 
     lines = []
     for measure, values in results.measures.items():

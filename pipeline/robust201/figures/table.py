@@ -13,7 +13,7 @@ import pandas as pd
 
 from robust201.core.errors import ConfigError, closest
 from robust201.figures import figure_data
-from robust201.figures.dataset_results import DatasetResults
+from robust201.figures.dataset_results import MEANS, DatasetResults
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -34,6 +34,8 @@ class FigureRow(NamedTuple):
         drawing: what the frame is drawn as, ``<drawing>`` of ``matplotlib_figures.draw_<drawing>`` and
             ``plotly_figures.views_of_<drawing>``.
         shows_cells: whether the page draws the cells of the frame's `architecture` column below the figure.
+        across: whether it shows all datasets of a folder at once, of whichever it is computed.
+        averages: whether it shows means over attacks or corruptions, so that it must say how these are weighted.
     """
 
     name: str
@@ -44,13 +46,23 @@ class FigureRow(NamedTuple):
     compute: Callable[[DatasetResults], pd.DataFrame]
     drawing: str
     shows_cells: bool = False
+    across: bool = False
+    averages: bool = False
 
-    def draw_file(self, frame: pd.DataFrame, results: DatasetResults) -> "Figure":
-        """Draw a frame for a file, by matplotlib."""
+    def draw_file(self, frame: pd.DataFrame, results: DatasetResults, width: float) -> "Figure":
+        """Draw a frame for a file, by matplotlib, so many inches wide."""
         from robust201.figures import matplotlib_figures
+        from robust201.figures.matplotlib_parts import add_note
 
-        figure: Figure = getattr(matplotlib_figures, f"draw_{self.drawing}")(frame, results)
+        figure: Figure = getattr(matplotlib_figures, f"draw_{self.drawing}")(frame, results, width)
+        if self.averages:
+            add_note(figure, MEANS[results.mean])
         return figure
+
+    def describe(self, results: DatasetResults) -> str:
+        """Say what is shown, and of what figures of the paper it is like."""
+        averaged = f" {MEANS[results.mean]}" if self.averages else ""
+        return f"{self.caption}{averaged}{f' After {self.source} of Jung et al., ICLR 2023.' if self.source else ''}"
 
     def draw_page(self, frame: pd.DataFrame, results: DatasetResults) -> "list[View]":
         """Draw a frame for the page, by plotly."""
@@ -68,7 +80,8 @@ FIGURES: dict[str, FigureRow] = {
             "Accuracy under attack",
             "Accuracies of the evaluated architectures by attack and epsilon. Boxes span the quartiles, whiskers end "
             "at the furthest accuracy within 1.5 times their distance, dots lie beyond (of many, the furthest); the "
-            "dashed line is the accuracy of guessing (chance).",
+            "dashed line is the accuracy of guessing (chance). Where few dots lie far from all boxes the axis ends "
+            "before them, and an arrow at its end says how many architectures are beyond.",
             "Fig. 2",
             "an attack",
             partial(figure_data.accuracy_boxes, kind="attack"),
@@ -99,10 +112,21 @@ FIGURES: dict[str, FigureRow] = {
             "rank-correlation-attacks",
             "Rank correlation between attacks",
             "Kendall's tau-b between clean accuracies and those under every attack at every epsilon.",
-            "Figs. 3 and 17",
+            "Fig. 3",
             "an attack at two epsilons or with a clean accuracy, and two architectures",
             figure_data.attack_correlations,
             "rank_correlation",
+        ),
+        FigureRow(
+            "rank-correlation-datasets",
+            "Rank correlation between datasets",
+            "Kendall's tau-b between clean accuracies and those under every attack at every epsilon, of all datasets, "
+            "over the architectures that both have; the epsilons of an attack ascend.",
+            "Fig. 17",
+            "two datasets with clean accuracies or an attack, and two architectures",
+            figure_data.dataset_correlations,
+            "dataset_correlation",
+            across=True,
         ),
         FigureRow(
             "rank-correlation-corruptions",
@@ -141,27 +165,42 @@ FIGURES: dict[str, FigureRow] = {
             "Clean against robust accuracy",
             "One point per architecture, coloured by the kernel parameters of its cell, where it is one: 9 for a 3×3 "
             "and 1 for a 1×1 convolution that reaches the output. On the dotted line an attack would change nothing, "
-            "the dashed one is the accuracy of guessing (chance).",
-            "Fig. 27",
+            "the dashed one is the accuracy of guessing (chance). Of the mean, the Pareto front is marked: no other "
+            "architecture is better in one of both accuracies and as good in the other. Where few points lie far from "
+            "the others the axes end before them; arrows at the border stand for them, with their number.",
+            "Fig. 27 (left)",
             "clean accuracies and an attack",
             partial(figure_data.clean_against, kind="attack"),
             "clean_against",
+            averages=True,
         ),
         FigureRow(
             "clean-vs-corrupted",
             "Clean against corrupted accuracy",
             "One point per architecture, coloured by the kernel parameters of its cell, as above.",
-            "Fig. 28",
+            "Fig. 27 (right)",
             "clean accuracies and a corruption",
             partial(figure_data.clean_against, kind="corruption"),
             "clean_against",
+            averages=True,
+        ),
+        FigureRow(
+            "kernel-parameters",
+            "Mean adversarial accuracy by kernel parameters",
+            "Mean adversarial accuracies of the cells that have so many kernel parameters: 9 for a 3×3 and 1 for a 1×1 "
+            "convolution that reaches the output; boxes as above.",
+            "Fig. 28",
+            "an attack, on architectures that are cells",
+            figure_data.accuracy_by_kernel_parameters,
+            "kernel_parameters",
+            averages=True,
         ),
         FigureRow(
             "measures",
             "Measures against accuracy",
             "One point per architecture: what was measured of the network itself against its accuracy, clean and under "
             "every attack at the epsilon nearest to 1/255 (of other norms, nearest to 1), with Spearman's rank "
-            "correlation and Kendall's tau-b over all architectures.",
+            "correlation and Kendall's tau-b over all architectures; arrows at the border as above.",
             "",
             "a measure, such as `jacobian`, and a clean accuracy or an attack",
             figure_data.measures_against,
@@ -177,17 +216,19 @@ FIGURES: dict[str, FigureRow] = {
             "an accuracy, of architectures that are cells",
             figure_data.top_cells,
             "top_cells",
+            averages=True,
         ),
         FigureRow(
             "best-cells",
             "The best cell by each criterion",
-            "On how many of the six edges the best cells differ. A mean counts every attack or corruption once. Of "
+            "On how many of the six edges the best cells differ. Of "
             "equally accurate cells (“one of 9”) it is the one that is better by the other means (see Terms, Tie).",
             "Fig. 26",
             "an accuracy, of architectures that are cells",
             figure_data.best_cells,
             "best_cells",
             shows_cells=True,
+            averages=True,
         ),
         FigureRow(
             "neighbours",
@@ -199,6 +240,7 @@ FIGURES: dict[str, FigureRow] = {
             "the best cell and one of its neighbours, of architectures that are cells",
             figure_data.neighbour_changes,
             "neighbours",
+            averages=True,
         ),
     )
 }

@@ -27,11 +27,13 @@ OPERATION_LABELS = {
 
 NODES = {0: (0.0, 0.0), 1: (1.0, 0.85), 2: (1.45, -0.3), 3: (3.2, 0.0)}
 NODE_RADIUS = 0.21
+FONT_SIZE = 9.0
+"""Points; lines and arrows are in proportion to it."""
 
 _BENDS = {(0, 1): -0.15, (0, 2): 0.0, (0, 3): 0.5, (1, 2): 0.0, (1, 3): -0.15, (2, 3): 0.0}
 
 
-def draw_cell(axes: "Axes", spec: str, title: str = "", *, font_size: float = 9) -> "Axes":
+def draw_cell(axes: "Axes", spec: str, title: str = "", *, font_size: float = FONT_SIZE) -> "Axes":
     """Draw a cell with a title above it; the axes' limits, ticks and frame are set, font sizes are in points."""
     for edge, operation in enumerate(parse(spec)):
         _draw_edge(axes, edge, operation, font_size)
@@ -40,7 +42,7 @@ def draw_cell(axes: "Axes", spec: str, title: str = "", *, font_size: float = 9)
     return axes
 
 
-def draw_every_edge(axes: "Axes", *, font_size: float = 9) -> "Axes":
+def draw_every_edge(axes: "Axes", *, font_size: float = FONT_SIZE) -> "Axes":
     """Draw all operations on every edge on top of one another, each with the gid ``edge-<edge>-<operation>``.
 
     A page that hides all but six of them shows a cell.
@@ -57,7 +59,15 @@ def _draw_nodes(axes: "Axes", font_size: float) -> None:
 
     for node, centre in NODES.items():
         axes.add_patch(
-            Circle(centre, NODE_RADIUS, facecolor=PAPER, edgecolor=INK, linewidth=1.5, zorder=3, clip_on=False)
+            Circle(
+                centre,
+                NODE_RADIUS,
+                facecolor=PAPER,
+                edgecolor=INK,
+                linewidth=1.5 * font_size / (FONT_SIZE + 1),
+                zorder=3,
+                clip_on=False,
+            )
         )
         axes.text(*centre, NODE_NAMES[node], ha="center", va="center", color=INK, fontsize=font_size, zorder=4)
     axes.set(xlim=(-0.4, 3.6), ylim=(-1.1, 1.3), xticks=[], yticks=[], aspect="equal")
@@ -71,13 +81,14 @@ def _draw_edge(axes: "Axes", edge: int, operation: str, font_size: float) -> Non
     (x0, y0), (x1, y1) = NODES[source], NODES[target]
     bend = _BENDS[source, target]
     colour = OPERATION_COLOURS[operation]
+    scale = font_size / FONT_SIZE
     arrow = FancyArrowPatch(
         (x0, y0),
         (x1, y1),
         connectionstyle=f"arc3,rad={bend}",
         arrowstyle="-|>",
-        mutation_scale=13,
-        linewidth=1.6,
+        mutation_scale=13 * scale,
+        linewidth=1.6 * scale,
         linestyle=":" if operation == "none" else "-",
         color=colour,
         shrinkA=0,
