@@ -195,7 +195,7 @@ def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int
         say(f"Complete for this selection; for the whole sweep: robust201 status {quote(str(results))}")
         return 0
     if tally.complete:
-        say(f"Complete. Export it with: robust201 export {quote(str(results))} DATASET")
+        say(f"Complete. Export it with: robust201 export {quote(str(results))} --out DATASET")
         return 0
     if tally.abandoned:
         bundles = show_count(tally.abandoned, "bundle")
@@ -271,7 +271,7 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
         imported, planned = ((results / name).is_file() for name in (IMPORTED_FILE, PLAN_FILE))
         again = f"recompute it with: robust201 run SWEEP.yaml ({results})"
         if imported and not planned:
-            again = f"import it again with: robust201 import-json DATASET {quote(str(results))}"
+            again = f"import it again with: robust201 import-json DATASET --out {quote(str(results))}"
         say(f"What was in them counts as missing; {again}")
     if verdict.sound:
         return 3 if verdict.n_missing else 0

@@ -8,6 +8,7 @@ from typing import Any
 import typer
 
 from robust201.cli import console
+from robust201.cli.old_spellings import update_spelling
 from robust201.core.errors import EvaluationError, InputError, RobustError, StorageError
 from robust201.core.interrupts import ending_signals_as_interrupt
 
@@ -23,7 +24,8 @@ def run_to_exit_code(app: typer.Typer) -> int:
     """Run the command that ``sys.argv`` names; give 0 complete, 2 bad input, 3 incomplete or interrupted, 4 storage."""
     try:
         with ending_signals_as_interrupt():
-            code = app(sys.argv[1:] or ["--help"], prog_name="robust201", standalone_mode=False) or 0
+            words = update_spelling(app, sys.argv[1:], console.say) or ["--help"]
+            code = app(words, prog_name="robust201", standalone_mode=False) or 0
         if code != _INTERRUPTED:
             return int(code)
     except (RobustError, _UsageError, ImportError, OSError) as error:

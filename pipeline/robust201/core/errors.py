@@ -24,6 +24,9 @@ Every message reads `<what failed> for <unit or file>: expected X, got Y. <what 
 import difflib
 from collections.abc import Iterable
 
+_SHORTEST_BEGINNING = 3
+"""Letters from which on the beginning of a name stands for it."""
+
 
 class RobustError(Exception):
     """Base of every error that robust201 raises on purpose."""
@@ -109,10 +112,15 @@ def closest(name: str, candidates: Iterable[str]) -> str:
     """Name the candidate nearest to an unknown name, ready to append to an error message.
 
     ``" Did you mean 'pgd'?"`` (with its leading space), or the list of up to 25 known names where nothing is near.
+    Case does not count, and a name that begins a candidate (`eps`) is nearer than one that resembles it (`steps`).
     """
     known = [str(candidate) for candidate in candidates]
-    match = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    folded = {candidate.casefold(): candidate for candidate in reversed(known)}
+    wanted = name.casefold()
+    begun = [candidate for candidate in folded if len(wanted) >= _SHORTEST_BEGINNING and candidate.startswith(wanted)]
+    near = [wanted] if wanted in folded else sorted(begun, key=len)
+    match = near or difflib.get_close_matches(wanted, folded, n=1, cutoff=0.6)
     if match:
-        return f" Did you mean {match[0]!r}?"
+        return f" Did you mean {folded[match[0]]!r}?"
     shown = ", ".join(known[:25])
     return f" Known: {shown}{', …' if len(known) > 25 else ''}."

@@ -14,6 +14,8 @@ from robust201.shards import Inventory
 from robust201.tasks import TASKS, Task
 
 KeyStyle = Literal["paper", "published"]
+KEY_STYLES: dict[str, KeyStyle] = {"plain": "paper", "with-norm": "published"}
+"""What the command line calls them; sweep.json goes on naming them as it did."""
 
 
 class SweepPlan(Protocol):
@@ -126,7 +128,7 @@ def are_imported(shares: Sequence[ProtocolShare]) -> bool:
 
 def parse_key_style(text: str) -> KeyStyle:
     """Check a key style that a user wrote, ``paper`` or ``published``; ConfigError if it is neither."""
-    style: KeyStyle = parse_choice("key style", text, get_args(KeyStyle))
+    style = KEY_STYLES[parse_choice("key style", text, tuple(KEY_STYLES))]
     return style
 
 

@@ -60,6 +60,16 @@ class Recipe:
         return cls(generator_version, seed, {"name": frost.name, "sha256": frost.sha256})
 
 
+    def identity(self, key: str) -> dict[str, Any]:
+        """Say what of the recipe decides the pixels of a corruption, as a protocol holds it (see `made`)."""
+        identity: dict[str, Any] = {"generator_version": self.generator_version, "seed": self.seed}
+        return identity | ({"frost": dict(self.frost)} if key == "frost" else {})
+
+    def made(self, key: str, identity: Mapping[str, Any]) -> bool:
+        """Whether a corruption's identity, as a protocol holds it, is that of images made by this recipe."""
+        return dict(identity) == {"source": "generated", "sha256": identity.get("sha256"), **self.identity(key)}
+
+
 @dataclass(frozen=True)
 class Manifest:
     """Contents of `manifest.json`.
@@ -120,6 +130,12 @@ def read_manifest(folder: Path) -> Manifest:
             f"Opening generated corruptions failed for {path}: expected a manifest, got {error}. "
             "The file is damaged; generate the images in another folder."
         ) from error
+
+
+def unfinished_keys(folder: Path, keys: Iterable[str]) -> list[str]:
+    """List the corruptions without a whole file: one that is not in the manifest may be of a run that was killed."""
+    files = read_manifest(folder).files if (folder / MANIFEST).exists() else {}
+    return [key for key in keys if f"{key}.npy" not in files or not (folder / f"{key}.npy").exists()]
 
 
 def image_digests(images: NDArray[np.uint8]) -> NDArray[np.uint8]:

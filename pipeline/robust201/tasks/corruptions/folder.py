@@ -24,13 +24,12 @@ from robust201.images.downloads.registry import download
 from robust201.images.generated_folder import (
     MANIFEST,
     SEVERITIES,
-    Manifest,
     Recipe,
     begin_folder,
     library_versions,
     npy_stream,
-    read_manifest,
     refuse_published,
+    unfinished_keys,
     write_corruption,
 )
 from robust201.tasks import CORRUPTIONS
@@ -123,14 +122,14 @@ def generate_corruptions(
         StorageError: another process generates in this folder, or no space is left.
     """
     _check_keys(keys)
-    if (folder / MANIFEST).exists() and not _missing(folder, read_manifest(folder), keys):
+    if (folder / MANIFEST).exists() and not unfinished_keys(folder, keys):
         return open_generated(folder, images, seed=seed, frost=frost, generator_version=GENERATOR_VERSION)
     refuse_published(folder)
     job = _Job.of(images, seed, frost)
     shape = (SEVERITIES * len(images), *job.images.shape[1:])
     with sole_writer(folder, "Generating corruptions"):
         manifest = begin_folder(folder, images, Recipe.of(GENERATOR_VERSION, seed, frost))
-        missing = _missing(folder, manifest, keys)
+        missing = unfinished_keys(folder, keys)
         counted = _counter(progress, len(missing) * shape[0])
         with _mapper(job, workers) as corrupt_blocks:
             for key in missing:
@@ -146,11 +145,6 @@ def _check_keys(keys: Sequence[str]) -> None:
             raise ConfigError(
                 f"Generating corruptions failed for {key!r}: no such corruption.{closest(key, CORRUPTION_FUNCTIONS)}"
             )
-
-
-def _missing(folder: Path, manifest: Manifest, keys: Sequence[str]) -> list[str]:
-    """List the corruptions without a whole file: one that is not in the manifest may be of a run that was killed."""
-    return [key for key in keys if f"{key}.npy" not in manifest.files or not (folder / f"{key}.npy").exists()]
 
 
 def _counter(progress: Progress | None, total: int) -> Callable[[Blocks], Blocks]:
