@@ -161,12 +161,12 @@ def test_a_real_array_is_drained_queued_again_and_ends_in_the_bytes_of_one_run(
 ) -> None:
     keys = {"clean": {}, "fgsm": {"epsilons_255": [1]}, "aa_square": {"epsilons_255": [1, 8], "queries": 1500}}
     sweep = write_sweep(keys=keys, batch_size=1, execution={"part_minutes": 1e-9, "device": "cpu"})
-    assert robust201("run", sweep, "--results", tmp_path / "ordinary").code == 0
+    assert robust201("run", sweep, "--out", tmp_path / "ordinary").code == 0
     results = tmp_path / 'it\'s "100%" here'
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    submit = ("submit", "slurm", sweep, "--results", results, "--time", "10")
+    submit = ("submit", "slurm", sweep, "--out", results, "--time", "10")
     assert "at most 32" in robust201(*submit, "--tasks", "33").refusal(2)
     assert "invalid partition" in robust201(*submit, "--partition", "nowhere").refusal(2)
     # The setup line brings a variable with quotes through the file, Slurm and the shell.
@@ -201,6 +201,6 @@ def test_a_real_array_is_drained_queued_again_and_ends_in_the_bytes_of_one_run(
     assert ShardStore.open(results).verify() == []
     assert json.loads(robust201("status", "--json", results).out)["complete"]
     for name, folder in (("array", results), ("driver", tmp_path / "ordinary")):
-        assert robust201("export", folder, tmp_path / name).code == 0
+        assert robust201("export", folder, "--out", tmp_path / name).code == 0
     assert read_tree(tmp_path / "array") == read_tree(tmp_path / "driver")
-    assert robust201("submit", "slurm", sweep, "--results", results).out == ""
+    assert robust201("submit", "slurm", sweep, "--out", results).out == ""

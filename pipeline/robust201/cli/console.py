@@ -172,10 +172,10 @@ def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Worker time at the speed that is assumed; where the run chooses the device, also what it would be on CPUs."""
     speed, cpu_speed = summary["assumed_gmacs_per_second"], summary["assumed_cpu_gmacs_per_second"]
     hours = summary["estimated_worker_hours"]
-    unit = "GPU-hours" if summary["device"] == "cuda" or cpu_speed is not None else "worker-hours"
-    yield f"{unit} at {speed:g} GMAC/s", _show_hours(hours)
+    where = {"cuda": " on GPUs", "cpu": " on CPUs"}.get(summary["device"], " on GPUs" if cpu_speed is not None else "")
+    yield f"worker-hours{where} at {speed:,g} GMAC/s", _show_hours(hours)
     if cpu_speed is not None:
-        yield f"without GPUs: worker-hours at {cpu_speed:g} GMAC/s", _show_hours(hours * speed / cpu_speed)
+        yield f"worker-hours on CPUs at {cpu_speed:,g} GMAC/s", _show_hours(hours * speed / cpu_speed)
 
 
 def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int:

@@ -42,7 +42,7 @@ def split_names(text: str | None) -> tuple[str, ...] | None:
     return names
 
 
-def load_sweep(place: Path, **overrides: Any) -> SweepConfig:
+def load_sweep(place: Path, /, **overrides: Any) -> SweepConfig:
     """Read the sweep of a YAML, or of a results folder, and warn of what it leaves out or may not mean.
 
     Overrides are those of `planning.loading.load_config`.

@@ -76,12 +76,12 @@ def _attempt(what: str, look: Callable[[], Iterable[HealthCheck]]) -> Iterator[H
     except RobustError as error:
         yield HealthCheck(what, ok=False, detail="not readable", fix=str(error))
     except ImportError as error:
-        yield HealthCheck(what, ok=False, detail=f"not looked at: {error}", fix=_REINSTALL)
+        yield HealthCheck(what, ok=False, detail=f"not checked: {error}", fix=_REINSTALL)
     except OSError as error:
         fix = f"Check the path and its permissions; where it is a file of a package: {_REINSTALL}"
-        yield HealthCheck(what, ok=False, detail=f"not looked at: {error}", fix=fix)
+        yield HealthCheck(what, ok=False, detail=f"not checked: {error}", fix=fix)
     except Exception as error:  # noqa: BLE001 - packages that do not fit together raise anything
-        yield HealthCheck(what, ok=False, detail=f"not looked at: {type(error).__name__}: {error}", fix=_REINSTALL)
+        yield HealthCheck(what, ok=False, detail=f"not checked: {type(error).__name__}: {error}", fix=_REINSTALL)
 
 
 def _examine_python() -> HealthCheck:

@@ -105,7 +105,7 @@ class WeightsSection(Section):
             raise ValueError(f"expected one of path, files and random, got {' and '.join(given) or 'none'}.")
         chosen = [name for name in ("recipe", "epochs", "seeds") if getattr(self, name) is not None]
         if chosen and self.path is None:
-            raise ValueError(f"expected {chosen[0]} beside path alone, which names a store, got it beside {given[0]}.")
+            raise ValueError(f"expected {chosen[0]} only beside path, which names a store, got it beside {given[0]}.")
         return self
 
     @property
@@ -303,7 +303,7 @@ class SweepConfig(Section):
                 f"expected one of the fields checkpoints and weights, got {' and '.join(given) or 'neither'}."
             )
         if self.space != "nasbench201" and "network" in self.model_fields_set and self.network != NetworkSection():
-            raise ValueError("network: expected it with space: nasbench201 alone, whose skeleton it is, got it.")
+            raise ValueError("network: expected it only with space: nasbench201, whose skeleton it is, got it with another space.")
         names = self.selected_architectures  # raises for a name that is none
         if self.weights is not None and self.weights.files is not None:
             lacking = [name for name in names if str(name) not in self.weights.files]

@@ -188,7 +188,7 @@ class Inputs:
         """
         datasets: dict[str, DatasetFacts] = {}
         for dataset in self._config.datasets:
-            self._say(f"Reading {dataset}")
+            self._say(f"Reading the images of {dataset}")
             images = self.images(dataset)
             before = earlier.datasets.get(dataset) if earlier else None
             corruptions = self._gather_corruptions(dataset, before)

@@ -12,7 +12,7 @@ from robust201.planning.field_errors import describe_problem, steps_of
 from robust201.planning.sweep_yaml import find_line, read_fields
 
 
-def load_config(path: Path, **overrides: Any) -> SweepConfig:
+def load_config(path: Path, /, **overrides: Any) -> SweepConfig:
     """Read and check a sweep YAML.
 
     The overrides replace what the file says, those of a section in a mapping; None leaves the file's.

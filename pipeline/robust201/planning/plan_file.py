@@ -70,7 +70,7 @@ def load_facts(results: Path) -> Facts | None:
         return None
 
 
-def load_kept_sweep(results: Path, **overrides: Any) -> SweepConfig:
+def load_kept_sweep(results: Path, /, **overrides: Any) -> SweepConfig:
     """Read the sweep of a results folder, as `planning.loading.load_config` reads a YAML."""
     with _reading(results):
         store = ShardStore.open(results)
@@ -78,7 +78,7 @@ def load_kept_sweep(results: Path, **overrides: Any) -> SweepConfig:
         return override_config(fields | _here(results, store), results / PLAN_FILE, overrides)
 
 
-def load_any_sweep(place: Path, **overrides: Any) -> SweepConfig:
+def load_any_sweep(place: Path, /, **overrides: Any) -> SweepConfig:
     """Read the sweep of a YAML, or of a results folder (see `planning.loading.load_config`)."""
     return load_kept_sweep(place, **overrides) if place.is_dir() else load_config(place, **overrides)
 

@@ -163,7 +163,7 @@ class Scheduler:
         if self._fruitless_deaths > MAX_FRUITLESS_DEATHS:
             raise EvaluationError(
                 f"Running workers failed for {what}: expected results, got {self._fruitless_deaths} deaths in a row, "
-                f"no part's second among them ({reason}). Look at the workers' logs, or run it in one process with "
+                f"each under another part ({reason}). Look at the workers' logs, or run it in one process with "
                 "--executor inline."
             )
 
