@@ -79,7 +79,7 @@ def test_commands_that_are_advised_can_be_pasted(
     sweep = write_sweep(results=str(results)).rename(tmp_path / "my sweep.yaml")
     advised = {
         ("plan", "--save", sweep): ["run", str(sweep), "--share", "I/N"],
-        ("run", sweep): ["export", str(results), "DATASET"],
+        ("run", sweep): ["export", str(results), "--out", "DATASET"],
     }
     for arguments, words in advised.items():
         ended = robust201(*arguments)
@@ -119,7 +119,7 @@ def test_json_for_scripts_parses_and_stands_alone_on_stdout(
     sweep = write_sweep()
     plan = json.loads(robust201("plan", "--json", sweep).out)
     assert (plan["units"], plan["evaluations"]) == (6, 10)
-    assert json.loads(robust201("plan", "--json", sweep).out) == plan
+    assert json.loads(robust201("plan", "--check", "--json", sweep).out) == plan
     table = robust201("plan", sweep).out
     assert (table.count(" MB"), "GB" in table) == (2, False)
     status = json.loads(robust201("status", "--json", finished).out)

@@ -238,4 +238,6 @@ def test_the_command_line_exports_compressed_with_several_processes(tmp_path, wr
         if name.startswith("digits/"):
             assert gzip.decompress((tmp_path / "out" / f"{name}.gz").read_bytes()) == data
     assert load_plan(results).measurements == ("accuracy", "confidence", "cm")
-    assert "expected gz or zst" in robust201("export", results, "--out", tmp_path / "bad", "--compress", "bz2").refusal(2)
+    assert "expected gz or zst" in robust201("export", results, "--out", tmp_path / "bad", "--compress", "bz2").refusal(
+        2
+    )

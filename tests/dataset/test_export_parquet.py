@@ -174,7 +174,9 @@ def test_equal_results_give_equal_bytes_and_several_processes_too(tmp_path):
 def test_the_exported_sweep_yaml_plans_the_same_sweep(tmp_path, write_sweep, make_sweep, robust201):
     sweep = write_sweep()
     assert robust201("run", sweep).code == 0
-    ended = robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--no-json", "--parquet", "--processes", 1)
+    ended = robust201(
+        "export", tmp_path / "results", "--out", tmp_path / "out", "--no-json", "--parquet", "--processes", 1
+    )
     assert ended.code == 0, ended.err
     fields = yaml.safe_load((tmp_path / "out/sweep.yaml").read_text())
     assert str(tmp_path) not in (tmp_path / "out/sweep.yaml").read_text()

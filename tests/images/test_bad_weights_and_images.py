@@ -50,8 +50,8 @@ def test_a_checkpoint_that_is_missing_or_cut_short(
         (weights / "manifest.jsonl").write_bytes((weights / "manifest.jsonl").read_bytes().replace(b'"seed"', b'"sed"'))
     sweep = write_sweep(checkpoints={"path": str(weights)}, architectures=architectures)
     before = read_tree(tmp_path)
-    for verb in ("run", "plan"):
-        ended = robust201(verb, sweep)
+    for words in (("run", sweep), ("plan", "--check", sweep)):
+        ended = robust201(*words)
         ended.refusal(2)
         assert len(ended.err.splitlines()) == 1
     assert read_tree(tmp_path) == before
@@ -178,11 +178,11 @@ def test_images_that_are_missing_or_damaged(
     sweep = write_sweep(
         architectures=[21],
         checkpoints={"path": str(cifar10_weights)},
-        datasets={"cifar10": {"path": str(tmp_path / "cifar10")}},
+        datasets={"cifar10": {"path": str(tmp_path / "cifar10"), "corruptions": None}},
     )
     before = sorted(tmp_path.rglob("*"))
     corrupt = ("corrupt", "--out", tmp_path / "out", "--dataset", "cifar10", "--path", tmp_path / "cifar10")
-    for arguments in (("run", sweep), ("plan", sweep), corrupt):
+    for arguments in (("run", sweep), ("plan", "--check", sweep), corrupt):
         ended = robust201(*arguments)
         assert hint in ended.refusal(2)
         assert len(ended.err.splitlines()) == 1

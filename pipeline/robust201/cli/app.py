@@ -297,9 +297,7 @@ def corrupt(
     out: Annotated[Path, typer.Option("--out", help="Folder for the .npy files, in the layout of CIFAR-10-C.")],
     dataset: Annotated[str, typer.Option(help="Dataset whose test images are corrupted.")] = "digits",
     path: Annotated[Path | None, typer.Option(help="Path of its images.")] = None,
-    form: Annotated[
-        str | None, typer.Option("--format", help="Format of the image files; detected if absent.")
-    ] = None,
+    form: Annotated[str | None, typer.Option("--format", help="Format of the image files; detected if absent.")] = None,
     keys: Keys = None,
     count: Annotated[int | None, typer.Option(help="Use a class-stratified subset of this many images.")] = None,
     image_seed: Annotated[int, typer.Option(help="Seed of that subset.")] = 0,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 KeyStyleText = Annotated[
-    str, typer.Option("--key-style", help="plain (pgd), or with-norm (pgd@Linf) as in the published files.")
+    str, typer.Option("--key-style", help="plain (pgd), or with-norm (pgd@ and its norm) as in the published files.")
 ]
 
 

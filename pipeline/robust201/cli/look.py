@@ -113,7 +113,8 @@ def logs(
 
 def doctor(
     sweep: Annotated[
-        Path | None, typer.Argument(metavar="SWEEP", help="A sweep YAML, or a results folder, whose requirements are checked too.")
+        Path | None,
+        typer.Argument(metavar="SWEEP", help="A sweep YAML, or a results folder, whose requirements are checked too."),
     ] = None,
     address: Annotated[
         str | None, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="A Ray head's dashboard, http://HOST:PORT.")

@@ -13,12 +13,18 @@ from robust201.cli.submit_slurm import slurm
 from robust201.cli.sweeps import Architectures, Datasets, Keys, Limit, load_sweep, make_filters, narrowing_words
 from robust201.core.errors import ConfigError, EvaluationError
 
-submit_app = typer.Typer(name="submit", help="Submit a sweep to a cluster: ray or slurm.", no_args_is_help=True, context_settings=HELP_OPTIONS)
+submit_app = typer.Typer(
+    name="submit",
+    help="Submit a sweep to a cluster: ray or slurm.",
+    no_args_is_help=True,
+    context_settings=HELP_OPTIONS,
+)
 
 
 def ray(
     sweep: Annotated[
-        Path | None, typer.Argument(metavar="SWEEP", help="A sweep YAML or results folder; its paths are paths on the cluster.")
+        Path | None,
+        typer.Argument(metavar="SWEEP", help="A sweep YAML or results folder; its paths are paths on the cluster."),
     ] = None,
     architectures: Architectures = None,
     datasets: Datasets = None,

@@ -13,9 +13,7 @@ def train(
     architectures: Annotated[str, typer.Option(help="Indices, ranges and cell strings, separated by commas.")],
     dataset: Annotated[str, typer.Option(help="Dataset to train on.")] = "digits",
     path: Annotated[Path | None, typer.Option(help="Path of its images.")] = None,
-    form: Annotated[
-        str | None, typer.Option("--format", help="Format of the image files; detected if absent.")
-    ] = None,
+    form: Annotated[str | None, typer.Option("--format", help="Format of the image files; detected if absent.")] = None,
     channels: Annotated[int, typer.Option(min=1, help="Channels C of the first stage.")] = 16,
     cells: Annotated[int, typer.Option(min=1, help="Cells N in each stage.")] = 5,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 200,

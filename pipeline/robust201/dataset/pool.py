@@ -118,4 +118,6 @@ def _count_row() -> None:
     with _rows.get_lock():
         _rows.value += 1
     if _stopped.value:
-        raise ExportStoppedError("Exporting failed for a file: expected to finish it, got a request to stop. Export again to resume.")
+        raise ExportStoppedError(
+            "Exporting failed for a file: expected to finish it, got a request to stop. Export again to resume."
+        )

@@ -59,7 +59,6 @@ class Recipe:
         """Describe the frost by name and hash."""
         return cls(generator_version, seed, {"name": frost.name, "sha256": frost.sha256})
 
-
     def identity(self, key: str) -> dict[str, Any]:
         """Say what of the recipe decides the pixels of a corruption, as a protocol holds it (see `made`)."""
         identity: dict[str, Any] = {"generator_version": self.generator_version, "seed": self.seed}

@@ -303,7 +303,9 @@ class SweepConfig(Section):
                 f"expected one of the fields checkpoints and weights, got {' and '.join(given) or 'neither'}."
             )
         if self.space != "nasbench201" and "network" in self.model_fields_set and self.network != NetworkSection():
-            raise ValueError("network: expected it only with space: nasbench201, whose skeleton it is, got it with another space.")
+            raise ValueError(
+                "network: expected it only with space: nasbench201, whose skeleton it is, got it with another space."
+            )
         names = self.selected_architectures  # raises for a name that is none
         if self.weights is not None and self.weights.files is not None:
             lacking = [name for name in names if str(name) not in self.weights.files]

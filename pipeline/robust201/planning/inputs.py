@@ -210,7 +210,6 @@ class Inputs:
             code,
         )
 
-
     def _gather_corruptions(self, dataset: str, earlier: DatasetFacts | None) -> dict[str, Mapping[str, Any]]:
         """Find what decides the pixels of each corruption of a dataset, as far as it is known."""
         section, unmade = self._config.datasets[dataset].corruptions, self.unmade_corruptions(dataset)

@@ -142,8 +142,13 @@ class Tracker:
         self._plan = plan
         self._expect(parts)
         n_expected, n_missing = (
-            len({(part.unit.dataset, part.unit.key, part.unit.architecture, part.unit.weights, strength)
-                 for part in some for strength in part.strengths})
+            len(
+                {
+                    (part.unit.dataset, part.unit.key, part.unit.architecture, part.unit.weights, strength)
+                    for part in some
+                    for strength in part.strengths
+                }
+            )
             for some in (expected, parts)
         )
         self.progress.evaluations_before += n_expected - n_missing

@@ -196,9 +196,7 @@ def run_sweep(
         )
 
 
-def _split(
-    missing: Sequence[Part], unmade: Mapping[str, Collection[str]]
-) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
+def _split(missing: Sequence[Part], unmade: Mapping[str, Collection[str]]) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
     """Part what can be computed now from what shows corrupted images that are not made yet."""
     now = tuple(part for part in missing if part.unit.key not in unmade[part.unit.dataset])
     return now, tuple(part for part in missing if part.unit.key in unmade[part.unit.dataset])

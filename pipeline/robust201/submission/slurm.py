@@ -129,7 +129,11 @@ def _check_gpus(config: SweepConfig, options: ArrayOptions) -> None:
         return
     if any(re.match(r"(#SBATCH\s+)?(-p|--partition)", line.strip()) for line in options.extra):
         return  # the last one counts, and this one is verbatim
-    rows = [line.partition("|") for line in _ask("sinfo", "--noheader", "--format=%P|%G", seconds=_ASK_SECONDS).split()]
+    try:
+        answer = _ask("sinfo", "--noheader", "--format=%P|%G", seconds=_ASK_SECONDS)
+    except InputError:  # sbatch, which is asked next, has the last word
+        return
+    rows = [line.partition("|") for line in answer.split()]
     asked = set(options.partition.split(",")) if options.partition else None
     default = [name for name, _, _ in rows if name.endswith("*")]
     wanted = asked or {name.rstrip("*") for name in default}

@@ -20,7 +20,7 @@ SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)
 
 _LARGEST_USUAL = 32
 _PIXEL_TOLERANCE = 0.015
-"""How far a number may lie from k/255 to be taken for it: 0.031 counts as 8/255, 0.1 as nothing."""
+"""How far a number may lie from k/255, relatively, and still be taken for it: 0.031 counts as 8/255."""
 
 Epsilon255 = Annotated[float, Field(gt=0, le=255, allow_inf_nan=False)]
 EpsilonL2 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -125,11 +125,11 @@ def _items(value: object) -> list[object]:
 def looks_like_pixels(epsilon_255: float) -> int | None:
     """Give k where an epsilon in units of 1/255 is about k/255, as other tools write k; None elsewhere.
 
-    Round decimals such as 0.1, which the paper uses, are 2 % or more away from every k/255.
+    Round decimals, such as the paper's 0.1 and 0.5, are meant as they are.
     """
     k = round(epsilon_255 * 255)
     is_near = 1 <= k <= _LARGEST_USUAL and abs(epsilon_255 * 255 - k) <= _PIXEL_TOLERANCE * k
-    return k if is_near and epsilon_255 < 1 else None
+    return k if is_near and epsilon_255 != round(epsilon_255, 2) else None
 
 
 class EpsilonParameters(Parameters):
@@ -153,7 +153,9 @@ class EpsilonParameters(Parameters):
             if not 0 < radius <= 1:
                 shown = f"{float(radius):g}"
                 hint = f"Write {shown}/255, or epsilons_255: [{shown}]." if 1 < radius <= 255 else "Correct it."
-                raise ValueError(f"epsilons: expected numbers above 0 and up to 1, in units of pixels, got {shown}. {hint}")
+                raise ValueError(
+                    f"epsilons: expected numbers above 0 and up to 1, in units of pixels, got {shown}. {hint}"
+                )
         # Twelve digits, so that 8/255 that was rounded to a float is 8 again.
         epsilons_255 = tuple(float(f"{float(radius * 255):.12g}") for radius in radii)
         return {name: value for name, value in fields.items() if name != "epsilons"} | {"epsilons_255": epsilons_255}
