@@ -4,7 +4,7 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from shlex import join, quote
+from shlex import join
 from typing import Annotated
 
 import typer

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, Protocol
 
 from robust201.core.errors import ConfigError, closest
 from robust201.core.records import EvaluationProtocol, Unit, Weights, is_imported
@@ -127,9 +127,8 @@ def are_imported(shares: Sequence[ProtocolShare]) -> bool:
 
 
 def parse_key_style(text: str) -> KeyStyle:
-    """Check a key style that a user wrote, ``paper`` or ``published``; ConfigError if it is neither."""
-    style = KEY_STYLES[parse_choice("key style", text, tuple(KEY_STYLES))]
-    return style
+    """Read a key style as the command line names it (see `KEY_STYLES`); ConfigError if it is none."""
+    return KEY_STYLES[parse_choice("key style", text, tuple(KEY_STYLES))]
 
 
 def spell(task: Task, key_style: KeyStyle) -> str:

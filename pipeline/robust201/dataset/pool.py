@@ -95,8 +95,8 @@ def _write_in_pool(
         on_rows(rows.get_obj().value)
     except BrokenProcessPool as error:
         raise StorageError(
-            "Exporting failed for a worker process: expected it to finish its file, got a process that died, perhaps for lack of memory. "
-            "Run the same command again, with fewer --processes; files that are whole are kept."
+            "Exporting failed for a worker process: expected it to finish its file, got a process that died, perhaps "
+            "for lack of memory. Run the same command again, with fewer --processes; files that are whole are kept."
         ) from error
     finally:
         with holding_interrupts():  # a second one would leave workers that nobody has told to stop

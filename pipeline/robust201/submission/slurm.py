@@ -54,7 +54,7 @@ def render_dry(
     config: SweepConfig,
     sweep: Path,
     options: ArrayOptions,
-    selection: Selection = Selection(),  # noqa: B008 - immutable
+    selection: Selection = Selection(),
     *,
     say: Callable[[str], None],
 ) -> str:
@@ -71,7 +71,7 @@ def submit(
     config: SweepConfig,
     sweep: Path,
     options: ArrayOptions,
-    selection: Selection = Selection(),  # noqa: B008 - immutable
+    selection: Selection = Selection(),
     *,
     say: Callable[[str], None] = lambda _line: None,
 ) -> Submission | None:

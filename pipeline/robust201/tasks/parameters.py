@@ -41,7 +41,7 @@ class Fields(BaseModel):
         found = [item for item in items if isinstance(item, bool)]
         if found and cls.model_fields[str(info.field_name)].annotation is not bool:
             among = " among them" if isinstance(value, list | tuple) else ""
-            raise ValueError(f"expected no truth value (true, false, yes, no) here, got {found[0]}{among}.")
+            raise ValueError(f"expected neither true nor false here, got {found[0]}{among}.")
         return value
 
 
