@@ -67,7 +67,7 @@ EXAMPLES = {
         "robust201 plot attacks dataset --out attacks.svg",
         "robust201 plot all dataset --out figures",
     ),
-    "meta": ("robust201 meta --out meta.json", "robust201 meta --key-style with-norm | jq .epsilons"),
+    "meta": ("robust201 meta --key-style with-norm --out meta.json",),
     "corrupt": ("robust201 corrupt --dataset digits --out corrupted --keys fog,frost",),
     "evaluate": (
         "robust201 evaluate my_model.py:build --weights w.safetensors --data images.parquet",

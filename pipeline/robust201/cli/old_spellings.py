@@ -32,7 +32,7 @@ OUT_ARGUMENTS = {"corrupt": 0, "export": 1, "import-json": 1}
 
 def update_spelling(app: typer.Typer, words: Sequence[str], say: Callable[[str], None]) -> list[str]:
     """Rewrite a command line in today's spelling, and say what was rewritten."""
-    n_words = 2 if words[:1] == ["submit"] else 1
+    n_words = 2 if list(words[:1]) == ["submit"] else 1
     verb, rest = " ".join(words[:n_words]), list(words[n_words:])
     if "--" in rest:  # arguments alone follow
         return list(words)
