@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -184,11 +184,21 @@ def run_sweep(
         on_preview(preview)
         unmade = {dataset: inputs.unmade_corruptions(dataset) for dataset in config.datasets}
         now, later = _split(preview.missing, unmade)
+
+        def make_ready() -> ReadyWork:
+            _make_images(config, inputs, later)
+            lease.check()  # while images were made, another driver may have taken over
+            replanned = _plan_with_images(preview.plan, filters, inputs, later)
+            for shard in replanned.damaged:
+                say(f"Damaged shard set aside, its evaluations are recomputed: {shard}")
+            start = partial(make_executor, replanned.plan, replanned.plan.facts)
+            return ReadyWork(replanned.plan, replanned.missing, start)
+
         return compute(
             preview,
             make_bundles(preview.plan, now),
             partial(make_executor, preview.plan, preview.plan.facts),
-            later=LaterWork(later, partial(_make_images, preview.plan, filters, inputs, later, make_executor)),
+            later=LaterWork(later, make_ready),
             folder=config.results,
             on_progress=on_progress,
             check=lease.check,  # also while no event comes: another driver may have taken over
@@ -202,20 +212,22 @@ def _split(missing: Sequence[Part], unmade: Mapping[str, Collection[str]]) -> tu
     return now, tuple(part for part in missing if part.unit.key in unmade[part.unit.dataset])
 
 
-def _make_images(
-    plan: Plan, filters: Filters, inputs: Inputs, later: Sequence[Part], make_executor: MakeExecutor
-) -> "ReadyWork":
-    """Make the corrupted images that some parts show, and plan these again: their ids hold the hashes of the images."""
-    wanted = {(part.unit.dataset, part.unit.key) for part in later}
-    for dataset in plan.config.datasets:
+def _make_images(config: SweepConfig, inputs: Inputs, parts: Sequence[Part]) -> None:
+    """Make the corrupted images that some parts show."""
+    wanted = {(part.unit.dataset, part.unit.key) for part in parts}
+    for dataset in config.datasets:
         inputs.make_corruptions(dataset, {key for name, key in wanted if name == dataset})
-    facts = inputs.gather(plan.facts)
-    full, store = make_plan(plan.config, facts), ShardStore.open(plan.config.results)
+
+
+def _plan_with_images(plan: Plan, filters: Filters, inputs: Inputs, parts: Sequence[Part]) -> RunPreview:
+    """Plan again what some parts stand for, once the images are there whose hashes are part of the ids."""
+    config, facts = plan.config, inputs.gather(plan.facts)
+    full, store = make_plan(config, facts), ShardStore.open(config.results)
     save_plan(full, facts, store)
-    narrowed = filters.narrow(full)
-    missing = preview_run(narrowed, full, store.inventory(verify="unverified", on_damage="set_aside")).missing
-    parts = tuple(part for part in missing if (part.unit.dataset, part.unit.key) in wanted)
-    return ReadyWork(narrowed, parts, partial(make_executor, narrowed, facts))
+    preview = preview_run(filters.narrow(full), full, store.inventory(verify="unverified", on_damage="set_aside"))
+    wanted = {(part.unit.dataset, part.unit.key) for part in parts}
+    missing = tuple(part for part in preview.missing if (part.unit.dataset, part.unit.key) in wanted)
+    return replace(preview, missing=missing)
 
 
 def prepare_sweep(
