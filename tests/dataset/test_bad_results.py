@@ -91,7 +91,7 @@ def test_a_report_needs_an_exported_dataset(robust201, finished, tmp_path):
         refusal = robust201(*command, "--out", out).refusal(2)
         assert "expected a folder with meta.json, got the shards of a sweep" in refusal
         # What to type instead, as it is typed.
-        assert f"Run `robust201 export {finished} DATASET` (unfinished: --partial)" in refusal
+        assert f"Run `robust201 export {finished} --out DATASET` (unfinished: --partial)" in refusal
     assert robust201("export", finished, "--out", tmp_path / "json").code == 0
     (tmp_path / "folder").mkdir()
     ended = robust201("report", tmp_path / "json", "--out", tmp_path / "folder")

@@ -318,7 +318,8 @@ def test_requeued_imports_are_to_be_imported_again(finished, tmp_path, robust201
     flip(next((tmp_path / "imported/shards").rglob("*.parquet")))
     ended = robust201("verify", tmp_path / "imported", "--requeue")
     assert ended.code == 3
-    assert f"import it again with: robust201 import-json DATASET {tmp_path / 'imported'}" in " ".join(ended.err.split())
+    again = f"import it again with: robust201 import-json DATASET --out {tmp_path / 'imported'}"
+    assert again in " ".join(ended.err.split())
     robust201("import-json", tmp_path / "out", "--out", tmp_path / "imported")
     assert robust201("verify", tmp_path / "imported").code == 0
 
