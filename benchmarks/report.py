@@ -218,7 +218,7 @@ def measure_page(page: Path) -> None:
         print("page: no Chromium is installed")
         return
     start = time.perf_counter()
-    content, _ = dump_page(probed, budget_ms=None)
+    content, _ = dump_page(probed, until="document.getElementById('measured')")
     found = re.search(r'<pre id="measured">(.*?)</pre>', content)
     print(f"page: opened, driven and closed in {time.perf_counter() - start:.1f} s")
     for name, times in json.loads(found[1]).items() if found else ():

@@ -3,6 +3,7 @@
 import os
 import re
 import secrets
+import shutil
 import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,6 +52,7 @@ TINY_KEYS: dict[str, dict[str, Any]] = {
     "brightness": {"severities": [1, 5]},
     "gaussian_noise": {"severities": [1, 5]},
 }
+WRITTEN_KEYS = {key: TINY_KEYS[key] for key in ("clean", "fgsm", "brightness")}
 
 
 @pytest.fixture(scope="session")
@@ -117,26 +119,27 @@ def failing_fgsm(monkeypatch: pytest.MonkeyPatch) -> None:
 MakeFields = Callable[..., dict[str, Any]]
 
 
+def tiny_fields(folder: Path, weights: Path, **changes: Any) -> dict[str, Any]:
+    """Fields of a tiny sweep with results in a folder (see `sweep_fields`)."""
+    execution = {"executor": "inline", "threads": 1, "gmacs_per_second": 10} | changes.pop("execution", {})
+    return {
+        "name": "tiny",
+        "results": str(folder / "results"),
+        "architectures": list(TINY_ARCHITECTURES),
+        "network": {"channels": 4, "cells": 1},
+        "checkpoints": {"path": str(weights)},
+        "datasets": {"digits": {"corruptions": {"source": "generated", "path": str(folder / "corruptions")}}},
+        "images": {"count": 10, "seed": 0},
+        "keys": TINY_KEYS,
+        "batch_size": 4,
+        "execution": execution,
+    } | changes
+
+
 @pytest.fixture
 def sweep_fields(tiny_weights: Path, tmp_path: Path) -> MakeFields:
     """Make the fields of tiny sweeps: two architectures, seven keys, ten images; arguments replace top-level fields."""
-
-    def make(**changes: Any) -> dict[str, Any]:
-        execution = {"executor": "inline", "threads": 1, "gmacs_per_second": 10} | changes.pop("execution", {})
-        return {
-            "name": "tiny",
-            "results": str(tmp_path / "results"),
-            "architectures": list(TINY_ARCHITECTURES),
-            "network": {"channels": 4, "cells": 1},
-            "checkpoints": {"path": str(tiny_weights)},
-            "datasets": {"digits": {"corruptions": {"source": "generated", "path": str(tmp_path / "corruptions")}}},
-            "images": {"count": 10, "seed": 0},
-            "keys": TINY_KEYS,
-            "batch_size": 4,
-            "execution": execution,
-        } | changes
-
-    return make
+    return lambda **changes: tiny_fields(tmp_path, tiny_weights, **changes)
 
 
 MakeSweep = Callable[..., SweepConfig]
@@ -156,9 +159,8 @@ def write_sweep(sweep_fields: MakeFields, tmp_path: Path) -> WriteSweep:
     """Write tiny sweeps with three keys (see `sweep_fields`) to sweep.yaml, as wrong as the arguments make them."""
 
     def write(**changes: Any) -> Path:
-        keys = {key: TINY_KEYS[key] for key in ("clean", "fgsm", "brightness")}
         path = tmp_path / "sweep.yaml"
-        path.write_text(yaml.safe_dump(sweep_fields(**({"keys": keys} | changes)), sort_keys=False))
+        path.write_text(yaml.safe_dump(sweep_fields(**({"keys": WRITTEN_KEYS} | changes)), sort_keys=False))
         return path
 
     return write
@@ -211,8 +213,24 @@ def names(paths: Sequence[Path]) -> list[str]:
     return sorted(path.name for path in paths)
 
 
+@pytest.fixture(scope="session")
+def finished_once(tiny_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a complete sweep, computed once for all tests that start from a copy of it."""
+    from robust201.runtime.executors import make_executor
+    from robust201.runtime.sweep import run_sweep
+
+    folder = tmp_path_factory.mktemp("finished")
+    config = parse_config(tiny_fields(folder, tiny_weights, keys=WRITTEN_KEYS), "test")
+    assert run_sweep(config, make_executor).complete
+    return folder
+
+
 @pytest.fixture
-def finished(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> Path:
-    """The results folder of a complete sweep of ten evaluations."""
-    assert robust201("run", write_sweep()).code == 0
+def finished(finished_once: Path, write_sweep: WriteSweep, tmp_path: Path) -> Path:
+    """The results folder of a complete sweep of ten evaluations, as `run` of `write_sweep()` leaves it."""
+    write_sweep()
+    for name in ("results", "corruptions"):
+        shutil.copytree(finished_once / name, tmp_path / name)
+    plan = tmp_path / "results/plan.json"
+    plan.write_text(plan.read_text().replace(str(finished_once), str(tmp_path)))
     return tmp_path / "results"

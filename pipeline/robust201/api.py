@@ -483,7 +483,8 @@ def _parse_parameters(row: Task, fields: object, engine: str) -> Parameters:
             f"{{{row.key!r}: {{…}}}}."
         )
     values = {name: value.tolist() if hasattr(value, "tolist") else value for name, value in (fields or {}).items()}
-    known = [name for name in row.parameters.model_fields if row.kind != "measure" or name not in _OWN_IMAGES]
+    named = [*row.parameters.model_fields, *row.parameters.other_spellings]
+    known = [name for name in named if row.kind != "measure" or name not in _OWN_IMAGES]
     for name in values:
         if name not in known:
             raise ConfigError(

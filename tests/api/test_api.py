@@ -242,7 +242,7 @@ def test_a_loaded_network_has_the_numbers_of_a_sweep_to_the_bit(
 ) -> None:
     keys = {"clean": {}, "fgsm": {"epsilons_255": [1, 8]}, "pgd": {"epsilons_255": [2], "steps": 3}}
     assert robust201("run", write_sweep(architectures=[309], keys=keys, images={})).code == 0
-    assert robust201("export", tmp_path / "results", tmp_path / "dataset").code == 0
+    assert robust201("export", tmp_path / "results", "--out", tmp_path / "dataset").code == 0
     dataset = RobustnessDataset(tmp_path / "dataset")
     images = load_images("digits")
     model = load_model(309, "digits", tiny_weights)

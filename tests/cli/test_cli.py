@@ -79,7 +79,7 @@ def test_commands_that_are_advised_can_be_pasted(
     sweep = write_sweep(results=str(results)).rename(tmp_path / "my sweep.yaml")
     advised = {
         ("plan", "--save", sweep): ["run", str(sweep), "--share", "I/N"],
-        ("run", sweep): ["export", str(results), "DATASET"],
+        ("run", sweep): ["export", str(results), "--out", "DATASET"],
     }
     for arguments, words in advised.items():
         ended = robust201(*arguments)
@@ -101,7 +101,7 @@ def test_version(robust201: RunCommand) -> None:
         (["run", "a.yaml", "b.yaml"], "b.yaml"),
         (["run", "a.yaml", "--key", "pgd"], "--key"),
         (["run", "a.yaml", "--workers", "two"], "--workers"),
-        (["export", "a", "b", "--round", "0"], "--round"),
+        (["export", "a", "--out", "b", "--round", "0"], "--round"),
     ],
 )
 def test_a_wrong_command_line_is_one_line(robust201: RunCommand, arguments: list[str], hint: str) -> None:
@@ -119,8 +119,8 @@ def test_json_for_scripts_parses_and_stands_alone_on_stdout(
     sweep = write_sweep()
     plan = json.loads(robust201("plan", "--json", sweep).out)
     assert (plan["units"], plan["evaluations"]) == (6, 10)
-    assert json.loads(robust201("plan", "--dry-run", "--json", sweep).out) == plan
-    table = robust201("plan", "--dry-run", sweep).out
+    assert json.loads(robust201("plan", "--check", "--json", sweep).out) == plan
+    table = robust201("plan", sweep).out
     assert (table.count(" MB"), "GB" in table) == (2, False)
     status = json.loads(robust201("status", "--json", finished).out)
     assert (status["done"], status["total"], status["complete"], status["running"]) == (10, 10, True, False)
@@ -147,7 +147,7 @@ def test_progress_goes_to_stderr_and_results_to_stdout(
     status = robust201("status", tmp_path / "results")
     assert status.err == ""
     assert "digits brightness" in status.out
-    export = robust201("export", tmp_path / "results", tmp_path / "json")
+    export = robust201("export", tmp_path / "results", "--out", tmp_path / "json")
     assert (export.code, export.err) == (0, "")
     assert "10 evaluations" in export.out
 
@@ -161,7 +161,7 @@ def test_nothing_but_plain_text_outside_terminals(
         ("plan", sweep),
         ("status", finished),
         ("verify", finished),
-        ("export", finished, tmp_path / "json"),
+        ("export", finished, "--out", tmp_path / "json"),
         ("compact", finished),
         ("doctor", sweep),
         ("status", tmp_path),
@@ -203,15 +203,15 @@ def test_no_color_is_respected_on_terminals(finished: Path) -> None:
 def test_exit_codes_of_an_incomplete_sweep(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
     results, dataset = tmp_path / "results", tmp_path / "json"
     assert robust201("run", write_sweep(), "--keys", "clean,brightness", "--architectures", "21").code == 0
-    refused = robust201("export", results, dataset)
+    refused = robust201("export", results, "--out", dataset)
     assert "got 3; missing digits clean 1, digits fgsm 4, digits brightness 2" in refused.refusal(3)
     assert not dataset.exists()
-    partial = robust201("export", results, dataset, "--partial")
+    partial = robust201("export", results, "--out", dataset, "--partial")
     assert partial.code == 3
     assert "missing: 4 evaluations of digits fgsm" in partial.err
     assert json.loads((dataset / "missing.json").read_text())["digits"]["fgsm"]["21"] == [1.0, 8.0]
     assert robust201("run", write_sweep()).code == 0
-    assert robust201("export", results, dataset).code == 0
+    assert robust201("export", results, "--out", dataset).code == 0
     assert not (dataset / "missing.json").exists()
 
 
@@ -235,14 +235,14 @@ def test_merging_narrowed_runs_gives_the_whole_sweep(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
     for name, architecture in (("a", 0), ("b", 21)):
-        options = ("--architectures", architecture, "--results", tmp_path / name)
+        options = ("--architectures", architecture, "--out", tmp_path / name)
         assert robust201("run", write_sweep(), *options).code == 0
-    assert robust201("merge", tmp_path / "a", tmp_path / "b", "--into", tmp_path / "both").code == 0
+    assert robust201("merge", tmp_path / "a", tmp_path / "b", "--out", tmp_path / "both").code == 0
     assert robust201("run", write_sweep()).code == 0
     for name in ("both", "results"):
-        assert robust201("export", tmp_path / name, tmp_path / f"{name}-json").code == 0
+        assert robust201("export", tmp_path / name, "--out", tmp_path / f"{name}-json").code == 0
     assert read_tree(tmp_path / "both-json") == read_tree(tmp_path / "results-json")
-    again = robust201("merge", tmp_path / "both", "--into", tmp_path / "both")
+    again = robust201("merge", tmp_path / "both", "--out", tmp_path / "both")
     assert (again.code, again.out) == (0, "Joined 0 shards, 0 were there already.\n")
 
 

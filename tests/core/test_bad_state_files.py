@@ -30,7 +30,7 @@ LEASE = {"process_start": 1, "nonce": "ab", "since": "2026", "interval_seconds":
 @pytest.fixture
 def imported(tmp_path: Path, robust201: RunCommand) -> Path:
     write_results(tmp_path / "dataset", {"clean": {"0": 0.9}, "pgd": {"0": [0.5, 0.4]}})
-    assert robust201("import-json", tmp_path / "dataset", tmp_path / "results").code == 0
+    assert robust201("import-json", tmp_path / "dataset", "--out", tmp_path / "results").code == 0
     return tmp_path / "results"
 
 
@@ -70,7 +70,7 @@ def test_what_a_run_told_of_itself_is_passed_over_where_it_is_damaged(
 def test_a_damaged_file_of_an_export_keeps_no_export_from_replacing_it(
     imported: Path, tmp_path: Path, robust201: RunCommand, name: str, what: str
 ) -> None:
-    command = ("export", imported, tmp_path / "out", "--licence", "mit", "--processes", 1)
+    command = ("export", imported, "--out", tmp_path / "out", "--licence", "mit", "--processes", 1)
     assert robust201(*command).code == 0
     path = tmp_path / "out" / name
     path.unlink(missing_ok=True)

@@ -35,8 +35,8 @@ def test_results_of_an_unknown_format_version(robust201, write_sweep, finished, 
     before = read_tree(tmp_path)
     verbs: list[tuple[object, ...]] = [
         ("status", finished),
-        ("export", finished, tmp_path / "json"),
-        ("merge", finished, "--into", tmp_path / "both"),
+        ("export", finished, "--out", tmp_path / "json"),
+        ("merge", finished, "--out", tmp_path / "both"),
     ]
     if file == "format.json":
         verbs += [("run", write_sweep()), ("verify", finished), ("compact", finished)]
@@ -101,7 +101,7 @@ def test_an_export_spares_what_is_there(robust201, finished, tmp_path, kind):
     if kind == "other files":
         (out / "notes").mkdir(parents=True)
     before = read_tree(tmp_path)
-    robust201("export", finished, out).refusal(2)
+    robust201("export", finished, "--out", out).refusal(2)
     assert read_tree(tmp_path) == before
 
 
@@ -111,8 +111,8 @@ def test_a_report_needs_an_exported_dataset(robust201, finished, tmp_path):
         refusal = robust201(*command, "--out", out).refusal(2)
         assert "expected a folder with meta.json, got the shards of a sweep" in refusal
         # What to type instead, as it is typed.
-        assert f"Run `robust201 export {finished} DATASET` (unfinished: --partial)" in refusal
-    assert robust201("export", finished, tmp_path / "json").code == 0
+        assert f"Run `robust201 export {finished} --out DATASET` (unfinished: --partial)" in refusal
+    assert robust201("export", finished, "--out", tmp_path / "json").code == 0
     (tmp_path / "folder").mkdir()
     ended = robust201("report", tmp_path / "json", "--out", tmp_path / "folder")
     assert str(tmp_path / "folder") in ended.refusal(2)
@@ -134,16 +134,16 @@ def lease_on(finished):
 def test_a_second_driver_is_refused(robust201, write_sweep, finished, tmp_path):
     sweep = write_sweep(keys={"clean": {}, "pgd": {"steps": 1}})
     other = tmp_path / "other"
-    assert robust201("run", sweep, "--results", other, "--keys", "clean").code == 0
+    assert robust201("run", sweep, "--out", other, "--keys", "clean").code == 0
     before = read_tree(finished)
-    for arguments in (("run", sweep), ("merge", other, "--into", finished)):
+    for arguments in (("run", sweep), ("merge", other, "--out", finished)):
         line = robust201(*arguments).refusal(4)
         assert f"process {os.getpid()} on " in line
         assert "which is alive. Wait until it ends" in line
     assert read_tree(finished) == before
     # Whoever only reads is not kept out.
     assert robust201("status", finished).code == 0
-    assert robust201("export", finished, tmp_path / "json").code == 0
+    assert robust201("export", finished, "--out", tmp_path / "json").code == 0
 
 
 def test_the_lease_of_a_driver_that_was_killed_is_taken_over(robust201, write_sweep, finished):
@@ -216,16 +216,16 @@ def test_a_full_device_stops_the_run_and_loses_nothing(robust201, write_sweep, f
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", fsync_until_full)
-        ended = robust201("run", write_sweep(), "--results", results)
+        ended = robust201("run", write_sweep(), "--out", results)
     line = ended.refusal(4)
     assert "expected free space on the device, got none" in line
     assert "Free some space and run the same command again" in line
     assert len(shards(results)) == 3
     assert not [name for name in read_tree(results) if name.endswith((".tmp", "lease.json"))]
     assert not json.loads(robust201("status", "--json", results).out)["running"]
-    assert robust201("run", write_sweep(), "--results", results).code == 0
+    assert robust201("run", write_sweep(), "--out", results).code == 0
     for folder in (results, finished):
-        assert robust201("export", folder, tmp_path / f"{folder.name}-json").code == 0
+        assert robust201("export", folder, "--out", tmp_path / f"{folder.name}-json").code == 0
     assert read_tree(tmp_path / "fresh-json") == read_tree(tmp_path / "results-json")
 
 
@@ -252,26 +252,26 @@ def test_a_device_that_is_really_full(robust201, write_sweep, finished, small_de
     needed = sum(-(-len(content) // 4096) * 4 for content in read_tree(finished).values())
     results = small_device(needed - 2 * (max(shard.stat().st_size for shard in shards(finished)) >> 10)) / "results"
     sweep = write_sweep()
-    ended = robust201("run", sweep, "--results", results)
+    ended = robust201("run", sweep, "--out", results)
     assert "No space left on device" in ended.refusal(4)
     kept = {shard.name for shard in shards(results)}
     assert kept
     assert not list(results.rglob("*.tmp"))
     remount = ["mount", "-o", "remount,size=10m", str(results.parent)]
     subprocess.run(remount, check=True)
-    assert robust201("run", sweep, "--results", results).code == 0
+    assert robust201("run", sweep, "--out", results).code == 0
     assert kept < {shard.name for shard in shards(results)}
     assert robust201("verify", results).code == 0
 
 
 def test_an_export_onto_a_full_device_leaves_no_half_file(robust201, finished, small_device):
     device = small_device(400)
-    ended = robust201("export", finished, device / "json")
+    ended = robust201("export", finished, "--out", device / "json")
     assert "No space left on device" in ended.refusal(4)
     assert not list(device.rglob("*.tmp"))
     assert not (device / "json" / "SHA256SUMS").exists()
     subprocess.run(["mount", "-o", "remount,size=20m", str(device)], check=True)
-    assert robust201("export", finished, device / "json").code == 0
+    assert robust201("export", finished, "--out", device / "json").code == 0
 
 
 # Shards
@@ -279,7 +279,7 @@ def test_an_export_onto_a_full_device_leaves_no_half_file(robust201, finished, s
 
 @pytest.mark.parametrize("damage", ["truncated", "data", "footer"])
 def test_a_damaged_shard(robust201, write_sweep, finished, tmp_path, damage):
-    assert robust201("export", finished, tmp_path / "before").code == 0
+    assert robust201("export", finished, "--out", tmp_path / "before").code == 0
     victim = shards(finished)[2]
     content = bytearray(victim.read_bytes())
     position = {"truncated": len(content) // 2, "data": len(content) // 3, "footer": len(content) - 40}[damage]
@@ -287,7 +287,7 @@ def test_a_damaged_shard(robust201, write_sweep, finished, tmp_path, damage):
     victim.write_bytes(content[:position] if damage == "truncated" else content)
     damaged = read_tree(tmp_path)
 
-    line = robust201("export", finished, tmp_path / "after").refusal(4)
+    line = robust201("export", finished, "--out", tmp_path / "after").refusal(4)
     assert victim.name in line
     assert "Run the sweep again: it sets the shard aside" in line
     verified = robust201("verify", finished)
@@ -302,7 +302,7 @@ def test_a_damaged_shard(robust201, write_sweep, finished, tmp_path, damage):
     assert f"Damaged shard set aside, its evaluations are recomputed: digits/{victim.name}" in ended.err
     assert (finished / "damaged" / "digits" / victim.name).exists()
     assert robust201("verify", finished).code == 0
-    assert robust201("export", finished, tmp_path / "after").code == 0
+    assert robust201("export", finished, "--out", tmp_path / "after").code == 0
     assert read_tree(tmp_path / "after") == read_tree(tmp_path / "before")
 
 

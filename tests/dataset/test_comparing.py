@@ -51,7 +51,7 @@ def test_differences_ranks_and_what_moved(sets):
 
 def test_a_results_folder_equals_its_export(tmp_path, write_sweep, robust201):
     assert robust201("run", write_sweep()).code == 0
-    robust201("export", tmp_path / "results", tmp_path / "out", "--processes", 1)
+    robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--processes", 1)
     ended = robust201("compare", tmp_path / "results", tmp_path / "out", "--json")
     assert ended.code == 0, ended.err
     payload = json.loads(ended.out)

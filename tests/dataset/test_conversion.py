@@ -140,7 +140,7 @@ def test_the_command_converts_and_says_so(folder, robust201):
 
 def test_a_converted_export_is_still_as_its_listing_and_the_shards_say(finished, tmp_path, robust201):
     out = tmp_path / "out"
-    robust201("export", finished, out, "--processes", 1)
+    robust201("export", finished, "--out", out, "--processes", 1)
     listing = out / "SHA256SUMS"
     before = listing.read_text(), listing.stat().st_mtime_ns
     report = convert_dataset(out)
@@ -155,7 +155,7 @@ def test_a_converted_export_is_still_as_its_listing_and_the_shards_say(finished,
     (wrong, *_) = robust201("verify", finished, "--export", out).err.splitlines()
     assert "fgsm_accuracy.json" in wrong
     # Converted files are the export's: another export replaces them.
-    ended = robust201("export", finished, out, "--processes", 1)
+    ended = robust201("export", finished, "--out", out, "--processes", 1)
     assert f"Removed {len(report.written)} files of an earlier export" in ended.err
     assert not (out / "parquet").exists()
 

@@ -270,7 +270,7 @@ def test_a_store_that_does_not_hold_what_it_says_is_noticed(tmp_path, fault):
 
 def test_datasets_with_different_epsilons_need_different_exports(tmp_path):
     units = (make_unit(0, "cifar10", "pgd", (1.0,)), make_unit(0, "cifar100", "pgd", (1.0, 8.0)))
-    with pytest.raises(ConfigError, match="export the datasets apart"):
+    with pytest.raises(ConfigError, match="results of the datasets in separate folders"):
         export(tmp_path / "out", FabricatedPlan(units))
     assert not (tmp_path / "out").exists()
 

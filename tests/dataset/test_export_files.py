@@ -52,8 +52,8 @@ def test_more_processes_than_the_memory_allows_are_warned_of(tmp_path, write_swe
     monkeypatch.setattr(pool, "MEMORY_BYTES", 0)
     assert robust201("run", write_sweep()).code == 0
     told = "2 processes may use more than 1.5 GB in total; up to 1 stay below it"
-    assert told in robust201("export", tmp_path / "results", tmp_path / "out", "--processes", 2).err
-    assert "may hold" not in robust201("export", tmp_path / "results", tmp_path / "out").err
+    assert told in robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--processes", 2).err
+    assert "may hold" not in robust201("export", tmp_path / "results", "--out", tmp_path / "out").err
 
 
 def test_processes_are_as_many_as_cpus_and_memory_allow(monkeypatch):
@@ -231,11 +231,13 @@ def test_the_command_line_exports_compressed_with_several_processes(tmp_path, wr
     sweep = write_sweep()
     assert robust201("run", sweep).code == 0
     results = tmp_path / "results"
-    ended = robust201("export", results, tmp_path / "out", "--compress", "gz", "--processes", 2)
+    ended = robust201("export", results, "--out", tmp_path / "out", "--compress", "gz", "--processes", 2)
     assert ended.code == 0, ended.err
-    robust201("export", results, tmp_path / "plain", "--processes", 1)
+    robust201("export", results, "--out", tmp_path / "plain", "--processes", 1)
     for name, data in read_tree(tmp_path / "plain").items():
         if name.startswith("digits/"):
             assert gzip.decompress((tmp_path / "out" / f"{name}.gz").read_bytes()) == data
     assert load_plan(results).measurements == ("accuracy", "confidence", "cm")
-    assert "expected gz or zst" in robust201("export", results, tmp_path / "bad", "--compress", "bz2").refusal(2)
+    assert "expected gz or zst" in robust201("export", results, "--out", tmp_path / "bad", "--compress", "bz2").refusal(
+        2
+    )

@@ -56,8 +56,8 @@ def test_an_export_of_another_sweep_is_refused_and_left_as_it_is(tmp_path, chang
 
 
 def test_how_many_files_an_export_removes_is_told(finished, tmp_path, robust201):
-    robust201("export", finished, tmp_path / "out", "--parquet", "--processes", 1)
-    ended = robust201("export", finished, tmp_path / "out", "--processes", 1)
+    robust201("export", finished, "--out", tmp_path / "out", "--parquet", "--processes", 1)
+    ended = robust201("export", finished, "--out", tmp_path / "out", "--processes", 1)
     assert ended.code == 0
     assert "Removed 3 files of an earlier export that this one does not contain, such as parquet/" in ended.err
 
@@ -168,7 +168,7 @@ def test_two_exports_never_write_into_one_folder(tmp_path, finished, robust201):
     with sole_writer(out, "Testing"):
         with pytest.raises(StorageError, match=r"Exporting failed for .*out: expected to be the only one"):
             export(out, make_plan([0]))
-        ended = robust201("export", finished, out)
+        ended = robust201("export", finished, "--out", out)
     assert (ended.code, ended.err.count("\n")) == (4, 1)
     assert read_tree(out) == before
     export(out, make_plan([0]))

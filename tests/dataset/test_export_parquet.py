@@ -174,7 +174,9 @@ def test_equal_results_give_equal_bytes_and_several_processes_too(tmp_path):
 def test_the_exported_sweep_yaml_plans_the_same_sweep(tmp_path, write_sweep, make_sweep, robust201):
     sweep = write_sweep()
     assert robust201("run", sweep).code == 0
-    ended = robust201("export", tmp_path / "results", tmp_path / "out", "--no-json", "--parquet", "--processes", 1)
+    ended = robust201(
+        "export", tmp_path / "results", "--out", tmp_path / "out", "--no-json", "--parquet", "--processes", 1
+    )
     assert ended.code == 0, ended.err
     fields = yaml.safe_load((tmp_path / "out/sweep.yaml").read_text())
     assert str(tmp_path) not in (tmp_path / "out/sweep.yaml").read_text()
@@ -182,7 +184,7 @@ def test_the_exported_sweep_yaml_plans_the_same_sweep(tmp_path, write_sweep, mak
     run = make_sweep(keys={key: make_sweep().keys[key] for key in ("clean", "fgsm", "brightness")})
     decides = {"execution", "results", "checkpoints", "datasets"}
     assert again.model_dump(exclude=decides) == run.model_dump(exclude=decides)
-    refusal = robust201("export", tmp_path / "results", tmp_path / "none", "--no-json").refusal(2)
+    refusal = robust201("export", tmp_path / "results", "--out", tmp_path / "none", "--no-json").refusal(2)
     assert "--parquet" in refusal
 
 
@@ -191,7 +193,7 @@ def test_the_sweep_yaml_of_the_demo_plans_the_units_of_the_demo(tmp_path, monkey
     (tmp_path / "demo.yaml").write_text(yaml.safe_dump(demo))
     one = ("--keys", "clean", "--architectures", 0, "--executor", "inline")
     assert robust201("run", tmp_path / "demo.yaml", *one).code == 0
-    exported = robust201("export", tmp_path / "results", tmp_path / "out", "--partial", "--processes", 1)
+    exported = robust201("export", tmp_path / "results", "--out", tmp_path / "out", "--partial", "--processes", 1)
     assert exported.code == 3, exported.err
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")

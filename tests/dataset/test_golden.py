@@ -47,13 +47,13 @@ def test_it_verifies_with_nothing_missing(results: Path, robust201: RunCommand) 
     ("listing", "options"),
     [
         ("export-parquet.sha256", ("--parquet",)),
-        ("export-published.sha256", ("--round", 3, "--key-style", "published", "--compress", "gz")),
+        ("export-published.sha256", ("--round", 3, "--key-style", "with-norm", "--compress", "gz")),
     ],
 )
 def test_exports_keep_their_bytes(
     results: Path, robust201: RunCommand, tmp_path: Path, listing: str, options: tuple[object, ...]
 ) -> None:
-    ended = robust201("export", results, tmp_path / "dataset", "--processes", 1, *options)
+    ended = robust201("export", results, "--out", tmp_path / "dataset", "--processes", 1, *options)
     assert ended.code == 0, ended.err
     lines = (GOLDEN / listing).read_text().splitlines()
     expected = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
@@ -65,7 +65,7 @@ def test_exports_keep_their_bytes(
 
 def test_a_run_finds_nothing_missing(results: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(results.parent)
-    ended = robust201("run", GOLDEN / "results-format1.yaml", "--results", results)
+    ended = robust201("run", GOLDEN / "results-format1.yaml", "--out", results)
     assert ended.code == 0, ended.err
     assert "Planned 36 evaluations in 21 units: 36 done, 0 missing." in ended.err
 

@@ -203,7 +203,7 @@ def test_keys_of_ones_own_are_named_where_they_are_left_out(tmp_path, robust201,
         (source / f"cifar10/{name}.json{compression}").write_bytes(b"{}")
     (source / "notes").mkdir()
     (source / "notes/anything.json").write_text("{}")
-    ended = robust201("import-json", source, tmp_path / "results")
+    ended = robust201("import-json", source, "--out", tmp_path / "results")
     assert ended.code == 0
     (line,) = [line for line in ended.err.splitlines() if "warning" in line]
     assert line == (
@@ -373,7 +373,7 @@ def test_an_accuracy_may_be_off_by_half_a_unit_of_its_last_digit_and_no_more(tmp
 def test_verbs_for_sweeps_say_that_results_were_imported(tmp_path, robust201):
     imported = tmp_path / "imported"
     import_json(write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"])), imported)
-    for verb in (("status", imported), ("logs", "0/cifar10/clean", imported), ("merge", imported, "--into", tmp_path)):
+    for verb in (("status", imported), ("logs", "0/cifar10/clean", imported), ("merge", imported, "--out", tmp_path)):
         refusal = robust201(*verb).refusal(2)
         assert "expected the results of a sweep, got imported ones" in refusal
         assert refusal.endswith("Use verify, compare or export.")
@@ -384,11 +384,11 @@ def test_results_of_a_sweep_are_left_alone(tmp_path, write_sweep, robust201):
     source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"]))
     with pytest.raises(InputError, match=r"the results of a sweep.*with: robust201 compare$"):
         import_json(source, tmp_path / "results")
-    ended = robust201("import-json", source, tmp_path / "imported")
+    ended = robust201("import-json", source, "--out", tmp_path / "imported")
     assert ended.code == 0, ended.err
     assert ended.out == f"Imported 4 evaluations of 1 key into {tmp_path / 'imported'}.\n"
     assert robust201("verify", tmp_path / "imported").code == 0
-    assert robust201("export", tmp_path / "imported", tmp_path / "out", "--processes", 1).code == 0
+    assert robust201("export", tmp_path / "imported", "--out", tmp_path / "out", "--processes", 1).code == 0
     assert published(tmp_path / "out") == published(source)
 
 
@@ -401,8 +401,8 @@ def test_a_sweep_is_not_run_into_imported_results(tmp_path, write_sweep, robust2
         assert f"failed for {results}: expected no imported results in the folder, got imported.json" in refusal
         assert refusal.endswith("read both datasets together: RobustnessDataset(published, ours).")
     assert f"imported results: {results} holds them" in robust201("doctor", sweep).out
-    assert robust201("run", sweep, "--results", tmp_path / "own").code == 0
-    assert "expected no imported results" in robust201("merge", tmp_path / "own", "--into", results).refusal(2)
+    assert robust201("run", sweep, "--out", tmp_path / "own").code == 0
+    assert "expected no imported results" in robust201("merge", tmp_path / "own", "--out", results).refusal(2)
     assert read_tree(results) == before
 
 
@@ -420,7 +420,7 @@ def test_a_sweep_that_an_earlier_version_completed_goes_on_with_what_it_computed
     assert (state["done"], state["total"], state["stale_evaluations"]) == (2, 10, 12)
     verdict = json.loads(robust201("verify", results, "--json").out)
     assert (verdict["sound"], verdict["missing"]) == (True, 8)
-    assert robust201("export", results, tmp_path / "out", "--partial", "--processes", 1).code == 3
+    assert robust201("export", results, "--out", tmp_path / "out", "--partial", "--processes", 1).code == 3
     assert json.loads((tmp_path / "out/digits/clean_accuracy.json").read_text())["digits"]["clean"]["accuracy"]
     assert "take_imported: false\n" in (tmp_path / "out/sweep.yaml").read_text()
     assert "expected no imported results in the folder" in robust201("run", write_sweep()).refusal(2)
@@ -522,7 +522,7 @@ def test_a_compaction_leaves_imported_shards_as_they_are(tmp_path):
 
 
 def warnings_of(robust201, source: Path, results: Path) -> list[str]:
-    ended = robust201("import-json", source, results)
+    ended = robust201("import-json", source, "--out", results)
     assert ended.code == 0, ended.err
     return [line for line in ended.err.splitlines() if line.startswith("warning: ")]
 

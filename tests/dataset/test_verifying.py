@@ -112,7 +112,7 @@ def test_unequal_duplicates_are_both_requeued(tmp_path):
 
 
 def test_a_requeued_unit_is_computed_again_and_nothing_else(finished, tmp_path, write_sweep, robust201):
-    robust201("export", finished, tmp_path / "before", "--processes", 1)
+    robust201("export", finished, "--out", tmp_path / "before", "--processes", 1)
     store = ShardStore.open(finished)
     shard = next(entry.name for entry in store.folder.backend.entries() if "-fgsm-" in entry.name)
     victim = store.folder.shards / shard
@@ -131,15 +131,15 @@ def test_a_requeued_unit_is_computed_again_and_nothing_else(finished, tmp_path, 
     assert len(after) == len(before) + 1
     assert before.items() <= after.items()
     assert robust201("verify", finished).code == 0
-    robust201("export", finished, tmp_path / "after", "--processes", 1)
+    robust201("export", finished, "--out", tmp_path / "after", "--processes", 1)
     assert read_tree(tmp_path / "before") == read_tree(tmp_path / "after")
 
 
 @pytest.mark.parametrize("compression", [None, "gz", "zst"])
 def test_an_export_is_compared_with_its_shards(finished, tmp_path, robust201, compression):
     out = tmp_path / "out"
-    options = ["--round", 3, "--key-style", "published", "--parquet", "--processes", 1]
-    robust201("export", finished, out, *options, *(["--compress", compression] if compression else []))
+    options = ["--round", 3, "--key-style", "with-norm", "--parquet", "--processes", 1]
+    robust201("export", finished, "--out", out, *options, *(["--compress", compression] if compression else []))
     assert robust201("verify", finished, "--export", out).code == 0
     victim = out / ("digits/fgsm@Linf_accuracy.json" + (f".{compression}" if compression else ""))
     if compression == "zst":
@@ -158,7 +158,7 @@ def test_an_export_is_compared_with_its_shards(finished, tmp_path, robust201, co
 
 
 def test_an_export_of_other_results_is_told_apart_though_its_listing_agrees(finished, tmp_path, write_sweep, robust201):
-    robust201("export", finished, tmp_path / "out", "--parquet", "--processes", 1)
+    robust201("export", finished, "--out", tmp_path / "out", "--parquet", "--processes", 1)
     other = write_sweep(results=str(tmp_path / "other"), keys={"clean": {}, "fgsm": {"epsilons_255": [2, 8]}})
     assert robust201("run", other).code == 0
     ended = robust201("verify", tmp_path / "other", "--export", tmp_path / "out")
@@ -185,7 +185,7 @@ def test_units_with_gaps_are_named_and_are_no_damage(finished, robust201):
 
 
 def test_what_was_checked_is_told_and_an_unfinished_sweep_is_not_called_complete(finished, tmp_path, robust201):
-    robust201("export", finished, tmp_path / "out", "--processes", 1)
+    robust201("export", finished, "--out", tmp_path / "out", "--processes", 1)
     n_files = len((tmp_path / "out/SHA256SUMS").read_text().splitlines())
     ended = robust201("verify", finished, "--export", tmp_path / "out")
     sound = f"6 shards, 10 evaluations sound; 0 of 10 missing; the export's {n_files} files agree.\n"
@@ -240,7 +240,7 @@ DAMAGE = {
 @pytest.mark.parametrize("what", DAMAGE)
 def test_a_damaged_export_is_told_of_and_shards_are_requeued_all_the_same(finished, tmp_path, robust201, what):
     out, (name, damage, message) = tmp_path / "out", DAMAGE[what]
-    robust201("export", finished, out, "--parquet", "--compress", "gz", "--processes", 1)
+    robust201("export", finished, "--out", out, "--parquet", "--compress", "gz", "--processes", 1)
     (out / "digits/.index").mkdir()
     (out / "digits/.index/fgsm_cm.json.1-1.npy").write_bytes(b"")  # a reader's, and no part of the export
     assert robust201("verify", finished, "--export", out).code == 0
@@ -265,7 +265,7 @@ def test_a_damaged_export_is_told_of_and_shards_are_requeued_all_the_same(finish
 def test_strengths_that_are_not_the_plans_are_told_of(finished, tmp_path, robust201, name, steps):
     """The values are right then, and would be read under other strengths."""
     out = tmp_path / "out"
-    robust201("export", finished, out, "--processes", 1)
+    robust201("export", finished, "--out", out, "--processes", 1)
     assert verify_results(finished, export=out).export == ()
     content = json.loads((out / name).read_text())
     by_key = content
@@ -294,7 +294,7 @@ def test_a_value_that_no_export_can_hold_is_told_of(finished, tmp_path, monkeypa
 
 
 def test_an_export_is_not_compared_with_shards_that_are_damaged(finished, tmp_path, robust201):
-    robust201("export", finished, tmp_path / "out", "--processes", 1)
+    robust201("export", finished, "--out", tmp_path / "out", "--processes", 1)
     flip(next(path for path in sorted((finished / "shards").rglob("*fgsm*.parquet"))))
     (line,) = verify_results(finished, export=tmp_path / "out").export
     assert "digits fgsm" in line
@@ -313,13 +313,14 @@ def test_each_shard_is_hashed_once(finished, monkeypatch):
 
 
 def test_requeued_imports_are_to_be_imported_again(finished, tmp_path, robust201):
-    robust201("export", finished, tmp_path / "out", "--processes", 1)
-    robust201("import-json", tmp_path / "out", tmp_path / "imported")
+    robust201("export", finished, "--out", tmp_path / "out", "--processes", 1)
+    robust201("import-json", tmp_path / "out", "--out", tmp_path / "imported")
     flip(next((tmp_path / "imported/shards").rglob("*.parquet")))
     ended = robust201("verify", tmp_path / "imported", "--requeue")
     assert ended.code == 3
-    assert f"import it again with: robust201 import-json DATASET {tmp_path / 'imported'}" in " ".join(ended.err.split())
-    robust201("import-json", tmp_path / "out", tmp_path / "imported")
+    again = f"import it again with: robust201 import-json DATASET --out {tmp_path / 'imported'}"
+    assert again in " ".join(ended.err.split())
+    robust201("import-json", tmp_path / "out", "--out", tmp_path / "imported")
     assert robust201("verify", tmp_path / "imported").code == 0
 
 

@@ -209,11 +209,11 @@ def test_a_wide_sweep_goes_through_every_verb(results, tmp_path, robust201):
         assert ended.code == code, ended.err
         return ended
 
-    refused = run("export", results, tmp_path / "none", code=2)
+    refused = run("export", results, "--out", tmp_path / "none", code=2)
     assert "random-s0, random-s1" in refused.err
     one, everything = tmp_path / "one", tmp_path / "everything"
-    run("export", results, one, "--weights", "random-s0", "--processes", 1)
-    run("export", results, everything, "--no-json", "--parquet", "--processes", 1)
+    run("export", results, "--out", one, "--weights", "random-s0", "--processes", 1)
+    run("export", results, "--out", everything, "--no-json", "--parquet", "--processes", 1)
     for out in (one, everything):
         verdict = json.loads(run("verify", results, "--export", out, "--json").out)
         assert verdict["sound"], verdict["export"]
@@ -232,13 +232,13 @@ def test_a_wide_sweep_goes_through_every_verb(results, tmp_path, robust201):
     assert converted["architecture"].to_pylist() == ["narrow", "wide"]
     assert converted["squared_norm"].to_pylist() == [told["narrow"], told["wide"]]
 
-    ended = run("import-json", one, tmp_path / "imported")
+    ended = run("import-json", one, "--out", tmp_path / "imported")
     assert "digits mine" in ended.err  # a task that this version has no row of
     export(tmp_path / "cells", make_plan([0], ["clean"]))
-    refused = run("import-json", tmp_path / "cells", tmp_path / "imported", code=2)
+    refused = run("import-json", tmp_path / "cells", "--out", tmp_path / "imported", code=2)
     assert "expected architectures of file, as the results folder has" in refused.err
     again = tmp_path / "again"
-    run("export", tmp_path / "imported", again, "--processes", 1)
+    run("export", tmp_path / "imported", "--out", again, "--processes", 1)
     for name in ("digits/jacobian_squared_norm.json", "digits/pgd_l2_confidence.json", "digits/clean_cm.json"):
         assert (again / name).read_bytes() == (one / name).read_bytes()
     assert json.loads(run("compare", tmp_path / "imported", one, "--json").out)["max_difference"] == 0
@@ -246,7 +246,7 @@ def test_a_wide_sweep_goes_through_every_verb(results, tmp_path, robust201):
 
 def test_an_export_that_was_changed_is_found_by_key(results, tmp_path, robust201):
     out = tmp_path / "out"
-    assert robust201("export", results, out, "--weights", "random-s1", "--processes", 1).code == 0
+    assert robust201("export", results, "--out", out, "--weights", "random-s1", "--processes", 1).code == 0
     file = out / "digits/jacobian_squared_norm.json"
     file.write_text(file.read_text().replace("narrow", "marrow"))
     verdict = json.loads(robust201("verify", results, "--export", out, "--json").out)

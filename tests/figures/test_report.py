@@ -132,8 +132,8 @@ def test_partial_results_are_shown_as_far_as_they_go(tmp_path):
 
 def test_an_imported_dataset_that_was_exported_again_has_a_report(tmp_path, robust201):
     export(tmp_path / "dataset", make_plan([0, 2], ["clean", "pgd"], measurements=("accuracy", "cm")))
-    assert robust201("import-json", tmp_path / "dataset", tmp_path / "results").code == 0
-    again = ("export", tmp_path / "results", tmp_path / "again", "--processes", 1, "--licence", "gpl-3.0")
+    assert robust201("import-json", tmp_path / "dataset", "--out", tmp_path / "results").code == 0
+    again = ("export", tmp_path / "results", "--out", tmp_path / "again", "--processes", 1, "--licence", "gpl-3.0")
     assert robust201(*again).code == 0
     text = write_report(RobustnessDataset(tmp_path / "again"), tmp_path / "report.html").read_text()
     facts = re.search("<p>(2 of 6,466.*?)[.] Accuracy", text)[1]

@@ -3,13 +3,14 @@
 import html
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from urllib.parse import quote
 
 import pytest
 
-from benchmarks.headless import dump_page, find_chromium
+from benchmarks.headless import DRAWN, Browser, find_chromium
 from robust201.figures.dataset_results import read_results
 from robust201.figures.figure_data import pareto_front, wilson_interval
 from robust201.figures.report import write_report
@@ -27,6 +28,18 @@ ARCHITECTURES = (0, 1, 2, 3, 4, 9, 21, 309, 991)
 # A folder's name holds no slash, so this is one that looks like it.
 DATASETS = ("cifar10", "<script>alert(1)<⁄script>")
 KEYS = ("clean", "fgsm", "pgd", "fog", "snow")
+
+
+OPEN: list[Browser] = []
+"""The browser of this module's tests, while they run."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def browser() -> Iterator[None]:
+    with Browser() as started:
+        OPEN.append(started)
+        yield
+        OPEN.clear()
 
 
 @pytest.fixture(scope="module")
@@ -66,16 +79,15 @@ def text_of(document: str, identifier: str) -> str:
     return " ".join(texts.texts)
 
 
-def open_page(page, fragment=""):
+def open_page(page, fragment="", *, until=DRAWN, size=(1400, 12000)):
     """The document after its scripts ran, without a complaint in the console."""
-    document, log = dump_page(page, fragment)
-    said = [line.split(", source: ")[0] for line in log.splitlines() if "CONSOLE" in line]
+    document, said = OPEN[0].dump(page, fragment, until=until, size=size)
     complaints = [line for line in said if re.search("ERROR|Uncaught|[Ee]rror|[Rr]efused|violates", line)]
     assert complaints == []
     return document
 
 
-def open_driven(page, folder, script, fragment=""):
+def open_driven(page, folder, script, fragment="", *, size=(1400, 12000)):
     """Open a copy of the page that ends in a script of the test's, and give what this told by `tell(name, value)`.
 
     The script runs as the rest of the page does, in the same scope; `change` does what a reader does to a menu.
@@ -101,7 +113,7 @@ def open_driven(page, folder, script, fragment=""):
     }""".replace("SCRIPT", script)
     copy = folder / "driven.html"
     copy.write_text(page.read_text().replace("</body>", f"<script>{driver}</script></body>"))
-    told = json.loads(text_of(open_page(copy, fragment), "told"))
+    told = json.loads(text_of(open_page(copy, fragment, until='document.getElementById("told")', size=size), "told"))
     assert "error" not in told, told["error"]
     return told
 
@@ -542,3 +554,23 @@ def test_a_page_of_a_space_without_cells_has_figures_and_no_explorer(tmp_path):
     assert told["points"] == [["resnet18", "resnet34"]] * 2
     assert "cell" not in told["address"]
     assert text_of(page.read_text(), "explorer") == ""
+
+
+@pytest.mark.parametrize(
+    ("size", "position"), [((1400, 900), "sticky"), ((390, 844), "static"), ((844, 390), "static")], ids=str
+)
+def test_the_header_stays_in_view_only_where_there_is_room(page, tmp_path, size, position):
+    told = open_driven(
+        page,
+        tmp_path,
+        """
+        const header = document.querySelector("header");
+        tell("position", getComputedStyle(header).position);
+        scrollTo(0, 2000);
+        await until(() => scrollY > 1000);
+        tell("share", Math.max(0, header.getBoundingClientRect().bottom) / innerHeight);
+        """,
+        size=size,
+    )
+    assert told["position"] == position
+    assert told["share"] < 0.1

@@ -50,8 +50,8 @@ def test_a_checkpoint_that_is_missing_or_cut_short(
         (weights / "manifest.jsonl").write_bytes((weights / "manifest.jsonl").read_bytes().replace(b'"seed"', b'"sed"'))
     sweep = write_sweep(checkpoints={"path": str(weights)}, architectures=architectures)
     before = read_tree(tmp_path)
-    for verb in ("run", "plan"):
-        ended = robust201(verb, sweep)
+    for words in (("run", sweep), ("plan", "--check", sweep)):
+        ended = robust201(*words)
         ended.refusal(2)
         assert len(ended.err.splitlines()) == 1
     assert read_tree(tmp_path) == before
@@ -114,7 +114,7 @@ def test_weights_that_cannot_be_imported(
     write_weights(tmp_path / "source", damage)
     before = read_tree(tmp_path)
     wanted = ["--architectures", "309"] if damage == "missing" else []
-    ended = robust201("import-weights", "source", "--to", "store", "--datasets", "cifar10", *wanted)
+    ended = robust201("import-weights", "source", "--out", "store", "--datasets", "cifar10", *wanted)
     assert hint in ended.refusal(2)
     assert len(ended.err.splitlines()) == 1
     assert read_tree(tmp_path) == before
@@ -127,7 +127,7 @@ def test_a_refused_network_does_not_keep_others_out(
     monkeypatch.chdir(tmp_path)
     write_weights(tmp_path / "source", "nan")
     torch.save(network_weights(0), tmp_path / "source" / "000000.pth")
-    options = ("--to", "store", "--datasets", "cifar10", "--keep-going")
+    options = ("--out", "store", "--datasets", "cifar10", "--keep-going")
     ended = robust201("import-weights", "source", *options)
     assert (ended.code, ended.out) == (3, "Imported 1 network into store.\n")
     (line,) = ended.err.splitlines()
@@ -178,11 +178,11 @@ def test_images_that_are_missing_or_damaged(
     sweep = write_sweep(
         architectures=[21],
         checkpoints={"path": str(cifar10_weights)},
-        datasets={"cifar10": {"path": str(tmp_path / "cifar10")}},
+        datasets={"cifar10": {"path": str(tmp_path / "cifar10"), "corruptions": None}},
     )
     before = sorted(tmp_path.rglob("*"))
-    corrupt = ("corrupt", tmp_path / "out", "--dataset", "cifar10", "--path", tmp_path / "cifar10")
-    for arguments in (("run", sweep), ("plan", sweep), corrupt):
+    corrupt = ("corrupt", "--out", tmp_path / "out", "--dataset", "cifar10", "--path", tmp_path / "cifar10")
+    for arguments in (("run", sweep), ("plan", "--check", sweep), corrupt):
         ended = robust201(*arguments)
         assert hint in ended.refusal(2)
         assert len(ended.err.splitlines()) == 1
@@ -224,6 +224,6 @@ def test_published_images_are_never_mixed_with_generated_ones(robust201: RunComm
     published.mkdir()
     np.save(published / "labels.npy", np.zeros(50, np.uint8))
     before = read_tree(tmp_path)
-    ended = robust201("corrupt", published, "--count", "10", "--keys", "brightness")
+    ended = robust201("corrupt", "--out", published, "--count", "10", "--keys", "brightness")
     assert "expected an empty folder, got .npy files without a manifest" in ended.refusal(2)
     assert read_tree(tmp_path) == before

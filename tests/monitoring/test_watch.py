@@ -95,7 +95,7 @@ def test_elsewhere_than_on_a_terminal_a_reading_is_one_line() -> None:
     first, second = out.getvalue().splitlines()
     assert first == (
         "1970-01-01T00:00:00Z 1,009/1,010 evaluations (99.9 %); 2.50 evaluations/s, "
-        "about 1:00:00 left; 4.00 GPU-hours in finished parts; "
+        "about 1:00:00 left; 2.00 worker-hours in finished parts (4.00 GPU-hours); "
         "2 parts failed (1 killed, 1 application); 3 workers died, 5 preempted; "
         "running: driver on node7, process 12, since 2026-11-21T08:00:00+00:00 and 1 share; "
         "last heartbeat 0:00:03 ago"
@@ -106,12 +106,15 @@ def test_elsewhere_than_on_a_terminal_a_reading_is_one_line() -> None:
 @pytest.mark.parametrize(
     ("state", "pace"),
     [
-        (HALF, "2.50 evaluations/s, about 1:00:00 left; 4.00 GPU-hours in finished parts"),
-        (replace(HALF, seconds_left=None), "2.50 evaluations/s; 4.00 GPU-hours in finished parts"),
-        (replace(HALF, evaluations_per_second=None, seconds_left=None), "4.00 GPU-hours in finished parts"),
-        (IDLE, "4.00 GPU-hours in finished parts"),
-        (WHOLE, "4.00 GPU-hours in finished parts"),
-        (replace(HALF, keys=WHOLE.keys), "4.00 GPU-hours in finished parts"),
+        (HALF, "2.50 evaluations/s, about 1:00:00 left; 2.00 worker-hours in finished parts (4.00 GPU-hours)"),
+        (replace(HALF, seconds_left=None), "2.50 evaluations/s; 2.00 worker-hours in finished parts (4.00 GPU-hours)"),
+        (
+            replace(HALF, evaluations_per_second=None, seconds_left=None),
+            "2.00 worker-hours in finished parts (4.00 GPU-hours)",
+        ),
+        (IDLE, "2.00 worker-hours in finished parts (4.00 GPU-hours)"),
+        (WHOLE, "2.00 worker-hours in finished parts (4.00 GPU-hours)"),
+        (replace(HALF, keys=WHOLE.keys), "2.00 worker-hours in finished parts (4.00 GPU-hours)"),
     ],
 )
 def test_only_unfinished_work_in_progress_has_a_rate_and_a_time_left(state: SweepStatus, pace: str) -> None:
@@ -131,6 +134,19 @@ def test_on_a_terminal_a_table_stays() -> None:
     assert "failed: #2 cifar10 pgd: no such luck" in text
     assert "no active worker for 0:00:30" in text
     assert not display.is_complete
+
+
+def test_lines_that_are_longer_than_the_terminal_are_wrapped_not_cut() -> None:
+    message = "no such luck " * 12 + "at the very end"
+    failure = {"kind": "application", "label": "#1 cifar10 pgd", "message": message, "unit": "ab" * 16}
+    terminal = Console(file=io.StringIO(), width=60, height=40, force_terminal=True, record=True)
+    display = WatchDisplay(terminal)
+    with display.showing():
+        display.update(replace(HALF, failures=(failure,)), 0.0)
+    text = terminal.export_text()
+    assert "…" not in text
+    assert " ".join(text.split()).count("no such luck at the very end") >= 1
+    assert "1 share" in text
 
 
 def test_on_a_low_terminal_corruptions_share_a_line() -> None:

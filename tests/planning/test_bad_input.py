@@ -25,7 +25,7 @@ NO_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|none~2
         ({"keys": {"pgd": {"target": "least-likely"}}}, "Did you mean 'least_likely'?"),
         ({"datasets": {"digit": {}}}, "'digit'. Did you mean 'digits'?"),
         ({"datasets": {"mine": {"path": ".", "classes": 257}}}, "classes: expected at most 256, got 257."),
-        ({"datasets": {"digits": {"form": "digit"}}}, "Did you mean 'digits'?"),
+        ({"datasets": {"digits": {"form": "digit", "corruptions": {"source": "generated"}}}}, "Did you mean 'digits'?"),
         ({"measurements": ["acuracy"]}, "Did you mean 'accuracy'?"),
         ({"execution": {"executor": "rai"}}, "Did you mean 'ray'?"),
         ({"architectures": [15_625]}, "expected 0 to 15624, got 15625. The closest index is 15624."),
@@ -35,10 +35,19 @@ NO_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|none~2
         ({"architectures": ["conv"]}, "expected an index, or six edges"),
         ({"architectures": "evaluted"}, "Did you mean 'evaluated'?"),
         ({"architectures": [True]}, "got True among them"),
-        ({"execution": {"micro_batch": True}}, "execution.micro_batch: expected no yes or no here, got True."),
-        ({"seed": False}, "seed: expected no yes or no here, got False."),
-        ({"keys": {"pgd": {"steps": True}}}, "keys.pgd.steps: expected no yes or no here, got True."),
-        ({"keys": {"fog": {"severities": [1, True]}}}, "expected no yes or no here, got True among them."),
+        (
+            {"execution": {"micro_batch": True}},
+            "execution.micro_batch: expected neither true nor false here, got True.",
+        ),
+        ({"seed": False}, "seed: expected neither true nor false here, got False."),
+        (
+            {"keys": {"pgd": {"steps": True}}},
+            "keys.pgd.steps: expected neither true nor false here, got True.",
+        ),
+        (
+            {"keys": {"fog": {"severities": [1, True]}}},
+            "expected neither true nor false here, got True among them.",
+        ),
         ({"architectures": []}, "an empty list"),
         ({"keys": {"pgd": {"epsilons_255": [1, -2]}}}, "keys.pgd.epsilons_255.1: expected more than 0, got -2."),
         ({"keys": {"fgsm": {"epsilons_255": [0]}}}, "expected more than 0, got 0."),
@@ -89,7 +98,7 @@ def test_a_sweep_with_a_wrong_field_starts_nothing(
         (("--architectures", ""), "expected at least one evaluated index, got none"),
         (("--executor", "inlin"), "Did you mean 'inline'?"),
         (("--workers", "0"), "expected at least 1, got 0."),
-        (("--results", ""), "results: expected a path, got ''."),
+        (("--out", ""), "results: expected a path, got ''."),
     ],
 )
 def test_a_wrong_option_starts_nothing(
@@ -106,7 +115,7 @@ def test_a_wrong_option_starts_nothing(
 @pytest.mark.parametrize(
     ("content", "hint"),
     [
-        (None, "Is a directory"),
+        (None, "expected a results folder with a format.json"),
         (b"\xff\xfe\x00sweep", "codec can't decode"),
         (b"", "an empty file"),
         (b"- a\n", "got list"),
@@ -132,20 +141,20 @@ def test_a_file_that_is_no_sweep(robust201: RunCommand, tmp_path: Path, content:
 @pytest.mark.parametrize(
     ("arguments", "hint"),
     [
-        (("fetch", "cifra10", "--to", "."), "Did you mean 'cifar10'?"),
-        (("corrupt", "out", "--keys", "fogg"), "Did you mean 'fog'?"),
-        (("corrupt", "out", "--dataset", "digitz"), "Did you mean 'digits'?"),
-        (("corrupt", "out", "--count", "-5"), "expected a count from 1 to 450, got -5."),
-        (("corrupt", "out", "--frost", "nowhere", "--count", "10"), "nowhere"),
-        (("corrupt", "out", "--check-published"), "a dataset with published corruptions"),
-        (("meta", "--key-style", "publishd"), "Did you mean 'published'?"),
+        (("fetch", "cifra10", "--out", "."), "Did you mean 'cifar10'?"),
+        (("corrupt", "--out", "out", "--keys", "fogg"), "Did you mean 'fog'?"),
+        (("corrupt", "--out", "out", "--dataset", "digitz"), "Did you mean 'digits'?"),
+        (("corrupt", "--out", "out", "--count", "-5"), "expected a count from 1 to 450, got -5."),
+        (("corrupt", "--out", "out", "--frost", "nowhere", "--count", "10"), "nowhere"),
+        (("corrupt", "--out", "out", "--check-published"), "a dataset with published corruptions"),
+        (("meta", "--key-style", "with-nrom"), "Did you mean 'with-norm'?"),
         (("status", "nowhere"), "expected a results folder"),
         (("verify", "nowhere"), "expected a results folder"),
         (("compact", "nowhere"), "expected a results folder"),
-        (("export", "nowhere", "out"), "expected a results folder"),
-        (("merge", "nowhere", "--into", "out"), "expected a results folder"),
+        (("export", "nowhere", "--out", "out"), "expected a results folder"),
+        (("merge", "nowhere", "--out", "out"), "expected a results folder"),
         (("report", "nowhere"), "expected a folder with meta.json"),
-        (("import-weights", "nowhere", "--to", "out"), "no such file or folder"),
+        (("import-weights", "nowhere", "--out", "out"), "no such file or folder"),
     ],
 )
 def test_names_of_other_verbs(
@@ -177,14 +186,17 @@ def test_the_line_of_a_wrong_field_is_told(
     monkeypatch.delenv("NOWHERE_AT_ALL", raising=False)
     sweep = tmp_path / "sweep.yaml"
     sweep.write_text(f"name: x\nresults: r\ndatasets: {{digits: {{}}}}\n{wrong}")
-    refusal = robust201("plan", "--dry-run", sweep).refusal(2)
+    refusal = robust201("plan", sweep).refusal(2)
     assert f"failed for {sweep}, line {line}: " in refusal
     assert told in refusal
 
 
-def test_an_option_has_no_line(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+def test_an_option_is_named_in_place_of_a_line(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     sweep = write_sweep()
-    assert f"failed for {sweep}: results: expected a path" in robust201("run", sweep, "--results", "").refusal(2)
+    assert "failed for --out: results: expected a path" in robust201("run", sweep, "--out", "").refusal(2)
+    refusal = robust201("run", sweep, "--executor", "dask").refusal(2)
+    assert "failed for --executor: execution.executor: expected 'inline' or 'ray', got 'dask'." in refusal
+    assert "failed for --workers: execution.workers: " in robust201("run", sweep, "--workers", "0").refusal(2)
 
 
 @pytest.mark.parametrize(

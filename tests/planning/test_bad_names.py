@@ -47,7 +47,7 @@ def test_an_id_that_stands_twice_is_refused_by_whatever_reads_it(
     ):
         with pytest.raises(ResultsError, match=f"pgd_{measure}.json.*{told}"):
             read(RobustnessDataset(folder))
-    assert told in robust201("import-json", folder, tmp_path / "results").refusal(2)
+    assert told in robust201("import-json", folder, "--out", tmp_path / "results").refusal(2)
 
 
 def test_a_part_of_a_value_that_stands_twice_is_refused(tmp_path: Path) -> None:
@@ -85,7 +85,11 @@ def test_a_key_in_both_spellings_is_refused_and_both_files_are_named(
     for key in ("pgd", "pgd@Linf"):
         with pytest.raises(ResultsError, match="expected one spelling"):
             RobustnessDataset(folder).accuracy(0, "cifar10", key)
-    for verb in (("import-json", folder, tmp_path / "results"), ("compare", folder, folder), ("report", folder)):
+    for verb in (
+        ("import-json", folder, "--out", tmp_path / "results"),
+        ("compare", folder, folder),
+        ("report", folder),
+    ):
         line = robust201(*verb).refusal(2)
         assert "/pgd_accuracy.json" in line
         assert f"/pgd@Linf_accuracy.json{suffix}" in line

@@ -188,7 +188,7 @@ def test_shares_at_the_same_time_export_the_bytes_of_one_run(
     robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
 ) -> None:
     sweep = write_sweep(execution={"part_minutes": 1e-9})
-    assert robust201("run", sweep, "--results", tmp_path / "ordinary").code == 0
+    assert robust201("run", sweep, "--out", tmp_path / "ordinary").code == 0
     assert robust201("plan", "--save", sweep).code == 0
     prepared = read_tree(tmp_path / "results")
     command = [sys.executable, "-m", "robust201", "run", str(sweep), "--executor", "inline", "--share"]
@@ -280,17 +280,12 @@ def test_a_share_of_a_changed_sweep_is_refused_and_the_difference_is_named(
     assert robust201("run", faster, "--share", "2/2").code == 0
 
 
-@pytest.mark.parametrize("options", [("--share", "3/2"), ("--requeue",), ("--share", "1/2", "--requeue")])
+@pytest.mark.parametrize("options", [("--share", "3/2"), ("--slurm-requeue",), ("--share", "1/2", "--slurm-requeue")])
 def test_a_wrong_share_on_the_command_line_is_one_line(
     robust201: RunCommand, write_sweep: WriteSweep, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
     monkeypatch.delenv("SLURM_ARRAY_JOB_ID", raising=False)
     robust201("run", write_sweep(), *options).refusal(2)
-
-
-def test_a_plan_is_saved_or_dry(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
-    robust201("plan", write_sweep(), "--save", "--dry-run").refusal(2)
-    assert not (tmp_path / "results").exists()
 
 
 def test_inputs_that_a_machine_does_not_see_are_found_before_anything_is_computed(

@@ -76,7 +76,7 @@ def test_shell_examples_run(
     monkeypatch.chdir(tmp_path)
     DEMO.mkdir(parents=True)
     finished.rename(DEMO / "results")
-    assert robust201("export", DEMO / "results", DEMO / "dataset").code == 0  # as the demo does
+    assert robust201("export", DEMO / "results", "--out", DEMO / "dataset").code == 0  # as the demo does
     lines = [line for page in PAGES for line in commands_on_the_demo(page)]
     assert {line[0] for line in lines} >= {"export", "verify", "compare", "report", "plot"}
     for line in lines:

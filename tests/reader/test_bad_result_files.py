@@ -82,7 +82,7 @@ def test_wrong_ids_and_values_are_refused_by_whatever_reads_them(tmp_path, what,
         assert named in line
     for path in set((bad / "cifar10").iterdir()) - {bad / f"cifar10/pgd_{measure}.json"}:
         path.unlink()
-    line = robust201("import-json", bad, tmp_path / "results").refusal(2)
+    line = robust201("import-json", bad, "--out", tmp_path / "results").refusal(2)
     assert named in line
     assert "pgd" in line
 
@@ -126,12 +126,12 @@ def test_results_are_not_imported_into_a_folder_that_holds_something_else(tmp_pa
     (tmp_path / "results").mkdir()
     (tmp_path / "results/.hidden").write_text("")
     (tmp_path / "results/notes.txt").write_text("mine")
-    refusal = robust201("import-json", sound, tmp_path / "results").refusal(2)
+    refusal = robust201("import-json", sound, "--out", tmp_path / "results").refusal(2)
     assert "got one with notes.txt but without format.json" in refusal
     assert sorted(path.name for path in (tmp_path / "results").iterdir()) == [".hidden", "notes.txt"]
     (tmp_path / "results/notes.txt").unlink()
     for _ in range(2):
-        assert robust201("import-json", sound, tmp_path / "results").code == 0
+        assert robust201("import-json", sound, "--out", tmp_path / "results").code == 0
 
 
 def test_a_missing_accuracy_is_no_difference(tmp_path, robust201: RunCommand):

@@ -240,7 +240,7 @@ def test_looking_executes_nothing(write_own: WriteSweep, robust201: RunCommand, 
         {"clean": {}} | attack(tmp_path, spy + ATTACK) | measure(tmp_path, spy + MEASURE, name="measure.py"),
         models=spy + MODELS,
     )
-    for words in (("plan", "--dry-run"), ("plan",), ("plan", "--save")):
+    for words in (("plan",), ("plan", "--save")):
         assert robust201(*words, sweep).code == 0
     results = tmp_path / "results"
     assert robust201("status", results).code in {0, 3}
@@ -383,7 +383,7 @@ def test_a_share_draws_by_the_batches_of_the_plan(write_own: WriteSweep, robust2
         ({"kind": "measure", "columns": ["mean", "strength"]}, "none that results have already, got ['strength']"),
         ({"kind": "measure", "columns": ["mean"], "strengths": [1]}, "strengths"),
         ({"kind": "measure", "columns": ["mean"], "norm": "Linf"}, "norm"),
-        ({"columns": ["mean"]}, "kind: measure alone"),
+        ({"columns": ["mean"]}, "only with kind: measure"),
         ({"norm": "Linf"}, "strengths: expected the radii"),
         ({"norm": "L3", "strengths": [1]}, "norm: expected one of Linf, L2"),
         ({"strenghts": [1]}, "Did you mean 'strengths'?"),

@@ -480,7 +480,7 @@ def test_an_archive_of_images(write_sweep: WriteSweep, robust201: RunCommand, tm
     keys = {"clean": {}, "jacobian": {"images": 20, "split": "train"}}
     fields = {"datasets": datasets, "checkpoints": None, "weights": RANDOM, "keys": keys, "images": {}}
     # No table counts them, so the plan does.
-    planned = json.loads(robust201("plan", "--dry-run", "--json", write_sweep(**fields)).out)
+    planned = json.loads(robust201("plan", "--json", write_sweep(**fields)).out)
     assert planned["evaluated_images"] == 2 * 2 * (12 + 20)  # two networks with two states each
     assert robust201("run", write_sweep(**fields)).code == 0
 

@@ -256,7 +256,7 @@ def test_a_sweep_to_s3_exports_the_bytes_of_one_to_a_folder(robust201, write_swe
         assert robust201(command, away).code == 0, command
     expected = export(local, tmp_path / "one")
     assert export(away, tmp_path / "two") == expected
-    assert robust201("merge", away, "--into", tmp_path / "joined").code == 0
+    assert robust201("merge", away, "--out", tmp_path / "joined").code == 0
     assert export(tmp_path / "joined", tmp_path / "three") == expected
     assert robust201("run", write_sweep(results=str(away))).refusal(2)
     nowhere = write_sweep(shards="s3://no-such-bucket/sweep", results=str(tmp_path / "nowhere"))

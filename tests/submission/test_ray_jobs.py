@@ -158,7 +158,7 @@ def test_a_submitted_sweep_runs_to_its_end_and_submitted_again_finds_nothing_mis
     assert first.out.splitlines()[0] == "first"
     assert "10 missing" in first.out
     assert "submit the sweep again" in first.err
-    assert robust201("export", tmp_path / "results", tmp_path / "by-ray").code == 0
+    assert robust201("export", tmp_path / "results", "--out", tmp_path / "by-ray").code == 0
     assert "got that of a job which is SUCCEEDED" in robust201(*submit, "--job-id", "first").err
 
     again = robust201(*submit, "--detach")
@@ -169,6 +169,6 @@ def test_a_submitted_sweep_runs_to_its_end_and_submitted_again_finds_nothing_mis
     assert followed.code == 0, followed.err + followed.out
     assert "10 done, 0 missing" in followed.out
 
-    assert robust201("run", sweep, "--executor", "inline", "--results", tmp_path / "here").code == 0
-    assert robust201("export", tmp_path / "here", tmp_path / "by-inline").code == 0
+    assert robust201("run", sweep, "--executor", "inline", "--out", tmp_path / "here").code == 0
+    assert robust201("export", tmp_path / "here", "--out", tmp_path / "by-inline").code == 0
     assert read_tree(tmp_path / "by-ray") == read_tree(tmp_path / "by-inline")

@@ -77,7 +77,7 @@ def test_every_option_appears(make_sweep: MakeSweep) -> None:
     assert words[:5] == ["/home/me/bin/python", "-P", "-m", "robust201", "run"]
     assert words[words.index("--share") + 1] == "3/8"
     assert words[words.index("--executor") + 1] == "inline"
-    assert "--requeue" in words
+    assert "--slurm-requeue" in words
 
 
 def test_what_is_not_asked_for_is_left_to_the_cluster(make_sweep: MakeSweep) -> None:
@@ -122,7 +122,7 @@ def test_any_path_survives_the_shell_and_sbatch(name: str) -> None:
     words = command(text)
     assert words[0] == str(folder / "bin/python")
     assert words[words.index("run") + 1] == str(folder / "sweep.yaml")
-    assert words[words.index("--results") + 1] == str(folder)
+    assert words[words.index("--out") + 1] == str(folder)
     assert f"cd -- {shlex.quote(str(folder))}" in text.splitlines()
     output = directives(text)["output"]
     assert output.removesuffix("/slurm/%A_%a.log").replace("%%", "%") == str(folder)
@@ -208,13 +208,13 @@ def test_a_dry_run_prints_a_file_that_bash_reads_and_writes_nothing(
 ) -> None:
     sweep = write_sweep(execution={"device": "cpu", "part_minutes": 1e-9})
     before = read_tree(tmp_path)
-    ended = robust201("submit", "slurm", sweep, "--dry-run", "--tasks", 3, "--results", tmp_path / AWKWARD[1:])
+    ended = robust201("submit", "slurm", sweep, "--dry-run", "--tasks", 3, "--out", tmp_path / AWKWARD[1:])
     assert (ended.code, ended.err) == (0, "")
     assert subprocess.run(["bash", "-n"], input=ended.out, text=True, check=False).returncode == 0
     assert directives(ended.out)["array"] == "1-3"
     words = command(ended.out)
     assert (words[0], words[5]) == (sys.executable, str(sweep))
-    assert words[words.index("--results") + 1] == str(tmp_path / AWKWARD[1:])
+    assert words[words.index("--out") + 1] == str(tmp_path / AWKWARD[1:])
     assert read_tree(tmp_path) == before
 
 

@@ -34,6 +34,7 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteProgram:
         return path.with_name(f"{name}.calls")
 
     write("scontrol", "echo 'MaxArraySize            = 9'")
+    write("sinfo", "echo 'all*|gpu:a100:4(S:0-1)'")
     return write
 
 
@@ -81,6 +82,50 @@ def test_more_tasks_than_an_array_may_have_are_refused_and_more_than_bundles_cut
     ended = robust201("submit", "slurm", sweep, "--tasks", 8)
     assert "2 tasks in place of 8" in ended.err
     assert directives((tmp_path / "results/slurm/array.sbatch").read_text())["array"] == "1-2"
+
+
+NO_GPUS = "printf '%s\\n' 'cpu*|(null)' 'gpu|(null)' 'gpu|gpu:a100:4(S:0-1)' 'old|craynetwork:2'"
+
+
+@pytest.mark.parametrize(
+    ("options", "partition"),
+    [
+        ((), "cpu"),
+        (("--gpus-per-task", "a100:2"), "cpu"),
+        (("--partition", "old"), "old"),
+        (("--partition", "gpu"), None),
+        (("--partition", "cpu,gpu"), None),
+        (("--gpus-per-task", "0"), None),
+        (("--extra", "--partition=gpu"), None),
+    ],
+)
+def test_gpus_that_a_partition_lacks_are_told_before_anything_is_made(
+    robust201: RunCommand,
+    write_sweep: WriteSweep,
+    programs: WriteProgram,
+    tmp_path: Path,
+    options: tuple[str, ...],
+    partition: str | None,
+) -> None:
+    programs("sbatch", "echo 1")
+    programs("sinfo", NO_GPUS)
+    ended = robust201("submit", "slurm", write_sweep(keys={"clean": {}}), *options)
+    if partition is None:
+        assert ended.code == 0, ended.err
+        return
+    line = ended.refusal(2)
+    assert f"failed for partition {partition}: expected GPUs, got nodes without any" in line
+    assert "--gpus-per-task 0" in line
+    assert not (tmp_path / "results").exists()
+
+
+def test_where_sinfo_does_not_answer_the_refusal_of_sbatch_names_the_option(
+    robust201: RunCommand, write_sweep: WriteSweep, programs: WriteProgram
+) -> None:
+    programs("sinfo", "exit 1")
+    programs("sbatch", "echo 'sbatch: error: Invalid generic resource (gres) specification' >&2; exit 1")
+    line = robust201("submit", "slurm", write_sweep(keys={"clean": {}})).refusal(2)
+    assert "On a cluster without GPUs: --gpus-per-task 0." in line
 
 
 @pytest.mark.parametrize(
@@ -161,12 +206,12 @@ def test_a_real_array_is_drained_queued_again_and_ends_in_the_bytes_of_one_run(
 ) -> None:
     keys = {"clean": {}, "fgsm": {"epsilons_255": [1]}, "aa_square": {"epsilons_255": [1, 8], "queries": 1500}}
     sweep = write_sweep(keys=keys, batch_size=1, execution={"part_minutes": 1e-9, "device": "cpu"})
-    assert robust201("run", sweep, "--results", tmp_path / "ordinary").code == 0
+    assert robust201("run", sweep, "--out", tmp_path / "ordinary").code == 0
     results = tmp_path / 'it\'s "100%" here'
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
-    submit = ("submit", "slurm", sweep, "--results", results, "--time", "10")
+    submit = ("submit", "slurm", sweep, "--out", results, "--time", "10")
     assert "at most 32" in robust201(*submit, "--tasks", "33").refusal(2)
     assert "invalid partition" in robust201(*submit, "--partition", "nowhere").refusal(2)
     # The setup line brings a variable with quotes through the file, Slurm and the shell.
@@ -201,6 +246,6 @@ def test_a_real_array_is_drained_queued_again_and_ends_in_the_bytes_of_one_run(
     assert ShardStore.open(results).verify() == []
     assert json.loads(robust201("status", "--json", results).out)["complete"]
     for name, folder in (("array", results), ("driver", tmp_path / "ordinary")):
-        assert robust201("export", folder, tmp_path / name).code == 0
+        assert robust201("export", folder, "--out", tmp_path / name).code == 0
     assert read_tree(tmp_path / "array") == read_tree(tmp_path / "driver")
-    assert robust201("submit", "slurm", sweep, "--results", results).out == ""
+    assert robust201("submit", "slurm", sweep, "--out", results).out == ""

@@ -169,7 +169,7 @@ def test_a_shipment_above_the_limit_names_its_largest_files(
     [
         ({"results": "runs/x"}, "results"),
         ({"checkpoints": {"path": "weights"}}, r"checkpoints\.path"),
-        ({"datasets": {"cifar10": {"path": "data"}}}, r"datasets\.cifar10\.path"),
+        ({"datasets": {"cifar10": {"path": "data", "corruptions": None}}}, r"datasets\.cifar10\.path"),
         (
             {"datasets": {"digits": {"corruptions": {"source": "generated", "path": "c"}}}},
             r"datasets\.digits\.corruptions\.path",

@@ -4,55 +4,52 @@ import os
 import sys
 from functools import partial
 from pathlib import Path
-from shlex import quote
+from shlex import join
 from typing import Annotated
 
 import typer
 
 from robust201 import __version__
 from robust201.cli import console
-from robust201.cli.dataset import compare, convert, export, import_json, verify
+from robust201.cli.dataset import KeyStyleText, compare, convert, export, import_json, verify
 from robust201.cli.demo import demo
 from robust201.cli.evaluate import evaluate
 from robust201.cli.exits import run_to_exit_code
-from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, RUN, AllowCode, Results, Sweep, add_verbs
+from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, HELP_OPTIONS, RUN, AllowCode, add_verbs
 from robust201.cli.look import AsJson, doctor, logs, print_json, status
 from robust201.cli.plot import MEAN_HELP, plot
 from robust201.cli.submit import submit_app
+from robust201.cli.sweeps import (
+    Architectures,
+    Datasets,
+    Keys,
+    Limit,
+    Results,
+    Sweep,
+    load_sweep,
+    make_filters,
+    narrowing_words,
+    results_of,
+    split_names,
+)
 from robust201.cli.train import train
 from robust201.cli.user_file import parse_space
 from robust201.core.errors import ConfigError
+from robust201.core.files import write_text
 from robust201.spaces import DEFAULT_SPACE, SPACES
 
 app = typer.Typer(
     name="robust201",
-    add_completion=False,
+    context_settings=HELP_OPTIONS,
     pretty_exceptions_enable=False,
     help=ABOUT,
     epilog=ENDING,
 )
-Architectures = Annotated[
-    str | None, typer.Option(help="Indices, ranges and cell strings, separated by commas, such as 0-99,309.")
-]
-Datasets = Annotated[str | None, typer.Option(help="Names separated by commas, such as cifar10,cifar100.")]
-Keys = Annotated[str | None, typer.Option(help="Keys separated by commas, such as clean,pgd,fog.")]
 
 
 def main() -> None:
     """Run the command line (see `cli.exits`)."""
     sys.exit(run_to_exit_code(app))
-
-
-def _names(text: str | None) -> tuple[str, ...] | None:
-    if text is None:
-        return None
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
-    if not names:
-        raise ConfigError(
-            f"Reading the command line failed for {text!r}: expected names separated by commas, got none. "
-            "Name some, or leave the option out."
-        )
-    return names
 
 
 def _show_version(wanted: bool) -> None:
@@ -71,44 +68,59 @@ def _options(
 
 
 def meta(
-    key_style: Annotated[str, typer.Option(help="paper (pgd) or published (pgd@ and its norm).")] = "paper",
+    out: Annotated[Path | None, typer.Option("--out", help="The file to write; stdout if absent.")] = None,
+    key_style: KeyStyleText = "plain",
 ) -> None:
-    """Print meta.json: all 15,625 architectures, their isomorphs, and the paper's epsilons."""
+    """Write meta.json: all 15,625 architectures, their isomorphs, and the paper's epsilons."""
+    if out is None and sys.stdout.isatty():
+        raise ConfigError(
+            "Reading the command line failed for robust201 meta: expected --out FILE or a pipe, got a terminal, which "
+            "would show 1 MB of JSON. See: robust201 meta --help"
+        )
     from robust201.dataset import meta_file_text, parse_key_style
     from robust201.tasks import PAPER_KEYS, TASKS
 
     strengths = {key: TASKS[key].parameters().strengths for key in PAPER_KEYS}
-    typer.echo(meta_file_text(strengths, parse_key_style(key_style)), nl=False)
+    text = meta_file_text(strengths, parse_key_style(key_style))
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        write_text(out, text)
+        typer.echo(out)
 
 
 def plan(
     sweep: Sweep,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan without reading images or weights.")] = False,
+    architectures: Architectures = None,
+    datasets: Datasets = None,
+    keys: Keys = None,
+    limit: Limit = None,
     save: Annotated[
         bool, typer.Option("--save", help="Save the plan and the images in the results folder, for `run --share`.")
     ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Also read the images and look for the weights; `doctor` says more.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Count a sweep's units and evaluations, estimate bytes and hours, and check its inputs."""
+    """Count a sweep's units and evaluations, and estimate bytes and hours, from the YAML alone."""
+    from robust201.planning.estimates import estimate
     from robust201.planning.inputs import Inputs
-    from robust201.planning.loading import load_config
     from robust201.planning.plan import assumed_facts, make_plan
     from robust201.planning.plan_file import refuse_imports
+    from robust201.planning.remarks import sweep_remarks
     from robust201.runtime.sweep import prepare_sweep
 
-    config = load_config(sweep)
-    if save and dry_run:
-        raise ConfigError(
-            "Planning failed for --save: expected it alone, got --dry-run too, which reads nothing to save. Choose one."
-        )
+    config = load_sweep(sweep)
+    filters = make_filters(config, architectures, datasets, keys, limit)
+    filters.check(config)
     if save:
-        prepare_sweep(config, say=console.say)
-    elif not dry_run:
+        prepare_sweep(config, filters=filters, say=console.say)
+    elif check:
         refuse_imports(config.results)
         Inputs(config, console.say).check()
-    from robust201.planning.estimates import estimate
-
-    summary = estimate(make_plan(config, assumed_facts(config)))
+    summary = estimate(filters.narrow(make_plan(config, assumed_facts(config))))
+    summary["warnings"] = [str(remark) for remark in sweep_remarks(config)]
     if as_json:
         print_json(summary)
     else:
@@ -116,7 +128,7 @@ def plan(
     if save:
         console.say(
             f"Saved the plan and the images in {config.results}. Next, on each machine: "
-            f"robust201 run {quote(str(sweep))} --share I/N"
+            f"robust201 run {join([str(sweep), *narrowing_words(architectures, datasets, keys, limit)])} --share I/N"
         )
 
 
@@ -125,15 +137,17 @@ def run(
     architectures: Architectures = None,
     datasets: Datasets = None,
     keys: Keys = None,
+    limit: Limit = None,
     executor: Annotated[str | None, typer.Option(help="inline or ray; overrides the sweep's.")] = None,
     workers: Annotated[int | None, typer.Option(help="Number of workers; overrides the sweep's.")] = None,
-    results: Annotated[str | None, typer.Option(help="Results folder; overrides the sweep's.")] = None,
+    out: Annotated[str | None, typer.Option("--out", help="Results folder; overrides the sweep's.")] = None,
     share: Annotated[
         str | None,
         typer.Option(metavar="I/N", help="Compute share I of N, counted from 1, of a plan saved by `plan --save`."),
     ] = None,
-    requeue: Annotated[
-        bool, typer.Option("--requeue", help="In a Slurm array: queue the task again if its time limit drained it.")
+    slurm_requeue: Annotated[
+        bool,
+        typer.Option("--slurm-requeue", help="In a Slurm array: queue the task again if its time limit drained it."),
     ] = False,
     allow_code: AllowCode = False,
 ) -> None:
@@ -142,22 +156,17 @@ def run(
     Ctrl-C lets the parts in progress finish; a second one stops at once. Finished work is kept.
     """
     from robust201.planning.code_consent import announce_code
-    from robust201.planning.loading import load_config
     from robust201.planning.shares import Share
     from robust201.runtime.executors import check_device, make_executor
     from robust201.runtime.share_run import run_share
-    from robust201.runtime.sweep import Filters, run_sweep
+    from robust201.runtime.sweep import EVERYTHING, run_sweep
     from robust201.submission.slurm import ArrayTask
 
-    config = load_config(sweep, results=results, execution={"executor": executor, "workers": workers})
-    filters = Filters(
-        config.make_space({}).select(architectures) if architectures is not None else None,
-        _names(datasets),
-        tuple(map(config.key_named, names)) if (names := _names(keys)) is not None else None,
-    )
+    config = load_sweep(sweep, results=out, execution={"executor": executor, "workers": workers})
+    filters = make_filters(config, architectures, datasets, keys, limit)
     check_device(config)
     announce_code(config, sweep, is_allowed=allow_code, say=console.say)
-    task = ArrayTask.of(os.environ) if requeue else None
+    task = ArrayTask.of(os.environ) if slurm_requeue else None
     run_all = run_sweep if share is None else partial(run_share, share=Share.parse(share))
     display = console.RunDisplay()
     with display.showing():
@@ -169,7 +178,7 @@ def run(
             on_progress=display.update,
             say=console.say,
         )
-    code = console.show_tally(tally, config.results, narrowed=filters != Filters() or share is not None)
+    code = console.show_tally(tally, config.results, narrowed=filters != EVERYTHING or share is not None)
     if task is not None:
         task.requeue_if_unfinished(tally, console.say)
     raise typer.Exit(code)
@@ -182,7 +191,7 @@ def compact(
     """Merge small shards into large ones; safe during a run."""
     from robust201.shards import ShardStore
 
-    report = ShardStore.open(results).compact(grace_seconds=3600 * grace_hours)
+    report = ShardStore.open(results_of(results)).compact(grace_seconds=3600 * grace_hours)
     merged = console.show_count(report.inputs, "shard")
     typer.echo(f"Merged {merged} into {report.outputs:,}; deleted {report.deleted:,} merged earlier.")
     console.say_each([f"damaged: {shard}" for shard in report.damaged])
@@ -192,13 +201,16 @@ def compact(
 
 
 def merge(
-    sources: Annotated[list[Path], typer.Argument(metavar="RESULTS", help="Results folders to join.")],
-    into: Annotated[Path, typer.Option("--into", help="Target folder; created if absent.")],
+    sources: Annotated[
+        list[Path], typer.Argument(metavar="RESULTS", help="Results folders to join, or sweep YAMLs that name them.")
+    ],
+    out: Annotated[Path, typer.Option("--out", help="Results folder to fill; created if absent.")],
 ) -> None:
     """Join the results folders of several clusters, so that status and export see one sweep."""
     from robust201.runtime.sweep import merge_results
 
-    report, other_plans = merge_results(sources, into)
+    sources = [results_of(source) for source in sources]
+    report, other_plans = merge_results(sources, out)
     were = "was" if report.present == 1 else "were"
     typer.echo(f"Joined {console.show_count(report.added, 'shard')}, {report.present:,} {were} there already.")
     for source in other_plans:
@@ -233,15 +245,15 @@ def report(
 
 def fetch(
     name: Annotated[str, typer.Argument(metavar="NAME", help=DOWNLOADS)],
-    to: Annotated[
-        Path, typer.Option("--to", envvar="ROBUST201_DATA", help="Data folder; the dataset gets its own subfolder.")
+    out: Annotated[
+        Path, typer.Option("--out", envvar="ROBUST201_DATA", help="Data folder; the dataset gets its own subfolder.")
     ] = Path("data"),
 ) -> None:
     """Download a dataset, or print where to get it; resumes after an interruption, verifies before files appear."""
     from robust201.images.downloads.fetch import fetch as fetch_dataset
 
     with console.counting_bytes(f"Downloading {name}") as progress:
-        folder = fetch_dataset(name, to, progress=progress)
+        folder = fetch_dataset(name, out, progress=progress)
     typer.echo(folder)
 
 
@@ -249,7 +261,7 @@ def import_weights(
     source: Annotated[
         Path, typer.Argument(metavar="SOURCE", help="An archive, its split parts, or a folder of state_dicts.")
     ],
-    to: Annotated[Path, typer.Option("--to", help="The checkpoint store to fill; created if absent.")],
+    out: Annotated[Path, typer.Option("--out", help="The checkpoint store to fill; created if absent.")],
     architectures: Architectures = None,
     datasets: Datasets = None,
     space: Annotated[
@@ -268,7 +280,7 @@ def import_weights(
     epochs: Annotated[int, typer.Option(help="Training length to take: 200 or 12.")] = 200,
     seed: Annotated[int, typer.Option(help="Preferred training seed; the lowest available otherwise.")] = 777,
     source_format: Annotated[
-        str | None, typer.Option("--format", help="Format; detected from the path if absent.")
+        str | None, typer.Option("--format", help="Format of the weights; detected from the path if absent.")
     ] = None,
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Continue past refused files and report them at the end.")
@@ -280,13 +292,13 @@ def import_weights(
 
     chosen = parse_space(space)
     indices = None if architectures is None else chosen.select(architectures)
-    with CheckpointStore(to) as store, console.counting("Importing networks") as progress:
+    with CheckpointStore(out) as store, console.counting("Importing networks") as progress:
         report = import_from(
             source,
             store,
             space=chosen,
             indices=indices,
-            datasets=_names(datasets),
+            datasets=split_names(datasets),
             n_classes=classes,
             recipe=recipe,
             epochs=epochs,
@@ -295,16 +307,14 @@ def import_weights(
             keep_going=keep_going,
             progress=progress,
         )
-    raise typer.Exit(console.show_import(report, to))
+    raise typer.Exit(console.show_import(report, out))
 
 
 def corrupt(
-    out: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Folder for the .npy files, in the layout of CIFAR-10-C.")
-    ],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the .npy files, in the layout of CIFAR-10-C.")],
     dataset: Annotated[str, typer.Option(help="Dataset whose test images are corrupted.")] = "digits",
     path: Annotated[Path | None, typer.Option(help="Path of its images.")] = None,
-    form: Annotated[str | None, typer.Option(help="Form of the files; detected if absent.")] = None,
+    form: Annotated[str | None, typer.Option("--format", help="Format of the image files; detected if absent.")] = None,
     keys: Keys = None,
     count: Annotated[int | None, typer.Option(help="Use a class-stratified subset of this many images.")] = None,
     image_seed: Annotated[int, typer.Option(help="Seed of that subset.")] = 0,
@@ -326,7 +336,7 @@ def corrupt(
             dataset=dataset,
             path=path,
             form=form,
-            keys=_names(keys),
+            keys=split_names(keys),
             count=count,
             image_seed=image_seed,
             seed=seed,

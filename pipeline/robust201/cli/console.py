@@ -188,10 +188,10 @@ def _describe_hours(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Worker time at the speed that is assumed; where the run chooses the device, also what it would be on CPUs."""
     speed, cpu_speed = summary["assumed_gmacs_per_second"], summary["assumed_cpu_gmacs_per_second"]
     hours = summary["estimated_worker_hours"]
-    unit = "GPU-hours" if summary["device"] == "cuda" or cpu_speed is not None else "worker-hours"
-    yield f"{unit} at {speed:g} GMAC/s", _show_hours(hours)
+    where = {"cuda": " on GPUs", "cpu": " on CPUs"}.get(summary["device"], " on GPUs" if cpu_speed is not None else "")
+    yield f"worker-hours{where} at {speed:,g} GMAC/s", _show_hours(hours)
     if cpu_speed is not None:
-        yield f"without GPUs: worker-hours at {cpu_speed:g} GMAC/s", _show_hours(hours * speed / cpu_speed)
+        yield f"worker-hours on CPUs at {cpu_speed:,g} GMAC/s", _show_hours(hours * speed / cpu_speed)
 
 
 def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int:
@@ -211,7 +211,7 @@ def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int
         say(f"Complete for this selection; for the whole sweep: robust201 status {quote(str(results))}")
         return 0
     if tally.complete:
-        say(f"Complete. Export it with: robust201 export {quote(str(results))} DATASET")
+        say(f"Complete. Export it with: robust201 export {quote(str(results))} --out DATASET")
         return 0
     if tally.abandoned:
         bundles = show_count(tally.abandoned, "bundle")
@@ -284,7 +284,7 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
         imported, planned = ((results / name).is_file() for name in (IMPORTED_FILE, PLAN_FILE))
         again = f"recompute it with: robust201 run SWEEP.yaml ({results})"
         if imported and not planned:
-            again = f"import it again with: robust201 import-json DATASET {quote(str(results))}"
+            again = f"import it again with: robust201 import-json DATASET --out {quote(str(results))}"
         say(f"What was in them counts as missing; {again}")
     if verdict.sound:
         return 3 if verdict.n_missing else 0

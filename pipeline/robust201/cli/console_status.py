@@ -68,7 +68,9 @@ def _show_pace(state: SweepStatus) -> str:
     """Rate and time left, which only somebody at work has, as far as they are known; and the cost."""
     is_moving = state.running and not state.complete
     pace = console.show_pace(state.evaluations_per_second, state.seconds_left) if is_moving else ""
-    cost = f"{state.cost.hours:,.2f} {state.cost.unit} in finished parts"
+    cost = f"{state.worker_seconds / 3600:,.2f} worker-hours in finished parts"
+    if state.cost.unit != "worker-hours":
+        cost += f" ({state.cost.hours:,.2f} {state.cost.unit})"
     return f"{pace}; {cost}" if pace else cost
 
 
@@ -161,10 +163,9 @@ class WatchDisplay:
             lines.append(console.show_count(len(state.damaged), "damaged shard"))
         if quiet_seconds and not state.complete:
             lines.append(f"no active worker for {console.show_duration(quiet_seconds)}")
-        max_keys = self._console.size.height - len(lines) - _FRAME_LINES
-        return Group(
-            live_table(state, max_keys=max_keys), *(Text(line, overflow="ellipsis", no_wrap=True) for line in lines)
-        )
+        texts = [Text(line, overflow="fold") for line in lines]
+        n_lines = sum(len(text.wrap(self._console, self._console.width)) for text in texts)
+        return Group(live_table(state, max_keys=self._console.size.height - n_lines - _FRAME_LINES), *texts)
 
 
 def show_log_line(line: Mapping[str, Any], label: str = "") -> None:

@@ -6,18 +6,23 @@ from typing import TYPE_CHECKING, Annotated, get_args
 import typer
 
 from robust201.cli import console
-from robust201.cli.help_texts import Results
 from robust201.cli.look import AsJson, print_json
+from robust201.cli.sweeps import Results, results_of
 from robust201.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from robust201.dataset.export import Format
 
 
+KeyStyleText = Annotated[
+    str, typer.Option("--key-style", help="plain (pgd), or with-norm (pgd@ and its norm) as in the published files.")
+]
+
+
 def export(
     results: Results,
-    out: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder to write; created if absent.")],
-    key_style: Annotated[str, typer.Option(help="paper (pgd) or published (pgd@ and its norm).")] = "paper",
+    out: Annotated[Path, typer.Option("--out", help="Folder to write; created if absent.")],
+    key_style: KeyStyleText = "plain",
     round_to: Annotated[
         int | None,
         typer.Option("--round", min=1, max=17, help="Decimals in JSON: 3 as published; full precision if absent."),
@@ -29,7 +34,7 @@ def export(
     parquet: Annotated[
         bool, typer.Option("--parquet/--no-parquet", help="Also write analysis-ready Parquet files, in parquet/.")
     ] = False,
-    json_files: Annotated[bool, typer.Option("--json/--no-json", help="JSON in the published layout.")] = True,
+    no_json: Annotated[bool, typer.Option("--no-json", help="Leave out the JSON of the published layout.")] = False,
     licence: Annotated[
         str | None,
         typer.Option(
@@ -56,7 +61,8 @@ def export(
     from robust201.shards import ShardStore
 
     style, compression = parse_key_style(key_style), parse_compression(compress)
-    formats = _choose_formats(json_files, parquet)
+    formats = _choose_formats(not no_json, parquet)
+    results = results_of(results)
     planned, store = load_any_plan(results), ShardStore.open(results)
     inventory = store.inventory(verify="all")
     if processes is not None and processes > (most := most_processes(parquet=parquet)):
@@ -103,6 +109,7 @@ def verify(
     """Check every shard's hash, every row, what is missing, and an export; exits with 3 if sound but unfinished."""
     from robust201.dataset.verify import verify_results
 
+    results = results_of(results)
     with console.counting("Verifying shards") as progress:
         verdict = verify_results(results, export=exported, requeue=requeue, on_progress=progress)
     raise typer.Exit(console.show_verdict(verdict, results, as_json=as_json))
@@ -110,7 +117,10 @@ def verify(
 
 def compare(
     first: Annotated[
-        Path, typer.Argument(metavar="A", help="A results folder, an exported dataset or the published one.")
+        Path,
+        typer.Argument(
+            metavar="A", help="A results folder or its sweep YAML, an exported dataset or the published one."
+        ),
     ],
     second: Annotated[Path, typer.Argument(metavar="B", help="Another.")],
     tolerance: Annotated[float, typer.Option(help="Largest accepted difference in accuracy.")] = 0.0,
@@ -120,7 +130,7 @@ def compare(
     """Compare the accuracies that two result sets share; exits with 3 beyond the tolerance."""
     from robust201.dataset.compare import compare_results
 
-    report = compare_results(first, second, tolerance=tolerance)
+    report = compare_results(results_of(first), results_of(second), tolerance=tolerance)
     if as_json:
         print_json(report.to_payload())
     else:
@@ -147,18 +157,17 @@ def import_json(
         Path,
         typer.Argument(metavar="DATASET", help="Folder of a published or exported dataset, with keys in either style."),
     ],
-    results: Annotated[
-        Path,
-        typer.Argument(metavar="RESULTS", help="Results folder, created if absent; it may hold an earlier import."),
+    out: Annotated[
+        Path, typer.Option("--out", help="Results folder, created if absent; it may hold an earlier import.")
     ],
 ) -> None:
     """Import a published or exported JSON dataset as shards, to verify, compare and export it again."""
     from robust201.dataset.json_import import import_json as import_from
 
     with console.counting("Importing keys") as progress:
-        report = import_from(dataset, results, progress=progress)
+        report = import_from(dataset, out, progress=progress)
     keys = console.show_count(report.n_groups, "key")
-    typer.echo(f"Imported {console.show_count(report.n_evaluations, 'evaluation')} of {keys} into {results}.")
+    typer.echo(f"Imported {console.show_count(report.n_evaluations, 'evaluation')} of {keys} into {out}.")
     for line in report.remarks:
         console.say(f"warning: {line}.")
     for name in report.lacking:

@@ -1,19 +1,16 @@
 """What the help of the command line says beside each verb's own words: groups of verbs, and examples."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-Sweep = Annotated[Path, typer.Argument(metavar="SWEEP", help="The sweep YAML; see jobs/ and docs/configuration.md.")]
 AllowCode = Annotated[
     bool,
     typer.Option("--allow-code", help="Execute the Python files of a sweep that lies beside an exported dataset."),
 ]
-Results = Annotated[
-    Path, typer.Argument(metavar="RESULTS", help="A results folder, as named by `results` in the sweep YAML.")
-]
+
+HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
 
 ABOUT = "Robustness evaluation of whole search spaces: from a sweep YAML to a dataset, figures and a report."
 ENDING = """Start with: robust201 demo. Help on one command: robust201 COMMAND --help
@@ -37,20 +34,24 @@ EXAMPLES = {
         "robust201 doctor jobs/paper.yaml --address http://127.0.0.1:8265",
         "robust201 doctor --published-figures",
     ),
-    "fetch": ("robust201 fetch cifar10 --to data",),
+    "fetch": ("robust201 fetch cifar10 --out data",),
     "import-weights": (
-        "robust201 import-weights NATS-tss-v1_0-3ffb9-full.taraa --architectures evaluated --to data/checkpoints",
+        "robust201 import-weights NATS-tss-v1_0-3ffb9-full.taraa --architectures evaluated --out data/checkpoints",
     ),
-    "train": ("robust201 train --to checkpoints --architectures 13714,309 --epochs 12",),
-    "plan": ("robust201 plan --dry-run jobs/paper.yaml", "robust201 plan --save jobs/paper.yaml"),
+    "train": ("robust201 train --out checkpoints --architectures 13714,309 --epochs 12",),
+    "plan": (
+        "robust201 plan jobs/paper.yaml --keys clean,pgd",
+        "robust201 plan jobs/paper.yaml --save",
+    ),
     "run": (
         "robust201 run jobs/demo.yaml",
-        "robust201 run jobs/paper.yaml --architectures 0-99 --datasets cifar10 --keys clean,pgd",
+        "robust201 run jobs/paper.yaml --limit 100 --datasets cifar10 --keys clean,pgd",
+        "robust201 run runs/demo/results",
         "robust201 run jobs/paper.yaml --share 3/64 --executor inline",
     ),
     "status": ("robust201 status runs/paper", "robust201 status jobs/paper.yaml --watch"),
     "logs": ("robust201 logs 21/cifar10/pgd runs/paper",),
-    "merge": ("robust201 merge runs/a runs/b --into runs/all",),
+    "merge": ("robust201 merge runs/a runs/b --out runs/all",),
     "submit ray": ("robust201 submit ray sweep.yaml --detach", "robust201 submit ray --follow paper-1f0c2a9b"),
     "submit slurm": (
         "robust201 submit slurm jobs/paper.yaml --dry-run",
@@ -58,18 +59,20 @@ EXAMPLES = {
     ),
     "verify": ("robust201 verify runs/paper", "robust201 verify runs/paper --export dataset --requeue"),
     "export": (
-        "robust201 export runs/paper dataset --parquet",
-        "robust201 export runs/paper dataset --round 3 --key-style published --compress zst",
+        "robust201 export runs/paper --out dataset --parquet",
+        "robust201 export runs/paper --out dataset --round 3 --key-style with-norm --compress zst",
     ),
     "compare": ("robust201 compare runs/paper published --tolerance 0.0005",),
     "convert": ("robust201 convert published",),
-    "import-json": ("robust201 import-json published runs/published",),
+    "import-json": ("robust201 import-json published --out runs/published",),
     "report": ("robust201 report dataset --out report.html",),
     "plot": (
         "robust201 plot --list",
         "robust201 plot attacks dataset --out attacks.svg",
         "robust201 plot all dataset --out figures",
     ),
+    "meta": ("robust201 meta --key-style with-norm --out meta.json",),
+    "corrupt": ("robust201 corrupt --dataset digits --out corrupted --keys fog,frost",),
     "evaluate": (
         "robust201 evaluate my_model.py:build --weights w.safetensors --data images.parquet",
         "robust201 evaluate my_model.py:build --data cifar10 --keys clean,pgd,fog --count 1000 --out results.csv",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from robust201.cli import console, console_status
+from robust201.cli.sweeps import Results, results_of
 from robust201.core.errors import ConfigError, EvaluationError, RobustError
 
 if TYPE_CHECKING:
@@ -23,17 +24,8 @@ def print_json(payload: Any) -> None:
     typer.echo(json.dumps(payload, indent=2))
 
 
-def _results_of(place: Path) -> Path:
-    """The results folder itself, or the one that a sweep YAML names."""
-    from robust201.planning.loading import load_config
-
-    return load_config(place).results if place.is_file() else place
-
-
 def status(
-    place: Annotated[
-        Path, typer.Argument(metavar="RESULTS|SWEEP.yaml", help="Results folder, or the sweep YAML that names it.")
-    ],
+    place: Results,
     watch: Annotated[bool, typer.Option("--watch", help="Refresh until the sweep is complete; Ctrl-C leaves.")] = False,
     every: Annotated[float, typer.Option(min=0.5, help="With --watch: seconds between refreshes.")] = 10.0,
     patience: Annotated[
@@ -51,7 +43,7 @@ def status(
             "Reading the command line failed for robust201 status: expected --watch or --json, got both. "
             "Scripts can poll `robust201 status --json`."
         )
-    results = _results_of(place)
+    results = results_of(place)
     plan, store = load_plan(results), ShardStore.open(results)
     reader = StatusReader(plan)
 
@@ -97,16 +89,16 @@ def logs(
     ],
     place: Annotated[
         Path,
-        typer.Argument(metavar="RESULTS|SWEEP.yaml", help="Results folder or sweep YAML; default: the current folder."),
+        typer.Argument(metavar="RESULTS", help="A results folder or its sweep YAML; default: the current folder."),
     ] = Path(),
     follow: Annotated[bool, typer.Option("--follow", help="Keep showing new lines; Ctrl-C leaves.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the raw lines, one JSON object each.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Show what all workers logged about one unit, in chronological order; without WEIGHTS, about all of them."""
     from robust201.monitoring.logs import find_units, follow_logs, log_files, read_logs
     from robust201.planning.plan_file import load_plan
 
-    results = _results_of(place)
+    results = results_of(place)
     planned = load_plan(results)
     labels = find_units(unit, planned.units, results, planned.space_name)
     lines = follow_logs(results, labels, sleep=time.sleep) if follow else iter(read_logs(results, labels))
@@ -126,7 +118,8 @@ def logs(
 
 def doctor(
     sweep: Annotated[
-        Path | None, typer.Argument(metavar="SWEEP", help="A sweep YAML whose requirements are checked too.")
+        Path | None,
+        typer.Argument(metavar="SWEEP", help="A sweep YAML, or a results folder, whose requirements are checked too."),
     ] = None,
     address: Annotated[
         str | None, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="A Ray head's dashboard, http://HOST:PORT.")
@@ -154,8 +147,10 @@ def doctor(
     config, unreadable = None, []
     try:
         if sweep:
-            from robust201.planning.loading import load_config
-
+            if sweep.is_dir():
+                from robust201.planning.plan_file import load_kept_sweep as load_config
+            else:  # needs fewer packages, any of which may be missing
+                from robust201.planning.loading import load_config
             config = load_config(sweep)
     except RobustError as error:  # what is wrong with this machine may be the very reason, such as a variable not set
         unreadable.append(

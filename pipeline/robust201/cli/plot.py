@@ -46,8 +46,10 @@ def plot(
             typer.echo(f"{row.name:<30}{row.title}{source}; needs {row.needs}")
         return
     if name is None or dataset is None or out is None:
+        given = {"NAME": name, "DATASET": dataset, "--out": out}
+        lacking = " and ".join(f"no {what}" for what, value in given.items() if value is None)
         raise ConfigError(
-            "Drawing failed for the command line: expected NAME DATASET --out FILE, got less. "
+            f"Reading the command line failed for robust201 plot: expected NAME DATASET --out FILE, got {lacking}. "
             "`robust201 plot --list` lists the figures."
         )
     if name != ALL:

@@ -8,17 +8,28 @@ from typing import Annotated, Any
 import typer
 
 from robust201.cli import console
-from robust201.cli.help_texts import AllowCode, epilog
+from robust201.cli.help_texts import HELP_OPTIONS, AllowCode, epilog
 from robust201.cli.submit_slurm import slurm
+from robust201.cli.sweeps import Architectures, Datasets, Keys, Limit, load_sweep, make_filters, narrowing_words
 from robust201.core.errors import ConfigError, EvaluationError
 
-submit_app = typer.Typer(name="submit", help="Submit a sweep to a cluster: ray or slurm.", no_args_is_help=True)
+submit_app = typer.Typer(
+    name="submit",
+    help="Submit a sweep to a cluster: ray or slurm.",
+    no_args_is_help=True,
+    context_settings=HELP_OPTIONS,
+)
 
 
 def ray(
     sweep: Annotated[
-        Path | None, typer.Argument(metavar="SWEEP", help="The sweep YAML; its paths are paths on the cluster.")
+        Path | None,
+        typer.Argument(metavar="SWEEP", help="A sweep YAML or results folder; its paths are paths on the cluster."),
     ] = None,
+    architectures: Architectures = None,
+    datasets: Datasets = None,
+    keys: Keys = None,
+    limit: Limit = None,
     address: Annotated[
         str, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="The head's dashboard, http://HOST:PORT.")
     ] = "http://127.0.0.1:8265",
@@ -47,7 +58,10 @@ def ray(
     if access.is_readable_on_the_way:
         console.say(f"The token crosses the network unencrypted to {access.address}; a tunnel or https would hide it.")
     if sweep is not None:
-        shipment = prepare_shipment(sweep, os.environ)
+        config = load_sweep(sweep)
+        make_filters(config, architectures, datasets, keys, limit).check(config)
+        narrowing = narrowing_words(architectures, datasets, keys, limit)
+        shipment = prepare_shipment(sweep, os.environ, narrowing)
         announce_code(shipment.config, sweep, is_allowed=allow_code, say=console.say)
         with tempfile.TemporaryDirectory() as folder:
             archive = Path(folder) / "robust201-job.zip"

@@ -8,13 +8,19 @@ import typer
 
 from robust201.cli import console
 from robust201.cli.help_texts import AllowCode
+from robust201.cli.sweeps import Architectures, Datasets, Keys, Limit, load_sweep, make_filters, narrowing_words
 
 
 def slurm(
     sweep: Annotated[
-        Path, typer.Argument(metavar="SWEEP", help="The sweep YAML; tasks read it again when they start.")
+        Path,
+        typer.Argument(metavar="SWEEP", help="A sweep YAML or results folder; tasks read it again when they start."),
     ],
-    results: Annotated[str | None, typer.Option(help="Results folder; overrides the sweep's.")] = None,
+    architectures: Architectures = None,
+    datasets: Datasets = None,
+    keys: Keys = None,
+    limit: Limit = None,
+    out: Annotated[str | None, typer.Option("--out", help="Results folder; overrides the sweep's.")] = None,
     tasks: Annotated[
         int | None, typer.Option(help="Shares of the sweep, one per task; default: the number of bundles, up to 256.")
     ] = None,
@@ -62,17 +68,19 @@ def slurm(
         drain_seconds=drain_seconds,
     )
     from robust201.planning.code_consent import announce_code
-    from robust201.planning.loading import load_config
 
-    config = load_config(sweep, results=results)
+    config = load_sweep(sweep, results=out)
+    filters = make_filters(config, architectures, datasets, keys, limit)
+    filters.check(config)
+    selection = slurm_jobs.Selection(filters, narrowing_words(architectures, datasets, keys, limit))
     announce_code(config, sweep, is_allowed=allow_code, say=console.say)
     if dry_run:
-        typer.echo(slurm_jobs.render_dry(config, sweep, options, say=console.say), nl=False)
+        typer.echo(slurm_jobs.render_dry(config, sweep, options, selection, say=console.say), nl=False)
         return
     folder = quote(str(config.results))
-    submitted = slurm_jobs.submit_array(config, sweep, options, say=console.say)
+    submitted = slurm_jobs.submit_array(config, sweep, options, selection, say=console.say)
     if submitted is None:
-        console.say(f"Nothing is missing. Export it with: robust201 export {folder} DATASET")
+        console.say(f"Nothing is missing. Export it with: robust201 export {folder} --out DATASET")
         return
     typer.echo(submitted.job)
     what = f"{submitted.n_tasks} of {console.show_count(submitted.n_shares, 'share')}, one per task"

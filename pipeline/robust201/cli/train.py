@@ -9,11 +9,11 @@ from robust201.cli import console
 
 
 def train(
-    to: Annotated[Path, typer.Option("--to", help="The checkpoint store to fill; created if absent.")],
+    out: Annotated[Path, typer.Option("--out", help="The checkpoint store to fill; created if absent.")],
     architectures: Annotated[str, typer.Option(help="Indices, ranges and cell strings, separated by commas.")],
     dataset: Annotated[str, typer.Option(help="Dataset to train on.")] = "digits",
     path: Annotated[Path | None, typer.Option(help="Path of its images.")] = None,
-    form: Annotated[str | None, typer.Option(help="Form of the files; detected if absent.")] = None,
+    form: Annotated[str | None, typer.Option("--format", help="Format of the image files; detected if absent.")] = None,
     channels: Annotated[int, typer.Option(min=1, help="Channels C of the first stage.")] = 16,
     cells: Annotated[int, typer.Option(min=1, help="Cells N in each stage.")] = 5,
     epochs: Annotated[int, typer.Option(min=1, help="Passes over the training images.")] = 200,
@@ -46,7 +46,7 @@ def train(
     indices = [int(index) for index in SPACES[DEFAULT_SPACE].select(architectures)]
     images = load_images(dataset, form=form, path=path, split="train")
     held_out = load_images(dataset, form=form, path=path, split="test")
-    with CheckpointStore(to) as store, console.counting("Training, epochs") as progress:
+    with CheckpointStore(out) as store, console.counting("Training, epochs") as progress:
 
         def tell(index: int, epoch: int, loss: float, accuracy: float) -> None:
             del loss, accuracy

@@ -30,6 +30,9 @@ MAX_MESSAGE = 1500
 
 _MESSAGE_END = 400
 
+_SHORTEST_BEGINNING = 3
+"""Letters from which on the beginning of a name stands for it."""
+
 
 def shorten(message: str) -> str:
     """Leave the middle of a text out that is longer than `MAX_MESSAGE`, and say how much that is."""
@@ -134,11 +137,15 @@ def closest(name: str, candidates: Iterable[str]) -> str:
     """Name the candidate nearest to an unknown name, ready to append to an error message.
 
     ``" Did you mean 'pgd'?"`` (with its leading space), or the list of up to 25 known names where nothing is near.
+    Case does not count, and a name that begins a candidate (`eps`) is nearer than one that resembles it (`steps`).
     """
     known = [str(candidate) for candidate in candidates]
-    name = name[:_MAX_NAME]
-    match = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    folded = {candidate.casefold(): candidate for candidate in reversed(known)}
+    wanted = name[:_MAX_NAME].casefold()
+    begun = [candidate for candidate in folded if len(wanted) >= _SHORTEST_BEGINNING and candidate.startswith(wanted)]
+    near = [wanted] if wanted in folded else sorted(begun, key=len)
+    match = near or difflib.get_close_matches(wanted, folded, n=1, cutoff=0.6)
     if match:
-        return f" Did you mean {match[0]!r}?"
+        return f" Did you mean {folded[match[0]]!r}?"
     shown = ", ".join(known[:25])
     return f" Known: {shown}{', …' if len(known) > 25 else ''}."

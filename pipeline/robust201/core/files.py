@@ -286,7 +286,7 @@ def bundled(name: str) -> Path:
         if candidate.exists():
             return candidate
     raise InputError(
-        f"Looking up a bundled file failed for {name}: expected it beside the package, found none. "
+        f"Looking up a bundled file failed for {name}: expected it beside the package, got none. "
         "Install robust201 again."
     )
 

@@ -77,6 +77,8 @@ class CardFacts:
     files: Sequence[WrittenFile]
     columns: Mapping[str, ParquetColumn]
     measures: Mapping[str, Mapping[str, ParquetColumn]]
+    left_out: Mapping[str, Sequence[str]]
+    """Keys of the sweep that a dataset has nothing of, by dataset."""
 
     @property
     def title(self) -> str:
@@ -214,6 +216,8 @@ def _contents(facts: CardFacts) -> str:
             told += f" Strengths of `{key}` are {constraint.name} radii around images of pixels in [0, 1]."
     if any(group.is_measure for group in facts.groups):
         told += " Measures have no strength, which is 0."
+    for dataset, keys in facts.left_out.items():
+        told += f" Not evaluated on {dataset}: {', '.join(f'`{key}`' for key in keys)}."
     return "\n".join([*lines, "", told, ""])
 
 

@@ -173,6 +173,7 @@ def export_dataset(
                 files=tuple(folder.written[name] for name in sorted(folder.written)),  # every file there by then
                 columns=_columns_of_answers(plan, groups) if "parquet" in formats else {},
                 measures=dict(sorted(measures.items())),
+                left_out=_keys_left_out(plan, groups),
             )
             folder.write(name, text_of(facts))
         if parquet:
@@ -323,3 +324,11 @@ def make_files(
                 round_to=form.round_to,
                 empty=form.empty,
             )
+
+
+def _keys_left_out(plan: SweepPlan, groups: Sequence[Group]) -> dict[str, list[str]]:
+    """List by dataset what the sweep does on other datasets, or on none, for lack of corrupted images."""
+    held = {(group.dataset, group.key) for group in groups}
+    datasets = dict.fromkeys(group.dataset for group in groups)
+    left_out = {name: [key for key in plan.tasks if (name, key) not in held] for name in datasets}
+    return {name: keys for name, keys in left_out.items() if keys}

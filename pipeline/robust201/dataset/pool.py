@@ -95,8 +95,8 @@ def _write_in_pool(
         on_rows(rows.get_obj().value)
     except BrokenProcessPool as error:
         raise StorageError(
-            "Exporting failed for a worker process: expected it to finish its file, got its death (out of memory?). "
-            "Run the same command again, with fewer --processes; files that are whole are kept."
+            "Exporting failed for a worker process: expected it to finish its file, got a process that died, perhaps "
+            "for lack of memory. Run the same command again, with fewer --processes; files that are whole are kept."
         ) from error
     finally:
         with holding_interrupts():  # a second one would leave workers that nobody has told to stop
@@ -118,4 +118,6 @@ def _count_row() -> None:
     with _rows.get_lock():
         _rows.value += 1
     if _stopped.value:
-        raise ExportStoppedError("Exporting failed for a file: expected to finish it, got a stop. Export again.")
+        raise ExportStoppedError(
+            "Exporting failed for a file: expected to finish it, got a request to stop. Export again to resume."
+        )

@@ -98,8 +98,8 @@ def strengths_of_keys(groups: Iterable[Group]) -> dict[str, tuple[float, ...]]:
         if first.strengths != group.strengths and group.task.kind == "attack":
             raise ConfigError(
                 f"Exporting failed for {group.dataset} {group.key}: expected the epsilons of {first.dataset}, "
-                f"{list(first.strengths)}, got {list(group.strengths)}. {META_FILE} has one list per key: export the "
-                "datasets apart with --datasets."
+                f"{list(first.strengths)}, got {list(group.strengths)}. {META_FILE} has one list per key: keep the "
+                "results of the datasets in separate folders, and export each."
             )
     return {key: group.strengths for key, group in by_key.items()}
 

@@ -89,7 +89,7 @@ def save_plots(
     if not paths:
         needs = "; ".join(sorted({f"{row.name} needs {row.needs}" for row in rows}))
         raise ResultsError(
-            f"Drawing failed for {dataset.path}: expected results that are enough for a figure, got less ({needs}). "
+            f"Drawing failed for {dataset.path}: expected enough results for a figure, got too few ({needs}). "
             "Export more keys or measurements."
         )
     return paths

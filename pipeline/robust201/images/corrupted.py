@@ -117,10 +117,7 @@ class CorruptedStore:
         """
         identity: dict[str, Any] = {"source": self.source, "sha256": self.digest(key)}
         if self._manifest is not None:
-            recipe = self._manifest.recipe
-            identity |= {"generator_version": self._manifest.version_of(f"{key}.npy"), "seed": recipe.seed}
-            if key == "frost":
-                identity["frost"] = dict(recipe.frost)
+            identity |= self._manifest.recipe.identity(key, self._manifest.version_of(f"{key}.npy"))
         return identity
 
     def verify(self, key: str, *, expected: Mapping[str, Any]) -> None:

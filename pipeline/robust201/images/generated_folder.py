@@ -45,6 +45,19 @@ class Recipe:
     seed: int
     frost: Mapping[str, str]
 
+    def identity(self, key: str, version: int) -> dict[str, Any]:
+        """Say what decides the pixels of a version of a corruption, as a protocol holds it (see `made`)."""
+        identity: dict[str, Any] = {"generator_version": version, "seed": self.seed}
+        return identity | ({"frost": dict(self.frost)} if key == "frost" else {})
+
+    def made(self, key: str, version: int, identity: Mapping[str, Any]) -> bool:
+        """Whether a corruption's identity, as a protocol holds it, is that of images made by this recipe."""
+        return dict(identity) == {
+            "source": "generated",
+            "sha256": identity.get("sha256"),
+            **self.identity(key, version),
+        }
+
 
 @dataclass(frozen=True)
 class Manifest:
@@ -112,6 +125,23 @@ def read_folder_manifest(folder: Path) -> Manifest:
             f"Opening generated corruptions failed for {path}: expected a manifest, got {error}. "
             "The file is damaged; generate the images in another folder."
         ) from error
+
+
+def unfinished_keys(folder: Path, versions: Mapping[str, int]) -> list[str]:
+    """List the corruptions, of those with the versions that are wanted, without a whole file of that version.
+
+    A file that is not in the manifest may be of a run that was killed.
+    """
+    if not (folder / MANIFEST).exists():
+        return list(versions)
+    manifest = read_folder_manifest(folder)
+    return [
+        key
+        for key, version in versions.items()
+        if f"{key}.npy" not in manifest.files
+        or not (folder / f"{key}.npy").exists()
+        or manifest.version_of(f"{key}.npy") != version
+    ]
 
 
 def image_digests(images: NDArray[np.uint8]) -> NDArray[np.uint8]:

@@ -55,6 +55,7 @@ def examine(config: SweepConfig | None, *, address: str | None = None) -> Iterat
 
 
 def _examine_sweep(config: SweepConfig) -> Iterator[HealthCheck]:
+    yield from _attempt("sweep", lambda: _examine_remarks(config))
     yield from _attempt("device", lambda: [examine_device(config)])
     yield from _attempt("results", lambda: [_examine_results(config.results)])
     yield from _attempt("imported results", lambda: _examine_imported(config.results))
@@ -75,12 +76,12 @@ def _attempt(what: str, look: Callable[[], Iterable[HealthCheck]]) -> Iterator[H
     except RobustError as error:
         yield HealthCheck(what, ok=False, detail="not readable", fix=str(error))
     except ImportError as error:
-        yield HealthCheck(what, ok=False, detail=f"not looked at: {error}", fix=_REINSTALL)
+        yield HealthCheck(what, ok=False, detail=f"not checked: {error}", fix=_REINSTALL)
     except OSError as error:
         fix = f"Check the path and its permissions; where it is a file of a package: {_REINSTALL}"
-        yield HealthCheck(what, ok=False, detail=f"not looked at: {error}", fix=fix)
+        yield HealthCheck(what, ok=False, detail=f"not checked: {error}", fix=fix)
     except Exception as error:  # noqa: BLE001 - packages that do not fit together raise anything
-        yield HealthCheck(what, ok=False, detail=f"not looked at: {type(error).__name__}: {error}", fix=_REINSTALL)
+        yield HealthCheck(what, ok=False, detail=f"not checked: {type(error).__name__}: {error}", fix=_REINSTALL)
 
 
 def _examine_python() -> HealthCheck:
@@ -172,6 +173,14 @@ def _examine_space(config: SweepConfig) -> HealthCheck:
     return HealthCheck("disk", free > needed, detail, "Free some space or name another folder by `results`.")
 
 
+def _examine_remarks(config: SweepConfig) -> Iterator[HealthCheck]:
+    """Say what the sweep leaves out or may not mean; nothing where there is nothing to say."""
+    from robust201.planning.remarks import sweep_remarks
+
+    for remark in sweep_remarks(config):
+        yield HealthCheck("sweep", ok=True, detail=remark.what, fix=remark.fix, warns=True)
+
+
 def _examine_checkpoints(config: SweepConfig) -> HealthCheck:
     from robust201.planning.inputs import Inputs
 
@@ -188,11 +197,12 @@ def _examine_checkpoints(config: SweepConfig) -> HealthCheck:
 
 
 def _examine_dataset(config: SweepConfig, name: str) -> Iterator[HealthCheck]:
-    from robust201.images import DATASETS
+    from robust201.images.specs import UNKNOWN_COUNT
     from robust201.planning.inputs import Inputs
 
-    images = Inputs(config).images(name)
-    yield HealthCheck(name, ok=True, detail=f"{len(images)} of {DATASETS[name].n_test} test images")
+    images, n_test = Inputs(config).images(name), config.dataset_spec(name).n_test
+    known = "" if n_test == UNKNOWN_COUNT else f" of {n_test:,}"
+    yield HealthCheck(name, ok=True, detail=f"{len(images):,}{known} test images")
 
 
 def _examine_corruptions(config: SweepConfig, name: str) -> Iterator[HealthCheck]:

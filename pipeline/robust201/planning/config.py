@@ -119,7 +119,7 @@ class WeightsSection(Section):
             raise ValueError(f"expected one of path, files and random, got {' and '.join(given) or 'none'}.")
         chosen = [name for name in ("recipe", "epochs", "seeds") if getattr(self, name) is not None]
         if chosen and self.path is None:
-            raise ValueError(f"expected {chosen[0]} beside path alone, which names a store, got it beside {given[0]}.")
+            raise ValueError(f"expected {chosen[0]} only beside path, which names a store, got it beside {given[0]}.")
         return self
 
     def files_on(self, dataset: str) -> dict[str, Path]:
@@ -169,7 +169,7 @@ class CorruptionsSection(Section):
 
 
 class DatasetSection(Section):
-    """Where a dataset's images lie; without `corruptions` its corruption keys are left out."""
+    """Where a dataset's images lie; `corruptions: null` says that it has none on purpose."""
 
     path: ConfigPath | None = None
     form: str | None = None
@@ -341,6 +341,20 @@ class SweepConfig(Section):
         return self
 
     @model_validator(mode="after")
+    def _check_corruption_sources(self) -> Self:
+        named = [key for key in self.parameters if key in self.keys and self.tasks[key].kind == "corruption"]
+        if "keys" not in self.model_fields_set or not named:
+            return self
+        for name, section in self.datasets.items():
+            if section.corruptions is None and "corruptions" not in section.model_fields_set:
+                raise ValueError(
+                    f"keys.{named[0]}: expected a source of corrupted images for {name}, got none. Write "
+                    f"`corruptions: {{source: generated}}` under datasets.{name}, or `corruptions: null` to leave "
+                    f"corruptions out on {name} on purpose."
+                )
+        return self
+
+    @model_validator(mode="after")
     def _check_engines(self) -> Self:
         for key, parameters in self.parameters.items():
             row = self.tasks[key]
@@ -441,6 +455,11 @@ class SweepConfig(Section):
         """Keys evaluated on a dataset: all of them, or all but the corruptions where it has none."""
         corrupted = self.datasets[dataset].corruptions is not None
         return tuple(key for key, row in self.tasks.items() if corrupted or row.kind != "corruption")
+
+    def keys_left_out(self, dataset: str) -> tuple[str, ...]:
+        """Keys of the sweep that are not evaluated on a dataset: its corruptions, where they have no source."""
+        kept = set(self.keys_of(dataset))
+        return tuple(key for key in self.tasks if key not in kept)
 
 
 def _expand_keys(keys: Mapping[str, Mapping[str, Any]]) -> dict[str, Parameters]:

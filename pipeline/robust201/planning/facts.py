@@ -1,7 +1,7 @@
 """What planning must know of a sweep's inputs: counts and hashes, no paths."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, NamedTuple
 
 from robust201.core.records import ArchitectureId, ImageSelection, Weights
@@ -21,7 +21,8 @@ class DatasetFacts:
     Attributes:
         n_images: images of the test split that the sweep selects.
         images_sha256: `ImageSet.sha256` of that selection.
-        corruptions: identity payload of each corruption key's images (source, hash and, where generated, recipe).
+        corruptions: identity payload of each corruption key's images (source, hash and, where generated, recipe);
+            keys whose images have not been generated yet are not there.
         own_images: selections that measures ask for.
     """
 
@@ -33,6 +34,12 @@ class DatasetFacts:
     def images(self, selection: ImageSelection | None) -> ImageFacts:
         """Facts of a measure's own images, or of those that the sweep selects."""
         return ImageFacts(self.n_images, self.images_sha256) if selection is None else self.own_images[selection]
+
+    def completed_by(self, other: "DatasetFacts") -> "DatasetFacts":
+        """Add what others know of corrupted images of the same selection."""
+        if other.images_sha256 != self.images_sha256:
+            return self
+        return replace(self, corruptions={**other.corruptions, **self.corruptions})
 
     def to_payload(self) -> dict[str, Any]:
         """JSON value that `from_payload` reads."""
@@ -72,6 +79,14 @@ class Facts:
     def without_weights(self) -> "Facts":
         """What workers need, which find the hash of the weights in each unit: small enough to travel."""
         return Facts(self.datasets, {}, self.code)
+
+    def completed_by(self, other: "Facts") -> "Facts":
+        """Add what others know of corrupted images that this one does not."""
+        completed = {
+            name: facts.completed_by(other.datasets[name]) if name in other.datasets else facts
+            for name, facts in self.datasets.items()
+        }
+        return replace(self, datasets=completed)
 
     def to_payload(self) -> dict[str, Any]:
         """JSON value that `from_payload` reads."""

@@ -22,7 +22,7 @@ _EXPECTATIONS = {
     "float_type": "a number",
     "float_parsing": "a number",
     "dict_type": "names, each with its fields",
-    "model_type": "fields",
+    "model_type": "a mapping of fields",
     "path_type": "a path",
 }
 """What a value should have been, by pydantic's type of error; other types say it well enough themselves."""

@@ -4,6 +4,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from robust201.core.records import EvaluationProtocol
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import DatasetFacts, Facts
 
@@ -29,13 +30,18 @@ def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: Facts) 
     if row.kind == "attack" or parameters.draws:
         payload["seed"] = config.seed
     if row.kind == "corruption":
-        payload["corruption"] = dict(known.corruptions[key])
+        payload["corruption"] = dict(known.corruptions.get(key, {}))
     if f"keys.{key}" in facts.code:
         payload["file_sha256"] = facts.code[f"keys.{key}"]
     own = config.datasets[dataset].identity()
     if own:
         payload["dataset_fields"] = own
     return payload
+
+
+def is_known(protocol: EvaluationProtocol) -> bool:
+    """Whether a protocol is complete: one that shows corrupted images is not before these are made."""
+    return protocol.payload.get("corruption") != {}
 
 
 def _images_payload(config: SweepConfig, key: str, facts: DatasetFacts) -> dict[str, Any]:

@@ -1,10 +1,10 @@
 """What a sweep reads: images, corrupted images and weights, opened the same way by the driver and by every worker."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from robust201.core.errors import DatasetError
 from robust201.core.files import atomic_write
@@ -12,7 +12,7 @@ from robust201.core.records import ImageSelection, ImageSet, content_digest
 from robust201.core.user_code import hash_file, read_code
 from robust201.images import load_images, select
 from robust201.images.corrupted import CorruptedStore, open_generated, open_published
-from robust201.images.generated_folder import MANIFEST, Recipe
+from robust201.images.generated_folder import MANIFEST, Recipe, unfinished_keys
 from robust201.images.snapshot import read_snapshot, write_snapshot
 from robust201.planning.config import CorruptionsSection, SpaceFile, SweepConfig
 from robust201.planning.facts import DatasetFacts, Facts, ImageFacts
@@ -20,7 +20,13 @@ from robust201.planning.weights import WeightsSource
 from robust201.spaces.base import Space
 from robust201.tasks import Task
 from robust201.tasks.corruptions.folder import generate_corruptions
-from robust201.tasks.corruptions.generator import GENERATOR_VERSION, FrostTextures, load_frost, synthetic_frost
+from robust201.tasks.corruptions.generator import (
+    GENERATOR_VERSION,
+    FrostTextures,
+    corruption_versions,
+    load_frost,
+    synthetic_frost,
+)
 from robust201.tasks.user_task import UserTask
 
 Say = Callable[[str], None]
@@ -102,6 +108,9 @@ class Inputs:
             return load_frost(section.frost_path)
         return synthetic_frost(section.seed)
 
+    def _recipe(self, section: CorruptionsSection) -> Recipe:
+        return Recipe(GENERATOR_VERSION, section.seed, self._frost(section).identity())
+
     def _corruption_keys(self, dataset: str) -> tuple[str, ...]:
         return tuple(key for key in self._config.keys_of(dataset) if self._config.tasks[key].kind == "corruption")
 
@@ -121,13 +130,22 @@ class Inputs:
             return open_published(
                 folder, images, n_images=self._config.dataset_spec(dataset).n_test, verify=verify, keys=keys
             )
-        return open_generated(folder, images, Recipe(GENERATOR_VERSION, section.seed, self._frost(section).identity()))
+        return open_generated(folder, images, self._recipe(section))
 
-    def make_corruptions(self, dataset: str) -> None:
-        """Generate the corrupted images that a sweep needs and that are not there yet."""
+    def unmade_corruptions(self, dataset: str) -> frozenset[str]:
+        """List the corruptions of a dataset whose images are to be generated, and are not there yet."""
         section = self._config.datasets[dataset].corruptions
-        keys = self._corruption_keys(dataset)
-        if section is None or section.source == "published" or not keys:
+        if section is None or section.source == "published":
+            return frozenset()
+        versions = corruption_versions(self._corruption_keys(dataset))
+        return frozenset(unfinished_keys(self._corruptions_folder(dataset, section), versions))
+
+    def make_corruptions(self, dataset: str, wanted: Collection[str] | None = None) -> None:
+        """Generate corrupted images that are not there yet: those of all keys, or of the wanted ones among them."""
+        section = self._config.datasets[dataset].corruptions
+        unmade = self.unmade_corruptions(dataset)
+        keys = [key for key in self._corruption_keys(dataset) if key in unmade and (wanted is None or key in wanted)]
+        if section is None or not keys:
             return
         generate_corruptions(
             self._corruptions_folder(dataset, section),
@@ -172,19 +190,17 @@ class Inputs:
             ):
                 self.open_corruptions(dataset)
 
-    def gather(self) -> Facts:
-        """Hash everything the sweep reads, generating missing corrupted images first."""
+    def gather(self, earlier: Facts | None = None) -> Facts:
+        """Hash everything the sweep reads that is there.
+
+        Of corrupted images that are not, the hash is what an `earlier` gathering found for the same recipe, or unknown.
+        """
         datasets: dict[str, DatasetFacts] = {}
         for dataset in self._config.datasets:
-            self._say(f"Reading {dataset}")
-            self.make_corruptions(dataset)
-            keys = self._corruption_keys(dataset)
+            self._say(f"Reading the images of {dataset}")
             images = self.images(dataset)
-            corruptions = {}
-            if keys:
-                # The driver compares every published byte once a run; workers compare pixels with what it planned.
-                store = self.open_corruptions(dataset, verify="full")
-                corruptions = {key: store.identity(key) for key in keys}
+            before = earlier.datasets.get(dataset) if earlier else None
+            corruptions = self._gather_corruptions(dataset, before)
             own_images = {own: self.images(dataset, own) for own in self._config.own_images}
             datasets[dataset] = DatasetFacts(
                 len(images),
@@ -202,6 +218,23 @@ class Inputs:
             },
             code,
         )
+
+    def _gather_corruptions(self, dataset: str, earlier: DatasetFacts | None) -> dict[str, Mapping[str, Any]]:
+        """Find what decides the pixels of each corruption of a dataset, as far as it is known."""
+        section, unmade = self._config.datasets[dataset].corruptions, self.unmade_corruptions(dataset)
+        found: dict[str, Mapping[str, Any]] = {}
+        if section is None:
+            return found
+        made = [key for key in self._corruption_keys(dataset) if key not in unmade]
+        if made:
+            # The driver compares every published byte once a run; workers compare pixels with what it planned.
+            store = self.open_corruptions(dataset, verify="full")
+            found = {key: store.identity(key) for key in made}
+        if unmade and earlier is not None and earlier.images_sha256 == self.images(dataset).sha256:
+            recipe, versions = self._recipe(section), corruption_versions(unmade)
+            known = {key: earlier.corruptions[key] for key in unmade if key in earlier.corruptions}
+            found |= {key: identity for key, identity in known.items() if recipe.made(key, versions[key], identity)}
+        return {key: found[key] for key in self._corruption_keys(dataset) if key in found}
 
 
 def kept_code(results: Path, sha256: str) -> Path:

@@ -12,7 +12,7 @@ from robust201.planning.field_errors import describe_problem, steps_of
 from robust201.planning.sweep_yaml import find_line, read_fields
 
 
-def load_config(path: Path, **overrides: Any) -> SweepConfig:
+def load_config(path: Path, /, **overrides: Any) -> SweepConfig:
     """Read and check a sweep YAML.
 
     The overrides replace what the file says, those of a section in a mapping; None leaves the file's.
@@ -20,12 +20,28 @@ def load_config(path: Path, **overrides: Any) -> SweepConfig:
     Raises:
         ConfigError: the file is missing, is no YAML, or a field is unknown or wrong; the closest name is given.
     """
-    replaced = {name for name, value in overrides.items() if value is not None and not isinstance(value, Mapping)}
+    return override_config(read_fields(path), path, overrides)
 
-    def find(steps: Sequence[str]) -> int | None:
-        return None if steps[:1] and steps[0] in replaced else find_line(path, steps)
 
-    return parse_config(_replace(read_fields(path), overrides), str(path), find)
+def override_config(fields: Mapping[str, Any], path: Path, overrides: Mapping[str, Any]) -> SweepConfig:
+    """Check fields of a file after replacing what options of the command line say (see `load_config`)."""
+
+    def find(steps: Sequence[str]) -> str:
+        option = _find_option(steps, overrides)
+        line = None if option else find_line(path, steps)
+        return option or (str(path) if line is None else f"{path}, line {line}")
+
+    return parse_config(_replace(fields, overrides), str(path), find)
+
+
+def _find_option(steps: Sequence[str], overrides: Mapping[str, Any]) -> str:
+    """Name the option of the command line that a field comes from; empty where the file says it."""
+    value: Any = overrides
+    for step in steps:
+        value = value.get(step) if isinstance(value, Mapping) else None
+    if not steps or value is None or isinstance(value, Mapping):
+        return ""
+    return "--out" if steps[0] == "results" else f"--{steps[-1]}"
 
 
 def _replace(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,9 +55,11 @@ def _replace(fields: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str,
 
 
 def parse_config(
-    payload: Mapping[str, Any], source: str, find_line: Callable[[Sequence[str]], int | None] = lambda _steps: None
+    payload: Mapping[str, Any], source: str, find_place: Callable[[Sequence[str]], str] | None = None
 ) -> SweepConfig:
-    """Check a sweep given as plain values, `source` saying in errors where they come from, `find_line` on which line.
+    """Check a sweep given as plain values.
+
+    `source` says in errors where they come from, and `find_place`, if given, where exactly a field does.
 
     Raises:
         ConfigError: a field is unknown or wrong; the closest name is given.
@@ -49,8 +67,7 @@ def parse_config(
     try:
         return SweepConfig.model_validate(payload)
     except ValidationError as error:
-        line = find_line(steps_of(error.errors(include_url=False)[0]["loc"]))
-        where = source if line is None else f"{source}, line {line}"
+        where = find_place(steps_of(error.errors(include_url=False)[0]["loc"])) if find_place else source
         raise ConfigError(
             f"Reading the sweep failed for {where}: {describe_problem(error, SweepConfig)} docs/configuration.md "
             "explains every field."

@@ -12,7 +12,7 @@ from robust201.images.specs import UNKNOWN_COUNT
 from robust201.planning.config import SweepConfig
 from robust201.planning.cost import assumed_gmacs
 from robust201.planning.facts import DatasetFacts, Facts, ImageFacts
-from robust201.planning.identity import protocol_payload
+from robust201.planning.identity import is_known, protocol_payload
 from robust201.planning.sweep_record import describe_sweep, portable_fields
 from robust201.tasks import Task
 from robust201.tasks.parameters import Parameters
@@ -69,6 +69,11 @@ class Plan:
     def n_evaluations(self) -> int:
         """Number of evaluations: strengths summed over the units."""
         return sum(len(unit.strengths) for unit in self.units)
+
+    @cached_property
+    def known_ids(self) -> frozenset[str]:
+        """Ids of the units whose protocol is known (see `planning.identity.is_known`)."""
+        return frozenset(unit.id for unit in self.units if is_known(self.protocols[unit.protocol]))
 
     def keys(self, dataset: str) -> tuple[str, ...]:
         """Keys evaluated on a dataset, in the order of the table."""

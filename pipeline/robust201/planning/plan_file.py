@@ -1,14 +1,18 @@
 """The plan as it is kept with the results, so that status, export and shares need neither images nor weights."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from robust201.core.errors import FormatVersionError, InputError
 from robust201.core.files import load_json, write_text
 from robust201.core.records import IMPORTED_FILE, content_digest
+from robust201.planning.config import SweepConfig
 from robust201.planning.facts import Facts
-from robust201.planning.loading import parse_config
+from robust201.planning.identity import is_known
+from robust201.planning.loading import load_config, override_config, parse_config
 from robust201.planning.plan import Plan, make_plan
 from robust201.shards import ShardStore
 
@@ -24,7 +28,8 @@ def save_plan(plan: Plan, facts: Facts, store: ShardStore) -> None:
         "facts": facts.to_payload(),
     }
     for protocol in plan.protocols.values():
-        store.save_protocol(protocol)
+        if is_known(protocol):
+            store.save_protocol(protocol)
     payload = json.loads(json.dumps(payload))
     write_text(plan.config.results / PLAN_FILE, json.dumps(payload | {"digest": content_digest(payload)}))
 
@@ -51,22 +56,58 @@ def load_plan_and_facts(results: Path) -> tuple[Plan, Facts]:
         InputError: the path is no results folder, it holds no sound plan, or its results were imported.
         FormatVersionError: another version wrote the folder or the plan.
     """
-    store = ShardStore.open(results)
+    with _reading(results):
+        store = ShardStore.open(results)
+        fields, facts = _read_payload(results / PLAN_FILE)
+        return make_plan(parse_config(fields | _here(results, store), str(results / PLAN_FILE)), facts), facts
+
+
+def load_facts(results: Path) -> Facts | None:
+    """Read what the last `run` found out about its inputs; None where no run did, or its plan is damaged."""
+    try:
+        with _reading(results):
+            return _read_payload(results / PLAN_FILE)[1]
+    except InputError:  # the run that asks rewrites the plan
+        return None
+
+
+def load_kept_sweep(results: Path, /, **overrides: Any) -> SweepConfig:
+    """Read the sweep of a results folder, as `planning.loading.load_config` reads a YAML."""
+    with _reading(results):
+        store = ShardStore.open(results)
+        fields, _ = _read_payload(results / PLAN_FILE)
+        return override_config(fields | _here(results, store), results / PLAN_FILE, overrides)
+
+
+def load_any_sweep(place: Path, /, **overrides: Any) -> SweepConfig:
+    """Read the sweep of a YAML, or of a results folder (see `planning.loading.load_config`)."""
+    return load_kept_sweep(place, **overrides) if place.is_dir() else load_config(place, **overrides)
+
+
+def _here(results: Path, store: ShardStore) -> dict[str, Any]:
+    # The folder itself knows where it and its shards lie: a plan may have come from another one by a merge.
+    # Where an earlier version completed imported results, what it computed is still a sweep's.
+    return {"results": str(results), "shards": store.folder.shards_url or None, "take_imported": False}
+
+
+def _read_payload(path: Path) -> tuple[dict[str, Any], Facts]:
+    payload = load_json(path)
+    version, fields, facts = payload["format"], payload.get("config"), payload.get("facts")
+    if version != PLAN_FORMAT:
+        raise FormatVersionError(
+            f"Reading the plan failed for {path}: expected format {PLAN_FORMAT}, got {version!r}. "
+            "Use the version of robust201 that wrote it."
+        )
+    _check_digest(payload)
+    return fields, Facts.from_payload(facts)
+
+
+@contextmanager
+def _reading(results: Path) -> Iterator[None]:
+    """Say what is wrong with a plan that cannot be read."""
     path = results / PLAN_FILE
     try:
-        payload = load_json(path)
-        version, fields, facts = payload["format"], payload.get("config"), payload.get("facts")
-        if version != PLAN_FORMAT:
-            raise FormatVersionError(
-                f"Reading the plan failed for {path}: expected format {PLAN_FORMAT}, got {version!r}. "
-                "Use the version of robust201 that wrote it."
-            )
-        _check_digest(payload)
-        known = Facts.from_payload(facts)
-        # The folder itself knows where it and its shards lie: a plan may have come from another one by a merge.
-        # Where an earlier version completed imported results, what it computed is still a sweep's.
-        here = {"results": str(results), "shards": store.folder.shards_url or None, "take_imported": False}
-        return make_plan(parse_config(fields | here, str(path)), known), known
+        yield
     except FileNotFoundError as error:
         if (results / IMPORTED_FILE).is_file():
             raise InputError(

@@ -48,9 +48,13 @@ class UserTaskParameters(Parameters):
                     f"already, got {taken or list(self.columns)}."
                 )
             if self.norm is not None or "strengths_given" in self.model_fields_set:
-                raise ValueError("norm and strengths: expected them with kind: attack alone, got them for a measure.")
+                raise ValueError(
+                    "norm and strengths: expected them only with kind: attack, got them with kind: measure."
+                )
         elif self.columns or "split" in self.model_fields_set or "images" in self.model_fields_set:
-            raise ValueError("columns, split and images: expected them with kind: measure alone, got them.")
+            raise ValueError(
+                "columns, split and images: expected them only with kind: measure, got them with kind: attack."
+            )
         elif self.norm is not None and "strengths_given" not in self.model_fields_set:
             raise ValueError("strengths: expected the radii of the ball that norm names, got none.")
         return self

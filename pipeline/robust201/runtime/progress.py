@@ -139,13 +139,8 @@ class Tracker:
         self._gpus_per_worker = read_progress(folder).get("gpus_per_worker")  # of the last run, until one is known
         self._tally = RunTally()
         self._missing: defaultdict[tuple[str, str], float] = defaultdict(float)
-        for part in missing:
-            share = (part.stop - part.start) / part.unit.n_images
-            self._missing[part.unit.dataset, part.unit.key] += len(part.strengths) * share
-        self._units = {part.unit.id: part.unit for part in missing}
+        self._units: dict[str, Unit] = {}
         self._pending: Counter[str] = Counter()
-        for part in missing:
-            self._pending[part.unit.id] += len(part.strengths) * (part.stop - part.start)
         self._folder = folder
         self._last_write = 0.0
         self._is_stale = False
@@ -153,8 +148,36 @@ class Tracker:
         self._writing = threading.RLock()
         self.progress = RunProgress(plan.n_evaluations)
         self.progress.evaluations_before = done
-        self.progress.remaining_macs = sum(plan.macs(part) for part in missing)
+        self._expect(missing)
         (folder / FAILURES_FILE).unlink(missing_ok=True)
+
+    def _expect(self, parts: Collection[Part], sign: int = 1) -> None:
+        """Count on parts, or with a negative sign on their not coming."""
+        for part in parts:
+            n_images = part.stop - part.start
+            self._missing[part.unit.dataset, part.unit.key] += (
+                sign * len(part.strengths) * n_images / part.unit.n_images
+            )
+            self._pending[part.unit.id] += sign * len(part.strengths) * n_images
+            self.progress.remaining_macs += sign * self._plan.macs(part)
+            self._units[part.unit.id] = part.unit
+
+    def replace(self, expected: Collection[Part], plan: Plan, parts: Collection[Part]) -> None:
+        """Expect other parts in place of some whose units were not known yet; what is not among them is done."""
+        self._expect(expected, -1)
+        self._plan = plan
+        self._expect(parts)
+        n_expected, n_missing = (
+            len(
+                {
+                    (part.unit.dataset, part.unit.key, part.unit.architecture, part.unit.weights, strength)
+                    for part in some
+                    for strength in part.strengths
+                }
+            )
+            for some in (expected, parts)
+        )
+        self.progress.evaluations_before += n_expected - n_missing
 
     def attach(self, *, metrics: Metrics, gpus_per_worker: float) -> None:
         """Take over from a started executor where metrics go and what a worker occupies."""

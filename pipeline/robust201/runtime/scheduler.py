@@ -71,6 +71,7 @@ class Scheduler:
     nothing more is submitted and workers stop after their part. `interruptible` is a block in which an expired
     `core.interrupts.DrainRequest` may interrupt the executor. `on_event` takes every event once it is counted;
     `find_committed` is asked, when a worker was lost, which of its bundle's parts it had committed without telling.
+    `tally` is that of an earlier stage of the same run, on which this one goes on counting.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class Scheduler:
         interruptible: Callable[[], AbstractContextManager[None]] = nullcontext,
         on_event: Callable[[Event, RunTally], None] = lambda _event, _tally: None,
         find_committed: Callable[[Sequence[Part]], Sequence[Receipt]] = lambda _parts: (),
+        tally: RunTally | None = None,
     ) -> None:
         self._executor = executor
         self._max_attempts = max_attempts
@@ -89,7 +91,7 @@ class Scheduler:
         self._interruptible = interruptible
         self._on_event = on_event
         self._find_committed = find_committed
-        self._tally = RunTally()
+        self._tally = tally or RunTally()
         self._waiting: deque[Bundle] = deque()
         self._in_flight = 0
         # By slice, since a sweep has a million evaluations: most strengths are then a part's own tuple.
@@ -115,7 +117,7 @@ class Scheduler:
         except DrainDeadlineError:
             self._tally.drained = True
             self._tally.abandoned = self._in_flight
-        self._tally.remaining = sum(map(len, self._pending.values()))
+        self._tally.remaining += sum(map(len, self._pending.values()))
         return self._tally
 
     def _loop(self) -> None:
@@ -161,7 +163,7 @@ class Scheduler:
         if self._fruitless_deaths > MAX_FRUITLESS_DEATHS:
             raise EvaluationError(
                 f"Running workers failed for {what}: expected results, got {self._fruitless_deaths} deaths in a row, "
-                f"no part's second among them ({reason}). Look at the workers' logs, or run it in one process with "
+                f"each under another part ({reason}). Look at the workers' logs, or run it in one process with "
                 "--executor inline."
             )
 

@@ -59,7 +59,8 @@ def run_share(
     filters.check(config)
     refuse_imports(config.results)
     kept, facts = _load_prepared(config)
-    narrowed = kept.narrow(architectures=filters.architectures, datasets=filters.datasets, keys=filters.keys)
+    narrowed = filters.narrow(kept)
+    _refuse_unmade_images(narrowed)
     mine = share.bundles(all_bundles(narrowed))
     folder = share.folder(config.results)
     make_folder(folder)
@@ -76,6 +77,17 @@ def run_share(
         on_preview(preview)
         make = partial(make_executor, plan, facts)
         return compute(preview, missing, make, folder=folder, on_progress=on_progress, say=say)
+
+
+def _refuse_unmade_images(plan: Plan) -> None:
+    """Refuse units of corruptions whose images were not made: shares make none, as several would make the same."""
+    unmade = sorted({unit.key for unit in plan.units if unit.id not in plan.known_ids})
+    if unmade:
+        raise InputError(
+            f"Running a share failed for {plan.config.results}: expected corrupted images of {', '.join(unmade)}, got "
+            "none, as the sweep was prepared without them. Leave these keys out by --keys, or prepare them on one "
+            f"machine: robust201 plan --save SWEEP.yaml --keys {','.join(unmade)}"
+        )
 
 
 def _of_one_machine(config: SweepConfig) -> SweepConfig:
@@ -185,6 +197,9 @@ def _check_inputs(config: SweepConfig, facts: Facts, bundles: Sequence[Bundle]) 
             inputs.kept_images(dataset, known.images(own).sha256, own)
         keys = {part.unit.key for bundle in bundles if bundle.dataset == dataset for part in bundle.parts}
         if any(tasks[key].kind == "corruption" for key in keys):
-            inputs.open_corruptions(dataset)
+            store = inputs.open_corruptions(dataset)
+            for key in sorted(keys):
+                if tasks[key].kind == "corruption":
+                    store.check(key)
     for dataset, architecture in sorted({(bundle.dataset, bundle.architecture) for bundle in bundles}):
         inputs.weights.check(dataset, architecture)

@@ -1,12 +1,12 @@
 """The driver: hashes the inputs, plans, subtracts what is done, runs the rest, and records how it went."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from robust201.core.errors import ConfigError, closest
 from robust201.core.files import write_text
@@ -15,10 +15,10 @@ from robust201.core.records import ArchitectureId, Bundle, Part, Receipt, is_imp
 from robust201.planning.bundles import cut_for_cpus, make_bundles
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import Facts
-from robust201.planning.identity import describe_difference
+from robust201.planning.identity import describe_difference, is_known
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan, make_plan
-from robust201.planning.plan_file import PLAN_FILE, load_plan, refuse_imports, save_plan
+from robust201.planning.plan_file import PLAN_FILE, load_facts, load_plan, refuse_imports, save_plan
 from robust201.runtime.executors.base import Event, Executor
 from robust201.runtime.heartbeat import remove_silent_heartbeats, warn_of_shares
 from robust201.runtime.lease import Lease
@@ -56,16 +56,24 @@ class Filters:
                         f"Narrowing the sweep failed for {what} {name!r}: expected one of {config.name}'s, got another."
                         f"{closest(name, likely)}"
                     )
-        keys: set[str | int] = {key for dataset in datasets for key in config.keys_of(dataset)}
-        for names, left, what in (
-            (self.keys, keys, f"keys on {', '.join(datasets)}"),
-            (self.architectures, config.selected_architectures, "architectures"),
-        ):
-            if names is not None and not {*names} & {*left}:
-                raise ConfigError(
-                    f"Narrowing the sweep failed for {', '.join(map(str, names[:5]))}: expected some of "
-                    f"{config.name}'s {what}, got none of them. Correct the option, or add them to the sweep."
-                )
+        keys = {key for dataset in datasets for key in config.keys_of(dataset)}
+        # A key was named by itself; of architectures, a range may reach beyond the sweep.
+        lacking = [key for key in self.keys or () if key not in keys]
+        if lacking:
+            raise ConfigError(
+                f"Narrowing the sweep failed for {', '.join(lacking)}: expected some of {config.name}'s keys on "
+                f"{', '.join(datasets)}, got none of them. Correct the option, or add them to the sweep."
+            )
+        names = self.architectures
+        if names is not None and not {*names} & {*config.selected_architectures}:
+            raise ConfigError(
+                f"Narrowing the sweep failed for {', '.join(map(str, names[:5]))}: expected some of "
+                f"{config.name}'s architectures, got none of them. Correct the option, or add them to the sweep."
+            )
+
+    def narrow(self, plan: Plan) -> Plan:
+        """Keep the units of a plan that are asked for."""
+        return plan.narrow(architectures=self.architectures, datasets=self.datasets, keys=self.keys)
 
 
 EVERYTHING = Filters()
@@ -101,12 +109,19 @@ def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, t
     """
     plans = {source: load_plan(source) for source in sources}
     refuse_imports(target)
-    with Lease.acquire(ShardStore.create(target).root):
+    store = ShardStore.create(target)
+    with Lease.acquire(store.root):
         report = merge_folders(sources, target)
         if not (target / PLAN_FILE).exists():
             write_text(target / PLAN_FILE, (sources[0] / PLAN_FILE).read_text(encoding="utf-8"))
-    wanted = {unit.id for unit in load_plan(target).units}
-    return report, tuple(source for source, plan in plans.items() if {unit.id for unit in plan.units} != wanted)
+        merged = load_plan(target)
+        if not all(map(is_known, merged.protocols.values())):
+            # Narrowed runs made different corrupted images: together they may know all of them.
+            facts = reduce(Facts.completed_by, (plan.facts for plan in plans.values()), merged.facts)
+            merged = make_plan(merged.config, facts)
+            save_plan(merged, facts, store)
+    wanted = {unit.id for unit in merged.units}
+    return report, tuple(source for source, plan in plans.items() if not plan.known_ids <= wanted)
 
 
 def preview_run(plan: Plan, full: Plan, inventory: Inventory) -> RunPreview:
@@ -165,12 +180,25 @@ def run_sweep(
         InputError: bad input; nothing was started.
         StorageError: the results folder is held by another driver, or cannot be written.
     """
-    with _prepared(config, filters, say) as (preview, facts, lease):
+    with _prepared(config, filters, say) as (preview, inputs, lease):
         on_preview(preview)
+        unmade = {dataset: inputs.unmade_corruptions(dataset) for dataset in config.datasets}
+        now, later = _split(preview.missing, unmade)
+
+        def make_ready() -> ReadyWork:
+            _make_images(config, inputs, later)
+            lease.check()  # while images were made, another driver may have taken over
+            replanned = _plan_with_images(preview.plan, filters, inputs, later)
+            for shard in replanned.damaged:
+                say(f"Damaged shard set aside, its evaluations are recomputed: {shard}")
+            start = partial(make_executor, replanned.plan, replanned.plan.facts)
+            return ReadyWork(replanned.plan, replanned.missing, start)
+
         return compute(
             preview,
-            make_bundles(preview.plan, preview.missing),
-            partial(make_executor, preview.plan, facts),
+            make_bundles(preview.plan, now),
+            partial(make_executor, preview.plan, preview.plan.facts),
+            later=LaterWork(later, make_ready),
             folder=config.results,
             on_progress=on_progress,
             check=lease.check,  # also while no event comes: another driver may have taken over
@@ -178,21 +206,49 @@ def run_sweep(
         )
 
 
-def prepare_sweep(config: SweepConfig, *, say: Callable[[str], None] = lambda _line: None) -> RunPreview:
+def _split(missing: Sequence[Part], unmade: Mapping[str, Collection[str]]) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
+    """Part what can be computed now from what shows corrupted images that are not made yet."""
+    now = tuple(part for part in missing if part.unit.key not in unmade[part.unit.dataset])
+    return now, tuple(part for part in missing if part.unit.key in unmade[part.unit.dataset])
+
+
+def _make_images(config: SweepConfig, inputs: Inputs, parts: Sequence[Part]) -> None:
+    """Make the corrupted images that some parts show."""
+    wanted = {(part.unit.dataset, part.unit.key) for part in parts}
+    for dataset in config.datasets:
+        inputs.make_corruptions(dataset, {key for name, key in wanted if name == dataset})
+
+
+def _plan_with_images(plan: Plan, filters: Filters, inputs: Inputs, parts: Sequence[Part]) -> RunPreview:
+    """Plan again what some parts stand for, once the images are there whose hashes are part of the ids."""
+    config, facts = plan.config, inputs.gather(plan.facts)
+    full, store = make_plan(config, facts), ShardStore.open(config.results)
+    save_plan(full, facts, store)
+    preview = preview_run(filters.narrow(full), full, store.inventory(verify="unverified", on_damage="set_aside"))
+    wanted = {(part.unit.dataset, part.unit.key) for part in parts}
+    missing = tuple(part for part in preview.missing if (part.unit.dataset, part.unit.key) in wanted)
+    return replace(preview, missing=missing)
+
+
+def prepare_sweep(
+    config: SweepConfig, *, filters: Filters = EVERYTHING, say: Callable[[str], None] = lambda _line: None
+) -> RunPreview:
     """Write down the plan and keep what workers read, so that shares can run; compute nothing.
+
+    Corrupted images are made as far as the filters ask for them: shares make none.
 
     Raises:
         InputError: bad input; nothing was written.
         StorageError: the results folder is held by a driver, or cannot be written.
     """
-    with _prepared(config, EVERYTHING, say) as (preview, _, _):
+    with _prepared(config, filters, say, make_images=True) as (preview, _, _):
         return preview
 
 
 @contextmanager
 def _prepared(
-    config: SweepConfig, filters: Filters, say: Callable[[str], None]
-) -> Iterator[tuple[RunPreview, Facts, Lease]]:
+    config: SweepConfig, filters: Filters, say: Callable[[str], None], *, make_images: bool = False
+) -> Iterator[tuple[RunPreview, Inputs, Lease]]:
     """Check and hash the inputs, take the lease, and write down everything that workers, status and export read."""
     filters.check(config)
     refuse_imports(config.results)
@@ -201,9 +257,12 @@ def _prepared(
     store = ShardStore.create(config.results, shards=config.shards or "")
     with Lease.acquire(config.results, on_wait=say) as lease:
         refuse_imports(config.results)  # an import may have ended while the lease was waited for
-        facts = inputs.gather()
+        if make_images:
+            for dataset in filters.datasets or tuple(config.datasets):
+                inputs.make_corruptions(dataset, filters.keys)
+        facts = inputs.gather(load_facts(config.results))
         full = make_plan(config, facts)
-        plan = full.narrow(architectures=filters.architectures, datasets=filters.datasets, keys=filters.keys)
+        plan = filters.narrow(full)
         save_plan(full, facts, store)
         inputs.keep_images()
         inputs.keep_code()
@@ -212,7 +271,22 @@ def _prepared(
         store.folder.remove_leftovers()
         say("Checking finished shards")
         inventory = store.inventory(verify="unverified", on_damage="set_aside")
-        yield preview_run(plan, full, inventory), facts, lease
+        yield preview_run(plan, full, inventory), inputs, lease
+
+
+class ReadyWork(NamedTuple):
+    """Work whose inputs have just been made: its plan, its parts, and how to start what computes them."""
+
+    plan: Plan
+    parts: tuple[Part, ...]
+    start_executor: Callable[[], Executor]
+
+
+class LaterWork(NamedTuple):
+    """Work whose inputs are yet to be made: parts that stand for it in a preview, and what makes it ready."""
+
+    parts: tuple[Part, ...]
+    make_ready: Callable[[], ReadyWork]
 
 
 def compute(
@@ -220,14 +294,15 @@ def compute(
     bundles: Sequence[Bundle],
     start_executor: Callable[[], Executor],
     *,
+    later: LaterWork | None = None,
     folder: Path,
     on_progress: Callable[[RunProgress, Event | None], None],
     check: Callable[[], None] = lambda: None,
     say: Callable[[str], None],
 ) -> RunTally:
-    """Compute what is missing until it is done or a signal asks to drain.
+    """Compute what is missing until it is done or a signal asks to drain: first the bundles, then what comes later.
 
-    The folder gets progress.json and failures.jsonl. The executor is started only if there are bundles. `check` is
+    The folder gets progress.json and failures.jsonl. An executor is started only if there are bundles. `check` is
     called now and then, and raises where the run must stop; `on_progress` after each event, and without one now and
     then.
     """
@@ -238,43 +313,58 @@ def compute(
         tracker.count(event, tally)
         on_progress(tracker.progress, event)
 
+    def run_bundles(
+        plan: Plan, bundles: Sequence[Bundle], start_executor: Callable[[], Executor], so_far: RunTally
+    ) -> RunTally:
+        execution = plan.config.execution
+
+        def tell_of_draining(line: str) -> None:
+            tracker.note_draining()
+            say(line)
+
+        draining = draining_on_signals(tell_of_draining, execution.drain_seconds)
+        with draining as request, closing(start_executor()) as executor:
+            tracker.attach(metrics=executor.metrics, gpus_per_worker=executor.gpus_per_worker)
+            tracker.write(state="running")  # the first event may be a quarter of an hour away
+            if not executor.gpus_per_worker:
+                bundles = cut_for_cpus(plan, bundles)
+            log.write("run_started", f"{len(bundles)} bundles")
+
+            def should_drain() -> bool:
+                check()
+                tracker.flush()
+                on_progress(tracker.progress, None)
+                return request()
+
+            def find_committed(parts: Sequence[Part]) -> Sequence[Receipt]:
+                return ShardStore.open(plan.config.results).find_receipts(parts, plan.measurements)
+
+            scheduler = Scheduler(
+                executor,
+                max_attempts=execution.max_attempts,
+                should_drain=should_drain,
+                interruptible=request.interruptible,
+                on_event=observe,
+                find_committed=find_committed,
+                tally=so_far,
+            )
+            tally = scheduler.run(bundles)
+            tally.time_limit = tally.drained and request.is_time_limit
+        log.write("run_ended", "drained" if tally.drained else "finished", failures=len(tally.failures))
+        return tally
+
     tally = RunTally()
     try:
         if bundles:
-            execution = preview.plan.config.execution
-
-            def tell_of_draining(line: str) -> None:
-                tracker.note_draining()
-                say(line)
-
-            draining = draining_on_signals(tell_of_draining, execution.drain_seconds)
-            with draining as request, closing(start_executor()) as executor:
-                tracker.attach(metrics=executor.metrics, gpus_per_worker=executor.gpus_per_worker)
-                tracker.write(state="running")  # the first event may be a quarter of an hour away
-                if not executor.gpus_per_worker:
-                    bundles = cut_for_cpus(preview.plan, bundles)
-                log.write("run_started", f"{len(bundles)} bundles, {len(preview.missing)} parts")
-
-                def should_drain() -> bool:
-                    check()
-                    tracker.flush()
-                    on_progress(tracker.progress, None)
-                    return request()
-
-                def find_committed(parts: Sequence[Part]) -> Sequence[Receipt]:
-                    return ShardStore.open(preview.plan.config.results).find_receipts(parts, preview.plan.measurements)
-
-                scheduler = Scheduler(
-                    executor,
-                    max_attempts=execution.max_attempts,
-                    should_drain=should_drain,
-                    interruptible=request.interruptible,
-                    on_event=observe,
-                    find_committed=find_committed,
-                )
-                tally = scheduler.run(bundles)
-                tally.time_limit = tally.drained and request.is_time_limit
-            log.write("run_ended", "drained" if tally.drained else "finished", failures=len(tally.failures))
+            tally = run_bundles(preview.plan, bundles, start_executor, tally)
+        if later and later.parts and tally.drained:
+            tally.remaining += sum(len(part.strengths) for part in later.parts)
+        elif later and later.parts:
+            tracker.write(state="running")
+            ready = later.make_ready()
+            tracker.replace(later.parts, ready.plan, ready.parts)
+            if ready.parts:
+                tally = run_bundles(ready.plan, make_bundles(ready.plan, ready.parts), ready.start_executor, tally)
     except BaseException as error:
         tracker.stop()
         log.write("run_ended", f"stopped by {type(error).__name__}: {error}", level="error")

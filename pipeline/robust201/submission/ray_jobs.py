@@ -79,7 +79,7 @@ def submit_job(client: Any, shipment: Shipment, archive: Path, job_id: str | Non
         if job_id not in known:
             return str(
                 client.submit_job(
-                    entrypoint=ENTRYPOINT,
+                    entrypoint=" ".join([ENTRYPOINT, *map(shlex.quote, shipment.narrowing)]),
                     submission_id=job_id,
                     runtime_env={"working_dir": str(archive), "env_vars": variables},
                     metadata={"robust201_sweep": shipment.config.name},

@@ -139,8 +139,18 @@ def resources(options: ArrayOptions, execution: ExecutionSection) -> tuple[str |
     return f"gpu:{wanted}" if gpus else None, cpus, workers
 
 
-def render(config: SweepConfig, sweep: Path, options: ArrayOptions, n_shares: int, indices: Sequence[int]) -> str:
-    """Write out the batch file of some shares, ascending from 1, of a sweep that is read again when they start."""
+def render(
+    config: SweepConfig,
+    sweep: Path,
+    options: ArrayOptions,
+    n_shares: int,
+    indices: Sequence[int],
+    narrowing: Sequence[str] = (),
+) -> str:
+    """Write out the batch file of some shares, ascending from 1, of a sweep that is read again when they start.
+
+    `narrowing` holds the options of `run` that say which part of the sweep is shared out.
+    """
     # Relative paths of the YAML start in the folder that the array is submitted from.
     sweep, results, folder, python = sweep.absolute(), config.results.absolute(), Path.cwd(), sys.executable
     _check_paths(sweep, results, folder, Path(python))
@@ -164,7 +174,8 @@ def render(config: SweepConfig, sweep: Path, options: ArrayOptions, n_shares: in
         "--open-mode": "append",
     }
     executor = ["--executor", "inline"] if workers == 1 else ["--executor", "ray", "--workers", str(workers)]
-    command = [python, "-P", "-m", "robust201", "run", str(sweep), "--results", str(results), *executor, "--requeue"]
+    command = [python, "-P", "-m", "robust201", "run", str(sweep), "--out", str(results), *executor]
+    command += ["--slurm-requeue", *narrowing]
     command += ["--allow-code"] * bool(config.code_files())  # whoever submits it has agreed to them
     lines = [
         "#!/bin/bash",

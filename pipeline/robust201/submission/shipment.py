@@ -13,7 +13,7 @@ import robust201
 from robust201.core.errors import ConfigError
 from robust201.core.files import bundled
 from robust201.planning.config import SweepConfig
-from robust201.planning.loading import load_config
+from robust201.planning.plan_file import load_any_sweep
 from robust201.planning.sweep_yaml import read_fields, referenced_variables
 
 SWEEP_NAME = "sweep.yaml"
@@ -36,24 +36,26 @@ class Shipment:
         sweep_yaml: the YAML as the job reads it: for Ray, with its ``${NAME}`` unresolved.
         variables: environment variables that the YAML refers to and that are set here.
         bundled_names: what it asks for by ``bundled:``, and what every job takes along, sorted.
+        narrowing: options of `run` that say which part of the sweep is wanted.
     """
 
     config: SweepConfig
     sweep_yaml: str
     variables: Mapping[str, str]
     bundled_names: tuple[str, ...]
+    narrowing: tuple[str, ...] = ()
 
 
-def prepare_shipment(sweep: Path, environment: Mapping[str, str]) -> Shipment:
-    """Check a sweep for its way to a cluster."""
-    config = load_config(sweep)
+def prepare_shipment(sweep: Path, environment: Mapping[str, str], narrowing: tuple[str, ...] = ()) -> Shipment:
+    """Check a sweep, read from a YAML or a results folder, for its way to a cluster."""
+    config = load_any_sweep(sweep)
     for field, path in _paths(config):
         if not path.is_absolute() and not re.match(r"[a-z][a-z0-9+.-]*:/", str(path)):
             raise ConfigError(
                 f"Submitting failed for {sweep}: expected an absolute path in {field}, as a job's own folder goes with "
                 f"it, got {path}. Name a folder that all machines of the cluster share."
             )
-    fields = read_fields(sweep)
+    fields = config.model_dump(mode="json") if sweep.is_dir() else read_fields(sweep)
     fields["execution"] = (fields.get("execution") or {}) | {"executor": "ray", "ray_address": "auto"}
     names = referenced_variables(fields)
     return Shipment(
@@ -61,6 +63,7 @@ def prepare_shipment(sweep: Path, environment: Mapping[str, str]) -> Shipment:
         yaml.safe_dump(fields, sort_keys=False, allow_unicode=True),
         {name: environment[name] for name in sorted(names) if name in environment},
         tuple(sorted({*_ALWAYS_SHIPPED, *_bundled_names(fields)})),
+        narrowing,
     )
 
 

@@ -18,8 +18,8 @@ from robust201.planning.config import SweepConfig
 from robust201.planning.plan import assumed_facts, make_plan
 from robust201.planning.shares import Share, all_bundles, missing_bundles
 from robust201.runtime.scheduler import RunTally
-from robust201.runtime.sweep import prepare_sweep
-from robust201.submission.sbatch_file import SLURM_FOLDER, ArrayOptions, render
+from robust201.runtime.sweep import EVERYTHING, Filters, prepare_sweep
+from robust201.submission.sbatch_file import SLURM_FOLDER, ArrayOptions, render, resources
 
 DEFAULT_TASKS = 256
 """Tasks of an array of which nobody said how many: enough to fill most clusters, few enough for any queue."""
@@ -42,17 +42,38 @@ class Submission:
     logs: str
 
 
-def render_dry(config: SweepConfig, sweep: Path, options: ArrayOptions, *, say: Callable[[str], None]) -> str:
-    """Write out the batch file of a whole sweep; nothing is read but the YAML, and nothing is submitted."""
+@dataclass(frozen=True)
+class Selection:
+    """What a sweep is narrowed to, and the options of `run` that say so."""
+
+    filters: Filters = EVERYTHING
+    words: tuple[str, ...] = ()
+
+
+def render_dry(
+    config: SweepConfig,
+    sweep: Path,
+    options: ArrayOptions,
+    selection: Selection = Selection(),
+    *,
+    say: Callable[[str], None],
+) -> str:
+    """Write out the batch file of a sweep; nothing is read but the YAML, and nothing is submitted."""
     limit = ASSUMED_MAX_ARRAY_SIZE - 1
     with suppress(InputError):  # where no Slurm answers, its default has to do
         limit = _read_array_limit()
-    n_shares = _count_shares(options, len(all_bundles(make_plan(config, assumed_facts(config)))), limit, say)
-    return render(config, sweep, options, n_shares, range(1, n_shares + 1))
+    plan = selection.filters.narrow(make_plan(config, assumed_facts(config)))
+    n_shares = _count_shares(options, len(all_bundles(plan)), limit, say)
+    return render(config, sweep, options, n_shares, range(1, n_shares + 1), selection.words)
 
 
 def submit_array(
-    config: SweepConfig, sweep: Path, options: ArrayOptions, *, say: Callable[[str], None] = lambda _line: None
+    config: SweepConfig,
+    sweep: Path,
+    options: ArrayOptions,
+    selection: Selection = Selection(),
+    *,
+    say: Callable[[str], None] = lambda _line: None,
 ) -> Submission | None:
     """Prepare a sweep and hand what is missing of it to Slurm."""
     if shutil.which("sbatch") is None:
@@ -61,8 +82,10 @@ def submit_array(
             "node of the cluster, or look at the batch file with --dry-run."
         )
     limit = _read_array_limit()
-    render(config, sweep, options, 1, [1])  # a bad option shows now, not after hours of hashing images
-    prepared = prepare_sweep(config, say=say)
+    # What is wrong shows now, not after hours of hashing and making images.
+    render(config, sweep, options, 1, [1], selection.words)
+    _check_gpus(config, options)
+    prepared = prepare_sweep(config, filters=selection.filters, say=say)
     divided = all_bundles(prepared.plan)
     n_shares = _count_shares(options, len(divided), limit, say)
     shares = (Share(index, n_shares) for index in range(1, n_shares + 1))
@@ -72,8 +95,11 @@ def submit_array(
     folder = config.results.absolute() / SLURM_FOLDER
     make_folder(folder)
     script = folder / "array.sbatch"
-    write_text(script, render(config, sweep, options, n_shares, indices))
-    answer = _ask("sbatch", "--parsable", str(script), seconds=_SUBMIT_SECONDS)
+    write_text(script, render(config, sweep, options, n_shares, indices, selection.words))
+    advice = "Correct the option that it names, and submit again."
+    if resources(options, config.execution)[0] is not None:
+        advice += " On a cluster without GPUs: --gpus-per-task 0."
+    answer = _ask("sbatch", "--parsable", str(script), seconds=_SUBMIT_SECONDS, advice=advice)
     match = re.search(r"^(\d+)(?:;\S+)?$", answer.strip(), re.MULTILINE)
     if match is None:
         raise InputError(
@@ -97,6 +123,29 @@ def _count_shares(options: ArrayOptions, n_bundles: int, limit: int, say: Callab
     return min(wanted, n_bundles)
 
 
+def _check_gpus(config: SweepConfig, options: ArrayOptions) -> None:
+    """Refuse to ask for GPUs in a partition whose nodes have none; say nothing where Slurm does not tell."""
+    if resources(options, config.execution)[0] is None or shutil.which("sinfo") is None:
+        return
+    if any(re.match(r"(#SBATCH\s+)?(-p|--partition)", line.strip()) for line in options.extra):
+        return  # the last one counts, and this one is verbatim
+    try:
+        answer = _ask("sinfo", "--noheader", "--format=%P|%G", seconds=_ASK_SECONDS)
+    except InputError:  # sbatch, which is asked next, has the last word
+        return
+    rows = [line.partition("|") for line in answer.split()]
+    asked = set(options.partition.split(",")) if options.partition else None
+    default = [name for name, _, _ in rows if name.endswith("*")]
+    wanted = asked or {name.rstrip("*") for name in default}
+    held = [gres for name, _, gres in rows if name.rstrip("*") in wanted]
+    if held and not any("gpu" in gres.casefold() for gres in held):
+        where = "partition " + ",".join(sorted(wanted))
+        raise ConfigError(
+            f"Submitting failed for {where}: expected GPUs, got nodes without any, as sinfo says. Name another by "
+            "--partition, or compute on CPUs with --gpus-per-task 0."
+        )
+
+
 def _read_array_limit() -> int:
     """Ask Slurm how many tasks an array numbered from 1 may have: its indices stay below MaxArraySize."""
     advice = "Is its controller up (scontrol ping), and is this a login node of the cluster? --dry-run needs no Slurm."
@@ -113,7 +162,7 @@ def _read_array_limit() -> int:
     return limit
 
 
-def _ask(*command: str, seconds: float, advice: str = "Correct the option that it names, and submit again.") -> str:
+def _ask(*command: str, seconds: float, advice: str = "Is this a login node of the cluster?") -> str:
     """Run one of Slurm's programs, `advice` being what to do where it refuses."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
@@ -142,8 +191,8 @@ class ArrayTask:
             return cls(environment["SLURM_ARRAY_JOB_ID"], environment["SLURM_ARRAY_TASK_ID"])
         except KeyError as error:
             raise ConfigError(
-                f"Reading the command line failed for --requeue: expected a task of a Slurm job array, got no "
-                f"{error.args[0]} in the environment. Leave --requeue out."
+                f"Reading the command line failed for --slurm-requeue: expected a task of a Slurm job array, "
+                f"got no {error.args[0]} in the environment. Leave --slurm-requeue out."
             ) from error
 
     def requeue_if_unfinished(self, tally: RunTally, say: Callable[[str], None]) -> None:

@@ -86,7 +86,8 @@ class Task:
         """
         if engine not in self.functions:
             raise ConfigError(
-                f"Loading {self.key} failed for engine {engine!r}: expected one of {', '.join(self.functions)}."
+                f"Loading {self.key} failed for engine {engine!r}: expected one of {', '.join(self.functions)}, got "
+                "another."
                 f"{closest(engine, self.functions)}"
             )
         module, name = self.functions[engine].split(".")

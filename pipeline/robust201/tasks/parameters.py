@@ -1,8 +1,12 @@
 """Parameters of every task as the sweep YAML gives them; the defaults are the paper's."""
 
-from typing import Annotated, Any, Literal
+import re
+import reprlib
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from robust201.core.records import CLEAN_STRENGTH, ImageSelection, Split
 
@@ -13,6 +17,10 @@ PAPER_FGSM_EPSILONS_255 = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 255
 """Epsilons of FGSM in units of 1/255 (meta.json of the published dataset)."""
 
 SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)
+
+_LARGEST_USUAL = 32
+_PIXEL_TOLERANCE = 0.015
+"""How far a number may lie from k/255, relatively, and still be taken for it: 0.031 counts as 8/255."""
 
 Epsilon255 = Annotated[float, Field(gt=0, le=255, allow_inf_nan=False)]
 EpsilonL2 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -33,12 +41,15 @@ class Fields(BaseModel):
         found = [item for item in items if isinstance(item, bool)]
         if found and cls.model_fields[str(info.field_name)].annotation is not bool:
             among = " among them" if isinstance(value, list | tuple) else ""
-            raise ValueError(f"expected no yes or no here, got {found[0]}{among}.")
+            raise ValueError(f"expected neither true nor false here, got {found[0]}{among}.")
         return value
 
 
 class Parameters(Fields):
     """Parameters of one key as the sweep YAML gives them; the defaults are the paper's."""
+
+    other_spellings: ClassVar[tuple[str, ...]] = ()
+    """Names beside those of the fields by which parameters may be given."""
 
     @property
     def strengths(self) -> tuple[float, ...]:
@@ -85,10 +96,69 @@ class CleanParameters(Parameters):
         return (CLEAN_STRENGTH,)
 
 
-class EpsilonParameters(Parameters):
-    """Parameters of an Linf attack: epsilons in units of 1/255 of the pixel range [0, 1]."""
+_RATIO = re.compile(r"\s*([\d.]{1,20})\s*/\s*([\d.]{1,20})\s*", re.ASCII)
+_RADIUS_EXPECTED = "epsilons: expected numbers or text such as 8/255"
 
+
+def parse_radius(value: object) -> Fraction:
+    """Read a radius in the units of pixels, exactly: a number, or text such as ``8/255``.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    try:
+        if isinstance(value, str) and (ratio := _RATIO.fullmatch(value)):
+            return Fraction(ratio[1]) / Fraction(ratio[2])
+        if isinstance(value, str):
+            return Fraction(float(value))
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            return Fraction(value)
+    except (ValueError, ArithmeticError) as error:
+        raise ValueError(f"{_RADIUS_EXPECTED}, got {reprlib.repr(value)}.") from error
+    raise ValueError(f"{_RADIUS_EXPECTED}, got {reprlib.repr(value)}.")
+
+
+def _items(value: object) -> list[object]:
+    return list(value) if isinstance(value, list | tuple) else [value]
+
+
+def looks_like_pixels(epsilon_255: float) -> int | None:
+    """Give k where an epsilon in units of 1/255 is about k/255, as other tools write k; None elsewhere.
+
+    Round decimals, such as the paper's 0.1 and 0.5, are meant as they are.
+    """
+    k = round(epsilon_255 * 255)
+    is_near = 1 <= k <= _LARGEST_USUAL and abs(epsilon_255 * 255 - k) <= _PIXEL_TOLERANCE * k
+    return k if is_near and epsilon_255 != round(epsilon_255, 2) else None
+
+
+class EpsilonParameters(Parameters):
+    """Parameters of an Linf attack: epsilons in units of 1/255 of the pixel range [0, 1].
+
+    `epsilons`, in the units of pixels, is another way to write them: ``epsilons: [8/255]`` is ``epsilons_255: [8]``.
+    """
+
+    other_spellings: ClassVar[tuple[str, ...]] = ("epsilons",)
     epsilons_255: tuple[Epsilon255, ...] = Field(default=PAPER_EPSILONS_255, min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_epsilons(cls, fields: object) -> object:
+        if not isinstance(fields, Mapping) or "epsilons" not in fields:
+            return fields
+        if "epsilons_255" in fields:
+            raise ValueError("expected epsilons or epsilons_255, got both. Leave one of them out.")
+        radii = [parse_radius(value) for value in _items(fields["epsilons"])]
+        for radius in radii:
+            if not 0 < radius <= 1:
+                shown = f"{float(radius):g}"
+                hint = f"Write {shown}/255, or epsilons_255: [{shown}]." if 1 < radius <= 255 else "Correct it."
+                raise ValueError(
+                    f"epsilons: expected numbers above 0 and up to 1, in units of pixels, got {shown}. {hint}"
+                )
+        # Twelve digits, so that 8/255 that was rounded to a float is 8 again.
+        epsilons_255 = tuple(float(f"{float(radius * 255):.12g}") for radius in radii)
+        return {name: value for name, value in fields.items() if name != "epsilons"} | {"epsilons_255": epsilons_255}
 
     @field_validator("epsilons_255")
     @classmethod
@@ -124,6 +194,14 @@ class PgdL2Parameters(Parameters):
     steps: PositiveInt = 100
     random_start: bool = False
     iterate: Literal["last", "best"] = "last"
+
+    @field_validator("epsilons", mode="before")
+    @classmethod
+    def _read_fractions(cls, epsilons: object) -> object:
+        """Take text such as ``128/255`` beside numbers."""
+        if not isinstance(epsilons, list | tuple):
+            return epsilons
+        return [float(parse_radius(value)) if isinstance(value, str) else value for value in epsilons]
 
     @field_validator("epsilons")
     @classmethod

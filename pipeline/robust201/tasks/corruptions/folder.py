@@ -24,13 +24,12 @@ from robust201.images.downloads.registry import download
 from robust201.images.generated_folder import (
     MANIFEST,
     N_SEVERITIES,
-    Manifest,
     Recipe,
     begin_folder,
     library_versions,
     npy_stream,
-    read_folder_manifest,
     refuse_published,
+    unfinished_keys,
     write_corruption,
 )
 from robust201.tasks import CORRUPTIONS
@@ -40,7 +39,7 @@ from robust201.tasks.corruptions.generator import (
     GENERATOR_VERSION,
     FrostTextures,
     corrupt,
-    corruption_version,
+    corruption_versions,
     load_frost,
     synthetic_frost,
 )
@@ -125,21 +124,22 @@ def generate_corruptions(
     """
     _check_keys(keys)
     recipe = Recipe(GENERATOR_VERSION, seed, frost.identity())
-    if (folder / MANIFEST).exists() and not _missing(folder, read_folder_manifest(folder), keys):
+    versions = corruption_versions(keys)
+    if (folder / MANIFEST).exists() and not unfinished_keys(folder, versions):
         return open_generated(folder, images, recipe)
     refuse_published(folder)
     job = _Job.of(images, seed, frost)
     shape = (N_SEVERITIES * len(images), *job.images.shape[1:])
     with sole_writer(folder, "Generating corruptions"):
         manifest = begin_folder(folder, images, recipe)
-        missing = _missing(folder, manifest, keys)
+        missing = unfinished_keys(folder, versions)
         counted = _counter(progress, len(missing) * shape[0])
         with _mapper(job, workers) as corrupt_blocks:
             for key in missing:
                 sha256 = write_corruption(folder, f"{key}.npy", shape, counted(corrupt_blocks(key)))
                 facts: dict[str, object] = {"libraries": library_versions()}
-                if corruption_version(key) != GENERATOR_VERSION:
-                    facts["generator_version"] = corruption_version(key)
+                if versions[key] != GENERATOR_VERSION:
+                    facts["generator_version"] = versions[key]
                 manifest = manifest.with_file(f"{key}.npy", sha256, **facts)
                 manifest.write(folder)
     return open_generated(folder, images, recipe)
@@ -151,20 +151,6 @@ def _check_keys(keys: Sequence[str]) -> None:
             raise ConfigError(
                 f"Generating corruptions failed for {key!r}: no such corruption.{closest(key, CORRUPTION_FUNCTIONS)}"
             )
-
-
-def _missing(folder: Path, manifest: Manifest, keys: Sequence[str]) -> list[str]:
-    """List the corruptions without a whole file of today's semantics.
-
-    A file that is not in the manifest may be of a run that was killed. One of an earlier version is made again.
-    """
-    return [
-        key
-        for key in keys
-        if f"{key}.npy" not in manifest.files
-        or not (folder / f"{key}.npy").exists()
-        or manifest.version_of(f"{key}.npy") != corruption_version(key)
-    ]
 
 
 def _counter(progress: ImageProgress | None, total: int) -> Callable[[Blocks], Blocks]:

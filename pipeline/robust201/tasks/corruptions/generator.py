@@ -9,7 +9,7 @@ To add a corruption: a function (images, severity, draws) -> images in a module 
 `CORRUPTION_FUNCTIONS`, and a row of `tasks.TASKS`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +34,7 @@ __all__ = [
     "GENERATOR_VERSION",
     "FrostTextures",
     "corrupt",
-    "corruption_version",
+    "corruption_versions",
     "load_frost",
     "synthetic_frost",
 ]
@@ -73,9 +73,9 @@ SMALLEST_SIZE = 8
 _VALUES_AT_A_TIME = 64 * 32 * 32 * 3  # their float64 working copies stay within a processor's cache
 
 
-def corruption_version(key: str) -> int:
-    """Say which version of a corruption `corrupt` makes: part of the identity of the images."""
-    return _VERSIONS.get(key, GENERATOR_VERSION)
+def corruption_versions(keys: Iterable[str]) -> dict[str, int]:
+    """Say which version of each corruption `corrupt` makes: part of the identity of the images."""
+    return {key: _VERSIONS.get(key, GENERATOR_VERSION) for key in keys}
 
 
 def corrupt(

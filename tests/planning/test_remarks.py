@@ -1,0 +1,185 @@
+"""Nothing that a sweep asks for is left out silently, and numbers in another unit are noticed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from robust201.core.errors import ConfigError, closest
+from robust201.planning.config import SweepConfig
+from robust201.planning.facts import DatasetFacts, Facts
+from robust201.planning.identity import protocol_payload
+from robust201.planning.loading import parse_config
+from robust201.planning.remarks import sweep_remarks
+from robust201.reader.arguments import as_strength
+from robust201.tasks import PAPER_KEYS, TASKS
+from robust201.tasks.parameters import PAPER_EPSILONS_255, PgdL2Parameters, PgdParameters, looks_like_pixels
+from tests.conftest import MakeFields, RunCommand, WriteSweep
+
+WITHOUT_SOURCE: dict[str, Any] = {"datasets": {"digits": {}}}
+
+
+def test_a_key_named_by_itself_without_images_is_refused(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+    sweep = write_sweep(keys={"clean": {}, "fog": {}}, **WITHOUT_SOURCE)
+    for verb in ("plan", "run", "submit slurm"):
+        line = robust201(*verb.split(), sweep).refusal(2)
+        assert "keys.fog: expected a source of corrupted images for digits, got none" in line
+        assert "`corruptions: {source: generated}` under datasets.digits" in line
+    assert robust201("doctor", sweep).code == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"keys": {"clean": {}, "corruptions": {}}, **WITHOUT_SOURCE}, "not evaluated on digits: 15 corruptions"),
+        ({"keys": None, **WITHOUT_SOURCE}, "not evaluated on digits: 15 corruptions"),
+        (
+            {"keys": {"clean": {}, "fog": {}}, "datasets": {"digits": {"corruptions": None}}},
+            "not evaluated on digits: fog",
+        ),
+    ],
+    ids=["the group", "no keys at all", "left out on purpose"],
+)
+def test_what_is_left_out_is_said(
+    robust201: RunCommand, write_sweep: WriteSweep, sweep_fields: MakeFields, changes: dict[str, Any], told: str
+) -> None:
+    sweep = write_sweep(**changes)
+    if changes["keys"] is None:
+        fields = yaml.safe_load(sweep.read_text())
+        del fields["keys"]
+        sweep.write_text(yaml.safe_dump(fields))
+    ended = robust201("plan", "--json", sweep)
+    assert ended.code == 0
+    assert f"warning: {told}" in ended.err
+    assert any(told in line for line in json.loads(ended.out)["warnings"])
+    checks = {check["detail"]: check for check in json.loads(robust201("doctor", "--json", sweep).out)}
+    (found,) = (check for detail, check in checks.items() if detail.startswith(told))
+    assert (found["ok"], found["warns"]) == (True, True)
+    assert "source: generated" in found["fix"]
+
+
+def test_run_and_the_card_say_what_is_left_out(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
+    sweep = write_sweep(keys={"clean": {}, "corruptions": {}}, **WITHOUT_SOURCE)
+    assert "warning: not evaluated on digits: 15 corruptions" in robust201("run", sweep).err
+    assert robust201("export", tmp_path / "results", "--out", tmp_path / "out").code == 0
+    card = (tmp_path / "out/README.md").read_text()
+    assert "Not evaluated on digits: `brightness`, `contrast`, " in card
+    # The exported sweep says the same, and can be run again.
+    again = yaml.safe_load((tmp_path / "out/sweep.yaml").read_text())
+    assert parse_config(again, "test").keys_left_out("digits") == parse_config(again, "test").keys_left_out("digits")
+
+
+def test_plans_of_earlier_versions_are_still_read(make_sweep: Any) -> None:
+    config = make_sweep(keys={"clean": {}, "corruptions": {}}, **WITHOUT_SOURCE)
+    kept = json.loads(json.dumps(config.model_dump(mode="json")))
+    kept["keys"] = {"clean": {}, "fog": {}}  # which was accepted, and is in the plan.json of older results
+    assert parse_config(kept, "plan.json").keys_left_out("digits") == ("fog",)
+
+
+def test_a_narrowed_run_drops_no_key(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+    sweep = write_sweep(keys={"clean": {}, "corruptions": {}}, **WITHOUT_SOURCE)
+    line = robust201("run", sweep, "--keys", "clean,fog").refusal(2)
+    assert "failed for fog: expected some of tiny's keys on digits, got none of them" in line
+
+
+@pytest.mark.parametrize("epsilon", [0.0313, 0.0314, 8 / 255, 0.031, 0.0157, 0.0078, 0.0039])
+def test_epsilons_in_the_units_of_other_tools_are_noticed(make_sweep: Any, epsilon: float) -> None:
+    config = make_sweep(keys={"clean": {}, "pgd": {"epsilons_255": [epsilon, 8]}})
+    (remark,) = sweep_remarks(config)
+    k = round(epsilon * 255)
+    assert remark.what.startswith(f"keys.pgd.epsilons_255: {epsilon:g} is in units of 1/255")
+    assert f"`epsilons: [{k}/255]`" in remark.fix
+
+
+def test_epsilons_that_are_meant_are_left_alone() -> None:
+    hundredths = [count / 100 for count in range(1, 100)]
+    assert {looks_like_pixels(epsilon) for epsilon in (*PAPER_EPSILONS_255, *hundredths, 0.001, 255.0)} == {None}
+
+
+def test_run_and_doctor_warn_of_epsilons(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+    sweep = write_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [0.0313]}})
+    for verb in ("plan", "run"):
+        assert "warning: keys.fgsm.epsilons_255: 0.0313 is in units of 1/255" in robust201(verb, sweep).err
+    assert "If 8/255 is meant" in robust201("doctor", sweep).out
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (["8/255"], (8.0,)),
+        (["1/255", 8 / 255, "0.5/255"], (0.5, 1.0, 8.0)),
+        ([" 4 / 255 ", "0.1/255"], (0.1, 4.0)),
+        ("8/255", (8.0,)),
+        (8 / 255, (8.0,)),
+        ([1, "0.5"], (127.5, 255.0)),
+    ],
+)
+def test_epsilons_may_be_written_in_pixels(given: Any, expected: tuple[float, ...]) -> None:
+    assert PgdParameters.model_validate({"epsilons": given}).epsilons_255 == expected
+
+
+def test_fractions_of_255_are_whole_numbers_again() -> None:
+    for k in range(1, 256):
+        for written in (k / 255, f"{k}/255"):
+            assert PgdParameters.model_validate({"epsilons": [written]}).epsilons_255 == (float(k),)
+
+
+def test_the_same_strengths_have_the_same_identity(make_sweep: Any) -> None:
+    def units(**keys: Any) -> tuple[Any, tuple[float, ...]]:
+        config: SweepConfig = make_sweep(keys=keys)
+        facts = Facts({"digits": DatasetFacts(10, "0" * 64)}, {})
+        return protocol_payload(config, "digits", "pgd", facts), config.parameters["pgd"].strengths
+
+    assert units(pgd={"epsilons": ["1/255", "8/255"]}) == units(pgd={"epsilons_255": [1, 8]})
+
+
+def test_radii_of_l2_balls_may_be_fractions() -> None:
+    assert PgdL2Parameters.model_validate({"epsilons": ["128/255", 0.25]}).epsilons == (0.25, 128 / 255)
+
+
+@pytest.mark.parametrize(
+    ("epsilons", "told"),
+    [
+        ([8], "up to 1, in units of pixels, got 8. Write 8/255, or epsilons_255: [8]."),
+        (["x"], "expected numbers or text such as 8/255, got 'x'"),
+        (["1/0"], "got '1/0'"),
+        (["1e999999/255"], "got '1e999999/255'"),
+        ([float("nan")], "got nan"),
+        ([-1], "got -1. Correct it."),
+        ({"a": 1}, "got {'a': 1}"),
+    ],
+)
+def test_epsilons_that_are_none(make_sweep: Any, epsilons: Any, told: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        make_sweep(keys={"pgd": {"epsilons": epsilons}})
+    assert told in str(refused.value)
+    assert "keys.pgd" in str(refused.value)
+
+
+def test_one_unit_at_a_time(make_sweep: Any) -> None:
+    with pytest.raises(ConfigError, match="expected epsilons or epsilons_255, got both"):
+        make_sweep(keys={"pgd": {"epsilons": ["8/255"], "epsilons_255": [8]}})
+
+
+def test_the_reader_hints_at_the_unit() -> None:
+    with pytest.raises(ConfigError, match=r"Epsilons are in units of 1/255: 8/255 is 8\. Ask for"):
+        as_strength(8 / 255, (0.1, 1.0, 8.0), "Looking up failed")
+    with pytest.raises(ConfigError, match=r"The closest is 0\.1\."):
+        as_strength(0.2, (0.1, 1.0, 8.0), "Looking up failed")
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "expected"),
+    [
+        ("eps", PgdParameters.model_fields, "epsilons_255"),
+        ("PGD", TASKS, "pgd"),
+        ("Clean", PAPER_KEYS, "clean"),
+        ("gauss", PAPER_KEYS, "gaussian_noise"),
+        ("step", PgdParameters.model_fields, "steps"),
+        ("pdg", TASKS, "pgd"),
+    ],
+)
+def test_the_nearest_name(name: str, known: Any, expected: str) -> None:
+    assert closest(name, known) == f" Did you mean {expected!r}?"

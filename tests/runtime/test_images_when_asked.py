@@ -1,0 +1,181 @@
+"""Corrupted images are made as far as they are asked for, when they are asked for."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from robust201.core.errors import InputError
+from robust201.monitoring.status import read_status
+from robust201.planning.inputs import Inputs
+from robust201.planning.plan_file import load_plan
+from robust201.planning.shares import Share
+from robust201.runtime.executors import make_executor
+from robust201.runtime.share_run import run_share
+from robust201.runtime.sweep import Filters, merge_results, prepare_sweep, run_sweep
+from robust201.shards import ShardStore
+from robust201.tasks.corruptions import folder as corrupting
+from tests.conftest import MakeSweep, RunCommand, WriteSweep, read_tree
+
+KEYS: dict[str, Any] = {
+    "clean": {},
+    "brightness": {"severities": [1, 5]},
+    "fog": {"severities": [1, 5]},
+}
+
+
+def made(tmp_path: Path) -> list[str]:
+    held = {"labels.npy", "indices.npy", "base.npy"}
+    return sorted(path.stem for path in (tmp_path / "corruptions").glob("*.npy") if path.name not in held)
+
+
+def done(results: Path) -> tuple[int, int]:
+    state = read_status(load_plan(results), ShardStore.open(results).inventory(on_damage="report"))
+    return state.done, state.total
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"), [(("clean",), []), (("clean", "fog"), ["fog"]), (None, ["brightness", "fog"])]
+)
+def test_only_what_is_asked_for_is_made(
+    make_sweep: MakeSweep, tmp_path: Path, keys: tuple[str, ...] | None, expected: list[str]
+) -> None:
+    config = make_sweep(keys=KEYS)
+    tally = run_sweep(config, make_executor, filters=Filters(keys=keys))
+    n_done = 2 * (1 + 2 * len(expected))
+    assert (tally.complete, tally.computed) == (True, n_done)
+    assert made(tmp_path) == expected
+    assert done(config.results) == (n_done, 10)  # the rest of the sweep is counted all the same
+
+
+def test_results_that_need_no_images_come_first(
+    make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_sweep(keys=KEYS)
+    seen: list[tuple[str, int]] = []
+    corrupt = corrupting.corrupt
+
+    def watching(images: Any, key: str, severity: int, **options: Any) -> Any:
+        seen.append((key, done(config.results)[0]))
+        return corrupt(images, key, severity, **options)
+
+    monkeypatch.setattr(corrupting, "corrupt", watching)
+    progress: list[tuple[int, int]] = []
+    tally = run_sweep(
+        config,
+        make_executor,
+        on_progress=lambda now, _event: progress.append((now.done_evaluations, now.total_evaluations)),
+    )
+    assert tally.complete
+    assert {key for key, _ in seen} == {"brightness", "fog"}
+    assert {n_done for _, n_done in seen} == {2}
+    assert {total for _, total in progress} == {10}
+    assert [n_done for n_done, _ in progress] == sorted(n_done for n_done, _ in progress)
+    assert progress[-1] == (10, 10)
+    assert json.loads((config.results / "progress.json").read_text())["state"] == "finished"
+
+
+def test_a_narrowed_run_and_the_rest_give_what_a_whole_run_gives(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
+) -> None:
+    sweep = write_sweep(keys=KEYS)
+    for keys in ("clean", "fog"):
+        assert robust201("run", sweep, "--out", tmp_path / "parts", "--keys", keys).code == 0
+    partial = robust201("export", tmp_path / "parts", "--out", tmp_path / "partial", "--partial")
+    assert (partial.code, "missing: 4 evaluations of digits brightness" in partial.err) == (3, True)
+    assert robust201("verify", tmp_path / "parts").code == 3
+    assert robust201("run", sweep, "--out", tmp_path / "parts").code == 0
+    assert robust201("run", sweep, "--out", tmp_path / "whole").code == 0
+    for name in ("parts", "whole"):
+        assert robust201("verify", tmp_path / name).code == 0
+        assert robust201("export", tmp_path / name, "--out", tmp_path / f"{name}-out").code == 0
+    assert read_tree(tmp_path / "parts-out") == read_tree(tmp_path / "whole-out")
+    assert {path.name for path in (tmp_path / "parts/protocols").iterdir()} == {
+        path.name for path in (tmp_path / "whole/protocols").iterdir()
+    }
+
+
+def test_results_outlive_the_images_that_they_were_computed_on(make_sweep: MakeSweep, tmp_path: Path) -> None:
+    config = make_sweep(keys=KEYS)
+    assert run_sweep(config, make_executor).complete
+    for path in (tmp_path / "corruptions").iterdir():
+        path.unlink()
+    again = run_sweep(config, make_executor)
+    assert (again.complete, again.evaluations, made(tmp_path)) == (True, 0, [])
+    assert done(config.results) == (10, 10)
+    # A result that is lost is computed again, on images that are made again.
+    next((config.results / "shards/digits").glob("*-fog-*")).unlink()
+    again = run_sweep(config, make_executor)
+    assert (again.complete, made(tmp_path)) == (True, ["fog"])
+    assert done(config.results) == (10, 10)
+
+
+def test_making_images_is_taken_up_where_it_was(
+    make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_sweep(keys=KEYS)
+    corrupt = corrupting.corrupt
+
+    def interrupted(images: Any, key: str, severity: int, **options: Any) -> Any:
+        if key == "fog" and severity == 3:
+            raise KeyboardInterrupt
+        return corrupt(images, key, severity, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(corrupting, "corrupt", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run_sweep(config, make_executor)
+    assert (made(tmp_path), done(config.results)) == (["brightness"], (2, 10))
+    assert json.loads((config.results / "progress.json").read_text())["state"] == "stopped"
+    assert run_sweep(config, make_executor).complete
+    assert done(config.results) == (10, 10)
+
+
+def test_failures_before_the_images_are_kept(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    from robust201.runtime import worker
+    from robust201.tasks.evaluate import evaluate
+
+    def fail_on_clean(context: Any, row: Any, *arguments: Any, **options: Any) -> Any:
+        if row.key == "clean":
+            raise RuntimeError("no such luck")
+        yield from evaluate(context, row, *arguments, **options)
+
+    monkeypatch.setattr(worker, "evaluate", fail_on_clean)
+    config = make_sweep(keys=KEYS)
+    tally = run_sweep(config, make_executor)
+    assert (len(tally.failures), tally.evaluations, tally.remaining) == (2, 8, 0)
+    assert len((config.results / "failures.jsonl").read_text().splitlines()) == 2
+
+
+def test_shares_make_no_images_and_say_which_are_lacking(make_sweep: MakeSweep, tmp_path: Path) -> None:
+    config = make_sweep(keys=KEYS)
+    prepare_sweep(config, filters=Filters(keys=("clean", "fog")))
+    assert made(tmp_path) == ["fog"]
+    with pytest.raises(InputError, match="expected corrupted images of brightness, got none"):
+        run_share(config, Share(1, 1), make_executor)
+    tally = run_share(config, Share(1, 1), make_executor, filters=Filters(keys=("clean", "fog")))
+    assert (tally.complete, tally.computed) == (True, 6)
+    prepare_sweep(config)
+    assert run_share(config, Share(1, 1), make_executor).complete
+    assert done(config.results) == (10, 10)
+
+
+def test_results_of_differently_narrowed_runs_are_one_sweep(make_sweep: MakeSweep, tmp_path: Path) -> None:
+    folders = []
+    for keys in (("clean", "fog"), ("brightness",)):
+        folders.append(tmp_path / "-".join(keys))
+        datasets = {"digits": {"corruptions": {"source": "generated"}}}  # in each folder's own results
+        config = make_sweep(keys=KEYS, results=str(folders[-1]), datasets=datasets)
+        assert run_sweep(config, make_executor, filters=Filters(keys=keys)).complete
+    _, other_plans = merge_results(folders, tmp_path / "both")
+    assert other_plans == ()
+    assert done(tmp_path / "both") == (10, 10)
+
+
+def test_each_corruption_waits_for_its_own_images(make_sweep: MakeSweep) -> None:
+    inputs = Inputs(make_sweep(keys=KEYS))
+    assert inputs.unmade_corruptions("digits") == {"brightness", "fog"}
+    inputs.make_corruptions("digits", ["fog"])
+    assert inputs.unmade_corruptions("digits") == {"brightness"}
+    assert set(inputs.gather().datasets["digits"].corruptions) == {"fog"}
