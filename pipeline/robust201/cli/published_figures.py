@@ -32,7 +32,7 @@ OTHER_DRAWS = 0.01
 
 _WITHOUT_WEIGHTS = (
     "Import the official weights: robust201 import-weights NATS-tss-v1_0-3ffb9-full.taraa --architectures 0 "
-    "--to $ROBUST201_DATA/checkpoints"
+    "--out $ROBUST201_DATA/checkpoints"
 )
 
 _OTHER_ATTACK = "If the clean accuracy agrees, a choice in docs/protocol.md is wrong: please report this."
