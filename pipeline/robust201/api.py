@@ -1,6 +1,5 @@
 """The Python API: load a network, evaluate any network, attack it, and see where it stands; no file is written."""
 
-import math
 import operator
 import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from torch import nn
 
 from robust201.core.errors import ConfigError, DatasetError, closest
 from robust201.core.files import bundled
+from robust201.core.intervals import wilson_interval
 from robust201.core.records import ArchitectureId, EvaluationResult, ImageSet, Normalisation, Part, Unit
 from robust201.engine.classifier import Classifier
 from robust201.engine.context import Context, CorruptedImages, Request, to_float
@@ -44,9 +44,6 @@ if TYPE_CHECKING:
 
 _Keys = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]
 _Progress = Callable[[int, int], None] | bool
-
-NORMAL_QUANTILE = 1.959963984540054
-"""Of the standard normal distribution at .975: intervals hold in 95 % of samples."""
 
 _CHECKED_IMAGES = 64
 
@@ -344,19 +341,6 @@ def _place_one(key: str, strength: float, accuracy: float, dataset: "RobustnessD
     }
 
 
-def wilson_interval(correct: int, n_images: int) -> tuple[float, float]:
-    """Give the 95 % score interval of a fraction.
-
-    Source: Wilson, "Probable Inference, the Law of Succession, and Statistical Inference", JASA 22 (1927); recommended
-    over the normal approximation by Brown, Cai and DasGupta, Statistical Science 16 (2001).
-    """
-    fraction, weight = correct / n_images, NORMAL_QUANTILE**2 / n_images
-    centre = fraction + weight / 2
-    spread = NORMAL_QUANTILE * math.sqrt(fraction * (1 - fraction) / n_images + weight / (4 * n_images))
-    low = 0.0 if correct == 0 else (centre - spread) / (1 + weight)
-    return low, 1.0 if correct == n_images else (centre + spread) / (1 + weight)
-
-
 @dataclass(frozen=True)
 class _Setup:
     """How a model is shown images; the arguments that `evaluate` and `attack` share."""
@@ -515,7 +499,7 @@ def _row(result: EvaluationResult) -> dict[str, Any]:
     if not holds_answers(values):
         return row | {name: array.item() if array.ndim == 0 else array.tolist() for name, array in values.items()}
     correct, confidence = summarise(values)
-    low, high = wilson_interval(correct, n_images)
+    low, high = wilson_interval(correct / n_images, n_images)
     return row | {"accuracy": correct / n_images, "low": low, "high": high, "confidence": confidence}
 
 

@@ -16,8 +16,9 @@ from scipy.stats import binomtest
 from torch import nn
 
 import robust201
-from robust201.api import attack, evaluate, load_model, place, wilson_interval
+from robust201.api import attack, evaluate, load_model, place
 from robust201.core.errors import ArchitectureError, CheckpointError, ConfigError, EvaluationError
+from robust201.core.intervals import wilson_interval
 from robust201.engine.context import Context
 from robust201.images import dataset as dataset_spec
 from robust201.images import load_images
@@ -340,7 +341,7 @@ def test_place_ranks_among_the_evaluated(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("correct", "n_images"), [(0, 10), (10, 10), (3, 7), (812, 1000)])
 def test_interval_is_that_of_wilson(correct: int, n_images: int) -> None:
     expected = binomtest(correct, n_images).proportion_ci(method="wilson")
-    assert wilson_interval(correct, n_images) == pytest.approx((expected.low, expected.high), abs=1e-12)
+    assert wilson_interval(correct / n_images, n_images) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
 def test_importing_the_package_imports_nothing_heavy() -> None:

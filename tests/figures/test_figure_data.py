@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from robust201.core.errors import ConfigError, ResultsError
+from robust201.core.intervals import wilson_interval
 from robust201.figures import figure_data
 from robust201.figures.dataset_results import read_results
 from robust201.figures.labels import KEY_LABELS, column_label, dataset_label, key_label
@@ -213,9 +214,9 @@ def test_the_pareto_front_is_what_nothing_beats(points):
 
 def test_intervals_are_wilsons():
     # 81 of 263, of Newcombe, Statistics in Medicine 1998, table I; none of 20 likewise.
-    assert figure_data.wilson_interval(81 / 263, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
-    assert figure_data.wilson_interval(0.0, 20) == pytest.approx((0.0, 0.1611), abs=5e-5)
-    assert figure_data.wilson_interval(1.0, 20) == pytest.approx((0.8389, 1.0), abs=5e-5)
+    assert wilson_interval(81 / 263, 263) == pytest.approx((0.2553, 0.3662), abs=5e-5)
+    assert wilson_interval(0.0, 20) == pytest.approx((0.0, 0.1611), abs=5e-5)
+    assert wilson_interval(1.0, 20) == pytest.approx((0.8389, 1.0), abs=5e-5)
 
 
 def test_the_number_of_images_is_known_or_not_told(tmp_path):

@@ -35,6 +35,7 @@ def run_to_exit_code(app: typer.Typer) -> int:
     try:
         with warnings.catch_warnings(), ending_signals_as_interrupt():
             warnings.showwarning = tell
+            warnings.simplefilter("always", MissingFilesWarning)
             words = update_spelling(app, sys.argv[1:], console.say) or ["--help"]
             code = app(words, prog_name="robust201", standalone_mode=False) or 0
         if code != _INTERRUPTED:

@@ -72,7 +72,7 @@ def slurm(
     config = load_sweep(sweep, results=out)
     filters = make_filters(config, architectures, datasets, keys, limit)
     filters.check(config)
-    selection = slurm_jobs.Selection(filters, narrowing_words(architectures, datasets, keys, limit))
+    selection = slurm_jobs.Narrowing(filters, narrowing_words(architectures, datasets, keys, limit))
     announce_code(config, sweep, is_allowed=allow_code, say=console.say)
     if dry_run:
         typer.echo(slurm_jobs.render_dry(config, sweep, options, selection, say=console.say), nl=False)

@@ -29,6 +29,7 @@ MAX_MESSAGE = 1500
 """Characters of a message; what a file or a user said is in its middle, and may be megabytes."""
 
 _MESSAGE_END = 400
+_MESSAGE_BEGINNING = 1050
 
 _SHORTEST_BEGINNING = 3
 """Letters from which on the beginning of a name stands for it."""
@@ -36,10 +37,10 @@ _SHORTEST_BEGINNING = 3
 
 def shorten(message: str) -> str:
     """Leave the middle of a text out that is longer than `MAX_MESSAGE`, and say how much that is."""
-    left_out = len(message) - MAX_MESSAGE
-    if left_out <= 0:
+    if len(message) <= MAX_MESSAGE:
         return message
-    return f"{message[: MAX_MESSAGE - _MESSAGE_END]}… ({left_out:,} characters left out) …{message[-_MESSAGE_END:]}"
+    left_out = len(message) - _MESSAGE_BEGINNING - _MESSAGE_END
+    return f"{message[:_MESSAGE_BEGINNING]}… ({left_out:,} characters left out) …{message[-_MESSAGE_END:]}"
 
 
 class RobustError(Exception):

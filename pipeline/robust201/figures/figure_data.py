@@ -39,9 +39,6 @@ MAX_FAR_SHARE = 0.1
 MIN_GAIN = 1.25
 """An axis leaves numbers out only where it would otherwise be longer by this factor."""
 
-Z_95 = 1.959964
-"""Quantile .975 of the normal distribution."""
-
 AXIS_STEP = 0.05
 """Axes of boxes end at multiples of this."""
 
@@ -136,14 +133,6 @@ def pareto_front(first: pd.Series, second: pd.Series) -> NDArray[np.bool_]:
             marked[[place for place in places if b[place] == top]] = True
             best = top
     return marked
-
-
-def wilson_interval(accuracy: float, n_images: int) -> tuple[float, float]:
-    """Compute the 95% interval of an accuracy for the sampling of its images (Wilson, JASA 1927)."""
-    spread = Z_95**2 / n_images
-    middle = (accuracy + spread / 2) / (1 + spread)
-    half = Z_95 / (1 + spread) * math.sqrt(accuracy * (1 - accuracy) / n_images + spread / (4 * n_images))
-    return max(0.0, middle - half), min(1.0, middle + half)
 
 
 def rank_correlations(accuracies: pd.DataFrame) -> pd.DataFrame:

@@ -13,7 +13,7 @@ from robust201.spaces.cell_space import INK
 
 PNG_DPI = 300
 
-WIDTHS = {"column": 3.25, "page": 6.75}
+FIGURE_WIDTHS = {"column": 3.25, "page": 6.75}
 """Inches: a column and the text of a page in two-column templates such as ICML's and CVPR's."""
 
 LEAST_WIDTH, LARGEST_WIDTH = 2.5, 40.0
@@ -30,17 +30,17 @@ FIGURE_FORMATS = tuple(METADATA)
 
 def parse_width(text: str | float) -> float:
     """Understand a width: ``column``, ``page``, or inches."""
-    if text in WIDTHS:
-        return WIDTHS[str(text)]
+    if text in FIGURE_WIDTHS:
+        return FIGURE_WIDTHS[str(text)]
     try:
         width = float(text)
     except ValueError:
         width = 0.0
     if not LEAST_WIDTH <= width <= LARGEST_WIDTH:
         raise ConfigError(
-            f"Drawing failed for width {str(text)[:40]!r}: expected column ({WIDTHS['column']} in), page "
-            f"({WIDTHS['page']} in) or inches from {LEAST_WIDTH:g} to {LARGEST_WIDTH:g}, got another."
-            f"{closest(str(text), WIDTHS)}"
+            f"Drawing failed for width {str(text)[:40]!r}: expected column ({FIGURE_WIDTHS['column']} in), page "
+            f"({FIGURE_WIDTHS['page']} in) or inches from {LEAST_WIDTH:g} to {LARGEST_WIDTH:g}, got another."
+            f"{closest(str(text), FIGURE_WIDTHS)}"
         )
     return width
 

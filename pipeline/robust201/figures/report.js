@@ -58,9 +58,9 @@ function rank(values, row, missing) {
   return { rank: better + 1, tied, of: held };
 }
 
-// Wilson's 95% interval of a share of so many images, in percent, as `wilson_interval` of the figures.
+// Wilson's 95% interval of a share of so many images, in percent, as `core.intervals.wilson_interval`.
 function interval(value, images) {
-  const z = 1.959964, spread = z * z / images, middle = (value + spread / 2) / (1 + spread);
+  const z = 1.959963984540054, spread = z * z / images, middle = (value + spread / 2) / (1 + spread);
   const half = z / (1 + spread) * Math.sqrt(value * (1 - value) / images + spread / (4 * images));
   const [low, high] = [Math.max(0, middle - half), Math.min(1, middle + half)];
   return `[${(100 * low).toFixed(1)}, ${(100 * high).toFixed(1)}]`;

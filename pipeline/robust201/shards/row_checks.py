@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from robust201.tasks.columns import ALWAYS, COLUMNS, COUNTS, FRACTION_BITS, Column
 from robust201.tasks.measurements import ROW_SUM_TOLERANCE
 
-Rows = NDArray[np.bool_]
+RowMask = NDArray[np.bool_]
 """(R,) which of R rows."""
 
 
-def find_suspects(table: pa.Table, names: tuple[str, ...]) -> tuple[Rows, NDArray[np.int64] | None]:
+def find_suspects(table: pa.Table, names: tuple[str, ...]) -> tuple[RowMask, NDArray[np.int64] | None]:
     """Find the rows to look at, of R rows that `shards.validation.check_table` let pass.
 
     Args:
@@ -37,7 +37,7 @@ def find_suspects(table: pa.Table, names: tuple[str, ...]) -> tuple[Rows, NDArra
     (n_classes,) = sizes
     n_images = table["stop"].to_numpy().astype(np.int64) - table["start"].to_numpy()
     cm = _flat(table, COUNTS).astype(np.int64).reshape(n_rows, n_classes, n_classes)
-    wrong: Rows = (cm < 0).any(axis=(1, 2)) | (cm.sum(axis=(1, 2)) != n_images)
+    wrong: RowMask = (cm < 0).any(axis=(1, 2)) | (cm.sum(axis=(1, 2)) != n_images)
     totals = []
     for column in (COLUMNS[name] for name in names if name != COUNTS):
         if column.by_image:
@@ -67,14 +67,14 @@ def _flat(table: pa.Table, name: str) -> NDArray[Any]:
     return array
 
 
-def _out_of_range(means: NDArray[Any], filled: Rows) -> Rows:
+def _out_of_range(means: NDArray[Any], filled: RowMask) -> RowMask:
     """Find the rows with a mean that is no number in [0, 1] over some images, or a number over none."""
     sound = np.where(filled, (means >= 0) & (means <= 1), np.isnan(means))
-    found: Rows = ~np.all(sound.reshape(len(means), -1), axis=1)
+    found: RowMask = ~np.all(sound.reshape(len(means), -1), axis=1)
     return found
 
 
-def _contradicts(column: Column, values: NDArray[Any], n_images: NDArray[np.int64], cm: NDArray[np.int64]) -> Rows:
+def _contradicts(column: Column, values: NDArray[Any], n_images: NDArray[np.int64], cm: NDArray[np.int64]) -> RowMask:
     """Find the rows whose values of single images cannot be those that the confusion matrix counts."""
     ends = np.cumsum(n_images)
     rows = np.split(values, ends[:-1])

@@ -43,7 +43,7 @@ class Submission:
 
 
 @dataclass(frozen=True)
-class Selection:
+class Narrowing:
     """What a sweep is narrowed to, and the options of `run` that say so."""
 
     filters: Filters = EVERYTHING
@@ -54,7 +54,7 @@ def render_dry(
     config: SweepConfig,
     sweep: Path,
     options: ArrayOptions,
-    selection: Selection = Selection(),
+    selection: Narrowing = Narrowing(),
     *,
     say: Callable[[str], None],
 ) -> str:
@@ -71,7 +71,7 @@ def submit_array(
     config: SweepConfig,
     sweep: Path,
     options: ArrayOptions,
-    selection: Selection = Selection(),
+    selection: Narrowing = Narrowing(),
     *,
     say: Callable[[str], None] = lambda _line: None,
 ) -> Submission | None:

@@ -320,11 +320,9 @@ def _listen(connection: "Connection[Any, Any]", messages: "SimpleQueue[tuple[Any
         while True:
             messages.put(connection.recv())
     except (EOFError, OSError):
-        for _ in range(20):  # the main thread may be starting Ray meanwhile, with more processes and files
+        for _ in range(10):  # the main thread may be starting Ray meanwhile, with more processes and files
             end_session(os.getsid(0), spare=os.getpid())
             shutil.rmtree(folder, ignore_errors=True)
-            if not folder.exists():
-                break
             time.sleep(0.1)
         os._exit(1)
 
