@@ -124,7 +124,7 @@ _RESULTS = {
     "run": Probe(_run),
     "requeue": Probe(_requeue("results")),
     "compact": Probe(_command("compact", "@results"), judged=False),
-    "merge": Probe(_command("merge", "@results", "--into", "@merged"), judged=False),
+    "merge": Probe(_command("merge", "@results", "--out", "@merged"), judged=False),
     "compare": Probe(_command("compare", "@results", "@json"), judged=False),
 }
 _COMPACTED = {
@@ -141,7 +141,7 @@ _JSON = {
     "compare": Probe(_command("compare", "@json", "@results")),
     "verify export": Probe(_command("verify", "@results", "--export", "@json")),
     "convert": Probe(_command("convert", "@json"), judged=False),
-    "import-json": Probe(_command("import-json", "@json", "@imported"), judged=False),
+    "import-json": Probe(_command("import-json", "@json", "--out", "@imported"), judged=False),
 }
 _PARQUET = {
     "read": Probe(_read("parquet")),
@@ -152,8 +152,12 @@ _PARQUET = {
 }
 
 PROBES: dict[str, dict[str, Probe]] = {
-    "sweep YAML": _INPUTS
-    | {"run": Probe(_run, judged=False), "status": Probe(_command("status", "@sweep.yaml"), judged=False)},
+    # Not run: a YAML that was cut may be that of another, larger sweep, and is no wrong one.
+    "sweep YAML": {
+        "plan": _INPUTS["plan"],
+        "status": Probe(_command("status", "@sweep.yaml"), judged=False),
+        "doctor": Probe(_command("doctor", "@sweep.yaml"), judged=False),
+    },
     **dict.fromkeys(("format.json", "plan.json", "protocol", "progress.json", "shard", "kept images"), _RESULTS),
     "compacted shard": _COMPACTED,
     **dict.fromkeys(("weights", "weights manifest", "corruptions", "corruptions manifest"), _INPUTS),

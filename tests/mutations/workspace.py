@@ -59,7 +59,6 @@ class Workspace:
                 spec = cells.architecture(index).spec
                 add_network(store, index, build_network(spec, channels=4, cells=1, n_classes=10).state_dict())
         sweep = {
-            # First, so that what is cut off never starts a Ray.
             "execution": {"executor": "inline", "threads": 1},
             "name": "mutations",
             "results": str(root / "results"),
@@ -74,8 +73,8 @@ class Workspace:
         (root / "sweep.yaml").write_text(yaml.safe_dump(sweep, sort_keys=False))
         for arguments in (
             ("run", root / "sweep.yaml"),
-            ("export", root / "results", root / "json", "--processes", 1),
-            ("export", root / "results", root / "parquet", "--parquet", "--no-json", "--processes", 1),
+            ("export", root / "results", "--out", root / "json", "--processes", 1),
+            ("export", root / "results", "--out", root / "parquet", "--parquet", "--no-json", "--processes", 1),
         ):
             ended = run_command(*arguments)
             assert ended.code == 0, ended.err
