@@ -168,10 +168,8 @@ class ResultFiles:
         if not (path / META_FILE).is_file() and not self.parquet.is_dir():
             got, fix = "none", "Name what `robust201 export` wrote, its parquet folder, or the published dataset"
             if (path / RESULTS_FOLDER_FILE).is_file():
-                got, fix = (
-                    "the shards of a sweep",
-                    f"Run `robust201 export {path} --out DATASET` (unfinished: --partial)",
-                )
+                got = "the results of a sweep"
+                fix = f"Run `robust201 export {path} --out DATASET` (unfinished: --partial)"
             raise ResultsError(
                 f"Opening a dataset failed for {path}: expected a folder with meta.json, got {got}. {fix}."
             )

@@ -190,7 +190,7 @@ def run_sweep(
             lease.check()  # while images were made, another driver may have taken over
             replanned = _plan_with_images(preview.plan, filters, inputs, later)
             for shard in replanned.damaged:
-                say(f"Damaged shard set aside, its evaluations are recomputed: {shard}")
+                say(f"Damaged result file set aside, its evaluations are recomputed: {shard}")
             start = partial(make_executor, replanned.plan, replanned.plan.facts)
             return ReadyWork(replanned.plan, replanned.missing, start)
 
@@ -269,7 +269,7 @@ def _prepared(
         warn_of_shares(config.results, say)
         remove_silent_heartbeats(config.results)
         store.folder.remove_leftovers()
-        say("Checking finished shards")
+        say("Checking finished results")
         inventory = store.inventory(verify="unverified", on_damage="set_aside")
         yield preview_run(plan, full, inventory), inputs, lease
 

@@ -126,7 +126,7 @@ def _describe(error: RayTaskError) -> EvaluationError:
     cause = error.cause if isinstance(error.cause, Exception) else error
     line = " ".join(str(cause).split())[:200]
     return EvaluationError(
-        f"Running workers failed for a bundle: expected receipts and failures, got {type(cause).__name__}: {line}. "
+        f"Running workers failed for one of them: expected results or failures, got {type(cause).__name__}: {line}. "
         "Report this; robust201 logs shows what the worker did before."
     )
 
