@@ -31,7 +31,7 @@ MAX_MESSAGE = 1500
 _MESSAGE_END = 400
 
 _SHORTEST_BEGINNING = 3
-"""Letters from which on the beginning of a name stands for it."""
+"""Minimum length of a beginning that identifies a name."""
 
 
 def shorten(message: str) -> str:

@@ -119,7 +119,7 @@ class WeightsSection(Section):
             raise ValueError(f"expected one of path, files and random, got {' and '.join(given) or 'none'}.")
         chosen = [name for name in ("recipe", "epochs", "seeds") if getattr(self, name) is not None]
         if chosen and self.path is None:
-            raise ValueError(f"expected {chosen[0]} only beside path, which names a store, got it beside {given[0]}.")
+            raise ValueError(f"expected {chosen[0]} only with path, which names a store, got it with {given[0]}.")
         return self
 
     def files_on(self, dataset: str) -> dict[str, Path]:
@@ -169,7 +169,7 @@ class CorruptionsSection(Section):
 
 
 class DatasetSection(Section):
-    """Where a dataset's images lie; `corruptions: null` says that it has none on purpose."""
+    """Where a dataset's images are; `corruptions: null` says that it has no corrupted ones on purpose."""
 
     path: ConfigPath | None = None
     form: str | None = None

@@ -22,7 +22,7 @@ class DatasetFacts:
         n_images: images of the test split that the sweep selects.
         images_sha256: `ImageSet.sha256` of that selection.
         corruptions: identity payload of each corruption key's images (source, hash and, where generated, recipe);
-            keys whose images have not been generated yet are not there.
+            keys without generated images are missing.
         own_images: selections that measures ask for.
     """
 

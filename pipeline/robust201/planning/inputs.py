@@ -133,7 +133,7 @@ class Inputs:
         return open_generated(folder, images, self._recipe(section))
 
     def unmade_corruptions(self, dataset: str) -> frozenset[str]:
-        """List the corruptions of a dataset whose images are to be generated, and are not there yet."""
+        """List the corruptions of a dataset that are to be generated and have no images yet."""
         section = self._config.datasets[dataset].corruptions
         if section is None or section.source == "published":
             return frozenset()

@@ -220,7 +220,7 @@ def _make_images(config: SweepConfig, inputs: Inputs, parts: Sequence[Part]) -> 
 
 
 def _plan_with_images(plan: Plan, filters: Filters, inputs: Inputs, parts: Sequence[Part]) -> RunPreview:
-    """Plan again what some parts stand for, once the images are there whose hashes are part of the ids."""
+    """Plan some parts again once their images exist, as the ids include the hashes of the images."""
     config, facts = plan.config, inputs.gather(plan.facts)
     full, store = make_plan(config, facts), ShardStore.open(config.results)
     save_plan(full, facts, store)
@@ -283,7 +283,7 @@ class ReadyWork(NamedTuple):
 
 
 class LaterWork(NamedTuple):
-    """Work whose inputs are yet to be made: parts that stand for it in a preview, and what makes it ready."""
+    """Work that still needs inputs: its parts as a preview has them, and a function that makes it ready."""
 
     parts: tuple[Part, ...]
     make_ready: Callable[[], ReadyWork]

@@ -124,7 +124,7 @@ def _count_shares(options: ArrayOptions, n_bundles: int, limit: int, say: Callab
 
 
 def _check_gpus(config: SweepConfig, options: ArrayOptions) -> None:
-    """Refuse to ask for GPUs in a partition whose nodes have none; say nothing where Slurm does not tell."""
+    """Refuse to request GPUs in a partition without any; do nothing if Slurm does not answer."""
     if resources(options, config.execution)[0] is None or shutil.which("sinfo") is None:
         return
     if any(re.match(r"(#SBATCH\s+)?(-p|--partition)", line.strip()) for line in options.extra):

@@ -36,7 +36,7 @@ class CheckpointRecord:
         index: id of the architecture.
         spec: its cell string; None in spaces without cells.
         channels: channels of the first stage (C), where the space has a skeleton that can be sized.
-        cells: cells a stage (N), likewise.
+        cells: cells per stage (N), as above.
         source: file that the weights were imported from, or what trained them.
         source_sha256: 64 hex digits of that file, or of the recipe.
         file: path of the weights below the store's folder, with ``/``.
