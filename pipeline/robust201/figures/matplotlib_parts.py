@@ -1,4 +1,4 @@
-"""The plain parts that figures in files are made of: panels, heat maps, the chance line, marks of points beyond the axes.
+"""The plain parts that figures in files are made of: panels, heat maps, the chance line, marks beyond the axes.
 
 Widths are in inches and text is in points, of the same size at every width: a file is made to be printed as wide as it
 is.
