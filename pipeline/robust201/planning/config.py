@@ -86,7 +86,7 @@ class RandomWeights(Section):
 
 
 def _check_files(value: object) -> object:
-    """Make sure that files are given alike: all by network, or all by dataset and network."""
+    """Make sure that files have one form: all by network, or all by dataset and network."""
     if not isinstance(value, Mapping):
         return value
     by_dataset = {isinstance(part, Mapping) for part in value.values()}
@@ -123,7 +123,7 @@ class WeightsSection(Section):
         return self
 
     def files_on(self, dataset: str) -> dict[str, Path]:
-        """The files that networks are read from on a dataset, by name; none where they come from elsewhere."""
+        """The files of a dataset's networks by name; empty if the weights come from elsewhere."""
         files = self.files or {}
         by_network = {name: path for name, path in files.items() if isinstance(path, Path)}
         of_dataset = files.get(dataset)

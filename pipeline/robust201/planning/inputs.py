@@ -141,7 +141,7 @@ class Inputs:
         return frozenset(unfinished_keys(self._corruptions_folder(dataset, section), versions))
 
     def make_corruptions(self, dataset: str, wanted: Collection[str] | None = None) -> None:
-        """Generate corrupted images that are not there yet: those of all keys, or of the wanted ones among them."""
+        """Generate missing corrupted images of all keys, or of the wanted ones."""
         section = self._config.datasets[dataset].corruptions
         unmade = self.unmade_corruptions(dataset)
         keys = [key for key in self._corruption_keys(dataset) if key in unmade and (wanted is None or key in wanted)]

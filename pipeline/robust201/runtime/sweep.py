@@ -57,7 +57,7 @@ class Filters:
                         f"{closest(name, likely)}"
                     )
         keys = {key for dataset in datasets for key in config.keys_of(dataset)}
-        # A key was named by itself; of architectures, a range may reach beyond the sweep.
+        # A single key must exist; a range of architectures may extend beyond the sweep.
         lacking = [key for key in self.keys or () if key not in keys]
         if lacking:
             raise ConfigError(
@@ -207,13 +207,13 @@ def run_sweep(
 
 
 def _split(missing: Sequence[Part], unmade: Mapping[str, Collection[str]]) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
-    """Part what can be computed now from what shows corrupted images that are not made yet."""
+    """Split off the parts that need corrupted images which do not exist yet."""
     now = tuple(part for part in missing if part.unit.key not in unmade[part.unit.dataset])
     return now, tuple(part for part in missing if part.unit.key in unmade[part.unit.dataset])
 
 
 def _make_images(config: SweepConfig, inputs: Inputs, parts: Sequence[Part]) -> None:
-    """Make the corrupted images that some parts show."""
+    """Generate the corrupted images that some parts need."""
     wanted = {(part.unit.dataset, part.unit.key) for part in parts}
     for dataset in config.datasets:
         inputs.make_corruptions(dataset, {key for name, key in wanted if name == dataset})

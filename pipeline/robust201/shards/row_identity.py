@@ -106,7 +106,7 @@ def _rows_of_footer(footer: Footer) -> ShardRows:
     else:
         numbers.append(unit.architecture)
     "".join(texts).encode()  # texts, and such as can be stored
-    # NumPy would read numbers out of texts and truths as well.
+    # NumPy would also convert text and truth values to numbers.
     if {*map(type, (start, stop, *numbers))} != {int} or not {*map(type, (*strengths, *seconds))} <= {int, float}:
         raise WrongShardError("identities of other types")
     if len(seconds) != n_rows or len({*strengths}) < n_rows:

@@ -139,7 +139,7 @@ class _ClassCounts:
         self._images: dict[str, str] = {}
 
     def add(self, row: int, images: NDArray[np.integer[Any]]) -> None:
-        """Note the images of each true class, (C,), that a row of the inventory counts."""
+        """Record the images of each true class, (C,), that a row of the inventory counts."""
         unit = self._inventory.units[self._inventory.row_column("unit")[row]]
         start, stop = (int(self._inventory.row_column(name)[row]) for name in ("start", "stop"))
         by_counts = self._rows.setdefault((unit.dataset, self._images_of(unit.protocol), start, stop), {})
@@ -207,7 +207,7 @@ def _check_rows(
 def _check_row(
     table: pa.Table, offset: int, columns: Sequence[str], identity: _RowIdentity, inventory: Inventory, shard: str
 ) -> None:
-    """Hold one row to what must be true of it; EvaluationError if it is not."""
+    """Check the invariants of one row; EvaluationError if one is violated."""
     values = row_values(table, offset, columns)
     n_images, name = identity.stop - identity.start, f"{identity.label} in {shard}"
     protocol = identity.unit.protocol

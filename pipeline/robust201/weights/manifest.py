@@ -25,7 +25,7 @@ MANIFEST_VERSION = 1
 _HEADER = {"format": "robust201 checkpoints", "version": MANIFEST_VERSION}
 _INTEGERS = ("epochs", "seed", "n_classes", "parameters")
 _UNUSED = {"spec": None, "channels": None, "cells": None, "training": None, "recipe": ""}
-"""Fields that a line may lack, and what they are then."""
+"""Fields that a line may lack, with their defaults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

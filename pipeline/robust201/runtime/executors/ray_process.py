@@ -40,7 +40,7 @@ _ANSWER_SECONDS = 180.0
 head (after 30 s here, 60 s elsewhere), unless they hang."""
 
 _GRACE_SECONDS = 0.5
-"""How much later than asked for an answer may come before the driver looks after other things."""
+"""How late an answer may be before the driver turns to other work."""
 
 _CLOSE_SECONDS = 30.0
 _END_SECONDS = 10.0
@@ -147,7 +147,7 @@ class RayProcess:
             self._call("submit", bundle)
 
     def _read_output(self) -> str:
-        """Read the end of what Ray printed in the child: all there is to find out why it died."""
+        """Read the end of what Ray printed in the child, the only record of why it died."""
         try:
             content = b"" if self._folder is None else (self._folder / _OUTPUT_NAME).read_bytes()
         except OSError:
@@ -245,7 +245,7 @@ class RayProcess:
         self._end()
 
     def _end(self) -> None:
-        """End the child and what belongs to it: with kill -9, as nothing of it has anything left to write."""
+        """End the child and its processes with kill -9, as they have nothing left to write."""
         if self._process is not None:
             end_session(self._process.pid)
             self._process.wait()  # not before: its process id is that of the session
@@ -315,7 +315,7 @@ def _leave_to_the_driver(_number: int, _frame: object) -> None:
 
 
 def _listen(connection: "Connection[Any, Any]", messages: "SimpleQueue[tuple[Any, ...]]", folder: Path) -> None:
-    """Pass on what the driver asks; once it is gone, take everything along."""
+    """Pass on the driver's requests; once it is gone, end everything."""
     try:
         while True:
             messages.put(connection.recv())
