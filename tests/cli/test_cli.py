@@ -142,7 +142,7 @@ def test_progress_goes_to_stderr_and_results_to_stdout(
 ) -> None:
     run = robust201("run", write_sweep())
     assert (run.code, run.out) == (0, "")
-    assert "Planned 10 evaluations in 6 units: 0 done, 10 missing." in run.err
+    assert "Planned 10 evaluations of 6 network-key pairs: 0 done, 10 missing." in run.err
     assert "Complete." in run.err
     status = robust201("status", tmp_path / "results")
     assert status.err == ""
@@ -226,7 +226,7 @@ def test_failed_units_end_with_3_and_are_told_once(
     monkeypatch.setattr(worker, "evaluate_part", fail)
     ended = robust201("run", write_sweep())
     assert ended.code == 3
-    assert "failed: 6 parts: RuntimeError: no such luck" in ended.err
+    assert "failed 6 times: RuntimeError: no such luck" in ended.err
     assert ended.err.count("no such luck") == 2
     assert "no such luck" in robust201("status", tmp_path / "results").out
 
@@ -243,7 +243,7 @@ def test_merging_narrowed_runs_gives_the_whole_sweep(
         assert robust201("export", tmp_path / name, "--out", tmp_path / f"{name}-json").code == 0
     assert read_tree(tmp_path / "both-json") == read_tree(tmp_path / "results-json")
     again = robust201("merge", tmp_path / "both", "--out", tmp_path / "both")
-    assert (again.code, again.out) == (0, "Joined 0 shards, 0 were there already.\n")
+    assert (again.code, again.out) == (0, "Joined 0 result files, 0 were there already.\n")
 
 
 def test_a_plan_writes_nothing(robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path) -> None:
@@ -285,7 +285,7 @@ def test_what_a_run_did_is_one_sentence(capsys: pytest.CaptureFixture[str], tmp_
     tally = RunTally(computed=35.0, seconds=7.0, deaths=2, preemptions=1)
     assert console.show_tally(tally, tmp_path) == 0
     assert capsys.readouterr().err.splitlines()[0] == (
-        "Computed 35 evaluations in 0:00:07 of worker time; 0 parts failed, 2 workers died, 1 was preempted."
+        "Computed 35 evaluations in 0:00:07 of worker time; 0 failures, 2 workers died, 1 was preempted."
     )
 
 
@@ -345,7 +345,7 @@ def test_ctrl_c_and_sigterm_drain(
     assert not [name for name in read_tree(results) if name.endswith((".tmp", "lease.json"))]
     assert not living_members(driver.process.pid)
     again = robust201("run", sweep, "--keys", "clean")
-    assert "Planned 2 evaluations in 2 units" in again.err
+    assert "Planned 2 evaluations of 2 network-key pairs" in again.err
     assert again.code == 0
 
 

@@ -133,7 +133,7 @@ def test_verbs_take_a_sweep_or_its_results(
         assert (run.code, "10 done, 0 missing" in run.err) == (0, True), run.err
         for words in (("status", place), ("verify", place), ("compact", place), ("doctor", place)):
             assert robust201(*words).code == 0, words
-        assert "expected a unit of this sweep" in robust201("logs", "5/digits/clean", place).refusal(2)
+        assert "expected a network and key of this sweep" in robust201("logs", "5/digits/clean", place).refusal(2)
         assert robust201("export", place, "--out", tmp_path / "json").code == 0
         assert robust201("compare", place, tmp_path / "json").code == 0
         assert robust201("merge", place, "--out", tmp_path / "merged").code == 0
@@ -149,9 +149,7 @@ def test_a_run_narrowed_by_a_limit_takes_the_first_architectures(
     assert (narrowed["architectures"], narrowed["evaluations"]) == (2, 2)
     text = robust201("submit", "slurm", sweep, "--dry-run", "--limit", 1, "--keys", "clean,fgsm").out
     assert " --keys clean,fgsm --limit 1 --share " in text
-    assert "Planned 1 evaluations in 1 unit" in robust201("run", sweep, "--keys", "clean", "--limit", 1).err.replace(
-        "1 evaluation in", "1 evaluations in"
-    )
+    assert "Planned 1 evaluation of 1 network-key pair:" in robust201("run", sweep, "--keys", "clean", "--limit", 1).err
     status = json.loads(robust201("status", "--json", tmp_path / "results").out)
     assert (status["done"], status["total"]) == (1, 10)
     assert "expected one of tiny's" in robust201("plan", sweep, "--keys", "fogg").refusal(2)

@@ -44,7 +44,7 @@ def test_a_damaged_file_of_a_results_folder_is_told(
     JUNK[what](path)
     ended = robust201("verify", imported)
     if name != "format.json" and what in {"a pipe", "a folder"}:  # as one that is not there
-        assert "2 shards, 3 evaluations sound" in ended.out
+        assert "2 result files, 3 evaluations sound" in ended.out
         return
     assert ended.code in {2, 4}
     assert "Traceback" not in ended.err

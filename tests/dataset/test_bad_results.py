@@ -109,7 +109,7 @@ def test_a_report_needs_an_exported_dataset(robust201, finished, tmp_path):
     out = tmp_path / "out.svg"
     for command in (("report", finished), ("plot", "attacks", finished)):
         refusal = robust201(*command, "--out", out).refusal(2)
-        assert "expected a folder with meta.json, got the shards of a sweep" in refusal
+        assert "expected a folder with meta.json, got the results of a sweep" in refusal
         # What to type instead, as it is typed.
         assert f"Run `robust201 export {finished} --out DATASET` (unfinished: --partial)" in refusal
     assert robust201("export", finished, "--out", tmp_path / "json").code == 0
@@ -289,7 +289,7 @@ def test_a_damaged_shard(robust201, write_sweep, finished, tmp_path, damage):
 
     line = robust201("export", finished, "--out", tmp_path / "after").refusal(4)
     assert victim.name in line
-    assert "Run the sweep again: it sets the shard aside" in line
+    assert "Run the sweep again: it sets the file aside" in line
     verified = robust201("verify", finished)
     assert (verified.code, verified.out) == (4, "1 problem found\n")
     assert victim.name in verified.err
@@ -299,7 +299,7 @@ def test_a_damaged_shard(robust201, write_sweep, finished, tmp_path, damage):
 
     ended = robust201("run", write_sweep())
     assert ended.code == 0
-    assert f"Damaged shard set aside, its evaluations are recomputed: digits/{victim.name}" in ended.err
+    assert f"Damaged result file set aside, its evaluations are recomputed: digits/{victim.name}" in ended.err
     assert (finished / "damaged" / "digits" / victim.name).exists()
     assert robust201("verify", finished).code == 0
     assert robust201("export", finished, "--out", tmp_path / "after").code == 0

@@ -67,7 +67,7 @@ def test_a_run_finds_nothing_missing(results: Path, robust201: RunCommand, monke
     monkeypatch.chdir(results.parent)
     ended = robust201("run", GOLDEN / "results-format1.yaml", "--out", results)
     assert ended.code == 0, ended.err
-    assert "Planned 36 evaluations in 21 units: 36 done, 0 missing." in ended.err
+    assert "Planned 36 evaluations of 21 network-key pairs: 36 done, 0 missing." in ended.err
 
 
 def identities(plan: Plan) -> Mapping[str, Any]:

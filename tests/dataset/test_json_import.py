@@ -400,7 +400,7 @@ def test_a_sweep_is_not_run_into_imported_results(tmp_path, write_sweep, robust2
         refusal = robust201(*arguments).refusal(2)
         assert f"failed for {results}: expected no imported results in the folder, got imported.json" in refusal
         assert refusal.endswith("read both datasets together: RobustnessDataset(published, ours).")
-    assert f"imported results: {results} holds them" in robust201("doctor", sweep).out
+    assert f"imported results: {results} has imported results, so no sweep can use it" in robust201("doctor", sweep).out
     assert robust201("run", sweep, "--out", tmp_path / "own").code == 0
     assert "expected no imported results" in robust201("merge", tmp_path / "own", "--out", results).refusal(2)
     assert read_tree(results) == before

@@ -163,9 +163,9 @@ def test_an_export_of_other_results_is_told_apart_though_its_listing_agrees(fini
     assert robust201("run", other).code == 0
     ended = robust201("verify", tmp_path / "other", "--export", tmp_path / "out")
     assert ended.code == 4
-    assert "digits/fgsm_cm.json: expected the values of the shards, got others from #0 digits fgsm on" in ended.err
-    assert "key=fgsm/part-0.parquet: expected the values of the shards, got others" in ended.err
-    assert "brightness_cm.json: expected it as the shards have it, got one that the shards do not have" in ended.err
+    assert "digits/fgsm_cm.json: expected the values of the results, got others from #0 digits fgsm on" in ended.err
+    assert "key=fgsm/part-0.parquet: expected the values of the results, got others" in ended.err
+    assert "brightness_cm.json: expected it as in the results, got one that the results do not have" in ended.err
     assert "expected a whole export" in robust201("verify", finished, "--export", tmp_path).refusal(2)
 
 
@@ -179,7 +179,7 @@ def test_units_with_gaps_are_named_and_are_no_damage(finished, robust201):
     path.unlink()
     ShardStore.open(finished).commit([EvaluationResult(Part(unit, (8.0,), 0, unit.n_images), 8.0, values, 1.0)])
     ended = robust201("verify", finished)
-    sound = "6 shards, 9 evaluations sound; 1 of 10 missing, 1 unit with gaps.\n"
+    sound = "6 result files, 9 evaluations sound; 1 of 10 missing, 1 network-key pair with gaps.\n"
     assert (ended.code, ended.out) == (3, sound)
     assert "unfinished: #0 digits fgsm at 1" in ended.err
 
@@ -188,16 +188,16 @@ def test_what_was_checked_is_told_and_an_unfinished_sweep_is_not_called_complete
     robust201("export", finished, "--out", tmp_path / "out", "--processes", 1)
     n_files = len((tmp_path / "out/SHA256SUMS").read_text().splitlines())
     ended = robust201("verify", finished, "--export", tmp_path / "out")
-    sound = f"6 shards, 10 evaluations sound; 0 of 10 missing; the export's {n_files} files agree.\n"
+    sound = f"6 result files, 10 evaluations sound; 0 of 10 missing; the export's {n_files} files agree.\n"
     assert (ended.code, ended.out) == (0, sound)
     for path in (finished / "shards").rglob("*.parquet"):
         path.unlink()
     ended = robust201("verify", finished)
-    assert (ended.code, ended.out) == (3, "0 shards, 0 evaluations sound; 10 of 10 missing.\n")
+    assert (ended.code, ended.out) == (3, "0 result files, 0 evaluations sound; 10 of 10 missing.\n")
     assert json.loads(robust201("verify", finished, "--json").out)["missing"] == 10
     (finished / "plan.json").unlink()
     ended = robust201("verify", finished)
-    assert (ended.code, ended.out) == (0, "0 shards, 0 evaluations sound; no plan to compare the count with.\n")
+    assert (ended.code, ended.out) == (0, "0 result files, 0 evaluations sound; no plan to compare the count with.\n")
 
 
 def listed_again(out: Path) -> None:
@@ -298,7 +298,7 @@ def test_an_export_is_not_compared_with_shards_that_are_damaged(finished, tmp_pa
     flip(next(path for path in sorted((finished / "shards").rglob("*fgsm*.parquet"))))
     (line,) = verify_results(finished, export=tmp_path / "out").export
     assert "digits fgsm" in line
-    assert "expected shards of all its units to compare it with, got none of 1 units, such as #0" in line
+    assert "expected results of all its networks to compare it with, got none of 1, such as #0" in line
 
 
 def test_each_shard_is_hashed_once(finished, monkeypatch):

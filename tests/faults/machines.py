@@ -70,7 +70,7 @@ def _lose_node(trial: Trial) -> None:
             trial.wait_for_shards(min(shards + 8, N_UNITS - 1), command)
         trial.finish(command, {0})
         summary = command.text()
-        trial.fail_unless("0 parts failed, 0 workers died" in summary, f"not counted apart: {summary[-300:]}")
+        trial.fail_unless("0 failures, 0 workers died" in summary, f"not counted apart: {summary[-300:]}")
         trial.fail_unless("0 were preempted" not in summary, f"no preemption counted: {summary[-300:]}")
     finally:
         with suppress(Exception):  # nodes that are gone already

@@ -21,7 +21,7 @@ def damage_shards(trial: Trial) -> None:
     trial.run("--keys", "clean", *_INLINE)  # narrowed, it sets all four aside and mends what it is asked for
     resumed = trial.run(*_INLINE)
     trial.fail_unless(len(list((trial.results / "damaged").rglob("*.parquet"))) == len(harms), "not all were set aside")
-    trial.fail_unless(f"{N_UNITS} units" in resumed.text(), "the sweep was planned anew")
+    trial.fail_unless(f"of {N_UNITS} network-key pairs" in resumed.text(), "the sweep was planned anew")
 
 
 def _flip(path: Path, position: int, bit: int) -> None:

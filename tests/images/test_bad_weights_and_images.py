@@ -66,7 +66,7 @@ def test_a_checkpoint_with_a_flipped_bit_fails_its_own_units_only(
     file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
     ended = robust201("run", sweep)
     assert ended.code == 3
-    assert "failed: 3 parts: CheckpointError: Loading weights failed for #21 digits" in ended.err
+    assert "failed 3 times: CheckpointError: Loading weights failed for #21 digits" in ended.err
     assert "Traceback" not in ended.err
     assert json.loads(robust201("status", "--json", tmp_path / "results").out)["done"] == 5
     file.write_bytes(whole)

@@ -73,7 +73,7 @@ def test_a_status_ages_between_two_parts(half_done: Plan) -> None:
     lefts = [state.seconds_left for state in states]
     assert None not in lefts
     assert lefts[0] != lefts[1]
-    assert "2 parts in flight, the longest for 0:00:18" in status_line(states[1], NOW)
+    assert "2 workers busy, the longest for 0:00:18" in status_line(states[1], NOW)
     assert states[1].to_payload()["parts_in_flight"] == 2
 
 
@@ -89,9 +89,7 @@ def test_only_missing_parts_are_in_flight_and_a_silent_worker_is_told_until_anot
     (results / HEARTBEATS_FOLDER / "e.json").write_text('["none of ours"]')
     state = read_at(half_done, NOW + 1)
     assert (state.parts_in_flight, state.silent_workers) == ((1.0,), (61.0,))
-    assert "1 part in flight, the longest for 0:00:01; 1 worker silent, the longest for 0:01:01" in status_line(
-        state, NOW
-    )
+    assert "1 worker busy, the longest for 0:00:01; 1 worker silent, the longest for 0:01:01" in status_line(state, NOW)
     beat(results, "f", first, at=NOW, images=(0, first.n_images))
     state = read_at(half_done, NOW + 1)
     assert (state.parts_in_flight, state.silent_workers) == ((1.0, 1.0), ())
@@ -150,11 +148,11 @@ def test_a_driver_whose_process_is_gone_has_died_at_once(half_done: Plan, is_ali
         return status_line(StatusReader(half_done, clock=lambda: now, host_id=host_id).read(inventory), now)
 
     seen = line(HostId("here", "m", "b", "p"), NOW + 1)
-    assert ("running: driver on here" in seen) == is_alive
-    assert ("not running (the last driver died" in seen) == (not is_alive)
+    assert ("running: run on here" in seen) == is_alive
+    assert ("not running (the last run died" in seen) == (not is_alive)
     elsewhere = HostId("there", "n", "c", "q")  # from where only its heartbeat can tell
-    assert "running: driver on here" in line(elsewhere, NOW + 1)
-    assert "not running (the last driver fell silent" in line(elsewhere, NOW + 60)
+    assert "running: run on here" in line(elsewhere, NOW + 1)
+    assert "not running (the last run fell silent" in line(elsewhere, NOW + 60)
 
 
 def test_while_a_run_drains_its_progress_says_so(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +180,7 @@ def test_while_a_run_drains_its_progress_says_so(make_sweep: MakeSweep, monkeypa
     )
     assert tally.drained
     assert seen[:2] == ["running", "draining"]
-    assert "draining: driver on " in seen[2]
+    assert "draining: run on " in seen[2]
     assert read_progress(config.results)["state"] == "drained"
     assert replace(HALF, state="draining", driver=None).running
     assert "running: 1 share" in status_line(replace(HALF, state="draining", driver=None), 0.0)

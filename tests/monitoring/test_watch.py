@@ -95,30 +95,30 @@ def test_elsewhere_than_on_a_terminal_a_reading_is_one_line() -> None:
     first, second = out.getvalue().splitlines()
     assert first == (
         "1970-01-01T00:00:00Z 1,009/1,010 evaluations (99.9 %); 2.50 evaluations/s, "
-        "about 1:00:00 left; 2.00 worker-hours in finished parts (4.00 GPU-hours); "
-        "2 parts failed (1 killed, 1 application); 3 workers died, 5 preempted; "
-        "running: driver on node7, process 12, since 2026-11-21T08:00:00+00:00 and 1 share; "
+        "about 1:00:00 left; 2.00 worker-hours of finished work (4.00 GPU-hours); "
+        "2 failures (1 killed, 1 application); 3 workers died, 5 preempted; "
+        "running: run on node7, process 12, since 2026-11-21T08:00:00+00:00 and 1 run with --share; "
         "last heartbeat 0:00:03 ago"
     )
-    assert "not running (the last driver: drained)" in second
+    assert "not running (the last run: drained)" in second
 
 
 @pytest.mark.parametrize(
     ("state", "pace"),
     [
-        (HALF, "2.50 evaluations/s, about 1:00:00 left; 2.00 worker-hours in finished parts (4.00 GPU-hours)"),
-        (replace(HALF, seconds_left=None), "2.50 evaluations/s; 2.00 worker-hours in finished parts (4.00 GPU-hours)"),
+        (HALF, "2.50 evaluations/s, about 1:00:00 left; 2.00 worker-hours of finished work (4.00 GPU-hours)"),
+        (replace(HALF, seconds_left=None), "2.50 evaluations/s; 2.00 worker-hours of finished work (4.00 GPU-hours)"),
         (
             replace(HALF, evaluations_per_second=None, seconds_left=None),
-            "2.00 worker-hours in finished parts (4.00 GPU-hours)",
+            "2.00 worker-hours of finished work (4.00 GPU-hours)",
         ),
-        (IDLE, "2.00 worker-hours in finished parts (4.00 GPU-hours)"),
-        (WHOLE, "2.00 worker-hours in finished parts (4.00 GPU-hours)"),
-        (replace(HALF, keys=WHOLE.keys), "2.00 worker-hours in finished parts (4.00 GPU-hours)"),
+        (IDLE, "2.00 worker-hours of finished work (4.00 GPU-hours)"),
+        (WHOLE, "2.00 worker-hours of finished work (4.00 GPU-hours)"),
+        (replace(HALF, keys=WHOLE.keys), "2.00 worker-hours of finished work (4.00 GPU-hours)"),
     ],
 )
 def test_only_unfinished_work_in_progress_has_a_rate_and_a_time_left(state: SweepStatus, pace: str) -> None:
-    assert f" %); {pace}; {len(state.failures)} parts failed" in status_line(state, 0.0)
+    assert f" %); {pace}; {len(state.failures)} failures" in status_line(state, 0.0)
 
 
 def test_on_a_terminal_a_table_stays() -> None:

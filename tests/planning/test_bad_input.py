@@ -37,16 +37,16 @@ NO_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|none~2
         ({"architectures": [True]}, "got True among them"),
         (
             {"execution": {"micro_batch": True}},
-            "execution.micro_batch: expected neither true nor false here, got True.",
+            "execution.micro_batch: expected a value other than true or false, got True.",
         ),
-        ({"seed": False}, "seed: expected neither true nor false here, got False."),
+        ({"seed": False}, "seed: expected a value other than true or false, got False."),
         (
             {"keys": {"pgd": {"steps": True}}},
-            "keys.pgd.steps: expected neither true nor false here, got True.",
+            "keys.pgd.steps: expected a value other than true or false, got True.",
         ),
         (
             {"keys": {"fog": {"severities": [1, True]}}},
-            "expected neither true nor false here, got True among them.",
+            "expected a value other than true or false, got True among them.",
         ),
         ({"architectures": []}, "an empty list"),
         ({"keys": {"pgd": {"epsilons_255": [1, -2]}}}, "keys.pgd.epsilons_255.1: expected more than 0, got -2."),

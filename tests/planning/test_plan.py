@@ -222,7 +222,7 @@ def test_narrowing_keeps_what_matches_and_refuses_what_does_not() -> None:
     assert [(unit.architecture, unit.key) for unit in narrowed.units] == [(9, "pgd"), (9, "fog")]
     with pytest.raises(ConfigError, match="Did you mean 'pgd'"):
         plan.narrow(keys={"pdg"})
-    with pytest.raises(ConfigError, match="at least one unit"):
+    with pytest.raises(ConfigError, match="at least one network"):
         plan.narrow(architectures={10})
 
 

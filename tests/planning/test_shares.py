@@ -238,12 +238,12 @@ def test_a_driver_beside_a_share_and_a_share_twice_are_told_and_harmless(make_sw
     said: list[str] = []
     with Lease.acquire(config.results):
         assert compute(config, "1/1", say=said.append)[0].complete
-    assert any("A driver works here too" in line for line in said)
+    assert any("A run without --share works here too" in line for line in said)
     said.clear()
     twice = config.model_copy(update={"results": tmp_path / "twice"})
     with Heartbeat(twice.results, share=Share(1, 1).name):
         assert run_sweep(twice, make_executor, say=said.append).complete
-    assert any(line.startswith("1 share is running") for line in said)
+    assert any(line.startswith("1 run with --share at work") for line in said)
     for path in (twice.results / "shards").rglob("*.parquet"):
         shutil.copy(path, config.results / path.relative_to(twice.results))
     inventory = ShardStore.open(config.results).inventory()

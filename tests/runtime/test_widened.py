@@ -383,7 +383,7 @@ def test_tensors_of_another_network_are_refused(
     sweep = write_sweep(**zoo_fields({"files": {"resnet18": str(tmp_path / "wrong.safetensors")}}, keys=CLEAN))
     ended = robust201("run", sweep)
     assert ended.code == 3
-    (line,) = (line for line in ended.err.splitlines() if line.startswith("failed: 1 part: "))
+    (line,) = (line for line in ended.err.splitlines() if line.startswith("failed 1 time: "))
     assert "expected the tensors of ResNet" in line
     assert "Traceback" not in ended.err
     assert "files" in line

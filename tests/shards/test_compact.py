@@ -189,7 +189,7 @@ def test_the_verb_names_damaged_shards_and_fails(store, robust201):
     path.write_bytes(path.read_bytes()[:-1])
     ended = robust201("compact", store.root)
     assert ended.code == 4
-    assert "Merged 8 shards into 1" in ended.out
+    assert "Merged 8 files into 1" in ended.out
     assert f"damaged: {victim}" in ended.err
     assert "robust201 run" in ended.err
 

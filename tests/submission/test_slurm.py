@@ -80,7 +80,7 @@ def test_more_tasks_than_an_array_may_have_are_refused_and_more_than_bundles_cut
     assert "at most 8" in line
     assert "MaxArraySize is 9" in line
     ended = robust201("submit", "slurm", sweep, "--tasks", 8)
-    assert "2 tasks in place of 8" in ended.err
+    assert "2 tasks instead of 8" in ended.err
     assert directives((tmp_path / "results/slurm/array.sbatch").read_text())["array"] == "1-2"
 
 

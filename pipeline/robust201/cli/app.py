@@ -103,7 +103,7 @@ def plan(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Count a sweep's units and evaluations, and estimate bytes and hours, from the YAML alone."""
+    """Count a sweep's evaluations and estimate disk space and hours, from the YAML alone."""
     from robust201.planning.estimates import estimate
     from robust201.planning.inputs import Inputs
     from robust201.planning.plan import assumed_facts, make_plan
@@ -143,17 +143,22 @@ def run(
     out: Annotated[str | None, typer.Option("--out", help="Results folder; overrides the sweep's.")] = None,
     share: Annotated[
         str | None,
-        typer.Option(metavar="I/N", help="Compute share I of N, counted from 1, of a plan saved by `plan --save`."),
+        typer.Option(
+            metavar="I/N",
+            help="Divide the sweep that `plan --save` saved among N runs, and be the I-th, counted from 1.",
+        ),
     ] = None,
     slurm_requeue: Annotated[
         bool,
-        typer.Option("--slurm-requeue", help="In a Slurm array: queue the task again if its time limit drained it."),
+        typer.Option(
+            "--slurm-requeue", help="In a Slurm array: requeue the task if it stopped because of its time limit."
+        ),
     ] = False,
     allow_code: AllowCode = False,
 ) -> None:
     """Evaluate what is missing from a sweep, on Ray or in this process; run it again after any interruption.
 
-    Ctrl-C lets the parts in progress finish; a second one stops at once. Finished work is kept.
+    Ctrl-C lets the evaluations in progress finish; a second one stops at once. Finished work is kept.
     """
     from robust201.planning.code_consent import announce_code
     from robust201.planning.shares import Share
@@ -186,17 +191,19 @@ def run(
 
 def compact(
     results: Results,
-    grace_hours: Annotated[float, typer.Option(min=0, help="Hours before merged inputs are deleted.")] = 24.0,
+    grace_hours: Annotated[float, typer.Option(min=0, help="Hours before merged files are deleted.")] = 24.0,
 ) -> None:
-    """Merge small shards into large ones; safe during a run."""
+    """Merge small result files into large ones; safe during a run."""
     from robust201.shards import ShardStore
 
     report = ShardStore.open(results_of(results)).compact(grace_seconds=3600 * grace_hours)
-    merged = console.show_count(report.inputs, "shard")
+    merged = console.show_count(report.inputs, "file")
     typer.echo(f"Merged {merged} into {report.outputs:,}; deleted {report.deleted:,} merged earlier.")
     console.say_each([f"damaged: {shard}" for shard in report.damaged])
     if report.damaged:
-        console.say("Damaged shards were left as they are; robust201 run sets them aside and recomputes them.")
+        console.say(
+            "Damaged files were left as they are; robust201 run sets them aside and recomputes their evaluations."
+        )
         raise typer.Exit(4)
 
 
@@ -212,11 +219,9 @@ def merge(
     sources = [results_of(source) for source in sources]
     report, other_plans = merge_results(sources, out)
     were = "was" if report.present == 1 else "were"
-    typer.echo(f"Joined {console.show_count(report.added, 'shard')}, {report.present:,} {were} there already.")
+    typer.echo(f"Joined {console.show_count(report.added, 'result file')}, {report.present:,} {were} there already.")
     for source in other_plans:
-        console.say(
-            f"{source} was planned differently; its evaluations are kept, and the plan of {sources[0]} applies."
-        )
+        console.say(f"{source} has a different plan; its evaluations are kept, and the plan of {sources[0]} applies.")
     console.say_each([f"conflict: {conflict.message}" for conflict in report.conflicts])
     raise typer.Exit(4 if report.conflicts else 0)
 
@@ -249,7 +254,7 @@ def fetch(
         Path, typer.Option("--out", envvar="ROBUST201_DATA", help="Data folder; the dataset gets its own subfolder.")
     ] = Path("data"),
 ) -> None:
-    """Download a dataset, or print where to get it; resumes after an interruption, verifies before files appear."""
+    """Download and verify a dataset, or print where to get it; resumes after an interruption."""
     from robust201.images.downloads.fetch import fetch as fetch_dataset
 
     with console.counting_bytes(f"Downloading {name}") as progress:
@@ -267,15 +272,15 @@ def import_weights(
     space: Annotated[
         str,
         typer.Option(
-            help=f"Space of the networks: {', '.join(SPACES)}, or a file of yours, FILE:FUNCTION, which is executed. "
-            "Other spaces than the first take files named by their networks, such as resnet18.safetensors."
+            help=f"Space of the networks: {', '.join(SPACES)}, or your own file as FILE:FUNCTION, which is executed. "
+            "All but the first expect files named after their networks, such as resnet18.safetensors."
         ),
     ] = DEFAULT_SPACE,
     recipe: Annotated[
-        str, typer.Option(help="Name of the training, which tells it from others of equal length and seed.")
+        str, typer.Option(help="Name of the training, to distinguish it from others of equal length and seed.")
     ] = "",
     classes: Annotated[
-        int | None, typer.Option(min=2, help="Number of classes of a dataset of your own, for another space.")
+        int | None, typer.Option(min=2, help="Number of classes, for your own dataset in another space.")
     ] = None,
     epochs: Annotated[int, typer.Option(help="Training length to take: 200 or 12.")] = 200,
     seed: Annotated[int, typer.Option(help="Preferred training seed; the lowest available otherwise.")] = 777,
@@ -324,7 +329,10 @@ def corrupt(
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes.")] = 1,
     check_published: Annotated[
-        bool, typer.Option("--check-published", help="Only compare the deterministic ones with the published MD5s.")
+        bool,
+        typer.Option(
+            "--check-published", help="Only compare the corruptions without a random part with the published MD5s."
+        ),
     ] = False,
 ) -> None:
     """Generate corrupted images with the constants of CIFAR-C, deterministic given the seed."""

@@ -58,7 +58,7 @@ err = Console(stderr=True, **_STYLE)
 
 
 def say(line: str) -> None:
-    """Tell of a step, on stderr so that stdout stays clean for scripts."""
+    """Print a line on stderr, so that stdout stays clean for scripts."""
     err.print(line, markup=False, highlight=False)
 
 
@@ -74,7 +74,7 @@ def first_lines(lines: Sequence[str], *, rest: str = "") -> Iterator[str]:
 
 
 def say_each(lines: Sequence[str], *, rest: str = "") -> None:
-    """Tell of each of some lines (see `first_lines`)."""
+    """Print lines on stderr (see `first_lines`)."""
     for line in first_lines(lines, rest=rest):
         say(line)
 
@@ -101,10 +101,10 @@ def show_preview(preview: RunPreview) -> None:
     """Say what is done, what is missing and what cannot be used, before a run begins."""
     total = preview.plan.n_evaluations
     say(
-        f"Planned {show_count(total, 'evaluation')} in {show_count(len(preview.plan.units), 'unit')}: "
+        f"Planned {show_count(total, 'evaluation')} of {show_count(len(preview.plan.units), 'network-key pair')}: "
         f"{preview.done:,} done, {total - preview.done:,} missing."
     )
-    say_each([f"Damaged shard set aside, its evaluations are recomputed: {shard}" for shard in preview.damaged])
+    say_each([f"Damaged result file set aside, its evaluations are recomputed: {shard}" for shard in preview.damaged])
     say_each(preview.stale)
 
 
@@ -171,9 +171,9 @@ def show_plan(summary: Mapping[str, Any]) -> None:
         ("", "value"),
         [
             ("architectures", f"{summary['architectures']:,}"),
-            ("units", f"{summary['units']:,}"),
+            ("network-key pairs", f"{summary['units']:,}"),
             ("evaluations", f"{summary['evaluations']:,}"),
-            ("shards, estimated", show_bytes(summary["estimated_shard_bytes"])),
+            ("results, estimated", show_bytes(summary["estimated_shard_bytes"])),
             ("JSON, estimated", show_bytes(summary["estimated_json_bytes"])),
             *_describe_hours(summary),
         ],
@@ -198,15 +198,15 @@ def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int
     """Say how a run ended, and give the exit code: 0 complete, 3 incomplete."""
     say(
         f"Computed {show_count(tally.computed, 'evaluation')} in {show_duration(tally.seconds)} of worker time; "
-        f"{show_count(len(tally.failures), 'part')} failed, {show_count(tally.deaths, 'worker')} died, "
+        f"{show_count(len(tally.failures), 'failure')}, {show_count(tally.deaths, 'worker')} died, "
         f"{tally.preemptions:,} {'was' if tally.preemptions == 1 else 'were'} preempted."
     )
     # One damaged checkpoint fails every part of its network in the same words.
     alike = Counter(failure.message for failure in tally.failures)
     for message, count in alike.most_common(10):
-        say(f"failed: {show_count(count, 'part')}: {message}")
+        say(f"failed {show_count(count, 'time')}: {message}")
     if alike:
-        say(f"All failures by unit: robust201 status {quote(str(results))}")
+        say(f"All failures: robust201 status {quote(str(results))}")
     if tally.complete and narrowed:
         say(f"Complete for this selection; for the whole sweep: robust201 status {quote(str(results))}")
         return 0
@@ -214,8 +214,7 @@ def show_tally(tally: RunTally, results: Path, *, narrowed: bool = False) -> int
         say(f"Complete. Export it with: robust201 export {quote(str(results))} --out DATASET")
         return 0
     if tally.abandoned:
-        bundles = show_count(tally.abandoned, "bundle")
-        say(f"The drain deadline passed: abandoned the parts in progress of {bundles}.")
+        say("The time to finish ran out: evaluations in progress were abandoned.")
     say("Stopped on request." if tally.drained else "Incomplete.")
     say("Finished work is kept; run the same command again to resume.")
     return 3
@@ -293,11 +292,11 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
 
 def _describe_checked(verdict: Verdict) -> str:
     """Say what was checked and found sound, and how much of the plan that is."""
-    counts = [f"{show_count(verdict.n_shards, 'shard')}, {show_count(verdict.n_evaluations, 'evaluation')} sound"]
+    counts = [f"{show_count(verdict.n_shards, 'result file')}, {show_count(verdict.n_evaluations, 'evaluation')} sound"]
     if verdict.n_planned is None:
         counts.append("no plan to compare the count with")
     else:
-        gaps = f", {show_count(len(verdict.gaps), 'unit')} with gaps" if verdict.gaps else ""
+        gaps = f", {show_count(len(verdict.gaps), 'network-key pair')} with gaps" if verdict.gaps else ""
         counts.append(f"{verdict.n_missing:,} of {verdict.n_planned:,} missing{gaps}")
     if verdict.n_exported is not None:
         agree = "agrees" if verdict.n_exported == 1 else "agree"

@@ -23,9 +23,9 @@ _SHOWN_FAILURES = 3
 _ALL = "all"
 _FRAME_LINES = 7
 """Lines of a live table beside those of the keys, and one for the cursor."""
-_SILENT = "the last driver fell silent: it died, or its machine is unreachable"
+_SILENT = "the last run fell silent: it died, or its machine is unreachable"
 _ENDINGS = {
-    "died": "the last driver died: its process is gone, and what it finished is kept",
+    "died": "the last run died: its process is gone, and what it finished is kept",
     **dict.fromkeys(("running", "draining"), _SILENT),
 }
 _LEVEL_STYLES = {"warning": "yellow", "error": "red", "critical": "red"}
@@ -38,29 +38,29 @@ def _percent(done: int, total: int) -> str:
 
 
 def _count_failures(state: SweepStatus) -> str:
-    """Failures by kind in words; preemptions and deaths stand apart, as nothing is lost by them."""
+    """Failures by kind in words; preemptions and deaths are counted separately, as nothing is lost by them."""
     kinds = ", ".join(f"{count} {kind}" for kind, count in state.failures_by_kind.items())
-    failed = f"{console.show_count(len(state.failures), 'part')} failed" + (f" ({kinds})" if kinds else "")
+    failed = f"{console.show_count(len(state.failures), 'failure')}" + (f" ({kinds})" if kinds else "")
     return f"{failed}; {console.show_count(state.deaths, 'worker')} died, {state.preemptions:,} preempted"
 
 
 def _show_workers(state: SweepStatus) -> str:
     """Who is at work, or for how long nobody has been."""
-    who = [f"driver on {state.driver}"] if state.driver else []
+    who = [f"run on {state.driver}"] if state.driver else []
     if state.shares:
-        who.append(console.show_count(len(state.shares), "share"))
-    ended = "" if state.state is None else f" ({_ENDINGS.get(state.state, f'the last driver: {state.state}')})"
+        who.append(f"{console.show_count(len(state.shares), 'run')} with --share")
+    ended = "" if state.state is None else f" ({_ENDINGS.get(state.state, f'the last run: {state.state}')})"
     how = "draining" if state.driver and state.state == "draining" else "running"
     words = [f"{how}: {' and '.join(who)}" if who else f"not running{ended}"]
     if state.last_heartbeat is not None:
         words.append(f"last heartbeat {console.show_duration(state.last_heartbeat)} ago")
-    for seconds, noun, what in (
-        (state.parts_in_flight if who else (), "part", "in flight"),
-        (state.silent_workers, "worker", "silent"),
+    for seconds, what in (
+        (state.parts_in_flight if who else (), "busy"),
+        (state.silent_workers, "silent"),
     ):
         if seconds:
             longest = console.show_duration(max(seconds))
-            words.append(f"{console.show_count(len(seconds), noun)} {what}, the longest for {longest}")
+            words.append(f"{console.show_count(len(seconds), 'worker')} {what}, the longest for {longest}")
     return "; ".join(words)
 
 
@@ -68,7 +68,7 @@ def _show_pace(state: SweepStatus) -> str:
     """Rate and time left, which only somebody at work has, as far as they are known; and the cost."""
     is_moving = state.running and not state.complete
     pace = console.show_pace(state.evaluations_per_second, state.seconds_left) if is_moving else ""
-    cost = f"{state.worker_seconds / 3600:,.2f} worker-hours in finished parts"
+    cost = f"{state.worker_seconds / 3600:,.2f} worker-hours of finished work"
     if state.cost.unit != "worker-hours":
         cost += f" ({state.cost.hours:,.2f} {state.cost.unit})"
     return f"{pace}; {cost}" if pace else cost
@@ -87,8 +87,11 @@ def show_status(state: SweepStatus) -> None:
         out.print(line, markup=False, highlight=False)
     if state.stale:
         stale = console.show_count(state.stale, "evaluation")
-        belong, are = ("belongs", "is") if state.stale == 1 else ("belong", "are")
-        out.print(f"{stale} in the folder {belong} to another protocol or sweep and {are} not used", highlight=False)
+        were, are = ("was", "is") if state.stale == 1 else ("were", "are")
+        out.print(
+            f"{stale} in the folder {were} computed with other settings or for another sweep, and {are} not used",
+            highlight=False,
+        )
     damaged = [f"damaged: {shard}" for shard in state.damaged]
     failed = [f"failed ({one['kind']}): {one['label']}: {one['message']}" for one in state.failures]
     for lines in (damaged, failed):
@@ -160,7 +163,7 @@ class WatchDisplay:
         lines = [_show_workers(state), _show_pace(state), _count_failures(state)]
         lines += [f"failed: {one['label']}: {one['message']}" for one in state.failures[-_SHOWN_FAILURES:]]
         if state.damaged:
-            lines.append(console.show_count(len(state.damaged), "damaged shard"))
+            lines.append(console.show_count(len(state.damaged), "damaged result file"))
         if quiet_seconds and not state.complete:
             lines.append(f"no active worker for {console.show_duration(quiet_seconds)}")
         texts = [Text(line, overflow="fold") for line in lines]
@@ -171,7 +174,7 @@ class WatchDisplay:
 def show_log_line(line: Mapping[str, Any], label: str = "") -> None:
     """Show a line of a log (see `runtime.work_log`): who, when, what, and a traceback below it.
 
-    The label says which unit it is about, where lines of several are shown.
+    The label says which network and key it is about, where lines of several are shown.
     """
     rest = "  ".join(f"{name}={_plain(value)}" for name, value in line.items() if name not in _FIRST_FIELDS)
     where = f"{line.get('host', '-')}:{line.get('pid', '-')}"

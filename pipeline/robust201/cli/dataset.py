@@ -28,7 +28,7 @@ def export(
         typer.Option("--round", min=1, max=17, help="Decimals in JSON: 3 as published; full precision if absent."),
     ] = None,
     empty: Annotated[
-        str, typer.Option(help="A mean over no image in JSON: null, nan (for arrays of floats in Python) or zero.")
+        str, typer.Option(help="How JSON writes a mean over no images: null, nan (for float arrays in Python) or zero.")
     ] = "null",
     compress: Annotated[str | None, typer.Option(help="gz or zst: .json.gz or .json.zst files.")] = None,
     parquet: Annotated[
@@ -102,15 +102,15 @@ def verify(
         Path | None, typer.Option("--export", help="An export of these results to compare, file by file.")
     ] = None,
     requeue: Annotated[
-        bool, typer.Option("--requeue", help="Move damaged data away, so that the next run recomputes it.")
+        bool, typer.Option("--requeue", help="Move damaged results away, so that the next run recomputes them.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check every shard's hash, every row, what is missing, and an export; exits with 3 if sound but unfinished."""
+    """Check every result file, every row, what is missing, and an export; exits with 3 if sound but unfinished."""
     from robust201.dataset.verify import verify_results
 
     results = results_of(results)
-    with console.counting("Verifying shards") as progress:
+    with console.counting("Verifying result files") as progress:
         verdict = verify_results(results, export=exported, requeue=requeue, on_progress=progress)
     raise typer.Exit(console.show_verdict(verdict, results, as_json=as_json))
 
@@ -143,7 +143,7 @@ def convert(
         Path, typer.Argument(metavar="DATASET", help="The published dataset's folder, or an export's, with JSON files.")
     ],
 ) -> None:
-    """Write Parquet beside the JSON files of a dataset, in parquet/, for look-ups without reading whole files."""
+    """Write a dataset's JSON files as Parquet too, into its parquet/, for look-ups without reading whole files."""
     from robust201.dataset.conversion import convert_dataset
 
     with console.counting("Converting keys") as progress:
@@ -161,7 +161,7 @@ def import_json(
         Path, typer.Option("--out", help="Results folder, created if absent; it may hold an earlier import.")
     ],
 ) -> None:
-    """Import a published or exported JSON dataset as shards, to verify, compare and export it again."""
+    """Import a published or exported JSON dataset as results, to verify, compare and export it again."""
     from robust201.dataset.json_import import import_json as import_from
 
     with console.counting("Importing keys") as progress:

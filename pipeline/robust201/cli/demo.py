@@ -37,7 +37,7 @@ def demo(
         )
         if not tally.complete:
             raise IncompleteError(
-                f"The demo ended early for {out}: expected every evaluation, got {len(tally.failures)} failed parts "
+                f"The demo ended early for {out}: expected every evaluation, got {len(tally.failures)} failures "
                 f"and {tally.remaining} evaluations missing. Resume with: robust201 demo --out {quote(str(out))}"
             )
         console.say("Exporting")

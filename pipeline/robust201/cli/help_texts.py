@@ -7,7 +7,9 @@ import typer
 
 AllowCode = Annotated[
     bool,
-    typer.Option("--allow-code", help="Execute the Python files of a sweep that lies beside an exported dataset."),
+    typer.Option(
+        "--allow-code", help="Execute the Python files named by a sweep YAML that came with an exported dataset."
+    ),
 ]
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}

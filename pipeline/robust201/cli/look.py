@@ -83,8 +83,8 @@ def logs(
     unit: Annotated[
         str,
         typer.Argument(
-            metavar="UNIT",
-            help="ARCHITECTURE/DATASET/KEY, with /WEIGHTS for one of several, or a unit's id or a prefix of it.",
+            metavar="NAME",
+            help="ARCHITECTURE/DATASET/KEY, with /WEIGHTS for one of several; or an id or its beginning.",
         ),
     ],
     place: Annotated[
@@ -94,7 +94,7 @@ def logs(
     follow: Annotated[bool, typer.Option("--follow", help="Keep showing new lines; Ctrl-C leaves.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show what all workers logged about one unit, in chronological order; without WEIGHTS, about all of them."""
+    """Show what all workers logged about one network under one key, in chronological order."""
     from robust201.monitoring.logs import find_units, follow_logs, log_files, read_logs
     from robust201.planning.plan_file import load_plan
 
@@ -104,7 +104,7 @@ def logs(
     lines = follow_logs(results, labels, sleep=time.sleep) if follow else iter(read_logs(results, labels))
     count = 0
     try:
-        for count, line in enumerate(lines, start=1):  # noqa: B007 - the number of lines is told at the end
+        for count, line in enumerate(lines, start=1):  # noqa: B007 - the number of lines is used below
             if as_json:
                 typer.echo(json.dumps(line))
             else:
@@ -119,7 +119,7 @@ def logs(
 def doctor(
     sweep: Annotated[
         Path | None,
-        typer.Argument(metavar="SWEEP", help="A sweep YAML, or a results folder, whose requirements are checked too."),
+        typer.Argument(metavar="SWEEP", help="A sweep YAML or results folder; what it needs is checked too."),
     ] = None,
     address: Annotated[
         str | None, typer.Option(envvar="RAY_API_SERVER_ADDRESS", help="A Ray head's dashboard, http://HOST:PORT.")

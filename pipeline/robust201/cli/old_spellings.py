@@ -31,7 +31,7 @@ OUT_ARGUMENTS = {"corrupt": 0, "export": 1, "import-json": 1}
 
 
 def update_spelling(app: typer.Typer, words: Sequence[str], say: Callable[[str], None]) -> list[str]:
-    """Rewrite a command line in today's spelling, and say what was rewritten."""
+    """Rewrite a command line in the current spelling, and say what was rewritten."""
     n_words = 2 if list(words[:1]) == ["submit"] else 1
     verb, rest = " ".join(words[:n_words]), list(words[n_words:])
     if "--" in rest:  # arguments alone follow
@@ -50,7 +50,7 @@ def _update_options(verb: str, words: Sequence[str], say: Callable[[str], None])
         if option in replaced:
             new = replaced[option]
             if not new:
-                say(f"note: {verb} needs {option} no longer, and will refuse it from the next release on.")
+                say(f"note: {verb} no longer needs {option}; the next release will refuse it.")
             else:
                 _tell(say, f"{option} of {verb}", new)
                 yield f"{new}{equals}{value}"

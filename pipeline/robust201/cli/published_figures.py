@@ -1,7 +1,7 @@
-"""`robust201 doctor --published-figures`: the official weights of architecture #0 against what is published of them.
+"""`robust201 doctor --published-figures`: the official weights of architecture #0 against what is published about them.
 
 The published accuracies are the strongest check of the inferences in docs/protocol.md: they need the weights of
-NATS-Bench (#0, CIFAR-10, 200 epochs, seed 777) and CIFAR-10's own test images, neither of which robust201 can bring.
+NATS-Bench (#0, CIFAR-10, 200 epochs, seed 777) and CIFAR-10's own test images, neither of which robust201 can include.
 """
 
 from collections.abc import Iterator, Mapping

@@ -22,7 +22,10 @@ def slurm(
     limit: Limit = None,
     out: Annotated[str | None, typer.Option("--out", help="Results folder; overrides the sweep's.")] = None,
     tasks: Annotated[
-        int | None, typer.Option(help="Shares of the sweep, one per task; default: the number of bundles, up to 256.")
+        int | None,
+        typer.Option(
+            help="Number of tasks to divide the sweep among; default: as many as it can be divided into, up to 256."
+        ),
     ] = None,
     max_parallel: Annotated[int | None, typer.Option(help="Maximum number of tasks running at once.")] = None,
     time: Annotated[str | None, typer.Option(help="Time limit of a task in sbatch's format: 24:00:00.")] = None,
@@ -42,7 +45,7 @@ def slurm(
     drain_seconds: Annotated[
         int | None,
         typer.Option(
-            help="Seconds before its limit at which a task drains; default: 600, or a quarter of a shorter limit."
+            help="Seconds before its limit at which a task winds down; default: 600, or a quarter of a shorter limit."
         ),
     ] = None,
     dry_run: Annotated[
@@ -83,7 +86,10 @@ def slurm(
         console.say(f"Nothing is missing. Export it with: robust201 export {folder} --out DATASET")
         return
     typer.echo(submitted.job)
-    what = f"{submitted.n_tasks} of {console.show_count(submitted.n_shares, 'share')}, one per task"
+    finished = submitted.n_shares - submitted.n_tasks
+    what = console.show_count(submitted.n_tasks, "task") + (
+        f"; {finished} more would have nothing to do" if finished else ""
+    )
     for line in (
         f"Submitted {console.show_count(submitted.n_missing, 'evaluation')} as array {submitted.job}: {what}.",
         f"Watch it:  squeue --job {submitted.job}; robust201 status {folder}; logs: {submitted.logs}",

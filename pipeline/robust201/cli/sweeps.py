@@ -1,4 +1,4 @@
-"""What verbs about a sweep share: where it is read from, and what it is narrowed to."""
+"""Arguments and options that all verbs about a sweep have in common: the sweep, and what it is narrowed to."""
 
 from __future__ import annotations
 
@@ -18,9 +18,7 @@ Sweep = Annotated[
     Path,
     typer.Argument(metavar="SWEEP", help="A sweep YAML (see docs/configuration.md), or the results folder of a sweep."),
 ]
-Results = Annotated[
-    Path, typer.Argument(metavar="RESULTS", help="A results folder, or the sweep YAML that names it by `results`.")
-]
+Results = Annotated[Path, typer.Argument(metavar="RESULTS", help="A results folder, or the sweep YAML that names it.")]
 Architectures = Annotated[
     str | None, typer.Option(help="Indices, ranges and cell strings, separated by commas, such as 0-99,309.")
 ]

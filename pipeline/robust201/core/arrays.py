@@ -1,4 +1,4 @@
-"""Arrays in NumPy's .npy format, read so that whatever is wrong with a file is a ValueError.
+"""Arrays in NumPy's .npy format, read so that any damage to a file is a ValueError.
 
 `numpy.load` evaluates the header as Python, so a damaged one ends in errors of the tokenizer or the parser, and a shape
 that is damaged asks for memory. See numpy.lib.format for the format.

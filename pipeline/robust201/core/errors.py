@@ -32,7 +32,7 @@ _MESSAGE_END = 400
 _MESSAGE_BEGINNING = 1050
 
 _SHORTEST_BEGINNING = 3
-"""Letters from which on the beginning of a name stands for it."""
+"""Minimum length of a beginning that identifies a name."""
 
 
 def shorten(message: str) -> str:

@@ -94,7 +94,7 @@ def load_json(path: Path) -> Any:
 
 
 def is_amount(value: object) -> bool:
-    """Whether a value of a JSON file is a number to count with: neither negative nor beyond any real amount."""
+    """Whether a value of a JSON file is a plausible amount: a number, not negative and not absurdly large."""
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _MAX_AMOUNT
 
 
@@ -286,7 +286,7 @@ def bundled(name: str) -> Path:
         if candidate.exists():
             return candidate
     raise InputError(
-        f"Looking up a bundled file failed for {name}: expected it beside the package, got none. "
+        f"Looking up a bundled file failed for {name}: expected it next to the package, got none. "
         "Install robust201 again."
     )
 

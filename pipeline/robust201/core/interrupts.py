@@ -94,7 +94,7 @@ def draining_on_signals(say: Callable[[str], None], drain_seconds: float | None 
             timer.start()
         # From a thread, because the signal may have come in the middle of another line.
         limit = "" if drain_seconds is None else f", or in {drain_seconds:g} s"
-        line = f"Stopping after the parts in progress{limit}; once more stops at once."
+        line = f"Stopping after the evaluations in progress{limit}; a second signal stops at once."
         threading.Thread(target=say, args=(line,), daemon=True).start()
 
     if threading.current_thread() is not threading.main_thread():

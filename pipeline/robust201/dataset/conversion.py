@@ -81,7 +81,7 @@ def convert_dataset(
 
 
 def _list_rows(folder: Path, name: str) -> None:
-    """Note beside the Parquet files what one of them has."""
+    """Record what a Parquet file has in the listing next to it."""
     files = read_parquet_files(folder / PARQUET_FOLDER)
     files[name.removeprefix(f"{PARQUET_FOLDER}/")] = ListedFile.of(folder / name)
     write_text(folder / PARQUET_LISTING, parquet_files_text(files))

@@ -86,7 +86,7 @@ def _is_single(unit: Unit) -> bool:
 
 
 def _check_number(name: str, values: NDArray[Any]) -> NDArray[Any]:
-    """Refuse NaN in what is no mean over images, of which there may be none."""
+    """Refuse NaN in values other than means over images; only those may be over no image."""
     column = COLUMNS.get(name)
     if column is not None and column.of_counts is not None and np.isnan(values).any():
         raise ValueError(f"expected {name} to be a number, got NaN")

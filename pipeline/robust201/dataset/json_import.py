@@ -54,7 +54,7 @@ class JsonImportReport:
         lacking: measurements that some keys have and others lack; an export leaves them out.
         remarks: what was read in another form than an export's (see `PublishedForms`); keys that were left out, for
             they are of no task of this version; and what of the files was changed or is gone since they were exported,
-            as far as their folder tells.
+            as far as their folder records it.
     """
 
     n_groups: int

@@ -1,6 +1,6 @@
 """Two forms that files of the published layout may have and exports never do: shares for counts, zeros for no value.
 
-Neither the paper nor the published helper says whether the rows of `cm` are counts, nor what stands for a mean over no
+Neither the paper nor the published helper says whether rows of `cm` are counts, or what is written for a mean over no
 image. Both readings of each are accepted, as no file can mean the one by the other.
 """
 
@@ -74,7 +74,7 @@ def counts_of_shares(matrix: Any, n_images: int, *, decimals: int | None) -> NDA
 def zeros_to_missing(values: Values) -> dict[str, NDArray[Any]]:
     """Put NaN where a mean over no image is 0; arrays that need it not are the same objects.
 
-    Where the counts are there, they tell. Where they are not: a mean softmax has a sum of 1 and the confidence in a
+    If counts are there, they decide. If not: a mean softmax has a sum of 1 and the confidence in a
     prediction is at least 1 / classes, so zeros are over no image.
     """
     found = dict(values)

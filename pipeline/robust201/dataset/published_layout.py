@@ -89,7 +89,7 @@ def describe_strength(task: Task | None) -> str:
 
 
 def _measured_columns(measurements: Sequence[str], example: Values) -> dict[str, ParquetColumn]:
-    """Make the columns of measurements; of a measure's own, an example tells numbers from lists."""
+    """Make the columns of measurements; for those of a measure, an example distinguishes numbers from lists."""
     columns = {}
     for name, form in (item for measurement in measurements for item in parquet_forms(measurement).items()):
         if form.source in COLUMNS:

@@ -176,9 +176,9 @@ def check_export(plan: SweepPlan, store: ShardStore, inventory: Inventory, out: 
         if group.lacking and not partial:
             first = show_architecture(group.incomplete_units[0].architecture)
             yield (
-                f"Verifying failed for {group.dataset} {group.key} of {out}: expected shards of all its units to "
-                f"compare it with, got none of {len(group.lacking)} units, such as {first}. Complete the results, and "
-                "verify again."
+                f"Verifying failed for {group.dataset} {group.key} of {out}: expected results of all its "
+                f"networks to compare it with, got none of {len(group.lacking)}, such as {first}. Complete the "
+                "results, and verify again."
             )
             continue
         present = [file for file in files if (out / form.file_name(*file)).is_file()]
@@ -188,8 +188,8 @@ def check_export(plan: SweepPlan, store: ShardStore, inventory: Inventory, out: 
         except (StorageError, IncompleteError) as error:
             yield f"Verifying failed for {group.dataset} {group.key} of {out}: {error}"
     for name in sorted(expected.symmetric_difference(listed)):
-        got = "none" if name in expected else "one that the shards do not have"
-        yield f"Verifying failed for {out / name}: expected it as the shards have it, got {got}. {AGAIN}"
+        got = "none" if name in expected else "one that the results do not have"
+        yield f"Verifying failed for {out / name}: expected it as in the results, got {got}. {AGAIN}"
 
 
 def _read_form(out: Path, told: Mapping[str, Any], names: Iterable[str]) -> FileForm:
@@ -242,7 +242,7 @@ def _check_file(out: Path, file: JsonFile | ParquetFile) -> Iterator[str]:
     except (OSError, EOFError, zlib.error, pa.ArrowException, ResultsError, UnicodeDecodeError) as error:
         difference = f"(reading it failed: {error.__cause__ or error})"
     if difference is not None:
-        told = f"expected the values of the shards, got others {difference}"
+        told = f"expected the values of the results, got others {difference}"
         yield f"Verifying failed for {out / file.name}: {told}. {AGAIN}"
 
 
@@ -251,8 +251,8 @@ def _text_differs(file: JsonFile) -> str | None:
         for unit, pieces in file.texts():
             text = b"".join(pieces)
             if bytes(stream.read(len(text))) != text:
-                return f"from {unit.label} on" if unit is not None else "before its first or after its last unit"
-        return "after its last unit" if stream.read(1) else None
+                return f"from {unit.label} on" if unit is not None else "before its first or after its last network"
+        return "after its last network" if stream.read(1) else None
 
 
 def _table_differs(file: ParquetFile) -> str | None:
@@ -260,7 +260,7 @@ def _table_differs(file: ParquetFile) -> str | None:
         groups: Iterator[Any] = (stored.read_row_group(number) for number in range(stored.num_row_groups))
         for got, expected in itertools.zip_longest(groups, file.tables()):
             if got is None or expected is None:
-                return "after its last unit"
+                return "after its last network"
             if not got.equals(expected):
                 return _first_row(got, expected)
     return None

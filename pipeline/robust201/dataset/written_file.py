@@ -151,7 +151,9 @@ class ResultFile(ABC):
         for unit, values in self.rows.iter_values(measurement):
             wanted = next(expected, None)
             if wanted is None or unit.id != wanted.id or any(strength not in values for strength in unit.strengths):
-                told = "no further unit" if wanted is None else f"{wanted.label} at strengths {list(wanted.strengths)}"
+                told = (
+                    "no further network" if wanted is None else f"{wanted.label} at strengths {list(wanted.strengths)}"
+                )
                 raise StorageError(
                     f"Exporting failed for {unit.label}: expected {told}, got {unit.label} at strengths "
                     f"{sorted(values)}. Run `robust201 verify` on the results folder."

@@ -110,7 +110,7 @@ class DatasetResults:
 
     @cached_property
     def n_images(self) -> int | None:
-        """Number of images that an accuracy is a share of; None where the folder does not tell, or tells otherwise."""
+        """Number of images behind an accuracy; None if the folder does not record it, or contradicts it."""
         if isinstance(self.reader.files, OverlaidFiles):  # each folder may have images of its own
             return None
         chosen: Any = {} if self.reader.sweep is None else self.reader.sweep["sweep"].get("images")

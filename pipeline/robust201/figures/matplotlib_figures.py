@@ -145,7 +145,7 @@ def draw_dataset_correlation(frame: pd.DataFrame, results: DatasetResults, width
     field = min(0.5, (width - margin) / len(columns))
     grouped = field < parts.SMALL / parts.POINTS
     if grouped:
-        # No room for a label a field: one a dataset and key, whose strengths ascend.
+        # No room for a label per field: one per dataset and key, with ascending strengths.
         groups = [f"{dataset_label(name)}: {key_label(key)}" for name, key, _ in columns]
         margin = parts.inches(max(map(len, groups)), parts.SMALL) + 0.1
         field = (width - margin) / len(columns)
@@ -159,7 +159,7 @@ def draw_dataset_correlation(frame: pd.DataFrame, results: DatasetResults, width
         ends = [*starts[1:], len(groups)]
         middles = [(start + end) / 2 for start, end in zip(starts, ends, strict=True)]
         labels = [groups[start] for start in starts]
-        # Groups of one column have no room of their own either.
+        # Groups of one column have no room either.
         kept = [place for place in range(len(starts)) if (ends[place] - starts[place]) * field >= 0.06]
         axes.set_xticks([middles[i] for i in kept], [labels[i] for i in kept], rotation=90)
         axes.set_yticks([middles[i] for i in kept], [labels[i] for i in kept])

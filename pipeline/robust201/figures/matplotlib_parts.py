@@ -1,4 +1,4 @@
-"""The plain parts that figures in files are made of: panels, heat maps, the chance line, marks of what lies beyond.
+"""The plain parts that figures in files are made of: panels, heat maps, the chance line, marks beyond the axes.
 
 Widths are in inches and text is in points, of the same size at every width: a file is made to be printed as wide as it
 is.
@@ -172,7 +172,7 @@ def draw_chance(axes: Axes, chance: float | None, *, right: bool = False) -> Non
 
 
 def draw_beyond(axes: Axes, place: float, count: int, *, top: bool) -> None:
-    """Mark at the lower or upper border, at a place of the horizontal axis, how many numbers lie beyond."""
+    """Mark at the lower or upper border, at a place of the horizontal axis, how many numbers are beyond it."""
     if not count:
         return
     spot: Any = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "annotation_clip": False}
@@ -237,7 +237,7 @@ def draw_legend(figure: Figure, handles: Sequence[Any]) -> Any:
 
 
 def draw_colour_bar(figure: Figure, colours: ScalarMappable, panels: Sequence[Axes], label: str) -> None:
-    """Draw what the colours of some panels stand for, below them."""
+    """Draw the legend of the colours of some panels below them."""
     width = figure.get_figwidth()
     bar = figure.colorbar(
         colours, ax=panels, location="bottom", shrink=min(1.0, 2.4 / width), fraction=0.05, pad=0.01, aspect=30

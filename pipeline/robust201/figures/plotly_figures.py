@@ -385,7 +385,7 @@ def _outlier_trace(boxes: pd.DataFrame, places: list[str]) -> dict[str, Any]:
 
 
 def _mark_beyond(figure: parts.PlotlyFigure, places: list[str], boxes: pd.DataFrame, on: Mapping[str, str]) -> None:
-    """Mark at the ends of a panel's axis how many accuracies lie beyond (see `box_range`)."""
+    """Mark at the ends of a panel's axis how many accuracies are beyond them (see `box_range`)."""
     for column, arrow, y, anchor in (("n_below", "▼", 0, "bottom"), ("n_above", "▲", 1, "top")):
         for place, count in zip(places, boxes[column], strict=True):
             if count:

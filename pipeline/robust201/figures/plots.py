@@ -193,7 +193,7 @@ def _add_title(figure: Any, row: FigureRow, results: DatasetResults, width: floa
     # A title makes the figure higher, not its panels smaller.
     figure.set_figheight(figure.get_figheight() + (title.count("\n") + 1) * 0.17)
     if figure.legends:
-        # A title of its own would lie upon the legend.
+        # A separate title would overlap the legend.
         (legend,) = figure.legends
         below = legend.get_title().get_text()
         legend.set_title(f"{title}\n{below}" if below else title)

@@ -307,7 +307,7 @@ function showNumbers(place, row, base) {
   place.replaceChildren(scoreList(row, base), ...axes.map((axis) => table(axis, row, base)));
 }
 
-// The second cell, beside the first, with what it gains or loses against it.
+// The second cell, next to the first, with its differences from it.
 function showOther() {
   $("other").hidden = $("other-end").hidden = other === null;
   $("explorers").classList.toggle("two", other !== null);

@@ -80,7 +80,7 @@ FIGURES: dict[str, FigureRow] = {
             "Accuracy under attack",
             "Accuracies of the evaluated architectures by attack and epsilon. Boxes span the quartiles, whiskers end "
             "at the furthest accuracy within 1.5 times their distance, dots lie beyond (of many, the furthest); the "
-            "dashed line is the accuracy of guessing (chance). Where few dots lie far from all boxes the axis ends "
+            "dashed line is the accuracy of guessing (chance). If few dots are far from all boxes, the axis ends "
             "before them, and an arrow at its end says how many architectures are beyond.",
             "Fig. 2",
             "an attack",
@@ -166,8 +166,8 @@ FIGURES: dict[str, FigureRow] = {
             "One point per architecture, coloured by the kernel parameters of its cell, where it is one: 9 for a 3×3 "
             "and 1 for a 1×1 convolution that reaches the output. On the dotted line an attack would change nothing, "
             "the dashed one is the accuracy of guessing (chance). Of the mean, the Pareto front is marked: no other "
-            "architecture is better in one of both accuracies and as good in the other. Where few points lie far from "
-            "the others the axes end before them; arrows at the border stand for them, with their number.",
+            "architecture is better in one of the two accuracies and as good in the other. If few points are far from "
+            "all others, the axes end before them; arrows at the border show how many there are.",
             "Fig. 27 (left)",
             "clean accuracies and an attack",
             partial(figure_data.clean_against, kind="attack"),

@@ -36,7 +36,7 @@ _MARKS = (MANIFEST, INDICES, BASE)
 
 @dataclass(frozen=True)
 class Recipe:
-    """Everything beside the clean images that decides generated pixels; the version is that of the semantics.
+    """Everything but the clean images that determines generated pixels; the version is that of the semantics.
 
     `frost` is the name and the hash of the textures.
     """

@@ -1,6 +1,6 @@
 """What `robust201 doctor` looks at: the installation and what a sweep needs, with a fix for each check that fails.
 
-Whatever a package that may be missing is needed for is imported by the function that needs it.
+Packages that may be missing are imported by the functions that need them.
 """
 
 from __future__ import annotations
@@ -138,12 +138,12 @@ def _examine_imported(results: Path) -> Iterator[HealthCheck]:
     from robust201.core.records import IMPORTED_FILE
 
     if (results / IMPORTED_FILE).is_file():
-        told = f"{results} holds them, and takes no sweep"
+        told = f"{results} has imported results, so no sweep can use it"
         yield HealthCheck("imported results", ok=False, detail=told, fix="Set `results` to another folder.")
 
 
 def _examine_shards(url: str) -> HealthCheck:
-    """Write an object where the shards shall lie, and delete it again."""
+    """Write an object where the shards will be, and delete it again."""
     from robust201.shards.object_store import ObjectBackend, folder_of  # pyarrow comes with it, and may be missing
 
     folder = folder_of(url)
@@ -155,7 +155,7 @@ def _examine_shards(url: str) -> HealthCheck:
         backend.delete([probe])
     except RobustError as error:
         return HealthCheck("shards", ok=False, detail=f"{url}: not writable", fix=str(error))
-    return HealthCheck("shards", ok=True, detail=f"{url} takes and deletes objects")
+    return HealthCheck("shards", ok=True, detail=f"objects can be written to and deleted from {url}")
 
 
 def _examine_space(config: SweepConfig) -> HealthCheck:

@@ -55,12 +55,12 @@ def find_units(name: str, units: Sequence[Unit], results: Path, space: str = DEF
             shown = ", ".join(f"{unit_id} ({labels[unit_id]})" for unit_id in found[:_SHOWN_CANDIDATES])
             more = ", …" if len(found) > _SHOWN_CANDIDATES else ""
             raise InputError(
-                f"Looking up a unit failed for {name}: expected the beginning of one id, got that of {len(found)}: "
+                f"Looking up logs failed for {name}: expected the beginning of one id, got that of {len(found)}: "
                 f"{shown}{more}. Add some digits."
             )
     near = _closest_id(name, labels)
     raise InputError(
-        f"Looking up a unit failed for {name}: expected the beginning of a unit's id, or ARCHITECTURE/DATASET/KEY such "
+        f"Looking up logs failed for {name}: expected the beginning of an id, or ARCHITECTURE/DATASET/KEY such "
         f"as 21/cifar10/pgd, got another text.{near} Ids are in `robust201 status --json` and in the logs."
     )
 
@@ -91,7 +91,7 @@ def _find_by_label(
             near = f" The closest one is {there[min(bisect_left(there, wanted), len(there) - 1)]}."
     asked = "/".join(filter(None, (architecture, dataset, key, weights)))
     raise InputError(
-        f"Looking up a unit failed for {asked}: expected a unit of this sweep, got {what}, which it does not have."
+        f"Looking up logs failed for {asked}: expected a network and key of this sweep, got {what}, which it lacks."
         f"{near}"
     )
 

@@ -86,7 +86,7 @@ class RandomWeights(Section):
 
 
 def _check_files(value: object) -> object:
-    """Make sure that files are given alike: all by network, or all by dataset and network."""
+    """Make sure that files have one form: all by network, or all by dataset and network."""
     if not isinstance(value, Mapping):
         return value
     by_dataset = {isinstance(part, Mapping) for part in value.values()}
@@ -119,11 +119,11 @@ class WeightsSection(Section):
             raise ValueError(f"expected one of path, files and random, got {' and '.join(given) or 'none'}.")
         chosen = [name for name in ("recipe", "epochs", "seeds") if getattr(self, name) is not None]
         if chosen and self.path is None:
-            raise ValueError(f"expected {chosen[0]} only beside path, which names a store, got it beside {given[0]}.")
+            raise ValueError(f"expected {chosen[0]} only with path, which names a store, got it with {given[0]}.")
         return self
 
     def files_on(self, dataset: str) -> dict[str, Path]:
-        """The files that networks are read from on a dataset, by name; none where they come from elsewhere."""
+        """The files of a dataset's networks by name; empty if the weights come from elsewhere."""
         files = self.files or {}
         by_network = {name: path for name, path in files.items() if isinstance(path, Path)}
         of_dataset = files.get(dataset)
@@ -169,7 +169,7 @@ class CorruptionsSection(Section):
 
 
 class DatasetSection(Section):
-    """Where a dataset's images lie; `corruptions: null` says that it has none on purpose."""
+    """Where a dataset's images are; `corruptions: null` says that it has no corrupted ones on purpose."""
 
     path: ConfigPath | None = None
     form: str | None = None

@@ -22,7 +22,7 @@ class DatasetFacts:
         n_images: images of the test split that the sweep selects.
         images_sha256: `ImageSet.sha256` of that selection.
         corruptions: identity payload of each corruption key's images (source, hash and, where generated, recipe);
-            keys whose images have not been generated yet are not there.
+            keys without generated images are missing.
         own_images: selections that measures ask for.
     """
 
@@ -36,7 +36,7 @@ class DatasetFacts:
         return ImageFacts(self.n_images, self.images_sha256) if selection is None else self.own_images[selection]
 
     def completed_by(self, other: "DatasetFacts") -> "DatasetFacts":
-        """Add what others know of corrupted images of the same selection."""
+        """Add what other facts record about corrupted images of the same selection."""
         if other.images_sha256 != self.images_sha256:
             return self
         return replace(self, corruptions={**other.corruptions, **self.corruptions})
@@ -81,7 +81,7 @@ class Facts:
         return Facts(self.datasets, {}, self.code)
 
     def completed_by(self, other: "Facts") -> "Facts":
-        """Add what others know of corrupted images that this one does not."""
+        """Add what other facts record about corrupted images and these lack."""
         completed = {
             name: facts.completed_by(other.datasets[name]) if name in other.datasets else facts
             for name, facts in self.datasets.items()

@@ -40,7 +40,7 @@ def protocol_payload(config: SweepConfig, dataset: str, key: str, facts: Facts) 
 
 
 def is_known(protocol: EvaluationProtocol) -> bool:
-    """Whether a protocol is complete: one that shows corrupted images is not before these are made."""
+    """Whether a protocol is complete: one with corrupted images is complete once these exist."""
     return protocol.payload.get("corruption") != {}
 
 

@@ -133,7 +133,7 @@ class Inputs:
         return open_generated(folder, images, self._recipe(section))
 
     def unmade_corruptions(self, dataset: str) -> frozenset[str]:
-        """List the corruptions of a dataset whose images are to be generated, and are not there yet."""
+        """List the corruptions of a dataset that are to be generated and have no images yet."""
         section = self._config.datasets[dataset].corruptions
         if section is None or section.source == "published":
             return frozenset()
@@ -141,7 +141,7 @@ class Inputs:
         return frozenset(unfinished_keys(self._corruptions_folder(dataset, section), versions))
 
     def make_corruptions(self, dataset: str, wanted: Collection[str] | None = None) -> None:
-        """Generate corrupted images that are not there yet: those of all keys, or of the wanted ones among them."""
+        """Generate missing corrupted images of all keys, or of the wanted ones."""
         section = self._config.datasets[dataset].corruptions
         unmade = self.unmade_corruptions(dataset)
         keys = [key for key in self._corruption_keys(dataset) if key in unmade and (wanted is None or key in wanted)]

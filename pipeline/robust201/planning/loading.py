@@ -35,7 +35,7 @@ def override_config(fields: Mapping[str, Any], path: Path, overrides: Mapping[st
 
 
 def _find_option(steps: Sequence[str], overrides: Mapping[str, Any]) -> str:
-    """Name the option of the command line that a field comes from; empty where the file says it."""
+    """Name the option of the command line that a field comes from; empty if it is from the file."""
     value: Any = overrides
     for step in steps:
         value = value.get(step) if isinstance(value, Mapping) else None

@@ -133,7 +133,7 @@ class Plan:
         )
         if not units:
             raise ConfigError(
-                "Narrowing the sweep failed: expected at least one unit to match, got none. "
+                "Narrowing the sweep failed: expected at least one network and key to match, got none. "
                 "Check --architectures, --datasets and --keys against the sweep YAML."
             )
         return Plan(self.config, units, self.protocols, self.facts)

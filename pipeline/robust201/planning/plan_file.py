@@ -85,7 +85,7 @@ def load_any_sweep(place: Path, /, **overrides: Any) -> SweepConfig:
 
 
 def _here(results: Path, store: ShardStore) -> dict[str, Any]:
-    # The folder itself knows where it and its shards lie: a plan may have come from another one by a merge.
+    # Taken from the folder, which knows where its shards are: a merge may have copied the plan from another one.
     # Where an earlier version completed imported results, what it computed is still a sweep's.
     return {"results": str(results), "shards": store.folder.shards_url or None, "take_imported": False}
 

@@ -1,4 +1,4 @@
-"""What a valid sweep leaves out, or may mean otherwise than it says: warnings of plan, run, submit and doctor."""
+"""Warnings of plan, run, submit and doctor: what a valid sweep leaves out, and values that may be mistakes."""
 
 from collections.abc import Iterator
 from typing import NamedTuple

@@ -19,7 +19,7 @@ MAX_SWEEP_BYTES = 4 << 20
 """Bytes of a sweep YAML: one that names every cell of NAS-Bench-201 by its string has 1.1 MB."""
 
 MAX_NODES = 500_000
-"""Names and values of a sweep YAML, those that aliases stand for included."""
+"""Names and values in a sweep YAML, with aliases written out."""
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
@@ -69,21 +69,21 @@ def read_fields(path: Path) -> dict[str, Any]:
 
 
 def _construct(text: str) -> Any:
-    """Build the value of a YAML text, unless aliases in it stand for more than a sweep can have."""
+    """Build the value of a YAML text, unless its aliases expand to more than a sweep can have."""
     loader = _StrictLoader(text)
     try:
         node = loader.get_single_node()
         if node is None:
             return None
         if _count_nodes(node, {}) > MAX_NODES:
-            raise ValueError(f"aliases that stand for more than {MAX_NODES:,} values")
+            raise ValueError(f"aliases that expand to more than {MAX_NODES:,} values")
         return loader.construct_document(node)
     finally:
         loader.dispose()
 
 
 def _count_nodes(node: yaml.Node, counted: dict[int, int]) -> int:
-    """Count the values that a node stands for, aliases written out; `counted` holds the counts by node."""
+    """Count the values of a node with aliases written out; `counted` has the counts by node."""
     if id(node) not in counted:
         counted[id(node)] = MAX_NODES + 1  # of a node that holds itself
         inside: list[yaml.Node] = []

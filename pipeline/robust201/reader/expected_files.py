@@ -1,6 +1,6 @@
-"""What files a dataset should have, by its listings, so that a file that is gone or cut is told of.
+"""What files a dataset should have, by its listings, so that missing or cut files are reported.
 
-`SHA256SUMS` lists every file of an export; `parquet/_files.json` lies beside the Parquet files, which may be copied
+`SHA256SUMS` lists every file of an export; `parquet/_files.json` is next to the Parquet files, which may be copied
 without the rest, and says which rows and footer each has. Folders without listings, such as the published dataset, say
 nothing.
 """

@@ -77,7 +77,7 @@ def has_text_ids(path: Path) -> bool:
 
 
 def has_cells(path: Path) -> bool:
-    """Whether a file tells the cell of each architecture, as those of the default space do."""
+    """Whether a file has the cell of each architecture, as those of the default space do."""
     return "cell" in _schema(path).names
 
 

@@ -48,7 +48,7 @@ PARQUET_LISTING = f"{PARQUET_FOLDER}/{PARQUET_FILES}"
 """Name of their listing, relative to the dataset's folder."""
 
 UNKNOWN_SPACE = ""
-"""Name of the space of Parquet files that lie alone and have no cells."""
+"""Name of the space of Parquet files without cells and without a sweep."""
 
 PUBLISHED_DATASETS = ("cifar10", "cifar100", "ImageNet16-120")
 """Datasets of the published results."""
@@ -168,10 +168,8 @@ class ResultFiles:
         if not (path / META_FILE).is_file() and not self.parquet.is_dir():
             got, fix = "none", "Name what `robust201 export` wrote, its parquet folder, or the published dataset"
             if (path / RESULTS_FOLDER_FILE).is_file():
-                got, fix = (
-                    "the shards of a sweep",
-                    f"Run `robust201 export {path} --out DATASET` (unfinished: --partial)",
-                )
+                got = "the results of a sweep"
+                fix = f"Run `robust201 export {path} --out DATASET` (unfinished: --partial)"
             raise ResultsError(
                 f"Opening a dataset failed for {path}: expected a folder with meta.json, got {got}. {fix}."
             )
@@ -219,7 +217,7 @@ class ResultFiles:
             warnings.warn(describe_absent(path, absent), MissingFilesWarning, stacklevel=3)
 
     def _find_absent(self) -> list[str]:
-        """Find the files that a listing names and that are gone, but for those whose values another file has."""
+        """Find the listed files that are missing, except those with the same values in another file."""
         absent = []
         for name in dict.fromkeys((*names_in_listing(self.path / _CHECKSUMS), *self._listed_parquet())):
             place = key_of_parquet(name)
@@ -235,7 +233,7 @@ class ResultFiles:
         return absent
 
     def _listed_parquet(self) -> Iterator[str]:
-        """Names of the Parquet files listed beside them, relative to the dataset's folder."""
+        """Names of the Parquet files in their listing, relative to the dataset's folder."""
         inside = "" if self.parquet == self.path else f"{PARQUET_FOLDER}/"
         return (f"{inside}{name}" for name in self._listed)
 
@@ -266,7 +264,7 @@ class ResultFiles:
 
     @property
     def measures(self) -> list[str]:
-        """Measurements that the folder tells of, but for those with a value for each image."""
+        """Measurements that the folder names, except those with a value for each image."""
         told = PUBLISHED if self.sweep is None else self.sweep["measurements"]
         by_image = {column.measurement for column in COLUMNS.values() if column.by_image}
         return [name for name in MEASUREMENTS if name in told and name not in by_image]
@@ -409,7 +407,7 @@ class ResultFiles:
         return not {*spellings(key)}.isdisjoint(self.keys)
 
     def count_classes(self, dataset: str) -> int | None:
-        """Count the classes of a dataset by the first value that tells, of the shortest; None where there is none."""
+        """Count the classes of a dataset by the first value, of the shortest, that shows them; None if none does."""
         telling = [column for column in COLUMNS.values() if "classes" in column.dimensions]
         for column, key in itertools.product(sorted(telling, key=lambda one: not one.is_exact), self.keys):
             measure = column.measurement

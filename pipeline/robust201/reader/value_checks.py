@@ -127,7 +127,7 @@ def check_json_values(file: Path, key: str, measure: str, rows: Mapping[str, Any
 
     Raises:
         ResultsError: a value lacks a field of its measurement, or has one of another shape than its column, or with
-            something else than counts or than numbers in [0, 1] and null; a measure's value is neither a number nor a
+            anything but counts, or numbers in [0, 1] and null; a measure's value is neither a number nor a
             list of them.
     """
     clean = key == CLEAN

@@ -170,8 +170,8 @@ def warn_of_shares(results: Path, say: Callable[[str], None]) -> None:
     count = len(working_shares(results))
     if count:
         say(
-            f"{count} {'share is' if count == 1 else 'shares are'} running in {results}: what two workers both compute "
-            "is stored twice and counted once."
+            f"{count} {'run' if count == 1 else 'runs'} with --share at work in {results}: what two workers both "
+            "compute is stored twice and counted once."
         )
 
 

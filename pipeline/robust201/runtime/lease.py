@@ -167,8 +167,8 @@ class Lease:
             # To read the file would hang, too.
             got = "a heartbeat that hangs, so that others may have taken it" if hangs else _describe(self.path)
             raise LeaseHeldError(
-                f"Keeping the lease failed for {self.path}: expected it to stay with this driver (process "
-                f"{self.holder.pid} on {self.holder.host_id.host}), got {got}. This driver stops; what it did is kept."
+                f"Keeping the lease failed for {self.path}: expected it to stay with this run (process "
+                f"{self.holder.pid} on {self.holder.host_id.host}), got {got}. This run stops; what it did is kept."
             )
 
     def _hangs(self) -> bool:
@@ -334,7 +334,7 @@ class _Attempt:
             dead = self._stands_still(path, holder)
         if not dead:
             raise LeaseHeldError(
-                f"Taking the lease failed for {self.path}: expected no other driver on this results folder, got "
+                f"Taking the lease failed for {self.path}: expected no other run in this results folder, got "
                 f"{_describe(path)}, which is alive. Wait until it ends, or stop it there."
             )
         return _nonce_of(holder)

@@ -37,7 +37,7 @@ _NUMBERS = frozenset(
         "preemptions",
     }
 )
-"""Fields of progress.json beside the state; each may be null."""
+"""Fields of progress.json other than the state; each may be null."""
 
 WORKING_STATES = frozenset({"running", "draining"})
 """States of a run that has not ended."""
@@ -163,7 +163,7 @@ class Tracker:
             self._units[part.unit.id] = part.unit
 
     def replace(self, expected: Collection[Part], plan: Plan, parts: Collection[Part]) -> None:
-        """Expect other parts in place of some whose units were not known yet; what is not among them is done."""
+        """Replace parts whose units were not known yet by others; what is not among these is done."""
         self._expect(expected, -1)
         self._plan = plan
         self._expect(parts)

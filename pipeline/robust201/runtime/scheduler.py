@@ -152,7 +152,7 @@ class Scheduler:
             case WorkerLost():
                 self._count_lost_worker(event.preempted)
                 if not event.preempted:
-                    self._count_fruitless_death(event.reason, "a worker that has no part")
+                    self._count_fruitless_death(event.reason, "a worker without work")
 
     def _count_lost_worker(self, preempted: bool) -> None:
         self._tally.preemptions += preempted
@@ -163,7 +163,7 @@ class Scheduler:
         if self._fruitless_deaths > MAX_FRUITLESS_DEATHS:
             raise EvaluationError(
                 f"Running workers failed for {what}: expected results, got {self._fruitless_deaths} deaths in a row, "
-                f"each under another part ({reason}). Look at the workers' logs, or run it in one process with "
+                f"each at another piece of work ({reason}). Look at the workers' logs, or run it in one process with "
                 "--executor inline."
             )
 

@@ -70,7 +70,7 @@ def run_share(
         missing = _find_missing(plan, mine, say)
         _check_inputs(config, facts, missing)
         if (config.results / LEASE_NAME).exists():
-            say("A driver works here too: what it and this share both compute is stored twice and counted once.")
+            say("A run without --share works here too: what both compute is stored twice and counted once.")
         parts = tuple(part for bundle in missing for part in bundle.parts)
         n_missing = len({(part.unit.id, strength) for part in parts for strength in part.strengths})
         preview = RunPreview(plan, parts, plan.n_evaluations - n_missing, (), ())
@@ -84,8 +84,8 @@ def _refuse_unmade_images(plan: Plan) -> None:
     unmade = sorted({unit.key for unit in plan.units if unit.id not in plan.known_ids})
     if unmade:
         raise InputError(
-            f"Running a share failed for {plan.config.results}: expected corrupted images of {', '.join(unmade)}, got "
-            "none, as the sweep was prepared without them. Leave these keys out by --keys, or prepare them on one "
+            f"Running with --share failed for {plan.config.results}: expected corrupted images of {', '.join(unmade)}, "
+            "got none, as the sweep was prepared without them. Leave these keys out by --keys, or prepare them on one "
             f"machine: robust201 plan --save SWEEP.yaml --keys {','.join(unmade)}"
         )
 
@@ -129,7 +129,7 @@ def _find_missing(plan: Plan, mine: Sequence[Bundle], say: Callable[[str], None]
         networks={(unit.dataset, unit.architecture) for unit in units.values()},
     )
     for shard in inventory.damaged:
-        say(f"Damaged shard, whose evaluations are computed again; submit or run sets it aside: {shard}")
+        say(f"Damaged result file, its evaluations are recomputed; submit or run sets it aside: {shard}")
     parts = (part for unit in units.values() for part in inventory.missing(unit, plan.measurements))
     return missing_bundles(mine, parts)
 
@@ -138,8 +138,8 @@ def _load_prepared(config: SweepConfig) -> tuple[Plan, Facts]:
     """Read the plan that the sweep was prepared with, and make sure that it is still the same sweep."""
     if not (config.results / PLAN_FILE).exists():
         raise InputError(
-            f"Running a share failed for {config.results}: expected the plan of a prepared sweep, got no {PLAN_FILE}. "
-            "Prepare it on one machine first: robust201 plan --save SWEEP.yaml"
+            f"Running with --share failed for {config.results}: expected the plan of a prepared sweep, got no "
+            f"{PLAN_FILE}. Prepare it on one machine first: robust201 plan --save SWEEP.yaml"
         )
     ShardStore.open(config.results, shards=config.shards or "")
     kept, facts = load_plan_and_facts(config.results)
@@ -148,8 +148,8 @@ def _load_prepared(config: SweepConfig) -> tuple[Plan, Facts]:
         shown = "; ".join(differences)
         shown = shown if len(shown) <= _SHOWN_CHARACTERS else f"{shown[:_SHOWN_CHARACTERS]}…"
         raise ConfigError(
-            f"Running a share failed for {config.results}: expected the sweep that was prepared, got another ({shown})."
-            " Prepare this one with: robust201 plan --save SWEEP.yaml"
+            f"Running with --share failed for {config.results}: expected the sweep that was prepared, got another "
+            f"({shown}). Prepare this one with: robust201 plan --save SWEEP.yaml"
         )
     return kept, facts
 

@@ -57,7 +57,7 @@ class Filters:
                         f"{closest(name, likely)}"
                     )
         keys = {key for dataset in datasets for key in config.keys_of(dataset)}
-        # A key was named by itself; of architectures, a range may reach beyond the sweep.
+        # A single key must exist; a range of architectures may extend beyond the sweep.
         lacking = [key for key in self.keys or () if key not in keys]
         if lacking:
             raise ConfigError(
@@ -190,7 +190,7 @@ def run_sweep(
             lease.check()  # while images were made, another driver may have taken over
             replanned = _plan_with_images(preview.plan, filters, inputs, later)
             for shard in replanned.damaged:
-                say(f"Damaged shard set aside, its evaluations are recomputed: {shard}")
+                say(f"Damaged result file set aside, its evaluations are recomputed: {shard}")
             start = partial(make_executor, replanned.plan, replanned.plan.facts)
             return ReadyWork(replanned.plan, replanned.missing, start)
 
@@ -207,20 +207,20 @@ def run_sweep(
 
 
 def _split(missing: Sequence[Part], unmade: Mapping[str, Collection[str]]) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
-    """Part what can be computed now from what shows corrupted images that are not made yet."""
+    """Split off the parts that need corrupted images which do not exist yet."""
     now = tuple(part for part in missing if part.unit.key not in unmade[part.unit.dataset])
     return now, tuple(part for part in missing if part.unit.key in unmade[part.unit.dataset])
 
 
 def _make_images(config: SweepConfig, inputs: Inputs, parts: Sequence[Part]) -> None:
-    """Make the corrupted images that some parts show."""
+    """Generate the corrupted images that some parts need."""
     wanted = {(part.unit.dataset, part.unit.key) for part in parts}
     for dataset in config.datasets:
         inputs.make_corruptions(dataset, {key for name, key in wanted if name == dataset})
 
 
 def _plan_with_images(plan: Plan, filters: Filters, inputs: Inputs, parts: Sequence[Part]) -> RunPreview:
-    """Plan again what some parts stand for, once the images are there whose hashes are part of the ids."""
+    """Plan some parts again once their images exist, as the ids include the hashes of the images."""
     config, facts = plan.config, inputs.gather(plan.facts)
     full, store = make_plan(config, facts), ShardStore.open(config.results)
     save_plan(full, facts, store)
@@ -269,7 +269,7 @@ def _prepared(
         warn_of_shares(config.results, say)
         remove_silent_heartbeats(config.results)
         store.folder.remove_leftovers()
-        say("Checking finished shards")
+        say("Checking finished results")
         inventory = store.inventory(verify="unverified", on_damage="set_aside")
         yield preview_run(plan, full, inventory), inputs, lease
 
@@ -283,7 +283,7 @@ class ReadyWork(NamedTuple):
 
 
 class LaterWork(NamedTuple):
-    """Work whose inputs are yet to be made: parts that stand for it in a preview, and what makes it ready."""
+    """Work that still needs inputs: its parts as a preview has them, and a function that makes it ready."""
 
     parts: tuple[Part, ...]
     make_ready: Callable[[], ReadyWork]

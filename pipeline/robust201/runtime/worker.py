@@ -109,7 +109,7 @@ class Worker:
                     self._log.write("device_failed", str(error), level="error", traceback=traceback.format_exc())
                     raise WorkerBrokenError(
                         f"Evaluating failed for {part.label}: expected a working {self.device.type} device, got "
-                        f"{error}. Its process cannot go on; a new one computes the part again."
+                        f"{error}. Its process cannot go on; a new one starts its work again."
                     ) from error
                 kind = "memory" if is_out_of_memory(error) else "application"
                 message = f"{type(error).__name__}: {error}"

@@ -45,8 +45,8 @@ _Out = TypeVar("_Out")
 def unreadable(label: str, error: OSError) -> StorageError:
     """Make the error of a shard that cannot be read now, for want of rights, of open files, of a server's answer."""
     return StorageError(
-        f"Reading failed for shard {label}: expected to read it, got {error.strerror or error}. Check its permissions "
-        "and the file server, and run the same command again; finished work is kept."
+        f"Reading failed for result file {label}: expected to read it, got {error.strerror or error}. Check its "
+        "permissions and the file server, and run the same command again; finished work is kept."
     )
 
 
@@ -148,8 +148,8 @@ class LocalBackend:
                 raise unreadable(self.label(shard), error) from error
             if is_second:
                 raise ShardDamagedError(
-                    f"Reading failed for shard {self.label(shard)}: expected its bytes, got {error.strerror}, twice. "
-                    "Run the sweep again: it sets the shard aside and recomputes its evaluations."
+                    f"Reading failed for result file {self.label(shard)}: expected its bytes, got {error.strerror}, "
+                    "twice. Run the sweep again: it sets the file aside and recomputes its evaluations."
                 ) from error
         return self._try_reading(shard, read, is_second=True)
 

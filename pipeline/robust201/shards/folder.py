@@ -136,9 +136,9 @@ class ResultsFolder:
             )
         if shards is not None and shards != self.shards_url:
             raise ConfigError(
-                f"Opening results failed for {self.root}: expected its shards where it was made for, "
+                f"Opening results failed for {self.root}: expected its result files where they were first put, "
                 f"{self.shards_url or self.shards}, got `shards: {shards or 'none'}` in the sweep YAML. Correct that, "
-                f"or name another results folder. If the shards were moved, correct {form}."
+                f"or name another results folder. If they were moved, correct {form}."
             )
 
     def remove_leftovers(self) -> int:
@@ -160,9 +160,9 @@ class ResultsFolder:
         """Compare the hash of a shard's bytes with its name (raises as `verify_hash` does)."""
         if sha256[:SHA_DIGITS] != sha_of_name(shard):
             raise ShardDamagedError(
-                f"Verifying failed for shard {self.backend.label(shard)}: expected SHA-256 {sha_of_name(shard)}…, got "
-                f"{sha256[:SHA_DIGITS]}. Run the sweep again: it sets the shard aside and recomputes its "
-                "evaluations."
+                f"Verifying failed for result file {self.backend.label(shard)}: expected SHA-256 "
+                f"{sha_of_name(shard)}…, got {sha256[:SHA_DIGITS]}. Run the sweep again: it sets the file "
+                "aside and recomputes its evaluations."
             )
 
     def publish(self, dataset: str, stem: str, content: bytes) -> str:

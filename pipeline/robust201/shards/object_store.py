@@ -55,7 +55,7 @@ def check_url(url: str) -> str:
     if "::" in url:
         raise ValueError(
             "expected a plain URL such as s3://bucket/prefix, got one of several joined by '::'. A cache in between "
-            "would hide the shards of other writers; name the store itself."
+            "would hide the result files of other writers; name the store itself."
         )
     authority = rest.partition("/")[0]
     # In Azure's form `@` stands between container and account.
@@ -118,11 +118,11 @@ class ObjectBackend:
                     extra = _EXTRAS.get(scheme)
                     advice = f"it with pip install '{extra}'." if extra else f"what fsspec names: {error}"
                     raise StorageLibraryError(
-                        f"Opening the shards failed for {self.url}: expected the library for {scheme}://, got none "
+                        f"Opening the results failed for {self.url}: expected the library for {scheme}://, got none "
                         f"installed. Install {advice}"
                     ) from error
                 except Exception as error:
-                    raise self._failed("Opening the shards", self.url, error) from error
+                    raise self._failed("Opening the results", self.url, error) from error
                 self._opened = os.getpid(), filesystem, root.rstrip("/")
             return self._opened[1], self._opened[2]
 
@@ -164,7 +164,7 @@ class ObjectBackend:
             return found
 
         try:
-            found = self._call("Listing the shards", "", find)
+            found = self._call("Listing the results", "", find)
         except FileNotFoundError:
             return []  # a folder that nothing was written to yet
         _, root = self._filesystem()

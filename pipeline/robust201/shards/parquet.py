@@ -106,7 +106,7 @@ class Footer:
         payload = json.loads(text)
         if payload["format_version"] != FORMAT_VERSION:
             raise FormatVersionError(
-                f"Reading failed for shard {label}: expected format version {FORMAT_VERSION}, "
+                f"Reading failed for result file {label}: expected format version {FORMAT_VERSION}, "
                 f"got {payload['format_version']!r}. Use the version of robust201 that wrote it."
             )
         names = [payload["kind"], *payload["columns"], *payload["inputs"]]
@@ -215,8 +215,8 @@ def _flat_lists(values: Sequence[NDArray[Any]], kind: pa.DataType) -> pa.Array:
 def damaged_shard(label: str, what: object) -> ShardDamagedError:
     """Make the error of a shard that cannot be read."""
     return ShardDamagedError(
-        f"Reading failed for shard {label}: expected a whole Parquet file of this project, got {what}. "
-        "Run the sweep again: it sets the shard aside and recomputes its evaluations."
+        f"Reading failed for result file {label}: expected a whole Parquet file of this project, got {what}. "
+        "Run the sweep again: it sets the file aside and recomputes its evaluations."
     )
 
 

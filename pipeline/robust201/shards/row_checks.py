@@ -75,7 +75,7 @@ def _out_of_range(means: NDArray[Any], filled: RowMask) -> RowMask:
 
 
 def _contradicts(column: Column, values: NDArray[Any], n_images: NDArray[np.int64], cm: NDArray[np.int64]) -> RowMask:
-    """Find the rows whose values of single images cannot be those that the confusion matrix counts."""
+    """Find the rows with values of single images that contradict the confusion matrix."""
     ends = np.cumsum(n_images)
     rows = np.split(values, ends[:-1])
     if column.contradiction is None:

@@ -106,7 +106,7 @@ def _rows_of_footer(footer: Footer) -> ShardRows:
     else:
         numbers.append(unit.architecture)
     "".join(texts).encode()  # texts, and such as can be stored
-    # NumPy would read numbers out of texts and truths as well.
+    # NumPy would also convert text and truth values to numbers.
     if {*map(type, (start, stop, *numbers))} != {int} or not {*map(type, (*strengths, *seconds))} <= {int, float}:
         raise WrongShardError("identities of other types")
     if len(seconds) != n_rows or len({*strengths}) < n_rows:
@@ -125,7 +125,7 @@ def _rows_of_footer(footer: Footer) -> ShardRows:
 
 
 def _rows_of_columns(source: Path | BinaryIO) -> ShardRows:
-    """Read the identity of the rows of a shard whose schema was checked."""
+    """Read the identities of the rows of a shard with a checked schema."""
     names = [*_UNIT_COLUMNS, *_NUMBER_COLUMNS]
     with pq.ParquetFile(source, read_dictionary=_TEXT_COLUMNS, pre_buffer=not isinstance(source, Path)) as file:
         n_bytes = source.stat().st_size if isinstance(source, Path) else source.seek(0, 2)

@@ -59,8 +59,8 @@ class RowReader:
             self._files[shard] = ShardFile(self._folder.backend, shard, self._contents.get(shard))
         except FileNotFoundError as error:
             raise StorageError(
-                f"Reading failed for shard {self._folder.backend.label(shard)}: expected it to stay, got none: it was "
-                "set aside or replaced by a compaction meanwhile. Run the same command again."
+                f"Reading failed for result file {self._folder.backend.label(shard)}: expected it to stay, got none: "
+                "it was set aside or replaced by a compaction meanwhile. Run the same command again."
             ) from error
         if len(self._files) > _OPEN_FILES:
             self._files.popitem(last=False)[1].close()

@@ -55,8 +55,8 @@ def scan(
             give_back_freed_memory()  # a scan takes twice what the inventory keeps
             return inventory
     raise StorageError(
-        f"Reading the inventory failed for {folder.root}: expected shards to stay, got one that vanished in each of "
-        f"{_SCAN_ATTEMPTS} scans ({vanished}). Make sure that nothing deletes files there, and try again."
+        f"Reading the inventory failed for {folder.root}: expected result files to stay, got one that vanished in each "
+        f"of {_SCAN_ATTEMPTS} scans ({vanished}). Make sure that nothing deletes files there, and try again."
     )
 
 

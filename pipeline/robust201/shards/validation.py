@@ -34,7 +34,7 @@ def check_schema(
     measurements: Mapping[str, pa.DataType],
     columns: Collection[str] | None = None,
 ) -> None:
-    """Hold a shard's columns to the types of its identity and measurements, and to the `columns` that its footer names.
+    """Check a shard's columns: types of identity and measurements, and the `columns` that its footer names.
 
     Architectures are whole numbers or text; columns that neither mapping names are a measure's: float64 numbers, or
     lists of them.
@@ -61,13 +61,13 @@ def check_schema(
 
 
 def check_row_count(n_rows: int, n_bytes: int) -> None:
-    """Hold the number of rows of a file of some bytes to what a shard may have."""
+    """Check the number of rows against the size of the file."""
     if not 0 < n_rows <= max(MAX_SMALL_ROWS, n_bytes):
         raise WrongShardError(f"{n_rows:,} rows in {n_bytes:,} bytes" if n_rows else "no rows")
 
 
 def check_sizes(groups: Sequence[RowGroup], n_columns: int) -> None:
-    """Hold what the footer says of values and bytes to what the row groups of a shard of so many columns may have."""
+    """Check the values and bytes in the footer against what row groups of so many columns may have."""
     for group in groups:
         if len(group.chunks) != n_columns:
             raise WrongShardError(f"a row group of {len(group.chunks)} columns, not {n_columns}")
@@ -83,7 +83,7 @@ def check_sizes(groups: Sequence[RowGroup], n_columns: int) -> None:
 def check_identity(
     strength: NDArray[np.float64], start: NDArray[np.int32], stop: NDArray[np.int32], n_images: NDArray[np.integer[Any]]
 ) -> None:
-    """Hold rows to what every one says of itself: a finite strength, and some of the unit's images."""
+    """Check the identity of each row: a finite strength, and some of the unit's images."""
     if not len(strength):
         raise WrongShardError("no rows")
     if not np.isfinite(strength).all():
@@ -95,7 +95,7 @@ def check_identity(
 
 
 def check_table(table: pa.Table) -> None:
-    """Hold rows that were read to what `check_schema` cannot see: no empty cell, and lists of the length of their row.
+    """Check of rows that were read what `check_schema` cannot see: no empty cells, and lists of the right length.
 
     Lengths are compared where the table has `n_classes`, `start` and `stop`.
     """

@@ -139,7 +139,7 @@ class _ClassCounts:
         self._images: dict[str, str] = {}
 
     def add(self, row: int, images: NDArray[np.integer[Any]]) -> None:
-        """Note the images of each true class, (C,), that a row of the inventory counts."""
+        """Record the images of each true class, (C,), that a row of the inventory counts."""
         unit = self._inventory.units[self._inventory.row_column("unit")[row]]
         start, stop = (int(self._inventory.row_column(name)[row]) for name in ("start", "stop"))
         by_counts = self._rows.setdefault((unit.dataset, self._images_of(unit.protocol), start, stop), {})
@@ -185,8 +185,8 @@ def _check_rows(
                 known = scanned[first_row + offset]
                 if identity != known or not _is_named_for(shard, identity.unit):
                     told = (
-                        f"Verifying failed for shard {file.label}: expected {known.label} (as its footer and "
-                        f"name say), got {identity.label}. Set the shard aside and run the sweep again."
+                        f"Verifying failed for result file {file.label}: expected {known.label} (as its footer and "
+                        f"name say), got {identity.label}. Set the file aside and run the sweep again."
                     )
                     yield ShardFinding(shard, identity.label, "misplaced", told, ((shard, None),))
                 imported = is_imported(identity.unit.protocol)
@@ -207,9 +207,9 @@ def _check_rows(
 def _check_row(
     table: pa.Table, offset: int, columns: Sequence[str], identity: _RowIdentity, inventory: Inventory, shard: str
 ) -> None:
-    """Hold one row to what must be true of it; EvaluationError if it is not."""
+    """Check the invariants of one row; EvaluationError if one is violated."""
     values = row_values(table, offset, columns)
-    n_images, name = identity.stop - identity.start, f"{identity.label} in shard {shard}"
+    n_images, name = identity.stop - identity.start, f"{identity.label} in {shard}"
     protocol = identity.unit.protocol
     decimals = inventory.protocol(protocol).get("decimals", {}) if is_imported(protocol) else None
     check_values(values, n_images, decimals=decimals, name=name)
@@ -238,7 +238,7 @@ def find_unequal_duplicates(
             locations = tuple(inventory.locate(item.row) for item in (kept, *others))
             (used, _), (unused, _), *_ = locations
             told = (
-                f"Comparing duplicates failed for {label}: expected equal values in shards {used} and {unused}, got "
+                f"Comparing duplicates failed for {label}: expected equal values in {used} and {unused}, got "
                 "different ones; the first is used. Find out which device or version differs (their provenance says), "
                 "and set one aside."
             )
@@ -281,7 +281,7 @@ def _find_lost(folder: ResultsFolder, inventory: Inventory) -> Iterator[ShardFin
             if (identity.unit.id, *identity[1:]) not in present:
                 told = (
                     f"Verifying failed for {identity.label}: expected it in what replaces {shard}, got none. "
-                    "Set the compacted shard aside and run the sweep again."
+                    "Set the compacted file aside and run the sweep again."
                 )
                 compacted = (name for name in inventory.shards if is_compacted(name) and name in entries)
                 locations = tuple(

@@ -72,7 +72,7 @@ class Space(ABC):
         return self.select([name])[0]
 
     def parameter_count(self, architecture: ArchitectureId, *, n_classes: int) -> int | None:
-        """Count the trainable parameters without building the network; None where only building it tells."""
+        """Count the trainable parameters without building the network; None if that is impossible."""
         return None
 
     @abstractmethod

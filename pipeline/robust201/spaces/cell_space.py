@@ -24,7 +24,7 @@ class Neighbour(NamedTuple):
 
 
 class CellSpace(Space):
-    """A space of cells, whose ids are 0, 1, … without a gap.
+    """A space of cells with ids 0, 1, … without a gap.
 
     Attributes:
         operations: what an edge may carry.

@@ -53,7 +53,7 @@ def prepare_shipment(sweep: Path, environment: Mapping[str, str], narrowing: tup
         if not path.is_absolute() and not re.match(r"[a-z][a-z0-9+.-]*:/", str(path)):
             raise ConfigError(
                 f"Submitting failed for {sweep}: expected an absolute path in {field}, as a job's own folder goes with "
-                f"it, got {path}. Name a folder that all machines of the cluster share."
+                f"it, got {path}. Name a folder that all machines of the cluster can access."
             )
     fields = config.model_dump(mode="json") if sweep.is_dir() else read_fields(sweep)
     fields["execution"] = (fields.get("execution") or {}) | {"executor": "ray", "ray_address": "auto"}

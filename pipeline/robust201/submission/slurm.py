@@ -115,16 +115,16 @@ def _count_shares(options: ArrayOptions, n_bundles: int, limit: int, say: Callab
     if options.tasks is not None and options.tasks > limit:
         raise ConfigError(
             f"Submitting failed for --tasks {options.tasks}: expected at most {limit}, because Slurm's MaxArraySize is "
-            f"{limit + 1}, got more. Take fewer tasks; each is queued again until its share is done."
+            f"{limit + 1}, got more. Take fewer tasks; each is requeued until its work is done."
         )
     wanted = min(options.tasks or DEFAULT_TASKS, limit)
     if options.tasks is not None and wanted > n_bundles:
-        say(f"{n_bundles} tasks in place of {wanted}: the sweep has no more bundles to share out.")
+        say(f"{n_bundles} tasks instead of {wanted}: the sweep cannot be divided further.")
     return min(wanted, n_bundles)
 
 
 def _check_gpus(config: SweepConfig, options: ArrayOptions) -> None:
-    """Refuse to ask for GPUs in a partition whose nodes have none; say nothing where Slurm does not tell."""
+    """Refuse to request GPUs in a partition without any; do nothing if Slurm does not answer."""
     if resources(options, config.execution)[0] is None or shutil.which("sinfo") is None:
         return
     if any(re.match(r"(#SBATCH\s+)?(-p|--partition)", line.strip()) for line in options.extra):
@@ -157,7 +157,7 @@ def _read_array_limit() -> int:
     if limit < 1:
         raise ConfigError(
             f"Submitting failed for Slurm: expected job arrays, got MaxArraySize {match[1]}, which forbids them. "
-            "Run the shares by hand: robust201 run SWEEP.yaml --share 1/N"
+            "Run the tasks by hand: robust201 run SWEEP.yaml --share 1/N"
         )
     return limit
 
@@ -204,8 +204,8 @@ class ArrayTask:
             return
         if not tally.evaluations:
             say(
-                "Not queued again: nothing was finished within the time limit. Submit with a longer --time, or with "
-                "smaller parts (execution.part_minutes)."
+                "Not requeued: nothing was finished within the time limit. Submit with a longer --time, or with a "
+                "smaller execution.part_minutes."
             )
             return
         # By array and index: the last task of an array has the id of the array itself, which would name all of them.

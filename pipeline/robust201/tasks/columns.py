@@ -1,9 +1,9 @@
 """The columns of results. One row of `COLUMNS` says everything of a column; no other module knows one by name.
 
 Tasks that show images to a network share the columns of the table; the sweep's measurements choose among them. A
-measure declares columns of its own: float64 numbers, or lists of them, under names that are not in the table.
+measure declares its own columns: float64 numbers, or lists of them, under names that are not in the table.
 
-To add a column: a row here, and the function that tells what an image adds to it. It is then accumulated, merged,
+To add a column: a row here, and the function that computes what an image adds to it. It is then accumulated, merged,
 stored, checked, exported, read and imported (`tests/tasks/test_columns.py` covers it). No torch is imported here.
 """
 
@@ -85,11 +85,11 @@ class Column:
             along the leading axes, flattened. None where the column follows from the counts.
         counts: (`cm` (…, C, C) int64) → images that each mean is over, of a shape that broadcasts behind the leading
             axes; None if it holds no means.
-        of_counts: (`cm`, likewise) → its value, a fraction, where it has no total of its own.
+        of_counts: (`cm`, as above) → its value, a fraction, if it has no total.
         is_distribution: whether its rows are means of softmax vectors: they sum to 1, and over all images to the same.
         images: (its value) → images it is of, where each leaves a trace in it.
         contradiction: (its value, `cm`) → what it should be and is, where both cannot be true of the same images.
-        elements: name → meaning of the Parquet columns of its elements, where each has one of its own.
+        elements: name → meaning of the Parquet columns of its elements, if each has its own column.
     """
 
     name: str
@@ -299,7 +299,7 @@ def match_shapes(shapes: Mapping[str, tuple[int, ...]]) -> dict[Dimension, int] 
 
 
 def count_classes(values: Values) -> int:
-    """Classes of a result; 0 where no column tells."""
+    """Number of classes of a result; 0 if no column shows it."""
     for name, array in values.items():
         dimensions = COLUMNS[name].dimensions if name in COLUMNS else ()
         if "classes" in dimensions and array.ndim == len(dimensions):
@@ -322,7 +322,7 @@ def columns_of_json(measurement: str, value: Any) -> dict[str, NDArray[Any]]:
 
 
 def count_images(measurement: str, row: Any, *, is_single: bool) -> int | None:
-    """Count the images of a measurement by its JSON value, or a list of them by strength; None if it does not tell."""
+    """Count the images of a measurement by its JSON value, or a list of them by strength; None if unknown."""
     for column in MEASUREMENTS.get(measurement, {}).values():
         if column.images is not None:
             return column.images(columns_of_json(measurement, row if is_single else row[0])[column.name])

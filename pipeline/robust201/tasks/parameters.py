@@ -20,7 +20,7 @@ SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)
 
 _LARGEST_USUAL = 32
 _PIXEL_TOLERANCE = 0.015
-"""How far a number may lie from k/255, relatively, and still be taken for it: 0.031 counts as 8/255."""
+"""Largest relative difference from k/255 at which a number is taken for it: 0.031 counts as 8/255."""
 
 Epsilon255 = Annotated[float, Field(gt=0, le=255, allow_inf_nan=False)]
 EpsilonL2 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -41,7 +41,7 @@ class Fields(BaseModel):
         found = [item for item in items if isinstance(item, bool)]
         if found and cls.model_fields[str(info.field_name)].annotation is not bool:
             among = " among them" if isinstance(value, list | tuple) else ""
-            raise ValueError(f"expected neither true nor false here, got {found[0]}{among}.")
+            raise ValueError(f"expected a value other than true or false, got {found[0]}{among}.")
         return value
 
 
@@ -49,7 +49,7 @@ class Parameters(Fields):
     """Parameters of one key as the sweep YAML gives them; the defaults are the paper's."""
 
     other_spellings: ClassVar[tuple[str, ...]] = ()
-    """Names beside those of the fields by which parameters may be given."""
+    """Names other than those of the fields by which parameters may be given."""
 
     @property
     def strengths(self) -> tuple[float, ...]:
@@ -198,7 +198,7 @@ class PgdL2Parameters(Parameters):
     @field_validator("epsilons", mode="before")
     @classmethod
     def _read_fractions(cls, epsilons: object) -> object:
-        """Take text such as ``128/255`` beside numbers."""
+        """Accept text such as ``128/255`` as well as numbers."""
         if not isinstance(epsilons, list | tuple):
             return epsilons
         return [float(parse_radius(value)) if isinstance(value, str) else value for value in epsilons]

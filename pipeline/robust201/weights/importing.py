@@ -1,7 +1,7 @@
 """Import weights into a checkpoint store: the only step that opens other people's pickles.
 
 Published records are not to be trusted by their labels: some trials carry the fields of another network (NATS-Bench
-issue 36). So every state_dict is loaded strictly into the network that its name stands for, its parameters counted.
+issue 36). So every state_dict is loaded strictly into the network of its name, and its parameters are counted.
 """
 
 import re
@@ -71,7 +71,7 @@ def import_weights(
         datasets: names, each of which every network must have; None takes those of cifar10, cifar100 and
             ImageNet16-120 that are there.
         n_classes: of the dataset, where it is none of `images.DATASETS` and the format does not say.
-        recipe: name of the training, which tells it from others of equal length and seed.
+        recipe: name of the training, to distinguish it from others of equal length and seed.
         epochs: training length to take: 200 or 12 in the published archives.
         seed: training seed to prefer, else the lowest there is; None takes every seed.
         format: name of a format; None finds it out from the path.
@@ -189,7 +189,7 @@ def check_weights(weights: SourceWeights, space: Space) -> None:
         CheckpointError: they are another network's or not finite.
         ArchitectureError: there is no such network.
     """
-    # Before anything is built: a damaged record may tell of channels that no memory holds.
+    # Before anything is built: a damaged record may name more channels than memory can hold.
     expected = space.parameter_count(weights.index, n_classes=weights.n_classes)
     got = count_parameters(weights.state_dict)
     if expected not in {None, got}:

@@ -33,7 +33,7 @@ def fill_network(
     name: str,
     advice: str = "Give the weights of this network.",
 ) -> None:
-    """Load tensors into a network that has just these; messages say where they come from, and what to do.
+    """Load tensors into a network that has exactly these; messages name their source and what to do.
 
     Raises:
         CheckpointError: the network's tensors are others.

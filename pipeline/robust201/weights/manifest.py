@@ -25,7 +25,7 @@ MANIFEST_VERSION = 1
 _HEADER = {"format": "robust201 checkpoints", "version": MANIFEST_VERSION}
 _INTEGERS = ("epochs", "seed", "n_classes", "parameters")
 _UNUSED = {"spec": None, "channels": None, "cells": None, "training": None, "recipe": ""}
-"""Fields that a line may lack, and what they are then."""
+"""Fields that a line may lack, with their defaults."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class CheckpointRecord:
         index: id of the architecture.
         spec: its cell string; None in spaces without cells.
         channels: channels of the first stage (C), where the space has a skeleton that can be sized.
-        cells: cells a stage (N), likewise.
+        cells: cells per stage (N), as above.
         source: file that the weights were imported from, or what trained them.
         source_sha256: 64 hex digits of that file, or of the recipe.
         file: path of the weights below the store's folder, with ``/``.

@@ -110,7 +110,7 @@ def leave_out_what_nobody_asks() -> None:
 
     Each is a Python process, and they take half of the time of a start on two cores; nobody asks them anything, as the
     run has one machine, its workers write their own logs, and the dashboard is off. Ray's public interface cannot leave
-    them out. A version of Ray whose parts have other names starts all of them.
+    them out. A version of Ray in which they have other names starts all of them.
     """
     from ray._private import node, parameter
 
@@ -126,7 +126,7 @@ def _describe(error: RayTaskError) -> EvaluationError:
     cause = error.cause if isinstance(error.cause, Exception) else error
     line = " ".join(str(cause).split())[:200]
     return EvaluationError(
-        f"Running workers failed for a bundle: expected receipts and failures, got {type(cause).__name__}: {line}. "
+        f"Running workers failed for one of them: expected results or failures, got {type(cause).__name__}: {line}. "
         "Report this; robust201 logs shows what the worker did before."
     )
 
@@ -138,7 +138,7 @@ class RayExecutor:
     machine that was lost may be replaced late or never.
 
     Args:
-        config: whose execution says what to start, and where.
+        config: its execution section says what to start, and where.
         start_worker: makes a worker in its actor.
         folder: where a Ray that is started here keeps its files.
 

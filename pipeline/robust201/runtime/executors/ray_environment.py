@@ -25,9 +25,9 @@ def driver_environment(environment: Mapping[str, str], *, is_own: bool) -> dict[
     """
     settings = {"RAY_USAGE_STATS_ENABLED": "0"}  # reports go to a server outside
     if is_own:
-        # A head on this machine that stops answering is dead; on a cluster it may come back, so Ray's wait holds.
+        # A head on this machine that stops answering is dead; one on a cluster may come back (Ray waits).
         settings["RAY_gcs_rpc_server_reconnect_timeout_s"] = str(_LOCAL_HEAD_SECONDS)
-        # Despite its name it says on any system whether other machines must reach this one's Ray.
+        # Despite its name, on any system it sets whether other machines must reach the Ray of this one.
         settings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
         settings["RAY_AUTH_MODE"] = "token"
         if "RAY_AUTH_TOKEN_PATH" not in environment:

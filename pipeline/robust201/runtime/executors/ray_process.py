@@ -1,4 +1,4 @@
-"""The executor on Ray, in a process of its own.
+"""The executor on Ray, in a separate process.
 
 Ray ends the process that is connected to it when its raylet or its head dies, or leaves it waiting where no signal gets
 through. So the driver never connects: a child process does, answers the driver's calls over a socket, and is the first
@@ -40,7 +40,7 @@ _ANSWER_SECONDS = 180.0
 head (after 30 s here, 60 s elsewhere), unless they hang."""
 
 _GRACE_SECONDS = 0.5
-"""How much later than asked for an answer may come before the driver looks after other things."""
+"""How late an answer may be before the driver turns to other work."""
 
 _CLOSE_SECONDS = 30.0
 _END_SECONDS = 10.0
@@ -51,7 +51,7 @@ _OUTPUT_BYTES = 4000
 _SOCKET_PATH_BYTES = 107
 _SOCKET_PATH_IN_FOLDER = "/r201-12345678/r/session_2026-01-01_00-00-00_000000_4194304/sockets/plasma_store"
 
-# The child imports what this process does, whatever script, -m or folder that came from.
+# The child imports the same modules as this process, from the same places.
 _CHILD = (
     "import sys; sys.path[:] = {path!r}; sys.argv[:] = {argv!r}; __file__ = sys.argv[0]; import {module} as child; \
 child.main({descriptor}, {folder!r})"
@@ -68,14 +68,14 @@ class _Answer:
 
 
 class _RemoteMetrics(Metrics):
-    """Sends values to the child, whose Ray they are for."""
+    """Sends values to the Ray of the child."""
 
     def __init__(self, executor: "RayProcess") -> None:
         self._executor = executor
 
     def record(self, name: str, value: float = 1.0, **tags: str) -> None:
         """Record a value (see `runtime.metrics.Metrics.record`)."""
-        with suppress(OSError):  # the next poll tells that the child is gone
+        with suppress(OSError):  # the next poll finds that the child is gone
             self._executor.send("record", name, value, tags)
 
 
@@ -147,7 +147,7 @@ class RayProcess:
             self._call("submit", bundle)
 
     def _read_output(self) -> str:
-        """Read the end of what Ray printed in the child: all there is to find out why it died."""
+        """Read the end of what Ray printed in the child, the only record of why it died."""
         try:
             content = b"" if self._folder is None else (self._folder / _OUTPUT_NAME).read_bytes()
         except OSError:
@@ -166,7 +166,7 @@ class RayProcess:
             self._connection.send(message)
 
     def _call(self, *message: object) -> None:
-        with suppress(OSError):  # found out, and told, where an answer is waited for
+        with suppress(OSError):  # reported where an answer is awaited
             self.send(*message)
 
     def _receive(self, seconds: float) -> _Answer | None:
@@ -245,10 +245,10 @@ class RayProcess:
         self._end()
 
     def _end(self) -> None:
-        """End the child and what belongs to it: with kill -9, as nothing of it has anything left to write."""
+        """End the child and its processes with kill -9, as they have nothing left to write."""
         if self._process is not None:
             end_session(self._process.pid)
-            self._process.wait()  # not before: its number stands for the session
+            self._process.wait()  # not before: its process id is that of the session
             self._process = None
         if self._connection is not None:
             self._connection.close()
@@ -259,7 +259,7 @@ class RayProcess:
 
 
 def make_ray_folder() -> Path:
-    """Make a temporary folder that is this user's only, and whose path leaves room for those of Ray's sockets.
+    """Make a temporary folder for this user only, with a path short enough for Ray's sockets in it.
 
     Ray makes its own folder open to everybody, so that another user could take a socket's place.
     """
@@ -315,7 +315,7 @@ def _leave_to_the_driver(_number: int, _frame: object) -> None:
 
 
 def _listen(connection: "Connection[Any, Any]", messages: "SimpleQueue[tuple[Any, ...]]", folder: Path) -> None:
-    """Pass on what the driver asks; once it is gone, take everything along."""
+    """Pass on the driver's requests; once it is gone, end everything."""
     try:
         while True:
             messages.put(connection.recv())

@@ -298,7 +298,7 @@ def corrupt_dataset(
     chosen = tuple(keys or CORRUPTIONS)
     generate_corruptions(folder, images, keys=chosen, seed=seed, frost=frost, workers=workers, progress=progress)
     line = (
-        f"{len(chosen)} corruptions of {len(images):,} images of {dataset} at {N_SEVERITIES} severities lie in "
+        f"{len(chosen)} corruptions of {len(images):,} images of {dataset} at {N_SEVERITIES} severities are in "
         f"{folder} (generated, seed {seed}, frost {frost.name})."
     )
     return [line], True

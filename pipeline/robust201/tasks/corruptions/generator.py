@@ -43,7 +43,7 @@ GENERATOR_VERSION = 1
 """Raised when the draws of every corruption change, and what else all of them share."""
 
 _VERSIONS = {"motion_blur": 2, "snow": 2}
-"""Versions of corruptions whose pixels have changed for equal arguments; of all others, `GENERATOR_VERSION`."""
+"""Versions of corruptions with changed pixels for equal arguments; all others have `GENERATOR_VERSION`."""
 
 CORRUPTION_FUNCTIONS: dict[str, Callable[[Images, int, CorruptionDraws], Images]] = {
     "brightness": brightness,

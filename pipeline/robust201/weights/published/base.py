@@ -51,8 +51,8 @@ class SourceWeights:
         index: id of the architecture that the source files the weights under.
         spec: cell string that the source gives, or None where it gives none.
         seed: seed of the training; differs from the one asked for where the source lacks that.
-        channels: channels of the first stage (C, 16 as published); None in spaces whose networks are not sized.
-        cells: cells a stage (N, 5 as published), likewise.
+        channels: channels of the first stage (C, 16 as published); None in spaces without sizes.
+        cells: cells per stage (N, 5 as published), as above.
         state_dict: CPU tensors by name, without a ``module.`` prefix.
         source_sha256: 64 hex digits of that file's (or member's) bytes.
     """

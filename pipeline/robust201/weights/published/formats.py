@@ -50,7 +50,7 @@ def open_members(
     indices: Collection[int] | None = None,
     format: str | None = None,  # noqa: A002
 ) -> tuple[Iterable[Member], int]:
-    """List a source's networks, and say how many they are, at most where a stream does not say."""
+    """List a source's networks and their number, an upper limit for streams."""
     if format is not None and format not in FORMATS:
         raise CheckpointError(
             f"Finding weights failed for {path}: expected the name of a format, got {format!r}."

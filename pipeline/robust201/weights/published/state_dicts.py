@@ -109,7 +109,7 @@ def _read(
 
 
 def named_members(path: Path, names: Collection[str] | None, n_classes: int) -> list[Member]:
-    """List the networks of a folder, or of one file, whose files bear their names; None takes them all.
+    """List the networks of a folder, or of one file, by the names of the files; None takes all.
 
     Raises:
         CheckpointError: there are no such files.
