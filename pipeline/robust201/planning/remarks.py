@@ -25,9 +25,10 @@ def sweep_remarks(config: SweepConfig) -> list[Remark]:
 
 
 def _left_out(config: SweepConfig) -> Iterator[Remark]:
-    for dataset in config.datasets:
+    for dataset, section in config.datasets.items():
         keys = config.keys_left_out(dataset)
-        if keys:
+        # `corruptions: null` leaves the group out on purpose; a key that is named by itself is worth a line all the same.
+        if keys and ("corruptions" not in section.model_fields_set or any(key in config.keys for key in keys)):
             shown = ", ".join(keys) if len(keys) <= _SHOWN_KEYS else f"{len(keys)} corruptions"
             yield Remark(
                 f"not evaluated on {dataset}: {shown}, because datasets.{dataset} names no source of corrupted images",
