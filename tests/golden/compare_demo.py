@@ -1,5 +1,8 @@
 """Compare the demo's export with that of the code from before the package had rooms (commit e1c9b80), byte for byte.
 
+The results of `motion_blur` and `snow`, and the two files that describe them (`sweep.json`, `croissant.json`), are of
+the second version of these corruptions.
+
     python -m tests.golden.compare_demo DATASET
 
 The last bits of a confidence depend on the instructions that a CPU has. The golden hashes were made on one with AVX512;
