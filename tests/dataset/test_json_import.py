@@ -24,6 +24,7 @@ from robust201.tasks.measurements import Accumulator
 from tests.conftest import read_tree
 from tests.support import fabricated
 from tests.support.fabricated import ChangedStore, FabricatedStore, export, make_plan
+from tests.support.kept_plans import edit_plan
 from tests.support.shard_support import make_unit as make_sound_unit
 from tests.support.shard_support import make_values
 
@@ -108,6 +109,7 @@ def test_each_row_of_an_import_is_measured_once(monkeypatch, bound, groups):
     assert MeasuredTable.measured == 200
 
 
+@pytest.mark.filterwarnings("ignore::robust201.reader.expected_files.MissingFilesWarning")
 def test_a_dataset_with_accuracies_only(tmp_path):
     source = write(tmp_path / "source", round_to=3)
     before = {name: data for name, data in published(source).items() if name.endswith(("accuracy.json", "meta.json"))}
@@ -125,6 +127,7 @@ def test_a_dataset_with_accuracies_only(tmp_path):
     assert not store.inventory().is_complete(plan.units[0], 0.0, ("cm",))
 
 
+@pytest.mark.filterwarnings("ignore::robust201.reader.expected_files.MissingFilesWarning")
 def test_what_is_imported_later_is_added(tmp_path):
     source = write(tmp_path / "source")
     before = published(source)
@@ -160,6 +163,7 @@ def part_of(source: Path, folder: Path, *measures: str) -> Path:
     return folder
 
 
+@pytest.mark.filterwarnings("ignore::robust201.reader.expected_files.MissingFilesWarning")
 def test_measurements_are_imported_together(tmp_path):
     source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean", "pgd"]))
     import_json(source, tmp_path / "results")
@@ -169,6 +173,7 @@ def test_measurements_are_imported_together(tmp_path):
     assert read_tree(tmp_path / "results") == before
 
 
+@pytest.mark.filterwarnings("ignore::robust201.reader.expected_files.MissingFilesWarning")
 def test_the_number_of_images_of_an_export_is_taken_from_its_sweep_json(tmp_path):
     source = part_of(write(tmp_path / "source", make_plan(ARCHITECTURES)), tmp_path / "part", "accuracy")
     import_json(source, tmp_path / "results")
@@ -396,7 +401,12 @@ def test_a_sweep_is_not_run_into_imported_results(tmp_path, write_sweep, robust2
     sweep, results = write_sweep(), tmp_path / "results"
     import_json(write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"])), results)
     before = read_tree(results)
-    for arguments in (("run", sweep), ("run", sweep, "--share", "1/2"), ("plan", sweep), ("plan", sweep, "--save")):
+    for arguments in (
+        ("run", sweep),
+        ("run", sweep, "--share", "1/2"),
+        ("plan", sweep, "--check"),
+        ("plan", sweep, "--save"),
+    ):
         refusal = robust201(*arguments).refusal(2)
         assert f"failed for {results}: expected no imported results in the folder, got imported.json" in refusal
         assert refusal.endswith("read both datasets together: RobustnessDataset(published, ours).")
@@ -412,10 +422,7 @@ def test_a_sweep_that_an_earlier_version_completed_goes_on_with_what_it_computed
     results, imported = tmp_path / "results", tmp_path / "imported"
     import_json(write(tmp_path / "source", make_plan(ARCHITECTURES, ["fgsm"], ["digits"])), imported)
     shutil.copytree(imported, results, ignore=shutil.ignore_patterns("format.json"), dirs_exist_ok=True)
-    plan = json.loads((results / "plan.json").read_text())
-    del plan["digest"]  # which it did not write
-    plan["config"]["take_imported"] = True
-    (results / "plan.json").write_text(json.dumps(plan))
+    edit_plan(results, lambda plan: plan["config"].update(take_imported=True))
     state = json.loads(robust201("status", results, "--json").out)
     assert (state["done"], state["total"], state["stale_evaluations"]) == (2, 10, 12)
     verdict = json.loads(robust201("verify", results, "--json").out)
@@ -548,6 +555,7 @@ def test_an_import_warns_of_files_that_are_not_those_of_the_export(tmp_path, rob
     assert warnings_of(robust201, accuracies, tmp_path / "published") == []
 
 
+@pytest.mark.filterwarnings("ignore::robust201.reader.expected_files.MissingFilesWarning")
 def test_keys_that_a_partial_export_lacks_are_no_gaps(tmp_path):
     plan, lacking = make_plan(ARCHITECTURES, ["clean", "fog"]), {(index, "fog", 1.0) for index in ARCHITECTURES}
     export(tmp_path / "source", plan, FabricatedStore(lacking=lacking), partial=True)

@@ -16,11 +16,10 @@ from robust201.dataset.parquet_files import ParquetFile
 from robust201.dataset.published_layout import describe_strength
 from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.expected_files import ListedFile, parquet_files_text, read_parquet_files
+from robust201.reader.expected_files import PARQUET_FILES, ListedFile, parquet_files_text, read_parquet_files
 from robust201.reader.parquet_results import JSON_SOURCES, agrees_with, has_columns_of, is_converted
 from robust201.reader.result_files import (
     PARQUET_FOLDER,
-    PARQUET_LISTING,
     ResultFiles,
     parquet_name,
     row_of,
@@ -73,7 +72,7 @@ def convert_dataset(
             except EvaluationError as error:
                 raise ResultsError(str(error)) from error
             _list_rows(folder, key.name)
-            add_to_listing(folder, [key.name, PARQUET_LISTING], changed=True)
+            add_to_listing(folder, [key.name, PARQUET_FILES], changed=True)
             written.append(key.name)
         progress(done + 1, len(keys))
     add_to_listing(folder, [key.name for key in keys])  # of a conversion that was killed before it did
@@ -82,9 +81,9 @@ def convert_dataset(
 
 def _list_rows(folder: Path, name: str) -> None:
     """Note beside the Parquet files what one of them has."""
-    files = read_parquet_files(folder / PARQUET_FOLDER)
+    files = read_parquet_files(folder)
     files[name.removeprefix(f"{PARQUET_FOLDER}/")] = ListedFile.of(folder / name)
-    write_text(folder / PARQUET_LISTING, parquet_files_text(files))
+    write_text(folder / PARQUET_FILES, parquet_files_text(files))
 
 
 @dataclass(frozen=True)

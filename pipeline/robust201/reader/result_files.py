@@ -13,7 +13,7 @@ import numpy as np
 from robust201.core.errors import ConfigError, FormatVersionError, ResultsError, closest
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.expected_files import (
-    PARQUET_FILES,
+    ListedFile,
     MissingFilesWarning,
     describe_absent,
     key_of_parquet,
@@ -43,9 +43,6 @@ RESULTS_FOLDER_FILE = "format.json"
 
 PARQUET_FOLDER = "parquet"
 """Folder of the analysis-ready Parquet files of an export."""
-
-PARQUET_LISTING = f"{PARQUET_FOLDER}/{PARQUET_FILES}"
-"""Name of their listing, relative to the dataset's folder."""
 
 UNKNOWN_SPACE = ""
 """Name of the space of Parquet files that lie alone and have no cells."""
@@ -164,7 +161,7 @@ class ResultFiles:
         self.path = path
         self.parquet = path if any(path.glob("dataset=*")) else path / PARQUET_FOLDER
         self._kept = KeptRows()
-        self._listed = read_parquet_files(self.parquet) if self.parquet.is_dir() else {}
+        self._listed = self._read_listed()
         if not (path / META_FILE).is_file() and not self.parquet.is_dir():
             got, fix = "none", "Name what `robust201 export` wrote, its parquet folder, or the published dataset"
             if (path / RESULTS_FOLDER_FILE).is_file():
@@ -218,6 +215,15 @@ class ResultFiles:
         if absent:
             warnings.warn(describe_absent(path, absent), MissingFilesWarning, stacklevel=3)
 
+    def _read_listed(self) -> dict[str, ListedFile]:
+        """Read what is listed of the Parquet files: in this folder, or above it where it is an export's ``parquet``."""
+        if not self.parquet.is_dir():
+            return {}
+        if self.parquet != self.path:
+            return read_parquet_files(self.path)
+        folder = self.path.resolve()
+        return read_parquet_files(folder.parent) if folder.name == PARQUET_FOLDER else {}
+
     def _find_absent(self) -> list[str]:
         """Find the files that a listing names and that are gone, but for those whose values another file has."""
         absent = []
@@ -226,7 +232,7 @@ class ResultFiles:
             if place is not None:
                 if not _is_file(self.path / name) and not self._has_json(*place):
                     absent.append(name)
-            elif "/" in name and ".json" in name and name != PARQUET_LISTING and not _is_file(self.path / name):
+            elif "/" in name and ".json" in name and not _is_file(self.path / name):
                 dataset, _, rest = name.partition("/")
                 stem = rest.partition(".json")[0]
                 parquet = (key for key in self._spellings_before(stem) if self._has_parquet(dataset, key))
