@@ -159,6 +159,8 @@ def convert(
         report = convert_dataset(dataset, progress=progress)
     kept = f"; {len(report.kept):,} already existed" if report.kept else ""
     typer.echo(f"Wrote {console.show_count(len(report.written), 'Parquet file')} into {dataset / 'parquet'}{kept}.")
+    for line in report.remarks:
+        console.say(f"warning: {line}.")
 
 
 def import_json(

@@ -26,7 +26,6 @@ from robust201.dataset.groups import (
     share_out,
 )
 from robust201.dataset.json_files import JsonFile
-from robust201.dataset.listing import CHECKSUM_FILE
 from robust201.dataset.number_text import Empty
 from robust201.dataset.parquet_files import ParquetFile
 from robust201.dataset.pool import POOL_CACHE_BYTES, write_files
@@ -34,6 +33,7 @@ from robust201.dataset.published_layout import ParquetColumn, describe_strength,
 from robust201.dataset.side_files import side_file_texts, weight_hashes
 from robust201.dataset.written_file import Compression, WrittenFile
 from robust201.images import DATASETS
+from robust201.reader.checksum_listing import CHECKSUM_FILE
 from robust201.reader.expected_files import PARQUET_FILES, ListedFile, parquet_files_text
 from robust201.reader.result_files import PARQUET_FOLDER, parquet_name
 from robust201.shards import Inventory, RowSelection, ShardStore

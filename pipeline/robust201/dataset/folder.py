@@ -12,9 +12,10 @@ from typing import Any
 from robust201.core.errors import InputError
 from robust201.core.files import load_json, sole_writer, visible_entries, write_text
 from robust201.core.records import IMPORTED, canonical_json
-from robust201.dataset.listing import CHECKSUM_FILE, is_below, listing_text
+from robust201.dataset.listing import listing_text
 from robust201.dataset.side_files import WEIGHTS_FILE, WeightHashes
 from robust201.dataset.written_file import WrittenFile, hashed_file
+from robust201.reader.checksum_listing import CHECKSUM_FILE, is_below, parse_checksums
 from robust201.reader.result_files import SWEEP_FILE
 
 JOURNAL_FILE = ".export-journal.json"
@@ -185,8 +186,7 @@ def _listed_files(path: Path) -> tuple[set[str], list[WrittenFile]]:
             elif isinstance(content, dict) and content.keys() == WrittenFile.__annotations__.keys():
                 finished.append(WrittenFile(**content))
     if checksums.is_file():
-        lines = checksums.read_text(encoding="utf-8", errors="replace").splitlines()
-        names += [line.partition("  ")[2] for line in lines]
+        names += parse_checksums(checksums.read_text(encoding="utf-8", errors="replace")).digests
     # The listing may have been edited: only files below the folder are ever removed.
     inside = {name for name in names if is_below(name)}
     return inside, [file for file in finished if file.name in inside and file.recipe]

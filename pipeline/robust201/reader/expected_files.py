@@ -73,17 +73,6 @@ def _parse_files(payload: Any) -> dict[str, ListedFile]:
     return files
 
 
-def names_in_listing(path: Path) -> tuple[str, ...]:
-    """Names that a listing like ``SHA256SUMS`` has; none where there is no such file, or another one."""
-    if not path.is_file():
-        return ()
-    try:
-        text = read_bounded(path, _MAX_BYTES)
-    except ValueError:
-        return ()
-    return tuple(name for _, _, name in (line.partition("  ") for line in text.splitlines()) if name)
-
-
 def key_of_parquet(name: str) -> tuple[str, str] | None:
     """Dataset and key of a Parquet file, by its name as listed; None for another file."""
     parts = [part.partition("=") for part in PurePosixPath(name).parts[-3:]]

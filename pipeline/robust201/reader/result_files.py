@@ -12,12 +12,12 @@ import numpy as np
 
 from robust201.core.errors import ConfigError, FormatVersionError, ResultsError, closest
 from robust201.core.records import CLEAN_STRENGTH
+from robust201.reader.checksum_listing import CHECKSUM_FILE, read_checksums
 from robust201.reader.expected_files import (
     ListedFile,
     MissingFilesWarning,
     describe_absent,
     key_of_parquet,
-    names_in_listing,
     read_parquet_files,
 )
 from robust201.reader.json_files import iter_json_values, read_json, read_object
@@ -35,7 +35,6 @@ META_FILE = "meta.json"
 SWEEP_FILE = "sweep.json"
 MISSING_FILE = "missing.json"
 
-_CHECKSUMS = "SHA256SUMS"
 _ENDINGS = ("", ".gz", ".zst")
 
 RESULTS_FOLDER_FILE = "format.json"
@@ -182,8 +181,8 @@ class ResultFiles:
             )
         if self.sweep is not None and not is_sound_sweep(self.sweep):
             raise ResultsError(
-                f"Opening a dataset failed for {path / SWEEP_FILE}: expected strengths by dataset and key, and a list "
-                "of measurements, got something else. Export or download the dataset again."
+                f"Opening a dataset failed for {path / SWEEP_FILE}: expected strengths by dataset and key, a list of "
+                "measurements, and images and protocols, got something else. Export or download the dataset again."
             )
         swept = {} if self.sweep is None else self.sweep.get("sweep")
         told_space = swept.get("space") if isinstance(swept, dict) else None
@@ -227,7 +226,7 @@ class ResultFiles:
     def _find_absent(self) -> list[str]:
         """Find the files that a listing names and that are gone, but for those whose values another file has."""
         absent = []
-        for name in dict.fromkeys((*names_in_listing(self.path / _CHECKSUMS), *self._listed_parquet())):
+        for name in dict.fromkeys((*read_checksums(self.path), *self._listed_parquet())):
             place = key_of_parquet(name)
             if place is not None:
                 if not _is_file(self.path / name) and not self._has_json(*place):
@@ -389,12 +388,10 @@ class ResultFiles:
 
     def _is_as_exported(self, file: Path) -> bool:
         """Whether a file is the one that an export listed; hashed only if it was written after the listing."""
-        listing = self.path / _CHECKSUMS
+        listing = self.path / CHECKSUM_FILE
         if not listing.is_file() or file.stat().st_mtime_ns <= listing.stat().st_mtime_ns:
             return True
-        lines = listing.read_text(encoding="utf-8", errors="replace").splitlines()
-        listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-        digest = listed.get(file.relative_to(self.path).as_posix())
+        digest = read_checksums(self.path).get(file.relative_to(self.path).as_posix())
         return digest is None or digest == hash_once(file)
 
     def find_json(self, dataset: str, key: str, measure: str) -> Path | None:

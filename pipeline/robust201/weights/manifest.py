@@ -160,7 +160,7 @@ def read_manifest(path: Path) -> dict[NetworkName, Trials]:
 def _check_header(line: bytes, path: Path) -> None:
     try:
         header = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         header = None
     if header != _HEADER:
         got = f"version {header['version']}" if isinstance(header, dict) and "version" in header else "another file"
@@ -173,7 +173,7 @@ def _check_header(line: bytes, path: Path) -> None:
 def _parse_line(line: bytes, number: int, path: Path) -> CheckpointRecord:
     try:
         record = CheckpointRecord(**json.loads(line))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise _damaged_line(number, path, str(error)) from error
     is_sized = all(isinstance(size, int | None) for size in (record.channels, record.cells))
     has_numbers = all(type(getattr(record, name)) is int for name in _INTEGERS)
