@@ -27,6 +27,7 @@ from tests.support.fabricated import ChangedStore, FabricatedStore, export, make
 from tests.support.kept_plans import edit_plan
 from tests.support.shard_support import make_unit as make_sound_unit
 from tests.support.shard_support import make_values
+from tests.support.small_results import write_results
 
 ARCHITECTURES = (0, 2, 10, 309)
 SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)  # what the published dataset, which has no sweep.json, is known to hold
@@ -320,6 +321,19 @@ def test_rows_of_cm_may_hold_shares(tmp_path, decimals):
     assert published(export_again(tmp_path / "results", tmp_path / "out")) == before
 
 
+@pytest.mark.parametrize("rows", [[[0.1001] * 10] * 10, [[0.3, 0.7], [0.5, 0.5]]])
+def test_rows_that_are_neither_counts_nor_shares_are_refused_in_one_line(tmp_path, robust201, rows):
+    """The second are shares, but none of the ten images of each class or of one image."""
+    source = write_results(tmp_path / "source", {"clean": {"0": rows}}, measure="cm")
+    if len(rows) == 2:
+        strengths = {"cifar10": {"clean": [0]}}
+        told = {"format": 1, "strengths": strengths, "measurements": ["cm"], "sweep": {"images": {"count": 2}}}
+        (source / "sweep.json").write_text(json.dumps(told))
+    refusal = robust201("import-json", source, "--out", tmp_path / "results").refusal(2)
+    assert ("an array C x C of counts" if len(rows) == 10 else "shares that are none of 1 images per class") in refusal
+    assert robust201("convert", source).refusal(2)
+
+
 def test_shares_of_unequal_classes_are_refused(tmp_path):
     source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"]))
     as_shares(source / "cifar10/clean_cm.json", 3)
@@ -479,7 +493,7 @@ def test_exact_rows_among_rounded_ones_are_imported_as_the_dataset_tells(tmp_pat
 def test_a_sweep_json_of_another_form_is_refused(tmp_path, told):
     source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"]))
     (source / "sweep.json").write_text(json.dumps(read_json(source / "sweep.json") | {"sweep": told}))
-    with pytest.raises(ResultsError, match=r"sweep\.json: expected protocols as an export writes them"):
+    with pytest.raises(ResultsError, match=r"sweep\.json: expected strengths .* and images and protocols"):
         import_json(source, tmp_path / "results")
 
 

@@ -104,7 +104,7 @@ def _list_rows(folder: Path, name: str) -> None:
 
 
 def _forget(folder: Path, name: str) -> None:
-    """List a file no longer that is about to be written: were it killed in between, readers would refuse the file."""
+    """List a file no longer that is about to be written: were the conversion killed in between, readers would refuse the file."""
     remove_from_listing(folder, {name, PARQUET_FILES})
     files = read_parquet_files(folder)
     if files.pop(_listed_name(name), None) is not None:
@@ -228,8 +228,8 @@ class _JsonKey:
         if n_images := self._origin.n_images:
             return n_images
         raise ResultsError(
-            f"Converting failed for {self.files.path} {self.dataset} {self.key}: expected sweep.json to give the number "
-            f"of images, as rows of {COUNTS} hold shares, got none. Write it as docs/dataset.md says."
+            f"Converting failed for {self.files.path} {self.dataset} {self.key}: expected sweep.json to give the "
+            f"number of images, as rows of {COUNTS} hold shares, got none. Convert an export with counts instead."
         )
 
     def _iter_json(self, measure: str) -> Iterator[tuple[str, Any]]:

@@ -44,8 +44,8 @@ def read_listing(out: Path) -> Listing:
         return Listing({}, (told,))
     lines = parse_checksums(text)
     wrong = [
-        f"Verifying failed for {path}, line {number}: expected 64 hexadecimal digits, two spaces and the name of a file "
-        f"below the folder, each name once, got {got}. {AGAIN}"
+        f"Verifying failed for {path}, line {number}: expected 64 hexadecimal digits, two spaces and the name of a "
+        f"file below the folder, each name once, got {got}. {AGAIN}"
         for number, got in lines.wrong
     ]
     if len(wrong) > _SHOWN:

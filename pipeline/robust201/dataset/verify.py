@@ -201,7 +201,7 @@ def _read_form(out: Path, told: Mapping[str, Any], names: Iterable[str]) -> File
     if style is None or empty is None or not (round_to is None or isinstance(round_to, int)):
         raise ResultsError(
             f"Verifying failed for {out / SWEEP_FILE}: expected a file with key_style, round_to and perhaps empty, "
-            f"got none, or {style}, {round_to} and {told.get('empty')!r}. {AGAIN}"
+            f"got none, or {style}, {round_to} and {told.get('empty', 'none')!s:.100}. {AGAIN}"
         )
     return FileForm(key_style=style, round_to=round_to, empty=empty, compression=compression, cache_bytes=_CACHE_BYTES)
 
