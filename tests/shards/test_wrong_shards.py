@@ -199,7 +199,7 @@ def test_a_matrix_of_zeros_is_suspect_without_a_warning(tmp_path):
     store = ShardStore.create(tmp_path / "results")
     store.commit(make_results(BAD))
     rewrite_shard(damaged_path(store), with_column("cm", _zeros))
-    assert len(store.verify()) == 1
+    assert store.verify()
 
 
 def _zeros(table: pa.Table) -> pa.Array:

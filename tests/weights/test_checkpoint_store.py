@@ -194,6 +194,9 @@ def test_damaged_and_foreign_manifests_are_refused(tmp_path: Path) -> None:
         manifest.write_text(text)
         with pytest.raises(CheckpointError, match=message):
             CheckpointStore(tmp_path).records()
+    manifest.write_bytes(b"\xff\n")
+    with pytest.raises(CheckpointError, match="expected a manifest, got something else"):
+        CheckpointStore(tmp_path).records()
 
 
 @pytest.mark.parametrize("file", ["../secret", "/etc/passwd"])

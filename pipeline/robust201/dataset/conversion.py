@@ -104,7 +104,7 @@ def _list_rows(folder: Path, name: str) -> None:
 
 
 def _forget(folder: Path, name: str) -> None:
-    """List a file no longer that is about to be written: were the conversion killed in between, readers would refuse the file."""
+    """List a file no longer that is about to be written: readers would refuse it after a kill in between."""
     remove_from_listing(folder, {name, PARQUET_FILES})
     files = read_parquet_files(folder)
     if files.pop(_listed_name(name), None) is not None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.errors import CheckpointError, StorageFullError
-from robust201.core.files import atomic_write
+from robust201.core.files import MAX_JSON_BYTES, atomic_write, read_bounded
 from robust201.core.records import ArchitectureId, show_architecture
 
 MANIFEST_NAME = "manifest.jsonl"
@@ -141,7 +141,12 @@ def read_manifest(path: Path) -> dict[NetworkName, Trials]:
         CheckpointError: it is absent, damaged or of another version.
     """
     try:
-        content = path.read_bytes()
+        content = read_bounded(path, MAX_JSON_BYTES).encode()
+    except ValueError as error:
+        raise CheckpointError(
+            f"Opening weights failed for {path}: expected a manifest, got something else ({error}). "
+            "Import the weights again."
+        ) from error
     except OSError as error:
         raise CheckpointError(
             f"Opening weights failed for {path.parent}: expected {MANIFEST_NAME}, got {error.strerror}. "
