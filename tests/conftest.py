@@ -21,6 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from robust201.planning.config import SweepConfig
 from robust201.planning.loading import parse_config
 from tests.support.download_server import corrupted, publish, server  # noqa: F401 - fixtures
+from tests.support.kept_plans import move_plan
 from tests.support.local_ray import ray_address  # noqa: F401 - fixtures
 from tests.support.object_stores import s3, s3_environment, s3_url  # noqa: F401 - fixtures
 
@@ -231,6 +232,5 @@ def finished(finished_once: Path, write_sweep: WriteSweep, tmp_path: Path) -> Pa
     write_sweep()
     for name in ("results", "corruptions"):
         shutil.copytree(finished_once / name, tmp_path / name)
-    plan = tmp_path / "results/plan.json"
-    plan.write_text(plan.read_text().replace(str(finished_once), str(tmp_path)))
+    move_plan(tmp_path / "results", finished_once, tmp_path)
     return tmp_path / "results"

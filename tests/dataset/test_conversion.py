@@ -4,13 +4,18 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
 from robust201.core.errors import ResultsError
-from robust201.dataset import parquet_files
+from robust201.core.files import sha256_of
+from robust201.dataset import conversion, parquet_files
 from robust201.dataset.conversion import convert_dataset
+from robust201.reader.checksum_listing import read_checksums
 from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.expected_files import ListedFile, read_parquet_files
+from tests.support import fabricated
 from tests.support.fabricated import export, make_plan
 from tests.support.small_results import write_results
 
@@ -122,7 +127,14 @@ def test_accuracies_alone_are_enough_and_a_missing_one_stays_missing(tmp_path):
     folder = write_results(tmp_path, {"clean": {"0": 0.5, "9": None}, "pgd": {"0": [0.5, None]}}, dataset="mine")
     expected = RobustnessDataset(folder).query("mine", ["clean", "pgd"], "accuracy")
     (folder / "sweep.json").write_text(
-        json.dumps({"format": 1, "strengths": {"mine": {"clean": [0], "pgd": [1, 8]}}, "measurements": ["accuracy"]})
+        json.dumps(
+            {
+                "format": 1,
+                "strengths": {"mine": {"clean": [0], "pgd": [1, 8]}},
+                "measurements": ["accuracy"],
+                "sweep": {},
+            }
+        )
     )
     assert len(convert_dataset(folder).written) == 2
     assert source_of(folder) == "Parquet"
@@ -144,7 +156,7 @@ def test_a_converted_export_is_still_as_its_listing_and_the_shards_say(finished,
     listing = out / "SHA256SUMS"
     before = listing.read_text(), listing.stat().st_mtime_ns
     report = convert_dataset(out)
-    assert len(listing.read_text().splitlines()) == len(before[0].splitlines()) + len(report.written)
+    assert len(listing.read_text().splitlines()) == len(before[0].splitlines()) + len(report.written) + 1
     assert listing.stat().st_mtime_ns == before[1]  # by which readers tell what was changed since the export
     assert robust201("verify", finished, "--export", out).code == 0
     listing.write_text(before[0])  # as a conversion leaves it that was killed before it listed anything
@@ -156,7 +168,7 @@ def test_a_converted_export_is_still_as_its_listing_and_the_shards_say(finished,
     assert "fgsm_accuracy.json" in wrong
     # Converted files are the export's: another export replaces them.
     ended = robust201("export", finished, "--out", out, "--processes", 1)
-    assert f"Removed {len(report.written)} files of an earlier export" in ended.err
+    assert f"Removed {len(report.written) + 1} files of an earlier export" in ended.err
     assert not (out / "parquet").exists()
 
 
@@ -165,3 +177,79 @@ def test_an_exports_parquet_is_left_as_it_is(tmp_path):
     report = convert_dataset(tmp_path / "data")
     assert report.written == ()
     assert len(report.kept) == 4
+
+
+def _kill(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_conversion_killed_between_a_file_and_its_listing_is_taken_up(folder, monkeypatch):
+    convert_dataset(folder)
+    path = folder / "cifar10/fog_accuracy.json"
+    path.write_text(path.read_text().replace("0.", "0.0", 1))
+    with monkeypatch.context() as killed:
+        killed.setattr(conversion, "_list_rows", _kill)
+        with pytest.raises(KeyboardInterrupt):
+            convert_dataset(folder)
+    expected = json.loads(path.read_text())["cifar10"]["fog"]["accuracy"]
+    assert RobustnessDataset(folder).query("cifar10", "fog", "accuracy")["cifar10"]["fog"]["accuracy"] == expected
+    convert_dataset(folder)
+    listed, checksums = read_parquet_files(folder), read_checksums(folder)
+    for name in convert_dataset(folder).kept:
+        assert listed[name.removeprefix("parquet/")] == ListedFile.of(folder / name)
+        assert checksums[name] == sha256_of(folder / name)
+    assert checksums["parquet_files.json"] == sha256_of(folder / "parquet_files.json")
+
+
+@pytest.mark.parametrize("published", [False, True])
+@pytest.mark.parametrize("key", ["clean", "pgd"])
+def test_a_converted_file_that_is_not_as_it_is_listed_is_converted_again(tmp_path, key, published):
+    folder = tmp_path / "data"
+    export(folder, make_plan(ARCHITECTURES, ["clean", "pgd"]))
+    name = f"parquet/dataset=cifar10/key={key}/part-0.parquet"
+    if published:
+        (folder / "sweep.json").unlink()
+    convert_dataset(folder)
+    right = RobustnessDataset(folder).query("cifar10", key, "accuracy")
+    table = pq.ParquetFile(folder / name).read()
+    pq.write_table(table.slice(1), folder / name)
+    with pytest.raises(ResultsError, match=r"expected the \d+ rows .* run `robust201 convert`"):
+        RobustnessDataset(folder).query("cifar10", key, "accuracy")
+    assert convert_dataset(folder).written == (name,)
+    assert RobustnessDataset(folder).query("cifar10", key, "accuracy") == right
+
+
+def as_shares(path: Path) -> None:
+    content = json.loads(path.read_text())
+    ((dataset, by_key),) = content.items()
+    ((key, by_measure),) = by_key.items()
+    rows = {
+        name: (np.array(row) / np.array(row).sum(axis=-1, keepdims=True)).round(3).tolist()
+        for name, row in by_measure["cm"].items()
+    }
+    path.write_text(json.dumps({dataset: {key: {"cm": rows}}}))
+
+
+@pytest.mark.parametrize("measurements", [MEASURES, ("accuracy", "confidence", "cm")])
+def test_shares_become_counts_and_are_told_of(tmp_path, monkeypatch, robust201, measurements):
+    monkeypatch.setattr(fabricated, "N_IMAGES", 42)
+    folder = tmp_path / "data"
+    export(folder, make_plan([0, 2], ["clean", "pgd"], measurements=measurements))
+    counts = RobustnessDataset(folder).query("cifar10", ["clean", "pgd"], "cm")
+    for key in ("clean", "pgd"):
+        as_shares(folder / f"cifar10/{key}_cm.json")
+    run = robust201("convert", folder)
+    assert run.code == 0
+    for key in ("clean", "pgd"):
+        told = f"warning: cifar10 {key}: rows of cm hold shares, which were read as counts of 42 images."
+        assert told in run.err.replace("\n", " ")
+    assert source_of(folder, "cm") == "Parquet"
+    assert RobustnessDataset(folder).query("cifar10", ["clean", "pgd"], "cm") == counts
+
+
+def test_shares_of_an_unknown_number_of_images_are_refused(tmp_path, robust201):
+    folder = write_results(tmp_path, {"clean": {"0": [[0.5, 0.5], [0.25, 0.75]]}}, dataset="mine", measure="cm")
+    strengths = {"mine": {"clean": [0]}}
+    told = {"format": 1, "strengths": strengths, "measurements": ["cm"], "sweep": {}}
+    (folder / "sweep.json").write_text(json.dumps(told))
+    assert "expected sweep.json to give the number of images" in robust201("convert", folder).refusal(2)

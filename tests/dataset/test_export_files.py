@@ -207,7 +207,7 @@ def test_a_killed_export_leaves_no_process_and_is_taken_up_again(tmp_path):
     out = tmp_path / "out"
     environment = {
         **os.environ,
-        "PYTHONPATH": str(REPOSITORY),
+        "PYTHONPATH": os.pathsep.join(map(str, (REPOSITORY / "pipeline", REPOSITORY))),
     }  # a script sees its own folder, not the working directory
     driver = subprocess.Popen([sys.executable, str(script), str(out)], env=environment)
     try:

@@ -59,7 +59,7 @@ def test_how_many_files_an_export_removes_is_told(finished, tmp_path, robust201)
     robust201("export", finished, "--out", tmp_path / "out", "--parquet", "--processes", 1)
     ended = robust201("export", finished, "--out", tmp_path / "out", "--processes", 1)
     assert ended.code == 0
-    assert "Removed 3 files of an earlier export that this one does not contain, such as parquet/" in ended.err
+    assert "Removed 4 files of an earlier export that this one does not contain, such as parquet/" in ended.err
 
 
 PGD, FOG = ({"dataset": "cifar10", "key": key, "seed": 0} for key in ("pgd", "fog"))

@@ -24,8 +24,10 @@ from robust201.tasks.measurements import Accumulator
 from tests.conftest import read_tree
 from tests.support import fabricated
 from tests.support.fabricated import ChangedStore, FabricatedStore, export, make_plan
+from tests.support.kept_plans import edit_plan
 from tests.support.shard_support import make_unit as make_sound_unit
 from tests.support.shard_support import make_values
+from tests.support.small_results import write_results
 
 ARCHITECTURES = (0, 2, 10, 309)
 SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)  # what the published dataset, which has no sweep.json, is known to hold
@@ -108,6 +110,7 @@ def test_each_row_of_an_import_is_measured_once(monkeypatch, bound, groups):
     assert MeasuredTable.measured == 200
 
 
+@pytest.mark.filterwarnings("ignore::robust201.reader.expected_files.MissingFilesWarning")
 def test_a_dataset_with_accuracies_only(tmp_path):
     source = write(tmp_path / "source", round_to=3)
     before = {name: data for name, data in published(source).items() if name.endswith(("accuracy.json", "meta.json"))}
@@ -125,6 +128,7 @@ def test_a_dataset_with_accuracies_only(tmp_path):
     assert not store.inventory().is_complete(plan.units[0], 0.0, ("cm",))
 
 
+@pytest.mark.filterwarnings("ignore::robust201.reader.expected_files.MissingFilesWarning")
 def test_what_is_imported_later_is_added(tmp_path):
     source = write(tmp_path / "source")
     before = published(source)
@@ -160,6 +164,7 @@ def part_of(source: Path, folder: Path, *measures: str) -> Path:
     return folder
 
 
+@pytest.mark.filterwarnings("ignore::robust201.reader.expected_files.MissingFilesWarning")
 def test_measurements_are_imported_together(tmp_path):
     source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean", "pgd"]))
     import_json(source, tmp_path / "results")
@@ -169,6 +174,7 @@ def test_measurements_are_imported_together(tmp_path):
     assert read_tree(tmp_path / "results") == before
 
 
+@pytest.mark.filterwarnings("ignore::robust201.reader.expected_files.MissingFilesWarning")
 def test_the_number_of_images_of_an_export_is_taken_from_its_sweep_json(tmp_path):
     source = part_of(write(tmp_path / "source", make_plan(ARCHITECTURES)), tmp_path / "part", "accuracy")
     import_json(source, tmp_path / "results")
@@ -315,6 +321,19 @@ def test_rows_of_cm_may_hold_shares(tmp_path, decimals):
     assert published(export_again(tmp_path / "results", tmp_path / "out")) == before
 
 
+@pytest.mark.parametrize("rows", [[[0.1001] * 10] * 10, [[0.3, 0.7], [0.5, 0.5]]])
+def test_rows_that_are_neither_counts_nor_shares_are_refused_in_one_line(tmp_path, robust201, rows):
+    """The second are shares, but none of the ten images of each class or of one image."""
+    source = write_results(tmp_path / "source", {"clean": {"0": rows}}, measure="cm")
+    if len(rows) == 2:
+        strengths = {"cifar10": {"clean": [0]}}
+        told = {"format": 1, "strengths": strengths, "measurements": ["cm"], "sweep": {"images": {"count": 2}}}
+        (source / "sweep.json").write_text(json.dumps(told))
+    refusal = robust201("import-json", source, "--out", tmp_path / "results").refusal(2)
+    assert ("an array C x C of counts" if len(rows) == 10 else "shares that are none of 1 images per class") in refusal
+    assert robust201("convert", source).refusal(2)
+
+
 def test_shares_of_unequal_classes_are_refused(tmp_path):
     source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"]))
     as_shares(source / "cifar10/clean_cm.json", 3)
@@ -396,7 +415,12 @@ def test_a_sweep_is_not_run_into_imported_results(tmp_path, write_sweep, robust2
     sweep, results = write_sweep(), tmp_path / "results"
     import_json(write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"])), results)
     before = read_tree(results)
-    for arguments in (("run", sweep), ("run", sweep, "--share", "1/2"), ("plan", sweep), ("plan", sweep, "--save")):
+    for arguments in (
+        ("run", sweep),
+        ("run", sweep, "--share", "1/2"),
+        ("plan", sweep, "--check"),
+        ("plan", sweep, "--save"),
+    ):
         refusal = robust201(*arguments).refusal(2)
         assert f"failed for {results}: expected no imported results in the folder, got imported.json" in refusal
         assert refusal.endswith("read both datasets together: RobustnessDataset(published, ours).")
@@ -412,10 +436,7 @@ def test_a_sweep_that_an_earlier_version_completed_goes_on_with_what_it_computed
     results, imported = tmp_path / "results", tmp_path / "imported"
     import_json(write(tmp_path / "source", make_plan(ARCHITECTURES, ["fgsm"], ["digits"])), imported)
     shutil.copytree(imported, results, ignore=shutil.ignore_patterns("format.json"), dirs_exist_ok=True)
-    plan = json.loads((results / "plan.json").read_text())
-    del plan["digest"]  # which it did not write
-    plan["config"]["take_imported"] = True
-    (results / "plan.json").write_text(json.dumps(plan))
+    edit_plan(results, lambda plan: plan["config"].update(take_imported=True))
     state = json.loads(robust201("status", results, "--json").out)
     assert (state["done"], state["total"], state["stale_evaluations"]) == (2, 10, 12)
     verdict = json.loads(robust201("verify", results, "--json").out)
@@ -472,7 +493,7 @@ def test_exact_rows_among_rounded_ones_are_imported_as_the_dataset_tells(tmp_pat
 def test_a_sweep_json_of_another_form_is_refused(tmp_path, told):
     source = write(tmp_path / "source", make_plan(ARCHITECTURES, ["clean"]))
     (source / "sweep.json").write_text(json.dumps(read_json(source / "sweep.json") | {"sweep": told}))
-    with pytest.raises(ResultsError, match=r"sweep\.json: expected protocols as an export writes them"):
+    with pytest.raises(ResultsError, match=r"sweep\.json: expected strengths .* and images and protocols"):
         import_json(source, tmp_path / "results")
 
 
@@ -548,6 +569,7 @@ def test_an_import_warns_of_files_that_are_not_those_of_the_export(tmp_path, rob
     assert warnings_of(robust201, accuracies, tmp_path / "published") == []
 
 
+@pytest.mark.filterwarnings("ignore::robust201.reader.expected_files.MissingFilesWarning")
 def test_keys_that_a_partial_export_lacks_are_no_gaps(tmp_path):
     plan, lacking = make_plan(ARCHITECTURES, ["clean", "fog"]), {(index, "fog", 1.0) for index in ARCHITECTURES}
     export(tmp_path / "source", plan, FabricatedStore(lacking=lacking), partial=True)

@@ -13,9 +13,10 @@ from robust201.core.errors import ResultsError, StorageError
 from robust201.core.files import sha256_of
 from robust201.core.records import EvaluationResult, Part
 from robust201.dataset import export_dataset
-from robust201.dataset.listing import CHECKSUM_FILE, check_listing, read_listing
+from robust201.dataset.listing import check_listing, read_listing
 from robust201.dataset.verify import check_export, verify_results
 from robust201.planning.plan_file import load_plan
+from robust201.reader.checksum_listing import CHECKSUM_FILE
 from robust201.shards import ShardStore, requeue_shards
 from robust201.shards.folder import ResultsFolder
 from tests.conftest import read_tree

@@ -100,6 +100,7 @@ def change_column(path: Path, name: str, change: Callable[[list], None]) -> None
     pq.write_table(
         table.set_column(place, table.schema.field(name), pa.array(values, table.schema.field(name).type)), path
     )
+    (path.parents[3] / "parquet_files.json").unlink()  # which tells of the file as it was
 
 
 CHANGED = {

@@ -14,7 +14,7 @@ from robust201.core.errors import ResultsError
 from robust201.figures import matplotlib_figures
 from robust201.figures.dataset_results import MEANS, DatasetResults, read_results
 from robust201.figures.palette import CORRUPTION_GROUPS, change_texts
-from robust201.figures.plots import FORMATS, save_plot, save_plots
+from robust201.figures.plots import FIGURE_FORMATS, save_plot, save_plots
 from robust201.figures.table import FIGURES
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
@@ -230,7 +230,7 @@ def test_a_figure_that_lacks_something_says_what_there_is(tmp_path):
 def test_equal_results_give_equal_files(dataset, tmp_path):
     # The figures with generated ids, dates and rasters between them.
     chosen = ("attacks", "clean-vs-robust", "best-cells")
-    for file_format in FORMATS:
+    for file_format in FIGURE_FORMATS:
         one = save_plots(dataset, tmp_path / "one", figures=chosen, file_format=file_format)
         # A second's time of its own, as fonts and PDF files have dates.
         time.sleep(1.1)

@@ -35,7 +35,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "corruptions manifest": ("corruptions/**/manifest.json",),
     "dataset JSON": ("json/digits/*.json",),
     "dataset Parquet": ("parquet/parquet/*/*/*.parquet",),
-    "dataset listing": ("json/SHA256SUMS", "parquet/SHA256SUMS", "parquet/parquet/_files.json"),
+    "dataset listing": ("json/SHA256SUMS", "parquet/SHA256SUMS", "parquet/parquet_files.json"),
     "dataset facts": ("json/meta.json", "json/sweep.json", "parquet/sweep.json", "parquet/meta.json"),
 }
 """Kinds of files, and where they lie."""

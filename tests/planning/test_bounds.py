@@ -13,6 +13,7 @@ from robust201.dataset.verify import Verdict
 from robust201.planning.loading import load_config
 from robust201.shards import ShardFinding
 from tests.conftest import Ended, RunCommand, WriteSweep
+from tests.support.kept_plans import edit_plan
 
 LONGEST = 2 * MAX_MESSAGE
 
@@ -64,10 +65,7 @@ def test_many_wrong_epsilons_are_not_echoed(robust201: RunCommand, write_sweep: 
 
 
 def test_a_damaged_plan_is_not_echoed(robust201: RunCommand, finished: Path) -> None:
-    plan = json.loads((finished / "plan.json").read_text())
-    del plan["digest"]
-    plan["config"]["keys"] = {"x" * 100_000: plan["config"]["keys"]}
-    (finished / "plan.json").write_text(json.dumps(plan))
+    edit_plan(finished, lambda plan: plan["config"].update(keys={"x" * 100_000: plan["config"]["keys"]}))
     refused(robust201("status", finished))
 
 

@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
 def rewrite(path: Path, change: Callable[[pa.Table], pa.Table], row_group_size: int = 1000) -> None:
     table = pq.read_table(path, partitioning=None)
     pq.write_table(change(table), path, row_group_size=row_group_size)
-    (path.parents[2] / "_files.json").unlink(missing_ok=True)  # others' files are in no listing of ours
+    (path.parents[3] / "parquet_files.json").unlink(missing_ok=True)  # others' files are in no listing of ours
 
 
 @pytest.mark.parametrize("row_group_size", [1, 2, 1000])
@@ -150,20 +150,20 @@ def test_json_that_is_gone_is_told_of_unless_parquet_has_it(tmp_path: Path) -> N
 @pytest.mark.parametrize("n_rows", [0, 1, 8])
 @pytest.mark.parametrize("key", ["clean", "pgd"])
 def test_a_file_cut_to_fewer_rows_is_refused(folder: Path, robust201: RunCommand, key: str, n_rows: int) -> None:
-    listing = (folder / "parquet" / "_files.json").read_bytes()
+    listing = (folder / "parquet_files.json").read_bytes()
     rewrite(folder / FILES[key], lambda table: table.slice(0, min(n_rows, len(table) - 1)))
-    (folder / "parquet" / "_files.json").write_bytes(listing)
+    (folder / "parquet_files.json").write_bytes(listing)
     for place in (folder, folder / "parquet"):
         line = robust201("compare", place, place).refusal(2)
-        assert f"expected the {N_ROWS[key]} rows that _files.json lists, got" in line
+        assert f"expected the {N_ROWS[key]} rows that parquet_files.json lists, got" in line
 
 
 @pytest.mark.parametrize(
     "content", [b"", b"[]", b"{}", b'{"format": 1, "files": {"x": {"rows": "1", "footer": ""}}}', b"[" * 100_000]
 )
 def test_a_damaged_listing_is_refused(folder: Path, robust201: RunCommand, content: bytes) -> None:
-    (folder / "parquet" / "_files.json").write_bytes(content)
-    assert "_files.json" in robust201("report", folder, "--out", folder / "page.html").refusal(2)
+    (folder / "parquet_files.json").write_bytes(content)
+    assert "parquet_files.json" in robust201("report", folder, "--out", folder / "page.html").refusal(2)
 
 
 def test_no_damage_of_a_footer_ends_the_process(folder: Path) -> None:

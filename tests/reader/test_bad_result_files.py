@@ -161,3 +161,36 @@ def test_folders_that_are_no_datasets_are_not_offered_as_one(tmp_path):
     (folder / ".hidden").mkdir()
     with pytest.raises(ResultsError, match=r"expected a dataset of .*got 'x'\. Known: cifar10\."):
         RobustnessDataset(folder).to_frame("x", "pgd")
+
+
+SWEEP: dict[str, Any] = {"format": 1, "strengths": {"cifar10": {"pgd": [1, 8]}}, "measurements": ["accuracy"]}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"sweep": 5},
+        {"sweep": {"images": 5}},
+        {"sweep": {"images": {"count": "1"}}},
+        {"sweep": {"protocols": [1]}},
+        {"sweep": {"protocols": {}}},
+        {"sweep": {"protocols": [{"n_images": "x"}]}},
+        {"sweep": {"protocols": [{"protocol": "imported", "decimals": {"accuracy": "x"}}]}},
+        {"sweep": {}, "weights": 5},
+        {"sweep": {}, "round_to": "x"},
+        {"sweep": {}, "measurements": [1]},
+    ],
+)
+def test_what_a_sweep_file_tells_of_a_sweep_is_checked(tmp_path: Path, fields: dict[str, Any], robust201: RunCommand):
+    folder = write(tmp_path / "dataset")
+    (folder / "sweep.json").write_text(json.dumps(SWEEP | fields))
+    for verb in (("compare", folder, folder), ("report", folder, "--out", tmp_path / "page.html"), ("convert", folder)):
+        assert "sweep.json: expected strengths by dataset and key" in robust201(*verb).refusal(2)
+
+
+def test_a_sweep_file_without_protocols_is_enough(tmp_path: Path, robust201: RunCommand):
+    folder = write(tmp_path / "dataset")
+    (folder / "sweep.json").write_text(json.dumps(SWEEP | {"sweep": {"images": None}}))
+    for verb in (("compare", folder, folder), ("report", folder, "--out", tmp_path / "page.html"), ("convert", folder)):
+        assert robust201(*verb).code == 0

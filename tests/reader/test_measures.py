@@ -78,7 +78,7 @@ def test_the_figure_pairs_it_with_accuracies_and_correlates_their_ranks(tmp_path
     sweep = {"format": 1, "robust201": "0", "sweep": {}, "measurements": ["accuracy"], "strengths": strengths}
     (tmp_path / "sweep.json").write_text(json.dumps(sweep))
     points = measures_against(results_of(tmp_path))
-    assert set(points["measure"]) == {"jacobian squared_norm"}
+    assert set(points["measure"]) == {"Jacobian squared norm"}
     under = points[points["key"] == "pgd"]
     assert under["strength"].unique().tolist() == [1.0]
     assert dict(zip(under["architecture"], under["value"], strict=True)) == {0: 5.0, 2: 7.0, 10: 6.0}
@@ -91,7 +91,7 @@ def test_the_figure_pairs_it_with_accuracies_and_correlates_their_ranks(tmp_path
 def test_the_report_has_a_figure_and_a_table_of_measures(folder, tmp_path):
     page = write_report(RobustnessDataset(folder), tmp_path / "page.html").read_text()
     assert 'data-figure="measures"' in page
-    assert "<th>jacobian squared_norm</th>" in page
+    assert "<th>Jacobian squared norm</th>" in page
     (results,) = read_results(RobustnessDataset(folder))
     assert [column[:2] for column in results.measures] == [("jacobian", name) for name in COLUMNS]
 

@@ -182,3 +182,25 @@ def test_a_changed_confidence_under_a_new_name_is_not_exported(robust201, finish
     assert "robust201 verify" in line
     assert not (tmp_path / "after" / "SHA256SUMS").exists()
     assert robust201("verify", finished, "--requeue").code == 3
+
+
+NESTED_LISTS = b"\x99" * 40_000  # nine lists of lists
+NESTED_STRUCTS = b"\x1c" * 40_000
+
+
+@pytest.mark.parametrize("field", [b"\x49", b"\x19"], ids=["row groups", "a field that is passed over"])
+@pytest.mark.parametrize("nested", [NESTED_LISTS, NESTED_STRUCTS], ids=["lists", "structs"])
+def test_a_footer_nested_without_end_is_damaged(field, nested):
+    with pytest.raises(ValueError, match="a damaged Parquet footer"):
+        parse_row_groups(field + nested)
+
+
+def test_a_matrix_of_zeros_is_suspect_without_a_warning(tmp_path):
+    store = ShardStore.create(tmp_path / "results")
+    store.commit(make_results(BAD))
+    rewrite_shard(damaged_path(store), with_column("cm", _zeros))
+    assert store.verify()
+
+
+def _zeros(table: pa.Table) -> pa.Array:
+    return pa.array([[0] * len(cells) for cells in table["cm"].to_pylist()], table.schema.field("cm").type)

@@ -186,12 +186,17 @@ def test_damaged_and_foreign_manifests_are_refused(tmp_path: Path) -> None:
         (f"{other}\n{line}\n", "expected a manifest of version 1, got version 99"),
         ("{}\n", "got another file"),
         ("", "got another file"),
+        (f"{'[' * 100_000}\n", "got another file"),
+        (f"{header}\n{'[' * 100_000}\n", "line 2: expected one checkpoint, got a damaged line"),
         (f"{header}\n{line[:40]}\n{line}\n", "line 2: expected one checkpoint, got a damaged line"),
         (f"{header}\n{line}\n{word}\n", "line 3: .*a number that is none"),
     ):
         manifest.write_text(text)
         with pytest.raises(CheckpointError, match=message):
             CheckpointStore(tmp_path).records()
+    manifest.write_bytes(b"\xff\n")
+    with pytest.raises(CheckpointError, match="expected a manifest, got something else"):
+        CheckpointStore(tmp_path).records()
 
 
 @pytest.mark.parametrize("file", ["../secret", "/etc/passwd"])

@@ -11,7 +11,7 @@ import typer
 
 from robust201 import __version__
 from robust201.cli import console
-from robust201.cli.dataset import KeyStyleText, compare, convert, export, import_json, verify
+from robust201.cli.dataset import KeyStyleText, compare, convert, export, import_json, read_key_style, verify
 from robust201.cli.demo import demo
 from robust201.cli.evaluate import evaluate
 from robust201.cli.exits import run_to_exit_code
@@ -77,11 +77,11 @@ def meta(
             "Reading the command line failed for robust201 meta: expected --out FILE or a pipe, got a terminal, which "
             "would show 1 MB of JSON. See: robust201 meta --help"
         )
-    from robust201.dataset import meta_file_text, parse_key_style
+    from robust201.dataset import meta_file_text
     from robust201.tasks import PAPER_KEYS, TASKS
 
     strengths = {key: TASKS[key].parameters().strengths for key in PAPER_KEYS}
-    text = meta_file_text(strengths, parse_key_style(key_style))
+    text = meta_file_text(strengths, read_key_style(key_style))
     if out is None:
         typer.echo(text, nl=False)
     else:

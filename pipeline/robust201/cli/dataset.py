@@ -12,11 +12,20 @@ from robust201.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from robust201.dataset.export import Format
-
+    from robust201.dataset.groups import KeyStyle
 
 KeyStyleText = Annotated[
     str, typer.Option("--key-style", help="plain (pgd), or with-norm (pgd@ and its norm) as in the published files.")
 ]
+_KEY_STYLES: dict[str, "KeyStyle"] = {"plain": "paper", "with-norm": "published"}
+"""What `export_dataset` and sweep.json call what the command line names."""
+
+
+def read_key_style(text: str) -> "KeyStyle":
+    """Read a key style as the command line names it; ConfigError if it is none."""
+    from robust201.dataset.written_file import parse_choice
+
+    return _KEY_STYLES[parse_choice("key style", text, tuple(_KEY_STYLES))]
 
 
 def export(
@@ -53,14 +62,14 @@ def export(
     ] = None,
 ) -> None:
     """Write the dataset of a complete sweep: JSON in the published layout, Parquet if asked for, card and checksums."""
-    from robust201.dataset import export_dataset, parse_key_style
+    from robust201.dataset import export_dataset
     from robust201.dataset.imported_plan import load_any_plan
     from robust201.dataset.number_text import Empty
     from robust201.dataset.pool import default_processes, most_processes
     from robust201.dataset.written_file import parse_choice, parse_compression
     from robust201.shards import ShardStore
 
-    style, compression = parse_key_style(key_style), parse_compression(compress)
+    style, compression = read_key_style(key_style), parse_compression(compress)
     formats = _choose_formats(not no_json, parquet)
     results = results_of(results)
     planned, store = load_any_plan(results), ShardStore.open(results)
@@ -150,6 +159,8 @@ def convert(
         report = convert_dataset(dataset, progress=progress)
     kept = f"; {len(report.kept):,} already existed" if report.kept else ""
     typer.echo(f"Wrote {console.show_count(len(report.written), 'Parquet file')} into {dataset / 'parquet'}{kept}.")
+    for line in report.remarks:
+        console.say(f"warning: {line}.")
 
 
 def import_json(

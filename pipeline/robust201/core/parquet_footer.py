@@ -82,7 +82,7 @@ def read_footer_bytes(stream: BinaryIO) -> bytes:
 def parse_row_groups(footer: bytes) -> list[RowGroup]:
     """List the row groups of a footer; ValueError if it is damaged, or of an encrypted file."""
     try:
-        metadata, _ = _read_struct(footer, 0, _WANTED)
+        metadata, _ = _read_struct(footer, 0, _WANTED, 0)
         return [_row_group(group) for group in metadata.get(_ROW_GROUPS, ())]
     except (IndexError, KeyError, TypeError, AttributeError, UnicodeDecodeError) as error:
         raise ValueError(f"a damaged Parquet footer ({error!r})") from error
@@ -127,7 +127,7 @@ def _read_varint(data: bytes, place: int) -> tuple[int, int]:
             raise ValueError("a damaged Parquet footer (a number without end)")
 
 
-def _read_struct(data: bytes, place: int, wanted: _Fields) -> tuple[dict[int, Any], int]:
+def _read_struct(data: bytes, place: int, wanted: _Fields, depth: int) -> tuple[dict[int, Any], int]:
     """Read the wanted fields of a struct by their ids, and where it ends."""
     fields: dict[int, Any] = {}
     number = 0
@@ -142,13 +142,14 @@ def _read_struct(data: bytes, place: int, wanted: _Fields) -> tuple[dict[int, An
         if kind in _TRUTHS:
             continue  # in the header; none is wanted
         if number in wanted:
-            fields[number], place = _read_value(data, place, kind, wanted[number])
+            fields[number], place = _read_value(data, place, kind, wanted[number], depth + 1)
         else:
-            place = _skip(data, place, kind, 0)
+            place = _skip(data, place, kind, depth + 1)
     return fields, place + 1
 
 
-def _read_value(data: bytes, place: int, kind: int, wanted: _Fields) -> tuple[Any, int]:
+def _read_value(data: bytes, place: int, kind: int, wanted: _Fields, depth: int) -> tuple[Any, int]:
+    _check_depth(depth)
     if kind in _INTEGERS:
         value, place = _read_varint(data, place)
         return (value >> 1) ^ -(value & 1), place
@@ -156,15 +157,20 @@ def _read_value(data: bytes, place: int, kind: int, wanted: _Fields) -> tuple[An
         length, place = _read_varint(data, place)
         return data[place : place + length], place + length
     if kind == _STRUCT:
-        return _read_struct(data, place, wanted)
+        return _read_struct(data, place, wanted, depth)
     if kind == _LIST:
         size, kind, place = _read_list_head(data, place)
         values = []
         for _ in range(size):
-            value, place = _read_value(data, place, kind, wanted)
+            value, place = _read_value(data, place, kind, wanted, depth + 1)
             values.append(value)
         return values, place
-    return None, _skip(data, place, kind, 0)
+    return None, _skip(data, place, kind, depth)
+
+
+def _check_depth(depth: int) -> None:
+    if depth >= _MAX_DEPTH:
+        raise ValueError("a damaged Parquet footer (nested too deeply)")
 
 
 def _read_list_head(data: bytes, place: int) -> tuple[int, int, int]:
@@ -185,8 +191,7 @@ def _skip(data: bytes, place: int, kind: int, depth: int) -> int:
     if kind == _BINARY:
         length, place = _read_varint(data, place)
         return place + length
-    if depth == _MAX_DEPTH:
-        raise ValueError("a damaged Parquet footer (nested too deeply)")
+    _check_depth(depth)
     if kind == _STRUCT:
         while header := data[place]:
             place += 1

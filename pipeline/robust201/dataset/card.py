@@ -20,10 +20,10 @@ from robust201 import __version__
 from robust201.core.citation import PAPER_BIBTEX
 from robust201.core.errors import ConfigError
 from robust201.dataset.groups import Group, ProtocolShare, are_imported
-from robust201.dataset.listing import CHECKSUM_FILE
 from robust201.dataset.published_layout import ParquetColumn, SpaceLayout
 from robust201.dataset.written_file import WrittenFile
 from robust201.images import DATASETS
+from robust201.reader.checksum_listing import CHECKSUM_FILE
 from robust201.reader.result_files import PARQUET_FOLDER, parquet_name
 from robust201.tasks.constraints import LINF
 

@@ -260,7 +260,7 @@ def read_result_set(folder: Path) -> ResultSet:
         values = [value for by_index in accuracies for value in islice(by_index.values(), _SAMPLED)]
         decimals = count_decimals({"": values}, [""])
     else:
-        decimals = _fewest_decimals({"round_to": dataset.sweep.get("round_to"), **dataset.sweep.get("sweep", {})})
+        decimals = _fewest_decimals({"round_to": dataset.sweep.get("round_to"), **dataset.sweep["sweep"]})
     source = dataset.files.describe_source(dataset.data, dataset.keys_all)
     read = [dataset.files.find(name, key, "accuracy") for name in dataset.data for key in dataset.keys_all]
     # Parquet files hold every measurement, and hashing them would take longer than the comparison.
@@ -272,7 +272,7 @@ def read_result_set(folder: Path) -> ResultSet:
 def _fewest_decimals(told: Mapping[str, Any]) -> int | None:
     """Tell the fewest decimals of accuracies, of what sweep.json tells of an export; None where all are kept."""
     protocols = [protocol for protocol in told.get("protocols", ()) if protocol.get("protocol") == IMPORTED]
-    counts = [told.get("round_to"), *(protocol["decimals"].get("accuracy") for protocol in protocols)]
+    counts = [told.get("round_to"), *(protocol.get("decimals", {}).get("accuracy") for protocol in protocols)]
     return min((count for count in counts if count is not None), default=None)
 
 

@@ -10,24 +10,24 @@ from typing import Any
 from robust201.core.errors import EvaluationError, ResultsError
 from robust201.core.files import sha256_of, write_text
 from robust201.core.records import Unit, show_architecture
-from robust201.dataset.json_import import json_files_of
-from robust201.dataset.listing import add_to_listing
+from robust201.dataset.json_import import Origin, json_files_of, read_origin
+from robust201.dataset.listing import add_to_listing, remove_from_listing
 from robust201.dataset.parquet_files import ParquetFile
+from robust201.dataset.published_forms import PublishedForms, holds_shares
 from robust201.dataset.published_layout import describe_strength
 from robust201.images import DATASETS
 from robust201.reader.dataset import RobustnessDataset
-from robust201.reader.expected_files import ListedFile, parquet_files_text, read_parquet_files
+from robust201.reader.expected_files import PARQUET_FILES, ListedFile, parquet_files_text, read_parquet_files
 from robust201.reader.parquet_results import JSON_SOURCES, agrees_with, has_columns_of, is_converted
 from robust201.reader.result_files import (
     PARQUET_FOLDER,
-    PARQUET_LISTING,
     ResultFiles,
     parquet_name,
     row_of,
     values_by_strength,
 )
 from robust201.reader.value_checks import architecture_of
-from robust201.tasks.columns import Values, columns_of_json, count_images
+from robust201.tasks.columns import COLUMNS, COUNTS, Values, count_images
 
 NOT_TOLD = ""
 """Protocol and hash of the weights in a converted file, where they become null: JSON files do not tell them."""
@@ -35,10 +35,17 @@ NOT_TOLD = ""
 
 @dataclass(frozen=True)
 class ConversionReport:
-    """Names, below the folder, of files written, and of those that were there: of the same JSON, or an export's."""
+    """What a conversion did.
+
+    Attributes:
+        written: names, below the folder, of files written.
+        kept: of those that were there, of the same JSON or an export's.
+        remarks: what was read in another form than an export's (see `PublishedForms`).
+    """
 
     written: tuple[str, ...]
     kept: tuple[str, ...]
+    remarks: tuple[str, ...]
 
 
 def convert_dataset(
@@ -53,6 +60,7 @@ def convert_dataset(
     Raises:
         ResultsError: the folder has no JSON of results, or a file is damaged or of other architectures than another.
     """
+    _forget_stale(folder)
     dataset = RobustnessDataset(folder)
     keys = [
         key
@@ -65,26 +73,50 @@ def convert_dataset(
             f"Converting failed for {folder}: expected JSON files <dataset>/<key>_<measurement>.json, got none. "
             "Name the unpacked dataset's folder."
         )
+    listed = read_parquet_files(folder)
     written: list[str] = []
+    remarks: list[str] = []
     for done, key in enumerate(keys):
-        if not key.is_converted:
+        if not key.is_converted(_listed_name(key.name) in listed):
+            _forget(folder, key.name)
             try:
                 key.task().write(lambda: None)
             except EvaluationError as error:
                 raise ResultsError(str(error)) from error
             _list_rows(folder, key.name)
-            add_to_listing(folder, [key.name, PARQUET_LISTING], changed=True)
             written.append(key.name)
+            remarks += key.forms.remarks
         progress(done + 1, len(keys))
-    add_to_listing(folder, [key.name for key in keys])  # of a conversion that was killed before it did
-    return ConversionReport(tuple(written), tuple(key.name for key in keys if key.name not in written))
+    there = [PARQUET_FILES] if (folder / PARQUET_FILES).is_file() else []
+    add_to_listing(folder, [*(key.name for key in keys), *there])
+    kept = tuple(key.name for key in keys if key.name not in written)
+    return ConversionReport(tuple(written), kept, tuple(remarks))
+
+
+def _listed_name(name: str) -> str:
+    return name.removeprefix(f"{PARQUET_FOLDER}/")
 
 
 def _list_rows(folder: Path, name: str) -> None:
-    """Record what a Parquet file has in the listing next to it."""
-    files = read_parquet_files(folder / PARQUET_FOLDER)
-    files[name.removeprefix(f"{PARQUET_FOLDER}/")] = ListedFile.of(folder / name)
-    write_text(folder / PARQUET_LISTING, parquet_files_text(files))
+    """Note what a Parquet file has, in the listing of them."""
+    files = read_parquet_files(folder) | {_listed_name(name): ListedFile.of(folder / name)}
+    write_text(folder / PARQUET_FILES, parquet_files_text(files))
+
+
+def _forget(folder: Path, name: str) -> None:
+    """List a file no longer that is about to be written: readers would refuse it after a kill in between."""
+    remove_from_listing(folder, {name, PARQUET_FILES})
+    files = read_parquet_files(folder)
+    if files.pop(_listed_name(name), None) is not None:
+        write_text(folder / PARQUET_FILES, parquet_files_text(files))
+
+
+def _forget_stale(folder: Path) -> None:
+    """List converted files no longer that are not as they are listed, so that they can be opened and made again."""
+    for listed, file in read_parquet_files(folder).items():
+        path = folder / PARQUET_FOLDER / listed
+        if path.is_file() and is_converted(path) and ListedFile.of(path) != file:
+            _forget(folder, f"{PARQUET_FOLDER}/{listed}")
 
 
 @dataclass(frozen=True)
@@ -110,15 +142,17 @@ class _JsonKey:
         """Name of the Parquet file, relative to the dataset's folder."""
         return parquet_name(self.dataset, self.key)
 
-    @property
-    def is_converted(self) -> bool:
-        """Whether the Parquet file is there, of these files or of an export."""
+    def is_converted(self, is_listed: bool) -> bool:
+        """Whether the Parquet file is there: of an export, or of these files and as it is listed."""
         path = self.files.path / self.name
         if not path.is_file():
             return False
-        return not is_converted(path) or all(
-            has_columns_of(path, measure) and agrees_with(path, file, measure)
-            for measure, file in self.json_files.items()
+        return not is_converted(path) or (
+            is_listed
+            and all(
+                has_columns_of(path, measure) and agrees_with(path, file, measure)
+                for measure, file in self.json_files.items()
+            )
         )
 
     def task(self) -> ParquetFile:
@@ -145,7 +179,7 @@ class _JsonKey:
     @cached_property
     def units(self) -> tuple[Unit, ...]:
         """The rows, as the first file has them."""
-        strengths, n_images = self.files.strengths(self.dataset, self.key), self._count_images()
+        strengths, n_images = self.files.strengths(self.dataset, self.key), self._n_images
         first = next(iter(self.json_files))
         columns = tuple(self.json_files) if self._is_measure else ()
         return tuple(
@@ -159,15 +193,44 @@ class _JsonKey:
     def _is_measure(self) -> bool:
         return self.files.kind_of(self.key) == "measure"
 
-    def _count_images(self) -> int:
-        """Count the images by a measurement of each of them, else as sweep.json tells; 0 where it does not."""
+    @cached_property
+    def forms(self) -> PublishedForms:
+        """How the values are written."""
+        return PublishedForms(f"{self.dataset} {self.key}", self._n_images, shares=self._has_shares)
+
+    @cached_property
+    def _has_shares(self) -> bool:
+        cm = COLUMNS[COUNTS].measurement
+        _, row = next(self._iter_json(cm), (None, None)) if cm in self.json_files else (None, None)
+        return row is not None and holds_shares(row, self._origin.n_images, is_single=self._is_single)
+
+    @property
+    def _origin(self) -> Origin:
+        return read_origin(self.files.sweep, self.dataset, row.key if (row := row_of(self.key)) else self.key)
+
+    @property
+    def _is_single(self) -> bool:
+        return self.files.is_single(self.dataset, self.key)
+
+    @cached_property
+    def _n_images(self) -> int:
+        """Images by a measurement of each of them, else as sweep.json tells; 0 where it does not."""
         for measure in self.json_files:
+            if self._has_shares and measure == COLUMNS[COUNTS].measurement:
+                continue
             for _, row in self._iter_json(measure):
                 if n_images := count_images(measure, row, is_single=self.key == "clean"):
                     return n_images
                 break
-        sweep = self.files.sweep or {}
-        return int(sweep.get("sweep", {}).get("images", {}).get("count") or 0)
+        if not self._has_shares:
+            told = {} if self.files.sweep is None else self.files.sweep["sweep"]
+            return (told.get("images") or {}).get("count") or 0
+        if n_images := self._origin.n_images:
+            return n_images
+        raise ResultsError(
+            f"Converting failed for {self.files.path} {self.dataset} {self.key}: expected sweep.json to give the "
+            f"number of images, as rows of {COUNTS} hold shares, got none. Convert an export with counts instead."
+        )
 
     def _iter_json(self, measure: str) -> Iterator[tuple[str, Any]]:
         return self.files.iter_json_file(self.json_files[measure], self.dataset, self.key, measure)
@@ -198,11 +261,7 @@ class _JsonKey:
                 row = rows.take(unit.id)
                 if row is _ABSENT:
                     raise self._uneven(f"{show_architecture(unit.architecture)} in it", measure)
-                values = (
-                    [row]
-                    if self.files.is_single(self.dataset, self.key)
-                    else values_by_strength(row, unit.strengths, label)
-                )
+                values = [row] if self._is_single else values_by_strength(row, unit.strengths, label)
                 for strength, value in zip(unit.strengths, values, strict=True):
                     by_strength[strength] |= self._columns(measure, value, label)
             yield unit, by_strength
@@ -212,7 +271,7 @@ class _JsonKey:
 
     def _columns(self, measure: str, value: Any, label: str) -> Values:
         try:
-            return columns_of_json(measure, value)
+            return self.forms.columns_of(measure, value)
         except (ValueError, TypeError) as error:
             raise ResultsError(
                 f"Converting {label} failed for {self.json_files[measure]}: expected {measure} as it is published, got "

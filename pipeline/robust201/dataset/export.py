@@ -22,10 +22,10 @@ from robust201.dataset.groups import (
     describe_missing,
     group_units,
     names_of_weights,
+    parse_key_style,
     share_out,
 )
 from robust201.dataset.json_files import JsonFile
-from robust201.dataset.listing import CHECKSUM_FILE
 from robust201.dataset.number_text import Empty
 from robust201.dataset.parquet_files import ParquetFile
 from robust201.dataset.pool import POOL_CACHE_BYTES, write_files
@@ -33,8 +33,9 @@ from robust201.dataset.published_layout import ParquetColumn, describe_strength,
 from robust201.dataset.side_files import side_file_texts, weight_hashes
 from robust201.dataset.written_file import Compression, WrittenFile
 from robust201.images import DATASETS
-from robust201.reader.expected_files import ListedFile, parquet_files_text
-from robust201.reader.result_files import PARQUET_FOLDER, PARQUET_LISTING, parquet_name
+from robust201.reader.checksum_listing import CHECKSUM_FILE
+from robust201.reader.expected_files import PARQUET_FILES, ListedFile, parquet_files_text
+from robust201.reader.result_files import PARQUET_FOLDER, parquet_name
 from robust201.shards import Inventory, RowSelection, ShardStore
 from robust201.tasks.columns import COLUMNS, fields_of, numbers_of
 
@@ -114,6 +115,7 @@ def export_dataset(
         StorageError: a row of the store is wrong (see `ShardStore.check_rows`) or gone, the device is full, or another
             export writes there.
     """
+    parse_key_style(key_style)
     groups = group_units(plan, inventory, weights)
     _refuse_several_weights(out, groups, formats)
     if any(group.lacking for group in groups) and not partial:
@@ -145,7 +147,7 @@ def export_dataset(
     parquet = [form.file_name(group, content) for group, content in listed if content == PARQUET_FOLDER]
     planned = {
         *side_files,
-        *([PARQUET_LISTING] if parquet else []),
+        *([PARQUET_FILES] if parquet else []),
         CARD_FILE,
         CROISSANT_FILE,
         *(form.file_name(*file) for file in listed),
@@ -178,7 +180,7 @@ def export_dataset(
             folder.write(name, text_of(facts))
         if parquet:
             files_there = {name.removeprefix(f"{PARQUET_FOLDER}/"): ListedFile.of(out / name) for name in parquet}
-            folder.write(PARQUET_LISTING, parquet_files_text(files_there))
+            folder.write(PARQUET_FILES, parquet_files_text(files_there))
         removed = folder.close()
     return ExportReport(
         out=out,

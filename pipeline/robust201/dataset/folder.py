@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.errors import InputError
-from robust201.core.files import load_json, sole_writer, visible_entries, write_text
+from robust201.core.files import MAX_JSON_BYTES, load_json, read_bounded, sole_writer, visible_entries, write_text
 from robust201.core.records import IMPORTED, canonical_json
-from robust201.dataset.listing import CHECKSUM_FILE, is_below, listing_text
+from robust201.dataset.listing import listing_text
 from robust201.dataset.side_files import WEIGHTS_FILE, WeightHashes
 from robust201.dataset.written_file import WrittenFile, hashed_file
+from robust201.reader.checksum_listing import CHECKSUM_FILE, is_below, read_checksums
 from robust201.reader.result_files import SWEEP_FILE
 
 JOURNAL_FILE = ".export-journal.json"
@@ -174,9 +175,9 @@ def _listed_files(path: Path) -> tuple[set[str], list[WrittenFile]]:
     """Names of files that earlier exports, finished or killed, wrote or were about to write; and those known whole."""
     names: list[str] = []
     finished: list[WrittenFile] = []
-    journal, checksums = path / JOURNAL_FILE, path / CHECKSUM_FILE
+    journal = path / JOURNAL_FILE
     if journal.is_file():
-        for line in journal.read_text(encoding="utf-8", errors="replace").splitlines():
+        for line in _read_lines(journal):
             content = None
             with suppress(ValueError, RecursionError):  # a kill left half of the last line
                 content = json.loads(line)
@@ -184,9 +185,15 @@ def _listed_files(path: Path) -> tuple[set[str], list[WrittenFile]]:
                 names += [name for name in content if isinstance(name, str)]
             elif isinstance(content, dict) and content.keys() == WrittenFile.__annotations__.keys():
                 finished.append(WrittenFile(**content))
-    if checksums.is_file():
-        lines = checksums.read_text(encoding="utf-8", errors="replace").splitlines()
-        names += [line.partition("  ")[2] for line in lines]
+    names += read_checksums(path)
     # The listing may have been edited: only files below the folder are ever removed.
     inside = {name for name in names if is_below(name)}
     return inside, [file for file in finished if file.name in inside and file.recipe]
+
+
+def _read_lines(journal: Path) -> list[str]:
+    """Lines of a journal; none of one that is damaged, which names nothing to be kept or removed."""
+    try:
+        return read_bounded(journal, MAX_JSON_BYTES).splitlines()
+    except ValueError:
+        return []

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 from robust201.core.errors import ConfigError, closest
 from robust201.core.records import EvaluationProtocol, Unit, Weights, is_imported
@@ -14,8 +14,6 @@ from robust201.shards import Inventory
 from robust201.tasks import TASKS, Task
 
 KeyStyle = Literal["paper", "published"]
-KEY_STYLES: dict[str, KeyStyle] = {"plain": "paper", "with-norm": "published"}
-"""What the command line calls them; sweep.json goes on naming them as it did."""
 
 
 class SweepPlan(Protocol):
@@ -127,8 +125,9 @@ def are_imported(shares: Sequence[ProtocolShare]) -> bool:
 
 
 def parse_key_style(text: str) -> KeyStyle:
-    """Read a key style as the command line names it (see `KEY_STYLES`); ConfigError if it is none."""
-    return KEY_STYLES[parse_choice("key style", text, tuple(KEY_STYLES))]
+    """Check a key style; ConfigError if it is neither ``paper`` nor ``published``."""
+    style: KeyStyle = parse_choice("key style", text, get_args(KeyStyle))
+    return style
 
 
 def spell(task: Task, key_style: KeyStyle) -> str:

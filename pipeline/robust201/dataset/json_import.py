@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import yaml
 from numpy.typing import NDArray
 
@@ -17,7 +16,7 @@ from robust201.core.records import IMPORTED, IMPORTED_FILE, EvaluationResult, Pa
 from robust201.dataset.card import CARD_FILE
 from robust201.dataset.imported_plan import ImportedGroup, ImportedPlan, load_imported_plan
 from robust201.dataset.listing import explain_changes
-from robust201.dataset.published_forms import PublishedForms
+from robust201.dataset.published_forms import PublishedForms, holds_shares
 from robust201.images import DATASETS
 from robust201.planning.plan_file import PLAN_FILE
 from robust201.reader.dataset import RobustnessDataset
@@ -28,7 +27,7 @@ from robust201.reader.result_files import (
     row_of,
     values_by_strength,
 )
-from robust201.reader.value_checks import architecture_of, hold_row_shares
+from robust201.reader.value_checks import architecture_of
 from robust201.runtime.lease import Lease
 from robust201.shards import ShardStore
 from robust201.spaces import DEFAULT_SPACE
@@ -167,19 +166,14 @@ def _import_group(
     found = {measure: dataset.files.read_json_file(file, name, key, measure) for measure, file in files.items()}
     ids = _common_ids(dataset.path, name, key, found)
     strengths = dataset.strengths(name, key)
-    origin = read_origin(dataset.path, dataset.sweep, name, key)
+    origin = read_origin(dataset.sweep, name, key)
     decimals = {
         measure: _fewest(origin.decimals.get(measure), count_decimals(rows, ids))
         for measure, rows in found.items()
         if not all(name in COLUMNS and COLUMNS[name].is_exact for name in fields_of(measure).values())
     }
     cm, is_single = COLUMNS[COUNTS].measurement, key == "clean"
-    shares, share_decimals = False, None
-    if cm in found:
-        matrix = np.array(found[cm][ids[0]] if is_single else found[cm][ids[0]][0], dtype=np.float64)
-        share_decimals = count_decimals(found[cm], ids)
-        # Of one image per class the shares are the counts.
-        shares = origin.n_images != len(matrix) and hold_row_shares(matrix, share_decimals)
+    shares = cm in found and holds_shares(found[cm][ids[0]], origin.n_images, is_single=is_single)
     counts = (
         count_images(measure, rows[ids[0]], is_single=is_single)
         for measure, rows in found.items()
@@ -218,7 +212,7 @@ def _import_group(
         payload=payload,
     )
     store.save_protocol(group.protocol)
-    forms = PublishedForms(f"{name} {key}", n_images, shares=shares, decimals=share_decimals)
+    forms = PublishedForms(f"{name} {key}", n_images, shares=shares)
     try:
         store.add_imported(name, _results(group, found, ids, dataset.path, forms))
     except EvaluationError as error:
@@ -303,30 +297,21 @@ class Origin:
     computed_under: Mapping[str, Any] | None
 
 
-def read_origin(source: Path, sweep: Mapping[str, Any] | None, dataset: str, key: str) -> Origin:
-    """Find out what a dataset's `sweep.json` (None: it has none) tells of the results of a key, in the paper's style.
-
-    Raises ResultsError where that is not of the form that an export writes.
-    """
-    try:
-        told = (sweep or {}).get("sweep", {})
-        protocols = [p for p in told.get("protocols", ()) if (p.get("dataset"), p.get("key")) == (dataset, key)]
-        counts = [protocol["n_images"] for protocol in protocols if "n_images" in protocol]
-        n_test = DATASETS[dataset].n_test if dataset in DATASETS else 0  # a dataset of the user's own
-        n_images = int(next(iter(counts), None) or told.get("images", {}).get("count") or n_test)
-        decimals: dict[str, int] = {}
-        for protocol in protocols:
-            known = {name: count for name, count in protocol.get("decimals", {}).items() if count is not None}
-            decimals |= {name: min(count, decimals.get(name, count)) for name, count in known.items()}
-        only = protocols[0] if len(protocols) == 1 else None
-        if only is not None and only.get("protocol") == IMPORTED:
-            only = only.get("computed_under")
-        return Origin(n_images, decimals, only if isinstance(only, dict) else None)
-    except (AttributeError, TypeError, ValueError) as error:
-        raise ResultsError(
-            f"Importing failed for {source / SWEEP_FILE}: expected protocols as an export writes them, got something "
-            f"else ({error}). Export or download it again, or remove it."
-        ) from error
+def read_origin(sweep: Mapping[str, Any] | None, dataset: str, key: str) -> Origin:
+    """Find out what a sound `sweep.json` (None: there is none) tells of the results of a key, in the paper's style."""
+    told = {} if sweep is None else sweep["sweep"]
+    protocols = [p for p in told.get("protocols", ()) if (p.get("dataset"), p.get("key")) == (dataset, key)]
+    counts = [protocol["n_images"] for protocol in protocols if protocol.get("n_images") is not None]
+    n_test = DATASETS[dataset].n_test if dataset in DATASETS else 0  # a dataset of the user's own
+    n_images = next(iter(counts), None) or (told.get("images") or {}).get("count") or n_test
+    decimals: dict[str, int] = {}
+    for protocol in protocols:
+        known = {name: count for name, count in protocol.get("decimals", {}).items() if count is not None}
+        decimals |= {name: min(count, decimals.get(name, count)) for name, count in known.items()}
+    only = protocols[0] if len(protocols) == 1 else None
+    if only is not None and only.get("protocol") == IMPORTED:
+        only = only.get("computed_under")
+    return Origin(n_images, decimals, only if isinstance(only, dict) else None)
 
 
 def keys_left_out(dataset: RobustnessDataset, read: Collection[Path]) -> list[str]:

@@ -1,22 +1,18 @@
-"""SHA256SUMS, the listing of an export's files in the form of GNU ``sha256sum``, and what may lie beside them."""
+"""The listing `SHA256SUMS` of an export compared with its files, and kept true where files are added."""
 
 import os
-import re
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from robust201.core.errors import ResultsError
 from robust201.core.files import sha256_of, write_text
+from robust201.reader.checksum_listing import CHECKSUM_FILE, parse_checksums
 from robust201.reader.result_files import META_FILE, SWEEP_FILE
-
-CHECKSUM_FILE = "SHA256SUMS"
-"""Listing that ``sha256sum -c`` reads; it is written last, so a folder that has it holds a whole export."""
 
 AGAIN = "Export it again."
 
-_LINE = re.compile(r"([0-9a-f]{64})  ([^\r]+)")
 _SHOWN = 10
 
 
@@ -46,28 +42,16 @@ def read_listing(out: Path) -> Listing:
     except UnicodeDecodeError as error:
         told = f"Verifying failed for {path}: expected a listing, got other content ({error}). {AGAIN}"
         return Listing({}, (told,))
-    digests: dict[str, str] = {}
-    wrong: list[str] = []
-    for number, line in enumerate(text.removesuffix("\n").split("\n"), start=1):
-        match = _LINE.fullmatch(line)
-        got = ""
-        if match is None:
-            got = repr(line if len(line) <= 100 else f"{line[:100]}…")
-        elif not is_below(match[2]):
-            got = f"{match[2]!r}, which is no path below the folder"
-        elif match[2] in digests:
-            got = f"{match[2]!r} a second time"
-        else:
-            digests[match[2]] = match[1]
-        if got and line:
-            wrong.append(
-                f"Verifying failed for {path}, line {number}: expected 64 hexadecimal digits, two spaces and the name "
-                f"of a file below the folder, each name once, got {got}. {AGAIN}"
-            )
+    lines = parse_checksums(text)
+    wrong = [
+        f"Verifying failed for {path}, line {number}: expected 64 hexadecimal digits, two spaces and the name of a "
+        f"file below the folder, each name once, got {got}. {AGAIN}"
+        for number, got in lines.wrong
+    ]
     if len(wrong) > _SHOWN:
         told = f"Verifying failed for {path}: expected lines of this form, got {len(wrong) - _SHOWN} more of another."
         wrong[_SHOWN:] = [f"{told} {AGAIN}"]
-    return Listing(digests, tuple(wrong))
+    return Listing(lines.digests, tuple(wrong))
 
 
 def listing_text(digests: Mapping[str, str]) -> str:
@@ -75,16 +59,35 @@ def listing_text(digests: Mapping[str, str]) -> str:
     return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items()))
 
 
-def add_to_listing(out: Path, names: Iterable[str], *, changed: bool = False) -> None:
-    """List files that were written into a folder after its export, if it lists any: new ones, or changed ones too."""
+def add_to_listing(out: Path, names: Iterable[str]) -> None:
+    """List files that were written into a folder after its export, if it lists any and does not list these."""
+    listed = _whole_listing(out)
+    added = {name: sha256_of(out / name) for name in names if name not in listed} if listed else {}
+    if added:
+        _rewrite(out, {**listed, **added})
+
+
+def remove_from_listing(out: Path, names: Collection[str]) -> None:
+    """List files no longer that are about to be written anew, so that a kill leaves no digest of what was there."""
+    listed = _whole_listing(out)
+    kept = {name: digest for name, digest in listed.items() if name not in names}
+    if kept != listed:
+        _rewrite(out, kept)
+
+
+def _whole_listing(out: Path) -> Mapping[str, str]:
+    """What a folder lists; empty where that is nothing, or no whole export, as `verify` tells."""
     path = out / CHECKSUM_FILE
     if path.is_symlink() or not path.is_file() or (listing := read_listing(out)).wrong:
-        return  # no whole export, as `verify` tells
-    digests = {name: sha256_of(out / name) for name in names if changed or name not in listing.digests}
-    if digests:
-        state = path.stat()
-        write_text(path, listing_text({**listing.digests, **digests}))
-        os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))  # readers tell by it which files changed since
+        return {}
+    return listing.digests
+
+
+def _rewrite(out: Path, digests: Mapping[str, str]) -> None:
+    path = out / CHECKSUM_FILE
+    state = path.stat()
+    write_text(path, listing_text(digests))
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))  # readers tell by it which files changed since
 
 
 def explain_changes(out: Path, digests: Mapping[Path, str]) -> Iterator[str]:
@@ -123,12 +126,6 @@ def _is_of_json(name: str) -> bool:
     """Whether a listed file holds results as JSON, or says how to read them."""
     path = PurePosixPath(name)
     return name in (META_FILE, SWEEP_FILE) or (len(path.parts) == 2 and ".json" in path.suffixes)
-
-
-def is_below(name: str) -> bool:
-    """Whether a name is that of a file below the folder that it is relative to, spelled in the one usual way."""
-    path = PurePosixPath(name)
-    return not path.is_absolute() and ".." not in path.parts and str(path) == name and name != "."
 
 
 def check_listing(out: Path, listing: Listing) -> Iterator[str]:

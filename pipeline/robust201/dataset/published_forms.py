@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from robust201.reader.value_checks import rounding_of
+from robust201.reader.value_checks import are_counts, hold_row_shares, share_rounding
 from robust201.tasks.columns import COLUMNS, COUNTS, Values, columns_of_json
 
 
@@ -19,15 +19,13 @@ class PublishedForms:
     Args:
         label: the dataset and key, for remarks.
         n_images: images that every value is of.
-        shares: whether the rows of `cm` hold shares (see `reader.value_checks.hold_row_shares`).
-        decimals: those of the shares; None where they were not rounded.
+        shares: whether the rows of `cm` hold shares (see `holds_shares`).
     """
 
-    def __init__(self, label: str, n_images: int, *, shares: bool, decimals: int | None) -> None:
+    def __init__(self, label: str, n_images: int, *, shares: bool) -> None:
         self._label = label
         self._n_images = n_images
         self._shares = shares
-        self._decimals = decimals
         self._zeros = False
 
     @property
@@ -44,7 +42,7 @@ class PublishedForms:
             ValueError: counts are no whole numbers, or shares are none of so many images.
         """
         if self._shares and measurement == COLUMNS[COUNTS].measurement:
-            value = counts_of_shares(value, self._n_images, decimals=self._decimals)
+            value = counts_of_shares(value, self._n_images)
         return columns_of_json(measurement, value)
 
     def completed(self, values: Values) -> dict[str, NDArray[Any]]:
@@ -54,7 +52,16 @@ class PublishedForms:
         return found
 
 
-def counts_of_shares(matrix: Any, n_images: int, *, decimals: int | None) -> NDArray[np.float64]:
+def holds_shares(row: Any, n_images: int, *, is_single: bool) -> bool:
+    """Whether an architecture's JSON value of `cm`, or the first of a list by strength, holds shares of so many images.
+
+    The number is 0 where it is not known. Of one image per class the shares are the counts.
+    """
+    matrix = np.array(row if is_single else row[0], dtype=np.float64)
+    return hold_row_shares(matrix) and not (are_counts(matrix) and n_images == len(matrix))
+
+
+def counts_of_shares(matrix: Any, n_images: int) -> NDArray[np.float64]:
     """Get the counts back of a confusion matrix of shares, of equally many images per class.
 
     Raises:
@@ -65,7 +72,7 @@ def counts_of_shares(matrix: Any, n_images: int, *, decimals: int | None) -> NDA
     if left_over:
         raise ValueError(f"{COUNTS} with shares, whose counts need equally many images per class")
     counts: NDArray[np.float64] = np.rint(shares * per_class)
-    exact = np.abs(shares * per_class - counts).max() <= per_class * rounding_of(decimals)
+    exact = np.abs(shares * per_class - counts).max() <= per_class * share_rounding(shares)
     if not exact or not (counts.sum(axis=1) == per_class).all():
         raise ValueError(f"{COUNTS} with shares that are none of {per_class:,} images per class")
     return counts

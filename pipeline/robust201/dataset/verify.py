@@ -24,7 +24,7 @@ from robust201.dataset.written_file import compression_of
 from robust201.planning.plan_file import PLAN_FILE
 from robust201.reader.json_files import open_decompressed, read_json
 from robust201.reader.parquet_results import is_converted
-from robust201.reader.result_files import META_FILE, MISSING_FILE, PARQUET_LISTING, SWEEP_FILE
+from robust201.reader.result_files import META_FILE, MISSING_FILE, SWEEP_FILE
 from robust201.runtime.lease import Lease
 from robust201.shards import Inventory, ShardFinding, ShardStore, requeue_shards
 
@@ -165,7 +165,7 @@ def check_export(plan: SweepPlan, store: ShardStore, inventory: Inventory, out: 
         yield str(error)
         return
     yield from _check_strengths(out, told, form, groups)
-    listed = {name for name in names if "/" in name and name != PARQUET_LISTING and not _is_converted(out / name)}
+    listed = {name for name in names if "/" in name and not _is_converted(out / name)}
     formats: list[Format] = ["json"] if any(".json" in name for name in listed) else []
     formats += ["parquet"] if any(name.endswith(".parquet") for name in listed) else []
     partial = MISSING_FILE in names
@@ -201,7 +201,7 @@ def _read_form(out: Path, told: Mapping[str, Any], names: Iterable[str]) -> File
     if style is None or empty is None or not (round_to is None or isinstance(round_to, int)):
         raise ResultsError(
             f"Verifying failed for {out / SWEEP_FILE}: expected a file with key_style, round_to and perhaps empty, "
-            f"got none, or {style}, {round_to} and {told.get('empty')!r}. {AGAIN}"
+            f"got none, or {style}, {round_to} and {told.get('empty', 'none')!s:.100}. {AGAIN}"
         )
     return FileForm(key_style=style, round_to=round_to, empty=empty, compression=compression, cache_bytes=_CACHE_BYTES)
 

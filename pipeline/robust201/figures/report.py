@@ -174,7 +174,7 @@ def _overview(dataset: RobustnessDataset, frame: "pd.DataFrame") -> str:
         if images is not None:
             count = images.get("count")
             facts.append("all test images" if count is None else f"{count:,} test images (seed {images.get('seed')})")
-        facts.append(f"robust201 {dataset.sweep['robust201']}")
+        facts.append(f"robust201 {dataset.sweep.get('robust201', 'of an unknown version')}")
     text = f"<p>{html.escape('; '.join(facts))}. Accuracy is the share of images classified correctly.</p>"
     if dataset.missing:
         lacking = sum(

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from PIL import features
 
 from robust201.core.errors import DatasetError, FormatVersionError
-from robust201.core.files import atomic_write, write_text
+from robust201.core.files import atomic_write, load_json, write_text
 from robust201.core.records import ImageSet
 
 MANIFEST = "manifest.json"
@@ -106,7 +106,7 @@ def read_folder_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     try:
-        payload = json.loads(path.read_text(encoding="utf-8"))
+        payload = load_json(path)
         version = payload.pop("format")
         if version != FORMAT:
             raise FormatVersionError(

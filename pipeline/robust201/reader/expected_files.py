@@ -1,8 +1,8 @@
 """What files a dataset should have, by its listings, so that missing or cut files are reported.
 
-`SHA256SUMS` lists every file of an export; `parquet/_files.json` is next to the Parquet files, which may be copied
-without the rest, and says which rows and footer each has. Folders without listings, such as the published dataset, say
-nothing.
+`SHA256SUMS` lists every file of an export; `parquet_files.json` says which rows and footer each Parquet file has. It
+is next to the folder `parquet`, as other readers take every file in that folder for Parquet. Folders without listings,
+such as the published dataset, say nothing.
 """
 
 import hashlib
@@ -16,8 +16,8 @@ from robust201.core.errors import ResultsError
 from robust201.core.files import read_bounded
 from robust201.core.parquet_footer import parse_row_groups, read_footer_bytes
 
-PARQUET_FILES = "_files.json"
-"""Listing in the folder of the Parquet files; readers of Hive's layout pass over names with an underscore."""
+PARQUET_FILES = "parquet_files.json"
+"""Listing of the Parquet files in the dataset's folder, with names relative to the folder ``parquet``."""
 
 _FORMAT = 1
 _MAX_BYTES = 64 << 20
@@ -48,7 +48,7 @@ def parquet_files_text(files: Mapping[str, ListedFile]) -> str:
 
 
 def read_parquet_files(folder: Path) -> dict[str, ListedFile]:
-    """Read what is listed of the Parquet files of a folder, by name; empty where nothing is.
+    """Read what the folder of a dataset lists of its Parquet files, by name; empty where it lists nothing.
 
     Raises ResultsError where the listing is damaged.
     """
@@ -71,17 +71,6 @@ def _parse_files(payload: Any) -> dict[str, ListedFile]:
     if any((type(rows), type(footer)) != (int, str) for rows, footer in files.values()):
         raise TypeError("values of other types")
     return files
-
-
-def names_in_listing(path: Path) -> tuple[str, ...]:
-    """Names that a listing like ``SHA256SUMS`` has; none where there is no such file, or another one."""
-    if not path.is_file():
-        return ()
-    try:
-        text = read_bounded(path, _MAX_BYTES)
-    except ValueError:
-        return ()
-    return tuple(name for _, _, name in (line.partition("  ") for line in text.splitlines()) if name)
 
 
 def key_of_parquet(name: str) -> tuple[str, str] | None:

@@ -54,7 +54,8 @@ def check_listed(path: Path, expected: ListedFile | None) -> None:
         got = f"{found.rows:,} rows" if found.rows != expected.rows else "another footer"
         raise ResultsError(
             f"Reading failed for {path}: expected the {expected.rows:,} rows that {PARQUET_FILES} lists, got {got}. "
-            f"Export or download the file again; if it was changed on purpose, delete {PARQUET_FILES}."
+            f"Export or download the file again; if it was made of JSON beside it, run `robust201 convert`; if it was "
+            f"changed on purpose, delete {PARQUET_FILES}."
         )
 
 

@@ -12,12 +12,12 @@ import numpy as np
 
 from robust201.core.errors import ConfigError, FormatVersionError, ResultsError, closest
 from robust201.core.records import CLEAN_STRENGTH
+from robust201.reader.checksum_listing import CHECKSUM_FILE, read_checksums
 from robust201.reader.expected_files import (
-    PARQUET_FILES,
+    ListedFile,
     MissingFilesWarning,
     describe_absent,
     key_of_parquet,
-    names_in_listing,
     read_parquet_files,
 )
 from robust201.reader.json_files import iter_json_values, read_json, read_object
@@ -35,7 +35,6 @@ META_FILE = "meta.json"
 SWEEP_FILE = "sweep.json"
 MISSING_FILE = "missing.json"
 
-_CHECKSUMS = "SHA256SUMS"
 _ENDINGS = ("", ".gz", ".zst")
 
 RESULTS_FOLDER_FILE = "format.json"
@@ -43,9 +42,6 @@ RESULTS_FOLDER_FILE = "format.json"
 
 PARQUET_FOLDER = "parquet"
 """Folder of the analysis-ready Parquet files of an export."""
-
-PARQUET_LISTING = f"{PARQUET_FOLDER}/{PARQUET_FILES}"
-"""Name of their listing, relative to the dataset's folder."""
 
 UNKNOWN_SPACE = ""
 """Name of the space of Parquet files without cells and without a sweep."""
@@ -164,7 +160,7 @@ class ResultFiles:
         self.path = path
         self.parquet = path if any(path.glob("dataset=*")) else path / PARQUET_FOLDER
         self._kept = KeptRows()
-        self._listed = read_parquet_files(self.parquet) if self.parquet.is_dir() else {}
+        self._listed = self._read_listed()
         if not (path / META_FILE).is_file() and not self.parquet.is_dir():
             got, fix = "none", "Name what `robust201 export` wrote, its parquet folder, or the published dataset"
             if (path / RESULTS_FOLDER_FILE).is_file():
@@ -183,8 +179,8 @@ class ResultFiles:
             )
         if self.sweep is not None and not is_sound_sweep(self.sweep):
             raise ResultsError(
-                f"Opening a dataset failed for {path / SWEEP_FILE}: expected strengths by dataset and key, and a list "
-                "of measurements, got something else. Export or download the dataset again."
+                f"Opening a dataset failed for {path / SWEEP_FILE}: expected strengths by dataset and key, a list of "
+                "measurements, and images and protocols, got something else. Export or download the dataset again."
             )
         swept = {} if self.sweep is None else self.sweep.get("sweep")
         told_space = swept.get("space") if isinstance(swept, dict) else None
@@ -216,15 +212,24 @@ class ResultFiles:
         if absent:
             warnings.warn(describe_absent(path, absent), MissingFilesWarning, stacklevel=3)
 
+    def _read_listed(self) -> dict[str, ListedFile]:
+        """Read what is listed of the Parquet files: in this folder, or above it where it is an export's ``parquet``."""
+        if not self.parquet.is_dir():
+            return {}
+        if self.parquet != self.path:
+            return read_parquet_files(self.path)
+        folder = self.path.resolve()
+        return read_parquet_files(folder.parent) if folder.name == PARQUET_FOLDER else {}
+
     def _find_absent(self) -> list[str]:
         """Find the listed files that are missing, except those with the same values in another file."""
         absent = []
-        for name in dict.fromkeys((*names_in_listing(self.path / _CHECKSUMS), *self._listed_parquet())):
+        for name in dict.fromkeys((*read_checksums(self.path), *self._listed_parquet())):
             place = key_of_parquet(name)
             if place is not None:
                 if not _is_file(self.path / name) and not self._has_json(*place):
                     absent.append(name)
-            elif "/" in name and ".json" in name and name != PARQUET_LISTING and not _is_file(self.path / name):
+            elif "/" in name and ".json" in name and not _is_file(self.path / name):
                 dataset, _, rest = name.partition("/")
                 stem = rest.partition(".json")[0]
                 parquet = (key for key in self._spellings_before(stem) if self._has_parquet(dataset, key))
@@ -381,12 +386,10 @@ class ResultFiles:
 
     def _is_as_exported(self, file: Path) -> bool:
         """Whether a file is the one that an export listed; hashed only if it was written after the listing."""
-        listing = self.path / _CHECKSUMS
+        listing = self.path / CHECKSUM_FILE
         if not listing.is_file() or file.stat().st_mtime_ns <= listing.stat().st_mtime_ns:
             return True
-        lines = listing.read_text(encoding="utf-8", errors="replace").splitlines()
-        listed = {name: digest for digest, _, name in (line.partition("  ") for line in lines)}
-        digest = listed.get(file.relative_to(self.path).as_posix())
+        digest = read_checksums(self.path).get(file.relative_to(self.path).as_posix())
         return digest is None or digest == hash_once(file)
 
     def find_json(self, dataset: str, key: str, measure: str) -> Path | None:

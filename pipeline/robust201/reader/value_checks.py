@@ -21,8 +21,11 @@ CLEAN = "clean"
 _MEAN_TOLERANCE = 1e-6
 _ARITHMETIC = 1e-9
 
-PUBLISHED_DECIMALS = 3
-"""Decimals of the published files."""
+_SHARES_ARITHMETIC = 1e-7
+"""Error of a share in float32."""
+
+_MOST_DECIMALS = 15
+"""Numbers with more decimals were not rounded."""
 
 
 def damaged_file(file: Path, error: Exception) -> ResultsError:
@@ -96,12 +99,35 @@ def is_sound_meta(meta: Any, space: CellSpace | None) -> bool:
 
 
 def is_sound_sweep(sweep: Mapping[str, Any]) -> bool:
-    """Whether a content of sweep.json has strengths by dataset and key, and a list of measurements."""
+    """Whether a content of sweep.json has strengths by dataset and key, a list of measurements, and a sweep."""
     strengths, measurements = sweep.get("strengths"), sweep.get("measurements")
     if not isinstance(strengths, dict) or not isinstance(measurements, list):
         return False
     by_key = list(strengths.values())
-    return all(isinstance(keys, dict) and all(map(_are_strengths, keys.values())) for keys in by_key)
+    sound = all(isinstance(keys, dict) and all(map(_are_strengths, keys.values())) for keys in by_key)
+    named = all(isinstance(name, str) for name in measurements) and isinstance(sweep.get("weights", {}), dict)
+    return sound and named and _is_count(sweep.get("round_to")) and _is_sound_origin(sweep.get("sweep"))
+
+
+def _is_sound_origin(told: Any) -> bool:
+    """Whether what sweep.json tells of a sweep has images and protocols as an export writes them, where it has any."""
+    if not isinstance(told, dict):
+        return False
+    images, protocols = told.get("images"), told.get("protocols", [])
+    if not isinstance(images, dict | None) or not isinstance(protocols, list):
+        return False
+    counts = [(images or {}).get("count")]
+    for protocol in protocols:
+        decimals = protocol.get("decimals", {}) if isinstance(protocol, dict) else None
+        if not isinstance(decimals, dict):
+            return False
+        counts += [protocol.get("n_images"), *decimals.values()]
+    return all(map(_is_count, counts))
+
+
+def _is_count(value: Any) -> bool:
+    """Whether a value is a count, or none."""
+    return value is None or (type(value) is int and 0 <= value < 1 << 53)
 
 
 def _are_strengths(row: Any) -> bool:
@@ -210,14 +236,22 @@ def are_counts(array: "np.ndarray[Any, np.dtype[Any]]") -> bool:
     return bool((array >= 0).all() and (array.dtype.kind != "f" or (array == np.rint(array)).all()))
 
 
-def hold_row_shares(array: "np.ndarray[Any, np.dtype[Any]]", decimals: int | None) -> bool:
-    """Whether matrices (…, C, C) hold each row's shares: rows sum to 1, within the rounding (None: none), or to 0.
+def hold_row_shares(array: "np.ndarray[Any, np.dtype[Any]]") -> bool:
+    """Whether matrices (…, C, C) hold each row's shares: rows sum to 1, within their rounding, or to 0.
 
     Published confusion matrices may: neither the paper nor the published helper says whether theirs are counts.
     """
     sums = array.sum(axis=-1)
-    full = np.abs(sums - 1) <= array.shape[-1] * rounding_of(decimals)
+    full = np.abs(sums - 1) <= array.shape[-1] * share_rounding(array)
     return bool(are_fractions(array) and full.any() and (full | (sums == 0)).all())
+
+
+def share_rounding(shares: "np.ndarray[Any, np.dtype[Any]]") -> float:
+    """By how much shares may be off: half a unit of the last decimal that one of them has, and the arithmetic."""
+    if are_counts(shares):  # which sum to whole numbers
+        return _SHARES_ARITHMETIC
+    told = (places for places in range(1, _MOST_DECIMALS) if (np.round(shares, places) == shares).all())
+    return max(_SHARES_ARITHMETIC, rounding_of(next(told, None)))
 
 
 def rounding_of(decimals: int | None) -> float:
@@ -227,7 +261,7 @@ def rounding_of(decimals: int | None) -> float:
 
 def _are_counts_or_shares(column: Column, array: "np.ndarray[Any, np.dtype[Any]]") -> bool:
     is_matrix = len(column.dimensions) == 2 and array.ndim >= 2
-    return are_counts(array) or (is_matrix and hold_row_shares(array, PUBLISHED_DECIMALS))
+    return are_counts(array) or (is_matrix and hold_row_shares(array))
 
 
 def are_fractions(array: "np.ndarray[Any, np.dtype[Any]]") -> bool:

@@ -45,7 +45,8 @@ def find_suspects(table: pa.Table, names: tuple[str, ...]) -> tuple[RowMask, NDA
             continue
         values = _flat(table, column.name).reshape(n_rows, *column.shape(n_classes, 0))
         if column.of_counts is not None:
-            wrong |= values != column.of_counts(cm)
+            with np.errstate(invalid="ignore"):  # of no image: NaN, which no value equals
+                wrong |= values != column.of_counts(cm)
         elif column.counts is None:
             wrong[:] = True  # of a kind that this module does not know
         else:

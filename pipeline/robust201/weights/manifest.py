@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.errors import CheckpointError, StorageFullError
-from robust201.core.files import atomic_write
+from robust201.core.files import MAX_JSON_BYTES, atomic_write, read_bounded
 from robust201.core.records import ArchitectureId, show_architecture
 
 MANIFEST_NAME = "manifest.jsonl"
@@ -141,7 +141,12 @@ def read_manifest(path: Path) -> dict[NetworkName, Trials]:
         CheckpointError: it is absent, damaged or of another version.
     """
     try:
-        content = path.read_bytes()
+        content = read_bounded(path, MAX_JSON_BYTES).encode()
+    except ValueError as error:
+        raise CheckpointError(
+            f"Opening weights failed for {path}: expected a manifest, got something else ({error}). "
+            "Import the weights again."
+        ) from error
     except OSError as error:
         raise CheckpointError(
             f"Opening weights failed for {path.parent}: expected {MANIFEST_NAME}, got {error.strerror}. "
@@ -160,7 +165,7 @@ def read_manifest(path: Path) -> dict[NetworkName, Trials]:
 def _check_header(line: bytes, path: Path) -> None:
     try:
         header = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         header = None
     if header != _HEADER:
         got = f"version {header['version']}" if isinstance(header, dict) and "version" in header else "another file"
@@ -173,7 +178,7 @@ def _check_header(line: bytes, path: Path) -> None:
 def _parse_line(line: bytes, number: int, path: Path) -> CheckpointRecord:
     try:
         record = CheckpointRecord(**json.loads(line))
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RecursionError) as error:
         raise _damaged_line(number, path, str(error)) from error
     is_sized = all(isinstance(size, int | None) for size in (record.channels, record.cells))
     has_numbers = all(type(getattr(record, name)) is int for name in _INTEGERS)

@@ -50,7 +50,7 @@ def safetensors_size(stream: BinaryIO) -> int | None:
     try:
         tensors = json.loads(stream.read(length))
         ends = [tensor["data_offsets"][1] for name, tensor in tensors.items() if name != "__metadata__"]
-    except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError):
         return None
     return 8 + length + int(max(ends, default=0))
 
