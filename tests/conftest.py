@@ -1,5 +1,6 @@
 """Fixtures of many tests: a tiny sweep over the digits with random weights."""
 
+import json
 import os
 import re
 import secrets
@@ -18,6 +19,7 @@ import yaml
 # Networks of tests are tiny: a second thread costs them more than it gives. PyTorch reads this when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+from robust201.core.records import content_digest
 from robust201.planning.config import SweepConfig
 from robust201.planning.loading import parse_config
 from tests.support.download_server import corrupted, publish, server  # noqa: F401 - fixtures
@@ -119,7 +121,7 @@ def failing_fgsm(monkeypatch: pytest.MonkeyPatch) -> None:
 MakeFields = Callable[..., dict[str, Any]]
 
 
-def tiny_fields(folder: Path, weights: Path, **changes: Any) -> dict[str, Any]:
+def tiny_fields(folder: Path, weights: Path, /, **changes: Any) -> dict[str, Any]:
     """Fields of a tiny sweep with results in a folder (see `sweep_fields`)."""
     execution = {"executor": "inline", "threads": 1, "gmacs_per_second": 10} | changes.pop("execution", {})
     return {
@@ -225,12 +227,19 @@ def finished_once(tiny_weights: Path, tmp_path_factory: pytest.TempPathFactory) 
     return folder
 
 
+def edit_plan(results: Path, edit: Callable[[str], str]) -> None:
+    """Change the text of a plan, and its digest with it, as whoever writes a plan on purpose would."""
+    path = results / "plan.json"
+    payload = json.loads(edit(path.read_text()))
+    del payload["digest"]
+    path.write_text(json.dumps(payload | {"digest": content_digest(payload)}))
+
+
 @pytest.fixture
 def finished(finished_once: Path, write_sweep: WriteSweep, tmp_path: Path) -> Path:
     """The results folder of a complete sweep of ten evaluations, as `run` of `write_sweep()` leaves it."""
     write_sweep()
     for name in ("results", "corruptions"):
         shutil.copytree(finished_once / name, tmp_path / name)
-    plan = tmp_path / "results/plan.json"
-    plan.write_text(plan.read_text().replace(str(finished_once), str(tmp_path)))
+    edit_plan(tmp_path / "results", lambda text: text.replace(str(finished_once), str(tmp_path)))
     return tmp_path / "results"

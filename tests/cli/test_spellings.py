@@ -10,7 +10,7 @@ import typer
 
 from robust201.cli.app import app
 from robust201.cli.old_spellings import OPTIONS, OUT_ARGUMENTS, VALUES, update_spelling
-from tests.conftest import RunCommand, WriteSweep
+from tests.conftest import RunCommand, WriteSweep, edit_plan
 
 
 def commands() -> dict[str, Any]:
@@ -171,9 +171,13 @@ def test_a_results_folder_with_code_asks_for_consent(robust201: RunCommand, fini
     code.write_text(f"from pathlib import Path\nPath({str(mark)!r}).touch()\n")
     received = tmp_path / "received"
     shutil.copytree(finished, received)
-    plan = json.loads((received / "plan.json").read_text())
-    plan["config"]["keys"]["mine"] = {"file": str(code), "strengths": [1.0], "norm": "Linf"}
-    (received / "plan.json").write_text(json.dumps(plan))
+
+    def name_code(text: str) -> str:
+        plan = json.loads(text)
+        plan["config"]["keys"]["mine"] = {"file": str(code), "strengths": [1.0], "norm": "Linf"}
+        return json.dumps(plan)
+
+    edit_plan(received, name_code)
     assert "then run the sweep with --allow-code" in robust201("run", received).refusal(2)
     assert not mark.exists()
 
