@@ -7,7 +7,10 @@ import typer
 
 AllowCode = Annotated[
     bool,
-    typer.Option("--allow-code", help="Execute the Python files of a sweep that lies beside an exported dataset."),
+    typer.Option(
+        "--allow-code",
+        help="Execute the Python files of a sweep that lies beside an exported dataset, or is read from a results folder.",
+    ),
 ]
 
 HELP_OPTIONS = {"help_option_names": ["-h", "--help"]}
