@@ -9,7 +9,7 @@ AllowCode = Annotated[
     bool,
     typer.Option(
         "--allow-code",
-        help="Execute the Python files of a sweep that lies beside an exported dataset, or is read from a results folder.",
+        help="Execute the Python files of a sweep that lies beside an exported dataset, or in a results folder.",
     ),
 ]
 
