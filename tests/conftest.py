@@ -120,7 +120,7 @@ def failing_fgsm(monkeypatch: pytest.MonkeyPatch) -> None:
 MakeFields = Callable[..., dict[str, Any]]
 
 
-def tiny_fields(folder: Path, weights: Path, **changes: Any) -> dict[str, Any]:
+def tiny_fields(folder: Path, weights: Path, /, **changes: Any) -> dict[str, Any]:
     """Fields of a tiny sweep with results in a folder (see `sweep_fields`)."""
     execution = {"executor": "inline", "threads": 1, "gmacs_per_second": 10} | changes.pop("execution", {})
     return {

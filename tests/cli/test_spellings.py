@@ -2,7 +2,9 @@
 
 import json
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ import typer
 
 from robust201.cli.app import app
 from robust201.cli.old_spellings import OPTIONS, OUT_ARGUMENTS, VALUES, update_spelling
+from robust201.cli.sweeps import make_filters
 from tests.conftest import RunCommand, WriteSweep
 from tests.support.kept_plans import edit_plan
 
@@ -154,6 +157,20 @@ def test_a_run_narrowed_by_a_limit_takes_the_first_architectures(
     status = json.loads(robust201("status", "--json", tmp_path / "results").out)
     assert (status["done"], status["total"]) == (1, 10)
     assert "expected one of tiny's" in robust201("plan", sweep, "--keys", "fogg").refusal(2)
+
+
+def test_the_architectures_of_a_sweep_are_gone_through_once_not_for_each_that_is_named() -> None:
+    gone_through = []
+
+    class Counted(tuple[int, ...]):
+        def __iter__(self) -> Iterator[int]:
+            gone_through.append(1)
+            return super().__iter__()
+
+    space = SimpleNamespace(select=lambda _selection: tuple(range(50, 150)))
+    config: Any = SimpleNamespace(selected_architectures=Counted(range(100)), make_space=lambda _code: space)
+    assert make_filters(config, "50-149", None, None, 2).architectures == (50, 51)
+    assert len(gone_through) == 1
 
 
 def test_meta_needs_a_file_or_a_pipe(robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

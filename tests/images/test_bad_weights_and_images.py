@@ -102,7 +102,7 @@ def write_weights(folder: Path, damage: str) -> None:
         ("foreign", "mkdir"),
         ("pickle", ""),
         ("truncated", ""),
-        ("shapes", "the source holds another network"),
+        ("shapes", "holds another network there"),
         ("nan", "classifier.weight"),
         ("missing", "expected a file of network #309"),
     ],
@@ -179,6 +179,7 @@ def test_images_that_are_missing_or_damaged(
         architectures=[21],
         checkpoints={"path": str(cifar10_weights)},
         datasets={"cifar10": {"path": str(tmp_path / "cifar10"), "corruptions": None}},
+        keys={"clean": {}},
     )
     before = sorted(tmp_path.rglob("*"))
     corrupt = ("corrupt", "--out", tmp_path / "out", "--dataset", "cifar10", "--path", tmp_path / "cifar10")

@@ -14,7 +14,7 @@ from robust201.runtime.metrics import Metrics
 
 
 class _Executor:
-    """Computes what it is given at the second poll, and dies at a poll if it is told to."""
+    """Computes what it is given at the second poll, and dies at a poll if it is told to, or raises, or is slow."""
 
     gpus_per_worker = 0.0
 
@@ -34,13 +34,15 @@ class _Executor:
         self.given = []
 
     def close(self) -> None:
-        self.given = []
+        (Path(os.environ["STAND_IN"]) / "closed").touch()
 
     def poll(self, timeout: float) -> list[Event]:
         self.polls += 1
         if self.order == "die at a poll" or (self.order == "die after a receipt" and self.polls > 2):
             os._exit(1)
-        if self.polls == 1:
+        if self.order == "refuse at a poll":
+            raise ConfigError("Running workers failed for one of them: expected it to run, got an error. Mend it.")
+        if self.polls == 1 or self.order == "be slow":
             time.sleep(timeout)
             return []
         receipts = [Receipt("unit", (1.0,), 0, 10, "shard", 1.0)] if self.order == "die after a receipt" else []
@@ -59,7 +61,7 @@ def main(descriptor: int, folder: str) -> None:
     sleeper = subprocess.Popen(["sleep", "600"], process_group=0)  # as Ray's workers, in a group of its own
     (orders / "sleeper").write_text(str(sleeper.pid))
 
-    def answer(connection: Any, messages: Any, folder: Path) -> None:
+    def start_executor(messages: Any, folder: Path) -> _Executor:
         del folder
         messages.get()
         if order == "die":
@@ -68,9 +70,15 @@ def main(descriptor: int, folder: str) -> None:
             raise Exception("The current node timed out during startup. This could happen")
         if order == "refuse":
             raise ConfigError("Starting workers failed for 9 of them: expected fewer, got 9. Lower it.")
-        executor = _Executor(order)
-        connection.send(ray_process._Answer([], executor.free_slots(), 0.0))
-        ray_process._serve(executor, connection, messages)
+        return _Executor(order)
 
-    ray_process._answer = answer
+    end_session = ray_process.end_session
+
+    def end_late(*arguments: Any, **options: Any) -> None:
+        time.sleep(2)
+        end_session(*arguments, **options)
+
+    if order == "be slow":
+        ray_process.end_session = end_late
+    ray_process._start_executor = start_executor
     ray_process.main(descriptor, folder)

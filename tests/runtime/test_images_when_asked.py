@@ -134,14 +134,14 @@ def test_making_images_is_taken_up_where_it_was(
 
 def test_failures_before_the_images_are_kept(make_sweep: MakeSweep, monkeypatch: pytest.MonkeyPatch) -> None:
     from robust201.runtime import worker
-    from robust201.tasks.evaluate import evaluate
+    from robust201.tasks.evaluate import evaluate_part
 
     def fail_on_clean(context: Any, row: Any, *arguments: Any, **options: Any) -> Any:
         if row.key == "clean":
             raise RuntimeError("no such luck")
-        yield from evaluate(context, row, *arguments, **options)
+        yield from evaluate_part(context, row, *arguments, **options)
 
-    monkeypatch.setattr(worker, "evaluate", fail_on_clean)
+    monkeypatch.setattr(worker, "evaluate_part", fail_on_clean)
     config = make_sweep(keys=KEYS)
     tally = run_sweep(config, make_executor)
     assert (len(tally.failures), tally.evaluations, tally.remaining) == (2, 8, 0)

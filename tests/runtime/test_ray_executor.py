@@ -1,5 +1,6 @@
 """What the executor makes of what Ray says: deaths, errors and resources. Ray itself is a stand-in here."""
 
+import sys
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ from robust201.core.records import Bundle, Receipt
 from robust201.planning.config import ExecutionSection
 from robust201.runtime.executors import ray as executor_module
 from robust201.runtime.executors.base import BundleLost, WorkerLost
-from robust201.runtime.executors.ray import RayExecutor, _WorkerActor
+from robust201.runtime.executors.ray import RayExecutor, _WorkerActor, leave_out_what_nobody_asks
 
 BUNDLES = [Bundle(0, "digits", ()), Bundle(21, "digits", ())]
 
@@ -25,8 +26,8 @@ class FakeRay:
         self.n_starting = n_starting
         self.actors, self.killed, self.options, self.given = [], [], [], []
 
-    def is_initialized(self):
-        return True
+    def shutdown(self):
+        """End nothing."""
 
     def cluster_resources(self):
         return self.resources
@@ -75,6 +76,8 @@ class FakeRay:
 def start(monkeypatch):
     def start(fake, precision="fp32", **execution):
         monkeypatch.setattr(executor_module, "ray", fake)
+        monkeypatch.setattr(RayExecutor, "_start_ray", lambda _executor, _folder: None)
+        monkeypatch.setattr(RayExecutor, "_start_watch", lambda _executor: None)
         config = SimpleNamespace(execution=ExecutionSection(**execution), precision=precision)
         return RayExecutor(config, start_worker=None, folder=Path("nothing is started there"))
 
@@ -269,3 +272,67 @@ def test_what_a_worker_finished_is_told_before_its_error(tmp_path) -> None:
     for _ in range(2):  # a worker that failed has nothing else to tell, whatever it was given before the driver knew
         with pytest.raises(StorageFullError):
             actor.collect()
+
+
+class ExpectedParams:
+    def __init__(self, *, no_monitor=False, include_log_monitor=True):
+        self.chosen = no_monitor, include_log_monitor
+
+
+class ExpectedNode:
+    def start_api_server(self, *, include_dashboard, raise_on_failure):
+        return "started", include_dashboard, raise_on_failure
+
+
+class OtherParams:
+    def __init__(self, *, no_monitor=False):
+        self.chosen = no_monitor
+
+
+class OtherNode:
+    def start_api_server(self, include_dashboard):
+        return "started", include_dashboard
+
+
+def copy_of(kind):
+    return type(kind.__name__, (), dict(vars(kind))) if isinstance(kind, type) else kind
+
+
+@pytest.fixture
+def shape_ray(monkeypatch):
+    """Give Ray's private modules these classes; None leaves one out."""
+
+    def shape(node, params):
+        for name, attribute, kind in (("node", "Node", node), ("parameter", "RayParams", params)):
+            module = SimpleNamespace() if kind is None else SimpleNamespace(**{attribute: kind})
+            monkeypatch.setitem(sys.modules, f"ray._private.{name}", module)
+
+    return shape
+
+
+def test_parts_that_nobody_asks_are_left_out(shape_ray) -> None:
+    node, params = copy_of(ExpectedNode), copy_of(ExpectedParams)
+    shape_ray(node, params)
+    for _ in range(2):
+        leave_out_what_nobody_asks()
+        assert params().chosen == (True, False)
+        assert node().start_api_server(include_dashboard=False, raise_on_failure=True) is None
+
+
+@pytest.mark.parametrize(
+    ("node", "params"),
+    [
+        (None, ExpectedParams),
+        (ExpectedNode, None),
+        (OtherNode, ExpectedParams),
+        (ExpectedNode, OtherParams),
+        (type("Node", (), {}), ExpectedParams),
+        (type("Node", (), {"start_api_server": "of another kind"}), ExpectedParams),
+    ],
+)
+def test_a_ray_of_another_shape_is_left_as_it_is(shape_ray, node, params) -> None:
+    node, params = copy_of(node), copy_of(params)
+    shape_ray(node, params)
+    before = [dict(vars(kind)) for kind in (node, params) if kind]
+    leave_out_what_nobody_asks()
+    assert [dict(vars(kind)) for kind in (node, params) if kind] == before

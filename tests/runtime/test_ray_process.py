@@ -5,6 +5,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -87,6 +88,8 @@ def test_a_ray_that_dies_before_anything_was_computed_is_started_again(
         for bundle in BUNDLES:
             executor.submit(bundle)
         assert executor.free_slots() == 1
+        executor.poll(0.1)
+        assert executor.free_slots() == 1  # also of another child, to which they were sent again
         assert poll_until(executor, 3) == [BundleDone(bundle) for bundle in BUNDLES]
     logged = "".join(path.read_text() for path in tmp_path.glob("results/logs/*driver.jsonl"))
     assert "ray_lost" in logged
@@ -112,10 +115,26 @@ def test_a_cluster_that_is_lost_is_not_started_again(start: StartExecutor, tmp_p
     assert len(starts(tmp_path)) == 1
 
 
-def test_what_is_refused_is_refused_in_the_childs_words(start: StartExecutor, tmp_path: Path) -> None:
+@pytest.mark.parametrize("address", [None, "10.0.0.1:6379"])
+def test_what_is_refused_is_refused_in_the_childs_words_and_at_once(
+    start: StartExecutor, tmp_path: Path, address: str | None
+) -> None:
+    began = time.monotonic()
     with pytest.raises(ConfigError, match=r"^Starting workers failed for 9 of them"):
-        start("refuse")
+        start("refuse", ray_address=address)
+    assert time.monotonic() - began < ray_process._CLOSE_SECONDS
     assert len(starts(tmp_path)) == 1
+    expect_nothing_left(tmp_path)
+
+
+def test_on_a_cluster_the_executor_is_closed_after_an_error(start: StartExecutor, tmp_path: Path) -> None:
+    executor = start("refuse at a poll", ray_address="10.0.0.1:6379")
+    with pytest.raises(ConfigError, match=r"^Running workers failed for one of them"):
+        executor.poll(0.1)
+    began = time.monotonic()
+    executor.close()
+    assert time.monotonic() - began < ray_process._CLOSE_SECONDS
+    assert (tmp_path / "closed").exists()
     expect_nothing_left(tmp_path)
 
 
@@ -125,18 +144,21 @@ from pathlib import Path
 from tests.runtime.test_ray_process import *
 from robust201.planning.loading import load_config
 ray_process.CHILD_MODULE = "tests.runtime.stand_in_child"
-RayProcess(load_config(Path(sys.argv[1])), print)
+executor = RayProcess(load_config(Path(sys.argv[1])), print)
 Path(sys.argv[2]).touch()
-time.sleep(600)
+while True:
+    executor.poll(1)
 """
 
 
+@pytest.mark.parametrize("order", ["compute", "be slow"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_everything_ends_with_its_driver(
-    start: StartExecutor, write_sweep: Callable[..., Path], tmp_path: Path, number: int
+    start: StartExecutor, write_sweep: Callable[..., Path], tmp_path: Path, number: int, order: str
 ) -> None:
+    """One that is slow answers a poll when the driver is gone, and before what it started is ended."""
     del start
-    (tmp_path / "orders").write_text("compute")
+    (tmp_path / "orders").write_text(order)
     sweep = write_sweep(execution={"executor": "ray", "workers": 1})
     driver = subprocess.Popen([sys.executable, "-c", _DRIVER, str(sweep), str(tmp_path / "up")])
     try:

@@ -254,5 +254,6 @@ def test_images_are_copied_to_the_device_once_a_dataset(make_sweep: MakeSweep, m
         return resident(images, device)
 
     monkeypatch.setattr(worker, "resident", noted)
-    assert run_sweep(make_sweep(), make_executor).complete
+    sweep = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}})
+    assert run_sweep(sweep, make_executor).complete
     assert copies == ["digits"]

@@ -26,6 +26,8 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> WriteProgram:
     folder = tmp_path / "programs"
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+    for variable in ("SBATCH_PARTITION", "SBATCH_GRES", "SBATCH_GPUS_PER_TASK"):
+        monkeypatch.delenv(variable, raising=False)
 
     def write(name: str, script: str) -> Path:
         path = folder / name
@@ -117,6 +119,43 @@ def test_gpus_that_a_partition_lacks_are_told_before_anything_is_made(
     assert f"failed for partition {partition}: expected GPUs, got nodes without any" in line
     assert "--gpus-per-task 0" in line
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(
+    ("environment", "options", "partition", "advice"),
+    [
+        ({"SBATCH_PARTITION": "gpu"}, (), None, ""),
+        ({"SBATCH_PARTITION": "gpu"}, ("--partition", "old"), None, ""),
+        ({"SBATCH_PARTITION": "old"}, ("--partition", "gpu"), "old", "Name another by SBATCH_PARTITION, or"),
+        ({"SBATCH_PARTITION": "old"}, ("--extra", "--partition=gpu"), "old", "Name another by SBATCH_PARTITION, or"),
+        ({"SBATCH_GRES": "craynetwork:1"}, (), None, ""),
+        ({"SBATCH_GRES": "gpu:0"}, (), None, ""),
+        ({"SBATCH_GRES": "gpu:a100:1"}, ("--gpus-per-task", "0"), "cpu", "with SBATCH_GRES unset and --gpus-per-task"),
+        ({"SBATCH_GPUS_PER_TASK": "a100:1"}, ("--gpus-per-task", "0"), "cpu", "with SBATCH_GPUS_PER_TASK unset and"),
+        ({"SBATCH_GPUS_PER_TASK": "0"}, ("--gpus-per-task", "0"), None, ""),
+    ],
+)
+def test_what_the_environment_asks_of_sbatch_counts(
+    robust201: RunCommand,
+    write_sweep: WriteSweep,
+    programs: WriteProgram,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    options: tuple[str, ...],
+    partition: str | None,
+    advice: str,
+) -> None:
+    programs("sbatch", "echo 1")
+    programs("sinfo", NO_GPUS)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    ended = robust201("submit", "slurm", write_sweep(keys={"clean": {}}), *options)
+    if partition is None:
+        assert ended.code == 0, ended.err
+        return
+    line = ended.refusal(2)
+    assert f"failed for partition {partition}: expected GPUs" in line
+    assert advice in line
 
 
 def test_where_sinfo_does_not_answer_the_refusal_of_sbatch_names_the_option(

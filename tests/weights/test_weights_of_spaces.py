@@ -13,6 +13,7 @@ from torch import nn
 
 from robust201.api import load_model
 from robust201.core.errors import CheckpointError
+from robust201.core.user_code import hash_file
 from robust201.planning.loading import parse_config
 from robust201.planning.sweep_record import portable_fields
 from robust201.reader.dataset import RobustnessDataset
@@ -135,8 +136,9 @@ def test_a_sweep_evaluates_several_trainings_of_another_space(
         write_state(tmp_path / "source/tiny.safetensors", seed=seed)
         options = ("--space", given, "--recipe", recipe, "--epochs", 90, "--seed", 3, "--architectures", "tiny")
         assert import_tiny(robust201, tmp_path / "source", *options).code == 0
+    name = "zoo" if space == "zoo" else f"build-{hash_file(models)[:8]}"
     assert {record.file for record in CheckpointStore(tmp_path / "store").records()} == {
-        f"{space}/digits/tiny/{recipe}-e90-s3.safetensors" for recipe in ("plain", "pgd7")
+        f"{name}/digits/tiny/{recipe}-e90-s3.safetensors" for recipe in ("plain", "pgd7")
     }
     sweep = write_sweep(
         space="zoo" if space == "zoo" else {"file": str(models)},
@@ -154,6 +156,44 @@ def test_a_sweep_evaluates_several_trainings_of_another_space(
     for weights in dataset.weights:
         assert 0 <= dataset.accuracy("tiny", "digits", "fgsm", 8.0, weights=weights) <= 1
     assert "Computed 0 evaluations" in robust201("run", sweep).err
+
+
+def test_equal_names_of_two_files_are_two_networks(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
+) -> None:
+    """Their tensors have the same shapes, so that nothing else tells them apart."""
+    imported = {}
+    for seed, name in enumerate(("a", "b")):
+        (tmp_path / f"{name}.py").write_text(f"{MODELS}\n# {name}\n")
+        write_state(tmp_path / f"{name}/tiny.safetensors", seed=seed)
+        assert import_tiny(robust201, tmp_path / name, "--space", f"{tmp_path / name}.py:build").code == 0
+        imported[name] = CheckpointStore(tmp_path / "store").records()
+    store = CheckpointStore(tmp_path / "store")
+    assert len(store.records()) == 2
+    for record in store.records():
+        store.load(record)  # the later import left the earlier one's file as it was
+    chosen = {}
+    for name in ("a", "b", "c"):
+        (tmp_path / "c.py").write_text(f"{MODELS}\n# c\n")
+        sweep = write_sweep(
+            space={"file": str(tmp_path / f"{name}.py")},
+            results=str(tmp_path / f"results-{name}"),
+            architectures=["tiny"],
+            network={},
+            checkpoints=None,
+            weights={"path": str(tmp_path / "store")},
+            keys={"clean": {}},
+        )
+        ended = robust201("run", sweep)
+        if name == "c":
+            assert "got only weights of the space build-" in ended.refusal(2)
+        else:
+            assert ended.code == 0, ended.err
+            ((found,),) = json.loads((tmp_path / f"results-{name}/plan.json").read_text())["facts"]["checkpoints"][
+                "digits"
+            ].values()
+            chosen[name] = found["sha256"]
+    assert chosen["a"] == imported["a"][0].sha256 != chosen["b"]
 
 
 def test_a_network_of_another_space_is_loaded_from_a_store(robust201: RunCommand, tmp_path: Path) -> None:

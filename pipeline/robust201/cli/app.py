@@ -118,7 +118,7 @@ def plan(
         prepare_sweep(config, filters=filters, say=console.say)
     elif check:
         refuse_imports(config.results)
-        Inputs(config, console.say).check()
+        Inputs(config, console.say, keys=filters.keys, datasets=filters.datasets).check()
     summary = estimate(filters.narrow(make_plan(config, assumed_facts(config))))
     summary["warnings"] = [str(remark) for remark in sweep_remarks(config)]
     if as_json:

@@ -8,7 +8,8 @@ import typer
 AllowCode = Annotated[
     bool,
     typer.Option(
-        "--allow-code", help="Execute the Python files named by a sweep YAML that came with an exported dataset."
+        "--allow-code",
+        help="Execute the Python files of a sweep that came with an exported dataset, or is in a results folder.",
     ),
 ]
 

@@ -70,7 +70,8 @@ def make_filters(
     chosen = None if architectures is None else config.make_space({}).select(architectures)
     if limit is not None:
         in_sweep = config.selected_architectures
-        asked = in_sweep if chosen is None else tuple(name for name in chosen if name in set(in_sweep)) or chosen
+        known = set(in_sweep)
+        asked = in_sweep if chosen is None else tuple(name for name in chosen if name in known) or chosen
         chosen = asked[:limit]
     named = split_names(keys)
     return Filters(chosen, split_names(datasets), None if named is None else tuple(map(config.key_named, named)))

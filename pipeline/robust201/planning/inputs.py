@@ -35,10 +35,21 @@ _TELL_SECONDS = 30.0
 
 
 class Inputs:
-    """The inputs of a sweep, opened when they are first asked for; `say` is told of steps that take long."""
+    """The inputs of a sweep, opened when they are first asked for; `say` is told of steps that take long.
 
-    def __init__(self, config: SweepConfig, say: Say = lambda _line: None) -> None:
+    Of published corrupted images, those of `keys` and `datasets` alone are looked for; None for all of the sweep.
+    """
+
+    def __init__(
+        self,
+        config: SweepConfig,
+        say: Say = lambda _line: None,
+        *,
+        keys: Collection[str] | None = None,
+        datasets: Collection[str] | None = None,
+    ) -> None:
         self._config = config
+        self._keys, self._datasets = keys, datasets
         self._say = say
         self._images: dict[tuple[str, ImageSelection | None], ImageSet] = {}
 
@@ -114,6 +125,12 @@ class Inputs:
     def _corruption_keys(self, dataset: str) -> tuple[str, ...]:
         return tuple(key for key in self._config.keys_of(dataset) if self._config.tasks[key].kind == "corruption")
 
+    def _published_keys(self, dataset: str) -> tuple[str, ...]:
+        """Corruptions of a dataset that are asked for."""
+        is_asked = self._datasets is None or dataset in self._datasets
+        keys = self._corruption_keys(dataset) if is_asked else ()
+        return tuple(key for key in keys if self._keys is None or key in self._keys)
+
     def open_corruptions(self, dataset: str, *, verify: Literal["shape", "full"] = "shape") -> CorruptedStore:
         """Open a dataset's corrupted images, which are there already.
 
@@ -126,10 +143,8 @@ class Inputs:
         assert section is not None  # noqa: S101 - keys_of leaves corruptions out where there is no section
         folder, images = self._corruptions_folder(dataset, section), self.images(dataset)
         if section.source == "published":
-            keys = self._corruption_keys(dataset)
-            return open_published(
-                folder, images, n_images=self._config.dataset_spec(dataset).n_test, verify=verify, keys=keys
-            )
+            n_images, keys = self._config.dataset_spec(dataset).n_test, self._published_keys(dataset)
+            return open_published(folder, images, n_images=n_images, verify=verify, keys=keys)
         return open_generated(folder, images, self._recipe(section))
 
     def unmade_corruptions(self, dataset: str) -> frozenset[str]:
@@ -186,14 +201,17 @@ class Inputs:
                 self.images(dataset, own)
             given = section.corruptions
             if given and (
-                given.source == "published" or (self._corruptions_folder(dataset, given) / MANIFEST).exists()
+                self._published_keys(dataset)
+                if given.source == "published"
+                else (self._corruptions_folder(dataset, given) / MANIFEST).exists()
             ):
                 self.open_corruptions(dataset)
 
     def gather(self, earlier: Facts | None = None) -> Facts:
         """Hash everything the sweep reads that is there.
 
-        Of corrupted images that are not, the hash is what an `earlier` gathering found for the same recipe, or unknown.
+        Of corrupted images that are not, or that are published and not asked for, the hash is what an `earlier`
+        gathering found for the same recipe, or unknown.
         """
         datasets: dict[str, DatasetFacts] = {}
         for dataset in self._config.datasets:
@@ -221,20 +239,25 @@ class Inputs:
 
     def _gather_corruptions(self, dataset: str, earlier: DatasetFacts | None) -> dict[str, Mapping[str, Any]]:
         """Find what decides the pixels of each corruption of a dataset, as far as it is known."""
-        section, unmade = self._config.datasets[dataset].corruptions, self.unmade_corruptions(dataset)
+        section, keys = self._config.datasets[dataset].corruptions, self._corruption_keys(dataset)
         found: dict[str, Mapping[str, Any]] = {}
         if section is None:
             return found
-        made = [key for key in self._corruption_keys(dataset) if key not in unmade]
-        if made:
+        is_published = section.source == "published"
+        unmade = self.unmade_corruptions(dataset)
+        there = self._published_keys(dataset) if is_published else [key for key in keys if key not in unmade]
+        if there:
             # The driver compares every published byte once a run; workers compare pixels with what it planned.
             store = self.open_corruptions(dataset, verify="full")
-            found = {key: store.identity(key) for key in made}
-        if unmade and earlier is not None and earlier.images_sha256 == self.images(dataset).sha256:
-            recipe, versions = self._recipe(section), corruption_versions(unmade)
-            known = {key: earlier.corruptions[key] for key in unmade if key in earlier.corruptions}
-            found |= {key: identity for key, identity in known.items() if recipe.made(key, versions[key], identity)}
-        return {key: found[key] for key in self._corruption_keys(dataset) if key in found}
+            found = {key: store.identity(key) for key in there}
+        if earlier is not None and earlier.images_sha256 == self.images(dataset).sha256:
+            known = {key: earlier.corruptions[key] for key in keys if key not in found and key in earlier.corruptions}
+            if is_published:
+                found |= {key: identity for key, identity in known.items() if identity["source"] == "published"}
+            elif known:
+                recipe, versions = self._recipe(section), corruption_versions(known)
+                found |= {key: identity for key, identity in known.items() if recipe.made(key, versions[key], identity)}
+        return {key: found[key] for key in keys if key in found}
 
 
 def kept_code(results: Path, sha256: str) -> Path:

@@ -27,7 +27,7 @@ def sweep_remarks(config: SweepConfig) -> list[Remark]:
 def _left_out(config: SweepConfig) -> Iterator[Remark]:
     for dataset, section in config.datasets.items():
         keys = config.keys_left_out(dataset)
-        # `corruptions: null` leaves the group out on purpose; a key that is named by itself is worth a line all the same.
+        # `corruptions: null` leaves the group out on purpose; a key that is named by itself is still worth a line.
         if keys and ("corruptions" not in section.model_fields_set or any(key in config.keys for key in keys)):
             shown = ", ".join(keys) if len(keys) <= _SHOWN_KEYS else f"{len(keys)} corruptions"
             yield Remark(

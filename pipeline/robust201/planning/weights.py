@@ -70,7 +70,7 @@ class WeightsSource:
                 self._store.check(record)
 
     def _records(self, dataset: str, architecture: ArchitectureId) -> tuple[CheckpointRecord, ...]:
-        one, several, space = self._config.checkpoints, self._config.weights, self._space.name
+        one, several, space = self._config.checkpoints, self._config.weights, self._space.weights_name
         if one is not None:
             records: tuple[CheckpointRecord, ...] = (
                 self._store.find(architecture, dataset, space=space, epochs=one.epochs, seed=one.seed),
@@ -143,7 +143,8 @@ class WeightsSource:
         if self._from_files:
             return _load_file(self._file(unit.dataset, unit.architecture), unit)
         # By its hash, not chosen anew: a training that was added to the store since must not stop what is planned.
-        record = self._store.find_hash(unit.architecture, unit.dataset, unit.checkpoint_sha256, space=self._space.name)
+        name, sha256 = self._space.weights_name, unit.checkpoint_sha256
+        record = self._store.find_hash(unit.architecture, unit.dataset, sha256, space=name)
         if record is None:
             raise _other_weights(unit, self._records(unit.dataset, unit.architecture)[0].sha256)
         return self._store.load(record)

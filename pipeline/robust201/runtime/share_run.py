@@ -19,6 +19,7 @@ from robust201.planning.plan import Plan
 from robust201.planning.plan_file import PLAN_FILE, load_plan_and_facts, refuse_imports
 from robust201.planning.shares import Share, all_bundles, missing_bundles
 from robust201.planning.user_tasks import UserTaskParameters
+from robust201.planning.weights import WeightsSource
 from robust201.runtime.executors.base import Event
 from robust201.runtime.heartbeat import Heartbeat
 from robust201.runtime.lease import LEASE_NAME
@@ -190,7 +191,8 @@ def _units_of(bundles: Iterable[Bundle]) -> tuple[Unit, ...]:
 
 def _check_inputs(config: SweepConfig, facts: Facts, bundles: Sequence[Bundle]) -> None:
     """Find out before anything is computed whether this machine sees what the share reads."""
-    inputs, tasks = Inputs(config), config.tasks
+    wanted = {part.unit.key for bundle in bundles for part in bundle.parts}
+    inputs, tasks = Inputs(config, keys=wanted), config.tasks
     for dataset in sorted({bundle.dataset for bundle in bundles}):
         known = facts.datasets[dataset]
         for own in (None, *config.own_images):
@@ -201,5 +203,6 @@ def _check_inputs(config: SweepConfig, facts: Facts, bundles: Sequence[Bundle]) 
             for key in sorted(keys):
                 if tasks[key].kind == "corruption":
                     store.check(key)
+    weights = WeightsSource(config, config.make_space(facts.code))
     for dataset, architecture in sorted({(bundle.dataset, bundle.architecture) for bundle in bundles}):
-        inputs.weights.check(dataset, architecture)
+        weights.check(dataset, architecture)

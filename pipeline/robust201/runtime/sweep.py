@@ -252,7 +252,7 @@ def _prepared(
     """Check and hash the inputs, take the lease, and write down everything that workers, status and export read."""
     filters.check(config)
     refuse_imports(config.results)
-    inputs = Inputs(config, say)
+    inputs = Inputs(config, say, keys=filters.keys, datasets=filters.datasets)
     inputs.check()
     store = ShardStore.create(config.results, shards=config.shards or "")
     with Lease.acquire(config.results, on_wait=say) as lease:

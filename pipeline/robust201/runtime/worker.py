@@ -48,7 +48,7 @@ class Worker:
         self._metrics = metrics or Metrics()
         self._log = WorkLog(config.results)
         self._facts = facts
-        self._inputs = Inputs(config)
+        self._inputs = Inputs(config, keys=())  # published images are looked at when a unit shows them
         self._tasks = locate_tasks(config, facts.code)
         self._store = ShardStore.open(config.results)
         self._draining = threading.Event()

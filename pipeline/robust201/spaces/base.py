@@ -33,6 +33,11 @@ class Space(ABC):
     is_sized = False
     channels_last = False
 
+    @property
+    def weights_name(self) -> str:
+        """What stores of weights call the space: they keep those of different networks apart."""
+        return self.name
+
     def sized(self, *, channels: int, cells: int) -> "Space":
         """Give the space with another skeleton around its cells (`network` of a sweep).
 

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from robust201.core.errors import ArchitectureError, ConfigError
 from robust201.core.records import ArchitectureId
-from robust201.core.user_code import UserFunction, one_line
+from robust201.core.user_code import UserFunction, hash_file, one_line
 from robust201.spaces.base import Space
 
 if TYPE_CHECKING:
@@ -28,6 +29,11 @@ class UserFileSpace(Space):
     def __init__(self, function: UserFunction, gmacs: float = DEFAULT_GMACS) -> None:
         self.function = function
         self.gmacs = gmacs
+
+    @cached_property
+    def weights_name(self) -> str:
+        """The function's name and the first digits of the file's hash: each file has networks of its own."""
+        return f"{self.function.name}-{(self.function.sha256 or hash_file(self.function.path))[:8]}"
 
     def identity(self) -> dict[str, Any]:
         """The file's hash and the function's name (see `Space`)."""

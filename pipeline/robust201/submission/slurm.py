@@ -4,6 +4,7 @@ The tasks need no driver, no lease and no network between them. The array is sub
 results folder is seen; the sweep is checked and its plan written before that.
 """
 
+import os
 import re
 import shutil
 import subprocess
@@ -27,6 +28,7 @@ DEFAULT_TASKS = 256
 ASSUMED_MAX_ARRAY_SIZE = 1001
 """Slurm's default of MaxArraySize (slurm.conf(5)), taken where no Slurm is there to ask."""
 
+_GPU_VARIABLES = ("SBATCH_GRES", "SBATCH_GPUS_PER_TASK")
 _ASK_SECONDS = 60
 _SUBMIT_SECONDS = 300
 
@@ -124,26 +126,40 @@ def _count_shares(options: ArrayOptions, n_bundles: int, limit: int, say: Callab
 
 
 def _check_gpus(config: SweepConfig, options: ArrayOptions) -> None:
-    """Refuse to request GPUs in a partition without any; do nothing if Slurm does not answer."""
-    if resources(options, config.execution)[0] is None or shutil.which("sinfo") is None:
+    """Refuse to request GPUs in a partition without any; do nothing if Slurm does not answer.
+
+    SBATCH_* variables take precedence over the options in a batch file (sbatch(1)).
+    """
+    if not _asks_for_gpus(config, options) or shutil.which("sinfo") is None:
         return
-    if any(re.match(r"(#SBATCH\s+)?(-p|--partition)", line.strip()) for line in options.extra):
+    partition = os.environ.get("SBATCH_PARTITION")
+    if not partition and any(re.match(r"(#SBATCH\s+)?(-p|--partition)", line.strip()) for line in options.extra):
         return  # the last one counts, and this one is verbatim
     try:
         answer = _ask("sinfo", "--noheader", "--format=%P|%G", seconds=_ASK_SECONDS)
     except InputError:  # sbatch, which is asked next, has the last word
         return
     rows = [line.partition("|") for line in answer.split()]
-    asked = set(options.partition.split(",")) if options.partition else None
+    names = partition or options.partition
+    asked = set(names.split(",")) if names else None
     default = [name for name, _, _ in rows if name.endswith("*")]
     wanted = asked or {name.rstrip("*") for name in default}
     held = [gres for name, _, gres in rows if name.rstrip("*") in wanted]
     if held and not any("gpu" in gres.casefold() for gres in held):
         where = "partition " + ",".join(sorted(wanted))
+        of_environment = [name for name in _GPU_VARIABLES if os.environ.get(name)]
+        without = f"{' and '.join(of_environment)} unset and " if of_environment else ""
         raise ConfigError(
             f"Submitting failed for {where}: expected GPUs, got nodes without any, as sinfo says. Name another by "
-            "--partition, or compute on CPUs with --gpus-per-task 0."
+            f"{'SBATCH_PARTITION' if partition else '--partition'}, or compute on CPUs with {without}--gpus-per-task 0."
         )
+
+
+def _asks_for_gpus(config: SweepConfig, options: ArrayOptions) -> bool:
+    gres = os.environ.get("SBATCH_GRES") or resources(options, config.execution)[0] or ""
+    per_task = os.environ.get("SBATCH_GPUS_PER_TASK") or "0"
+    by_gres = any(item.startswith("gpu") and not item.endswith(":0") for item in gres.split(","))
+    return by_gres or per_task.rpartition(":")[2] != "0"
 
 
 def _read_array_limit() -> int:

@@ -165,7 +165,7 @@ def _import_one(weights: SourceWeights, store: CheckpointStore, space: Space, re
         space = space.sized(channels=weights.channels, cells=weights.cells)
     check_weights(weights, space)
     return store.add(
-        space=space.name,
+        space=space.weights_name,
         index=weights.index,
         spec=spec,
         dataset=weights.dataset,

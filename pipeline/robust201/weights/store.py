@@ -6,6 +6,8 @@ Layout::
     <dataset>/<index:06d>-e<epochs>-s<seed>.safetensors            published weights, whose recipe has no name
     <dataset>/<index:06d>-<recipe>-e<epochs>-s<seed>.safetensors   others, such as those of `weights.training`
     <space>/<dataset>/<architecture>/[<recipe>-]e<epochs>-s<seed>.safetensors   of other spaces than the default one
+
+where <space> is `Space.weights_name`.
 """
 
 import hashlib

@@ -144,6 +144,7 @@ class RayProcess:
         self._end()
         self._start()
         for bundle in self._in_flight:
+            self._free -= 1
             self._call("submit", bundle)
 
     def _read_output(self) -> str:
@@ -300,14 +301,26 @@ def main(descriptor: int, folder: str) -> None:
     connection: Connection[Any, Any] = Connection(descriptor)
     messages: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
     threading.Thread(target=_listen, args=(connection, messages, Path(folder)), daemon=True).start()
+    executor: Executor | None = None
     try:
-        _answer(connection, messages, Path(folder))
-    except RobustError as error:
-        connection.send(error)
+        executor = _start_executor(messages, Path(folder))
+        _serve(executor, connection, messages)
     except Exception as error:  # noqa: BLE001 - Ray raises anything, bare exceptions among them
-        lines = str(error).strip().splitlines() or [""]
-        connection.send(RayLostError(f"{type(error).__name__}: {lines[0][:200].rstrip('.')}"))
-    threading.Event().wait()  # the driver ends this process
+        with suppress(OSError):  # the driver is gone, too: `_listen` ends this process when it has ended the session
+            connection.send(_describe(error))
+        while messages.get()[0] != "close":
+            pass
+    if executor is not None:
+        executor.close()
+    os._exit(0)
+
+
+def _describe(error: Exception) -> RobustError:
+    """Make an error one that the driver can read, and whose message is a line."""
+    if isinstance(error, RobustError):
+        return error
+    lines = str(error).strip().splitlines() or [""]
+    return RayLostError(f"{type(error).__name__}: {lines[0][:200].rstrip('.')}")
 
 
 def _leave_to_the_driver(_number: int, _frame: object) -> None:
@@ -327,16 +340,16 @@ def _listen(connection: "Connection[Any, Any]", messages: "SimpleQueue[tuple[Any
         os._exit(1)
 
 
-def _answer(connection: "Connection[Any, Any]", messages: "SimpleQueue[tuple[Any, ...]]", folder: Path) -> None:
+def _start_executor(messages: "SimpleQueue[tuple[Any, ...]]", folder: Path) -> Executor:
     from robust201.runtime.executors.ray import RayExecutor
 
     _, config, start_worker = messages.get()
-    executor: Executor = RayExecutor(config, start_worker, folder / "r")
-    connection.send(_Answer([], executor.free_slots(), executor.gpus_per_worker))
-    _serve(executor, connection, messages)
+    return RayExecutor(config, start_worker, folder / "r")
 
 
 def _serve(executor: Executor, connection: "Connection[Any, Any]", messages: "SimpleQueue[tuple[Any, ...]]") -> None:
+    """Answer the driver until it says "close"."""
+    connection.send(_Answer([], executor.free_slots(), executor.gpus_per_worker))
     while True:
         name, *arguments = messages.get()
         match name:
@@ -351,5 +364,4 @@ def _serve(executor: Executor, connection: "Connection[Any, Any]", messages: "Si
                 metric, value, tags = arguments
                 executor.metrics.record(metric, value, **tags)
             case "close":
-                executor.close()
-                os._exit(0)
+                return

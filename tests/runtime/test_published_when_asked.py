@@ -1,0 +1,90 @@
+"""Published corrupted images are looked for as far as a run asks for them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robust201.core.errors import DatasetError
+from robust201.core.records import ImageSet
+from robust201.images.corrupted import CorruptedStore
+from robust201.monitoring.status import read_status
+from robust201.planning import inputs as inputs_module
+from robust201.planning.config import SweepConfig
+from robust201.planning.plan_file import load_plan
+from robust201.runtime.executors import make_executor
+from robust201.runtime.sweep import Filters, run_sweep
+from robust201.shards import ShardStore
+from tests.conftest import MakeSweep
+
+Asked = list[tuple[str, tuple[str, ...]]]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
+    """Let the digits have published corruptions; what is asked of them, each with how it is verified."""
+    asked: Asked = []
+
+    def open_published(
+        folder: Path, images: ImageSet, *, n_images: int, verify: str, keys: Sequence[str]
+    ) -> CorruptedStore:
+        asked.append((verify, tuple(keys)))
+        store = CorruptedStore(folder, images, rows=images.indices, n_rows=n_images)
+        for key in keys:
+            store.check(key)
+        return store
+
+    monkeypatch.setattr(inputs_module, "open_published", open_published)
+    return asked
+
+
+@pytest.fixture
+def config(make_sweep: MakeSweep, tmp_path: Path) -> SweepConfig:
+    config = make_sweep(keys={"clean": {}, "brightness": {"severities": [1]}, "fog": {"severities": [1, 5]}})
+    section = config.datasets["digits"]
+    assert section.corruptions is not None
+    (tmp_path / "published").mkdir()
+    given = section.corruptions.model_copy(update={"source": "published", "path": tmp_path / "published"})
+    return config.model_copy(update={"datasets": {"digits": section.model_copy(update={"corruptions": given})}})
+
+
+def publish(config: SweepConfig, folder: Path, key: str) -> None:
+    n_rows = 5 * config.dataset_spec("digits").n_test
+    pixels = np.random.default_rng(0).integers(256, size=(n_rows, 32, 32, 3), dtype=np.uint8)
+    np.save(folder / "published" / f"{key}.npy", pixels)
+
+
+def done(results: Path) -> tuple[int, int]:
+    state = read_status(load_plan(results), ShardStore.open(results).inventory(on_damage="report"))
+    return state.done, state.total
+
+
+def test_a_narrowed_run_needs_its_own_keys_alone(config: SweepConfig, asked: Asked, tmp_path: Path) -> None:
+    assert run_sweep(config, make_executor, filters=Filters(keys=("clean",))).complete
+    assert asked == []
+    assert done(config.results) == (2, 8)
+    publish(config, tmp_path, "fog")
+    assert run_sweep(config, make_executor, filters=Filters(keys=("fog",))).complete
+    assert {keys for verify, keys in asked if keys} == {("fog",)}
+    assert ("full", ("fog",)) in asked
+    assert done(config.results) == (6, 8)
+
+
+def test_what_an_earlier_run_found_stays_known(config: SweepConfig, asked: Asked, tmp_path: Path) -> None:
+    publish(config, tmp_path, "fog")
+    assert run_sweep(config, make_executor, filters=Filters(keys=("fog",))).complete
+    (tmp_path / "published/fog.npy").unlink()
+    publish(config, tmp_path, "brightness")
+    asked.clear()
+    assert run_sweep(config, make_executor, filters=Filters(keys=("brightness",), datasets=("digits",))).complete
+    assert {keys for _, keys in asked if keys} == {("brightness",)}
+    assert done(config.results) == (6, 8)
+
+
+def test_a_whole_run_needs_all_of_them(config: SweepConfig, asked: Asked, tmp_path: Path) -> None:
+    publish(config, tmp_path, "fog")
+    with pytest.raises(DatasetError, match=r"brightness\.npy"):
+        run_sweep(config, make_executor)
+    assert asked
+    assert not config.results.exists()
