@@ -2,6 +2,7 @@
 
 import operator
 import reprlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ from robust201.tasks import TASKS, Task, find_task
 from robust201.tasks.corruptions.generator import SMALLEST_SIZE, corrupt, synthetic_frost
 from robust201.tasks.evaluate import evaluate_part
 from robust201.tasks.measurements import holds_answers, summarise
-from robust201.tasks.parameters import Parameters
+from robust201.tasks.parameters import EpsilonParameters, Parameters, looks_like_pixels
 from robust201.tasks.perturbations.contract import checked, perturb
 from robust201.weights.loading import fill_network, read_weights
 from robust201.weights.published.base import infer_size
@@ -484,7 +485,20 @@ def _parse_parameters(row: Task, fields: object, engine: str) -> Parameters:
     refusal = parameters.refusal(engine)
     if refusal is not None:
         raise ConfigError(f"Reading parameters failed for {row.key}: {refusal} Choose another.")
+    _warn_of_pixel_units(row.key, parameters)
     return parameters
+
+
+def _warn_of_pixel_units(key: str, parameters: Parameters) -> None:
+    """Warn of epsilons that look like those of other tools, which write 8/255 for what is 8 here."""
+    for epsilon in parameters.epsilons_255 if isinstance(parameters, EpsilonParameters) else ():
+        k = looks_like_pixels(epsilon)
+        if k is not None:
+            warnings.warn(
+                f"{key}: epsilon {epsilon:g} is in units of 1/255, so it means {epsilon:g}/255. If {k}/255 is meant, "
+                f"pass {k}.",
+                stacklevel=4,
+            )
 
 
 def _row(result: EvaluationResult) -> dict[str, Any]:

@@ -87,6 +87,35 @@ def test_nan_of_one_image_that_is_not_among_the_first_checked() -> None:
     )
 
 
+@pytest.mark.parametrize("hide", [lambda logits: logits.detach(), lambda logits: torch.tensor(logits.tolist())])
+def test_a_network_that_hides_its_gradient_is_refused(hide: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Attacks by gradient would find nothing, and it would look perfectly robust."""
+    fgsm = [{"fgsm": {"epsilons_255": [8]}}]
+    refusal(EvaluationError, "expected logits that PyTorch can differentiate", model=Answering(hide), keys=fgsm)
+    without = evaluate(Answering(hide), PIXELS, LABELS, ["clean"], progress=False)
+    assert without["accuracy"].notna().all()
+
+
+def test_constant_logits_outside_of_the_graph_are_attacked() -> None:
+    constant = Answering(lambda logits: torch.zeros_like(logits).detach())
+    frame = evaluate(constant, PIXELS, LABELS, ["clean", {"fgsm": {"epsilons_255": [8]}}], progress=False)
+    assert frame["accuracy"].nunique() == 1
+
+
+def test_epsilons_in_the_units_of_other_tools_are_noticed() -> None:
+    with pytest.warns(UserWarning, match=r"0\.0313 is in units of 1/255.*If 8/255 is meant, pass 8"):
+        evaluate(TinyNetwork(), PIXELS, LABELS, [{"fgsm": {"epsilons_255": [0.0313]}}], progress=False)
+    with pytest.warns(UserWarning, match="pass 8"):
+        attack("fgsm", TinyNetwork(), PIXELS, LABELS, epsilon_255=8 / 255)
+
+
+def test_an_exit_of_a_network_is_an_error() -> None:
+    def leave(_logits: torch.Tensor) -> None:
+        raise SystemExit(0)
+
+    refusal(EvaluationError, "got SystemExit", model=Answering(leave))
+
+
 def test_dropout_that_evaluation_mode_switches_off_is_no_error() -> None:
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(192, 5)).train()
     evaluate(model, PIXELS, LABELS, ["clean"], progress=False)

@@ -24,6 +24,10 @@ NO_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|none~2
         ({"keys": {"pgd": {"step": 3}}}, "'keys.pgd.step'. Did you mean 'steps'?"),
         ({"keys": {"pgd": {"target": "least-likely"}}}, "Did you mean 'least_likely'?"),
         ({"datasets": {"digit": {}}}, "'digit'. Did you mean 'digits'?"),
+        (
+            {"datasets": {"digits": {"normalisation": {"mean": [float("nan"), 0, 0], "std": [1, 1, 1]}}}},
+            "normalisation.mean.0: expected a finite number",
+        ),
         ({"datasets": {"mine": {"path": ".", "classes": 257}}}, "classes: expected at most 256, got 257."),
         ({"datasets": {"digits": {"form": "digit", "corruptions": {"source": "generated"}}}}, "Did you mean 'digits'?"),
         ({"measurements": ["acuracy"]}, "Did you mean 'accuracy'?"),

@@ -79,7 +79,7 @@ def measure(tmp_path: Path, text: str = MEASURE, **fields: Any) -> dict[str, Any
 def failure(ended: Ended) -> str:
     """The one line that says why parts failed; nothing else was computed."""
     assert ended.code == 3, ended.err
-    lines = [line for line in ended.err.splitlines() if re.match(r"failed: \d+ parts?: ", line)]
+    lines = [line for line in ended.err.splitlines() if re.match(r"failed \d+ times?: ", line)]
     assert len(lines) == 1, ended.err
     assert "Computed 0 evaluations" in ended.err
     assert "Traceback" not in ended.err
@@ -324,6 +324,7 @@ NOTHING = "def perturb(model, images, labels, strength, **given): "
         ("1 / 0", {}, "expected a file that can be executed, got ZeroDivisionError"),
         (NOTHING + "return None", {}, "expected a tensor of images, got NoneType"),
         (NOTHING + "return 1 / 0", {}, "expected a tensor of images, got ZeroDivisionError"),
+        (NOTHING + "raise SystemExit(0)", {}, "expected a tensor of images, got SystemExit"),
         (NOTHING + "return images[:1]", {}, "expected float32 images of shape"),
         (NOTHING + "return images.double()", {}, "expected float32 images of shape"),
         (NOTHING + "return images + 1", {}, "expected pixels in [0, 1]"),

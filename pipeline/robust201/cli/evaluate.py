@@ -128,7 +128,7 @@ def _build(network: str, weights: Path | None) -> "nn.Module":
     build = function.load()
     try:
         built = build()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ArchitectureError(
             f"Building a network failed for {function.label}: expected a torch.nn.Module from a call without "
             f"arguments, got {type(error).__name__}: {' '.join(str(error).split())}. Correct the function."

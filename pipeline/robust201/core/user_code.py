@@ -12,6 +12,9 @@ from typing import Any
 from robust201.core.errors import ConfigError
 
 
+_MAX_CODE_BYTES = 16 << 20
+
+
 def read_code(path: Path) -> bytes:
     """Read a user's file.
 
@@ -19,12 +22,19 @@ def read_code(path: Path) -> bytes:
         ConfigError: it cannot be read.
     """
     try:
-        return path.read_bytes()
+        with path.open("rb") as stream:
+            source = stream.read(_MAX_CODE_BYTES + 1)
     except OSError as error:
         raise ConfigError(
             f"Reading a Python file failed for {path}: expected a readable file, got {error.strerror}. "
             "Correct the path."
         ) from error
+    if len(source) > _MAX_CODE_BYTES:
+        raise ConfigError(
+            f"Reading a Python file failed for {path}: expected at most {_MAX_CODE_BYTES >> 20} MiB, got more. "
+            "Correct the path."
+        )
+    return source
 
 
 def hash_file(path: Path) -> str:

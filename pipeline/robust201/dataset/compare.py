@@ -260,7 +260,7 @@ def read_result_set(folder: Path) -> ResultSet:
         values = [value for by_index in accuracies for value in islice(by_index.values(), _SAMPLED)]
         decimals = count_decimals({"": values}, [""])
     else:
-        decimals = _fewest_decimals({"round_to": dataset.sweep.get("round_to"), **dataset.sweep["sweep"]})
+        decimals = _fewest_decimals({"round_to": dataset.sweep.get("round_to"), **dataset.sweep.get("sweep", {})})
     source = dataset.files.describe_source(dataset.data, dataset.keys_all)
     read = [dataset.files.find(name, key, "accuracy") for name in dataset.data for key in dataset.keys_all]
     # Parquet files hold every measurement, and hashing them would take longer than the comparison.

@@ -223,7 +223,7 @@ class _JsonKey:
                     return n_images
                 break
         if not self._has_shares:
-            told = {} if self.files.sweep is None else self.files.sweep["sweep"]
+            told = {} if self.files.sweep is None else self.files.sweep.get("sweep", {})
             return (told.get("images") or {}).get("count") or 0
         if n_images := self._origin.n_images:
             return n_images

@@ -299,7 +299,7 @@ class Origin:
 
 def read_origin(sweep: Mapping[str, Any] | None, dataset: str, key: str) -> Origin:
     """Find out what a sound `sweep.json` (None: there is none) tells of the results of a key, in the paper's style."""
-    told = {} if sweep is None else sweep["sweep"]
+    told = {} if sweep is None else sweep.get("sweep", {})
     protocols = [p for p in told.get("protocols", ()) if (p.get("dataset"), p.get("key")) == (dataset, key)]
     counts = [protocol["n_images"] for protocol in protocols if protocol.get("n_images") is not None]
     n_test = DATASETS[dataset].n_test if dataset in DATASETS else 0  # a dataset of the user's own

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from robust201.core.errors import EvaluationError
 from robust201.core.precision import Precision, check_precision, map_dtype
 from robust201.core.records import Normalisation
 from robust201.engine.model import CompiledNetwork, Objective
@@ -92,6 +93,7 @@ class Classifier(nn.Module):
         self.micro_batch = micro_batch
         self.compiler: Callable[[nn.Module, torch.device], CompiledNetwork | None] | None = None
         self.shown = 0
+        self._is_constant: bool | None = None
         self.register_buffer("mean", torch.tensor(normalisation.mean).view(1, 3, 1, 1))
         self.register_buffer("std", torch.tensor(normalisation.std).view(1, 3, 1, 1))
         self.requires_grad_(requires_grad=False)
@@ -110,8 +112,21 @@ class Classifier(nn.Module):
         if torch.is_grad_enabled() and pixels.requires_grad and not logits.requires_grad:
             # A network without a path from input to output may leave the graph; attacks then ask for a gradient that
             # is zero, not for an error. Pixels are finite, so this adds exactly 0.
+            self._refuse_hidden_gradient(pixels, logits)
             logits = logits + 0.0 * pixels.flatten(1).sum(dim=1, keepdim=True)
         return logits
+
+    def _refuse_hidden_gradient(self, pixels: torch.Tensor, logits: torch.Tensor) -> None:
+        """Refuse a network that answers images differently, but hides its gradient: it would look perfectly robust."""
+        if self._is_constant is None:
+            with torch.no_grad():
+                self._is_constant = bool((self._logits(1 - pixels) - logits).abs().max() <= 1e-6)
+        if not self._is_constant:
+            raise EvaluationError(
+                f"Computing a gradient failed for {type(self.network).__name__}: expected logits that PyTorch can "
+                "differentiate with respect to the images, got logits without a gradient (torch.no_grad, detach, or "
+                "another library). Attacks by gradient would make it look robust: leave them out, or mend the network."
+            )
 
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
         """Classify.

@@ -38,7 +38,7 @@ def check_network(classifier: Classifier, pixels: torch.Tensor, *, name: str, n_
         first, second = classifier.logits(pixels), classifier.logits(pixels)
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise EvaluationError(
             f"{failed}: expected logits of images {tuple(pixels.shape)} in float32, got {type(error).__name__}: "
             f"{' '.join(str(error).split())[:300]}. Check the network with these images."

@@ -113,7 +113,7 @@ class DatasetResults:
         """Number of images behind an accuracy; None if the folder does not record it, or contradicts it."""
         if isinstance(self.reader.files, OverlaidFiles):  # each folder may have images of its own
             return None
-        chosen: Any = {} if self.reader.sweep is None else self.reader.sweep["sweep"].get("images")
+        chosen: Any = {} if self.reader.sweep is None else self.reader.sweep.get("sweep", {}).get("images")
         if chosen is None:  # an import has none
             return None
         n = chosen.get("count") or (DATASETS[self.name].n_test if self.name in DATASETS else 0)

@@ -170,7 +170,7 @@ def _overview(dataset: RobustnessDataset, frame: "pd.DataFrame") -> str:
         f"{n_datasets} dataset{'' if n_datasets == 1 else 's'}",
     ]
     if dataset.sweep is not None:
-        images: dict[str, Any] | None = dataset.sweep["sweep"].get("images")  # an import has none
+        images: dict[str, Any] | None = dataset.sweep.get("sweep", {}).get("images")  # an import has none
         if images is not None:
             count = images.get("count")
             facts.append("all test images" if count is None else f"{count:,} test images (seed {images.get('seed')})")

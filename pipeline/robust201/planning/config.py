@@ -39,6 +39,7 @@ def _check_shards(value: object) -> object:
 
 
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 ShardsUrl = Annotated[str, BeforeValidator(_check_shards)]
 
 
@@ -146,7 +147,7 @@ class SpaceFile(Section):
 class NormalisationSection(Section):
     """Per-channel mean and standard deviation of pixels in [0, 1] that a network was trained with."""
 
-    mean: tuple[float, float, float]
+    mean: tuple[FiniteFloat, FiniteFloat, FiniteFloat]
     std: tuple[PositiveFloat, PositiveFloat, PositiveFloat]
 
 

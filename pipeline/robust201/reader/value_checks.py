@@ -111,6 +111,8 @@ def is_sound_sweep(sweep: Mapping[str, Any]) -> bool:
 
 def _is_sound_origin(told: Any) -> bool:
     """Whether what sweep.json tells of a sweep has images and protocols as an export writes them, where it has any."""
+    if told is None:
+        return True
     if not isinstance(told, dict):
         return False
     images, protocols = told.get("images"), told.get("protocols", [])

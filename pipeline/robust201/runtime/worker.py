@@ -98,7 +98,7 @@ class Worker:
             except StorageError as error:
                 self._log.write("storage_failed", str(error), level="error")
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:  # code of the user's may ask for an exit
                 if is_out_of_memory(error) and self._shrink_micro_batch():
                     attempt += 1
                     unit = part.unit

@@ -70,7 +70,7 @@ class UserFileSpace(Space):
         function = self.function.load()
         try:
             network = function(architecture, n_classes)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ArchitectureError(
                 f"Building a network failed for {architecture!r} by {self.function.label}: expected a torch.nn.Module, "
                 f"got {one_line(error)}. Correct the function."

@@ -37,7 +37,7 @@ def call_attack(
                     perturbed = attack(context.classifier, pixels, labels, value, **given)
                 except torch.AcceleratorError:
                     raise  # the device failed, not the function
-                except Exception as error:
+                except (Exception, SystemExit) as error:
                     raise PerturbationError(
                         f"Perturbing failed for {label}: expected a tensor of images, got {one_line(error)}. "
                         "Correct the function."
@@ -72,7 +72,7 @@ def call_measure(
             found = measure(context.classifier, to_float(request.images), request.labels.clone(), **given)
         except torch.AcceleratorError:
             raise  # the device failed, not the function
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise EvaluationError(
                 f"Measuring failed for {label}: expected numbers by column, got {one_line(error)}. "
                 "Correct the function."

@@ -19,11 +19,17 @@ def read_weights(path: Path) -> "dict[str, torch.Tensor]":
         CheckpointError: it cannot be read, is truncated or no safetensors file, or holds NaN or infinity.
     """
     try:
-        raw = path.read_bytes()
+        is_file, raw = path.is_file() or not path.exists(), b""
+        if is_file:
+            raw = path.read_bytes()
     except OSError as error:
         raise CheckpointError(
             f"Loading weights failed for {path}: expected a readable file, got {error.strerror}. Correct the path."
         ) from error
+    if not is_file:  # a device may have no end
+        raise CheckpointError(
+            f"Loading weights failed for {path}: expected a regular file, got a folder or a device. Correct the path."
+        )
     return parse_safetensors(raw, str(path))
 
 
