@@ -72,6 +72,7 @@ def test_a_damaged_plan_is_not_echoed(robust201: RunCommand, finished: Path) -> 
 def test_a_changed_plan_is_refused_and_written_anew(
     robust201: RunCommand, write_sweep: WriteSweep, finished: Path
 ) -> None:
+    assert robust201("run", write_sweep()).code == 0  # writes the plan with its digest
     plan = json.loads((finished / "plan.json").read_text())
     plan["config"]["seed"] = 7
     (finished / "plan.json").write_text(json.dumps(plan))
