@@ -91,7 +91,9 @@ def _drain(trial: Trial, *options: str) -> None:
     command.process.send_signal(signal.SIGTERM)
     trial.injected["SIGTERM in a part of an hour"] += 1
     trial.finish(command, {3}, seconds=90)
-    trial.fail_unless("ran out" in command.text(), f"the end of the time to finish is not told: {command.text()[-300:]}")
+    trial.fail_unless(
+        "ran out" in command.text(), f"the end of the time to finish is not told: {command.text()[-300:]}"
+    )
     state = json.loads((trial.results / "progress.json").read_text())["state"]
     trial.fail_unless(state == "drained", f"progress.json says {state}")
     trial.order()

@@ -78,9 +78,7 @@ def test_architectures_of_other_spaces_are_named_by_their_ids(tmp_path: Path) ->
     units = [make_unit(name, "cifar10", "pgd", [1.0]) for name in ("resnet18", "vgg11.bn")]
     assert find_units("resnet18/cifar10/pgd", units, tmp_path) == {units[0].id: "resnet18/cifar10/pgd"}
     assert find_units("vgg11.bn cifar10 pgd", units, tmp_path) == {units[1].id: "vgg11.bn/cifar10/pgd"}
-    with pytest.raises(
-        InputError, match=r"got architecture resnet19, which it lacks\. Did you mean 'resnet18'"
-    ):
+    with pytest.raises(InputError, match=r"got architecture resnet19, which it lacks\. Did you mean 'resnet18'"):
         find_units("resnet19/cifar10/pgd", units, tmp_path)
 
 

@@ -11,7 +11,6 @@ from typing import Any
 
 from robust201.core.errors import ConfigError
 
-
 _MAX_CODE_BYTES = 16 << 20
 
 
