@@ -166,8 +166,10 @@ def test_while_a_run_drains_its_progress_says_so(make_sweep: MakeSweep, monkeypa
         if event is not None and not seen:
             seen.append(read_progress(config.results)["state"])
             signal.raise_signal(signal.SIGTERM)
-            while not told:  # a thread tells, after it has written
+            end = time.monotonic() + 60
+            while not told and time.monotonic() < end:  # a thread says so, after it has written
                 time.sleep(0.001)
+            assert told, "the drain was not announced"
             seen.append(read_progress(config.results)["state"])
             on_the_way = StatusReader(load_plan(config.results)).read(ShardStore.open(config.results).inventory())
             seen.append(status_line(on_the_way, 0.0))
@@ -176,14 +178,14 @@ def test_while_a_run_drains_its_progress_says_so(make_sweep: MakeSweep, monkeypa
         config,
         make_executor,
         on_progress=interrupt,
-        say=lambda line: told.append(line) if "once more" in line else None,
+        say=lambda line: told.append(line) if "a second signal stops at once" in line else None,
     )
     assert tally.drained
     assert seen[:2] == ["running", "draining"]
     assert "draining: run on " in seen[2]
     assert read_progress(config.results)["state"] == "drained"
     assert replace(HALF, state="draining", driver=None).running
-    assert "running: 1 share" in status_line(replace(HALF, state="draining", driver=None), 0.0)
+    assert "running: 1 run with --share" in status_line(replace(HALF, state="draining", driver=None), 0.0)
 
 
 def test_a_run_in_which_nothing_ends_says_for_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
