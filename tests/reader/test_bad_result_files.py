@@ -169,7 +169,6 @@ SWEEP: dict[str, Any] = {"format": 1, "strengths": {"cifar10": {"pgd": [1, 8]}},
 @pytest.mark.parametrize(
     "fields",
     [
-        {},
         {"sweep": 5},
         {"sweep": {"images": 5}},
         {"sweep": {"images": {"count": "1"}}},
@@ -189,8 +188,9 @@ def test_what_a_sweep_file_tells_of_a_sweep_is_checked(tmp_path: Path, fields: d
         assert "sweep.json: expected strengths by dataset and key" in robust201(*verb).refusal(2)
 
 
-def test_a_sweep_file_without_protocols_is_enough(tmp_path: Path, robust201: RunCommand):
+@pytest.mark.parametrize("fields", [{}, {"sweep": {"images": None}}])
+def test_a_sweep_file_without_protocols_is_enough(tmp_path: Path, fields: dict[str, Any], robust201: RunCommand):
     folder = write(tmp_path / "dataset")
-    (folder / "sweep.json").write_text(json.dumps(SWEEP | {"sweep": {"images": None}}))
+    (folder / "sweep.json").write_text(json.dumps(SWEEP | fields))
     for verb in (("compare", folder, folder), ("report", folder, "--out", tmp_path / "page.html"), ("convert", folder)):
         assert robust201(*verb).code == 0
