@@ -150,15 +150,15 @@ class Browser:
 
 def _describe(event: dict[str, Any]) -> list[str]:
     """Say what a page logged or threw: lines that begin with the level."""
-    told = event.get("params", {})
+    params = event.get("params", {})
     if event["method"] == "Runtime.consoleAPICalled":
-        words = " ".join(str(part.get("value", part.get("description", ""))) for part in told["args"])
-        return [f"{told['type'].upper()} {words}"]
+        words = " ".join(str(part.get("value", part.get("description", ""))) for part in params["args"])
+        return [f"{params['type'].upper()} {words}"]
     if event["method"] == "Runtime.exceptionThrown":
-        details = told["exceptionDetails"]
+        details = params["exceptionDetails"]
         return [f"ERROR {details['text']} {details.get('exception', {}).get('description', '')}"]
     if event["method"] == "Log.entryAdded":
-        return [f"{told['entry']['level'].upper()} {told['entry']['text']}"]
+        return [f"{params['entry']['level'].upper()} {params['entry']['text']}"]
     return []
 
 

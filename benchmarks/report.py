@@ -68,10 +68,10 @@ for (const block of document.querySelectorAll("section:not([hidden]) figure[data
   if (menu) measure("the menu of " + block.dataset.figure, (round) => change(menu, round + 1));
 }
 measure("another dataset", (round) => change($("dataset"), round + 1));
-const told = document.createElement("pre");
-told.id = "measured";
-told.textContent = JSON.stringify(times);
-document.body.append(told);
+const output = document.createElement("pre");
+output.id = "measured";
+output.textContent = JSON.stringify(times);
+document.body.append(output);
 """
 
 

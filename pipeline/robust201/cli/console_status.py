@@ -133,9 +133,9 @@ def live_table(state: SweepStatus, *, max_keys: int) -> Table:
 
 def status_line(state: SweepStatus, now: float) -> str:
     """One line for log files and pipes."""
-    told = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    timestamp = datetime.fromtimestamp(now, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     done = f"{state.done:,}/{state.total:,} evaluations ({_percent(state.done, state.total)})"
-    return f"{told} {done}; {_show_pace(state)}; {_count_failures(state)}; {_show_workers(state)}"
+    return f"{timestamp} {done}; {_show_pace(state)}; {_count_failures(state)}; {_show_workers(state)}"
 
 
 class WatchDisplay:

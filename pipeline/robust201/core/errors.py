@@ -49,7 +49,7 @@ class RobustError(Exception):
     exit_code = 3
 
     def __init__(self, *arguments: object) -> None:
-        super().__init__(*(shorten(told) if isinstance(told, str) else told for told in arguments))
+        super().__init__(*(shorten(argument) if isinstance(argument, str) else argument for argument in arguments))
 
 
 class InputError(RobustError):

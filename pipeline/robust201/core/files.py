@@ -145,7 +145,7 @@ def remove_leftovers(root: Path, *, clock: Callable[[], float] = time.time) -> i
     """Delete what processes that were killed left below a folder: temporary files and claims to a lease; count them.
 
     Should a clock that jumped make a file in the making look old, its writer fails with a `StorageError` and nothing is
-    lost. `clock` tells seconds since the epoch, to compare with the times of files.
+    lost. `clock` returns seconds since the epoch, to compare with the times of files.
     """
     removed = 0
     for folder, _, names in os.walk(root):

@@ -17,7 +17,7 @@ class HostId:
 
     Attributes:
         host: name of the host, for messages.
-        machine: what tells apart hosts of one name (``/etc/machine-id``), or ``""``.
+        machine: what distinguishes hosts of one name (``/etc/machine-id``), or ``""``.
         boot_id: Linux's ``/proc/sys/kernel/random/boot_id``, or ``""`` where there is none.
         pid_namespace: the container's namespace of process ids, or ``""``.
     """
@@ -64,8 +64,8 @@ def process_start(pid: int) -> int | None:
 def has_ended(pid: int, start: int | None) -> bool | None:
     """Judge whether a process of this host has ended; None if that cannot be seen from here.
 
-    Its `start` (see `process_start`) tells it from a later one of the same id; None if unknown. It cannot be seen where
-    the process of this id is hidden (proc(5), ``hidepid``), there is no ``/proc``, or `start` is unknown.
+    Its `start` (see `process_start`) distinguishes it from a later one of the same id; None if unknown. It is not seen
+    where the process of this id is hidden (proc(5), ``hidepid``), there is no ``/proc``, or `start` is unknown.
     """
     fields = _read_stat(pid)
     if fields is not None:

@@ -98,7 +98,7 @@ class EvaluationProtocol:
 
     @classmethod
     def of(cls, payload: Mapping[str, Any]) -> EvaluationProtocol:
-        """Make a protocol and name it by its content, one of imported results so that the name tells."""
+        """Make a protocol and name it by its content, one of imported results so that the name says so."""
         digest = content_digest(payload)
         return cls(payload, f"{IMPORTED}-{digest}" if payload.get("protocol") == IMPORTED else digest)
 
@@ -189,7 +189,7 @@ class Unit:
 
     @property
     def network_label(self) -> str:
-        """Readable name of the network alone, such as ``#21 cifar10``: what is wrong with it is told once."""
+        """Readable name of the network alone, such as ``#21 cifar10``: what is wrong with it is reported once."""
         weights = f" {self.weights}" if self.weights else ""
         return f"{show_architecture(self.architecture)}{weights} {self.dataset}"
 
@@ -242,7 +242,7 @@ class EvaluationResult:
 
 
 class Receipt(NamedTuple):
-    """What a worker tells the driver of one committed shard: a few hundred bytes.
+    """What a worker reports to the driver of one committed shard: a few hundred bytes.
 
     Attributes:
         unit_id: the unit that the shard's evaluations belong to.

@@ -62,7 +62,7 @@ _CONTEXT: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class CardFacts:
-    """What a card tells of; `files` are there already, side files too.
+    """What a card is about; `files` are there already, side files too.
 
     Columns are of the Parquet files, empty where there are none, or of measures alone; those of measures are by key as
     it is spelled.
@@ -107,16 +107,16 @@ class CardFacts:
         n_architectures = len({unit.architecture for group in self.groups for unit in group.complete_units})
         networks = f"{n_architectures:,} {self.layout.architectures} on {', '.join(self.datasets)}"
         measured = {group.key: ", ".join(group.measurements) for group in self.groups if group.is_measure}
-        told = "; ".join(f"{key} ({names})" for key, names in measured.items())
+        measures = "; ".join(f"{key} ({names})" for key, names in measured.items())
         answers = [group for group in self.groups if not group.is_measure]
         if measured and not answers:
-            return f"Measures of {networks}: {told}."
+            return f"Measures of {networks}: {measures}."
         n_evaluations = sum(group.n_evaluations for group in answers)
         sentence = (
             f"Robustness of {networks}: {', '.join(self.measurements)} of {n_evaluations:,} evaluations, clean, under "
             "attacks and under common corruptions."
         )
-        return f"{sentence} And measures of the networks: {told}." if measured else sentence
+        return f"{sentence} And measures of the networks: {measures}." if measured else sentence
 
 
 def choose_licence(given: str | None, shares: Sequence[ProtocolShare], out: Path) -> str:
@@ -132,9 +132,9 @@ def choose_licence(given: str | None, shares: Sequence[ProtocolShare], out: Path
         return DEFAULT_LICENCE
     if len(named) == 1 and isinstance(licence := next(iter(named)), str):
         return _check_licence(licence, out, "The card of the imported results said so: name another with --licence.")
-    told = ", ".join(sorted(str(name) for name in named if name)) or "none"
+    found = ", ".join(sorted(str(name) for name in named if name)) or "none"
     raise ConfigError(
-        f"Exporting failed for {out}: expected the licence of the imported results, got {told} from their files. "
+        f"Exporting failed for {out}: expected the licence of the imported results, got {found} from their files. "
         "Name it with --licence."
     )
 
@@ -207,18 +207,18 @@ def _contents(facts: CardFacts) -> str:
         strengths = ", ".join(f"{strength:g}" for strength in group.strengths)
         n_architectures = len({unit.architecture for unit in group.complete_units})
         lines.append(f"| {group.dataset} | `{group.key}` | {group.task.kind} | {strengths} | {n_architectures:,} |")
-    told = "Strengths of attacks are Linf radii in units of 1/255 of the pixel range, those of corruptions severities."
+    text = "Strengths of attacks are Linf radii in units of 1/255 of the pixel range, those of corruptions severities."
     others = {group.key: group.task.constraint for group in facts.groups if group.task.kind == "attack"}
     for key, constraint in others.items():
         if constraint is None:
-            told += f" Strengths of `{key}` are what its function takes."
+            text += f" Strengths of `{key}` are what its function takes."
         elif constraint != LINF:
-            told += f" Strengths of `{key}` are {constraint.name} radii around images of pixels in [0, 1]."
+            text += f" Strengths of `{key}` are {constraint.name} radii around images of pixels in [0, 1]."
     if any(group.is_measure for group in facts.groups):
-        told += " Measures have no strength, which is 0."
+        text += " Measures have no strength, which is 0."
     for dataset, keys in facts.left_out.items():
-        told += f" Not evaluated on {dataset}: {', '.join(f'`{key}`' for key in keys)}."
-    return "\n".join([*lines, "", told, ""])
+        text += f" Not evaluated on {dataset}: {', '.join(f'`{key}`' for key in keys)}."
+    return "\n".join([*lines, "", text, ""])
 
 
 def _protocol(facts: CardFacts) -> str:
@@ -279,10 +279,9 @@ def _column_table(columns: Mapping[str, ParquetColumn]) -> list[str]:
 
 def _licence(facts: CardFacts) -> str:
     own = ", ".join(f"`{name}`" for name in facts.datasets if name not in DATASETS)
-    told = f" That of the images of {own} is not stated." if own else ""
-    return (
-        f"## Licence\n\n`{facts.licence}`. The images that the networks classified are no part of the dataset.{told}\n"
-    )
+    others = f" That of the images of {own} is not stated." if own else ""
+    text = f"`{facts.licence}`. The images that the networks classified are no part of the dataset.{others}"
+    return f"## Licence\n\n{text}\n"
 
 
 def _checksums(facts: CardFacts) -> str:
@@ -312,12 +311,12 @@ def croissant_text(facts: CardFacts) -> str:
         keys = dict.fromkeys(key for _, key in facts.parquet_files.values())
         own = [f"{PARQUET_FOLDER}/*/key={key}/*.parquet" for key in keys if key not in facts.measures]
         payload["distribution"].append(_file_set("parquet-files", own if facts.measures else every))
-        told = "One row an evaluation: an architecture on a dataset under a key at a strength."
-        record_sets.append(_record_set("evaluations", "parquet-files", told, facts.columns))
+        description = "One row per evaluation: an architecture on a dataset under a key at a strength."
+        record_sets.append(_record_set("evaluations", "parquet-files", description, facts.columns))
     for key, columns in facts.measures.items():
-        files, told = f"parquet-files-{key}", f"One row for each network on a dataset: {key}."
+        files, description = f"parquet-files-{key}", f"One row for each network on a dataset: {key}."
         payload["distribution"].append(_file_set(files, f"{PARQUET_FOLDER}/*/key={key}/*.parquet"))
-        record_sets.append(_record_set(f"measure-{key}", files, told, columns))
+        record_sets.append(_record_set(f"measure-{key}", files, description, columns))
     if record_sets:
         payload["recordSet"] = record_sets
     return json.dumps(payload, indent=1) + "\n"
@@ -331,9 +330,9 @@ def _file_set(name: str, includes: str | list[str]) -> dict[str, Any]:
     return _node("FileSet", name, encodingFormat="application/x-parquet", includes=includes)
 
 
-def _record_set(name: str, files: str, told: str, columns: Mapping[str, ParquetColumn]) -> dict[str, Any]:
+def _record_set(name: str, files: str, description: str, columns: Mapping[str, ParquetColumn]) -> dict[str, Any]:
     fields = [_field(name, files, column_name, column) for column_name, column in columns.items()]
-    return _node("RecordSet", name, description=told, field=fields)
+    return _node("RecordSet", name, description=description, field=fields)
 
 
 def _file_object(file: WrittenFile) -> dict[str, Any]:

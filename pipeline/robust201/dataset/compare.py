@@ -252,8 +252,8 @@ def read_result_set(folder: Path) -> ResultSet:
     if (folder / RESULTS_FOLDER_FILE).is_file():
         return _read_shards(folder)
     dataset = RobustnessDataset(folder)
-    told = (dataset.sweep or {}).get("weights", {})
-    names = dataset.weights if len(dataset.weights) > 1 else [*told] if len(told) == 1 else [""]
+    recorded = (dataset.sweep or {}).get("weights", {})
+    names = dataset.weights if len(dataset.weights) > 1 else [*recorded] if len(recorded) == 1 else [""]
     by_weights = {name: _read_dataset(dataset, name if len(names) > 1 else None) for name in names}
     if dataset.sweep is None:
         accuracies = [row for place, row in by_weights[names[0]].items() if " " not in place[1]]
@@ -269,10 +269,10 @@ def read_result_set(folder: Path) -> ResultSet:
     return ResultSet(by_weights, decimals, source, remarks=tuple(remarks))
 
 
-def _fewest_decimals(told: Mapping[str, Any]) -> int | None:
-    """Tell the fewest decimals of accuracies, of what sweep.json tells of an export; None where all are kept."""
-    protocols = [protocol for protocol in told.get("protocols", ()) if protocol.get("protocol") == IMPORTED]
-    counts = [told.get("round_to"), *(protocol.get("decimals", {}).get("accuracy") for protocol in protocols)]
+def _fewest_decimals(record: Mapping[str, Any]) -> int | None:
+    """Return the fewest decimals of accuracies, by an export's sweep.json; None where all are kept."""
+    protocols = [protocol for protocol in record.get("protocols", ()) if protocol.get("protocol") == IMPORTED]
+    counts = [record.get("round_to"), *(protocol.get("decimals", {}).get("accuracy") for protocol in protocols)]
     return min((count for count in counts if count is not None), default=None)
 
 
@@ -292,8 +292,8 @@ def _read_shards(folder: Path) -> ResultSet:
             for strength, columns in values.items():
                 for name in measurements:
                     key = f"{unit.key} {name}" if unit.columns else unit.key
-                    for told, number in _numbers(key, columns[name].tolist()):
-                        found.setdefault((unit.dataset, told, strength), {})[unit.architecture] = number
+                    for label, number in _numbers(key, columns[name].tolist()):
+                        found.setdefault((unit.dataset, label, strength), {})[unit.architecture] = number
     return ResultSet(by_weights or {"": {}}, _fewest_decimals(plan.describe()), "shards")
 
 
@@ -312,8 +312,8 @@ def _read_dataset(dataset: RobustnessDataset, weights: str | None) -> NumbersByP
                     what = f"#{identifier} {name} {key} {measurement}"
                     numbers = [value] if single else values_by_strength(value, strengths, what)
                     for strength, one in zip(strengths, numbers, strict=True):
-                        for told, number in _numbers(f"{spelled} {measurement}" if is_measure else spelled, one):
-                            found.setdefault((name, told, strength), {})[architecture_of(identifier)] = number
+                        for label, number in _numbers(f"{spelled} {measurement}" if is_measure else spelled, one):
+                            found.setdefault((name, label, strength), {})[architecture_of(identifier)] = number
     return found
 
 

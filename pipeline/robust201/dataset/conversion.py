@@ -30,7 +30,7 @@ from robust201.reader.value_checks import architecture_of
 from robust201.tasks.columns import COLUMNS, COUNTS, Values, count_images
 
 NOT_TOLD = ""
-"""Protocol and hash of the weights in a converted file, where they become null: JSON files do not tell them."""
+"""Protocol and hash of the weights in a converted file, where they become null: JSON files do not have them."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class _JsonKey:
 
     @cached_property
     def _n_images(self) -> int:
-        """Images by a measurement of each of them, else as sweep.json tells; 0 where it does not."""
+        """Images by a measurement of each of them, else as sweep.json says; 0 where it does not."""
         for measure in self.json_files:
             if self._has_shares and measure == COLUMNS[COUNTS].measurement:
                 continue
@@ -223,8 +223,8 @@ class _JsonKey:
                     return n_images
                 break
         if not self._has_shares:
-            told = {} if self.files.sweep is None else self.files.sweep.get("sweep", {})
-            return (told.get("images") or {}).get("count") or 0
+            record = {} if self.files.sweep is None else self.files.sweep.get("sweep", {})
+            return (record.get("images") or {}).get("count") or 0
         if n_images := self._origin.n_images:
             return n_images
         raise ResultsError(

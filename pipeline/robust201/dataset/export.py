@@ -152,8 +152,8 @@ def export_dataset(
         CROISSANT_FILE,
         *(form.file_name(*file) for file in listed),
     }
-    told = plan.describe()
-    with open_folder(out, planned, told, hashes) as folder:
+    record = plan.describe()
+    with open_folder(out, planned, record, hashes) as folder:
         n_rows = sum(len(group.complete_units) for group, _ in listed)
         tell = (lambda done: progress(done, n_rows)) if progress is not None else (lambda _done: None)
         kept = []
@@ -166,7 +166,7 @@ def export_dataset(
             folder.write(name, text)
         for name, text_of in ((CARD_FILE, card_text), (CROISSANT_FILE, croissant_text)):
             facts = CardFacts(
-                name=told["name"],
+                name=record["name"],
                 licence=licence,
                 layout=layout_of(plan.space_name),
                 groups=exported,
@@ -287,7 +287,7 @@ def make_files(
     inventory: Inventory,
     earlier: Callable[[str], WrittenFile | None] = lambda _name: None,
 ) -> Iterator[JsonFile | ParquetFile]:
-    """Make the files of `list_files`, ready to be written; `earlier` tells what an interrupted export noted of one."""
+    """Make the files of `list_files`, ready to be written; `earlier` has what an interrupted export noted of one."""
     selections: dict[tuple[str, str], RowSelection] = {}
     listed = list(listed)
     names = names_of_weights(unit for group, _ in listed for unit in group.units)

@@ -25,12 +25,12 @@ listing is."""
 
 @contextmanager
 def open_folder(
-    path: Path, planned: Collection[str], told: Mapping[str, Any], weights: WeightHashes
+    path: Path, planned: Collection[str], record: Mapping[str, Any], weights: WeightHashes
 ) -> Iterator["ExportFolder"]:
     """Make a folder ready for an export, and keep other exports of this machine out of it for the length of a block.
 
-    The names of the files to come are relative to it. `told` is how the numbers to be exported came about, ``name`` and
-    ``protocols`` as sweep.json tells; `weights` are of which networks (see `dataset.side_files.weight_hashes`).
+    The names of the files to come are relative to it. `record` is how the numbers to be exported came about, with
+    ``name`` and ``protocols`` as in sweep.json; `weights` are by network (see `dataset.side_files.weight_hashes`).
 
     Raises:
         InputError: `path` is a file, lies in a results folder, or holds something that no export listed, or an export
@@ -44,20 +44,20 @@ def open_folder(
             f"{results} or one inside it. Choose another folder."
         )
     with sole_writer(path, "Exporting"):
-        _refuse_other_sweeps(path, told, weights)
+        _refuse_other_sweeps(path, record, weights)
         yield ExportFolder(path, planned)
 
 
-def _refuse_other_sweeps(path: Path, told: Mapping[str, Any], weights: WeightHashes) -> None:
+def _refuse_other_sweeps(path: Path, record: Mapping[str, Any], weights: WeightHashes) -> None:
     """Make sure that a folder holds no export of another sweep, which an export would replace."""
     # Another sweep has another name, or one of the two is of imported results, or they have no protocol in common, or
     # of the networks that both have none with the same weights: one more strength or architecture makes no other.
     try:
         earlier = load_json(path / SWEEP_FILE)["sweep"]
-        held, wanted = _describe_sweep(earlier), _describe_sweep(told)
-        marks = _protocol_marks(earlier), _protocol_marks(told)
+        held, wanted = _describe_sweep(earlier), _describe_sweep(record)
+        marks = _protocol_marks(earlier), _protocol_marks(record)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return  # none is there, or a damaged one, which tells nothing and is written anew
+        return  # none is there, or a damaged one, which says nothing and is written anew
     if held != wanted:
         got = held
     elif all(marks) and marks[0].isdisjoint(marks[1]):
@@ -73,7 +73,7 @@ def _refuse_other_sweeps(path: Path, told: Mapping[str, Any], weights: WeightHas
 
 
 def _same_weights(path: Path, weights: WeightHashes) -> list[bool]:
-    """Say of each network that an earlier export has too whether its weights are the same; empty if that tells none."""
+    """Say of each network that an earlier export has too whether its weights are the same; empty if that names none."""
     try:
         earlier = load_json(path / WEIGHTS_FILE)
         return [
@@ -93,17 +93,17 @@ def _overlap(one: Any, other: str | Mapping[str, str]) -> bool:
     return bool(one == other)
 
 
-def _describe_sweep(told: Mapping[str, Any]) -> str:
-    protocols = told["protocols"]
+def _describe_sweep(record: Mapping[str, Any]) -> str:
+    protocols = record["protocols"]
     # Sweeps of earlier versions may list imported protocols beside their own.
     imported = bool(protocols) and all(protocol.get("protocol") == IMPORTED for protocol in protocols)
-    return f"the {'imported results' if imported else 'sweep'} {told['name']!r}"
+    return f"the {'imported results' if imported else 'sweep'} {record['name']!r}"
 
 
-def _protocol_marks(told: Mapping[str, Any]) -> set[str]:
-    """What tells protocols apart; of imported results the hashes of the files read, whoever read them."""
+def _protocol_marks(record: Mapping[str, Any]) -> set[str]:
+    """What distinguishes protocols; of imported results the hashes of the files read, whoever read them."""
     marks: set[str] = set()
-    for protocol in told["protocols"]:
+    for protocol in record["protocols"]:
         imported = protocol.get("protocol") == IMPORTED
         marks |= set(map(str, protocol["files"].values())) if imported else {canonical_json(protocol)}
     return marks
@@ -128,7 +128,7 @@ class ExportFolder:
                 f"Exporting failed for {path}: expected a new folder or an earlier export, got {len(foreign)} files "
                 f"that no export listed, such as {foreign[0]}. Choose another folder."
             )
-        # After a kill the journal still tells the next export which files are an export's own, and which are whole.
+        # After a kill the journal still shows the next export which files are an export's own, and which are whole.
         self._finished = {file.name: file for file in journaled if file.name in planned}
         lines = [sorted({*self._earlier, *planned}), *map(asdict, self._finished.values())]
         write_text(path / JOURNAL_FILE, "".join(f"{json.dumps(line)}\n" for line in lines))

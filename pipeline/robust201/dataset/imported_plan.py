@@ -35,7 +35,7 @@ _NAME = re.compile(r"[A-Za-z0-9][\w.-]*")
 class ImportedGroup:
     """What was imported of one key, in the paper's style, on one dataset.
 
-    Architectures are in the order of the files, strengths ascending; `payload` is of the protocol, and tells where the
+    Architectures are in the order of the files, strengths ascending; `payload` is of the protocol, and says where the
     results come from, and with how many decimals.
     """
 
@@ -49,7 +49,7 @@ class ImportedGroup:
 
     @cached_property
     def protocol(self) -> EvaluationProtocol:
-        """The protocol; its digest tells that the results were imported."""
+        """The protocol; its digest shows that the results were imported."""
         return EvaluationProtocol.of(self.payload)
 
     @property
@@ -115,7 +115,7 @@ class ImportedPlan:
 
     @property
     def weights(self) -> Mapping[str, Weights]:
-        """Files tell no names of weights."""
+        """Files have no names of weights."""
         return {}
 
     @property
@@ -145,8 +145,8 @@ class ImportedPlan:
     def save(self, results: Path) -> None:
         """Keep the plan with the results."""
         content = asdict(self)
-        told = {"format": _FORMAT, "digest": content_digest(content)}
-        write_text(results / IMPORTED_FILE, json.dumps(told | content))
+        header = {"format": _FORMAT, "digest": content_digest(content)}
+        write_text(results / IMPORTED_FILE, json.dumps(header | content))
 
 
 def _in_all(named: Iterable[tuple[str, ...]]) -> tuple[str, ...]:

@@ -270,8 +270,8 @@ def _results(
                     by_strength[strength] |= forms.columns_of(measure, value)
             results = []
             for strength, read in by_strength.items():
-                values, told = forms.completed(read), group.payload["decimals"]
-                check_values(values, unit.n_images, decimals=told, name=f"{label} at {strength:g}")
+                values, decimals = forms.completed(read), group.payload["decimals"]
+                check_values(values, unit.n_images, decimals=decimals, name=f"{label} at {strength:g}")
                 results.append(EvaluationResult(part, strength, values, 0.0, {"source": path.name}))
         except ResultsError as error:
             raise EvaluationError(str(error)) from error
@@ -285,11 +285,11 @@ def _results(
 
 @dataclass(frozen=True)
 class Origin:
-    """What an export tells of the results of a key on a dataset.
+    """What an export records of the results of a key on a dataset.
 
-    The number of images is that of the whole test split where nothing is told. Decimals are the fewest of imported
+    The number of images is that of the whole test split where nothing is recorded. Decimals are the fewest of imported
     rows; others may have more, as earlier versions put both into one file. `computed_under` is the payload of the one
-    protocol that computed all of them; None where there were several or that is not told.
+    protocol that computed all of them; None where there were several or that is not recorded.
     """
 
     n_images: int
@@ -298,12 +298,12 @@ class Origin:
 
 
 def read_origin(sweep: Mapping[str, Any] | None, dataset: str, key: str) -> Origin:
-    """Find out what a sound `sweep.json` (None: there is none) tells of the results of a key, in the paper's style."""
-    told = {} if sweep is None else sweep.get("sweep", {})
-    protocols = [p for p in told.get("protocols", ()) if (p.get("dataset"), p.get("key")) == (dataset, key)]
+    """Read what a sound `sweep.json` (None: there is none) records of the results of a key, in the paper's style."""
+    record = {} if sweep is None else sweep.get("sweep", {})
+    protocols = [p for p in record.get("protocols", ()) if (p.get("dataset"), p.get("key")) == (dataset, key)]
     counts = [protocol["n_images"] for protocol in protocols if protocol.get("n_images") is not None]
     n_test = DATASETS[dataset].n_test if dataset in DATASETS else 0  # a dataset of the user's own
-    n_images = next(iter(counts), None) or (told.get("images") or {}).get("count") or n_test
+    n_images = next(iter(counts), None) or (record.get("images") or {}).get("count") or n_test
     decimals: dict[str, int] = {}
     for protocol in protocols:
         known = {name: count for name, count in protocol.get("decimals", {}).items() if count is not None}
@@ -318,7 +318,7 @@ def keys_left_out(dataset: RobustnessDataset, read: Collection[Path]) -> list[st
     """Name what of a dataset an import passes over, such as ``cifar10 mine``: what is of no task of this version.
 
     Keys are those of `sweep.json` and, as the published form has none, those by which the JSON files are called that
-    were not read; where such a name tells of no measurement, all of it stands for the key.
+    were not read; where such a name has no measurement, all of it stands for the key.
     """
     planned = {} if dataset.sweep is None else dataset.sweep["strengths"]
     own = {name: [key for key in by_key if row_of(key) is None] for name, by_key in planned.items()}
@@ -329,7 +329,7 @@ def keys_left_out(dataset: RobustnessDataset, read: Collection[Path]) -> list[st
             continue
         folder, name = _stem(file)
         key = next((name.removesuffix(f"_{one}") for one in MEASUREMENTS if name.endswith(f"_{one}")), None)
-        if any(name.startswith(f"{told}_") for told in own.get(folder, ())):
+        if any(name.startswith(f"{measurement}_") for measurement in own.get(folder, ())):
             continue  # named already
         # Another folder may hold what is no result at all.
         if key is not None or folder in dataset.data:
@@ -345,7 +345,7 @@ def _stem(file: Path) -> tuple[str, str]:
 def explain_gaps(
     dataset: RobustnessDataset, digests: Mapping[Path, str], places: Collection[tuple[str, str]]
 ) -> Iterator[str]:
-    """Say what of a dataset is left out, and which files were changed or are gone since the export, as far as is told.
+    """Say what of a dataset is left out, and which files, by its own record, were changed or removed since the export.
 
     Files of results that were read are given with their SHA-256, datasets and keys in the paper's style.
     """

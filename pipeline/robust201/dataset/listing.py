@@ -40,8 +40,8 @@ def read_listing(out: Path) -> Listing:
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        told = f"Verifying failed for {path}: expected a listing, got other content ({error}). {AGAIN}"
-        return Listing({}, (told,))
+        message = f"Verifying failed for {path}: expected a listing, got other content ({error}). {AGAIN}"
+        return Listing({}, (message,))
     lines = parse_checksums(text)
     wrong = [
         f"Verifying failed for {path}, line {number}: expected 64 hexadecimal digits, two spaces and the name of a "
@@ -49,8 +49,10 @@ def read_listing(out: Path) -> Listing:
         for number, got in lines.wrong
     ]
     if len(wrong) > _SHOWN:
-        told = f"Verifying failed for {path}: expected lines of this form, got {len(wrong) - _SHOWN} more of another."
-        wrong[_SHOWN:] = [f"{told} {AGAIN}"]
+        message = (
+            f"Verifying failed for {path}: expected lines of this form, got {len(wrong) - _SHOWN} more of another."
+        )
+        wrong[_SHOWN:] = [f"{message} {AGAIN}"]
     return Listing(lines.digests, tuple(wrong))
 
 
@@ -76,7 +78,7 @@ def remove_from_listing(out: Path, names: Collection[str]) -> None:
 
 
 def _whole_listing(out: Path) -> Mapping[str, str]:
-    """What a folder lists; empty where that is nothing, or no whole export, as `verify` tells."""
+    """What a folder lists; empty where that is nothing, or no whole export, as `verify` reports."""
     path = out / CHECKSUM_FILE
     if path.is_symlink() or not path.is_file() or (listing := read_listing(out)).wrong:
         return {}
@@ -87,7 +89,7 @@ def _rewrite(out: Path, digests: Mapping[str, str]) -> None:
     path = out / CHECKSUM_FILE
     state = path.stat()
     write_text(path, listing_text(digests))
-    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))  # readers tell by it which files changed since
+    os.utime(path, ns=(state.st_atime_ns, state.st_mtime_ns))  # readers see by it which files changed since
 
 
 def explain_changes(out: Path, digests: Mapping[Path, str]) -> Iterator[str]:
@@ -109,8 +111,8 @@ def explain_changes(out: Path, digests: Mapping[Path, str]) -> Iterator[str]:
         yield f"{path} is not a checksum listing: whether the files of {out} are those of the export is unknown"
         return
     listed = listing.digests
-    told = {file: sha256_of(file) for name in (META_FILE, SWEEP_FILE) if (file := out / name).is_file()}
-    read = {file.relative_to(out).as_posix(): digest for file, digest in {**digests, **told}.items()}
+    side_files = {file: sha256_of(file) for name in (META_FILE, SWEEP_FILE) if (file := out / name).is_file()}
+    read = {file.relative_to(out).as_posix(): digest for file, digest in {**digests, **side_files}.items()}
     other = [name for name, digest in sorted(read.items()) if listed.get(name) != digest]
     if other:
         yield (
@@ -148,11 +150,11 @@ def check_listing(out: Path, listing: Listing) -> Iterator[str]:
         mode = path.lstat().st_mode
         if stat.S_ISLNK(mode) or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             if name not in listing.digests or path.is_file():
-                told = f"expected files and folders, as export writes them, got {_describe(path)}"
-                yield f"Verifying failed for {path}: {told}. Remove it, and export again if it was listed."
+                message = f"expected files and folders, as export writes them, got {_describe(path)}"
+                yield f"Verifying failed for {path}: {message}. Remove it, and export again if it was listed."
         elif stat.S_ISREG(mode) and name not in {*listing.digests, CHECKSUM_FILE}:
-            told = f"expected no file that {CHECKSUM_FILE} does not list, got one"
-            yield f"Verifying failed for {path}: {told}. Remove it, or export into a new folder."
+            message = f"expected no file that {CHECKSUM_FILE} does not list, got one"
+            yield f"Verifying failed for {path}: {message}. Remove it, or export into a new folder."
 
 
 def _entries(out: Path) -> Iterator[Path]:

@@ -38,7 +38,7 @@ _STATISTICS = ("architecture", "strength", "accuracy")
 class ParquetFile(ResultFile):
     """A Parquet file of all measurements of a dataset and key: of answers to images, or the columns of a measure.
 
-    `n_classes` is for values that do not tell, None where nobody knows; `weights` are by name, where an architecture
+    `n_classes` is for values that do not show it, None where unknown; `weights` are by name, where an architecture
     has rows of several, else empty.
     """
 

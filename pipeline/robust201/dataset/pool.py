@@ -48,8 +48,8 @@ def write_files(
 ) -> Iterator[tuple[WrittenFile, bool]]:
     """Write files of results, made as processes become free, in this process where one is asked for.
 
-    Yields each file when it is whole, and whether an interrupted export had left it; `on_rows` is told now and then how
-    many rows are written in all.
+    Yields each file when it is whole, and whether an interrupted export had left it; `on_rows` receives now and then
+    how many rows are written in all.
 
     Raises:
         StorageError: a process died, or see `ResultFile.write`. Other files in the making are abandoned.

@@ -1,4 +1,4 @@
-"""How an export tells of results: Parquet columns, and architectures, those of NAS-Bench-201 as published."""
+"""How an export writes results: Parquet columns, and architectures, those of NAS-Bench-201 as published."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -135,9 +135,9 @@ Epsilons = Mapping[str, Sequence[float]]
 
 @dataclass(frozen=True)
 class SpaceLayout:
-    """How an export tells of the architectures of a space.
+    """How an export names the architectures of a space.
 
-    Of the Parquet columns that tell an architecture, with their `values`, `architecture` is the first; the text of
+    Of the Parquet columns that name an architecture, with their `values`, `architecture` is the first; the text of
     meta.json follows from the epsilons by key as it is spelled, and the architectures of the export.
     """
 
@@ -152,7 +152,7 @@ class SpaceLayout:
 
 
 def layout_of(space: str) -> SpaceLayout:
-    """Find how an export tells of the architectures of a space, by the space's name."""
+    """Find how an export names the architectures of a space, by the space's name."""
     return _PUBLISHED if space == nasbench201.SPACE else _BY_NAME
 
 

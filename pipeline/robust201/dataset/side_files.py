@@ -30,7 +30,7 @@ from robust201.tasks import TASKS, Task
 SWEEP_YAML_FILE = "sweep.yaml"
 VERSIONS_FILE = "versions.json"
 WEIGHTS_FILE = "weights.json"
-"""Which weights a sweep's networks have: protocols tell nothing of them."""
+"""Which weights a sweep's networks have: protocols do not say."""
 
 SOURCE = "source"
 """What imported results have for a provenance: the dataset that they were read from."""
@@ -134,9 +134,9 @@ def sweep_text(
 
 
 def _describe_weights(weights: Weights) -> dict[str, Any]:
-    told: dict[str, Any] = asdict(weights)
-    del told["sha256"]  # of one architecture only; weights.json has those of all
-    return told
+    fields: dict[str, Any] = asdict(weights)
+    del fields["sha256"]  # of one architecture only; weights.json has those of all
+    return fields
 
 
 def sweep_yaml_text(plan: SweepPlan) -> str:

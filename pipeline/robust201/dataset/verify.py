@@ -84,7 +84,7 @@ def verify_results(
     """Check a results folder, and an export made of it file by file.
 
     To requeue is to move what is wrong out of the way, so that the next run computes it again and nothing else.
-    `on_progress` is told after each shard how many of how many are checked.
+    `on_progress` receives after each shard how many of how many are checked.
 
     Raises:
         InputError: there is no such folder, or an export is to be compared and no plan is there.
@@ -156,15 +156,15 @@ def check_export(plan: SweepPlan, store: ShardStore, inventory: Inventory, out: 
     names = listing.digests
     try:
         sweep = read_json(out / SWEEP_FILE, missing={})
-        told = sweep if isinstance(sweep, dict) else {}
-        form = _read_form(out, told, names)
-        named = told.get("weights")
+        record = sweep if isinstance(sweep, dict) else {}
+        form = _read_form(out, record, names)
+        named = record.get("weights")
         chosen = [*named] if isinstance(named, dict) else []
         groups = group_units(plan, inventory, chosen[0] if len(chosen) == 1 else None)
     except (ResultsError, ConfigError) as error:
         yield str(error)
         return
-    yield from _check_strengths(out, told, form, groups)
+    yield from _check_strengths(out, record, form, groups)
     listed = {name for name in names if "/" in name and not _is_converted(out / name)}
     formats: list[Format] = ["json"] if any(".json" in name for name in listed) else []
     formats += ["parquet"] if any(name.endswith(".parquet") for name in listed) else []
@@ -192,16 +192,16 @@ def check_export(plan: SweepPlan, store: ShardStore, inventory: Inventory, out: 
         yield f"Verifying failed for {out / name}: expected it as in the results, got {got}. {AGAIN}"
 
 
-def _read_form(out: Path, told: Mapping[str, Any], names: Iterable[str]) -> FileForm:
+def _read_form(out: Path, record: Mapping[str, Any], names: Iterable[str]) -> FileForm:
     """Find out how the files of results were written."""
     compression = next((found for name in names if (found := compression_of(Path(name)))), None)
-    round_to = told.get("round_to", "none")
-    style = next((known for known in get_args(KeyStyle) if told.get("key_style") == known), None)
-    empty = next((known for known in get_args(Empty) if told.get("empty", "null") == known), None)
+    round_to = record.get("round_to", "none")
+    style = next((known for known in get_args(KeyStyle) if record.get("key_style") == known), None)
+    empty = next((known for known in get_args(Empty) if record.get("empty", "null") == known), None)
     if style is None or empty is None or not (round_to is None or isinstance(round_to, int)):
         raise ResultsError(
             f"Verifying failed for {out / SWEEP_FILE}: expected a file with key_style, round_to and perhaps empty, "
-            f"got none, or {style}, {round_to} and {told.get('empty', 'none')!s:.100}. {AGAIN}"
+            f"got none, or {style}, {round_to} and {record.get('empty', 'none')!s:.100}. {AGAIN}"
         )
     return FileForm(key_style=style, round_to=round_to, empty=empty, compression=compression, cache_bytes=_CACHE_BYTES)
 
@@ -220,11 +220,11 @@ def _check_strengths(out: Path, sweep: Mapping[str, Any], form: FileForm, groups
     except ResultsError as error:
         yield str(error)
         meta = {"epsilons": epsilons}
-    for name, told, field, wanted in (
+    for name, content, field, wanted in (
         (SWEEP_FILE, sweep, "strengths", strengths),
         (META_FILE, meta, "epsilons", epsilons),
     ):
-        if not isinstance(told, dict) or told.get(field) != wanted:
+        if not isinstance(content, dict) or content.get(field) != wanted:
             yield f"Verifying failed for {out / name}: expected {field} as the plan has them, got others. {AGAIN}"
 
 
@@ -233,7 +233,7 @@ def _is_converted(path: Path) -> bool:
     try:
         return path.suffix == ".parquet" and path.is_file() and is_converted(path)
     except ResultsError:
-        return False  # a damaged file, which the comparison tells of
+        return False  # a damaged file, which the comparison reports
 
 
 def _check_file(out: Path, file: JsonFile | ParquetFile) -> Iterator[str]:
@@ -242,8 +242,8 @@ def _check_file(out: Path, file: JsonFile | ParquetFile) -> Iterator[str]:
     except (OSError, EOFError, zlib.error, pa.ArrowException, ResultsError, UnicodeDecodeError) as error:
         difference = f"(reading it failed: {error.__cause__ or error})"
     if difference is not None:
-        told = f"expected the values of the results, got others {difference}"
-        yield f"Verifying failed for {out / file.name}: {told}. {AGAIN}"
+        message = f"expected the values of the results, got others {difference}"
+        yield f"Verifying failed for {out / file.name}: {message}. {AGAIN}"
 
 
 def _text_differs(file: JsonFile) -> str | None:

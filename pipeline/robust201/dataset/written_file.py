@@ -69,7 +69,7 @@ def compressing(stream: BinaryIO, compression: Compression | None) -> Iterator[B
 
 
 def compression_of(path: Path) -> Compression | None:
-    """Tell a file's compression by its name."""
+    """Return a file's compression by its name."""
     return next((known for known in get_args(Compression) if path.suffix == f".{known}"), None)
 
 
@@ -151,11 +151,11 @@ class ResultFile(ABC):
         for unit, values in self.rows.iter_values(measurement):
             wanted = next(expected, None)
             if wanted is None or unit.id != wanted.id or any(strength not in values for strength in unit.strengths):
-                told = (
+                expected = (
                     "no further network" if wanted is None else f"{wanted.label} at strengths {list(wanted.strengths)}"
                 )
                 raise StorageError(
-                    f"Exporting failed for {unit.label}: expected {told}, got {unit.label} at strengths "
+                    f"Exporting failed for {unit.label}: expected {expected}, got {unit.label} at strengths "
                     f"{sorted(values)}. Run `robust201 verify` on the results folder."
                 )
             yield unit, values

@@ -369,7 +369,7 @@ def best_cells(results: DatasetResults) -> pd.DataFrame:
 
 
 def neighbour_changes(results: DatasetResults) -> pd.DataFrame:
-    """Tell what changing one edge of the best architectures gains or loses.
+    """Compute what changing one edge of the best architectures gains or loses.
 
     Returns:
         One row a neighbour that was evaluated and a score: `best` (the score that the architecture is best by), `tied`,
@@ -426,7 +426,7 @@ def operation_names(space: CellSpace) -> list[str]:
 
 
 def changed_cell(rows: pd.DataFrame, results: DatasetResults) -> tuple[int, list[int], int]:
-    """Tell of rows of one changed architecture its id, its operations by number, and how many are as accurate."""
+    """Return for rows of one changed architecture its id, its operations by number, and how many are as accurate."""
     index = int(rows["architecture"].iloc[0])
     own = [results.cells.operations.index(operation) for operation in results.cells.parse(results.spec(index))]
     return index, own, int(rows["tied"].iloc[0])

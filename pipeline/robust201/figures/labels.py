@@ -69,5 +69,5 @@ def column_label(key: str, strength: float) -> str:
 
 def measure_label(key: str, measurement: str, strength: float) -> str:
     """Name what is measured, such as ``Jacobian squared norm``, and at which strength if that is not 0."""
-    told = measurement.replace("_", " ") if row_of(key) is not None else measurement
-    return f"{key_label(key)} {told}" + (f", strength {strength:g}" if strength != CLEAN_STRENGTH else "")
+    name = measurement.replace("_", " ") if row_of(key) is not None else measurement
+    return f"{key_label(key)} {name}" + (f", strength {strength:g}" if strength != CLEAN_STRENGTH else "")

@@ -40,7 +40,7 @@ def inches(n_letters: int, size: float) -> float:
 
 
 def count_columns(n: int, width: float, least: float) -> int:
-    """Tell how many of some panels stand side by side: as many as are at least so wide, rows of about equal length."""
+    """Return how many panels stand side by side: as many as are at least so wide, in rows of about equal length."""
     most = max(1, min(n, int(width / least)))
     n_rows = -(-n // most)
     return -(-n // n_rows)
@@ -125,7 +125,7 @@ def draw_heat_map(
     )
     for (i, j), value in np.ndenumerate(numbers if written else np.empty((0, 0))):
         red, green, blue, _ = mesh.cmap(mesh.norm(value))
-        # Rec. 601 luma tells whether black or white is read on the square.
+        # Rec. 601 luma decides whether black or white is read on the square.
         light = 0.299 * red + 0.587 * green + 0.114 * blue > 0.5
         colour = INK if np.isnan(value) else "#1c2128" if light else "#fefefe"
         text = texts[i][j] if texts else ""
@@ -216,7 +216,7 @@ def draw_points(axes: Axes, x: pd.Series, y: pd.Series, limits: Sequence[tuple[f
 
 
 def draw_group_legend(figure: Figure, keys: Sequence[str]) -> None:
-    """Tell the colours of the groups of corruptions."""
+    """Return the colours of the groups of corruptions."""
     shown = {key_colour(key) for key in keys}
     patches = [Patch(color=colour, label=group) for group, (colour, _) in CORRUPTION_GROUPS.items() if colour in shown]
     draw_legend(figure, patches)

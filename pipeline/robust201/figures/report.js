@@ -138,9 +138,9 @@ function drawFigure(block) {
 // Text of points, and arrows at the border for those beyond the axes' ends.
 function writePoints(trace, layout, images, single) {
   const logarithmic = layout.xaxis.type === "log", { x, y } = trace;
-  const told = (value, one) => percent(value) + (images && one ? ` ${interval(value, images)}` : "");
+  const formatted = (value, one) => percent(value) + (images && one ? ` ${interval(value, images)}` : "");
   trace.text = x.map((value, place) => (value === null || y[place] === null ? "" : `${trace.name} ${
-    layout.meta.fractions ? told(value, true) : value.toPrecision(4)}<br>${told(y[place], single)}`));
+    layout.meta.fractions ? formatted(value, true) : value.toPrecision(4)}<br>${formatted(y[place], single)}`));
   const ends = (layout.xaxis.range || [-Infinity, Infinity]).map((end) => (logarithmic ? 10 ** end : end));
   const [low, high] = layout.yaxis.range;
   const counts = { "◀": 0, "▶": 0, "▼": 0, "▲": 0 };
@@ -267,8 +267,8 @@ function chooseCell(id, { scroll = true } = {}) {
 }
 
 function tellAddress() {
-  const told = { dataset: dataset.name, ...(space && { cell: String(cell) }), ...(other !== null && { other: String(other) }) };
-  history.replaceState(null, "", `#${new URLSearchParams(told)}`);
+  const state = { dataset: dataset.name, ...(space && { cell: String(cell) }), ...(other !== null && { other: String(other) }) };
+  history.replaceState(null, "", `#${new URLSearchParams(state)}`);
 }
 
 function element(tag, text = "", attributes = {}) {

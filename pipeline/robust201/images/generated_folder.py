@@ -93,7 +93,7 @@ class Manifest:
 
 
 def is_generated(folder: Path) -> bool:
-    """Tell whether a folder bears any mark of generated images, a damaged one included."""
+    """Say whether a folder bears any mark of generated images, a damaged one included."""
     return any((folder / name).exists() for name in _MARKS)
 
 

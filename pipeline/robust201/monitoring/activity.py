@@ -1,4 +1,4 @@
-"""Who works on a sweep and what is in flight: from the driver's lease, heartbeats and what runs tell of themselves."""
+"""Who works on a sweep and what is in flight: from the driver's lease, heartbeats and the progress files of runs."""
 
 import time
 from contextlib import suppress
@@ -37,7 +37,7 @@ class Activity:
     """Who works on a sweep; driver, shares, state and last heartbeat as in `monitoring.status.SweepStatus`.
 
     Attributes:
-        runs: what the last driver told of itself, then the last run of every share.
+        runs: progress of the last driver, then of the last run of every share.
         rates: of those at work.
         parts: in flight, those of silent workers too, unless somebody else computes or has computed them.
     """
@@ -75,12 +75,12 @@ def read_activity(plan: Plan, inventory: Inventory, host_id: HostId, now: float)
     is_driving = state in WORKING_STATES and lease_age is not None and abs(lease_age) < SILENT_SECONDS and not has_died
     shares = tuple(dict.fromkeys(beat.share for beat in beats if beat.share and not beat.is_silent))
     working = [folder for folder in runs if (is_driving if folder == results else folder.name in shares)]
-    told = [lease_age, *(_age(folder / PROGRESS_FILE, now) for folder in runs), *(beat.age for beat in beats)]
+    ages = [lease_age, *(_age(folder / PROGRESS_FILE, now) for folder in runs), *(beat.age for beat in beats)]
     return Activity(
         driver=named if is_driving else None,
         shares=tuple(folder.name for folder in runs if folder != results and folder.name in shares),
         state="died" if has_died else state,
-        last_heartbeat=min((max(0.0, age) for age in told if age is not None), default=None),
+        last_heartbeat=min((max(0.0, age) for age in ages if age is not None), default=None),
         runs=tuple(runs.values()),
         rates=tuple(_rate_of(runs[folder], _age(folder / PROGRESS_FILE, now)) for folder in working),
         parts=_find_parts(plan, inventory, beats),

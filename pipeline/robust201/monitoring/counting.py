@@ -42,7 +42,7 @@ class EvaluationCounter:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._units = {unit.id: unit for unit in plan.units}
-        # What told the results folder apart (shards, damaged ones, rows), and its count.
+        # What identified the state of the results folder (shards, damaged ones, rows), and its count.
         self._before: tuple[tuple[str, ...], tuple[str, ...], int, EvaluationCount] | None = None
 
     def count(self, inventory: Inventory) -> EvaluationCount:

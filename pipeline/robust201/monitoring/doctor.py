@@ -138,8 +138,8 @@ def _examine_imported(results: Path) -> Iterator[HealthCheck]:
     from robust201.core.records import IMPORTED_FILE
 
     if (results / IMPORTED_FILE).is_file():
-        told = f"{results} has imported results, so no sweep can use it"
-        yield HealthCheck("imported results", ok=False, detail=told, fix="Set `results` to another folder.")
+        detail = f"{results} has imported results, so no sweep can use it"
+        yield HealthCheck("imported results", ok=False, detail=detail, fix="Set `results` to another folder.")
 
 
 def _examine_shards(url: str) -> HealthCheck:

@@ -195,8 +195,8 @@ def _examine_head(access: Access) -> Iterator[HealthCheck]:
 def _judge_refusal(access: Access, status: int) -> HealthCheck:
     if status == 401:
         fix = "Put the cluster's token into ~/.ray/auth_token (mode 0600) or RAY_AUTH_TOKEN."
-        told = f"{access.address} asks for one, and none was sent"
-        return HealthCheck("cluster token", ok=False, detail=told, fix=fix)
+        detail = f"{access.address} asks for one, and none was sent"
+        return HealthCheck("cluster token", ok=False, detail=detail, fix=fix)
     if status == 403:
         fix = "Copy the token from the cluster's head (~/.ray/auth_token there): this one is another cluster's."
         return HealthCheck("cluster token", ok=False, detail=f"refused by {access.address}", fix=fix)

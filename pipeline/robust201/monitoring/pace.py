@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class MeasuredRate:
-    """What a run told when it last finished something, rates None before they are known, and how long ago that was."""
+    """What a run reported when it last finished something, and how long ago; rates None before they are known."""
 
     evaluations_per_second: float | None
     macs_per_second: float | None

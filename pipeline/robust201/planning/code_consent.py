@@ -1,4 +1,4 @@
-"""Python files that a sweep names are code: a run tells of them, and executes none that came with a dataset."""
+"""Python files that a sweep names are code: a run names them, and executes none that came with a dataset."""
 
 from collections.abc import Callable
 from pathlib import Path

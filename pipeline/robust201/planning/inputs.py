@@ -35,7 +35,7 @@ _TELL_SECONDS = 30.0
 
 
 class Inputs:
-    """The inputs of a sweep, opened when they are first asked for; `say` is told of steps that take long.
+    """The inputs of a sweep, opened at first use; `say` receives a line about each step that takes long.
 
     Of published corrupted images, those of `keys` and `datasets` alone are looked for; None for all of the sweep.
     """
@@ -173,14 +173,14 @@ class Inputs:
 
     def _progress_of(self, what: str) -> Callable[[int, int], None]:
         """Tell of a step when it begins to count, now and then after that, and when it has ended."""
-        told = -_TELL_SECONDS
+        reported = -_TELL_SECONDS
 
         def tell(done: int, total: int) -> None:
-            nonlocal told
+            nonlocal reported
             if done >= total:
                 self._say(f"{what}: all {total:,} done")
-            elif time.monotonic() - told >= _TELL_SECONDS:
-                told = time.monotonic()
+            elif time.monotonic() - reported >= _TELL_SECONDS:
+                reported = time.monotonic()
                 self._say(f"{what}: {done:,} of {total:,} so far")
 
         return tell

@@ -91,7 +91,7 @@ class Plan:
         return {} if not self.config.has_several_weights else {state.name: state for state in states}
 
     def describe(self) -> dict[str, Any]:
-        """What an export tells about how its numbers came about (see `planning.sweep_record`)."""
+        """What an export records about how its numbers came about (see `planning.sweep_record`)."""
         return describe_sweep(self.config, self.facts, self.protocols.values())
 
     def portable_fields(self) -> dict[str, Any]:

@@ -4,7 +4,7 @@ Share i of n is every n-th bundle of the plan, from the i-th on. That follows fr
 lease and never talk to each other; what is done already is subtracted after the division and moves no bundle to another
 share. Bundles are sorted longest first, so the estimated work of two shares differs by one bundle at most.
 
-A share keeps what it tells of itself in a folder of its own, ``shares/<i>-of-<n>/`` in the results folder, with the
+A share keeps what it reports of itself in a folder of its own, ``shares/<i>-of-<n>/`` in the results folder, with the
 files that a driver keeps at the top. These files are for people only: what is done is said by the shards.
 """
 
@@ -54,7 +54,7 @@ class Share:
         return f"{self.index}-of-{self.count}"
 
     def folder(self, results: Path) -> Path:
-        """Where the share keeps what it tells of itself."""
+        """Where the share keeps what it reports of itself."""
         return results / _FOLDER / self.name
 
     def bundles(self, divided: tuple[Bundle, ...]) -> tuple[Bundle, ...]:

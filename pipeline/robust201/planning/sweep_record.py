@@ -1,4 +1,4 @@
-"""What an export tells of its sweep: fields that anyone can run again, and nothing of the machines it ran on."""
+"""What an export records of its sweep: fields that anyone can run again, and nothing of the machines it ran on."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -14,7 +14,7 @@ from robust201.tasks.parameters import Parameters
 
 
 def describe_sweep(config: SweepConfig, facts: Facts, protocols: Iterable[EvaluationProtocol]) -> dict[str, Any]:
-    """What an export tells about how its numbers came about: a JSON value without paths of this machine."""
+    """What an export records about how its numbers came about: a JSON value without paths of this machine."""
     return {
         "name": config.name,
         "space": config.space_name,

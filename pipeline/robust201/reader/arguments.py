@@ -58,14 +58,14 @@ def as_strength(strength: object, known: Sequence[float], where: str) -> float:
     value = float(strength) if is_number else None  # type: ignore[arg-type]
     if value is None or (value not in known and value != 0):
         shown = f"{value:g}" if value is not None else repr(strength)
-        told = ", ".join(f"{one:g}" for one in known)
+        strengths = ", ".join(f"{one:g}" for one in known)
         nearest = ""
         if value is not None and math.isfinite(value) and known:
             nearest = f" The closest is {min(known, key=lambda one: abs(one - value)):g}."
             scaled = [one for one in known if math.isclose(value * 255, one, rel_tol=_PIXEL_TOLERANCE)]
             if scaled and value < 1:
                 nearest = f" Epsilons are in units of 1/255: {scaled[0]:g}/255 is {scaled[0]:g}."
-        raise ConfigError(f"{where}: expected a strength of {told}, got {shown}.{nearest} Ask for one of them.")
+        raise ConfigError(f"{where}: expected a strength of {strengths}, got {shown}.{nearest} Ask for one of them.")
     return value
 
 

@@ -40,7 +40,7 @@ class RobustnessDataset:
     """Results of an exported or published dataset.
 
     Class attributes name what the published dataset holds; an instance names what its folder holds, in the folder's
-    spelling, as far as the folder tells (an export does in sweep.json, the published dataset only in its epsilons).
+    spelling, as far as the folder says (an export does in sweep.json, the published dataset only in its epsilons).
 
     An architecture is named by its id, as a number or text, or its cell string, and has the results of its isomorphism
     class. Keys are taken in either spelling. A strength is an epsilon, in units of 1/255 in an L∞ ball, a severity, or
@@ -66,7 +66,7 @@ class RobustnessDataset:
         keys_adv: the adversarial attacks.
         keys_cc: the common corruptions.
         keys_measure: measures of the networks themselves.
-        keys_other: keys that this version does not know, with the strengths that the folder tells of.
+        keys_other: keys that this version does not know, with the strengths that the folder names.
         keys_all: all keys.
         data: the datasets.
         measures: the measurements under the keys that are no measures (see `measurements`).
@@ -284,7 +284,7 @@ class RobustnessDataset:
             ) from error
 
     def sources(self) -> "pd.DataFrame":
-        """Tell which folder answers for what; of several folders this is what each adds to those before it.
+        """Say which folder answers for what; of several folders this is what each adds to those before it.
 
         Returns:
             One row per dataset, key and folder that answers for an evaluation of it: `dataset`, `key`, `strengths` (a

@@ -99,7 +99,7 @@ def make_frame(tables: Sequence[Table], files: ResultFiles, *, wide: bool, isomo
 
 
 def list_sources(files: ResultFiles, datasets: Sequence[str], keys: Sequence[str]) -> pd.DataFrame:
-    """Tell which folder answers for what (see `reader.dataset.RobustnessDataset.sources`)."""
+    """Say which folder answers for what (see `reader.dataset.RobustnessDataset.sources`)."""
     rows: list[tuple[str, str, tuple[float, ...], int, str]] = []
     for dataset in datasets:
         for key in keys:

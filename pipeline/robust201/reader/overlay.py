@@ -36,7 +36,7 @@ class OverlaidFiles(ResultFiles):
         self.path, self.parquet, self.sweep, self.missing = first.path, first.parquet, None, {}
         self.space_name, self.space = first.space_name, first.space
         self._kept = KeptRows()
-        self._user_tasks = {key: told for layer in reversed(layers) for key, told in layer._user_tasks.items()}
+        self._user_tasks = {key: task for layer in reversed(layers) for key, task in layer._user_tasks.items()}
         ids = dict(first.meta["ids"])
         for layer in layers[1:]:
             own = layer.meta["ids"]
@@ -54,8 +54,8 @@ class OverlaidFiles(ResultFiles):
             counts = [(layer, count) for layer in layers if (count := layer.count_classes(dataset)) is not None]
             for layer, count in counts[1:]:
                 if count != counts[0][1]:
-                    told = f"{counts[0][1]} classes of {dataset}, as {counts[0][0].path} has, got {count}"
-                    raise _refuse(layer, told)
+                    expected = f"{counts[0][1]} classes of {dataset}, as {counts[0][0].path} has, got {count}"
+                    raise _refuse(layer, expected)
 
     @property
     def weight_names(self) -> list[str]:
@@ -94,8 +94,8 @@ class OverlaidFiles(ResultFiles):
 
     def planned(self, dataset: str) -> Mapping[str, Sequence[float]] | None:
         """Give strengths by key of the sweeps on a dataset; None where no folder has sweep.json."""
-        told = [by_key for layer in self.layers if (by_key := layer.planned(dataset)) is not None]
-        return {key: self.strengths(dataset, key) for by_key in told for key in by_key} if told else None
+        plans = [by_key for layer in self.layers if (by_key := layer.planned(dataset)) is not None]
+        return {key: self.strengths(dataset, key) for by_key in plans for key in by_key} if plans else None
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
         """Give the strengths that any folder has results of a key at, ascending."""
@@ -152,7 +152,7 @@ class OverlaidFiles(ResultFiles):
         return iter(self.read(dataset, key, measure).items())
 
     def read_layers(self, dataset: str, key: str, measure: str) -> OverlaidRows:
-        """Read a measurement, and tell which folder each value comes from."""
+        """Read a measurement, and which folder each value comes from."""
         having = self._numbered(dataset, key, measure)
         if not having:
             raise self.absence(dataset, key, measure)
@@ -203,8 +203,8 @@ class OverlaidFiles(ResultFiles):
         return merged
 
 
-def _refuse(layer: ResultFiles, told: str) -> ConfigError:
+def _refuse(layer: ResultFiles, expected: str) -> ConfigError:
     return ConfigError(
-        f"Seeing datasets as one failed for {layer.path}: expected {told}. Name folders of one space and of the same "
-        "datasets."
+        f"Seeing datasets as one failed for {layer.path}: expected {expected}. Name folders of one space and "
+        "of the same datasets."
     )

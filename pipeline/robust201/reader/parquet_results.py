@@ -88,7 +88,7 @@ def read_ids(path: Path) -> list[str]:
 
 
 def read_weights_names(path: Path) -> list[str]:
-    """List the names of the weights that a file has rows of; empty where it does not tell."""
+    """List the names of the weights that a file has rows of; empty where it does not say."""
     if _WEIGHTS not in _schema(path).names:
         return []
     return [str(name) for name in _distinct(path, FileState.of(path), _WEIGHTS) if name is not None]
@@ -320,7 +320,7 @@ def read_strengths(path: Path) -> tuple[float, ...]:
 
 
 def read_n_classes(path: Path) -> int | None:
-    """Read how many classes the dataset of a file has; None where it does not tell."""
+    """Read how many classes the dataset of a file has; None where it does not say."""
     with _naming(path), _open(path) as file:
         if "n_classes" not in file.schema_arrow.names or file.num_row_groups == 0:
             return None

@@ -185,15 +185,15 @@ class ResultFiles:
         swept = {} if self.sweep is None else self.sweep.get("sweep")
         told_space = swept.get("space") if isinstance(swept, dict) else None
         self.space_name: str = told_space if isinstance(told_space, str) else DEFAULT_SPACE
-        told = (path / META_FILE).is_file()
-        if not told and self.sweep is None:
+        has_meta = (path / META_FILE).is_file()
+        if not has_meta and self.sweep is None:
             from robust201.reader.parquet_results import has_cells
 
             if not all(map(has_cells, self._parquet_files()[:1])):
                 self.space_name = UNKNOWN_SPACE
         self.space = cell_space(self.space_name)
         self._user_tasks = _user_tasks(swept)
-        self.meta: dict[str, Any] = read_json(path / META_FILE) if told else self._meta_of_parquet()
+        self.meta: dict[str, Any] = read_json(path / META_FILE) if has_meta else self._meta_of_parquet()
         if not is_sound_meta(self.meta, self.space):
             rows = "ids" if self.space is None else "ids with nb201-string and isomorph"
             raise ResultsError(
@@ -206,7 +206,7 @@ class ResultFiles:
         self._keys_by_dataset: Mapping[str, Iterable[str]] | None = None
         if self.sweep is not None:
             self._keys_by_dataset = self.sweep["strengths"]
-        elif not told:
+        elif not has_meta:
             self._keys_by_dataset = self.keys_of_parquet()
         absent = self._find_absent()
         if absent:
@@ -257,12 +257,12 @@ class ResultFiles:
 
     @property
     def datasets(self) -> list[str]:
-        """Datasets that the folder tells of; where it does not, as the published one, those of the paper."""
+        """Datasets that the folder names; where it does not, as the published one, those of the paper."""
         return list(self._keys_by_dataset or PUBLISHED_DATASETS)
 
     @property
     def keys(self) -> list[str]:
-        """Keys that the folder tells of, in the order of the table; the published one tells of attacks alone."""
+        """Keys that the folder names, in the order of the table; the published one names attacks only."""
         if self._keys_by_dataset:
             return in_table_order({key for keys in self._keys_by_dataset.values() for key in keys})
         return ["clean", *in_table_order({*self.meta["epsilons"], *CORRUPTIONS})]
@@ -270,15 +270,15 @@ class ResultFiles:
     @property
     def measures(self) -> list[str]:
         """Measurements that the folder names, except those with a value for each image."""
-        told = PUBLISHED if self.sweep is None else self.sweep["measurements"]
+        stored = PUBLISHED if self.sweep is None else self.sweep["measurements"]
         by_image = {column.measurement for column in COLUMNS.values() if column.by_image}
-        return [name for name in MEASUREMENTS if name in told and name not in by_image]
+        return [name for name in MEASUREMENTS if name in stored and name not in by_image]
 
     @property
     def weight_names(self) -> list[str]:
-        """Names of the weights that the folder tells of, in order; empty where it has results of unnamed ones."""
-        told = {} if self.sweep is None else self.sweep.get("weights")
-        names = dict.fromkeys(told if isinstance(told, dict) else ())
+        """Names of the weights in the folder, in order; empty where it has results of unnamed ones."""
+        recorded = {} if self.sweep is None else self.sweep.get("weights")
+        names = dict.fromkeys(recorded if isinstance(recorded, dict) else ())
         if self.sweep is None and self.parquet.is_dir():
             from robust201.reader.parquet_results import read_weights_names
 
@@ -291,9 +291,9 @@ class ResultFiles:
             return self
         names = self.weight_names
         if weights not in names:
-            told = ", ".join(names) or "none, since it has those of one choice of weights, without a name"
+            expected = ", ".join(names) or "none, since it has those of one choice of weights, without a name"
             raise ConfigError(
-                f"Reading {self.path} failed for weights {weights!r}: expected {told}.{closest(weights, names)}"
+                f"Reading {self.path} failed for weights {weights!r}: expected {expected}.{closest(weights, names)}"
             )
         chosen = copy.copy(self)
         chosen.weights = weights
@@ -351,8 +351,8 @@ class ResultFiles:
 
     def strengths(self, dataset: str, key: str) -> tuple[float, ...]:
         """Give the strengths that a key's values stand for (see `RobustnessDataset.strengths`)."""
-        told: Mapping[str, Sequence[float]] = self.meta["epsilons"]
-        for by_key in (self.planned(dataset) or {}, told):
+        stored: Mapping[str, Sequence[float]] = self.meta["epsilons"]
+        for by_key in (self.planned(dataset) or {}, stored):
             for spelling in spellings(key):
                 if spelling in by_key:
                     return tuple(float(strength) for strength in by_key[spelling])
@@ -366,7 +366,7 @@ class ResultFiles:
         if known is None:
             raise ResultsError(
                 f"Looking up strengths failed for {key!r}: expected a key of {self.path}, got another."
-                f"{closest(key, [*told, *TASKS])}"
+                f"{closest(key, [*stored, *TASKS])}"
             )
         return known
 
@@ -532,7 +532,7 @@ class ResultFiles:
 
     def iter_json_file(self, file: Path, dataset: str, key: str, measure: str) -> Iterator[tuple[str, Any]]:
         """Go through a JSON file of results (see `iter_values`)."""
-        if self.space is None:  # ids are told from other names by their digits
+        if self.space is None:  # ids differ from other names by their digits
             yield from self.read_json_file(file, dataset, key, measure).items()
             return
         for identifier, row in iter_json_values(file, dataset, spellings(key), measure):

@@ -1,4 +1,4 @@
-"""What the files of a dataset may hold: sound JSON, what is told of it, ids, values of a measurement's form."""
+"""What the files of a dataset may hold: sound JSON, the record of its sweep, ids, values of a measurement's form."""
 
 import contextlib
 import json
@@ -109,13 +109,13 @@ def is_sound_sweep(sweep: Mapping[str, Any]) -> bool:
     return sound and named and _is_count(sweep.get("round_to")) and _is_sound_origin(sweep.get("sweep"))
 
 
-def _is_sound_origin(told: Any) -> bool:
-    """Whether what sweep.json tells of a sweep has images and protocols as an export writes them, where it has any."""
-    if told is None:
+def _is_sound_origin(record: Any) -> bool:
+    """Whether a sweep's record in sweep.json has images and protocols as an export writes them, where it has any."""
+    if record is None:
         return True
-    if not isinstance(told, dict):
+    if not isinstance(record, dict):
         return False
-    images, protocols = told.get("images"), told.get("protocols", [])
+    images, protocols = record.get("images"), record.get("protocols", [])
     if not isinstance(images, dict | None) or not isinstance(protocols, list):
         return False
     counts = [(images or {}).get("count")]
@@ -143,9 +143,9 @@ def check_ids(file: Path, key: str, measure: str, found: Iterable[str], known: M
     for identifier in found:
         if identifier not in known:
             ids = [*known]
-            told = f"{ids[0]} to {ids[-1]}" if ids and ids[0].isdecimal() else ", ".join(ids)
+            examples = f"{ids[0]} to {ids[-1]}" if ids and ids[0].isdecimal() else ", ".join(ids)
             raise ResultsError(
-                f"Reading {key} {measure} failed for {file}: expected ids of architectures, {told}, "
+                f"Reading {key} {measure} failed for {file}: expected ids of architectures, {examples}, "
                 f"got {identifier!r}. Export or download it again."
             )
 
@@ -252,8 +252,8 @@ def share_rounding(shares: "np.ndarray[Any, np.dtype[Any]]") -> float:
     """By how much shares may be off: half a unit of the last decimal that one of them has, and the arithmetic."""
     if are_counts(shares):  # which sum to whole numbers
         return _SHARES_ARITHMETIC
-    told = (places for places in range(1, _MOST_DECIMALS) if (np.round(shares, places) == shares).all())
-    return max(_SHARES_ARITHMETIC, rounding_of(next(told, None)))
+    fitting = (places for places in range(1, _MOST_DECIMALS) if (np.round(shares, places) == shares).all())
+    return max(_SHARES_ARITHMETIC, rounding_of(next(fitting, None)))
 
 
 def rounding_of(decimals: int | None) -> float:

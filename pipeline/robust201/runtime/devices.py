@@ -36,7 +36,7 @@ _SIGNS_OF_NO_MEMORY = ("can't allocate memory", "out of memory", "STATUS_ALLOC_F
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Tell whether memory ran out, be it in an error that another one followed."""
+    """Say whether memory ran out, be it in an error that another one followed."""
     if error is None:
         return False
     if isinstance(error, MemoryError | torch.OutOfMemoryError):

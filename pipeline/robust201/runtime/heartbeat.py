@@ -151,7 +151,7 @@ def _read(path: Path, now: float) -> LastBeat | None:
 
 
 def file_server_time(folder: Path) -> float:
-    """Tell the time of the file server behind a folder, in seconds since 1970, by a file written there and removed."""
+    """Read the time of the file server behind a folder, in seconds since 1970, by a file written there and removed."""
     with tempfile.NamedTemporaryFile(dir=folder, prefix=".clock.", suffix=".tmp") as probe:
         probe.write(b"what time is it?")
         probe.flush()

@@ -147,8 +147,8 @@ class Lease:
     ) -> "Lease":
         """Take the lease on a results folder, which exists, and keep it alive.
 
-        Clock and sleep are monotonic seconds. `on_wait` is told in one line why it will take a while, before a holder
-        on another host is observed.
+        Clock and sleep are monotonic seconds. `on_wait` receives one line that says why it will take a while, before
+        a holder on another host is observed.
 
         Raises:
             LeaseHeldError: another driver holds it, and is alive.

@@ -1,4 +1,4 @@
-"""What a run tells a monitoring system: one table of metrics, and where their values go.
+"""What a run reports to a monitoring system: one table of metrics, and where their values go.
 
 The shards say what is done; metrics are for watching. Who counts knows no monitoring system: it records values under
 the names of `METRICS`, and the executor says where they go (`runtime.executors`).

@@ -43,7 +43,7 @@ WORKING_STATES = frozenset({"running", "draining"})
 """States of a run that has not ended."""
 
 RATE_SECONDS = 15.0
-"""Time from the first part's begin to the end of the last one from which a run's rate is told."""
+"""Time from the first part's begin to the end of the last one from which a run's rate is estimated."""
 
 
 @dataclass
@@ -129,7 +129,7 @@ class Tracker:
     Args:
         folder: where the two files go.
         done: evaluations of the plan that are there already.
-        log: told of what the driver alone sees.
+        log: receives what the driver alone sees.
     """
 
     def __init__(self, plan: Plan, missing: Collection[Part], folder: Path, done: int, log: WorkLog) -> None:

@@ -162,7 +162,7 @@ _NOT_EVALUATED = {"name", "results", "shards", "execution"} | {
     "datasets",
     "keys",
 }
-"""Fields that decide no number, and those that `_evaluated` tells in its own words."""
+"""Fields that decide no number, and those that `_evaluated` words itself."""
 
 
 def _evaluated(config: SweepConfig) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 A line is a JSON object with ``time`` (UTC, ISO 8601), ``level``, ``worker`` (the file's name without its ending),
 ``host``, ``pid``, ``event`` and ``message``; where it concerns a unit, ``unit`` (its id) and ``label``
-(architecture/dataset/key, and the weights where a network has several); and what else the event has to tell. The driver
+(architecture/dataset/key, and the weights where a network has several); and what else belongs to the event. The driver
 keeps a file of the same form, ``…-driver.jsonl``, for what only it sees: workers that were lost, parts that were given
 up.
 

@@ -34,7 +34,7 @@ SHARD_NAME = re.compile(
 SHA_DIGITS = 16
 
 SETTLING_SECONDS = 5.0
-"""Age from which a file's time of change tells all later changes apart from the last one: file systems count in ticks
+"""Age from which a file's time of change distinguishes all later changes from the last one: file systems count in ticks
 of up to two seconds (FAT), and within a tick a second change leaves no trace."""
 
 
@@ -138,7 +138,7 @@ class LocalBackend:
         return self._try_reading(shard, lambda: sha256_of(self.path(shard)))
 
     def _try_reading(self, shard: str, read: Callable[[], _Out], *, is_second: bool = False) -> _Out:
-        """Read, once more after an input/output error: of all errors that one alone may tell of lost bytes."""
+        """Read, once more after an input/output error: of all errors only that one may mean lost bytes."""
         try:
             return read()
         except FileNotFoundError:

@@ -7,7 +7,7 @@ shards/<dataset>/compact-<sha16>.parquet        many of them, merged
 damaged/<dataset>/                              shards set aside; those of a URL below it
 index/                                          what is in the shards, to scan faster (see `shards.index`)
 lease.json                                      the driver at work (see `runtime.lease`)
-shares/<i>-of-<n>/                              what each share tells of itself (see `planning.shares`)
+shares/<i>-of-<n>/                              what each share reports of itself (see `planning.shares`)
 slurm/                                          batch file and logs of job arrays
 logs/                                           what workers did, one file each (see `runtime.work_log`)
 """

@@ -117,9 +117,9 @@ class ShardStore:
         return others
 
     def find_receipts(self, parts: Sequence[Part], measurements: Collection[str]) -> tuple[Receipt, ...]:
-        """Find the receipts that a worker died before telling of: parts, or some of their strengths, among the shards.
+        """Find the receipts that a worker died before reporting: parts, or some of their strengths, among the shards.
 
-        Compacted shards, which no worker writes, are not looked at, and damaged ones tell nothing. The receipts come in
+        Compacted shards, which no worker writes, are not looked at, and damaged ones are skipped. The receipts come in
         the order of the shards' names.
         """
         networks = {(part.unit.dataset, part.unit.architecture) for part in parts}
@@ -220,7 +220,7 @@ class ShardStore:
     ) -> list[ShardFinding]:
         """Check every byte, every row and every duplicate of an inventory that was read with ``verify="all"``.
 
-        It is read anew where None. `on_progress` is told after each shard how many of how many are checked.
+        It is read anew where None. `on_progress` receives after each shard how many of how many are checked.
         """
         if inventory is None:
             inventory = self.inventory(verify="all", on_damage="report")

@@ -83,8 +83,8 @@ def verify_shards(
 ) -> Iterator[ShardFinding]:
     """Check every live shard and every row of a results folder, and yield what is wrong.
 
-    Damaged shards that the inventory reports are told of. Shards are hashed unless it was read with ``verify="all"``,
-    which did. `on_progress` is told after each shard how many of how many are checked.
+    Damaged shards that the inventory reports are findings too. Shards are hashed unless it was read with
+    ``verify="all"``, which did. `on_progress` receives after each shard how many of how many are checked.
     """
     for shard, message in inventory.damage.items():
         yield ShardFinding.damaged(shard, message)
@@ -119,11 +119,11 @@ def check_rows(
             Index(folder.index).forget([shard])  # the time of its last change may not show the damage
             yield ShardFinding.damaged(shard, str(error))
         on_progress(number + 1, len(inventory.shards))
-    for row, message in counts.find_unlike():
+    for row, difference in counts.find_unlike():
         (identity,) = _identities_in(inventory, np.array([row]))
         shard, position = inventory.locate(row)
-        told = f"Verifying failed for {identity.label}: {message}"
-        yield ShardFinding(shard, identity.label, "unlike others", told, ((shard, position),))
+        message = f"Verifying failed for {identity.label}: {difference}"
+        yield ShardFinding(shard, identity.label, "unlike others", message, ((shard, position),))
 
 
 class _ClassCounts:
@@ -156,10 +156,10 @@ class _ClassCounts:
         """Find the rows that count other images than most of their dataset, images and range, and what was expected."""
         for by_counts in self._rows.values():
             usual, rows = max(by_counts.items(), key=lambda item: len(item[1]))
-            told = f"expected rows of cm to count {list(usual)} images, as in {len(rows)} other rows"
+            message = f"expected rows of cm to count {list(usual)} images, as in {len(rows)} other rows"
             unlike = ((row, counts) for counts, rows in by_counts.items() if counts != usual for row in rows)
             for row, counts in sorted(unlike):
-                yield row, f"{told}, got {list(counts)}. Evaluate it again."
+                yield row, f"{message}, got {list(counts)}. Evaluate it again."
 
 
 def _check_rows(
@@ -184,11 +184,11 @@ def _check_rows(
             for offset, identity in enumerate(_identities_of(rows_of_table(table))):
                 known = scanned[first_row + offset]
                 if identity != known or not _is_named_for(shard, identity.unit):
-                    told = (
+                    message = (
                         f"Verifying failed for result file {file.label}: expected {known.label} (as its footer and "
                         f"name say), got {identity.label}. Set the file aside and run the sweep again."
                     )
-                    yield ShardFinding(shard, identity.label, "misplaced", told, ((shard, None),))
+                    yield ShardFinding(shard, identity.label, "misplaced", message, ((shard, None),))
                 imported = is_imported(identity.unit.protocol)
                 if imported or suspects[offset]:
                     try:
@@ -237,12 +237,12 @@ def find_unequal_duplicates(
             label = _RowIdentity(group.unit, group.strength, kept.start, kept.stop).label
             locations = tuple(inventory.locate(item.row) for item in (kept, *others))
             (used, _), (unused, _), *_ = locations
-            told = (
+            message = (
                 f"Comparing duplicates failed for {label}: expected equal values in {used} and {unused}, got "
                 "different ones; the first is used. Find out which device or version differs (their provenance says), "
                 "and set one aside."
             )
-            yield ShardFinding(unused, label, "unequal duplicates", told, locations)
+            yield ShardFinding(unused, label, "unequal duplicates", message, locations)
     reader.close()
 
 
@@ -279,7 +279,7 @@ def _find_lost(folder: ResultsFolder, inventory: Inventory) -> Iterator[ShardFin
             present = {(unit.id, *numbers) for unit, *numbers in _identities_in(inventory, slice(None))}
         for identity in _identities_of(rows):
             if (identity.unit.id, *identity[1:]) not in present:
-                told = (
+                message = (
                     f"Verifying failed for {identity.label}: expected it in what replaces {shard}, got none. "
                     "Set the compacted file aside and run the sweep again."
                 )
@@ -287,7 +287,7 @@ def _find_lost(folder: ResultsFolder, inventory: Inventory) -> Iterator[ShardFin
                 locations = tuple(
                     (name, None) for name in compacted if shard in read_footer(folder.backend, entries[name]).inputs
                 )
-                yield ShardFinding(shard, identity.label, "lost in compaction", told, locations)
+                yield ShardFinding(shard, identity.label, "lost in compaction", message, locations)
 
 
 def requeue_shards(folder: ResultsFolder, inventory: Inventory, findings: Collection[ShardFinding]) -> tuple[str, ...]:

@@ -296,8 +296,8 @@ def _count_failure(values: Values, n_images: int, label_counts: NDArray[np.integ
         return f"rows of cm to count {label_counts.tolist()} images, got {cm.sum(axis=1).tolist()}"
     for name, array in values.items():
         contradiction = COLUMNS[name].contradiction
-        if contradiction is not None and (told := contradiction(array, cm)) is not None:
-            return f"{name} as in cm, {told}"
+        if contradiction is not None and (difference := contradiction(array, cm)) is not None:
+            return f"{name} as in cm, {difference}"
     return None
 
 

@@ -42,7 +42,7 @@ class CheckpointRecord:
         file: path of the weights below the store's folder, with ``/``.
         sha256: 64 hex digits of that file.
         training: recipe and outcome of a training of our own, or None.
-        recipe: name of the training, which tells trainings of equal length and seed apart; empty for the published one.
+        recipe: name of the training, to distinguish trainings of equal length and seed; empty for the published one.
     """
 
     space: str

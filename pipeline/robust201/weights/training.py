@@ -114,7 +114,7 @@ def train(
 ) -> TrainedNetwork:
     """Train one network from scratch; on a CPU the weights' bytes depend on the arguments alone, less `test_images`.
 
-    `progress` is told epoch (from 1), mean loss and accuracy on the training images after each epoch.
+    `progress` receives epoch (from 1), mean loss and accuracy on the training images after each epoch.
 
     Raises:
         ArchitectureError: the string is no cell.
@@ -262,7 +262,7 @@ def train_into_store(
     Each record has the recipe and the accuracies in `training`; each network is stored before the next one begins.
     Recipes are named by their settings (see `recipe_name`), so that none takes the place of another or of published
     weights, which have none.
-    `progress` is told index, epoch (from 1), mean loss and accuracy on the training images after each epoch.
+    `progress` receives index, epoch (from 1), mean loss and accuracy on the training images after each epoch.
 
     Raises:
         ArchitectureError: an index is out of range; nothing is trained.
@@ -308,7 +308,7 @@ def train_into_store(
 def recipe_name(images: ImageSet, settings: TrainingSettings) -> str:
     """Name a training in a store, such as ``trained-3f9a2c1b``: by all that decides it but network, epochs and seed.
 
-    Those three stand beside it wherever it is told.
+    Those three are named wherever it is.
     """
     payload = {
         "version": RECIPE_VERSION,

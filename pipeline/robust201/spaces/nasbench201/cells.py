@@ -157,7 +157,7 @@ def _describe_form(spec: str) -> str:
 
 
 def _suggest(spec: str) -> str:
-    """Name the cell that a malformed string most likely means, where its operations can still be told apart."""
+    """Name the cell that a malformed string most likely means, where its operations can still be recognised."""
     names = [name.partition("~")[0].strip() for name in re.findall(r"[^|+]+", spec)]
     guesses = [difflib.get_close_matches(name, OPERATIONS, n=1) for name in names]
     if len(guesses) == len(EDGES) and all(guesses):

@@ -40,7 +40,7 @@ _MAX_HEADER_BYTES = 100 << 20  # as safetensors itself allows
 
 
 def safetensors_size(stream: BinaryIO) -> int | None:
-    """Tell how many bytes a safetensors file should have from its header: eight bytes of length, JSON with offsets.
+    """Compute how many bytes a safetensors file should have from its header: eight bytes of length, JSON with offsets.
 
     The stream stands at the file's beginning. None where there is no such header.
     """
