@@ -1,6 +1,7 @@
 """Networks, attacks and measures in files of the user's own: run, kept, told apart, refused in one line."""
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -92,23 +93,20 @@ def failure(ended: Ended) -> str:
 def documented() -> dict[str, str]:
     """Files of docs/your-own.md by name."""
     text = (REPOSITORY / "docs/your-own.md").read_text()
-    return dict(re.findall(r"^`([\w.-]+)`:\n\n```\w+\n(.*?)^```$", text, re.M | re.S))
+    return dict(re.findall(r"`([\w.-]+)`:\n\n```\w+\n(.*?)^```$", text, re.M | re.S))
 
 
 @pytest.fixture
 def example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with the documented files, weights and images."""
+    """A working folder with the documented files, and what the last of them makes: weights and images."""
     monkeypatch.chdir(tmp_path)
     files = documented()
-    assert set(files) == {"sweep.yaml", "my_models.py", "my_attack.py", "my_measure.py"}
+    assert set(files) == {"sweep.yaml", "my_models.py", "my_attack.py", "my_measure.py", "make_inputs.py"}
     for name, text in files.items():
         Path(name).write_text(text)
-    Path("images").mkdir()
-    write_parquet(Path("images/test.parquet"), n_classes=3, size=16, n_images=21)
-    build: dict[str, Any] = {}
-    exec(compile(files["my_models.py"], "my_models.py", "exec"), build)
-    for name in ("narrow", "wide"):
-        save_file(build["build"](name, 3).state_dict(), f"{name}.safetensors")
+    monkeypatch.syspath_prepend(tmp_path)
+    runpy.run_path("make_inputs.py")
+    sys.modules.pop("my_models")
     return tmp_path
 
 
