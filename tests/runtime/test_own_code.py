@@ -16,7 +16,7 @@ from robust201.planning.loading import load_config, parse_config
 from robust201.planning.sweep_record import portable_fields
 from robust201.runtime.sweep import load_plan
 from tests.conftest import REPOSITORY, Ended, RunCommand, WriteSweep
-from tests.runtime.test_widened import values, write_parquet
+from tests.runtime.test_widened import values
 
 MODELS = """
 from torch import nn
