@@ -9,6 +9,7 @@ are mostly too wide.
 Equal seeds give equal draws, with equal versions of NumPy.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -38,7 +39,9 @@ class Estimate(NamedTuple):
     bias: float
 
 
-def binomial_draws(accuracies: ArrayLike, n_images: int, *, n_draws: int = N_DRAWS, seed: int = 0) -> Drawn:
+def binomial_draws(
+    accuracies: ArrayLike, n_images: int, *, n_draws: int = N_DRAWS, seed: int | Sequence[int] = 0
+) -> Drawn:
     """Draw counts of correct images from accuracies alone.
 
     Args:
