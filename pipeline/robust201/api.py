@@ -18,7 +18,6 @@ from torch import nn
 
 from robust201.core.errors import ConfigError, DatasetError, closest
 from robust201.core.files import bundled
-from robust201.core.intervals import wilson_interval
 from robust201.core.records import ArchitectureId, EvaluationResult, ImageSet, Normalisation, Part, Unit
 from robust201.engine.classifier import Classifier
 from robust201.engine.context import Context, CorruptedImages, Request, to_float
@@ -30,6 +29,7 @@ from robust201.images.checks import LabelledImages
 from robust201.images.given import as_labelled_images, check_label_range
 from robust201.planning.field_errors import describe_problem
 from robust201.spaces import find_architecture
+from robust201.statistics.intervals import wilson_interval
 from robust201.tasks import TASKS, Task, find_task
 from robust201.tasks.corruptions.generator import SMALLEST_SIZE, corrupt, synthetic_frost
 from robust201.tasks.evaluate import evaluate_part

@@ -2,17 +2,26 @@
 
 import hashlib
 import json
+import shutil
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from robust201.core.files import bundled, sha256_of
+from robust201.dataset import export_dataset
+from robust201.dataset.outcome_files import evaluated_images
+from robust201.dataset.verify import check_export
 from robust201.planning.loading import load_config
 from robust201.planning.plan import Plan, assumed_facts, make_plan
 from robust201.planning.plan_file import load_plan
+from robust201.reader.dataset import RobustnessDataset
+from robust201.shards import ShardStore
 from tests.conftest import REPOSITORY, RunCommand
 
 GOLDEN = REPOSITORY / "tests" / "golden"
@@ -61,6 +70,36 @@ def test_exports_keep_their_bytes(
     got = {path.relative_to(tmp_path / "dataset").as_posix(): sha256_of(path) for path in files}
     assert got.keys() == expected.keys()
     assert {name for name in got if got[name] != expected[name]} <= VERSIONED
+
+
+def test_outcomes_by_image_are_exported_and_verified(results: Path, tmp_path: Path) -> None:
+    plan, store, out = load_plan(results).narrow(keys=("clean", "pgd")), ShardStore.open(results), tmp_path / "dataset"
+    inventory = store.inventory()
+    export_dataset(plan, store, inventory, out, formats=("parquet",), outcomes="classes")
+    assert [*check_export(plan, store, inventory, out)] == []
+    labels = RobustnessDataset(out).images("digits")["label"].to_numpy()
+    for table in (pq.read_table(out / f"parquet/dataset=digits/key={key}/part-0.parquet") for key in ("clean", "pgd")):
+        for bits, predicted in zip(table["correct_bits"].to_pylist(), table["predictions"].to_pylist(), strict=True):
+            assert bits == np.packbits(np.array(predicted) == labels).tobytes()
+    for name, column in (("parquet/dataset=digits/key=pgd", "correct_bits"), ("images/dataset=digits", "label")):
+        file = out / name / "part-0.parquet"
+        whole = file.read_bytes()
+        table = pq.read_table(file)
+        place, values = table.schema.get_field_index(column), table[column].to_pylist()
+        changed = pa.array(values[1:] + values[:1], table.schema.field(place).type)
+        pq.write_table(table.set_column(place, table.schema.field(place), changed), file)
+        wrong = " ".join(check_export(plan, store, inventory, out))
+        assert f"{file}: expected the {'values' if 'parquet/' in name else 'images'} of the results" in wrong
+        file.write_bytes(whole)
+    file.unlink()
+    assert f"{file}: expected a file, got none" in " ".join(check_export(plan, store, inventory, out))
+
+
+def test_evaluated_images_are_found_again_where_a_folder_kept_none(results: Path) -> None:
+    plan = load_plan(results)
+    kept = evaluated_images(plan, "digits")
+    shutil.rmtree(results / "images")  # as in a merged folder
+    assert evaluated_images(plan, "digits").sha256 == kept.sha256 == plan.facts.datasets["digits"].images_sha256
 
 
 def test_a_run_finds_nothing_missing(results: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from robust201.core.errors import ConfigError, ResultsError
-from robust201.core.intervals import wilson_interval
 from robust201.figures import figure_data
 from robust201.figures.dataset_results import read_results
 from robust201.figures.labels import KEY_LABELS, column_label, dataset_label, key_label
@@ -18,6 +17,7 @@ from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.neighbourhood import edit_distance, kernel_parameters, neighbours
 from robust201.spaces.nasbench201.space import NasBench201
+from robust201.statistics.intervals import wilson_interval
 from robust201.tasks import TASKS
 from tests.support.fabricated import N_IMAGES, export, make_plan
 from tests.support.small_results import results_of, write_results

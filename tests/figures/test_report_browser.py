@@ -11,13 +11,13 @@ from urllib.parse import quote
 import pytest
 
 from benchmarks.headless import DRAWN, Browser, find_chromium
-from robust201.core.intervals import wilson_interval
 from robust201.figures.dataset_results import read_results
 from robust201.figures.figure_data import pareto_front
 from robust201.figures.report import write_report
 from robust201.reader.dataset import RobustnessDataset
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.neighbourhood import edit_distance
+from robust201.statistics.intervals import wilson_interval
 from tests.support.fabricated import N_IMAGES, export, make_plan
 from tests.support.small_results import write_results
 

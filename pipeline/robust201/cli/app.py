@@ -17,6 +17,7 @@ from robust201.cli.evaluate import evaluate
 from robust201.cli.exits import run_to_exit_code
 from robust201.cli.help_texts import ABOUT, DOWNLOADS, ENDING, HELP_OPTIONS, RUN, AllowCode, add_verbs
 from robust201.cli.look import AsJson, doctor, logs, print_json, status
+from robust201.cli.metrics import metrics
 from robust201.cli.plot import MEAN_HELP, plot
 from robust201.cli.submit import submit_app
 from robust201.cli.sweeps import (
@@ -362,6 +363,6 @@ add_verbs(
     *(demo, doctor, fetch, import_weights, train, corrupt),
     *(plan, run, status, logs, compact, merge),
     *(verify, export, compare, convert, import_json, meta),
-    *(report, plot, evaluate),
+    *(report, plot, metrics, evaluate),
 )
 app.add_typer(submit_app, rich_help_panel=RUN)

@@ -37,6 +37,7 @@ if TYPE_CHECKING:  # each verb imports what it runs; the others need not wait fo
     from robust201.dataset.verify import Verdict
     from robust201.figures.report import SummaryRow
     from robust201.monitoring.doctor_machines import HealthCheck
+    from robust201.reader.derived import DerivedMetrics
     from robust201.runtime.executors.base import Event
     from robust201.runtime.progress import RunProgress
     from robust201.runtime.scheduler import RunTally
@@ -45,6 +46,9 @@ if TYPE_CHECKING:  # each verb imports what it runs; the others need not wait fo
 
 _LOG_SECONDS = 10.0
 _QUIET_SECONDS = 60.0
+_LONGEST_KEY = 40
+"""Characters of keys that are shown; of more, how many keys there are."""
+
 _UNKNOWN_PACE = "rate and time left not known yet"
 
 # NO_COLOR asks for plain text, bold and italics included. Emoji codes would change paths such as a:b:c.
@@ -343,6 +347,38 @@ def show_comparison(report: ComparisonReport, *, all_rows: bool = False) -> None
     columns = ("", "networks", "max |difference|", "mean |difference|", "mean difference", "Kendall tau", "moved most")
     if rows:
         show_table("Accuracy of the second set against the first", columns, rows)
+
+
+def show_metrics(found: DerivedMetrics) -> None:
+    """Show how sure rankings are, metrics over the architectures, and what those that are missing need."""
+    rankings = [
+        (
+            f"{row.dataset} {row.key} {row.strength:g}",
+            show_architecture(row.best),
+            f"{row.accuracies.iloc[0]:.4f}",
+            f"[{row.low[0]:.4f}, {row.high[0]:.4f}]",
+            f"{len(row.tied):,} of {len(row.accuracies):,}",
+            "same images" if row.paired else "accuracies",
+            *(f"{one.value:.4f} [{one.low:.4f}, {one.high:.4f}]" for one in row.bootstrap.values()),
+        )
+        for row in found.rankings
+    ]
+    if rankings:
+        names = {name: name.replace("_", " ") for row in found.rankings for name in row.bootstrap}
+        columns = ("", "best", "accuracy", "95 % interval", "tied with the best", "compared by", *names.values())
+        show_table("Rankings", columns, [(*row, *[""] * (len(columns) - len(row))) for row in rankings])
+    metrics = []
+    for one in found.metrics:
+        place = one.key if len(one.key) <= _LONGEST_KEY else f"{one.key.count('+') + 1} keys"
+        held = one.values.dropna()
+        numbers = [f"{value:.4f}" for value in (held.min(), held.median(), held.max())] if len(held) else ["-"] * 3
+        label = f"{one.dataset} {place}" + ("" if one.strength is None else f" {one.strength:g}")
+        metrics.append((label, one.metric, *numbers, f"{len(held):,}", one.note))
+    if metrics:
+        columns = ("", "metric", "lowest", "median", "highest", "networks", "")
+        show_table("Metrics", columns, metrics)
+    for name, needed in found.needs.items():
+        say(f"{name}: needs {needed}.")
 
 
 def show_summary(rows: Sequence[SummaryRow]) -> None:

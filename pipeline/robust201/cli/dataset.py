@@ -54,6 +54,13 @@ def export(
         str | None,
         typer.Option(help="Weights to export, such as random-s0, if architectures have several; JSON holds only one."),
     ] = None,
+    outcomes: Annotated[
+        str | None,
+        typer.Option(
+            help="With --parquet, if `predictions` were measured: bits writes which images were classified correctly, "
+            "one bit per image, instead of predicted classes, and a table of the images; classes writes both."
+        ),
+    ] = None,
     partial: Annotated[
         bool, typer.Option("--partial", help="Write what is available, and report what is missing.")
     ] = False,
@@ -65,6 +72,7 @@ def export(
     from robust201.dataset import export_dataset
     from robust201.dataset.imported_plan import load_any_plan
     from robust201.dataset.number_text import Empty
+    from robust201.dataset.outcome_files import OutcomeForm
     from robust201.dataset.pool import default_processes, most_processes
     from robust201.dataset.written_file import parse_choice, parse_compression
     from robust201.shards import ShardStore
@@ -89,6 +97,7 @@ def export(
             formats=formats,
             licence=licence,
             weights=weights,
+            outcomes=None if outcomes is None else parse_choice("form of outcomes", outcomes, get_args(OutcomeForm)),
             partial=partial,
             processes=processes or default_processes(parquet=parquet),
             progress=progress,

@@ -26,7 +26,7 @@ PANELS = {
     "Set up": ("demo", "doctor", "fetch", "import-weights", "train", "corrupt"),
     RUN: ("plan", "run", "submit", "status", "logs", "compact", "merge"),
     "Check and export its results": ("verify", "export", "compare", "convert", "import-json", "meta"),
-    "Look at a dataset": ("report", "plot"),
+    "Look at a dataset": ("report", "plot", "metrics"),
     "Evaluate one network": ("evaluate",),
 }
 """Verbs by the group under which the help lists them, in the order in which a sweep meets them."""
@@ -73,6 +73,10 @@ EXAMPLES = {
         "robust201 plot --list",
         "robust201 plot attacks dataset --out attacks.svg",
         "robust201 plot all dataset --out figures",
+    ),
+    "metrics": (
+        "robust201 metrics dataset --keys clean,pgd",
+        "robust201 metrics dataset --reference 13714 --bootstrap 1000 --json",
     ),
     "meta": ("robust201 meta --key-style with-norm --out meta.json",),
     "corrupt": ("robust201 corrupt --dataset digits --out corrupted --keys fog,frost",),

@@ -24,7 +24,8 @@ from robust201.dataset.published_layout import ParquetColumn, SpaceLayout
 from robust201.dataset.written_file import WrittenFile
 from robust201.images import DATASETS
 from robust201.reader.checksum_listing import CHECKSUM_FILE
-from robust201.reader.result_files import PARQUET_FOLDER, parquet_name
+from robust201.reader.result_files import PARQUET_FOLDER, images_name, parquet_name
+from robust201.tasks.columns import CORRECT_BITS
 from robust201.tasks.constraints import LINF
 
 CARD_FILE = "README.md"
@@ -243,7 +244,7 @@ def _protocol(facts: CardFacts) -> str:
 
 def _layout(facts: CardFacts) -> str:
     held = facts.parquet_files
-    json_sizes = [file.n_bytes for file in facts.files if "/" in file.name and file.name not in held]
+    json_sizes = [file.n_bytes for file in facts.files if "/" in file.name and not file.name.endswith(".parquet")]
     parts = ["## Files\n"]
     if json_sizes:
         parts.append(
@@ -257,6 +258,11 @@ def _layout(facts: CardFacts) -> str:
         parts.append(
             f"- `{parquet_name('<dataset>', '<key>')}`, {len(held)} files, {size:,.1f} MB: one row an evaluation, "
             f"read by pandas, Polars, DuckDB, Spark and Hugging Face `datasets`:\n\n{_EXAMPLE}"
+        )
+    if CORRECT_BITS in facts.columns:
+        parts.append(
+            f"- `{images_name('<dataset>')}`: the images that the bits of `{CORRECT_BITS}` stand for, in their order: "
+            "row of the test split, label, SHA-256 of the pixels"
         )
     return "\n".join([*parts, ""])
 

@@ -8,9 +8,12 @@ strengths), ``weights.json`` (the networks' files), ``versions.json``, ``sweep.y
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, IncompleteError
 from robust201.dataset.card import CARD_FILE, CROISSANT_FILE, CardFacts, card_text, choose_licence, croissant_text
@@ -27,6 +30,14 @@ from robust201.dataset.groups import (
 )
 from robust201.dataset.json_files import JsonFile
 from robust201.dataset.number_text import Empty
+from robust201.dataset.outcome_files import (
+    PREDICTIONS,
+    ImagesOf,
+    OutcomeForm,
+    evaluated_images,
+    image_table_bytes,
+    refuse_without_predictions,
+)
 from robust201.dataset.parquet_files import ParquetFile
 from robust201.dataset.pool import POOL_CACHE_BYTES, write_files
 from robust201.dataset.published_layout import ParquetColumn, describe_strength, layout_of, parquet_columns
@@ -35,7 +46,7 @@ from robust201.dataset.written_file import Compression, WrittenFile
 from robust201.images import DATASETS
 from robust201.reader.checksum_listing import CHECKSUM_FILE
 from robust201.reader.expected_files import PARQUET_FILES, ListedFile, parquet_files_text
-from robust201.reader.result_files import PARQUET_FOLDER, parquet_name
+from robust201.reader.result_files import PARQUET_FOLDER, images_name, parquet_name
 from robust201.shards import Inventory, RowSelection, ShardStore
 from robust201.tasks.columns import COLUMNS, fields_of, numbers_of
 
@@ -80,6 +91,8 @@ def export_dataset(
     formats: Sequence[Format] = ("json",),
     licence: str | None = None,
     weights: str | None = None,
+    outcomes: OutcomeForm | None = None,
+    images_of: ImagesOf = evaluated_images,
     processes: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> ExportReport:
@@ -103,6 +116,9 @@ def export_dataset(
         licence: of the dataset: an SPDX identifier; None for MIT, or for what the card of imported results named.
         weights: name of the weights whose results are exported, where architectures have several. JSON holds one
             choice at a time; Parquet files alone hold all of them where None.
+        outcomes: ``"bits"`` writes outcomes by image into the Parquet files, packed, in place of predicted classes, and
+            a table of the images; ``"classes"`` writes both; None writes what was measured.
+        images_of: (plan, dataset) → the images evaluated, whose labels outcomes follow from.
         processes: files written at once; with more than 1, each by a process of its own, and a script that calls this
             must guard its main part by ``if __name__ == "__main__"``.
         progress: called with (rows of files written or kept, rows to write).
@@ -110,12 +126,16 @@ def export_dataset(
     Raises:
         IncompleteError: evaluations are missing and `partial` is false; nothing was written.
         ConfigError: results were imported, and neither `licence` nor their source names a licence; or JSON is asked for
-            of several weights, or no weights have the name given; or two files would have one name.
+            of several weights, or no weights have the name given; or two files would have one name; or outcomes are
+            asked for without predictions, without Parquet, or of imported results.
+        DatasetError: outcomes are asked for, and the images evaluated are gone.
         InputError: the folder holds files that no export listed, or an export of another sweep.
         StorageError: a row of the store is wrong (see `ShardStore.check_rows`) or gone, the device is full, or another
             export writes there.
     """
     parse_key_style(key_style)
+    if outcomes is not None:
+        refuse_without_predictions(out, plan, formats)
     groups = group_units(plan, inventory, weights)
     _refuse_several_weights(out, groups, formats)
     if any(group.lacking for group in groups) and not partial:
@@ -128,9 +148,13 @@ def export_dataset(
         empty=empty,
         compression=compression,
         cache_bytes=POOL_CACHE_BYTES // processes,
+        outcomes=outcomes,
     )
     exported = [group for group in groups if group.complete_units]
-    listed = list_files(exported, formats)
+    listed = list_files(exported, formats, form.left_out)
+    shown = dict.fromkeys(group.dataset for group in exported if outcomes is not None and not group.is_measure)
+    images = {dataset: images_of(plan, dataset) for dataset in shown}
+    form = replace(form, labels={dataset: held.labels for dataset, held in images.items()})
     _refuse_equal_names(out, [form.file_name(*file) for file in listed])
     hashes = weight_hashes(unit for group in groups for unit in group.units)
     provenances = store.check_rows(inventory)
@@ -143,6 +167,7 @@ def export_dataset(
         key_style=key_style,
         round_to=round_to,
         empty=empty,
+        outcomes=outcomes,
     )
     parquet = [form.file_name(group, content) for group, content in listed if content == PARQUET_FOLDER]
     planned = {
@@ -151,6 +176,7 @@ def export_dataset(
         CARD_FILE,
         CROISSANT_FILE,
         *(form.file_name(*file) for file in listed),
+        *map(images_name, images),
     }
     record = plan.describe()
     with open_folder(out, planned, record, hashes) as folder:
@@ -162,6 +188,8 @@ def export_dataset(
         for file, was_kept in write_files(files, processes, tell):
             folder.record(file)
             kept += [file.name] if was_kept else []
+        for dataset, held in images.items():
+            folder.write(images_name(dataset), image_table_bytes(held))
         for name, text in side_files.items():
             folder.write(name, text)
         for name, text_of in ((CARD_FILE, card_text), (CROISSANT_FILE, croissant_text)):
@@ -170,10 +198,10 @@ def export_dataset(
                 licence=licence,
                 layout=layout_of(plan.space_name),
                 groups=exported,
-                measurements=plan.measurements,
+                measurements=tuple(name for name in plan.measurements if name not in form.left_out),
                 shares=shares,
                 files=tuple(folder.written[name] for name in sorted(folder.written)),  # every file there by then
-                columns=_columns_of_answers(plan, groups) if "parquet" in formats else {},
+                columns=_columns_of_answers(plan, groups, form) if "parquet" in formats else {},
                 measures=dict(sorted(measures.items())),
                 left_out=_keys_left_out(plan, groups),
             )
@@ -213,17 +241,18 @@ def _refuse_equal_names(out: Path, names: Sequence[str]) -> None:
             )
 
 
-def _columns_of_answers(plan: SweepPlan, groups: Sequence[Group]) -> dict[str, ParquetColumn]:
+def _columns_of_answers(plan: SweepPlan, groups: Sequence[Group], form: "FileForm") -> dict[str, ParquetColumn]:
     """Columns that the Parquet files of all keys but measures have; empty where there are no such keys."""
     strengths = dict.fromkeys(describe_strength(group.task) for group in groups if not group.is_measure)
     names = names_of_weights(unit for group in groups for unit in group.units)
     if not strengths:
         return {}
     return parquet_columns(
-        plan.measurements,
+        [name for name in plan.measurements if name not in form.left_out],
         layout_of(plan.space_name).columns,
         " ".join(strengths),
         several_weights=len(names) > 1,
+        outcomes=form.outcomes is not None,
     )
 
 
@@ -239,13 +268,23 @@ def _noting_measures(
 
 @dataclass(frozen=True, kw_only=True)
 class FileForm:
-    """How files of results are written (see `dataset.export.export_dataset`); row groups kept decoded are bounded."""
+    """How files of results are written (see `dataset.export.export_dataset`); row groups kept decoded are bounded.
+
+    `labels` are those of the images by dataset, where outcomes are written.
+    """
 
     key_style: KeyStyle
     round_to: int | None
     empty: Empty
     compression: Compression | None
     cache_bytes: int
+    outcomes: OutcomeForm | None = None
+    labels: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Measurements that no file has, since outcomes take their place."""
+        return (PREDICTIONS,) if self.outcomes == "bits" else ()
 
     def file_name(self, group: Group, measurement: str) -> str:
         """Name of a file of `list_files`, relative to the export's folder."""
@@ -256,13 +295,16 @@ class FileForm:
         return f"{group.dataset}/{key}_{measurement}.json{suffix}"
 
 
-def list_files(groups: Iterable[Group], formats: Collection[Format]) -> list[tuple[Group, str]]:
+def list_files(
+    groups: Iterable[Group], formats: Collection[Format], left_out: Collection[str] = ()
+) -> list[tuple[Group, str]]:
     """List the files of an export: each a group and a measurement, or `PARQUET_FOLDER` for its Parquet file."""
     as_parquet = [PARQUET_FOLDER] if "parquet" in formats else []
     listed = [
         (group, content)
         for group in groups
         for content in (*(group.measurements if "json" in formats else ()), *as_parquet)
+        if content not in left_out
     ]
     return sorted(listed, key=_size, reverse=True)
 
@@ -311,7 +353,8 @@ def make_files(
         if measurement == PARQUET_FOLDER:
             yield ParquetFile(
                 **shared,
-                measurements=group.measurements,
+                measurements=tuple(one for one in group.measurements if group.is_measure or one not in form.left_out),
+                labels=None if group.is_measure else form.labels.get(group.dataset),
                 space=plan.space_name,
                 strength=describe_strength(group.task),
                 is_measure=group.is_measure,

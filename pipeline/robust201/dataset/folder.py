@@ -150,10 +150,10 @@ class ExportFolder:
             journal.flush()
             os.fsync(journal.fileno())
 
-    def write(self, name: str, text: str) -> None:
+    def write(self, name: str, content: str | bytes) -> None:
         """Write a whole file."""
         with hashed_file(self.path / name) as (stream, hashed):
-            stream.write(text.encode())
+            stream.write(content.encode() if isinstance(content, str) else content)
         self.record(WrittenFile(name, hashed.digest.hexdigest(), hashed.n_bytes))
 
     def close(self) -> tuple[str, ...]:

@@ -24,7 +24,8 @@ from robust201.dataset.published_layout import (
     parquet_columns,
 )
 from robust201.dataset.written_file import ResultFile
-from robust201.tasks.columns import count_classes
+from robust201.statistics.outcomes import pack_outcomes
+from robust201.tasks.columns import CORRECT_BITS, count_classes
 
 PARQUET_VERSION = 2
 """Raised when the same rows would give other columns or bytes."""
@@ -39,7 +40,8 @@ class ParquetFile(ResultFile):
     """A Parquet file of all measurements of a dataset and key: of answers to images, or the columns of a measure.
 
     `n_classes` is for values that do not show it, None where unknown; `weights` are by name, where an architecture
-    has rows of several, else empty.
+    has rows of several, else empty. `labels` are those of the images (N,) where packed outcomes are written, which
+    follow from predictions, whether these are among the measurements or not.
     """
 
     measurements: tuple[str, ...]
@@ -49,9 +51,11 @@ class ParquetFile(ResultFile):
     n_classes: int | None = None
     weights: Mapping[str, Weights] = field(default_factory=dict)
     metadata: Mapping[bytes, bytes] | None = None
+    labels: NDArray[np.int64] | None = None
 
     def _ingredients(self) -> list[Any]:
-        return [PARQUET_VERSION, pa.__version__, self.name, list(self.measurements), self.space, list(self.weights)]
+        made_of = [PARQUET_VERSION, pa.__version__, self.name, list(self.measurements), self.space, list(self.weights)]
+        return made_of if self.labels is None else [*made_of, self.labels.tolist()]
 
     @cached_property
     def columns(self) -> dict[str, ParquetColumn]:
@@ -66,6 +70,7 @@ class ParquetFile(ResultFile):
             self.strength,
             measured=measured,
             several_weights=bool(self.weights),
+            outcomes=self.labels is not None,
         )
 
     @property
@@ -132,6 +137,9 @@ class ParquetFile(ResultFile):
                 "weights_epochs": [state.epochs for state in states],
                 "weights_seed": [state.seed for state in states],
             }
+        if CORRECT_BITS in columns:
+            predicted = np.stack([values["predictions"] for _, _, values in pieces])
+            arrays[CORRECT_BITS] = [row.tobytes() for row in pack_outcomes(predicted == self.labels)]
         for name, column in columns.items():
             if column.form is not None:
                 place = ... if column.form.element is None else column.form.element

@@ -12,7 +12,7 @@ import pyarrow as pa
 from robust201.core.records import ArchitectureId
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.tasks import Task
-from robust201.tasks.columns import COLUMNS, MEASUREMENTS, ParquetForm, Values, parquet_forms
+from robust201.tasks.columns import COLUMNS, CORRECT_BITS, MEASUREMENTS, ParquetForm, Values, parquet_forms
 from robust201.tasks.constraints import LINF
 
 NAMES = pa.dictionary(pa.int32(), pa.string())
@@ -77,6 +77,15 @@ _ORIGIN = {
 }
 
 
+_OUTCOMES = {
+    CORRECT_BITS: ParquetColumn(
+        pa.binary(),
+        "One bit per image, 1 where it was classified correctly, in the order of the table in images/: image 0 is the "
+        "most significant bit of the first byte; bits after the last image are 0.",
+    )
+}
+
+
 def describe_strength(task: Task | None) -> str:
     """Say what the strengths of a key are; None for a key that nothing is known of."""
     if task is not None and task.kind == "measure":
@@ -108,6 +117,7 @@ def parquet_columns(
     *,
     measured: Values | None = None,
     several_weights: bool = False,
+    outcomes: bool = False,
 ) -> dict[str, ParquetColumn]:
     """List the columns of a file, in order, with what a strength is.
 
@@ -126,6 +136,7 @@ def parquet_columns(
         "strength": ParquetColumn(pa.float64(), strength),
         **_SIZES,
         **_measured_columns(measurements, measured or {}),
+        **(_OUTCOMES if outcomes and measured is None else {}),
         **_ORIGIN,
     }
 

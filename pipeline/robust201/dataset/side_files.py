@@ -22,6 +22,7 @@ from robust201.dataset.groups import (
     spell,
 )
 from robust201.dataset.number_text import Empty
+from robust201.dataset.outcome_files import PREDICTIONS, OutcomeForm
 from robust201.dataset.published_layout import layout_of
 from robust201.reader.result_files import EXPORT_FORMAT, META_FILE, MISSING_FILE, SWEEP_FILE
 from robust201.spaces import DEFAULT_SPACE
@@ -52,13 +53,14 @@ def side_file_texts(
     key_style: KeyStyle,
     round_to: int | None,
     empty: Empty,
+    outcomes: OutcomeForm | None = None,
 ) -> dict[str, str]:
     """Make the texts of all that lies beside an export's results but the cards, by name of the file."""
     epsilons = spell_epsilons(strengths_of_keys(groups), plan.tasks, key_style)
     architectures = (unit.architecture for group in groups for unit in group.units)
     texts = {
         META_FILE: layout_of(plan.space_name).meta_text(epsilons, architectures),
-        SWEEP_FILE: sweep_text(plan, groups, key_style, round_to, empty, shares),
+        SWEEP_FILE: sweep_text(plan, groups, key_style, round_to, empty, shares, outcomes),
         VERSIONS_FILE: versions_text(provenances, shares),
     }
     if weights:
@@ -111,6 +113,7 @@ def sweep_text(
     round_to: int | None,
     empty: Empty,
     shares: Sequence[ProtocolShare],
+    outcomes: OutcomeForm | None = None,
 ) -> str:
     """Text of sweep.json: protocols and what came of each, image selection, strengths and version."""
     strengths: dict[str, dict[str, list[float]]] = {}
@@ -123,7 +126,8 @@ def sweep_text(
         "key_style": key_style,
         "round_to": round_to,
         **({} if empty == "null" else {"empty": empty}),
-        "measurements": list(plan.measurements),
+        **({} if outcomes is None else {"outcomes": outcomes}),
+        "measurements": [name for name in plan.measurements if outcomes != "bits" or name != PREDICTIONS],
         "strengths": strengths,
         "sweep": plan.describe() | {"protocols": [dict(share.payload) for share in shares]},
         "evaluations": {share.digest: share.n_evaluations for share in shares},

@@ -4,7 +4,7 @@ import itertools
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,19 +12,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from robust201.core.errors import ConfigError, IncompleteError, InputError, ResultsError, StorageError
-from robust201.core.records import IMPORTED_FILE, show_architecture
+from robust201.core.records import IMPORTED_FILE, ImageSet, show_architecture
 from robust201.dataset.export import FileForm, Format, list_files, make_files
 from robust201.dataset.groups import Group, KeyStyle, SweepPlan, group_units
 from robust201.dataset.imported_plan import load_any_plan
 from robust201.dataset.json_files import JsonFile
 from robust201.dataset.listing import AGAIN, check_listing, read_listing
 from robust201.dataset.number_text import Empty
+from robust201.dataset.outcome_files import OutcomeForm, evaluated_images, image_table
 from robust201.dataset.parquet_files import ParquetFile
 from robust201.dataset.written_file import compression_of
 from robust201.planning.plan_file import PLAN_FILE
+from robust201.reader.expected_files import key_of_parquet
 from robust201.reader.json_files import open_decompressed, read_json
 from robust201.reader.parquet_results import is_converted
-from robust201.reader.result_files import META_FILE, MISSING_FILE, SWEEP_FILE
+from robust201.reader.result_files import META_FILE, MISSING_FILE, SWEEP_FILE, images_name
 from robust201.runtime.lease import Lease
 from robust201.shards import Inventory, ShardFinding, ShardStore, requeue_shards
 
@@ -167,11 +169,22 @@ def check_export(plan: SweepPlan, store: ShardStore, inventory: Inventory, out: 
     yield from _check_strengths(out, record, form, groups)
     listed = {name for name in names if "/" in name and not _is_converted(out / name)}
     formats: list[Format] = ["json"] if any(".json" in name for name in listed) else []
-    formats += ["parquet"] if any(name.endswith(".parquet") for name in listed) else []
+    formats += ["parquet"] if any(key_of_parquet(name) for name in listed) else []
     partial = MISSING_FILE in names
     expected: set[str] = set()
+    if form.outcomes is not None:
+        shown = dict.fromkeys(group.dataset for group in groups if group.complete_units and not group.is_measure)
+        try:
+            images = {dataset: evaluated_images(plan, dataset) for dataset in shown}
+        except InputError as error:
+            yield f"Verifying failed for {out}: {error}"
+            return
+        form = replace(form, labels={dataset: held.labels for dataset, held in images.items()})
+        expected |= {*map(images_name, images)}
+        for dataset, held in images.items():
+            yield from _check_images(out / images_name(dataset), held)
     for group in groups:
-        files = list_files([group], formats) if group.complete_units or not partial else []
+        files = list_files([group], formats, form.left_out) if group.complete_units or not partial else []
         expected |= {form.file_name(*file) for file in files}
         if group.lacking and not partial:
             first = show_architecture(group.incomplete_units[0].architecture)
@@ -198,12 +211,20 @@ def _read_form(out: Path, record: Mapping[str, Any], names: Iterable[str]) -> Fi
     round_to = record.get("round_to", "none")
     style = next((known for known in get_args(KeyStyle) if record.get("key_style") == known), None)
     empty = next((known for known in get_args(Empty) if record.get("empty", "null") == known), None)
+    outcomes = next((known for known in get_args(OutcomeForm) if record.get("outcomes") == known), None)
     if style is None or empty is None or not (round_to is None or isinstance(round_to, int)):
         raise ResultsError(
             f"Verifying failed for {out / SWEEP_FILE}: expected a file with key_style, round_to and perhaps empty, "
             f"got none, or {style}, {round_to} and {record.get('empty', 'none')!s:.100}. {AGAIN}"
         )
-    return FileForm(key_style=style, round_to=round_to, empty=empty, compression=compression, cache_bytes=_CACHE_BYTES)
+    return FileForm(
+        key_style=style,
+        round_to=round_to,
+        empty=empty,
+        compression=compression,
+        cache_bytes=_CACHE_BYTES,
+        outcomes=outcomes,
+    )
 
 
 def _check_strengths(out: Path, sweep: Mapping[str, Any], form: FileForm, groups: Iterable[Group]) -> Iterator[str]:
@@ -234,6 +255,20 @@ def _is_converted(path: Path) -> bool:
         return path.suffix == ".parquet" and path.is_file() and is_converted(path)
     except ResultsError:
         return False  # a damaged file, which the comparison reports
+
+
+def _check_images(path: Path, images: ImageSet) -> Iterator[str]:
+    """Compare a table of images with those that were evaluated; one that is not there is a finding of the listing."""
+    if not path.is_file():
+        return
+    try:
+        with pq.ParquetFile(path) as stored:
+            same = stored.read().equals(image_table(images))
+    except (OSError, pa.ArrowException) as error:
+        yield f"Verifying failed for {path}: expected a table of images, got {error}. {AGAIN}"
+        return
+    if not same:
+        yield f"Verifying failed for {path}: expected the images of the results, got others. {AGAIN}"
 
 
 def _check_file(out: Path, file: JsonFile | ParquetFile) -> Iterator[str]:

@@ -58,7 +58,7 @@ function rank(values, row, missing) {
   return { rank: better + 1, tied, of: held };
 }
 
-// Wilson's 95% interval of a share of so many images, in percent, as `core.intervals.wilson_interval`.
+// Wilson's 95% interval of a share of so many images, in percent, as `statistics.intervals.wilson_interval`.
 function interval(value, images) {
   const z = 1.959963984540054, spread = z * z / images, middle = (value + spread / 2) / (1 + spread);
   const half = z / (1 + spread) * Math.sqrt(value * (1 - value) / images + spread / (4 * images));

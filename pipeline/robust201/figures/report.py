@@ -267,10 +267,10 @@ def _figure_block(row: "FigureRow", frame: "pd.DataFrame", results: "DatasetResu
 
 
 def _cards(frame: "pd.DataFrame", n_images: int | None) -> str:
-    from robust201.core.intervals import wilson_interval
     from robust201.figures.dataset_results import SCORES
     from robust201.figures.palette import tie_words
     from robust201.reader.value_checks import CLEAN
+    from robust201.statistics.intervals import wilson_interval
 
     cards = []
     for row in frame.itertuples():

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from robust201.core.errors import ArchitectureError, closest
+from robust201.core.errors import ArchitectureError, ConfigError, closest
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.arguments import as_folder, as_name, as_names, as_strength
 from robust201.reader.overlay import OverlaidFiles
@@ -28,6 +28,8 @@ from robust201.tasks.columns import PUBLISHED
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
+
+    from robust201.reader.outcomes import Outcomes
 
 
 ATTACKS = tuple(TASKS[key].published_key for key in PAPER_KEYS if kind_of(key) == "attack")
@@ -283,6 +285,47 @@ class RobustnessDataset:
                 f"{dataset} under {key}, got none. Evaluate it, or ask for another."
             ) from error
 
+    def outcomes(
+        self, dataset: str, key: str, strength: float | None = None, *, weights: str | None = None
+    ) -> "Outcomes":
+        """Read which images each architecture classified correctly, where an export has outcomes by image.
+
+        Args:
+            dataset: its name.
+            key: the key.
+            strength: at which; may be left out where there is one. At 0, an attack has the clean outcomes.
+            weights: whose results are read.
+
+        Returns:
+            The evaluated architectures that have outcomes, and packed bits of the images of `images`, in their order.
+
+        Raises:
+            ResultsError: no folder has them, or several folders have them of different images.
+        """
+        from robust201.reader.outcomes import read_outcomes
+
+        known = self.strengths(dataset, key)
+        if strength is None and len(known) > 1:
+            told = ", ".join(f"{one:g}" for one in known)
+            raise ConfigError(
+                f"Reading outcomes failed for {dataset} {key}: expected a strength of {told}, got none. Name one."
+            )
+        wanted = known[0] if strength is None else self._strength("Reading outcomes", dataset, key, strength)
+        if wanted == CLEAN_STRENGTH and wanted not in known:
+            key = "clean"
+        return read_outcomes(self._choose(self.files, weights), dataset, key, wanted)
+
+    def images(self, dataset: str) -> "pd.DataFrame":
+        """List the images that `outcomes` are of.
+
+        Returns:
+            By position among the outcomes: `row` of the dataset's split, `label`, and `sha256` of the pixels (uint8,
+            channels first).
+        """
+        from robust201.reader.outcomes import images_frame
+
+        return images_frame(self.files, as_name(dataset, "dataset"))
+
     def sources(self) -> "pd.DataFrame":
         """Say which folder answers for what; of several folders this is what each adds to those before it.
 
@@ -295,6 +338,7 @@ class RobustnessDataset:
 
         return list_sources(self.files, self.data, self.keys_all)
 
+    @overload
     def rank(
         self,
         dataset: str,
@@ -305,7 +349,33 @@ class RobustnessDataset:
         lowest_first: bool = False,
         isomorphs: bool = False,
         weights: str | None = None,
-    ) -> "pd.Series[int]":
+        ties: None = None,
+    ) -> "pd.Series[int]": ...
+
+    @overload
+    def rank(
+        self,
+        dataset: str,
+        key: str,
+        strength: float | None = None,
+        *,
+        isomorphs: bool = False,
+        weights: str | None = None,
+        ties: float,
+    ) -> "pd.DataFrame": ...
+
+    def rank(
+        self,
+        dataset: str,
+        key: str,
+        strength: float | None = None,
+        *,
+        measure: str = "accuracy",
+        lowest_first: bool = False,
+        isomorphs: bool = False,
+        weights: str | None = None,
+        ties: float | None = None,
+    ) -> "pd.Series[int] | pd.DataFrame":
         """Rank architectures by accuracy, or by the numbers of a measure, the highest first.
 
         Args:
@@ -316,17 +386,41 @@ class RobustnessDataset:
             lowest_first: whether the lowest value has rank 1.
             isomorphs: rank all architectures whose class was evaluated, not only the evaluated ones.
             weights: whose results are read.
+            ties: level of significance, such as 0.05, at which architectures are compared with the best (accuracies at
+                one strength only).
 
         Returns:
             Rank by architecture (int64; architectures int64 or text), from 1; equal values share the best rank among
-            them. Those without a value at the strength have none.
+            them. Those without a value at the strength have none. With `ties` a DataFrame by architecture of `rank`,
+            `value`, `p_value` (of the difference from the best, adjusted by Holm) and `tied`: whether these images do
+            not tell it from the best (see `statistics.significance.ties_with_best`).
+
+        Warns:
+            UnpairedTestWarning: ties are asked for, and outcomes by image are not stored.
         """
         from robust201.reader.frames import rank_by_value
 
         known = self.strengths(dataset, key)
         wanted = known if strength is None else (self._strength("Ranking", dataset, key, strength),)
         frame = self.to_frame(dataset, key, measure, isomorphs=isomorphs, weights=weights)
-        return rank_by_value(frame, wanted, lowest_first=lowest_first, what=f"{dataset} {key} {measure}")
+        what = f"{dataset} {key} {measure}"
+        if ties is None:
+            return rank_by_value(frame, wanted, lowest_first=lowest_first, what=what)
+        if measure != "accuracy" or lowest_first or len(wanted) != 1:
+            raise ConfigError(
+                f"Ranking with ties failed for {what}: expected accuracies at one strength, the highest first, got "
+                f"{len(wanted)} strengths. Name a strength, or rank without ties."
+            )
+        from robust201.reader.error_bars import images_behind, rank_with_ties
+        from robust201.reader.outcomes import has_outcomes_of
+
+        files = self._choose(self.files, weights)
+        n_images = images_behind(files, dataset, key)
+        stored = "clean" if wanted[0] == CLEAN_STRENGTH and wanted[0] not in known else key
+        found = (
+            self.outcomes(dataset, key, wanted[0], weights=weights) if has_outcomes_of(files, dataset, stored) else None
+        )
+        return rank_with_ties(frame, wanted[0], n_images, found, level=ties, what=what)
 
     def _strength(self, what: str, dataset: str, key: str, strength: float) -> float:
         return as_strength(strength, self.strengths(dataset, key), f"{what} failed for {dataset} {key}")
@@ -340,6 +434,7 @@ class RobustnessDataset:
         wide: bool = False,
         isomorphs: bool = False,
         weights: str | None = None,
+        intervals: bool = False,
     ) -> "pd.DataFrame":
         """Give results, by default all, as a tidy DataFrame, one row per architecture, dataset, key and strength.
 
@@ -350,6 +445,8 @@ class RobustnessDataset:
             wide: one row per architecture and dataset instead, with columns (key, strength).
             isomorphs: give all architectures whose isomorphism class was evaluated, not only the evaluated ones.
             weights: whose results are read.
+            intervals: add the ends `low` and `high` of a 95 % interval of each accuracy, for the sampling of the images
+                (see `statistics.intervals.accuracy_intervals`; not with `wide`).
 
         Returns:
             Columns `architecture` (int64, or text in spaces without indices), `isomorph` (the architecture evaluated,
@@ -363,6 +460,11 @@ class RobustnessDataset:
         datasets = self.data if data is None else as_names(data, "dataset")
         keys = self.keys_all if key is None else as_names(key, "key")
         measure, explicit = as_name(measure, "measurement"), data is not None and key is not None
+        if intervals and (wide or measure != "accuracy"):
+            raise ConfigError(
+                f"Making a table failed for {measure}: expected accuracies in the long form for intervals, got "
+                f"{'the wide form' if wide else 'another measurement'}. Leave `wide` or `intervals` out."
+            )
         files = self._choose(self.files, weights)
         tables = [
             read_table(files, dataset, name, measure)
@@ -376,7 +478,12 @@ class RobustnessDataset:
         for name in () if key is None or not datasets else keys:
             if name not in {table.key for table in tables}:
                 raise self.files.absence(datasets[0], name, measure)
-        return make_frame(tables, self.files, wide=wide, isomorphs=isomorphs)
+        frame = make_frame(tables, self.files, wide=wide, isomorphs=isomorphs)
+        if not intervals:
+            return frame
+        from robust201.reader.error_bars import add_intervals
+
+        return add_intervals(frame, files)
 
     @staticmethod
     def _choose(files: ResultFiles, weights: str | None) -> ResultFiles:

@@ -18,7 +18,8 @@ from robust201.core.parquet_footer import RowGroup, parse_row_groups, read_foote
 from robust201.reader.expected_files import PARQUET_FILES, ListedFile
 from robust201.reader.kept_files import FileState, hash_once
 from robust201.reader.value_checks import damaged_file
-from robust201.tasks.columns import DESCRIPTIONS, MEASUREMENTS, fields_of, parquet_forms
+from robust201.statistics.outcomes import Packed, count_correct
+from robust201.tasks.columns import CORRECT_BITS, DESCRIPTIONS, MEASUREMENTS, fields_of, parquet_forms
 
 _WEIGHTS = "weights"
 """Column of the names of weights, in a file with rows of several per architecture."""
@@ -67,7 +68,7 @@ def _describe(path: Path, _state: FileState) -> ListedFile:
 def measurements_in(path: Path) -> list[str]:
     """List what a file has measurements of."""
     known = [measure for measure in MEASUREMENTS if has_columns_of(path, measure)]
-    taken = {*DESCRIPTIONS, *(column for measure in MEASUREMENTS for column in parquet_forms(measure))}
+    taken = {*DESCRIPTIONS, CORRECT_BITS, *(column for measure in MEASUREMENTS for column in parquet_forms(measure))}
     return [*known, *(name for name in _schema(path).names if name not in taken)]
 
 
@@ -326,6 +327,84 @@ def read_n_classes(path: Path) -> int | None:
             return None
         counts = file.read_row_group(0, ["n_classes"], use_threads=False)["n_classes"].to_pylist()
     return next((int(count) for count in counts if count is not None), None)
+
+
+def read_n_images(path: Path) -> int | None:
+    """Find how many images each row of a file is of; None where it does not tell, or rows differ."""
+    if "n_images" not in _schema(path).names:
+        return None
+    counts = _distinct(path, FileState.of(path), "n_images")
+    return int(counts[0]) if len(counts) == 1 and counts[0] is not None else None
+
+
+def has_outcomes(path: Path) -> bool:
+    """Whether a file has packed outcomes of single images."""
+    return CORRECT_BITS in _schema(path).names
+
+
+def read_packed_outcomes(
+    path: Path, strength: float, *, weights: str | None = None, text_ids: bool = False
+) -> tuple[list[str], Packed]:
+    """Read the packed outcomes of all architectures at a strength.
+
+    Returns:
+        A ids, in the order of the file, and (A, B) uint8 (see `statistics.outcomes`).
+
+    Raises:
+        ConfigError: the file has rows of several weights and none is named, or none of those named.
+        ResultsError: the file is damaged, or outcomes contradict the number of images or the accuracies.
+    """
+    chosen = _choose_weights(path, weights)
+    n_images = read_n_images(path) or 0
+    ids: list[str] = []
+    rows: list[bytes] = []
+    accuracies: list[float] = []
+    with _naming(path), _open(path) as file:
+        _check_columns(path, file.schema_arrow, text_ids=text_ids)
+        columns = ["architecture", "strength", "accuracy", CORRECT_BITS] + ([_WEIGHTS] if chosen is not None else [])
+        for group in range(file.num_row_groups):
+            table = file.read_row_group(group, columns, use_threads=False)
+            if chosen is not None:
+                table = table.filter(pc.equal(table[_WEIGHTS].cast(pa.string()), chosen))
+            table = table.filter(pc.equal(table["strength"], strength))
+            ids += map(str, table["architecture"].to_pylist())
+            rows += table[CORRECT_BITS].to_pylist()
+            accuracies += table["accuracy"].to_pylist()
+        n_bytes = -(-n_images // 8)
+        if not n_images or any(row is None or len(row) != n_bytes for row in rows) or None in accuracies:
+            raise _no_outcomes(path, "rows of other sizes")
+        packed: Packed = np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), n_bytes)
+        unused = packed[:, -1] & (0xFF >> (n_images % 8)) if n_images % 8 else np.zeros(len(rows), np.uint8)
+        if unused.any() or not np.array_equal(count_correct(packed), np.rint(np.multiply(accuracies, n_images))):
+            raise _no_outcomes(path, "others")
+        if len({*ids}) != len(ids):
+            raise _malformed(path, "an architecture twice")
+    return ids, packed
+
+
+def _no_outcomes(path: Path, got: str) -> ResultsError:
+    return ResultsError(
+        f"Reading {CORRECT_BITS} failed for {path}: expected one bit for each image, as many of them set as the "
+        f"accuracy says, got {got}. Check the folder with `sha256sum -c SHA256SUMS`, and export or download the file "
+        "again."
+    )
+
+
+def read_image_table(path: Path) -> dict[str, NDArray[Any]]:
+    """Read the table of images that outcomes are of, in their order.
+
+    Returns:
+        `row` (N,) int64, the image's row in its split, `label` (N,) int64 and `sha256` (N,) text, of its pixels.
+    """
+    with _naming(path), _open(path) as file:
+        table = file.read(["position", "row", "label", "sha256"], use_threads=False)
+        if table["position"].to_pylist() != list(range(len(table))):
+            raise ResultsError(
+                f"Reading failed for {path}: expected positions from 0 on, in order, got others. Export or download "
+                "the file again."
+            )
+        whole = {name: table[name].to_numpy().astype(np.int64) for name in ("row", "label")}
+        return {**whole, "sha256": np.array(table["sha256"].to_pylist(), dtype=object)}
 
 
 def _groups_of(path: Path, architecture: int | str | None, n_groups: int) -> list[int]:

@@ -43,6 +43,9 @@ RESULTS_FOLDER_FILE = "format.json"
 PARQUET_FOLDER = "parquet"
 """Folder of the analysis-ready Parquet files of an export."""
 
+IMAGES_FOLDER = "images"
+"""Folder of the tables of the images that outcomes are of."""
+
 UNKNOWN_SPACE = ""
 """Name of the space of Parquet files without cells and without a sweep."""
 
@@ -137,6 +140,11 @@ def _user_tasks(swept: Any) -> dict[str, Mapping[str, Any]]:
 def parquet_name(dataset: str, key: str) -> str:
     """Name of the Parquet file of a dataset and key, relative to the dataset's folder."""
     return f"{PARQUET_FOLDER}/dataset={dataset}/key={key}/part-0.parquet"
+
+
+def images_name(dataset: str) -> str:
+    """Name of the table of a dataset's images, relative to the dataset's folder."""
+    return f"{IMAGES_FOLDER}/dataset={dataset}/part-0.parquet"
 
 
 class ResultFiles:
@@ -457,6 +465,20 @@ class ResultFiles:
         check_listed(file, self._listed.get(file.relative_to(self.parquet).as_posix()))
         return file if measure is None or has_columns_of(file, measure) else None
 
+    def find_outcomes(self, dataset: str, key: str) -> Path | None:
+        """Find the Parquet file that has outcomes of single images."""
+        file = self._find_parquet(dataset, key)
+        if file is None:
+            return None
+        from robust201.reader.parquet_results import has_outcomes
+
+        return file if has_outcomes(file) else None
+
+    def find_images(self, dataset: str) -> Path | None:
+        """Find the table of the images that outcomes are of; above this folder where it is an export's ``parquet``."""
+        root = self.path if self.parquet != self.path else self.path.resolve().parent
+        return _the_one([[root / images_name(dataset)]])
+
     def _parquet_files(self) -> list[Path]:
         return sorted(filter(_is_file, self.parquet.glob("dataset=*/key=*/*.parquet")))
 
@@ -593,7 +615,7 @@ class ResultFiles:
 
     def absence(self, dataset: str, key: str, measure: str) -> ResultsError:
         """Make the error of a missing file, which names the closest name where one is unknown."""
-        held = {path.name for path in self.path.iterdir() if path.is_dir()} - {PARQUET_FOLDER}
+        held = {path.name for path in self.path.iterdir() if path.is_dir()} - {PARQUET_FOLDER, IMAGES_FOLDER}
         folders = sorted(
             {name for name in held if not name.startswith((".", "dataset="))} | self.keys_of_parquet().keys()
         )

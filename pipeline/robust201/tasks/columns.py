@@ -241,9 +241,13 @@ DESCRIPTIONS = (
 )
 """Columns of exported Parquet files that say what a row is about."""
 
+CORRECT_BITS = "correct_bits"
+"""Column of exported Parquet files that follows from predictions and labels: packed outcomes by image."""
+
 RESERVED = frozenset(
     {
         *DESCRIPTIONS,
+        CORRECT_BITS,
         *("unit_id", "start", "stop", "provenance", "seconds"),  # of shards
         "value",  # of a DataFrame
         *COLUMNS,

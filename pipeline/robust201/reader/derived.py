@@ -1,0 +1,444 @@
+"""Derived metrics of a dataset: numbers that follow from stored results, and are never stored themselves.
+
+What each means, and what it needs, is in docs/statistics.md; the formulas are in `robust201.statistics`.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from robust201.core.errors import ConfigError
+from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
+from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.error_bars import images_behind
+from robust201.reader.outcomes import Outcomes, has_outcomes_of
+from robust201.reader.result_files import row_of
+from robust201.reader.value_checks import CLEAN, architecture_of
+from robust201.statistics.bootstrap import (
+    Drawn,
+    Estimate,
+    binomial_draws,
+    image_draws,
+    kendall_estimate,
+    median_estimate,
+    rank_intervals,
+)
+from robust201.statistics.calibration import NEEDS, stored_calibration
+from robust201.statistics.intervals import accuracy_intervals
+from robust201.statistics.outcomes import attack_success_rates, count_correct, worst_case
+from robust201.statistics.robustness import corruption_errors, relative_corruption_errors, robustness_r
+from robust201.statistics.significance import UnpairedTestWarning, ties_with_best
+from robust201.statistics.variance import summarise_seeds
+
+NEEDS_OUTCOMES = "outcomes by image: measure `predictions`, and export with --parquet --outcomes bits"
+
+
+class MetricRow(NamedTuple):
+    """A metric of several architectures.
+
+    Attributes:
+        metric: its name in docs/statistics.md.
+        key: the key, or several joined by ``+``.
+        strength: at which; None where it is over all strengths.
+        values: by architecture; NaN where it is undefined.
+        note: what must be known to read it.
+    """
+
+    dataset: str
+    metric: str
+    key: str
+    strength: float | None
+    values: "pd.Series[float]"
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """How sure the order of architectures is under a key at a strength.
+
+    Attributes:
+        accuracies: by architecture, the highest first.
+        low: lower end of each accuracy's 95 % interval.
+        high: upper end.
+        n_images: images behind each.
+        tied: architectures that are not told from the best, itself among them.
+        paired: whether they were compared on the same images (McNemar), not by accuracy alone.
+        bootstrap: ``median`` and, of two keys or more, ``kendall_tau_to_clean`` with their intervals, if asked for.
+        ranks: by architecture, interval of the rank and share of draws in which it was best, if asked for.
+    """
+
+    dataset: str
+    key: str
+    strength: float
+    accuracies: "pd.Series[float]"
+    low: NDArray[np.float64]
+    high: NDArray[np.float64]
+    n_images: int
+    tied: tuple[ArchitectureId, ...]
+    paired: bool
+    bootstrap: Mapping[str, Estimate] = field(default_factory=dict)
+    ranks: pd.DataFrame | None = None
+
+    @property
+    def best(self) -> ArchitectureId:
+        """The architecture of the highest accuracy, the first of several."""
+        best: ArchitectureId = _plain(self.accuracies.index[0])
+        return best
+
+    def to_payload(self) -> dict[str, Any]:
+        """JSON value of it."""
+        payload: dict[str, Any] = {
+            "dataset": self.dataset,
+            "key": self.key,
+            "strength": self.strength,
+            "images": self.n_images,
+            "best": self.best,
+            "accuracy": float(self.accuracies.iloc[0]),
+            "low": float(self.low[0]),
+            "high": float(self.high[0]),
+            "tied_with_best": [_plain(one) for one in self.tied],
+            "paired": self.paired,
+        }
+        payload |= {name: estimate._asdict() for name, estimate in self.bootstrap.items()}
+        if self.ranks is not None:
+            rows = self.ranks.to_dict(orient="index")
+            payload["ranks"] = {
+                str(one): {name: _plain(value) for name, value in row.items()} for one, row in rows.items()
+            }
+        return payload
+
+
+@dataclass(frozen=True)
+class DerivedMetrics:
+    """Metrics of a dataset, how sure its rankings are, and what the metrics that are missing need."""
+
+    rankings: Sequence[Ranking]
+    metrics: Sequence[MetricRow]
+    needs: Mapping[str, str]
+
+    def to_payload(self) -> dict[str, Any]:
+        """JSON value of it; undefined values are null."""
+        metrics = [
+            {
+                **{name: value for name, value in row._asdict().items() if name != "values"},
+                "values": {str(one): _plain(value) for one, value in row.values.items()},
+            }
+            for row in self.metrics
+        ]
+        rankings = [ranking.to_payload() for ranking in self.rankings]
+        return {"rankings": rankings, "metrics": metrics, "needs": dict(self.needs)}
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per metric, key, strength and architecture."""
+        parts = [
+            pd.DataFrame({"value": row.values})
+            .rename_axis("architecture")
+            .reset_index()
+            .assign(dataset=row.dataset, metric=row.metric, key=row.key, strength=row.strength)
+            for row in self.metrics
+        ]
+        names = ["dataset", "metric", "key", "strength", "architecture", "value"]
+        return pd.concat(parts, ignore_index=True)[names] if parts else pd.DataFrame(columns=names)
+
+
+def derive_metrics(
+    data: RobustnessDataset,
+    *,
+    datasets: Sequence[str] | None = None,
+    keys: Sequence[str] | None = None,
+    reference: int | str | None = None,
+    level: float = 0.05,
+    n_draws: int = 0,
+    seed: int = 0,
+) -> DerivedMetrics:
+    """Compute what follows from the stored results.
+
+    Args:
+        data: the dataset; of several weights per architecture, opened with one of them.
+        datasets: names; by default all.
+        keys: keys; by default all.
+        reference: the network whose corruption errors others are relative to.
+        level: of significance, for ties with the best.
+        n_draws: bootstrap draws for intervals of medians, ranks and rank correlations; 0 for none.
+        seed: of the draws.
+
+    Raises:
+        ConfigError: no such dataset, key or reference, or several weights and none chosen.
+    """
+    metrics: list[MetricRow] = []
+    rankings: list[Ranking] = []
+    needs: dict[str, str] = {"ece, maximum and class-wise error, brier, aurc": NEEDS}
+    for dataset in datasets or data.data:
+        held = _Held(data, dataset, keys)
+        rankings += held.rankings(level, n_draws, seed)
+        metrics += [row for make in _METRICS for row in make(held, needs)]
+        metrics += _corruption_errors(held, needs, reference)
+    metrics += _seed_rows(data, datasets, keys, needs)
+    return DerivedMetrics(rankings, metrics, needs)
+
+
+def worst_case_accuracies(
+    data: RobustnessDataset, dataset: str, tasks: Sequence[tuple[str, float]], *, weights: str | None = None
+) -> "pd.Series[float]":
+    """Give the share of images that each architecture classifies correctly under every one of several tasks.
+
+    Args:
+        data: the dataset, with outcomes by image.
+        dataset: its name.
+        tasks: keys and strengths; a clean one is ``("clean", 0)``.
+        weights: whose results are read.
+
+    Returns:
+        Accuracies by architecture, of those that have outcomes of all tasks.
+
+    Raises:
+        ConfigError: no task is named.
+        ResultsError: outcomes of a task are not stored.
+    """
+    if not tasks:
+        raise ConfigError(
+            f"Computing the worst case failed for {dataset}: expected one task or more, got none. Name some."
+        )
+    return _worst([data.outcomes(dataset, key, strength, weights=weights) for key, strength in tasks])
+
+
+def _worst(several: Sequence[Outcomes]) -> "pd.Series[float]":
+    shared = [one for one in several[0].architectures if all(one in other.architectures for other in several[1:])]
+    packed = worst_case([one.of(shared).packed for one in several])
+    return pd.Series(count_correct(packed) / several[0].n_images, index=shared)
+
+
+class _Held:
+    """Accuracies and outcomes of one dataset, read once."""
+
+    def __init__(self, data: RobustnessDataset, name: str, keys: Sequence[str] | None) -> None:
+        self.data, self.name = data, name
+        frame = data.to_frame(name, keys)
+        self.accuracies: dict[str, pd.DataFrame] = {
+            str(key): rows.set_index(["architecture", "strength"])["value"].unstack("strength").sort_index()
+            for key, rows in frame.groupby("key", observed=True)
+            if data.files.kind_of(str(key)) != "measure"
+        }
+        self._outcomes: dict[tuple[str, float], Outcomes | None] = {}
+
+    def keys(self, kind: str) -> list[str]:
+        return [key for key in self.accuracies if self.data.files.kind_of(key) == kind]
+
+    def evaluations(self) -> Iterator[tuple[str, float]]:
+        """Keys and strengths, each evaluation once: an attack's clean values are those of clean."""
+        for key, frame in self.accuracies.items():
+            is_attack = self.data.files.kind_of(key) == "attack"
+            yield from ((key, float(s)) for s in frame.columns if not (is_attack and s == CLEAN_STRENGTH))
+
+    def outcomes(self, key: str, strength: float) -> Outcomes | None:
+        place = (key, strength)
+        if place not in self._outcomes:
+            stored = has_outcomes_of(self.data.files, self.name, key)
+            self._outcomes[place] = self.data.outcomes(self.name, key, strength) if stored else None
+        return self._outcomes[place]
+
+    def rankings(self, level: float, n_draws: int, seed: int) -> Iterator[Ranking]:
+        clean: tuple[pd.Series[float], Drawn] | None = None
+        for key, strength in self.evaluations():
+            n_images = images_behind(self.data.files, self.name, key)
+            accuracies = self.accuracies[key][strength].dropna().sort_values(ascending=False, kind="stable")
+            if n_images is None or accuracies.empty:
+                continue
+            outcomes = self.outcomes(key, strength)
+            whole = outcomes is not None and {*accuracies.index} <= {*outcomes.architectures}
+            packed = outcomes.of(accuracies.index).packed if outcomes is not None and whole else None
+            with _without_warnings():
+                ties = ties_with_best(accuracies.to_numpy(), n_images, outcomes=packed, level=level)
+            estimates: dict[str, Estimate] = {}
+            ranks = None
+            if n_draws:
+                # Equal seeds draw the same images under every key; drawn by accuracy alone, each needs its own.
+                own_seed = seed if packed is not None else [seed, *f"{key} {strength}".encode()]
+                drawn = (
+                    image_draws(packed, n_images, n_draws=n_draws, seed=seed)
+                    if packed is not None
+                    else binomial_draws(accuracies, n_images, n_draws=n_draws, seed=own_seed)
+                )
+                estimates["median"] = median_estimate(accuracies, drawn, n_images)
+                ranks = pd.DataFrame(rank_intervals(drawn)._asdict(), index=accuracies.index)
+                if self.data.files.kind_of(key) == "clean":
+                    clean = accuracies, drawn
+                elif clean is not None and len(both := accuracies.index.intersection(clean[0].index)) > 1:
+                    places = [one.index.get_indexer(both) for one in (accuracies, clean[0])]
+                    estimates["kendall_tau_to_clean"] = kendall_estimate(
+                        accuracies.iloc[places[0]],
+                        clean[0].iloc[places[1]],
+                        drawn[:, places[0]],
+                        clean[1][:, places[1]],
+                    )
+            low, high = accuracy_intervals(accuracies, n_images)
+            tied = tuple(accuracies.index[ties.tied])
+            yield Ranking(
+                self.name, key, strength, accuracies, low, high, n_images, tied, ties.paired, estimates, ranks
+            )
+
+
+def _robustness(held: _Held, needs: dict[str, str]) -> Iterator[MetricRow]:
+    for key in held.keys("attack"):
+        curves = held.accuracies[key].dropna()
+        if CLEAN_STRENGTH not in curves or len(curves.columns) < 2:
+            needs["robustness_r"] = "clean accuracies and an attack"
+            continue
+        found = robustness_r(curves.columns, curves.to_numpy())
+        told = f"over strengths 0 to {curves.columns[-1]:g}; floor {found.floor:.4g}"
+        if found.exceeds_one.any():
+            told += f"; {found.exceeds_one.sum():,} above 1"
+        yield MetricRow(held.name, "robustness_r", key, None, pd.Series(found.value, index=curves.index), told)
+
+
+def _success(held: _Held, needs: dict[str, str]) -> Iterator[MetricRow]:
+    clean = held.data.outcomes(held.name, CLEAN) if has_outcomes_of(held.data.files, held.name, CLEAN) else None
+    for key, strength in held.evaluations():
+        if held.data.files.kind_of(key) != "attack":
+            continue
+        attacked = held.outcomes(key, strength)
+        if clean is None or attacked is None:
+            needs["attack_success_rate"] = NEEDS_OUTCOMES
+            continue
+        shared = [one for one in attacked.architectures if one in set(clean.architectures)]
+        rates = attack_success_rates(clean.of(shared).packed, attacked.of(shared).packed)
+        yield MetricRow(held.name, "attack_success_rate", key, strength, pd.Series(rates, index=shared))
+
+
+def _worst_cases(held: _Held, needs: dict[str, str]) -> Iterator[MetricRow]:
+    """Combine attacks in the same ball at the same radius, where there are two or more."""
+    attacks = [(key, s) for key, s in held.evaluations() if held.data.files.kind_of(key) == "attack"]
+    groups: dict[tuple[Any, float], list[str]] = {}
+    for key, strength in attacks:
+        row = row_of(key)
+        ball = None if row is None else row.constraint
+        if ball is not None:
+            groups.setdefault((ball, strength), []).append(key)
+    for (_, strength), keys in groups.items():
+        several = [held.outcomes(key, strength) for key in keys]
+        if len(keys) < 2:
+            continue
+        if any(one is None for one in several):
+            needs["worst_case_accuracy"] = NEEDS_OUTCOMES
+            continue
+        worst = _worst([one for one in several if one is not None])
+        yield MetricRow(held.name, "worst_case_accuracy", "+".join(keys), strength, worst)
+
+
+def _calibration(held: _Held, needs: dict[str, str]) -> Iterator[MetricRow]:
+    files = held.data.files
+    for key in held.accuracies:
+        if any(files.find(held.name, key, name) is None for name in ("confidence", "cm")):
+            needs["overconfidence, class_calibration_gap"] = "the measurements `confidence` and `cm`"
+            continue
+        confidences, counts = files.read(held.name, key, "confidence"), files.read(held.name, key, "cm")
+        strengths, single = files.strengths(held.name, key), files.is_single(held.name, key)
+        found: dict[float, dict[ArchitectureId, tuple[float, float]]] = {strength: {} for strength in strengths}
+        for identifier, row in confidences.items():
+            if identifier not in counts:
+                continue
+            for place, strength in enumerate(strengths):
+                confidence, cm = (one if single else one[place] for one in (row, counts[identifier]))
+                if confidence is None or cm is None:
+                    continue
+                stored = stored_calibration(cm, *(_numbers(confidence[name]) for name in ("prediction", "argmax")))
+                found[strength][architecture_of(identifier)] = (stored.overconfidence, stored.class_gap)
+        for strength, by_network in found.items():
+            for place, metric in enumerate(("overconfidence", "class_calibration_gap")):
+                values = pd.Series({one: pair[place] for one, pair in by_network.items()}, dtype=np.float64)
+                yield MetricRow(held.name, metric, key, strength, values.sort_index())
+
+
+def _numbers(nested: Any) -> NDArray[np.float64]:
+    """Turn null into NaN, also of a whole row."""
+    array = np.array(nested, dtype=object)
+    if array.dtype == object and array.ndim == 1 and any(isinstance(row, list) for row in nested):
+        width = max(len(row) for row in nested if row is not None)
+        return np.array([[math.nan] * width if row is None else row for row in nested], dtype=np.float64)
+    return array.astype(np.float64)
+
+
+_METRICS: tuple[Callable[[_Held, dict[str, str]], Iterator[MetricRow]], ...] = (
+    _robustness,
+    _success,
+    _worst_cases,
+    _calibration,
+)
+
+
+def _corruption_errors(held: _Held, needs: dict[str, str], reference: int | str | None) -> Iterator[MetricRow]:
+    keys = held.keys("corruption")
+    if not keys:
+        return
+    if reference is None:
+        needs["corruption_error, mean_corruption_error"] = "a reference network: --reference ARCHITECTURE"
+        return
+    network = architecture_of(held.data.get_uid(reference))
+    errors, relative = {}, {}
+    clean = held.accuracies[CLEAN][CLEAN_STRENGTH] if CLEAN in held.accuracies else None
+    for key in keys:
+        frame = held.accuracies[key].dropna()
+        if network not in frame.index:
+            raise ConfigError(
+                f"Computing corruption errors failed for {held.name} {key}: expected results of the reference "
+                f"{network}, got none. Name another."
+            )
+        own = frame.loc[network].to_numpy()[None]
+        values = frame.to_numpy()[:, None]
+        errors[key] = pd.Series(corruption_errors(values, own)[:, 0], index=frame.index)
+        yield MetricRow(held.name, "corruption_error", key, None, errors[key], f"relative to {network}")
+        if clean is not None:
+            there = frame.index.intersection(clean.dropna().index)
+            if network in there:
+                values = frame.loc[there].to_numpy()[:, None]
+                found = relative_corruption_errors(values, clean[there], own, float(clean[network]))[:, 0]
+                relative[key] = pd.Series(found, index=there)
+    for metric, by_key in (("mean_corruption_error", errors), ("relative_mean_corruption_error", relative)):
+        if by_key:
+            mean = pd.DataFrame(by_key).mean(axis=1, skipna=False)
+            told = f"over {len(by_key)} corruptions, relative to {network}"
+            yield MetricRow(held.name, metric, "+".join(by_key), None, mean, told)
+
+
+def _seed_rows(
+    data: RobustnessDataset, datasets: Sequence[str] | None, keys: Sequence[str] | None, needs: dict[str, str]
+) -> Iterator[MetricRow]:
+    """Compare trainings that differ in their seed alone, of each recipe and length that has two seeds or more."""
+    told = {} if data.sweep is None else data.sweep.get("weights") or {}
+    trained = [
+        (one.get("recipe"), one.get("epochs"), name) for name, one in told.items() if one.get("seed") is not None
+    ]
+    trained.sort(key=lambda one: str(one[:2]))
+    groups = [[name for *_, name in rows] for _, rows in itertools.groupby(trained, key=lambda one: one[:2])]
+    groups = [names for names in groups if len(names) > 1]
+    if not groups:
+        needs["training_seed_deviation"] = "weights of several training seeds (`weights` of the sweep), as Parquet"
+    for names, dataset in itertools.product(groups, datasets or data.data):
+        frames = [data.to_frame(dataset, keys, weights=name).assign(trained=name) for name in names]
+        for (key, strength), rows in pd.concat(frames).groupby(["key", "strength"], observed=True):
+            if data.files.kind_of(str(key)) == "attack" and strength == CLEAN_STRENGTH:
+                continue
+            wide = rows.pivot_table(index="architecture", columns="trained", values="value", dropna=False)
+            found = summarise_seeds(wide.to_numpy())
+            note = f"over {', '.join(names)}; pooled {found.pooled:.4g}"
+            deviation = pd.Series(found.deviation, index=wide.index)
+            yield MetricRow(dataset, "training_seed_deviation", str(key), float(str(strength)), deviation, note)
+
+
+def _without_warnings() -> Any:
+    """Ranking.paired says what the warning would."""
+    import warnings
+
+    return warnings.catch_warnings(action="ignore", category=UnpairedTestWarning)
+
+
+def _plain(value: Any) -> Any:
+    """Make a JSON value of a number of NumPy; NaN is null."""
+    plain = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(plain, float) and math.isnan(plain) else plain

@@ -1,0 +1,115 @@
+"""Outcomes of single images: which network classified which image correctly, under a key at a strength."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from robust201.core.errors import ArchitectureError, ResultsError
+from robust201.core.records import ArchitectureId
+from robust201.reader.overlay import OverlaidFiles
+from robust201.reader.result_files import ResultFiles
+from robust201.reader.value_checks import architecture_of, check_ids
+from robust201.statistics.outcomes import Packed, unpack_outcomes
+from robust201.tasks.columns import CORRECT_BITS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """Outcomes of the same images by all networks that have them.
+
+    Attributes:
+        architectures: ids of the A evaluated architectures, ascending.
+        packed: (A, B) uint8, a row of bits for each (see `statistics.outcomes`).
+        n_images: images N.
+    """
+
+    architectures: tuple[ArchitectureId, ...]
+    packed: Packed
+    n_images: int
+
+    @property
+    def correct(self) -> NDArray[np.bool_]:
+        """(A, N) whether an image was classified correctly."""
+        return unpack_outcomes(self.packed, self.n_images)
+
+    def of(self, architectures: "Any") -> "Outcomes":
+        """Choose networks, in the order given; ArchitectureError if one has no outcomes."""
+        places = {architecture: place for place, architecture in enumerate(self.architectures)}
+        chosen = tuple(architectures)
+        lacking = [one for one in chosen if one not in places]
+        if lacking:
+            raise ArchitectureError(
+                f"Choosing outcomes failed for {lacking[0]}: expected an architecture that has them, got one of "
+                f"{len(lacking)} without. Evaluate it with the measurement `predictions`, or leave it out."
+            )
+        return Outcomes(chosen, self.packed[[places[one] for one in chosen]], self.n_images)
+
+
+def has_outcomes_of(files: ResultFiles, dataset: str, key: str) -> bool:
+    """Whether a folder, or any of several, has outcomes of a key, and the images that these are of."""
+    layers = files.layers if isinstance(files, OverlaidFiles) else (files,)
+    return any(layer.find_outcomes(dataset, key) and layer.find_images(dataset) for layer in layers)
+
+
+def read_outcomes(files: ResultFiles, dataset: str, key: str, strength: float) -> Outcomes:
+    """Read the outcomes of all architectures (see `RobustnessDataset.outcomes`)."""
+    from robust201.reader.parquet_results import has_text_ids, read_packed_outcomes
+
+    rows: dict[str, NDArray[np.uint8]] = {}
+    images: tuple[ResultFiles, dict[str, NDArray[Any]]] | None = None
+    for layer in files.layers if isinstance(files, OverlaidFiles) else (files,):
+        file = layer.find_outcomes(dataset, key)
+        if file is None or strength not in layer.strengths(dataset, key):
+            continue
+        own = read_images(layer, dataset)
+        if images is not None and any(not np.array_equal(own[name], images[1][name]) for name in own):
+            raise ResultsError(
+                f"Reading outcomes failed for {dataset} of {layer.path}: expected the images of {images[0].path}, got "
+                "others. Read the folders one by one."
+            )
+        images = images or (layer, own)
+        text_ids = layer.space is None and has_text_ids(file)
+        ids, packed = read_packed_outcomes(file, strength, weights=layer.weights, text_ids=text_ids)
+        check_ids(file, key, CORRECT_BITS, ids, files.meta["ids"])
+        for identifier, row in zip(ids, packed, strict=True):
+            rows.setdefault(identifier, row)
+    if images is None:
+        raise ResultsError(
+            f"Reading outcomes failed for {dataset} {key} of {files.path}: expected {CORRECT_BITS} at strength "
+            f"{strength:g}, got none. Measure `predictions`, and export with --parquet --outcomes bits."
+        )
+    found: list[tuple[Any, NDArray[np.uint8]]] = sorted((architecture_of(i), row) for i, row in rows.items())
+    n_images = len(images[1]["label"])
+    packed = np.stack([row for _, row in found])
+    if packed.shape[1] != -(-n_images // 8):
+        raise ResultsError(
+            f"Reading outcomes failed for {dataset} {key} of {files.path}: expected outcomes of the {n_images:,} "
+            f"images of its table, got {packed.shape[1]} bytes a row. Export or download the dataset again."
+        )
+    return Outcomes(tuple(architecture for architecture, _ in found), packed, n_images)
+
+
+def read_images(files: ResultFiles, dataset: str) -> dict[str, NDArray[Any]]:
+    """Read the table of the images that outcomes are of: `row`, `label` and `sha256` by position."""
+    from robust201.reader.parquet_results import read_image_table
+
+    layers = files.layers if isinstance(files, OverlaidFiles) else (files,)
+    found = next((file for layer in layers if (file := layer.find_images(dataset)) is not None), None)
+    if found is None:
+        raise ResultsError(
+            f"Reading the images of {dataset} failed for {files.path}: expected the table that an export with outcomes "
+            "writes, got none. Export it with --parquet --outcomes bits."
+        )
+    return read_image_table(found)
+
+
+def images_frame(files: ResultFiles, dataset: str) -> "pd.DataFrame":
+    """Give the table of images as a DataFrame (see `RobustnessDataset.images`)."""
+    import pandas as pd
+
+    return pd.DataFrame(read_images(files, dataset)).rename_axis("position")

@@ -1,0 +1,112 @@
+"""Metrics of accuracy curves: robustness R, relative change C, and corruption errors against a reference network."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from robust201.core.errors import ConfigError
+
+_Floats = NDArray[np.float64]
+
+
+class RobustnessCurve(NamedTuple):
+    """Robustness R of accuracy curves, and what qualifies it.
+
+    Attributes:
+        value: (…) R, as it is: never clipped; NaN where the accuracy at the first strength is 0 or one is missing.
+        floor: what R is where every accuracy but the first is 0, which only the spacing of the strengths decides.
+        exceeds_one: (…) whether R is above 1, as where accuracies under attack exceed the clean one.
+        rises: (…) whether any accuracy exceeds the first.
+    """
+
+    value: _Floats
+    floor: float
+    exceeds_one: NDArray[np.bool_]
+    rises: NDArray[np.bool_]
+
+
+def robustness_r(strengths: ArrayLike, accuracies: ArrayLike) -> RobustnessCurve:
+    """Integrate accuracies over strengths, relative to the first: 1 is a curve that stays level.
+
+    R = (1 / (f(e0) (e1 - e0))) times the integral of f from e0 to e1, by trapezoids over the strengths that were
+    measured. Values are comparable only over the same strengths.
+
+    Args:
+        strengths: (S,) ascending, two or more; the first is the reference, usually 0 (clean).
+        accuracies: (…, S) fractions f at these strengths.
+
+    Raises:
+        ConfigError: there are fewer than two strengths, or they do not ascend.
+
+    Source: Kunhardt, Deza and Poggio, "The Effects of Image Distribution and Task on Adversarial Robustness", CBMM memo
+    116 (2021), eq. 1, there over [0, 0.3] in pixels of [0, 1].
+    """
+    points, curves = _checked(strengths, accuracies)
+    weights = trapezoid_weights(points) / (points[-1] - points[0])
+    first = curves[..., 0]
+    value = np.full(first.shape, np.nan)
+    np.divide(curves @ weights, first, out=value, where=first > 0)
+    with np.errstate(invalid="ignore"):
+        return RobustnessCurve(value, float(weights[0]), value > 1, (curves > first[..., None]).any(axis=-1))
+
+
+def relative_changes(strengths: ArrayLike, accuracies: ArrayLike) -> _Floats:
+    """Give C = (f(e) - f(e0)) / f(e0) at every strength, (…, S); NaN where f(e0) is 0.
+
+    Its mean over the strengths' interval is R - 1. Raises and source as for `robustness_r`.
+    """
+    _, curves = _checked(strengths, accuracies)
+    first = curves[..., :1]
+    changes = np.full(curves.shape, np.nan)
+    np.divide(curves - first, first, out=changes, where=first > 0)
+    return changes
+
+
+def trapezoid_weights(points: _Floats) -> _Floats:
+    """Give the weights (S,) by which values at ascending points add up to their integral by trapezoids."""
+    widths = np.diff(points)
+    weights = np.zeros(len(points))
+    weights[:-1] += widths / 2
+    weights[1:] += widths / 2
+    return weights
+
+
+def _checked(strengths: ArrayLike, accuracies: ArrayLike) -> tuple[_Floats, _Floats]:
+    points, curves = np.asarray(strengths, np.float64), np.asarray(accuracies, np.float64)
+    if points.ndim != 1 or len(points) < 2 or (np.diff(points) <= 0).any() or curves.shape[-1:] != points.shape:
+        raise ConfigError(
+            f"Computing robustness failed for {curves.shape[-1:]} accuracies: expected two or more ascending "
+            f"strengths, one for each, got {points.tolist()}. Evaluate the clean images and one strength more."
+        )
+    return points, curves
+
+
+def corruption_errors(accuracies: ArrayLike, reference: ArrayLike) -> _Floats:
+    """Give each corruption's error relative to a reference network's: (…, K) from (…, K, S) and (K, S) accuracies.
+
+    Errors are added up over severities before they are divided: CE of 1 is an error as large as the reference's. NaN
+    where the reference makes no error.
+
+    Source: Hendrycks and Dietterich, "Benchmarking neural network robustness to common corruptions and perturbations",
+    ICLR 2019, section 4.2, whose reference is AlexNet.
+    """
+    errors = (1 - np.asarray(accuracies, np.float64)).sum(axis=-1)
+    return _ratio(errors, (1 - np.asarray(reference, np.float64)).sum(axis=-1))
+
+
+def relative_corruption_errors(
+    accuracies: ArrayLike, clean: ArrayLike, reference: ArrayLike, reference_clean: float
+) -> _Floats:
+    """Give each corruption's error beyond the clean error, relative to the reference network's, as `corruption_errors`.
+
+    `clean` are the clean accuracies (…) of the networks. NaN where corruption does not harm the reference.
+    """
+    harmed = (np.asarray(clean, np.float64)[..., None, None] - np.asarray(accuracies, np.float64)).sum(axis=-1)
+    return _ratio(harmed, (reference_clean - np.asarray(reference, np.float64)).sum(axis=-1))
+
+
+def _ratio(errors: _Floats, reference: _Floats) -> _Floats:
+    ratios = np.full(errors.shape, np.nan)
+    np.divide(errors, reference, out=ratios, where=reference > 0)
+    return ratios

@@ -1,0 +1,125 @@
+"""Whether accuracies differ: tests of networks on the same images or on images of their own, and Holm's correction."""
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from robust201.statistics.outcomes import Packed, count_correct
+
+_Floats = NDArray[np.float64]
+
+
+class UnpairedTestWarning(UserWarning):
+    """Networks are compared as if each had been shown images of its own, since outcomes by image are not stored."""
+
+
+def mcnemar_p_values(only_first: ArrayLike, only_second: ArrayLike) -> _Floats:
+    """Give two-sided p-values of McNemar's exact test.
+
+    Under the hypothesis of equal accuracy, an image that one of two networks gets right and the other wrong is as often
+    one's as the other's.
+
+    Args:
+        only_first: images that the first network alone gets right.
+        only_second: images that the second network alone gets right.
+
+    Source: McNemar, "Note on the sampling error of the difference between correlated proportions or percentages",
+    Psychometrika 12 (1947); exact by the binomial distribution.
+    """
+    from scipy.special import bdtr
+
+    first, second = np.asarray(only_first, np.int64), np.asarray(only_second, np.int64)
+    p_values: _Floats = np.minimum(1.0, 2 * bdtr(np.minimum(first, second), first + second, 0.5))
+    return p_values
+
+
+def two_proportion_p_values(correct_first: ArrayLike, correct_second: ArrayLike, n_images: ArrayLike) -> _Floats:
+    """Give two-sided p-values of the pooled z-test of two fractions of as many images each.
+
+    The test takes the images of the two networks to be drawn independently. On the same images most networks err on
+    similar ones, so that their difference varies less and this test finds fewer differences than there are.
+    """
+    from scipy.special import ndtr
+
+    n = np.asarray(n_images, np.float64)
+    first, second = np.asarray(correct_first, np.float64) / n, np.asarray(correct_second, np.float64) / n
+    pooled = (first + second) / 2
+    deviation = np.sqrt(2 * pooled * (1 - pooled) / n)
+    z = np.zeros(np.broadcast(first, deviation).shape)
+    np.divide(np.abs(first - second), deviation, out=z, where=deviation > 0)
+    p_values: _Floats = 2 * ndtr(-z)
+    return p_values
+
+
+def holm_adjust(p_values: ArrayLike) -> _Floats:
+    """Adjust p-values of several tests, so that a level bounds the chance of even one false rejection among them.
+
+    Source: Holm, "A simple sequentially rejective multiple test procedure", Scandinavian Journal of Statistics 6
+    (1979).
+    """
+    given = np.asarray(p_values, np.float64)
+    order = np.argsort(given, kind="stable")
+    factors = np.arange(len(given), 0, -1)
+    adjusted = np.empty_like(given)
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(factors * given[order]))
+    return adjusted
+
+
+class Ties(NamedTuple):
+    """Which networks are tied with the best.
+
+    Attributes:
+        best: place of the network of the highest accuracy, the first of several.
+        p_values: (A,) adjusted by Holm, of the difference from the best; 1 of the best itself, NaN without an accuracy.
+        tied: (A,) whether the difference is not significant at the level; true of the best.
+        paired: whether outcomes of the same images were compared (McNemar), not accuracies alone.
+    """
+
+    best: int
+    p_values: _Floats
+    tied: NDArray[np.bool_]
+    paired: bool
+
+
+def ties_with_best(
+    accuracies: ArrayLike, n_images: int, *, outcomes: Packed | None = None, level: float = 0.05
+) -> Ties:
+    """Find the networks whose accuracy does not differ significantly from the best.
+
+    Each network is compared with the one of the highest accuracy, by McNemar's exact test where outcomes are given,
+    else by the two-proportion test, and the p-values are adjusted by Holm. The best was chosen on the same images:
+    that favours it, and of many equally good networks some will be found worse. What is found tied cannot be told from
+    the best by these images; what is not may still be as good, with a chance of about `level`.
+
+    Args:
+        accuracies: (A,) fractions; a network without one (NaN) is not compared.
+        n_images: images behind each accuracy.
+        outcomes: (A, B) uint8, packed outcomes of the same images in the same order.
+        level: chance of a false rejection.
+
+    Warns:
+        UnpairedTestWarning: no outcomes were given.
+    """
+    held = np.asarray(accuracies, np.float64)
+    p_values = np.full(len(held), np.nan)
+    there = np.flatnonzero(~np.isnan(held))
+    if len(there) == 0:
+        return Ties(-1, p_values, np.zeros(len(held), bool), outcomes is not None)
+    best = int(there[np.argmax(held[there])])
+    others = there[there != best]
+    if outcomes is not None:
+        first = outcomes[best]
+        p_others = mcnemar_p_values(count_correct(first & ~outcomes[others]), count_correct(~first & outcomes[others]))
+    else:
+        warnings.warn(
+            "Networks are compared by accuracy alone, since the outcomes of single images are not stored: differences "
+            "that a paired test would find may be missed. Measure `predictions`, and export with --outcomes",
+            UnpairedTestWarning,
+            stacklevel=2,
+        )
+        correct = np.rint(held * n_images)
+        p_others = two_proportion_p_values(correct[best], correct[others], n_images)
+    p_values[others], p_values[best] = holm_adjust(p_others), 1.0
+    return Ties(best, p_values, p_values > level, outcomes is not None)

@@ -1,0 +1,149 @@
+"""Derived metrics are computed from what is stored, and say what they need where that is not enough."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from robust201.core.errors import ConfigError
+from robust201.core.records import Weights
+from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.derived import DerivedMetrics, derive_metrics, worst_case_accuracies
+from robust201.statistics.robustness import robustness_r
+from robust201.tasks import TASKS
+from tests.conftest import RunCommand
+from tests.reader.test_outcomes import ARCHITECTURES, expected, make_images
+from tests.support.fabricated import N_IMAGES, FabricatedPlan, export, make_plan, make_unit, make_values
+
+KEYS = ("clean", "fgsm", "pgd", "fog", "frost")
+JOINED = "+".join(sorted(KEYS[3:], key=list(TASKS).index))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("derived")
+    plan = make_plan(ARCHITECTURES, KEYS, measurements=("accuracy", "confidence", "cm", "predictions"))
+    export(out, plan, formats=("parquet",), outcomes="bits", images_of=lambda _plan, name: make_images(name))
+    return out
+
+
+@pytest.fixture(scope="module")
+def found(folder: Path) -> DerivedMetrics:
+    return derive_metrics(RobustnessDataset(folder), reference=2, n_draws=8)
+
+
+def values(found: DerivedMetrics, metric: str, key: str, strength: float | None = None) -> pd.Series:
+    (row,) = [row for row in found.metrics if (row.metric, row.key, row.strength) == (metric, key, strength)]
+    return row.values
+
+
+def test_robustness_is_over_the_curve_from_the_clean_accuracy(found: DerivedMetrics) -> None:
+    got = values(found, "robustness_r", "pgd")
+    strengths = (0.0, 0.5, 1.0, 8.0)
+    for one in ARCHITECTURES:
+        curve = [expected(one, "clean" if s == 0 else "pgd", s).mean() for s in strengths]
+        assert got[one] == pytest.approx(float(robustness_r(strengths, curve).value))
+
+
+def test_success_and_worst_case_are_by_image(found: DerivedMetrics, folder: Path) -> None:
+    success, worst = (
+        values(found, "attack_success_rate", "pgd", 1.0),
+        values(found, "worst_case_accuracy", "fgsm+pgd", 1.0),
+    )
+    for one in ARCHITECTURES:
+        clean, fgsm, pgd = (expected(one, key, s) for key, s in (("clean", 0.0), ("fgsm", 1.0), ("pgd", 1.0)))
+        assert success[one] == (clean & ~pgd).sum() / clean.sum()
+        assert worst[one] == (fgsm & pgd).mean()
+    data = RobustnessDataset(folder)
+    some = worst_case_accuracies(data, "cifar10", [("clean", 0), ("fog", 5.0), ("pgd", 0.5)])
+    for one in ARCHITECTURES:
+        assert some[one] == (expected(one, "clean", 0.0) & expected(one, "fog", 5.0) & expected(one, "pgd", 0.5)).mean()
+    with pytest.raises(ConfigError, match="expected one task or more"):
+        worst_case_accuracies(data, "cifar10", [])
+
+
+def test_calibration_is_of_stored_means(found: DerivedMetrics) -> None:
+    stored = make_values(make_unit(309, "cifar10", "fog", (3.0,)), 3.0)
+    right, accuracy = np.nan_to_num(stored["confidence_prediction"]), stored["accuracy"]
+    assert values(found, "overconfidence", "fog", 3.0)[309] == pytest.approx(
+        accuracy * right[0] + (1 - accuracy) * right[1] - accuracy
+    )
+    assert (values(found, "class_calibration_gap", "clean", 0.0) >= 0).all()
+    assert "softmax of every image" in found.needs["ece, maximum and class-wise error, brier, aurc"]
+
+
+def test_corruption_errors_are_relative_to_the_reference(found: DerivedMetrics) -> None:
+    errors = {
+        key: {one: sum(1 - expected(one, key, s).mean() for s in (1.0, 3.0, 5.0)) for one in ARCHITECTURES}
+        for key in ("fog", "frost")
+    }
+    for one in ARCHITECTURES:
+        ratios = [errors[key][one] / errors[key][2] for key in ("fog", "frost")]
+        assert values(found, "corruption_error", "fog")[one] == pytest.approx(ratios[0])
+        assert values(found, "mean_corruption_error", JOINED)[one] == pytest.approx(np.mean(ratios))
+    assert values(found, "relative_mean_corruption_error", JOINED)[2] == 1
+
+
+def test_rankings_have_intervals_and_ties(found: DerivedMetrics, folder: Path) -> None:
+    by_place = {(one.key, one.strength): one for one in found.rankings}
+    assert len(by_place) == len(found.rankings) == 13
+    clean = by_place["clean", 0.0]
+    ties = RobustnessDataset(folder).rank("cifar10", "clean", ties=0.05)
+    assert clean.best == ties.index[0]
+    assert {*clean.tied} == {*ties.index[ties["tied"]]}
+    assert (clean.paired, clean.n_images) == (True, N_IMAGES)
+    assert [*clean.bootstrap] == ["median"]
+    assert [*by_place["pgd", 1.0].bootstrap] == ["median", "kendall_tau_to_clean"]
+    assert clean.ranks is not None
+    assert clean.ranks["best_share"].max() > 0.5
+    assert (clean.ranks["low"] <= clean.ranks["high"]).all()
+
+
+def test_results_without_images_say_what_they_need(tmp_path: Path) -> None:
+    export(tmp_path, make_plan(ARCHITECTURES[:2], ("clean", "fgsm", "pgd", "fog"), measurements=("accuracy", "cm")))
+    found = derive_metrics(RobustnessDataset(tmp_path))
+    assert {row.metric for row in found.metrics} == {"robustness_r"}
+    assert not any(one.paired for one in found.rankings)
+    for name in ("attack_success_rate", "worst_case_accuracy"):
+        assert "--outcomes bits" in found.needs[name]
+    assert "--reference" in found.needs["corruption_error, mean_corruption_error"]
+    assert "confidence" in found.needs["overconfidence, class_calibration_gap"]
+    assert "training seeds" in found.needs["training_seed_deviation"]
+    with pytest.raises(ConfigError, match="expected results of the reference 10, got none"):
+        derive_metrics(RobustnessDataset(tmp_path), reference=10)
+
+
+def test_training_seeds_are_compared(tmp_path: Path) -> None:
+    names = {f"e200-s{seed}": Weights("w" * 64, epochs=200, seed=seed) for seed in (777, 888, 999)}
+    units = [make_unit(one, "cifar10", "pgd", (1.0, 8.0), weights=name) for one in (0, 2) for name in names]
+    export(tmp_path, FabricatedPlan(tuple(units), weights=names), formats=("parquet",))
+    found = derive_metrics(RobustnessDataset(tmp_path, weights="e200-s777"))
+    got = values(found, "training_seed_deviation", "pgd", 8.0)
+    for one in (0, 2):
+        own = [make_values(unit, 8.0)["accuracy"] for unit in units if unit.architecture == one]
+        assert got[one] == pytest.approx(np.std(own, ddof=1))
+    assert "training_seed_deviation" not in found.needs
+
+
+def test_the_command_prints_tables_or_json(robust201: RunCommand, folder: Path) -> None:
+    ended = robust201("metrics", folder, "--keys", "clean,pgd")
+    assert ended.code == 0, ended.err
+    assert "Rankings" in ended.out
+    assert "robustness_r" in ended.out
+    assert "brier, aurc: needs the softmax of every image" in ended.err
+    ended = robust201("metrics", folder, "--reference", 2, "--bootstrap", 5, "--json")
+    payload = json.loads(ended.out)
+    assert {row["metric"] for row in payload["metrics"]} == {
+        *("robustness_r", "attack_success_rate", "worst_case_accuracy", "overconfidence", "class_calibration_gap"),
+        *("corruption_error", "mean_corruption_error", "relative_mean_corruption_error"),
+    }
+    assert payload["rankings"][0].keys() >= {"best", "low", "high", "tied_with_best", "paired", "median", "ranks"}
+    assert robust201("metrics", folder, "--keys", "nothing").code == 2
+
+
+def test_metrics_as_a_table(found: DerivedMetrics) -> None:
+    frame = found.to_frame()
+    assert [*frame.columns] == ["dataset", "metric", "key", "strength", "architecture", "value"]
+    assert len(frame) == sum(len(row.values) for row in found.metrics)

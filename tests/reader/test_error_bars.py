@@ -1,0 +1,70 @@
+"""Frames carry intervals on request, by the number of images that each folder tells."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from robust201.core.errors import ConfigError
+from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.error_bars import images_behind
+from robust201.statistics.intervals import accuracy_intervals
+from tests.support.fabricated import N_IMAGES, export, make_plan
+from tests.support.small_results import write_results
+
+
+@pytest.mark.parametrize("formats", [("json",), ("parquet",)])
+def test_frames_carry_intervals_on_request(tmp_path: Path, formats: tuple[str, ...]) -> None:
+    export(tmp_path, make_plan((0, 2)), formats=formats)
+    data = RobustnessDataset(tmp_path)
+    plain, frame = data.to_frame(), data.to_frame(intervals=True)
+    assert [*frame.columns] == [
+        "architecture",
+        "isomorph",
+        "spec",
+        "dataset",
+        "key",
+        "strength",
+        "value",
+        "low",
+        "high",
+    ]
+    assert frame[[*plain.columns]].equals(plain)
+    low, high = accuracy_intervals(plain["value"], N_IMAGES)
+    np.testing.assert_array_equal(frame["low"], low)
+    np.testing.assert_array_equal(frame["high"], high)
+    assert (frame["low"] <= frame["value"]).all()
+    assert (frame["value"] <= frame["high"]).all()
+    for options in ({"wide": True}, {"measure": "cm"}):
+        with pytest.raises(ConfigError, match="expected accuracies in the long form"):
+            data.to_frame(intervals=True, **options)
+
+
+def test_the_number_of_images_is_found(tmp_path: Path) -> None:
+    accuracies = {"clean": {"0": 0.9}, "pgd": {"0": [0.5, 0.25]}}
+    published = write_results(tmp_path / "published", accuracies)
+    assert images_behind(RobustnessDataset(published).files, "cifar10", "pgd") == 10_000  # the whole test split
+    write_results(published, {"pgd": {"0": [[[3, 1], [0, 4]]] * 2}}, measure="cm")
+    assert images_behind(RobustnessDataset(published).files, "cifar10", "pgd") == 8
+    mine = write_results(tmp_path / "mine", {"pgd": {"0": [0.5, 0.25]}})
+    sweep = {"format": 1, "sweep": {}, "measurements": ["accuracy"], "strengths": {"cifar10": {"pgd": [1, 8]}}}
+    (mine / "sweep.json").write_text(json.dumps(sweep))
+    assert images_behind(RobustnessDataset(mine).files, "cifar10", "pgd") is None
+    assert RobustnessDataset(mine).to_frame(intervals=True)[["low", "high"]].isna().all(axis=None)
+    with pytest.raises(ConfigError, match="expected the number of images"):
+        RobustnessDataset(mine).rank("cifar10", "pgd", 1.0, ties=0.05)
+    sweep["sweep"] = {"images": {"count": 100, "seed": 0}}
+    (mine / "sweep.json").write_text(json.dumps(sweep))
+    assert images_behind(RobustnessDataset(mine).files, "cifar10", "pgd") == 100
+
+
+def test_of_several_folders_each_row_has_its_own(tmp_path: Path) -> None:
+    published = write_results(tmp_path / "published", {"pgd": {"0": [0.5, 0.5]}})
+    export(tmp_path / "own", make_plan((0, 2), keys=("pgd",)))
+    data = RobustnessDataset(published, tmp_path / "own")
+    frame = data.to_frame("cifar10", "pgd", intervals=True)
+    assert [*frame.columns][-3:] == ["low", "high", "source"]
+    widths = (frame["high"] - frame["low"]).groupby(frame["source"]).max()
+    assert widths[str(published)] < 0.03 < widths[str(tmp_path / "own")]
+    assert images_behind(data.files, "cifar10", "pgd") is None

@@ -1,0 +1,215 @@
+"""Outcomes by image: written packed beside their images, read back by the reader, and by others without our code."""
+
+import shutil
+from pathlib import Path
+
+import duckdb
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from robust201.core.errors import ArchitectureError, ConfigError, ResultsError
+from robust201.core.records import ImageSet, Normalisation
+from robust201.reader.dataset import RobustnessDataset
+from robust201.statistics.outcomes import pack_outcomes
+from robust201.statistics.significance import UnpairedTestWarning, holm_adjust, mcnemar_p_values
+from tests.support.fabricated import N_IMAGES, FabricatedPlan, export, make_plan, make_unit, make_values
+
+ARCHITECTURES = (0, 2, 10, 309, 991)
+MEASUREMENTS = ("accuracy", "cm", "predictions")
+LABELS = np.arange(N_IMAGES) % 3
+
+
+def make_images(dataset: str, first_row: int = 7) -> ImageSet:
+    """The images that fabricated results are of."""
+    pixels = np.random.default_rng(0).integers(0, 256, (N_IMAGES, 3, 4, 4), dtype=np.uint8)
+    rows = first_row + 2 * np.arange(N_IMAGES)
+    return ImageSet(dataset, pixels, LABELS, rows, 3, Normalisation((0,) * 3, (1,) * 3), "0" * 64)
+
+
+def write(out: Path, plan: FabricatedPlan | None = None, *, first_row: int = 7, outcomes: str = "bits") -> Path:
+    plan = plan or make_plan(ARCHITECTURES, measurements=MEASUREMENTS)
+    export(
+        out,
+        plan,
+        formats=("json", "parquet"),
+        outcomes=outcomes,
+        images_of=lambda _plan, dataset: make_images(dataset, first_row),
+    )
+    return out
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("outcomes"))
+
+
+def expected(architecture: int, key: str, strength: float) -> np.ndarray:
+    return make_values(make_unit(architecture, "cifar10", key, (strength,)), strength)["predictions"] == LABELS
+
+
+def test_the_reader_gives_back_what_was_measured(folder: Path) -> None:
+    for data in (RobustnessDataset(folder), RobustnessDataset(folder / "parquet")):
+        for key, strength in (("pgd", 8.0), ("pgd@Linf", 0.5), ("fog", 3.0), ("clean", 0.0)):
+            found = data.outcomes("cifar10", key, strength)
+            assert (found.architectures, found.n_images) == (ARCHITECTURES, N_IMAGES)
+            by_hand = [expected(one, key.removesuffix("@Linf"), strength) for one in ARCHITECTURES]
+            np.testing.assert_array_equal(found.correct, by_hand)
+    np.testing.assert_array_equal(data.outcomes("cifar10", "fgsm", 0).packed, data.outcomes("cifar10", "clean").packed)
+    some = found.of([309, 0])
+    np.testing.assert_array_equal(some.correct, found.correct[[3, 0]])
+    with pytest.raises(ArchitectureError, match="expected an architecture that has them"):
+        some.of([2])
+    with pytest.raises(ConfigError, match=r"expected a strength of 0.5, 1, 8"):
+        data.outcomes("cifar10", "pgd")
+
+
+def test_the_images_are_listed(folder: Path) -> None:
+    frame = RobustnessDataset(folder).images("cifar10")
+    images = make_images("cifar10")
+    assert frame["row"].tolist() == images.indices.tolist()
+    assert frame["label"].tolist() == LABELS.tolist()
+    assert frame["sha256"].nunique() == N_IMAGES
+    assert list(pd.read_parquet(folder / "images").columns) == ["dataset", "position", "row", "label", "sha256"]
+
+
+def test_other_libraries_unpack_them_in_a_line(folder: Path) -> None:
+    by_hand = np.array([expected(one, "pgd", 8.0) for one in ARCHITECTURES])
+    where = [("dataset", "==", "cifar10"), ("key", "==", "pgd"), ("strength", "==", 8.0)]
+    rows = pd.read_parquet(folder / "parquet", filters=where).sort_values("architecture")
+    packed = np.stack([np.frombuffer(bits, "uint8") for bits in rows.correct_bits])
+    np.testing.assert_array_equal(np.unpackbits(packed, axis=1, count=N_IMAGES), by_hand)
+    polars = (
+        pl.scan_parquet(folder / "parquet/**/*.parquet")
+        .filter((pl.col("key") == "pgd") & (pl.col("strength") == 8))
+        .sort("architecture")
+        .collect()
+    )
+    packed = np.stack([np.frombuffer(bits, "uint8") for bits in polars["correct_bits"]])
+    np.testing.assert_array_equal(np.unpackbits(packed, axis=1, count=N_IMAGES), by_hand)
+    place = f"'{folder}/parquet/**/*.parquet' where key = 'pgd' and strength = 8 order by architecture"
+    counts = duckdb.sql(f"select bit_count(correct_bits::bit), get_bit(correct_bits::bit, 11) from {place}").fetchall()
+    assert counts == [(row.sum(), int(row[11])) for row in by_hand]
+
+
+def test_bits_take_the_place_of_classes_or_stand_beside_them(folder: Path, tmp_path: Path) -> None:
+    both = write(tmp_path / "both", outcomes="classes")
+    measured = [RobustnessDataset(one).files.sweep["measurements"] for one in (folder, both)]
+    assert measured == [["accuracy", "cm"], [*MEASUREMENTS]]
+    names = [{path.name for path in (one / "cifar10").iterdir()} for one in (folder, both)]
+    assert names[1] - names[0] == {f"{key}_predictions.json" for key in ("clean", "fgsm", "pgd", "fog")}
+    columns = [pq.read_schema(one / "parquet/dataset=cifar10/key=pgd/part-0.parquet").names for one in (folder, both)]
+    assert [name for name in columns[1] if name not in columns[0]] == ["predictions"]
+    assert "correct_bits" in columns[0]
+    assert "`images/dataset=<dataset>/part-0.parquet`" in (folder / "README.md").read_text()
+
+
+def test_without_predictions_or_parquet_there_are_no_outcomes(tmp_path: Path) -> None:
+    plan = make_plan((0,), measurements=("accuracy", "cm"))
+    with pytest.raises(ConfigError, match="expected the measurement `predictions` in the sweep, got none"):
+        export(tmp_path / "a", plan, formats=("parquet",), outcomes="bits")
+    plan = make_plan((0,), measurements=MEASUREMENTS)
+    with pytest.raises(ConfigError, match="expected --parquet, got none"):
+        export(tmp_path / "a", plan, outcomes="bits")
+    with pytest.raises(ConfigError, match="expected results of a sweep, whose images are known"):
+        export(tmp_path / "a", plan, formats=("parquet",), outcomes="bits")
+    assert not (tmp_path / "a").exists()
+    export(tmp_path / "a", plan, formats=("parquet",))
+    with pytest.raises(ResultsError, match="export with --parquet --outcomes bits"):
+        RobustnessDataset(tmp_path / "a").outcomes("cifar10", "pgd", 8.0)
+    with pytest.raises(ResultsError, match="expected the table that an export with outcomes writes"):
+        RobustnessDataset(tmp_path / "a").images("cifar10")
+
+
+def rewrite(file: Path, name: str, values: list) -> None:
+    table = pq.read_table(file)
+    place = table.schema.get_field_index(name)
+    pq.write_table(
+        table.set_column(place, table.schema.field(place), pa.array(values, table.schema.field(place).type)), file
+    )
+
+
+@pytest.mark.parametrize("damage", ["count", "size", "positions"])
+def test_damaged_outcomes_are_refused(folder: Path, tmp_path: Path, damage: str) -> None:
+    shutil.copytree(folder, tmp_path / "copy")
+    (tmp_path / "copy/parquet_files.json").unlink()
+    file = tmp_path / "copy/parquet/dataset=cifar10/key=pgd/part-0.parquet"
+    bits = pq.read_table(file)["correct_bits"].to_pylist()
+    if damage == "count":
+        rewrite(file, "correct_bits", [bytes([row[0] ^ 0x80, *row[1:]]) for row in bits])
+    elif damage == "size":
+        rewrite(file, "correct_bits", [row + b"\0" for row in bits])
+    else:
+        file = tmp_path / "copy/images/dataset=cifar10/part-0.parquet"
+        rewrite(file, "position", list(range(N_IMAGES))[::-1])
+    with pytest.raises(ResultsError, match=r"part-0\.parquet: expected"):
+        RobustnessDataset(tmp_path / "copy").outcomes("cifar10", "pgd", 8.0)
+
+
+def test_several_folders_are_read_as_one_where_their_images_are_the_same(folder: Path, tmp_path: Path) -> None:
+    more = write(tmp_path / "more", make_plan((0, 9), keys=("clean", "pgd"), measurements=MEASUREMENTS))
+    found = RobustnessDataset(folder, more).outcomes("cifar10", "pgd", 8.0)
+    assert found.architectures == (0, 2, 9, 10, 309, 991)
+    np.testing.assert_array_equal(found.correct[2], expected(9, "pgd", 8.0))
+    other = write(tmp_path / "other", make_plan((9,), keys=("pgd",), measurements=MEASUREMENTS), first_row=8)
+    with pytest.raises(ResultsError, match="expected the images of"):
+        RobustnessDataset(folder, other).outcomes("cifar10", "pgd", 8.0)
+
+
+def test_ranks_say_which_are_tied_with_the_best(folder: Path) -> None:
+    data = RobustnessDataset(folder)
+    found = data.rank("cifar10", "clean", ties=0.05)
+    plain = data.rank("cifar10", "clean")
+    pd.testing.assert_series_equal(found["rank"], plain)
+    correct = {one: expected(one, "clean", 0.0) for one in found.index}
+    best, *others = found.index
+    raw = [
+        float(mcnemar_p_values((correct[best] & ~correct[one]).sum(), (~correct[best] & correct[one]).sum()))
+        for one in others
+    ]
+    np.testing.assert_allclose(found["p_value"], [1, *holm_adjust(raw)])
+    assert found["tied"].tolist() == [True, *(holm_adjust(raw) > 0.05)]
+    assert found["tied"].nunique() == 2
+    np.testing.assert_allclose(found["value"], [correct[one].mean() for one in found.index])
+    # At strength 0 of an attack, clean images are compared.
+    pd.testing.assert_frame_equal(data.rank("cifar10", "pgd", 0, ties=0.05), data.rank("cifar10", "clean", ties=0.05))
+
+
+def test_isomorphs_are_compared_once(folder: Path) -> None:
+    data = RobustnessDataset(folder)
+    few, many = (data.rank("cifar10", "pgd", 1.0, ties=0.05, isomorphs=both) for both in (False, True))
+    assert len(many) > len(few)
+    for architecture in many.index:
+        uid = int(data.get_uid(architecture))
+        assert many.loc[architecture, "p_value"] == few.loc[uid, "p_value"]
+
+
+def test_without_outcomes_ties_are_of_accuracies_with_a_warning(tmp_path: Path) -> None:
+    export(tmp_path, make_plan(ARCHITECTURES))
+    data = RobustnessDataset(tmp_path)
+    with pytest.warns(UnpairedTestWarning):
+        found = data.rank("cifar10", "pgd", 1.0, ties=0.05)
+    assert found["tied"].iloc[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected_text"),
+    [
+        ({}, "expected accuracies at one strength"),
+        ({"strength": 1.0, "lowest_first": True}, "expected accuracies at one strength"),
+        ({"strength": 1.0, "measure": "cm"}, "expected accuracies at one strength"),
+    ],
+)
+def test_ties_of_anything_else_are_refused(folder: Path, options: dict, expected_text: str) -> None:
+    with pytest.raises(ConfigError, match=expected_text):
+        RobustnessDataset(folder).rank("cifar10", "pgd", ties=0.05, **options)
+    with pytest.raises(ConfigError, match="expected a level of ties between 0 and 1"):
+        RobustnessDataset(folder).rank("cifar10", "pgd", 1.0, ties=0)
+
+
+def test_packing_is_that_of_the_statistics(folder: Path) -> None:
+    bits = pq.read_table(folder / "parquet/dataset=cifar10/key=clean/part-0.parquet")["correct_bits"][0].as_py()
+    assert bits == pack_outcomes(expected(0, "clean", 0.0)).tobytes()

@@ -1,0 +1,98 @@
+"""Draws are those of resampled images, and intervals follow from them."""
+
+import numpy as np
+import pytest
+from scipy.stats import kendalltau, rankdata
+
+from robust201.statistics.bootstrap import (
+    binomial_draws,
+    image_draws,
+    kendall_estimate,
+    median_estimate,
+    rank_intervals,
+    ranks_of,
+)
+from robust201.statistics.outcomes import pack_outcomes
+
+
+def draw(n_networks: int, n_images: int, *, common: bool) -> np.ndarray:
+    rng = np.random.default_rng(3)
+    difficulty = rng.random(n_images) if common else rng.random((n_networks, n_images))
+    return difficulty < np.linspace(0.5, 0.8, n_networks)[:, None]
+
+
+def test_images_are_drawn_together_for_all_rows() -> None:
+    correct = draw(5, 64, common=True)
+    counts = image_draws(pack_outcomes(correct), 64, n_draws=40, seed=7)
+    rng = np.random.default_rng(7)
+    for row in counts:
+        images = rng.integers(0, 64, 64)
+        np.testing.assert_array_equal(row, correct[:, images].sum(axis=1))
+
+
+def test_seeds_decide_the_draws() -> None:
+    packed = pack_outcomes(draw(4, 50, common=True)).reshape(2, 2, -1)
+    for drawn in (
+        lambda seed: image_draws(packed, 50, n_draws=5, seed=seed),
+        lambda seed: binomial_draws(np.full((2, 2), 0.3), 50, n_draws=5, seed=seed),
+    ):
+        assert drawn(0).shape == (5, 2, 2)
+        np.testing.assert_array_equal(drawn(0), drawn(0))
+        assert (drawn(0) != drawn(1)).any()
+
+
+def test_draws_vary_as_much_as_samples_do() -> None:
+    n, accuracy = 400, 0.7
+    expected = np.sqrt(n * accuracy * (1 - accuracy))
+    parametric = binomial_draws(np.full(50, accuracy), n, n_draws=400)
+    assert parametric.std() == pytest.approx(expected, rel=0.05)
+    correct = np.arange(n) < accuracy * n
+    assert image_draws(pack_outcomes(correct[None]), n, n_draws=2_000).std() == pytest.approx(expected, rel=0.05)
+
+
+def test_common_images_make_differences_surer() -> None:
+    correct = draw(8, 500, common=True)
+    paired = rank_intervals(image_draws(pack_outcomes(correct), 500))
+    unpaired = rank_intervals(binomial_draws(correct.mean(axis=1), 500))
+    assert (paired.high - paired.low).sum() < (unpaired.high - unpaired.low).sum()
+
+
+def test_ranks() -> None:
+    counts = np.random.default_rng(0).integers(0, 6, (20, 9))
+    expected = np.array([rankdata(-row, method="min") for row in counts])
+    np.testing.assert_array_equal(ranks_of(counts), expected)
+    found = rank_intervals(counts.astype(np.int32), level=0.5)
+    assert (found.low <= found.high).all()
+    np.testing.assert_array_equal(found.best_share, (expected == 1).mean(axis=0))
+    ordered = np.sort(expected, axis=0)
+    np.testing.assert_array_equal(found.low, ordered[4])  # a quarter of 20 draws
+    np.testing.assert_array_equal(found.high, ordered[14])
+
+
+def test_intervals_of_medians_hold_about_as_often_as_they_say() -> None:
+    rng = np.random.default_rng(6)
+    truth, n, runs, held = rng.uniform(0.3, 0.9, 25), 300, 200, 0
+    expected = np.median(rng.binomial(n, truth, (2_000, 25)), axis=1).mean() / n
+    for run in range(runs):
+        observed = rng.binomial(n, truth) / n
+        found = median_estimate(observed, binomial_draws(observed, n, n_draws=100, seed=run), n, 0.9)
+        held += found.low <= expected <= found.high
+    assert 0.85 * runs <= held <= 0.95 * runs
+
+
+def test_kendalls_tau_scatters_as_it_would_on_other_images() -> None:
+    rng = np.random.default_rng(6)
+    first = rng.uniform(0.6, 0.75, 60)
+    second, n = (first + rng.uniform(0.6, 0.75, 60)) / 2, 500
+    samples = [(rng.binomial(n, first) / n, rng.binomial(n, second) / n) for _ in range(150)]
+    taus = [kendalltau(*sample).statistic for sample in samples]
+    draws = [binomial_draws(one, n, n_draws=150, seed=place) for place, one in enumerate(samples[0])]
+    found = kendall_estimate(*samples[0], *draws, level=0.6827)
+    assert found.value == taus[0]
+    assert (found.high - found.low) / 2 == pytest.approx(np.std(taus), rel=0.3)
+    assert found.bias < 0 < kendalltau(first, second).statistic - np.mean(taus)
+
+
+def test_kendalls_tau_without_two_accuracies_is_nan() -> None:
+    flat, draws = np.full(4, 0.5), np.full((3, 4), 5, np.int32)
+    assert np.isnan(kendall_estimate(flat, flat, draws, draws).value)

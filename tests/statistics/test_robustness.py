@@ -1,0 +1,63 @@
+"""Robustness R has the weights of its paper, is never clipped, and errors are relative to a reference."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.integrate import trapezoid
+
+from robust201.core.errors import ConfigError
+from robust201.statistics.robustness import (
+    corruption_errors,
+    relative_changes,
+    relative_corruption_errors,
+    robustness_r,
+    trapezoid_weights,
+)
+
+PAPER = np.array([0, 0.0125, 0.025, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3])
+
+
+def test_the_papers_points_have_the_papers_weights() -> None:
+    weights = trapezoid_weights(PAPER) / 0.3
+    expected = [0.020833, 0.041667, 0.0625, 0.125, *[0.166667] * 4, 0.083333]
+    np.testing.assert_allclose(weights, expected, atol=1e-6)
+    chance = robustness_r(PAPER, [0.8, *[0.1] * 8])
+    assert chance.value == pytest.approx(0.143, abs=5e-4)
+    assert chance.floor == pytest.approx(1 / 48)
+
+
+@given(st.lists(st.floats(0.01, 1), min_size=2, max_size=8), st.integers(0, 2**31))
+def test_it_is_the_area_relative_to_a_level_curve(accuracies: list[float], seed: int) -> None:
+    strengths = np.cumsum(np.random.default_rng(seed).uniform(0.1, 3, len(accuracies)))
+    found = robustness_r(strengths, [accuracies, [0.5] * len(accuracies)])
+    width = strengths[-1] - strengths[0]
+    assert found.value[0] == pytest.approx(trapezoid(accuracies, strengths) / (accuracies[0] * width))
+    assert found.value[1] == pytest.approx(1)
+    changes = relative_changes(strengths, accuracies)
+    assert trapezoid(changes, strengths) / width == pytest.approx(found.value[0] - 1, abs=1e-9)
+    assert found.exceeds_one[0] == (found.value[0] > 1)
+    assert found.rises[0] == (max(accuracies) > accuracies[0])
+
+
+def test_values_above_one_are_kept_and_flagged() -> None:
+    found = robustness_r([0, 1, 2], [[0.2, 0.4, 0.2], [0.5, 0.6, 0.1], [0.5, 0, 0], [0, 0.1, 0.1]])
+    np.testing.assert_allclose(found.value, [1.5, 0.9, 0.25, np.nan])
+    assert found.exceeds_one.tolist() == [True, False, False, False]
+    assert found.rises.tolist() == [True, True, False, True]
+    assert found.floor == found.value[2]
+
+
+@pytest.mark.parametrize("strengths", [[0], [0, 0], [1, 0], [0, 1, 2]])
+def test_strengths_must_ascend_and_fit(strengths: list[float]) -> None:
+    with pytest.raises(ConfigError, match="expected two or more ascending strengths"):
+        robustness_r(strengths, [0.5, 0.4])
+
+
+def test_corruption_errors_are_relative_to_the_reference() -> None:
+    reference = np.array([[0.8, 0.6], [0.9, 0.7]])
+    network = np.array([[0.9, 0.7], [0.9, 0.7]])
+    np.testing.assert_allclose(corruption_errors([network, reference], reference), [[0.4 / 0.6, 1], [1, 1]])
+    relative = relative_corruption_errors([network, reference], [0.95, 0.9], reference, 0.9)
+    np.testing.assert_allclose(relative, [[0.3 / 0.4, 0.3 / 0.2], [1, 1]])
+    assert np.isnan(corruption_errors(network, np.ones((2, 2)))).all()

@@ -1,0 +1,96 @@
+"""Tests between networks equal SciPy's, Holm's correction its definition, and ties are what they say."""
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binomtest, chi2_contingency
+
+from robust201.statistics.outcomes import pack_outcomes
+from robust201.statistics.significance import (
+    UnpairedTestWarning,
+    holm_adjust,
+    mcnemar_p_values,
+    ties_with_best,
+    two_proportion_p_values,
+)
+
+
+@given(st.integers(0, 200), st.integers(0, 200))
+def test_mcnemar_is_the_binomial_test_of_the_images_on_which_two_differ(first: int, second: int) -> None:
+    expected = binomtest(first, first + second).pvalue if first + second else 1.0
+    assert float(mcnemar_p_values(first, second)) == pytest.approx(expected, rel=1e-9)
+
+
+@given(st.integers(2, 500), st.data())
+def test_two_proportions_are_compared_as_by_the_chi_square_test(n: int, data: st.DataObject) -> None:
+    first, second = data.draw(st.integers(0, n)), data.draw(st.integers(0, n))
+    got = float(two_proportion_p_values(first, second, n))
+    if 0 < first + second < 2 * n:
+        table = [[first, n - first], [second, n - second]]
+        assert got == pytest.approx(chi2_contingency(table, correction=False).pvalue, rel=1e-6, abs=1e-12)
+    else:
+        assert got == 1.0
+
+
+@given(st.lists(st.floats(0, 1), max_size=12), st.floats(0.001, 0.5))
+def test_holm_rejects_step_by_step(p_values: list[float], level: float) -> None:
+    rejected = set()
+    for step, place in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        if (len(p_values) - step) * p_values[place] > level:
+            break
+        rejected.add(place)
+    adjusted = holm_adjust(p_values)
+    assert {place for place, value in enumerate(adjusted) if value <= level} == rejected
+    assert all(given <= got for given, got in zip(p_values, adjusted, strict=True))
+
+
+def make_outcomes(accuracies: list[float], n: int, shared: float) -> np.ndarray:
+    """Draw outcomes of networks that see an image as equally hard, for a share of the images."""
+    rng = np.random.default_rng(1)
+    common, own = rng.random(n), rng.random((len(accuracies), n))
+    draws = np.where(np.arange(n) < shared * n, common, own)
+    return draws < np.array(accuracies)[:, None]
+
+
+def test_networks_are_compared_image_by_image_where_outcomes_are_stored() -> None:
+    n = 1_000
+    correct = make_outcomes([0.9, 0.892, 0.885, 0.87, 0.5], n, shared=1.0)
+    accuracies = correct.mean(axis=1)
+    paired = ties_with_best(accuracies, n, outcomes=pack_outcomes(correct))
+    best = int(accuracies.argmax())
+    raw = [
+        binomtest(int((correct[best] & ~row).sum()), int((correct[best] != row).sum())).pvalue for row in correct[1:]
+    ]
+    assert paired.best == best == 0
+    np.testing.assert_allclose(paired.p_values[1:], holm_adjust(raw))
+    assert paired.paired
+    with pytest.warns(UnpairedTestWarning, match="outcomes of single images are not stored"):
+        unpaired = ties_with_best(accuracies, n)
+    # On the same hard images a small difference is certain, which two accuracies do not show.
+    assert paired.tied.sum() < unpaired.tied.sum()
+    assert not unpaired.tied[-1]
+    assert not unpaired.paired
+
+
+def test_the_best_is_tied_with_itself_and_with_its_equals() -> None:
+    with pytest.warns(UnpairedTestWarning):
+        found = ties_with_best([0.5, np.nan, 0.9, 0.9], 100)
+    assert (found.best, found.tied.tolist()) == (2, [False, False, True, True])
+    assert np.isnan(found.p_values[1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert ties_with_best([np.nan], 100).best == -1
+
+
+def test_the_truly_best_is_mostly_kept() -> None:
+    rng = np.random.default_rng(0)
+    truth, n, runs = np.array([0.8] + [0.79] * 12), 1_000, 300
+    lost = 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnpairedTestWarning)
+        for _ in range(runs):
+            lost += not ties_with_best(rng.binomial(n, truth) / n, n, level=0.05).tied[0]
+    assert lost <= 0.05 * runs

@@ -1,0 +1,63 @@
+"""Variance is divided as the analysis of variance does it, without bias."""
+
+import numpy as np
+import pytest
+
+from robust201.core.errors import ConfigError
+from robust201.statistics.variance import summarise_seeds, variance_components
+
+
+def test_seeds_are_summarised_by_architecture() -> None:
+    held = np.array([[0.9, 0.92, 0.94], [0.8, np.nan, 0.9], [0.7, np.nan, np.nan], [np.nan] * 3])
+    found = summarise_seeds(held)
+    np.testing.assert_allclose(found.mean, [0.92, 0.85, 0.7, np.nan])
+    np.testing.assert_allclose(found.deviation[:2], [np.std(held[0], ddof=1), np.std([0.8, 0.9], ddof=1)])
+    assert np.isnan(found.deviation[2:]).all()
+    np.testing.assert_allclose(found.spread, [0.04, 0.1, 0, np.nan], atol=1e-12)
+    assert found.n_seeds.tolist() == [3, 2, 1, 0]
+    assert found.pooled == pytest.approx(np.sqrt((2 * np.var(held[0], ddof=1) + np.var([0.8, 0.9], ddof=1)) / 3))
+    assert np.isnan(summarise_seeds([[0.5]]).pooled)
+
+
+def test_two_factors_are_the_textbooks() -> None:
+    values = np.random.default_rng(0).normal(size=(3, 7))
+    grand, rows, columns = values.mean(), values.mean(axis=1), values.mean(axis=0)
+    ms_rows = 7 * ((rows - grand) ** 2).sum() / 2
+    ms_columns = 3 * ((columns - grand) ** 2).sum() / 6
+    ms_rest = ((values - rows[:, None] - columns + grand) ** 2).sum() / 12
+    found = variance_components(values, ("seed", "image"))
+    assert found == pytest.approx(
+        {"seed": (ms_rows - ms_rest) / 7, "image": (ms_columns - ms_rest) / 3, "seed x image": ms_rest}
+    )
+
+
+def test_one_factor_is_the_variance() -> None:
+    values = [0.1, 0.5, 0.2]
+    assert variance_components(values, ("seed",)) == pytest.approx({"seed": np.var(values, ddof=1)})
+
+
+def test_components_are_found_without_bias() -> None:
+    rng = np.random.default_rng(1)
+    truth = {"seed": 0.5, "draw": 0.2, "image": 2.0, "seed x image": 1.0, "seed x draw x image": 0.3}
+    names, sizes = ("seed", "draw", "image"), (3, 4, 5)
+    found = []
+    for _ in range(400):
+        values = np.zeros(sizes)
+        for name, variance in truth.items():
+            shape = [size if factor in name.split(" x ") else 1 for factor, size in zip(names, sizes, strict=True)]
+            values = values + rng.normal(0, np.sqrt(variance), shape)
+        found.append(variance_components(values, names))
+    means = {name: np.mean([one[name] for one in found]) for name in found[0]}
+    assert means == pytest.approx({name: truth.get(name, 0.0) for name in means}, abs=0.15)
+
+
+def test_components_add_up_to_the_variance_of_the_mean_over_images() -> None:
+    correct = (np.random.default_rng(2).random((3, 200)) < 0.7).astype(float)
+    found = variance_components(correct, ("seed", "image"))
+    assert found["seed"] + found["seed x image"] / 200 == pytest.approx(np.var(correct.mean(axis=1), ddof=1))
+
+
+@pytest.mark.parametrize(("shape", "names"), [((3,), ("a", "b")), ((1, 4), ("a", "b")), ((), ())])
+def test_too_few_levels_are_refused(shape: tuple[int, ...], names: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError, match="expected an axis of two levels or more"):
+        variance_components(np.zeros(shape), names)
