@@ -14,6 +14,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 
 ROOMS = (
     "core",
+    "statistics",
     "images",
     "engine",
     "spaces",

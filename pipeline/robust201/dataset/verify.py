@@ -20,6 +20,7 @@ from robust201.dataset.json_files import JsonFile
 from robust201.dataset.listing import AGAIN, check_listing, read_listing
 from robust201.dataset.number_text import Empty
 from robust201.dataset.parquet_files import ParquetFile
+from robust201.dataset.weights_check import check_weights
 from robust201.dataset.written_file import compression_of
 from robust201.planning.plan_file import PLAN_FILE
 from robust201.reader.json_files import open_decompressed, read_json
@@ -27,6 +28,7 @@ from robust201.reader.parquet_results import is_converted
 from robust201.reader.result_files import META_FILE, MISSING_FILE, SWEEP_FILE
 from robust201.runtime.lease import Lease
 from robust201.shards import Inventory, ShardFinding, ShardStore, requeue_shards
+from robust201.statistics.weights_check import WeightsCheck
 
 _CACHE_BYTES = 256 << 20
 
@@ -37,7 +39,8 @@ class Verdict:
 
     `requeued` shards were moved, so that the next run computes what is wrong again. `n_planned` is None where the
     folder has no plan, `n_missing` are those of the plan that are not there whole, with all their measurements, and
-    `n_exported` is the number of files of the export that were checked, None where none was to be.
+    `n_exported` is the number of files of the export that were checked, None where none was to be. `weights` compares
+    clean accuracies with those recorded with the weights; None where rows are damaged. It makes no results unsound.
     """
 
     findings: tuple[ShardFinding, ...]
@@ -49,6 +52,7 @@ class Verdict:
     n_planned: int | None
     n_missing: int
     n_exported: int | None
+    weights: WeightsCheck | None
 
     @property
     def sound(self) -> bool:
@@ -71,6 +75,7 @@ class Verdict:
             "planned": self.n_planned,
             "missing": self.n_missing,
             "exported_files": self.n_exported,
+            "weights": None if self.weights is None else self.weights.to_payload(),
         }
 
 
@@ -121,6 +126,7 @@ def verify_results(
         n_planned=None if plan is None else sum(len(unit.strengths) for unit in plan.units),
         n_missing=0 if plan is None else count_missing(plan, inventory),
         n_exported=n_exported,
+        weights=check_weights(plan, store, inventory) if plan is not None and not findings else None,
     )
 
 
