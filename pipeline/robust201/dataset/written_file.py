@@ -151,11 +151,11 @@ class ResultFile(ABC):
         for unit, values in self.rows.iter_values(measurement):
             wanted = next(expected, None)
             if wanted is None or unit.id != wanted.id or any(strength not in values for strength in unit.strengths):
-                expected = (
+                described = (
                     "no further network" if wanted is None else f"{wanted.label} at strengths {list(wanted.strengths)}"
                 )
                 raise StorageError(
-                    f"Exporting failed for {unit.label}: expected {expected}, got {unit.label} at strengths "
+                    f"Exporting failed for {unit.label}: expected {described}, got {unit.label} at strengths "
                     f"{sorted(values)}. Run `robust201 verify` on the results folder."
                 )
             yield unit, values
