@@ -25,11 +25,11 @@ def check_weights(plan: SweepPlan, store: ShardStore, inventory: Inventory) -> W
         for unit in plan.units
         if unit.key == "clean" and inventory.is_complete(unit, CLEAN_STRENGTH, _MEASUREMENTS)
     ]
-    recorded = {(unit.dataset, unit.checkpoint_sha256): found for unit, *found in _recorded(plan, units)}
-    held = [unit for unit in units if (unit.dataset, unit.checkpoint_sha256) in recorded]
+    recorded = {unit.id: (accuracy, n_test) for unit, accuracy, n_test in _recorded(plan, units)}
+    held = [unit for unit in units if unit.id in recorded]
     accuracies = []
     for unit, values in store.select(held, inventory, _MEASUREMENTS).iter_values():
-        accuracy, n_test = recorded[unit.dataset, unit.checkpoint_sha256]
+        accuracy, n_test = recorded[unit.id]
         measured = float(values[CLEAN_STRENGTH]["accuracy"])
         accuracies.append(
             CleanAccuracy(unit.dataset, unit.architecture, unit.weights, measured, accuracy, unit.n_images, n_test)

@@ -1,7 +1,8 @@
 """Accuracies that were recorded with the weights of a dataset's networks, beside those that were measured.
 
 ``recorded_accuracy.json``: ``{dataset: {"n_test": images of the test split, "accuracy": {id: fraction}}}``; where an
-architecture has several weights, ``{id: {name of the weights: fraction}}``. An export of a sweep has it where its weights came with their accuracies.
+architecture has several weights, ``{id: {name of the weights: fraction}}``. An export of a sweep has
+the file where its weights came with their accuracies.
 """
 
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robust201.core.errors import ResultsError
-from robust201.core.precision import PRECISIONS
+from robust201.core.precision import PRECISIONS, Precision
 from robust201.reader.json_files import read_object
 from robust201.reader.value_checks import CLEAN, architecture_of
 from robust201.statistics.weights_check import CleanAccuracy, WeightsCheck, check_accuracies
@@ -53,7 +54,7 @@ def check_recorded(dataset: "RobustnessDataset") -> WeightsCheck:
     sweep = (dataset.sweep or {}).get("sweep") or {}
     count = (sweep.get("images") or {}).get("count")
     precisions = {protocol.get("precision") for protocol in sweep.get("protocols", ()) if protocol.get("key") == CLEAN}
-    precision = next((known for known in PRECISIONS if {known} == precisions), "fp32")
+    precision: Precision = next((known for known in PRECISIONS if {known} == precisions), "fp32")
     several = len(dataset.weights) > 1
     held: dict[tuple[str, str], dict[str, float]] = {}
     accuracies = []

@@ -86,8 +86,9 @@ def expected_range(
     n_correct = round(recorded * n_test)
     low, high = recorded, recorded
     if n_images < n_test:
-        low, high = hypergeom.ppf([level / 2, 1 - level / 2], n_test, n_correct, n_images) / n_images
-    return max(0.0, float(low) - rounding), min(1.0, float(high) + rounding)
+        sample = hypergeom(n_test, n_correct, n_images)
+        low, high = (float(sample.ppf(tail)) / n_images for tail in (level / 2, 1 - level / 2))
+    return max(0.0, low - rounding), min(1.0, high + rounding)
 
 
 @dataclass(frozen=True)

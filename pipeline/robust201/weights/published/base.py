@@ -208,8 +208,7 @@ def read_test_accuracy(percents: Any, epochs: int) -> float | None:
     ImageNet16-120. None where the trial has no such number: weights are of use without it.
     """
     percent = percents.get(f"ori-test@{epochs - 1}") if isinstance(percents, Mapping) else None
-    is_percentage = isinstance(percent, int | float) and 0 <= percent <= 100
-    return float(percent) / 100 if is_percentage else None
+    return float(percent) / 100 if isinstance(percent, int | float) and 0 <= percent <= 100 else None
 
 
 def infer_size(state_dict: StateDict, name: str) -> tuple[int, int, int]:
