@@ -146,7 +146,10 @@ def test_recorded_accuracies_move_no_result(
 @pytest.mark.parametrize(
     "content",
     [[], {"digits": 5}, {"digits": {}}, {"digits": {"n_test": "9", "accuracy": {"0": 1}}}]
-    + [{"digits": {"n_test": 9, "accuracy": given}} for given in (5, {"0": "x"}, {"0": 2}, {"0": None}, {"0": {"a": -1}})],
+    + [
+        {"digits": {"n_test": 9, "accuracy": given}}
+        for given in (5, {"0": "x"}, {"0": 2}, {"0": None}, {"0": {"a": -1}})
+    ],
 )
 def test_a_file_of_other_content_is_refused(
     content: object, finished: Path, robust201: RunCommand, tmp_path: Path

@@ -274,6 +274,7 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
     say_each([f"unfinished: {line}" for line in verdict.gaps], rest=rest)
     if verdict.weights is not None:
         say_each([f"warning: {one.message}" for one in verdict.weights.unexpected], rest=rest)
+    say_each([f"warning: {flag.message}" for flag in verdict.flags or ()], rest=rest)
     say_each([f"Moved to damaged/: {shard}" for shard in verdict.requeued], rest=rest)
     if not as_json:
         what = f"{show_count(len(problems), 'problem')} found" if problems else _describe_checked(verdict)
@@ -309,6 +310,8 @@ def _describe_checked(verdict: Verdict) -> str:
             f"clean accuracy as recorded with the weights for {n_checked - n_unexpected:,} of "
             f"{show_count(n_checked, 'network')}"
         )
+    if verdict.flags is not None:
+        counts.append(f"{show_count(len(verdict.flags), 'sign')} of weak attacks")
     return f"{'; '.join(counts)}."
 
 

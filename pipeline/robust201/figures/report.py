@@ -211,6 +211,21 @@ def _weights_check(dataset: RobustnessDataset) -> str:
     )
 
 
+def _attack_flags(results: "DatasetResults") -> str:
+    """Name the signs of weak attacks; nothing where none can be looked for, as without the number of images."""
+    from robust201.statistics.attack_flags import find_flags
+
+    n_classes = results.reader.files.count_classes(results.name)
+    if results.n_images is None or n_classes is None:
+        return ""
+    accuracies: dict[Any, Any] = {place: column.dropna().to_dict() for place, column in results.accuracies.items()}
+    flags = find_flags(results.name, accuracies, n_images=results.n_images, n_classes=n_classes)
+    if not flags:
+        return ""
+    lines = "".join(f"<li>{html.escape(flag.message)}</li>" for flag in flags[:_MOST_NAMED])
+    return f'<div class="warning">Signs of weak attacks: <ul>{lines}</ul></div>'
+
+
 def _section(results: "DatasetResults", rows: Sequence[SummaryRow]) -> str:
     """Everything that the page shows of one dataset only."""
     from robust201.figures.table import FIGURES
@@ -230,7 +245,7 @@ def _section(results: "DatasetResults", rows: Sequence[SummaryRow]) -> str:
     count = f"<p>{results.extent}.</p>"
     left_out = html.escape(f"Left out, because the results are not enough: {'; '.join(lacking)}.") if lacking else ""
     return (
-        f'<section data-dataset="{name}"><h2>{name}</h2>{count}'
+        f'<section data-dataset="{name}"><h2>{name}</h2>{count}{_attack_flags(results)}'
         f'<nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
         f'{"".join(blocks)}<p class="muted">{left_out}</p>{_table(rows)}{_measure_table(results)}</section>'
     )
