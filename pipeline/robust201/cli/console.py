@@ -276,6 +276,9 @@ def show_verdict(verdict: Verdict, results: Path, *, as_json: bool = False) -> i
     rest = "" if as_json else "--json lists all"
     say_each(problems, rest=rest)
     say_each([f"unfinished: {line}" for line in verdict.gaps], rest=rest)
+    if verdict.weights is not None:
+        say_each([f"warning: {one.message}" for one in verdict.weights.unexpected], rest=rest)
+    say_each([f"warning: {flag.message}" for flag in verdict.flags or ()], rest=rest)
     say_each([f"Moved to damaged/: {shard}" for shard in verdict.requeued], rest=rest)
     if not as_json:
         what = f"{show_count(len(problems), 'problem')} found" if problems else _describe_checked(verdict)
@@ -305,6 +308,14 @@ def _describe_checked(verdict: Verdict) -> str:
     if verdict.n_exported is not None:
         agree = "agrees" if verdict.n_exported == 1 else "agree"
         counts.append(f"the export's {show_count(verdict.n_exported, 'file')} {agree}")
+    if verdict.weights is not None and verdict.weights.n_checked:
+        n_checked, n_unexpected = verdict.weights.n_checked, len(verdict.weights.unexpected)
+        counts.append(
+            f"clean accuracy as recorded with the weights for {n_checked - n_unexpected:,} of "
+            f"{show_count(n_checked, 'network')}"
+        )
+    if verdict.flags is not None:
+        counts.append(f"{show_count(len(verdict.flags), 'sign')} of weak attacks")
     return f"{'; '.join(counts)}."
 
 

@@ -122,6 +122,9 @@ def verify(
     requeue: Annotated[
         bool, typer.Option("--requeue", help="Move damaged results away, so that the next run recomputes them.")
     ] = False,
+    protocol_checks: Annotated[
+        bool, typer.Option("--protocol-checks", help="Also look for signs of weak attacks (docs/statistics.md).")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Check every result file, every row, what is missing, and an export; exits with 3 if sound but unfinished."""
@@ -129,7 +132,9 @@ def verify(
 
     results = results_of(results)
     with console.counting("Verifying result files") as progress:
-        verdict = verify_results(results, export=exported, requeue=requeue, on_progress=progress)
+        verdict = verify_results(
+            results, export=exported, requeue=requeue, protocol_checks=protocol_checks, on_progress=progress
+        )
     raise typer.Exit(console.show_verdict(verdict, results, as_json=as_json))
 
 

@@ -25,7 +25,7 @@ RUN = "Run a sweep"
 PANELS = {
     "Set up": ("demo", "doctor", "fetch", "import-weights", "train", "corrupt"),
     RUN: ("plan", "run", "submit", "status", "logs", "compact", "merge"),
-    "Check and export its results": ("verify", "export", "compare", "convert", "import-json", "meta"),
+    "Check and export its results": ("verify", "audit", "export", "compare", "convert", "import-json", "meta"),
     "Look at a dataset": ("report", "plot", "metrics"),
     "Evaluate one network": ("evaluate",),
 }
@@ -52,6 +52,7 @@ EXAMPLES = {
         "robust201 run runs/demo/results",
         "robust201 run jobs/paper.yaml --share 3/64 --executor inline",
     ),
+    "audit": ("robust201 audit jobs/paper.yaml --networks 5 --images 200",),
     "status": ("robust201 status runs/paper", "robust201 status jobs/paper.yaml --watch"),
     "logs": ("robust201 logs 21/cifar10/pgd runs/paper",),
     "merge": ("robust201 merge runs/a runs/b --out runs/all",),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 Precision = Literal["fp32", "tf32", "bf16"]
 
-PRECISIONS: Final[tuple[str, ...]] = get_args(Precision)
+PRECISIONS: Final[tuple[Precision, ...]] = get_args(Precision)
 """Names of the precisions. Images, attacks, softmax, loss and measurements are float32 in each of them.
 
 - ``fp32``: IEEE float32 throughout, on every device. TF32 is off.

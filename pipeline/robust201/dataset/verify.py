@@ -21,6 +21,8 @@ from robust201.dataset.listing import AGAIN, check_listing, read_listing
 from robust201.dataset.number_text import Empty
 from robust201.dataset.outcome_files import OutcomeForm, evaluated_images, image_table
 from robust201.dataset.parquet_files import ParquetFile
+from robust201.dataset.protocol_checks import check_protocol
+from robust201.dataset.weights_check import check_weights
 from robust201.dataset.written_file import compression_of
 from robust201.planning.plan_file import PLAN_FILE
 from robust201.reader.expected_files import key_of_parquet
@@ -29,6 +31,8 @@ from robust201.reader.parquet_results import is_converted
 from robust201.reader.result_files import META_FILE, MISSING_FILE, SWEEP_FILE, images_name
 from robust201.runtime.lease import Lease
 from robust201.shards import Inventory, ShardFinding, ShardStore, requeue_shards
+from robust201.statistics.attack_flags import AttackFlag
+from robust201.statistics.weights_check import WeightsCheck
 
 _CACHE_BYTES = 256 << 20
 
@@ -39,7 +43,9 @@ class Verdict:
 
     `requeued` shards were moved, so that the next run computes what is wrong again. `n_planned` is None where the
     folder has no plan, `n_missing` are those of the plan that are not there whole, with all their measurements, and
-    `n_exported` is the number of files of the export that were checked, None where none was to be.
+    `n_exported` is the number of files of the export that were checked, None where none was to be. `weights` compares
+    clean accuracies with those recorded with the weights; None where rows are damaged. `flags` are
+    signs of weak attacks; None where they were not looked for. Neither makes results unsound.
     """
 
     findings: tuple[ShardFinding, ...]
@@ -51,6 +57,8 @@ class Verdict:
     n_planned: int | None
     n_missing: int
     n_exported: int | None
+    weights: WeightsCheck | None
+    flags: tuple[AttackFlag, ...] | None
 
     @property
     def sound(self) -> bool:
@@ -73,6 +81,8 @@ class Verdict:
             "planned": self.n_planned,
             "missing": self.n_missing,
             "exported_files": self.n_exported,
+            "weights": None if self.weights is None else self.weights.to_payload(),
+            "flags": None if self.flags is None else [flag.to_payload() for flag in self.flags],
         }
 
 
@@ -81,10 +91,12 @@ def verify_results(
     *,
     export: Path | None = None,
     requeue: bool = False,
+    protocol_checks: bool = False,
     on_progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Verdict:
     """Check a results folder, and an export made of it file by file.
 
+    With `protocol_checks` accuracies are searched for signs of weak attacks (see `dataset.protocol_checks`).
     To requeue is to move what is wrong out of the way, so that the next run computes it again and nothing else.
     `on_progress` receives after each shard how many of how many are checked.
 
@@ -113,6 +125,7 @@ def verify_results(
             # What was moved can no longer be read, and what is damaged proves nothing about an export.
             left = store.inventory(on_damage="report") if moved else inventory
             wrong = tuple(check_export(plan, store, left, export))
+    readable = plan if not findings else None
     return Verdict(
         findings=tuple(findings),
         gaps=() if plan is None else find_gaps(plan, inventory),
@@ -123,6 +136,8 @@ def verify_results(
         n_planned=None if plan is None else sum(len(unit.strengths) for unit in plan.units),
         n_missing=0 if plan is None else count_missing(plan, inventory),
         n_exported=n_exported,
+        weights=None if readable is None else check_weights(readable, store, inventory),
+        flags=None if readable is None or not protocol_checks else check_protocol(results, readable),
     )
 
 

@@ -16,6 +16,7 @@ from robust201.core.errors import ResultsError
 from robust201.core.files import check_output_file, write_text
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.recorded_accuracy import check_recorded
 from robust201.reader.result_files import kind_of
 from robust201.spaces.cell_space import INK, PAPER, CellSpace
 
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 
     from robust201.figures.dataset_results import DatasetResults
     from robust201.figures.table import FigureRow
+
+
+_MOST_NAMED = 20
+"""Networks that the page names where weights are in doubt."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +181,7 @@ def _overview(dataset: RobustnessDataset, frame: "pd.DataFrame") -> str:
             facts.append("all test images" if count is None else f"{count:,} test images (seed {images.get('seed')})")
         facts.append(f"robust201 {dataset.sweep.get('robust201', 'of an unknown version')}")
     text = f"<p>{html.escape('; '.join(facts))}. Accuracy is the share of images classified correctly.</p>"
+    text += _weights_check(dataset)
     if dataset.missing:
         lacking = sum(
             len(strengths) for keys in dataset.missing.values() for ids in keys.values() for strengths in ids.values()
@@ -184,6 +190,40 @@ def _overview(dataset: RobustnessDataset, frame: "pd.DataFrame") -> str:
             f'<p class="warning">A partial export: {lacking:,} evaluations are missing (missing.json names them).</p>'
         )
     return text
+
+
+def _weights_check(dataset: RobustnessDataset) -> str:
+    """Say whether clean accuracies are those recorded with the weights; nothing where none were."""
+    check = check_recorded(dataset)
+    n_expected = check.n_checked - len(check.unexpected)
+    if not check.unexpected:
+        return (
+            f"<p>Clean accuracy is as recorded with the weights, for all {n_expected:,} networks.</p>"
+            if n_expected
+            else ""
+        )
+    lines = "".join(f"<li>{html.escape(one.message)}</li>" for one in check.unexpected[:_MOST_NAMED])
+    more = len(check.unexpected) - _MOST_NAMED
+    lines += f"<li>and {more:,} more</li>" if more > 0 else ""
+    return (
+        f'<div class="warning">Clean accuracy differs from what was recorded with the weights, for '
+        f"{len(check.unexpected):,} of {check.n_checked:,} networks: <ul>{lines}</ul></div>"
+    )
+
+
+def _attack_flags(results: "DatasetResults") -> str:
+    """Name the signs of weak attacks; nothing where none can be looked for, as without the number of images."""
+    from robust201.statistics.attack_flags import find_flags
+
+    n_classes = results.reader.files.count_classes(results.name)
+    if results.n_images is None or n_classes is None:
+        return ""
+    accuracies: dict[Any, Any] = {place: column.dropna().to_dict() for place, column in results.accuracies.items()}
+    flags = find_flags(results.name, accuracies, n_images=results.n_images, n_classes=n_classes)
+    if not flags:
+        return ""
+    lines = "".join(f"<li>{html.escape(flag.message)}</li>" for flag in flags[:_MOST_NAMED])
+    return f'<div class="warning">Signs of weak attacks: <ul>{lines}</ul></div>'
 
 
 def _section(results: "DatasetResults", rows: Sequence[SummaryRow]) -> str:
@@ -205,7 +245,7 @@ def _section(results: "DatasetResults", rows: Sequence[SummaryRow]) -> str:
     count = f"<p>{results.extent}.</p>"
     left_out = html.escape(f"Left out, because the results are not enough: {'; '.join(lacking)}.") if lacking else ""
     return (
-        f'<section data-dataset="{name}"><h2>{name}</h2>{count}'
+        f'<section data-dataset="{name}"><h2>{name}</h2>{count}{_attack_flags(results)}'
         f'<nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
         f'{"".join(blocks)}<p class="muted">{left_out}</p>{_table(rows)}{_measure_table(results)}</section>'
     )

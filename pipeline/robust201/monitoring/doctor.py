@@ -67,6 +67,7 @@ def _examine_sweep(config: SweepConfig) -> Iterator[HealthCheck]:
     for dataset in config.datasets:
         yield from _attempt(dataset, partial(_examine_dataset, config, dataset))
         yield from _attempt(f"{dataset} corruptions", partial(_examine_corruptions, config, dataset))
+    yield from _attempt("clean accuracy", lambda: _examine_clean_accuracy(config))
 
 
 def _attempt(what: str, look: Callable[[], Iterable[HealthCheck]]) -> Iterator[HealthCheck]:
@@ -194,6 +195,22 @@ def _examine_checkpoints(config: SweepConfig) -> HealthCheck:
             missing.append(str(error))
     detail = f"{len(pairs) - len(missing)} of {len(pairs)} networks"
     return HealthCheck("checkpoints", not missing, detail, missing[0] if missing else "")
+
+
+def _examine_clean_accuracy(config: SweepConfig) -> Iterator[HealthCheck]:
+    """Compare finished clean accuracies with those recorded with the weights; say nothing where there are none."""
+    from robust201.dataset.weights_check import check_weights
+    from robust201.planning.plan_file import PLAN_FILE, load_plan
+    from robust201.shards import ShardStore
+
+    if not (config.results / PLAN_FILE).is_file():
+        return
+    store = ShardStore.open(config.results)
+    check = check_weights(load_plan(config.results), store, store.inventory(on_damage="report"))
+    detail = f"as recorded with the weights for {check.n_checked - len(check.unexpected)} of {check.n_checked} networks"
+    if check.n_checked:
+        fix = check.unexpected[0].message if check.unexpected else ""
+        yield HealthCheck("clean accuracy", not check.unexpected, detail, fix)
 
 
 def _examine_dataset(config: SweepConfig, name: str) -> Iterator[HealthCheck]:

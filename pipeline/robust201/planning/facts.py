@@ -70,11 +70,14 @@ class Facts:
         datasets: by name.
         weights: the weights to evaluate, by dataset and architecture.
         code: SHA-256 of each Python file that the sweep names, by the field that names it.
+        test_accuracies: accuracy on the whole test split that was recorded with weights, by their SHA-256; decides no
+            number, and is compared with what the sweep measures.
     """
 
     datasets: Mapping[str, DatasetFacts]
     weights: Mapping[str, Mapping[ArchitectureId, tuple[Weights, ...]]]
     code: Mapping[str, str] = field(default_factory=dict)
+    test_accuracies: Mapping[str, float] = field(default_factory=dict)
 
     def without_weights(self) -> "Facts":
         """What workers need, which find the hash of the weights in each unit: small enough to travel."""
@@ -97,7 +100,11 @@ class Facts:
                 for dataset, networks in self.weights.items()
             },
         }
-        return payload | ({"code": dict(self.code)} if self.code else {})
+        if self.code:
+            payload["code"] = dict(self.code)
+        if self.test_accuracies:
+            payload["test_accuracies"] = dict(self.test_accuracies)
+        return payload
 
     @classmethod
     def from_payload(cls, payload: Mapping[str, Any]) -> "Facts":
@@ -109,6 +116,7 @@ class Facts:
                 for dataset, networks in payload["checkpoints"].items()
             },
             payload.get("code", {}),
+            payload.get("test_accuracies", {}),
         )
 
 

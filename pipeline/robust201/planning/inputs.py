@@ -235,6 +235,12 @@ class Inputs:
                 for dataset in self._config.datasets
             },
             code,
+            {
+                sha256: accuracy
+                for dataset in self._config.datasets
+                for name in self._config.selected_architectures
+                for sha256, accuracy in weights.test_accuracies(dataset, name).items()
+            },
         )
 
     def _gather_corruptions(self, dataset: str, earlier: DatasetFacts | None) -> dict[str, Mapping[str, Any]]:

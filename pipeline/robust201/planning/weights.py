@@ -55,6 +55,13 @@ class WeightsSource:
             return (Weights(records[0].sha256),)
         return tuple(Weights(record.sha256, record.recipe, record.epochs, record.seed) for record in records)
 
+    def test_accuracies(self, dataset: str, architecture: ArchitectureId) -> dict[str, float]:
+        """Look up what was recorded with the weights of one network: accuracy on the test split, by their SHA-256."""
+        if self._from_files or self._seeds:
+            return {}
+        recorded = {record.sha256: record.recorded_accuracy for record in self._records(dataset, architecture)}
+        return {sha256: accuracy for sha256, accuracy in recorded.items() if accuracy is not None}
+
     def check(self, dataset: str, architecture: ArchitectureId) -> None:
         """Look whether the weights of one network are there and whole, without reading them.
 

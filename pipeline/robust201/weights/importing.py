@@ -179,6 +179,7 @@ def _import_one(weights: SourceWeights, store: CheckpointStore, space: Space, re
         source_sha256=weights.source_sha256,
         state_dict=weights.state_dict,
         recipe=recipe,
+        test_accuracy=weights.test_accuracy,
     )
 
 

@@ -24,7 +24,7 @@ MANIFEST_VERSION = 1
 
 _HEADER = {"format": "robust201 checkpoints", "version": MANIFEST_VERSION}
 _INTEGERS = ("epochs", "seed", "n_classes", "parameters")
-_UNUSED = {"spec": None, "channels": None, "cells": None, "training": None, "recipe": ""}
+_UNUSED = {"spec": None, "channels": None, "cells": None, "training": None, "recipe": "", "test_accuracy": None}
 """Fields that a line may lack, with their defaults."""
 
 
@@ -43,6 +43,7 @@ class CheckpointRecord:
         sha256: 64 hex digits of that file.
         training: recipe and outcome of a training of our own, or None.
         recipe: name of the training, to distinguish trainings of equal length and seed; empty for the published one.
+        test_accuracy: fraction of the whole test split that the source says they classify correctly; None without one.
     """
 
     space: str
@@ -61,11 +62,19 @@ class CheckpointRecord:
     sha256: str
     training: Mapping[str, Any] | None = field(default=None, hash=False)
     recipe: str = ""
+    test_accuracy: float | None = None
 
     @property
     def network(self) -> "NetworkName":
         """Whose weights they are."""
         return self.space, self.dataset, self.index
+
+    @property
+    def recorded_accuracy(self) -> float | None:
+        """Accuracy on the test split that the source, or the training, recorded; None where neither did."""
+        outcome = {} if self.training is None else self.training.get("outcome", {})
+        trained: float | None = outcome.get("test_accuracy")
+        return trained if self.test_accuracy is None else self.test_accuracy
 
     @property
     def trial(self) -> "Trial":
@@ -182,7 +191,9 @@ def _parse_line(line: bytes, number: int, path: Path) -> CheckpointRecord:
         raise _damaged_line(number, path, str(error)) from error
     is_sized = all(isinstance(size, int | None) for size in (record.channels, record.cells))
     has_numbers = all(type(getattr(record, name)) is int for name in _INTEGERS)
-    if not has_numbers or not is_sized or type(record.index) not in {int, str}:
+    accuracy = record.test_accuracy
+    is_fraction = accuracy is None or (isinstance(accuracy, int | float) and 0 <= accuracy <= 1)
+    if not has_numbers or not is_sized or not is_fraction or type(record.index) not in {int, str}:
         raise _damaged_line(number, path, "a number that is none")
     return record
 

@@ -219,6 +219,7 @@ class CheckpointStore:
         training: Mapping[str, Any] | None = None,
         space: str = DEFAULT_SPACE,
         recipe: str = "",
+        test_accuracy: float | None = None,
     ) -> CheckpointRecord:
         """Store the weights of one network; adding the same again changes nothing.
 
@@ -255,6 +256,7 @@ class CheckpointStore:
             sha256=hashlib.sha256(raw).hexdigest(),
             training=None if training is None else json.loads(canonical_json(training)),
             recipe=recipe,
+            test_accuracy=test_accuracy,
         )
         trials = self._index(create=True).setdefault(record.network, {})
         path = self._path_of(record)

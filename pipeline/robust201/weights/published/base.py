@@ -55,6 +55,7 @@ class SourceWeights:
         cells: cells per stage (N, 5 as published), as above.
         state_dict: CPU tensors by name, without a ``module.`` prefix.
         source_sha256: 64 hex digits of that file's (or member's) bytes.
+        test_accuracy: fraction of the whole test split that the source says they classify correctly; None without one.
     """
 
     index: ArchitectureId
@@ -68,6 +69,7 @@ class SourceWeights:
     state_dict: StateDict = field(repr=False)
     source: str
     source_sha256: str
+    test_accuracy: float | None = None
 
     @property
     def label(self) -> str:
@@ -197,6 +199,16 @@ def require_state_dict(value: Any, name: str) -> dict[str, "torch.Tensor"]:
         )
     prefix = "module." if all(key.startswith("module.") for key in value) else ""
     return {key.removeprefix(prefix): tensor for key, tensor in value.items()}
+
+
+def read_test_accuracy(percents: Any, epochs: int) -> float | None:
+    """Read the accuracy on the whole test split after the last epoch off a trial's percentages, as a fraction.
+
+    Their names are as in ``{"ori-test@199": 93.43}``; "ori-test" are 10,000 images of the CIFAR datasets and 6,000 of
+    ImageNet16-120. None where the trial has no such number: weights are of use without it.
+    """
+    percent = percents.get(f"ori-test@{epochs - 1}") if isinstance(percents, Mapping) else None
+    return float(percent) / 100 if isinstance(percent, int | float) and 0 <= percent <= 100 else None
 
 
 def infer_size(state_dict: StateDict, name: str) -> tuple[int, int, int]:

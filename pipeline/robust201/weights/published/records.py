@@ -39,6 +39,7 @@ from robust201.weights.published.base import (
     matching_files,
     numbered_format,
     read_file,
+    read_test_accuracy,
     require_state_dict,
 )
 
@@ -169,6 +170,7 @@ def _weights_of(
                 state_dict=require_state_dict(trial["net_state_dict"], name),
                 source=source,
                 source_sha256=source_sha256,
+                test_accuracy=read_test_accuracy(trial.get("eval_acc1es"), epochs),
             )
 
 

@@ -1,0 +1,74 @@
+"""`robust201 audit`: a sample of a sweep with both engines."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.table import Table
+
+from robust201.cli import console
+from robust201.cli.help_texts import AllowCode
+from robust201.cli.look import AsJson, print_json
+from robust201.cli.sweeps import Keys, Sweep, load_sweep, split_names
+
+if TYPE_CHECKING:
+    from robust201.dataset.audit import AuditedEvaluation
+
+
+def audit(
+    sweep: Sweep,
+    networks: Annotated[int, typer.Option(min=1, help="Networks to draw from the sweep.")] = 3,
+    images: Annotated[int, typer.Option(min=1, help="Test images to draw of each dataset.")] = 100,
+    seed: Annotated[int, typer.Option(help="Of both draws.")] = 0,
+    keys: Keys = None,
+    executor: Annotated[str | None, typer.Option(help="inline or ray; overrides the sweep's.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Number of workers; overrides the sweep's.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder of the audit; default: the results folder's name with -audit.")
+    ] = None,
+    as_json: AsJson = False,
+    allow_code: AllowCode = False,
+) -> None:
+    """Attack a random sample of a sweep with Foolbox and AutoAttack too; exits with 3 if the engines differ.
+
+    Both engines evaluate the same networks and images with draws of their own. They are compared by McNemar's exact
+    test, corrected for the number of comparisons (docs/trust.md). The sweep's results are not touched.
+    """
+    from robust201.dataset.audit import audit_sweep, sample_sweep
+    from robust201.planning.code_consent import announce_code
+    from robust201.runtime.executors import check_device, make_executor
+    from robust201.runtime.sweep import run_sweep
+
+    config = load_sweep(sweep, execution={"executor": executor, "workers": workers})
+    check_device(config)
+    announce_code(config, sweep, is_allowed=allow_code, say=console.say)
+    place = out or config.results.with_name(f"{config.results.name}-audit")
+    sweeps = sample_sweep(config, networks=networks, images=images, seed=seed, keys=split_names(keys), out=place)
+    found = audit_sweep(sweeps, lambda one: run_sweep(one, make_executor, say=console.say))
+    if as_json:
+        print_json([asdict(one) | {"differs": one.differs} for one in found])
+    else:
+        _show(found)
+    raise typer.Exit(3 if any(one.differs for one in found) else 0)
+
+
+def _show(found: "tuple[AuditedEvaluation, ...]") -> None:
+    table = Table(box=None, pad_edge=False)
+    for name in ("evaluation", "images", "fused", "reference", "only fused", "only reference", "p", "p after Holm"):
+        table.add_column(name, justify="left" if name == "evaluation" else "right")
+    for one in found:
+        reference, fused = one.correct
+        only_reference, only_fused = one.only_one
+        counts = (one.n_images, fused, reference, only_fused, only_reference)
+        mark = " differs" if one.differs else ""
+        table.add_row(
+            one.label, *(f"{count:,}" for count in counts), f"{one.p_value:.3g}", f"{one.adjusted_p_value:.3g}{mark}"
+        )
+    console.out.print(table)
+    differing = sum(one.differs for one in found)
+    console.out.print(
+        f"{console.show_count(len(found), 'evaluation')} compared: the engines differ in {differing or 'none'}.",
+        markup=False,
+        highlight=False,
+    )

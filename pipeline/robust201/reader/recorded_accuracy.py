@@ -1,0 +1,72 @@
+"""Accuracies that were recorded with the weights of a dataset's networks, beside those that were measured.
+
+``recorded_accuracy.json``: ``{dataset: {"n_test": images of the test split, "accuracy": {id: fraction}}}``; where an
+architecture has several weights, ``{id: {name of the weights: fraction}}``. An export of a sweep has
+the file where its weights came with their accuracies.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from robust201.core.errors import ResultsError
+from robust201.core.precision import PRECISIONS, Precision
+from robust201.reader.json_files import read_object
+from robust201.reader.value_checks import CLEAN, architecture_of
+from robust201.statistics.weights_check import CleanAccuracy, WeightsCheck, check_accuracies
+
+if TYPE_CHECKING:
+    from robust201.reader.dataset import RobustnessDataset
+
+RECORDED_FILE = "recorded_accuracy.json"
+
+
+def read_recorded(folder: Path) -> Iterator[tuple[str, int, str, str, float]]:
+    """List (dataset, images of its test split, id, name of the weights or "", accuracy); nothing without the file.
+
+    Raises:
+        ResultsError: the file has another content.
+    """
+    path = folder / RECORDED_FILE
+    content = read_object(path) or {}
+    try:
+        for dataset, held in content.items():
+            n_test = held["n_test"]
+            for identifier, accuracy in held["accuracy"].items():
+                named = accuracy if isinstance(accuracy, dict) else {"": accuracy}
+                for weights, fraction in named.items():
+                    if type(n_test) is not int or n_test < 1 or not 0 <= fraction <= 1:
+                        raise ValueError(f"{fraction} of {n_test}")  # noqa: TRY301
+                    yield dataset, n_test, identifier, weights, float(fraction)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise ResultsError(
+            f"Reading the accuracies recorded with weights failed for {path}: expected test images and fractions by "
+            f"dataset and id, got other content ({error!r}). Export or download the dataset again."
+        ) from error
+
+
+def check_recorded(dataset: "RobustnessDataset") -> WeightsCheck:
+    """Compare clean accuracies with those recorded with the weights; networks that lack either are left out.
+
+    Raises:
+        ResultsError: the file of recorded accuracies has another content, or results are damaged.
+    """
+    sweep = (dataset.sweep or {}).get("sweep") or {}
+    count = (sweep.get("images") or {}).get("count")
+    precisions = {protocol.get("precision") for protocol in sweep.get("protocols", ()) if protocol.get("key") == CLEAN}
+    precision: Precision = next((known for known in PRECISIONS if {known} == precisions), "fp32")
+    several = len(dataset.weights) > 1
+    held: dict[tuple[str, str], dict[str, float]] = {}
+    accuracies = []
+    for name, n_test, identifier, weights, recorded in read_recorded(dataset.path):
+        if (name, weights) not in held:
+            chosen = weights if several else None
+            found = dataset.query(name, CLEAN, ["accuracy"], missing_ok=True, weights=chosen)
+            held[name, weights] = found.get(name, {}).get(CLEAN, {}).get("accuracy", {})
+        measured = held[name, weights].get(identifier)
+        if measured is not None:
+            one = CleanAccuracy(
+                name, architecture_of(identifier), weights, measured, recorded, min(count or n_test, n_test), n_test
+            )
+            accuracies.append(one)
+    return check_accuracies(accuracies, precision=precision)

@@ -1,0 +1,202 @@
+"""Signs that an attack was weaker than it looks: what to doubt before a robust accuracy is published.
+
+The checks are those of Carlini et al., "On Evaluating Adversarial Robustness" (2019, section 4), and of Athalye,
+Carlini and Wagner, "Obfuscated Gradients" (ICML 2018, section 3.1), where accuracies show them. What needs more than
+accuracies (gradients that are exactly zero, successes that only the attack itself saw) is not among them: accuracies of
+robust201 always come from a fresh forward pass on the images that an attack returned.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from math import sqrt
+from typing import Any
+
+from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, show_architecture
+
+LEVEL = 1e-3
+"""Probability that one kind of check names a network of a dataset by chance."""
+
+HUGE_255 = 64.0
+"""Epsilon, in units of 1/255, from which an attack in the Linf ball may set most pixels to anything."""
+
+NEAR_CHANCE = 0.15
+"""Accuracy above chance that is still called near it: at 255/255 FGSM leaves images of two values per channel, which
+networks do not assign to all classes equally often."""
+
+SAME = 1e-3
+"""Difference in accuracy between equal images that arithmetic may explain (see `weights_check.ROUNDING`)."""
+
+_CLEAN, _FGSM = "clean", "fgsm"
+_WHITE_BOX = ("pgd", "aa_apgd-ce")
+_BLACK_BOX = ("aa_square",)
+_ITERATIVE = (*_WHITE_BOX, *_BLACK_BOX)
+
+Accuracies = Mapping[ArchitectureId, float]
+"""Fraction correct by network."""
+
+Place = tuple[str, float]
+"""Key in the paper's style, and strength."""
+
+
+@dataclass(frozen=True)
+class AttackFlag:
+    """One sign, and the networks of a dataset that show it.
+
+    Attributes:
+        check: its name: ``black-box stronger``, ``single step stronger``, ``not monotone``, ``far from chance`` or
+            ``changed at zero``.
+        where: keys and strengths, such as ``aa_square against aa_apgd-ce at 8``.
+        reason: what it may mean, and the threshold.
+        networks: those that show it, the clearest first, each with the two numbers compared.
+        n_checked: networks that have both numbers.
+    """
+
+    dataset: str
+    check: str
+    where: str
+    reason: str
+    networks: tuple[tuple[ArchitectureId, float, float], ...]
+    n_checked: int
+
+    @property
+    def message(self) -> str:
+        """What was seen, on which networks, and what it may mean."""
+        name, high, low = self.networks[0]
+        return (
+            f"{self.check}: {self.dataset} {self.where}: {len(self.networks):,} of {self.n_checked:,} networks, such "
+            f"as {show_architecture(name)} ({high:.4f} above {low:.4f}); {self.reason}."
+        )
+
+    def to_payload(self) -> dict[str, Any]:
+        """JSON value of it."""
+        return {
+            "dataset": self.dataset,
+            "check": self.check,
+            "where": self.where,
+            "reason": self.reason,
+            "checked": self.n_checked,
+            "networks": [{"architecture": name, "higher": high, "lower": low} for name, high, low in self.networks],
+        }
+
+
+def find_flags(dataset: str, results: Mapping[Place, Accuracies], *, n_images: int, n_classes: int) -> list[AttackFlag]:
+    """Look for every sign in the results of a dataset, all of them on the same `n_images` images.
+
+    A difference counts where it exceeds what two independent samples of so many images would show by chance in one of
+    `LEVEL`⁻¹ datasets (one-sided, normal approximation, Bonferroni over networks and strengths). Both accuracies are of
+    the same images, whose difference varies less, so the checks err towards silence.
+    """
+    found = [
+        *_stronger(results, _BLACK_BOX, _WHITE_BOX, n_images),
+        *_stronger(results, (_FGSM,), _WHITE_BOX, n_images),
+        *_not_monotone(results, n_images),
+        *_far_from_chance(results, n_classes),
+        *_changed_at_zero(results),
+    ]
+    return [AttackFlag(dataset, *flag) for flag in found]
+
+
+_Flag = tuple[str, str, str, tuple[tuple[ArchitectureId, float, float], ...], int]
+
+
+def _stronger(
+    results: Mapping[Place, Accuracies], weak: tuple[str, ...], strong: tuple[str, ...], n_images: int
+) -> Iterator[_Flag]:
+    """Find networks that an attack which should be the weaker one fools more often."""
+    is_black_box = weak == _BLACK_BOX
+    check = "black-box stronger" if is_black_box else "single step stronger"
+    reason = (
+        "an attack without gradients should not beat one with them: gradients may be masked"
+        if is_black_box
+        else "one step should not beat many: the iterative attack may be stuck, or its step too small"
+    )
+    pairs = [
+        (one, other, strength)
+        for one in weak
+        for other in strong
+        for key, strength in sorted(results)
+        if key == one and strength > CLEAN_STRENGTH and (other, strength) in results
+    ]
+    for one, other, strength in pairs:
+        weaker, stronger = results[one, strength], results[other, strength]
+        where = f"{one} against {other} at {strength:g}"
+        yield from _flag(check, where, reason, stronger, weaker, _margin(n_images, len(pairs) * len(weaker)))
+
+
+def _not_monotone(results: Mapping[Place, Accuracies], n_images: int) -> Iterator[_Flag]:
+    steps = []
+    for key in _ITERATIVE:
+        strengths = sorted(strength for name, strength in results if name == key)
+        steps += [(key, low, high) for low, high in pairwise(strengths)]
+    for key, low, high in steps:
+        smaller, larger = results[key, low], results[key, high]
+        yield from _flag(
+            "not monotone",
+            f"{key} at {high:g} against {low:g}",
+            "a larger ball holds the smaller one: the attack at the larger epsilon did not converge",
+            larger,
+            smaller,
+            _margin(n_images, len(steps) * len(smaller)),
+        )
+
+
+def _far_from_chance(results: Mapping[Place, Accuracies], n_classes: int) -> Iterator[_Flag]:
+    limit = min(1.0, 1 / n_classes + NEAR_CHANCE)
+    for key, strength in sorted(results):
+        if key in (_FGSM, *_ITERATIVE) and strength >= HUGE_255:
+            accuracies = results[key, strength]
+            yield from _flag(
+                "far from chance",
+                f"{key} at {strength:g}",
+                f"so large an epsilon should leave at most {limit:g} ({NEAR_CHANCE:g} above chance)",
+                accuracies,
+                dict.fromkeys(accuracies, limit),
+                lambda _high, _low: 0.0,
+            )
+
+
+def _changed_at_zero(results: Mapping[Place, Accuracies]) -> Iterator[_Flag]:
+    clean = results.get((_CLEAN, CLEAN_STRENGTH), {})
+    for key, strength in sorted(results):
+        if key in (_FGSM, *_ITERATIVE) and strength == 0:
+            accuracies = results[key, strength]
+            for first, second in ((accuracies, clean), (clean, accuracies)):
+                yield from _flag(
+                    "changed at zero",
+                    f"{key} at 0 against clean",
+                    f"at epsilon 0 the images are the clean ones: accuracies may differ by {SAME:g}",
+                    first,
+                    second,
+                    lambda _high, _low: SAME,
+                )
+
+
+def _flag(
+    check: str,
+    where: str,
+    reason: str,
+    higher: Accuracies,
+    lower: Accuracies,
+    margin: Callable[[float, float], float],
+) -> Iterator[_Flag]:
+    """Name the networks whose first accuracy exceeds the second by more than a margin; nothing where none does."""
+    both = [(name, higher[name], lower[name]) for name in higher if name in lower]
+    excess = {name: high - low - margin(high, low) for name, high, low in both}
+    named = sorted((item for item in both if excess[item[0]] > 0), key=lambda item: -excess[item[0]])
+    if named:
+        yield check, where, reason, tuple(named), len(both)
+
+
+def _margin(n_images: int, n_comparisons: int) -> Callable[[float, float], float]:
+    """Give the difference of two accuracies that chance explains, when so many are compared."""
+    from scipy.stats import norm
+
+    quantile = float(norm.isf(LEVEL / max(1, n_comparisons)))
+
+    def margin(high: float, low: float) -> float:
+        # Never below the spread of one image: a variance of zero is an estimate, too.
+        variance = max(high * (1 - high) + low * (1 - low), 1 / n_images)
+        return quantile * sqrt(variance / n_images)
+
+    return margin

@@ -1,0 +1,77 @@
+"""An audit of a sweep: equal engines pass, a weak attack is found, and it goes on where it stopped."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from robust201.engine.attack_job import AttackJob, handed_back
+from robust201.tasks.perturbations import pgd
+from tests.conftest import RunCommand, WriteSweep
+
+FIELDS: dict[str, Any] = {
+    "checkpoints": {"path": "bundled:benchmark_data/demo"},
+    "architectures": [0, 9, 309],
+    "keys": {"clean": {}, "pgd": {"epsilons_255": [8, 16], "steps": 3, "rel_stepsize": 0.4}, "fog": {}},
+    "images": {"count": None},
+}
+AUDIT = ("--networks", 1, "--images", 60, "--seed", 3)
+
+
+@pytest.fixture
+def sweep(write_sweep: WriteSweep) -> Path:
+    """Trained networks of the demo."""
+    return write_sweep(**FIELDS)
+
+
+def test_equal_engines_pass(sweep: Path, robust201: RunCommand, tmp_path: Path) -> None:
+    ended = robust201("audit", sweep, *AUDIT, "--json")
+    assert ended.code == 0, ended.err
+    found = json.loads(ended.out)
+    assert [(one["key"], one["strength"], one["n_images"]) for one in found] == [("pgd", 8, 60), ("pgd", 16, 60)]
+    assert len({one["architecture"] for one in found}) == 1
+    assert not (tmp_path / "results").exists()
+    assert {path.name for path in (tmp_path / "results-audit").iterdir()} == {"reference", "fused"}
+    shown = robust201("audit", sweep, *AUDIT)
+    assert shown.code == 0
+    assert "2 evaluations compared: the engines differ in none." in shown.out
+    assert json.loads(robust201("audit", sweep, *AUDIT, "--json").out) == found
+
+
+def test_a_weak_attack_is_found(sweep: Path, robust201: RunCommand, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fused attack hands back images as they were."""
+
+    def fused(job: AttackJob, _parameters: Any) -> Iterator[Any]:
+        for samples in job.chunks(np.arange(len(job.images))):
+            yield from handed_back(samples, samples.clean)
+
+    monkeypatch.setattr(pgd, "fused", fused)
+    ended = robust201("audit", sweep, *AUDIT, "--json")
+    assert ended.code == 3
+    strong = json.loads(ended.out)[1]
+    assert strong["differs"]
+    reference, fused_correct = strong["correct"]
+    assert fused_correct - reference == strong["only_one"][1] - strong["only_one"][0] > 20
+    assert strong["p_value"] < strong["adjusted_p_value"] < 1e-5
+    assert "the engines differ in" in robust201("audit", sweep, *AUDIT).out
+
+
+@pytest.mark.parametrize(
+    ("options", "got"),
+    [
+        (
+            ("--keys", "fog"),
+            "for fog: expected attacks of the sweep that both engines have, got another key; there are pgd",
+        ),
+        (("--keys", "clean"), "got another key; there are pgd"),
+    ],
+)
+def test_what_cannot_be_audited(sweep: Path, robust201: RunCommand, options: tuple[str, ...], got: str) -> None:
+    assert got in robust201("audit", sweep, *options).refusal(2)
+
+
+def test_a_sweep_without_attacks_cannot_be_audited(write_sweep: WriteSweep, robust201: RunCommand) -> None:
+    assert "got none" in robust201("audit", write_sweep(keys={"clean": {}})).refusal(2)

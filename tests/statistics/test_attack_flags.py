@@ -1,0 +1,118 @@
+"""Signs of weak attacks: what is named, what is left to chance, and where it is said."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from robust201.reader.dataset import RobustnessDataset
+from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.statistics.attack_flags import AttackFlag, find_flags
+from tests.conftest import RunCommand
+from tests.support.small_results import write_results
+
+SOUND = {
+    ("clean", 0.0): {0: 0.9, 1: 0.8},
+    ("fgsm", 1.0): {0: 0.5, 1: 0.4},
+    ("fgsm", 8.0): {0: 0.2, 1: 0.1},
+    ("fgsm", 255.0): {0: 0.12, 1: 0.09},
+    ("pgd", 1.0): {0: 0.45, 1: 0.35},
+    ("pgd", 8.0): {0: 0.01, 1: 0.0},
+    ("aa_apgd-ce", 1.0): {0: 0.4, 1: 0.3},
+    ("aa_apgd-ce", 8.0): {0: 0.0, 1: 0.0},
+    ("aa_square", 1.0): {0: 0.7, 1: 0.6},
+    ("aa_square", 8.0): {0: 0.1, 1: 0.1},
+}
+
+
+def flags(changes: dict[tuple[str, float], dict[int, float]], n_images: int = 10_000) -> list[AttackFlag]:
+    return find_flags("cifar10", SOUND | changes, n_images=n_images, n_classes=10)
+
+
+def test_sound_curves_have_no_flag() -> None:
+    assert flags({}) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "check", "where", "networks"),
+    [
+        ({("aa_square", 1.0): {0: 0.7, 1: 0.2}}, "black-box stronger", "aa_square against aa_apgd-ce at 1", [1]),
+        ({("fgsm", 1.0): {0: 0.3, 1: 0.4}}, "single step stronger", "fgsm against pgd at 1", [0]),
+        ({("pgd", 8.0): {0: 0.6, 1: 0.6}}, "not monotone", "pgd at 8 against 1", [1, 0]),
+        ({("fgsm", 255.0): {0: 0.26, 1: 0.1}}, "far from chance", "fgsm at 255", [0]),
+        ({("pgd", 0.0): {0: 0.9, 1: 0.803}}, "changed at zero", "pgd at 0 against clean", [1]),
+        ({("pgd", 0.0): {0: 0.9, 1: 0.797}}, "changed at zero", "pgd at 0 against clean", [1]),
+    ],
+)
+def test_each_sign_names_its_networks(changes: Any, check: str, where: str, networks: list[int]) -> None:
+    found = [flag for flag in flags(changes) if (flag.check, flag.where) == (check, where)]
+    assert [[name for name, _, _ in flag.networks] for flag in found] == [networks]
+    assert found[0].n_checked == 2
+    assert f"{check}: cifar10 {where}: {len(networks)} of 2 networks, such as #{networks[0]} (" in found[0].message
+
+
+def test_single_steps_need_not_be_monotone() -> None:
+    """FGSM at a large epsilon overshoots: images between the two ends of its step are not in its search."""
+    assert flags({("fgsm", 8.0): {0: 0.6, 1: 0.6}}) == []
+
+
+def test_few_images_prove_little() -> None:
+    changed = {("aa_square", 1.0): {0: 0.7, 1: 0.25}}
+    assert flags(changed, n_images=10_000)
+    assert not flags(changed, n_images=100)
+
+
+def test_chance_names_no_network() -> None:
+    """Accuracies of 1,000 networks, drawn from equal probabilities: one dataset in a thousand would be named."""
+    rng = np.random.default_rng(0)
+    drawn = {
+        (key, strength): dict(enumerate(rng.binomial(1_000, 0.3, 1_000) / 1_000))
+        for key in ("pgd", "aa_apgd-ce", "aa_square")
+        for strength in (1.0, 2.0, 4.0)
+    }
+    assert find_flags("cifar10", drawn, n_images=1_000, n_classes=10) == []
+
+
+def test_networks_that_one_attack_lacks_are_left_out() -> None:
+    found = next(flag for flag in flags({("aa_square", 1.0): {1: 0.1, 7: 0.0}}) if "apgd" in flag.where)
+    assert (found.n_checked, found.networks) == (1, ((1, 0.3, 0.1),))
+
+
+def test_verify_and_the_report_name_them(tmp_path: Path, robust201: RunCommand) -> None:
+    folder = tmp_path / "dataset"
+    strong, weak = {"0": [0.5, 0.4], "1": [0.45, 0.41]}, {"0": [0.9, 0.8], "1": [0.1, 0.05]}
+    write_results(folder, {"clean": {"0": 0.9, "1": 0.8}, "aa_apgd-ce": strong, "aa_square": weak})
+    epsilons = dict.fromkeys(("aa_apgd-ce", "aa_square"), (1.0, 8.0))
+    (folder / "meta.json").write_text(nasbench201.meta_text(epsilons))
+    results = tmp_path / "results"
+    assert robust201("import-json", folder, "--out", results).code == 0
+    assert "signs of weak attacks" not in robust201("verify", results).out
+    verified = robust201("verify", results, "--protocol-checks")
+    assert verified.code == 0
+    message = "black-box stronger: cifar10 aa_square against aa_apgd-ce at 1: 1 of 2 networks, such as #1 (0.4500 above"
+    assert f"warning: {message}" in verified.err
+    assert "2 signs of weak attacks" in " ".join(verified.out.split())
+    payload = json.loads(robust201("verify", results, "--protocol-checks", "--json").out)
+    assert [flag["where"] for flag in payload["flags"]] == [f"aa_square against aa_apgd-ce at {e}" for e in (1, 8)]
+    assert payload["flags"][0]["networks"] == [{"architecture": 1, "higher": 0.45, "lower": 0.1}]
+
+
+def test_a_sweep_has_its_flags_in_the_report(finished: Path, robust201: RunCommand, tmp_path: Path) -> None:
+    exported = tmp_path / "exported"
+    assert robust201("export", finished, "--out", exported).code == 0
+    file = exported / "digits" / "fgsm_accuracy.json"
+    content = json.loads(file.read_text())
+    assert RobustnessDataset(exported).strengths("digits", "fgsm") == (1.0, 8.0)
+    sweep = exported / "sweep.json"
+    text = sweep.read_text()
+    assert '"fgsm": [\n' in text
+    sweep.write_text(text.replace("8.0", "255.0"))
+    meta = exported / "meta.json"
+    meta.write_text(meta.read_text().replace("8.0", "255.0"))
+    content["digits"]["fgsm"]["accuracy"] = {"0": [0.5, 0.1], "21": [0.5, 0.9]}
+    file.write_text(json.dumps(content))
+    assert robust201("report", exported, "--out", tmp_path / "page.html").code == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "Signs of weak attacks: <ul><li>far from chance: digits fgsm at 255: 1 of 2 networks, such as #21" in page

@@ -1,0 +1,178 @@
+"""Clean accuracies beside those recorded with the weights: the range that a sample allows, and where it is said."""
+
+import json
+from collections.abc import Callable
+from fractions import Fraction
+from math import comb
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from robust201.core.errors import ResultsError
+from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.recorded_accuracy import RECORDED_FILE, check_recorded
+from robust201.spaces.nasbench201 import cells as nasbench201
+from robust201.spaces.nasbench201.network import build_network
+from robust201.statistics.weights_check import CleanAccuracy, check_accuracies, expected_range
+from robust201.weights.published.base import read_test_accuracy
+from robust201.weights.store import CheckpointStore
+from tests.conftest import TINY_ARCHITECTURES, RunCommand, WriteSweep, add_network
+
+N_TEST = 450
+
+
+def clean_accuracy(measured: float, recorded: float, n_images: int, n_test: int) -> CleanAccuracy:
+    return CleanAccuracy("cifar10", 21, "", measured, recorded, n_images, n_test)
+
+
+@given(st.integers(2, 40), st.data())
+def test_a_sample_lies_outside_as_rarely_as_the_level_says(n_test: int, data: st.DataObject) -> None:
+    """By all samples, counted exactly: each tail has at most half of the level, and would have more with one image."""
+    n_correct, n_images = data.draw(st.integers(0, n_test)), data.draw(st.integers(1, n_test - 1))
+    level = Fraction(data.draw(st.integers(1, 50)), 100)
+    low, high = expected_range(n_correct / n_test, n_images, n_test, level=float(level), rounding=0)
+    weights = [comb(n_correct, k) * comb(n_test - n_correct, n_images - k) for k in range(n_images + 1)]
+    below = sum(weight for k, weight in enumerate(weights) if k < round(low * n_images))
+    above = sum(weight for k, weight in enumerate(weights) if k > round(high * n_images))
+    tail = level / 2 * sum(weights)
+    assert max(below, above) <= tail * Fraction(1_000_001, 1_000_000)
+    assert below + weights[round(low * n_images)] >= tail * Fraction(999_999, 1_000_000)
+
+
+def test_of_all_images_only_rounding_is_allowed() -> None:
+    assert expected_range(0.9, 10_000, 10_000) == pytest.approx((0.899, 0.901))
+    found = check_accuracies([clean_accuracy(accuracy, 0.9, 10_000, 10_000) for accuracy in (0.8989, 0.9, 0.9011)])
+    assert found.n_checked == 3
+    assert [one.found.measured for one in found.unexpected] == [0.8989, 0.9011]
+    assert not check_accuracies([clean_accuracy(0.893, 0.9, 10_000, 10_000)], precision="bf16").unexpected
+
+
+def test_many_networks_are_named_less_easily() -> None:
+    """The level is shared by the networks, so that a sweep of thousands names none by chance."""
+    one = clean_accuracy(0.76, 0.9, 100, 10_000)
+    assert check_accuracies([one]).unexpected
+    assert not check_accuracies([one] * 10_000).unexpected
+    message = check_accuracies([one]).unexpected[0].message
+    assert "#21 cifar10: expected 0.7" in message
+    assert "of 100 clean images correct, since 0.9000 of 10,000 is recorded with the weights, got 0.7600" in message
+
+
+@pytest.mark.parametrize(
+    ("percents", "accuracy"),
+    [
+        ({"ori-test@199": 93.43}, 0.9343),
+        ({"ori-test@199": 0}, 0.0),
+        ({"ori-test@11": 70.0, "x-valid@199": 80.0}, None),
+        ({"ori-test@199": "93"}, None),
+        ({"ori-test@199": 193.0}, None),
+        ({"ori-test@199": float("nan")}, None),
+        (None, None),
+    ],
+)
+def test_what_an_archive_records(percents: object, accuracy: float | None) -> None:
+    assert read_test_accuracy(percents, 200) == accuracy
+
+
+# --- through a sweep --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def recorded_sweep(tmp_path: Path, write_sweep: WriteSweep, robust201: RunCommand) -> Callable[..., Path]:
+    """Run `clean` for two random networks on all test images; their weights record the accuracies given by index."""
+
+    def run(accuracies: dict[int, float], **changes: object) -> Path:
+        with CheckpointStore(tmp_path / "store") as store:
+            for index in TINY_ARCHITECTURES:
+                torch.manual_seed(index)
+                network = build_network(nasbench201.architecture(index).spec, channels=4, cells=1, n_classes=10)
+                add_network(store, index, network.state_dict(), test_accuracy=accuracies.get(index))
+        sweep = write_sweep(
+            checkpoints={"path": str(tmp_path / "store")}, keys={"clean": {}}, images={"count": None}, **changes
+        )
+        assert robust201("run", sweep).code == 0
+        return sweep
+
+    return run
+
+
+def measured(robust201: RunCommand, folder: Path) -> dict[int, float]:
+    exported = folder / "measured"
+    assert robust201("export", folder / "results", "--out", exported).code == 0
+    data = RobustnessDataset(exported)
+    return {index: data.accuracy(index, "digits", "clean") for index in TINY_ARCHITECTURES}
+
+
+def test_everyone_says_which_weights_are_in_doubt(
+    recorded_sweep: Callable[..., Path], robust201: RunCommand, tmp_path: Path
+) -> None:
+    """`verify`, `doctor` and the report name the network whose accuracy is another, and only that one."""
+    recorded_sweep({})
+    true = measured(robust201, tmp_path)
+    assert not (tmp_path / "measured" / RECORDED_FILE).exists()
+    assert json.loads(robust201("verify", tmp_path / "results", "--json").out)["weights"]["checked"] == 0
+    sweep = recorded_sweep({0: true[0], 21: true[21] + 0.1})
+    verified = robust201("verify", tmp_path / "results")
+    assert verified.code == 0
+    assert verified.err.startswith("warning: Checking weights failed for #21 digits: expected 0.")
+    assert "#0" not in verified.err
+    assert "recorded with the weights for 1 of 2 networks" in " ".join(verified.out.split())
+    examined = json.loads(robust201("doctor", sweep, "--json").out)
+    (found,) = (check for check in examined if check["what"] == "clean accuracy")
+    assert not found["ok"]
+    assert "#21 digits" in found["fix"]
+    exported = tmp_path / "exported"
+    assert robust201("export", tmp_path / "results", "--out", exported).code == 0
+    content = json.loads((exported / RECORDED_FILE).read_text())
+    assert content == {"digits": {"n_test": N_TEST, "accuracy": {"0": true[0], "21": true[21] + 0.1}}}
+    assert robust201("verify", tmp_path / "results", "--export", exported).code == 0
+    assert robust201("report", exported, "--out", tmp_path / "page.html").code == 0
+    page = (tmp_path / "page.html").read_text()
+    assert "Clean accuracy differs from what was recorded with the weights, for 1 of 2 networks" in page
+    assert "Checking weights failed for #21 digits" in page
+
+
+def test_recorded_accuracies_move_no_result(
+    recorded_sweep: Callable[..., Path], robust201: RunCommand, tmp_path: Path
+) -> None:
+    recorded_sweep({})
+    sweep = recorded_sweep({0: 0.5, 21: 0.5})
+    assert "0 missing" in robust201("run", sweep).err
+
+
+@pytest.mark.parametrize(
+    "content",
+    [[], {"digits": 5}, {"digits": {}}, {"digits": {"n_test": "9", "accuracy": {"0": 1}}}]
+    + [
+        {"digits": {"n_test": 9, "accuracy": given}}
+        for given in (5, {"0": "x"}, {"0": 2}, {"0": None}, {"0": {"a": -1}})
+    ],
+)
+def test_a_file_of_other_content_is_refused(
+    content: object, finished: Path, robust201: RunCommand, tmp_path: Path
+) -> None:
+    exported = tmp_path / "exported"
+    assert robust201("export", finished, "--out", exported).code == 0
+    (exported / RECORDED_FILE).write_text(json.dumps(content))
+    with pytest.raises(ResultsError, match=RECORDED_FILE):
+        check_recorded(RobustnessDataset(exported))
+    assert RECORDED_FILE in robust201("report", exported, "--out", tmp_path / "page.html").refusal(2)
+
+
+def test_a_sweep_knows_what_its_store_records(recorded_sweep: Callable[..., Path], tmp_path: Path) -> None:
+    """In plan.json by the hash of the weights, so that neither store nor images are needed afterwards."""
+    recorded_sweep({0: 0.25})
+    facts = json.loads((tmp_path / "results/plan.json").read_text())["facts"]
+    assert facts["test_accuracies"] == {facts["checkpoints"]["digits"]["0"]: 0.25}
+    assert yaml.safe_load((tmp_path / "sweep.yaml").read_text())["keys"] == {"clean": {}}
+
+
+def test_a_manifest_with_an_accuracy_that_is_none_is_damaged(tmp_path: Path, tiny_weights: Path) -> None:
+    lines = (tiny_weights / "manifest.jsonl").read_text().splitlines()
+    lines[1] = json.dumps(json.loads(lines[1]) | {"test_accuracy": 93.4})
+    (tmp_path / "manifest.jsonl").write_text("\n".join(lines) + "\n")
+    with pytest.raises(Exception, match="line 2: expected one checkpoint"):
+        CheckpointStore(tmp_path).records()
