@@ -43,8 +43,9 @@ from robust201.planning.plan import Plan, assumed_facts, make_plan
 from robust201.runtime.executors.base import Event
 from robust201.runtime.executors.ray_process import RayProcess
 from robust201.runtime.metrics import Metrics
+from robust201.runtime.preview import RunPreview
 from robust201.runtime.progress import RunProgress
-from robust201.runtime.sweep import RunPreview, compute
+from robust201.runtime.sweep import compute
 from robust201.shards import ShardStore
 
 SWEEP = Path(__file__).parent.parent / "jobs" / "paper.yaml"

@@ -163,8 +163,9 @@ def run(
     from robust201.planning.code_consent import announce_code
     from robust201.planning.shares import Share
     from robust201.runtime.executors import check_device, make_executor
+    from robust201.runtime.preview import EVERYTHING
     from robust201.runtime.share_run import run_share
-    from robust201.runtime.sweep import EVERYTHING, run_sweep
+    from robust201.runtime.sweep import run_sweep
     from robust201.submission.slurm import ArrayTask
 
     config = load_sweep(sweep, results=out, execution={"executor": executor, "workers": workers})
