@@ -159,7 +159,7 @@ def plan_units(config: SweepConfig, n_units: int) -> Plan:
     )
     plan = make_plan(config, assumed_facts(config))
     by_network = sorted(plan.units, key=lambda unit: (unit.architecture, unit.dataset))
-    return Plan(config, tuple(by_network[:n_units]), plan.protocols, plan.facts)
+    return Plan.of_units(config, by_network[:n_units], plan.protocols, plan.facts)
 
 
 def bundle_units(plan: Plan, per_bundle: int | None) -> Sequence[Bundle]:

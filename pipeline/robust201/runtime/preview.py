@@ -8,6 +8,7 @@ from typing import Any
 from robust201.core.errors import ConfigError, closest
 from robust201.core.records import ArchitectureId, Part, is_imported
 from robust201.planning.config import SweepConfig
+from robust201.planning.coverage import count_coverage
 from robust201.planning.identity import describe_difference
 from robust201.planning.plan import Plan
 from robust201.shards import Inventory
@@ -84,7 +85,12 @@ class RunPreview:
 
 def preview_run(plan: Plan, full: Plan, inventory: Inventory) -> RunPreview:
     """Subtract what is done from what is planned, `plan` being narrowed; results of the `full` plan are not stale."""
-    missing = tuple(part for unit in plan.units for part in inventory.missing(unit, plan.measurements))
+    missing = tuple(
+        part
+        for covered in count_coverage(plan, inventory)
+        for position in covered.unfinished
+        for part in inventory.missing(covered.planned.unit(position), plan.measurements)
+    )
     missing_strengths = {(part.unit.id, strength) for part in missing for strength in part.strengths}
     return RunPreview(
         plan,
@@ -102,7 +108,7 @@ def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
         by_key[protocol.payload["dataset"], protocol.payload["key"]].append(protocol.payload)
     found: list[tuple[int, str, str, int]] = []
     order = list(TASKS)
-    for digest, count in inventory.foreign({unit.id for unit in plan.units}).items():
+    for digest, count in inventory.foreign(plan.unit_ids).items():
         if digest in plan.protocols:
             what = "another checkpoint, or architectures outside this sweep"
             key = plan.protocols[digest].payload["key"]

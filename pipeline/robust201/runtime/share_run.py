@@ -68,7 +68,7 @@ def run_share(
     make_folder(folder)
     config = _of_one_machine(config)
     with Heartbeat(config.results, share=share.name):
-        plan = Plan(config, _units_of(mine), kept.protocols, facts)
+        plan = Plan.of_units(config, _units_of(mine), kept.protocols, facts)
         missing = _find_missing(plan, mine, say)
         _check_inputs(config, facts, missing)
         if (config.results / LEASE_NAME).exists():

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from robust201.shards.backends import Entry
 from robust201.shards.inventory import Contents
 from robust201.shards.parquet import Footer
-from robust201.shards.row_identity import ShardRows, StoredUnit, UnitColumns, parse_architecture
+from robust201.shards.row_identity import ShardRows, StoredUnit, UnitColumns
 
 Catalogue: TypeAlias = pa.Table
 
@@ -180,7 +180,8 @@ def contents_of(catalogue: Catalogue, hidden: set[str]) -> Contents:
         column_sets.setdefault(text, frozenset(text.split(",")) if text else frozenset())
         for text in _column(catalogue, "columns").to_pylist()
     ]
-    return Contents(tuple(names[number] for number in order), columns, _facts(catalogue, ids.dictionary, first), rows)
+    units = _unit_table(catalogue, ids.dictionary, first)
+    return Contents(tuple(names[number] for number in order), columns, units, rows)
 
 
 def _lengths(catalogue: Catalogue, name: str) -> NDArray[np.int64]:
@@ -188,16 +189,7 @@ def _lengths(catalogue: Catalogue, name: str) -> NDArray[np.int64]:
     return lengths.astype(np.int64)
 
 
-def _facts(catalogue: Catalogue, ids: pa.Array, first: NDArray[np.int64]) -> list[StoredUnit]:
+def _unit_table(catalogue: Catalogue, ids: pa.Array, first: NDArray[np.int64]) -> UnitColumns:
     positions = pa.array(first)
-    columns: list[list[Any]] = [ids.to_pylist()]
-    for name, kind in list(_UNIT_TYPES.items())[1:]:
-        values = _column(catalogue, name).flatten().take(positions)
-        if kind == pa.string():  # a few texts, shared by all units that have them
-            encoded = values.dictionary_encode()
-            texts = encoded.dictionary.to_pylist()
-            columns.append([texts[code] for code in encoded.indices.to_pylist()])
-        else:
-            columns.append(values.to_pylist())
-    columns[1] = list(map(parse_architecture, columns[1]))
-    return list(map(StoredUnit._make, zip(*columns, strict=True)))
+    others = {name: _column(catalogue, name).flatten().take(positions) for name in list(_UNIT_TYPES)[1:]}
+    return UnitColumns({"unit_id": ids} | others)
