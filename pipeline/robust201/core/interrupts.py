@@ -13,6 +13,10 @@ from types import FrameType
 _ENDING = (signal.SIGTERM, signal.SIGUSR1)
 
 
+class SignalInterrupt(KeyboardInterrupt):
+    """A signal asked to stop at once; a plain KeyboardInterrupt in a worker was raised by code of the user's."""
+
+
 class DrainDeadlineError(BaseException):
     """Draining took too long: what is in progress is abandoned. No evaluation's error, so no evaluation catches it."""
 
@@ -86,7 +90,7 @@ def draining_on_signals(say: Callable[[str], None], drain_seconds: float | None 
             request.expire()
             return
         if request():
-            raise KeyboardInterrupt(f"second signal {signum}")
+            raise SignalInterrupt(f"second signal {signum}")
         request.signal = signum
         if drain_seconds is not None:
             timer = threading.Timer(drain_seconds, ring)
@@ -117,7 +121,7 @@ def ending_signals_as_interrupt() -> Iterator[None]:
     """Let SIGTERM and SIGUSR1 end a command as Ctrl-C does, so that temporary files and leases are removed."""
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        raise SignalInterrupt
 
     previous = {number: signal.signal(number, interrupt) for number in _ENDING}
     try:
