@@ -20,7 +20,7 @@ def test_counts_agree_with_those_of_single_units(make_sweep: MakeSweep) -> None:
     config = make_sweep(keys=KEYS)
     run_sweep(config, make_executor)
     next((config.results / "shards").rglob("*-pgd-*")).unlink()
-    wider = make_sweep(keys={**KEYS, "fgsm": {"epsilons_255": [1, 4, 8]}, "square": {"epsilons_255": [8]}})
+    wider = make_sweep(keys={**KEYS, "fgsm": {"epsilons_255": [1, 4, 8]}, "aa_square": {"epsilons_255": [8]}})
     facts = load_facts(config.results)
     assert facts is not None
     inventory, plan = ShardStore.open(config.results).inventory(), make_plan(wider, facts)

@@ -106,14 +106,14 @@ class Inventory:
         self.damaged = tuple(sorted(damage))
         self.superseded = tuple(superseded)
         self.shards = contents.shards
-        self.units = contents.units
+        self._units = contents.units
         self._shard_columns = contents.columns
         self._protocols = protocols
         rows = contents.rows
         order = np.lexsort([rows[name] for name in ("position", "shard", "stop", "start", "strength", "unit")])
         self._rows = {name: column[order] for name, column in rows.items()}
-        self._offsets = np.searchsorted(self._rows["unit"], np.arange(len(self.units) + 1))
-        self._n_images = self.units.columns["n_images"].to_numpy(zero_copy_only=False)
+        self._offsets = np.searchsorted(self._rows["unit"], np.arange(len(self._units) + 1))
+        self._n_images = self._units.columns["n_images"].to_numpy(zero_copy_only=False)
         self._last: tuple[str, dict[float, list[Slice]]] = ("", {})
         self._complete: dict[frozenset[str], _Complete] = {}
         self._evaluations: dict[frozenset[str], tuple[NDArray[np.int32], NDArray[np.float64]]] = {}
@@ -122,12 +122,17 @@ class Inventory:
         return len(self._rows["unit"])
 
     @cached_property
+    def units(self) -> list[StoredUnit]:
+        """Units of the rows, an object for each: by their positions in the column ``unit``."""
+        return list(self._units)
+
+    @cached_property
     def _numbers(self) -> dict[str, int]:
-        return {name: number for number, name in enumerate(self.units.columns["unit_id"].to_pylist())}
+        return {name: number for number, name in enumerate(self._units.columns["unit_id"].to_pylist())}
 
     def find(self, unit_ids: NDArray[np.bytes_]) -> NDArray[np.int64]:
         """Positions of units in `units`, by their ids; -1 of those without a row."""
-        stored = self.units.columns["unit_id"].cast(pa.binary())
+        stored = self._units.columns["unit_id"].cast(pa.binary())
         found = pc.index_in(pa.array(unit_ids, pa.binary()), value_set=stored)
         return np.asarray(found.fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
 
@@ -208,7 +213,7 @@ class Inventory:
     def count_complete_at(self, strengths: Sequence[float], columns: frozenset[str]) -> NDArray[np.int64]:
         """Count for each of `units` the strengths, of some, that are done with every one of some columns."""
         unit, strength = self._complete_evaluations(columns)
-        return np.bincount(unit[np.isin(strength, strengths)], minlength=len(self.units))
+        return np.bincount(unit[np.isin(strength, strengths)], minlength=len(self._units))
 
     def _complete_strengths(self, unit: Unit, columns: frozenset[str]) -> tuple[float, ...]:
         """Strengths of a unit at which every image is covered by rows with the given columns, ascending."""
@@ -221,7 +226,7 @@ class Inventory:
     def _complete_with(self, columns: frozenset[str]) -> "_Complete":
         if columns not in self._complete:
             unit, strength = self._complete_evaluations(columns)
-            offsets = np.searchsorted(unit, np.arange(len(self.units) + 1))
+            offsets = np.searchsorted(unit, np.arange(len(self._units) + 1))
             # Few strengths, many rows: one object for each of the few takes a quarter of the memory.
             values, numbers = np.unique(strength, return_inverse=True)
             strengths = tuple(map(values.tolist().__getitem__, numbers.tolist()))
@@ -264,11 +269,11 @@ class Inventory:
         """Count the evaluations that no unit of a plan asks for, by protocol digest."""
         counts: Counter[str] = Counter()
         if len(self):
-            is_foreign = np.ones(len(self.units) + 1, dtype=bool)
+            is_foreign = np.ones(len(self._units) + 1, dtype=bool)
             is_foreign[self.find(plan_unit_ids)] = False  # the last stands for those without a row
-            per_unit = np.bincount(self._rows["unit"][self._group_starts[:-1]], minlength=len(self.units))
+            per_unit = np.bincount(self._rows["unit"][self._group_starts[:-1]], minlength=len(self._units))
             foreign = np.flatnonzero(is_foreign[:-1])
-            protocols = self.units.columns["protocol"].take(pa.array(foreign)).to_pylist()
+            protocols = self._units.columns["protocol"].take(pa.array(foreign)).to_pylist()
             for protocol, count in zip(protocols, per_unit[foreign].tolist(), strict=True):
                 counts[protocol] += count
         return dict(counts)
