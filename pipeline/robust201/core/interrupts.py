@@ -118,12 +118,18 @@ def draining_on_signals(say: Callable[[str], None], drain_seconds: float | None 
 
 @contextmanager
 def ending_signals_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM and SIGUSR1 end a command as Ctrl-C does, so that temporary files and leases are removed."""
+    """Let SIGTERM and SIGUSR1 end a command as Ctrl-C does, so that temporary files and leases are removed.
+
+    Ctrl-C, unless it is ignored, becomes a `SignalInterrupt`, too.
+    """
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
         raise SignalInterrupt
 
-    previous = {number: signal.signal(number, interrupt) for number in _ENDING}
+    ending = list(_ENDING)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        ending.append(signal.SIGINT)
+    previous = {number: signal.signal(number, interrupt) for number in ending}
     try:
         yield
     finally:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.errors import ConfigError, closest, one_line
+from robust201.core.interrupts import SignalInterrupt
 
 _MAX_CODE_BYTES = 16 << 20
 
@@ -122,7 +123,10 @@ def _execute(path: Path, source: bytes, module_name: str, label: str) -> None:
     sys.modules[module_name] = module
     try:
         loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except SignalInterrupt:
+        del sys.modules[module_name]
+        raise
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         del sys.modules[module_name]
         raise ConfigError(
             f"Loading {label} failed: expected a file that can be executed, got {describe_failure(error)}. "

@@ -109,9 +109,7 @@ class Inventory:
         self._units = contents.units
         self._shard_columns = contents.columns
         self._protocols = protocols
-        rows = contents.rows
-        order = np.lexsort([rows[name] for name in ("position", "shard", "stop", "start", "strength", "unit")])
-        self._rows = {name: column[order] for name, column in rows.items()}
+        self._rows = _sorted(contents.rows)
         self._offsets = np.searchsorted(self._rows["unit"], np.arange(len(self._units) + 1))
         self._n_images = self._units.columns["n_images"].to_numpy(zero_copy_only=False)
         self._last: tuple[str, dict[float, list[Slice]]] = ("", {})
@@ -325,6 +323,22 @@ class Inventory:
         there are ``strength``, ``start``, ``stop`` and ``seconds``.
         """
         return self._rows[name]
+
+
+_ORDER = ("unit", "strength", "start", "stop", "shard", "position")
+
+
+def _sorted(rows: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Sort rows, unless they are sorted, as those of compacted shards may be; the columns given are used up."""
+    is_tied = np.ones(max(0, len(rows["unit"]) - 1), dtype=bool)
+    for name in _ORDER:
+        column = rows[name]
+        if (is_tied & (column[1:] < column[:-1])).any():
+            order = np.lexsort([rows[name] for name in reversed(_ORDER)])
+            # One column at a time: together they may have a hundred megabytes.
+            return {name: rows.pop(name)[order] for name in list(rows)}
+        is_tied &= column[1:] == column[:-1]
+    return rows
 
 
 class _Complete(NamedTuple):

@@ -100,7 +100,7 @@ def _to_array(value: object, name: str) -> NDArray[np.float64]:
         raise _no_numbers(name, value) from error
     # NumPy would also make numbers of truth values and of text, and round integers that float64 cannot hold.
     kind = given.dtype.kind
-    if not given.size or kind not in "iuf" or (kind != "f" and np.abs(given.astype(np.float64)).max() > 2**53):
+    if not given.size or kind not in "iuf" or (kind != "f" and np.abs(given.astype(np.float64)).max() >= 2**53):
         raise _no_numbers(name, value)
     return given.astype(np.float64)
 
