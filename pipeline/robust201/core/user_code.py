@@ -3,6 +3,7 @@
 import hashlib
 import importlib.abc
 import importlib.util
+import stat
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,14 +22,21 @@ def read_code(path: Path) -> bytes:
     Raises:
         ConfigError: it cannot be read.
     """
+    source = None
     try:
-        with path.open("rb") as stream:
-            source = stream.read(_MAX_CODE_BYTES + 1)
+        if stat.S_ISREG(path.stat().st_mode):  # a device may have no end, and a pipe no writer
+            with path.open("rb") as stream:
+                source = stream.read(_MAX_CODE_BYTES + 1)
     except OSError as error:
         raise ConfigError(
             f"Reading a Python file failed for {path}: expected a readable file, got {error.strerror}. "
             "Correct the path."
         ) from error
+    if source is None:
+        raise ConfigError(
+            f"Reading a Python file failed for {path}: expected a regular file, got a folder or a device. "
+            "Correct the path."
+        )
     if len(source) > _MAX_CODE_BYTES:
         raise ConfigError(
             f"Reading a Python file failed for {path}: expected at most {_MAX_CODE_BYTES >> 20} MiB, got more. "
