@@ -43,8 +43,9 @@ from robust201.planning.plan import Plan, assumed_facts, make_plan
 from robust201.runtime.executors.base import Event
 from robust201.runtime.executors.ray_process import RayProcess
 from robust201.runtime.metrics import Metrics
+from robust201.runtime.preview import RunPreview
 from robust201.runtime.progress import RunProgress
-from robust201.runtime.sweep import RunPreview, compute
+from robust201.runtime.sweep import compute
 from robust201.shards import ShardStore
 
 SWEEP = Path(__file__).parent.parent / "jobs" / "paper.yaml"
@@ -158,7 +159,7 @@ def plan_units(config: SweepConfig, n_units: int) -> Plan:
     )
     plan = make_plan(config, assumed_facts(config))
     by_network = sorted(plan.units, key=lambda unit: (unit.architecture, unit.dataset))
-    return Plan(config, tuple(by_network[:n_units]), plan.protocols, plan.facts)
+    return Plan.of_units(config, by_network[:n_units], plan.protocols, plan.facts)
 
 
 def bundle_units(plan: Plan, per_bundle: int | None) -> Sequence[Bundle]:

@@ -177,7 +177,7 @@ def plan_step(folder: Path) -> str:
 
 def resume_step(folder: Path) -> str:
     """Find out what a results folder lacks, as `run` does."""
-    from robust201.runtime.sweep import preview_run
+    from robust201.runtime.preview import preview_run
 
     plan, store = load_plan(folder), ShardStore.open(folder)
     check_hash, hashed = store.folder.check_hash, set()

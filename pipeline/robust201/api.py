@@ -491,14 +491,16 @@ def _parse_parameters(row: Task, fields: object, engine: str) -> Parameters:
 
 def _warn_of_pixel_units(key: str, parameters: Parameters) -> None:
     """Warn of epsilons that look like those of other tools, which write 8/255 for what is 8 here."""
-    for epsilon in parameters.epsilons_255 if isinstance(parameters, EpsilonParameters) else ():
-        k = looks_like_pixels(epsilon)
-        if k is not None:
-            warnings.warn(
-                f"{key}: epsilon {epsilon:g} is in units of 1/255, so it means {epsilon:g}/255. If {k}/255 is meant, "
-                f"pass {k}.",
-                stacklevel=4,
-            )
+    epsilons = parameters.epsilons_255 if isinstance(parameters, EpsilonParameters) else ()
+    found = [(epsilon, k) for epsilon in epsilons if (k := looks_like_pixels(epsilon)) is not None]
+    if found:
+        epsilon, k = found[0]
+        others = f" ({len(found) - 1:,} more like it)" if len(found) > 1 else ""
+        warnings.warn(
+            f"{key}: epsilon {epsilon:g} is in units of 1/255, so it means {epsilon:g}/255{others}. If {k}/255 is "
+            f"meant, pass {k}.",
+            stacklevel=4,
+        )
 
 
 def _row(result: EvaluationResult) -> dict[str, Any]:

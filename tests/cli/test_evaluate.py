@@ -27,6 +27,28 @@ def three():
 
 def needs(argument):
     return None
+
+def on_meta():
+    import torch
+    return TinyNetwork().to_empty(device=torch.device("meta"))
+
+def lazy():
+    from torch import nn
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(3))
+
+class InPlace(TinyNetwork):
+    def forward(self, images):
+        return super().forward(images.mul_(0.5))
+
+class Late(TinyNetwork):
+    def forward(self, images):
+        if images.requires_grad:
+            raise RuntimeError("no gradients here")
+        return super().forward(images)
+
+class Refused(TinyNetwork):
+    def forward(self, images):
+        raise RuntimeError("no images here")
 """
 NORMALISED = [
     *("--mean", ",".join(map(str, NORMALISATION.mean))),
@@ -49,7 +71,7 @@ def arguments(**changes: Any) -> list[object]:
     options = {"weights": "w.safetensors", "data": "images.npz", "keys": "clean,fgsm", "image-size": SIZE} | changes
     return [
         *("evaluate", options.pop("network", "my_model.py:build"), *NORMALISED),
-        *(word for name, value in options.items() for word in (f"--{name}", value)),
+        *(word for name, value in options.items() if value is not None for word in (f"--{name}", value)),
     ]
 
 
@@ -99,6 +121,13 @@ WRONG: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, str]] = {
     "an unknown key": (keep, {"keys": "pdg"}, 2, "Did you mean 'pgd'?"),
     "no numbers": (keep, {"mean": "a,b,c"}, 2, "--mean: expected three numbers"),
     "a negative deviation": (keep, {"std": "0.2,0.2,-1"}, 2, "--std: expected numbers above 0"),
+    "a folder to write to": (keep, {"out": "."}, 2, "Writing failed for .: expected the name of a file, got a folder"),
+    "a parameter of no key": (keep, {"set": "pgd.steps=3"}, 2, "expected one of the keys of --keys, got 'pgd'"),
+    "no parameter": (keep, {"set": "fgsm=3"}, 2, "expected KEY.PARAMETER=VALUE"),
+    "an unknown parameter": (keep, {"set": "fgsm.epsilon=3"}, 2, "got 'epsilon'. Did you mean 'epsilons'?"),
+    "the meta device": (keep, {"device": "meta"}, 2, "Choosing a device failed for 'meta'"),
+    "values on the meta device": (keep, {"network": "my_model.py:on_meta"}, 2, "got one on the meta device"),
+    "a lazy layer": (keep, {"network": "my_model.py:lazy"}, 2, "got one without a shape (a lazy layer)"),
     "too many images": (keep, {"count": 99}, 2, "expected a count from 1 to 21, got 99"),
 }
 
@@ -107,7 +136,9 @@ WRONG: dict[str, tuple[Callable[[Path], object], dict[str, Any], int, str]] = {
 def test_what_is_wrong_is_told_in_one_line(files: Path, robust201: RunCommand, what: str) -> None:
     prepare, changes, code, message = WRONG[what]
     prepare(files)
-    assert message in robust201(*arguments(out="results.csv", **changes)).refusal(code)
+    if "network" in changes:
+        changes = {"weights": None, **changes}
+    assert message in robust201(*arguments(**{"out": "results.csv"} | changes)).refusal(code)
     assert not (files / "results.csv").exists()
 
 
@@ -120,3 +151,34 @@ def test_weights_of_another_network(files: Path, robust201: RunCommand) -> None:
 def test_one_number_of_mean_and_deviation_is_not_enough(files: Path, robust201: RunCommand) -> None:
     words = ["evaluate", "my_model.py:build", "--data", "images.npz", "--mean", "0,0,0"]
     assert "--mean and --std: expected both" in robust201(*words).refusal(2)
+
+
+def test_a_network_that_is_refused_is_bad_input(files: Path, robust201: RunCommand) -> None:
+    assert "got RuntimeError: no images here" in robust201(*arguments(network="my_model.py:Refused")).refusal(2)
+
+
+def test_a_network_that_fails_later_is_one_line(files: Path, robust201: RunCommand) -> None:
+    ended = robust201(*arguments(network="my_model.py:Late", out="results.csv"))
+    assert "expected logits of every batch, got RuntimeError: no gradients here" in ended.refusal(3)
+    assert not (files / "results.csv").exists()
+
+
+def test_a_network_that_works_in_place_is_evaluated_right_or_refused(files: Path, robust201: RunCommand) -> None:
+    """Its input is a normalised copy: what it does to that reaches no image."""
+    ended = robust201(*arguments(network="my_model.py:InPlace", weights=None, keys="clean", out="in-place.csv"))
+    assert ended.code == 0, ended.err
+
+
+def test_parameters_of_keys(files: Path, robust201: RunCommand) -> None:
+    words = ("--set", "pgd.steps=2", "--set", "pgd.epsilons_255=8", "--set", "pgd.random_start=false")
+    ended = robust201(*arguments(keys="clean,pgd", out="results.csv"), *words)
+    assert ended.code == 0, ended.err
+    expected = evaluate(
+        TinyNetwork(seed=0),
+        *(IMAGES.images, IMAGES.labels),
+        ["clean", {"pgd": {"steps": 2, "epsilons_255": [8], "random_start": False}}],
+        normalisation=NORMALISATION,
+        progress=False,
+    )
+    written = pd.read_csv(files / "results.csv")
+    pd.testing.assert_frame_equal(written.drop(columns="seconds"), expected.drop(columns="seconds"))

@@ -5,6 +5,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,10 +17,12 @@ from robust201.cli.console_status import WatchDisplay, status_line
 from robust201.core.errors import InputError
 from robust201.monitoring.status import Cost, KeyStatus, StatusReader, SweepStatus
 from robust201.monitoring.watch import watch
+from robust201.planning.coverage import Coverage, count_coverage
+from robust201.planning.plan import Plan
 from robust201.planning.plan_file import load_plan
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import Filters, run_sweep
-from robust201.shards import ShardStore
+from robust201.shards import Inventory, ShardStore
 from robust201.tasks import PAPER_KEYS
 from tests.conftest import MakeSweep, RunCommand, WriteSweep
 
@@ -186,30 +189,27 @@ def test_only_what_changed_is_counted_again(make_sweep: MakeSweep, monkeypatch: 
     config = make_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [1, 8]}})
     run_sweep(config, make_executor, filters=Filters(keys=("clean",)))
     plan, store = load_plan(config.results), ShardStore.open(config.results)
-    asked: list[str] = []
+    counted: list[str] = []
     reader = StatusReader(plan)
 
     def read() -> SweepStatus:
         return reader.read(store.inventory())
 
-    count_complete = store.inventory().__class__.count_complete
+    def counting(plan: Plan, inventory: Inventory) -> Iterator[Coverage]:
+        for covered in count_coverage(plan, inventory):
+            counted.append(covered.planned.key)
+            yield covered
 
-    def counting(inventory, unit, measurements):
-        asked.append(unit.key)
-        return count_complete(inventory, unit, measurements)
-
-    monkeypatch.setattr("robust201.shards.Inventory.count_complete", counting)
+    monkeypatch.setattr("robust201.monitoring.counting.count_coverage", counting)
     first = read()
-    assert (first.done, first.total, asked) == (2, 6, ["clean"] * 2)
-    asked.clear()
+    assert (first.done, first.total, counted) == (2, 6, ["clean", "fgsm"])
     assert replace(read(), last_heartbeat=None) == replace(first, last_heartbeat=None)
-    assert asked == []
+    assert len(counted) == 2
     run_sweep(config, make_executor)
-    asked.clear()
     assert read().complete
-    assert asked == ["fgsm"] * 2
     next((config.results / "shards/digits").glob("*-clean-*")).unlink()
     assert read().done == 5
+    assert len(counted) == 6
 
 
 def test_shares_and_drivers_are_told_with_their_cost(make_sweep: MakeSweep) -> None:

@@ -69,6 +69,18 @@ NO_CELL = "|nor_conv_3x3~0|+|nor_conv_3x3~0|skip_conect~1|+|none~0|none~1|none~2
         ({"images": {"count": 451}}, "expected a count from 1 to 450, got 451."),
         ({"results": ""}, "results: expected a path, got ''."),
         ({"results": "a\0b"}, "expected a path"),
+        ({"results": "bundled:../.."}, "expected a name below the package"),
+        ({"results": "bundled:/etc"}, "expected a name below the package"),
+        ({"name": "n" * 5000}, "name: expected at most 100 characters, got 'nnnn"),
+        (
+            {"datasets": {"n" * 5000: {"path": ".", "classes": 10, "image_size": 8}}},
+            "expected a name of up to 100 letters, digits, dots, dashes and underscores, got 'nnnn",
+        ),
+        (
+            {"checkpoints": None, "weights": {"random": {"seeds": [2**64]}}},
+            "weights.random.seeds.0: expected at most 1",
+        ),
+        ({"measurements": 3}, "measurements: expected a list, got 3."),
         ({"results": "${NOWHERE_AT_ALL}/x"}, "export NOWHERE_AT_ALL=FOLDER"),
         ({"results": "~nobody-of-that-name/x"}, "no such user"),
         ({"format": 2}, "format: expected 1, got 2."),
@@ -127,7 +139,8 @@ def test_a_wrong_option_starts_nothing(
         (b"name: !!python/object/apply:os.abort []\n", "could not determine a constructor"),
         (b"? [1, 2]\n: 3\n", "a field without a name"),
         (b"seed: 2020-99-99\n", "month must be in 1..12"),
-        (b"[" * 5_000, "recursion"),
+        (b"[" * 5_000, "more than 50 deep"),
+        (b"- " * 50_000, "more than 50 deep"),
     ],
 )
 def test_a_file_that_is_no_sweep(robust201: RunCommand, tmp_path: Path, content: bytes | None, hint: str) -> None:

@@ -6,12 +6,16 @@ import threading
 from pathlib import Path
 
 import pytest
+import yaml
 
 from robust201.cli.console import MOST_LINES, show_verdict
-from robust201.core.errors import MAX_MESSAGE, ConfigError, RobustError
+from robust201.core.errors import MAX_MESSAGE, CheckpointError, ConfigError, RobustError
+from robust201.core.user_code import read_code
 from robust201.dataset.verify import Verdict
+from robust201.planning import sweep_yaml
 from robust201.planning.loading import load_config
 from robust201.shards import ShardFinding
+from robust201.weights.loading import read_weights
 from tests.conftest import Ended, RunCommand, WriteSweep
 from tests.support.kept_plans import edit_plan
 
@@ -26,6 +30,31 @@ def refused(ended: Ended) -> str:
 
 def test_a_sweep_without_end_is_refused(robust201: RunCommand) -> None:
     assert "more than 4.2 MB" in refused(robust201("plan", "/dev/zero"))
+
+
+def test_large_files_are_parsed_in_c_where_that_is_there() -> None:
+    assert not yaml.__with_libyaml__ or issubclass(sweep_yaml._StrictLoader, yaml.CSafeLoader)
+
+
+@pytest.mark.parametrize("what", ["/dev/zero", "a pipe"])
+def test_files_without_end_are_no_code_and_no_weights(tmp_path: Path, what: str) -> None:
+    path = Path(what)
+    if what == "a pipe":
+        path = tmp_path / "pipe"
+        os.mkfifo(path)  # which nobody writes to
+    with pytest.raises(ConfigError, match="expected a regular file"):
+        read_code(path)
+    with pytest.raises(CheckpointError, match="expected a regular file"):
+        read_weights(path)
+
+
+def test_many_suspicious_epsilons_are_one_warning(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+    epsilons = [k / 255 for k in range(1, 20)]
+    ended = robust201("plan", write_sweep(keys={"fgsm": {"epsilons_255": epsilons}}))
+    assert ended.code == 0, ended.err
+    (line,) = ended.err.splitlines()
+    assert "0.00392157 is in units of 1/255" in line
+    assert "(18 more like it)" in line
 
 
 def test_a_sweep_may_come_through_a_pipe_and_be_wrong(tmp_path: Path) -> None:

@@ -12,9 +12,12 @@ import torch
 import yaml
 from safetensors.torch import save_file
 
+from robust201.core.errors import ConfigError
 from robust201.planning.loading import load_config, parse_config
 from robust201.planning.sweep_record import portable_fields
+from robust201.runtime.code_check import check_code
 from robust201.runtime.sweep import load_plan
+from robust201.shards import ShardStore
 from tests.conftest import REPOSITORY, Ended, RunCommand, WriteSweep
 from tests.runtime.test_widened import values
 
@@ -266,6 +269,38 @@ def test_looking_executes_nothing(write_own: WriteSweep, robust201: RunCommand, 
             "No module named 'no_such_package_of_mine' (a user's file can import installed packages, but not ",
         ),
         ("def built(architecture, n_classes): pass", "expected a function of that name, got none"),
+        ("def buidl(architecture, n_classes): pass", "got none. Define it, or name another one. Did you mean 'buidl'?"),
+        ("raise KeyboardInterrupt", "expected a file that can be executed, got KeyboardInterrupt"),
+    ],
+)
+def test_files_that_cannot_be_loaded_are_bad_input(
+    write_own: WriteSweep, robust201: RunCommand, tmp_path: Path, models: str, expected: str
+) -> None:
+    """They are noticed before anything is written, and named by the user's path."""
+    message = robust201("run", write_own({"clean": {}}, models=models)).refusal(2)
+    assert expected in message
+    assert str(tmp_path / "my_models.py") in message
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_file_that_does_not_end_or_ends_its_process_is_refused(write_own: WriteSweep) -> None:
+    for models, seconds, expected in (
+        ("while True: pass", 0.5, "expected to be executed within 0.5 seconds, got no end"),
+        ("import os; os._exit(7)", 60, "got the end of its process (exit code 7)"),
+    ):
+        config = load_config(write_own({"clean": {}}, models=models), execution={"executor": "ray"})
+        with pytest.raises(ConfigError, match=re.escape(expected)):
+            check_code(config, seconds=seconds)
+
+
+def test_what_a_file_prints_is_no_refusal(write_own: WriteSweep) -> None:
+    models = "print('loaded')\ndef build(architecture, n_classes): pass\n"
+    check_code(load_config(write_own({"clean": {}}, models=models), execution={"executor": "ray"}))
+
+
+@pytest.mark.parametrize(
+    ("models", "expected"),
+    [
         ("def build(architecture, n_classes): return 3", "expected a torch.nn.Module, got int"),
         ("def build(architecture): return 3", "got TypeError"),
         (MODELS.replace('"narrow"', '"thin"'), "got KeyError: 'narrow'"),
@@ -318,11 +353,10 @@ NOTHING = "def perturb(model, images, labels, strength, **given): "
 @pytest.mark.parametrize(
     ("text", "fields", "expected"),
     [
-        ("", {}, "expected a function of that name, got none"),
-        ("1 / 0", {}, "expected a file that can be executed, got ZeroDivisionError"),
         (NOTHING + "return None", {}, "expected a tensor of images, got NoneType"),
         (NOTHING + "return 1 / 0", {}, "expected a tensor of images, got ZeroDivisionError"),
         (NOTHING + "raise SystemExit(0)", {}, "expected a tensor of images, got SystemExit"),
+        (NOTHING + "raise KeyboardInterrupt", {}, "KeyboardInterrupt"),
         (NOTHING + "return images[:1]", {}, "expected float32 images of shape"),
         (NOTHING + "return images.double()", {}, "expected float32 images of shape"),
         (NOTHING + "return images + 1", {}, "expected pixels in [0, 1]"),
@@ -351,14 +385,21 @@ ANSWER = "def measure(model, images, labels): "
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("", "expected a function of that name, got none"),
         (ANSWER + "return 3.0", "expected numbers by column, got float"),
         (ANSWER + "return {'mean': 1.0}", "expected the columns mean, spread, got mean"),
         (ANSWER + "return {'mean': 1.0, 'spread': 2.0, 'more': 3.0}", "got mean, spread, more"),
         (ANSWER + "return {'mean': float('nan'), 'spread': 2.0}", "expected mean to be finite, got nan"),
         (ANSWER + "return {'mean': 1.0, 'spread': [[1.0]]}", "expected spread as float64 numbers"),
         (ANSWER + "return {'mean': 'high', 'spread': 2.0}", "expected a number or a list of numbers, got 'high'"),
+        (ANSWER + "return {'mean': True, 'spread': 2.0}", "expected a number or a list of numbers, got True"),
+        (ANSWER + "return {'mean': '1.0', 'spread': 2.0}", "expected a number or a list of numbers, got '1.0'"),
+        (ANSWER + "return {'mean': [], 'spread': 2.0}", "expected a number or a list of numbers, got []"),
+        (ANSWER + "return {'mean': 2**53 + 1, 'spread': 2.0}", "expected a number or a list of numbers, got 90071992"),
         (ANSWER + "return labels.no_such_thing", "got AttributeError"),
+        (
+            ANSWER + "model.train(); return {'mean': 1.0, 'spread': 2.0}",
+            "expected it to leave the network as it is, got another mode (train or eval)",
+        ),
     ],
 )
 def test_measures_that_are_wrong(
@@ -366,6 +407,35 @@ def test_measures_that_are_wrong(
 ) -> None:
     assert expected in failure(robust201("run", write_own(measure(tmp_path, text))))
     assert not list((tmp_path / "results/shards").rglob("*.parquet"))
+
+
+def answers(results: Path) -> dict[str, list[float]]:
+    """Columns of the measure of a sweep that may lack its other keys."""
+    store, unit = ShardStore.open(results), load_plan(results).narrow(keys=["answers"]).units[0]
+    columns = store.values(unit, 0.0, store.inventory(), ("mean", "spread"))
+    return {name: array.tolist() for name, array in columns.items()}
+
+
+CHANGES = {
+    "in place": "next(model.parameters()).data.mul_(2)",
+    "another tensor": "model.network.head.bias = type(model.network.head.bias)(model.network.head.bias + 1)",
+    "more": "model.network.register_buffer('count', labels)",
+}
+
+
+@pytest.mark.parametrize("how", CHANGES)
+def test_an_attack_that_changes_the_network_is_refused_and_changes_nothing(
+    write_own: WriteSweep, robust201: RunCommand, tmp_path: Path, how: str
+) -> None:
+    """Otherwise it would be measured, and every later key with it."""
+    text = f"def perturb(model, images, labels, strength):\n    {CHANGES[how]}\n    return images\n"
+    keys = attack(tmp_path, text) | measure(tmp_path, name="measure.py")
+    ended = robust201("run", write_own(keys))
+    assert ended.code == 3
+    assert "expected it to leave the network as it is, got another " in ended.err
+    assert robust201("run", write_own(measure(tmp_path, name="measure.py")), "--out", tmp_path / "alone").code == 0
+    first, alone = (answers(tmp_path / folder) for folder in ("results", "alone"))
+    assert first == alone
 
 
 def test_a_share_draws_by_the_batches_of_the_plan(write_own: WriteSweep, robust201: RunCommand, tmp_path: Path) -> None:
@@ -385,6 +455,7 @@ def test_a_share_draws_by_the_batches_of_the_plan(write_own: WriteSweep, robust2
         ({"columns": ["mean"]}, "only with kind: measure"),
         ({"norm": "Linf"}, "strengths: expected the radii"),
         ({"norm": "L3", "strengths": [1]}, "norm: expected one of Linf, L2"),
+        ({"norm": "linf", "strengths": [1]}, "got 'linf'. Did you mean 'Linf'?"),
         ({"strenghts": [1]}, "Did you mean 'strengths'?"),
     ],
 )

@@ -4,6 +4,7 @@ import errno
 import itertools
 import os
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
@@ -144,8 +145,8 @@ def test_results_of_another_checkpoint_are_foreign(store):
     protocol = EvaluationProtocol.of({"key": "pgd"})
     store.save_protocol(protocol)
     inventory = store.inventory()
-    assert inventory.foreign({unit.id}) == {other.protocol: 2}
-    assert inventory.foreign({unit.id, other.id}) == {}
+    assert inventory.foreign(np.array([unit.id], "S32")) == {other.protocol: 2}
+    assert inventory.foreign(np.array([unit.id, other.id], "S32")) == {}
     assert inventory.protocol(protocol.digest) == {"key": "pgd"}
     assert inventory.protocol("unknown") == {}
 

@@ -110,7 +110,7 @@ def plan(
     from robust201.planning.inputs import Inputs
     from robust201.planning.plan import assumed_facts, make_plan
     from robust201.planning.plan_file import refuse_imports
-    from robust201.planning.remarks import sweep_remarks
+    from robust201.planning.remarks import count_remarks, sweep_remarks
     from robust201.runtime.sweep import prepare_sweep
 
     config = load_sweep(sweep)
@@ -121,8 +121,11 @@ def plan(
     elif check:
         refuse_imports(config.results)
         Inputs(config, console.say, keys=filters.keys, datasets=filters.datasets).check()
-    summary = estimate(filters.narrow(make_plan(config, assumed_facts(config))))
-    summary["warnings"] = [str(remark) for remark in sweep_remarks(config)]
+    facts = assumed_facts(config)
+    summary = estimate(filters.narrow(make_plan(config, facts)))
+    uncounted = count_remarks(config, facts)
+    console.say_each([f"warning: {remark}" for remark in uncounted])
+    summary["warnings"] = [str(remark) for remark in (*sweep_remarks(config), *uncounted)]
     if as_json:
         print_json(summary)
     else:
@@ -164,15 +167,19 @@ def run(
     """
     from robust201.planning.code_consent import announce_code
     from robust201.planning.shares import Share
+    from robust201.runtime.code_check import check_code
     from robust201.runtime.executors import check_device, make_executor
+    from robust201.runtime.preview import EVERYTHING
     from robust201.runtime.share_run import run_share
-    from robust201.runtime.sweep import EVERYTHING, run_sweep
+    from robust201.runtime.sweep import run_sweep
     from robust201.submission.slurm import ArrayTask
 
     config = load_sweep(sweep, results=out, execution={"executor": executor, "workers": workers})
     filters = make_filters(config, architectures, datasets, keys, limit)
     check_device(config)
     announce_code(config, sweep, is_allowed=allow_code, say=console.say)
+    if share is None:  # shares execute the copies that were made when the sweep was prepared
+        check_code(config)
     task = ArrayTask.of(os.environ) if slurm_requeue else None
     run_all = run_sweep if share is None else partial(run_share, share=Share.parse(share))
     display = console.RunDisplay()

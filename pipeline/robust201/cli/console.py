@@ -39,9 +39,9 @@ if TYPE_CHECKING:  # each verb imports what it runs; the others need not wait fo
     from robust201.monitoring.doctor_machines import HealthCheck
     from robust201.reader.derived import DerivedMetrics
     from robust201.runtime.executors.base import Event
+    from robust201.runtime.preview import RunPreview
     from robust201.runtime.progress import RunProgress
     from robust201.runtime.scheduler import RunTally
-    from robust201.runtime.sweep import RunPreview
     from robust201.weights.importing import ImportReport
 
 _LOG_SECONDS = 10.0

@@ -1,15 +1,18 @@
 """`robust201 evaluate`: one network of the user's own, built by a Python file; a table, and a CSV where asked for."""
 
+import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from robust201.cli import console
 from robust201.cli.user_file import parse_function
-from robust201.core.errors import ArchitectureError, ConfigError, closest
-from robust201.core.files import write_text
+from robust201.core.errors import ArchitectureError, ConfigError, EvaluationError, RobustError, closest
+from robust201.core.files import check_output_file, write_text
+from robust201.core.user_code import describe_failure
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +33,14 @@ def evaluate(
         typer.Option(help="A safetensors file of its state_dict; if absent, the weights that the function sets."),
     ] = None,
     keys: Annotated[str, typer.Option(help="Keys separated by commas, such as clean,pgd,fog.")] = "clean,fgsm,pgd",
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="KEY.PARAMETER=VALUE",
+            help="A parameter of a key, such as pgd.steps=10 or pgd.epsilons_255=1,8. Repeatable.",
+        ),
+    ] = None,
     mean: Annotated[
         str | None, typer.Option(metavar="R,G,B", help="Channel means, subtracted from pixels in [0, 1].")
     ] = None,
@@ -50,23 +61,66 @@ def evaluate(
     """
     from robust201.api import evaluate as evaluate_model
 
+    if out is not None:
+        check_output_file(out)
     normalisation = _normalisation(mean, std)
-    names = [name.strip() for name in keys.split(",") if name.strip()]
+    chosen = _read_keys(keys, settings or [])
     images = _load(data, image_size, count, seed)
-    frame = evaluate_model(
-        _build(network, weights),
-        images.images,
-        images.labels,
-        names,
-        normalisation=normalisation,
-        seed=seed,
-        engine=engine,
-        device=device,
-        batch_size=batch_size,
-    )
+    module = _build(network, weights)
+    try:
+        frame = evaluate_model(
+            module,
+            images.images,
+            images.labels,
+            chosen,
+            normalisation=normalisation,
+            seed=seed,
+            engine=engine,
+            device=device,
+            batch_size=batch_size,
+        )
+    except RobustError:
+        raise
+    except (Exception, SystemExit) as error:  # the module is code of the user's
+        raise EvaluationError(
+            f"Evaluating failed for {network}: expected logits of every batch, got {describe_failure(error)}. "
+            "Correct the network, or evaluate it with smaller batches (--batch-size)."
+        ) from error
     if out is not None:
         write_text(out, frame.to_csv(index=False))
     _show(frame, f"{network} on {console.show_count(len(images), 'image')} of {data}")
+
+
+def _read_keys(keys: str, settings: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """Read names between commas, and their parameters, which `robust201.evaluate` checks."""
+    from robust201.tasks.parameters import STRENGTH_FIELDS
+
+    chosen: dict[str, dict[str, Any]] = {name.strip(): {} for name in keys.split(",") if name.strip()}
+    for setting in settings:
+        key, dot, rest = setting.partition(".")
+        parameter, equals, value = rest.partition("=")
+        if not (key and dot and parameter and equals and value):
+            raise ConfigError(
+                f"Reading the command line failed for --set {setting!r}: expected KEY.PARAMETER=VALUE, such as "
+                "pgd.steps=10, got another form. Correct it."
+            )
+        if key not in chosen:
+            raise ConfigError(
+                f"Reading the command line failed for --set {setting!r}: expected one of the keys of --keys, got "
+                f"{key!r}.{closest(key, chosen)}"
+            )
+        chosen[key][parameter] = _read_value(value, is_list=parameter in STRENGTH_FIELDS)
+    return chosen
+
+
+def _read_value(text: str, *, is_list: bool) -> Any:
+    """Read a number, true or false, or else text; several between commas."""
+    if is_list or "," in text:
+        return [_read_value(piece, is_list=False) for piece in text.split(",")]
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text.strip()
 
 
 def _normalisation(mean: str | None, std: str | None) -> "Normalisation | None":
@@ -131,7 +185,7 @@ def _build(network: str, weights: Path | None) -> "nn.Module":
     except (Exception, SystemExit) as error:
         raise ArchitectureError(
             f"Building a network failed for {function.label}: expected a torch.nn.Module from a call without "
-            f"arguments, got {type(error).__name__}: {' '.join(str(error).split())}. Correct the function."
+            f"arguments, got {describe_failure(error)}. Correct the function."
         ) from error
     if not isinstance(built, nn.Module):
         raise ArchitectureError(

@@ -12,7 +12,7 @@ from robust201.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from robust201.planning.config import SweepConfig
-    from robust201.runtime.sweep import Filters
+    from robust201.runtime.preview import Filters
 
 Sweep = Annotated[
     Path,
@@ -65,7 +65,7 @@ def make_filters(
     config: SweepConfig, architectures: str | None, datasets: str | None, keys: str | None, limit: int | None
 ) -> Filters:
     """Read what a command narrows a sweep to."""
-    from robust201.runtime.sweep import Filters
+    from robust201.runtime.preview import Filters
 
     chosen = None if architectures is None else config.make_space({}).select(architectures)
     if limit is not None:

@@ -5,6 +5,7 @@
     │   ├── ConfigError           the sweep YAML or a command-line argument
     │   ├── ArchitectureError     an index or cell string that names no architecture
     │   ├── CheckpointError       weights missing, damaged, foreign or of another network
+    │   ├── NetworkError          a network that cannot be evaluated as it is (an EvaluationError, too)
     │   ├── DatasetError          images missing, damaged or of the wrong form
     │   ├── ResultsError          an exported dataset, or a file of it, is missing or damaged
     │   └── FormatVersionError    a results folder that another version wrote
@@ -41,6 +42,11 @@ def shorten(message: str) -> str:
         return message
     left_out = len(message) - _MESSAGE_BEGINNING - _MESSAGE_END
     return f"{message[:_MESSAGE_BEGINNING]}… ({left_out:,} characters left out) …{message[-_MESSAGE_END:]}"
+
+
+def one_line(said: object, most: int = 300) -> str:
+    """What others said, on one line, with at most so many characters and no full stop; its type if that is nothing."""
+    return " ".join(str(said).split())[:most].rstrip(".") or type(said).__name__
 
 
 class RobustError(Exception):
@@ -88,6 +94,10 @@ class EvaluationError(RobustError):
     """A unit could not be evaluated, or the sweep is not complete."""
 
     exit_code = 3
+
+
+class NetworkError(InputError, EvaluationError):
+    """A network cannot be evaluated as it is (also an EvaluationError, as of one that a sweep's worker finds)."""
 
 
 class PerturbationError(EvaluationError):

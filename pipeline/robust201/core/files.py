@@ -281,6 +281,11 @@ BUNDLED_FOLDERS = ("jobs", "benchmark_data")
 
 def bundled(name: str) -> Path:
     """Find a file such as ``jobs/demo.yaml`` that ships with robust201, in a checkout and in an installed wheel."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise InputError(
+            f"Looking up a bundled file failed for {name}: expected a name below the package, such as jobs/demo.yaml, "
+            "got a path that leads out of it. Write the path without bundled:"
+        )
     for root in _bundled_roots():
         candidate = root / name
         if candidate.exists():

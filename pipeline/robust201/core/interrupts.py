@@ -13,6 +13,10 @@ from types import FrameType
 _ENDING = (signal.SIGTERM, signal.SIGUSR1)
 
 
+class SignalInterrupt(KeyboardInterrupt):
+    """A signal asked to stop at once; a plain KeyboardInterrupt in a worker was raised by code of the user's."""
+
+
 class DrainDeadlineError(BaseException):
     """Draining took too long: what is in progress is abandoned. No evaluation's error, so no evaluation catches it."""
 
@@ -86,7 +90,7 @@ def draining_on_signals(say: Callable[[str], None], drain_seconds: float | None 
             request.expire()
             return
         if request():
-            raise KeyboardInterrupt(f"second signal {signum}")
+            raise SignalInterrupt(f"second signal {signum}")
         request.signal = signum
         if drain_seconds is not None:
             timer = threading.Timer(drain_seconds, ring)
@@ -114,12 +118,18 @@ def draining_on_signals(say: Callable[[str], None], drain_seconds: float | None 
 
 @contextmanager
 def ending_signals_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM and SIGUSR1 end a command as Ctrl-C does, so that temporary files and leases are removed."""
+    """Let SIGTERM and SIGUSR1 end a command as Ctrl-C does, so that temporary files and leases are removed.
+
+    Ctrl-C, unless it is ignored, becomes a `SignalInterrupt`, too.
+    """
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        raise SignalInterrupt
 
-    previous = {number: signal.signal(number, interrupt) for number in _ENDING}
+    ending = list(_ENDING)
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        ending.append(signal.SIGINT)
+    previous = {number: signal.signal(number, interrupt) for number in ending}
     try:
         yield
     finally:

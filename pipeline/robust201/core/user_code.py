@@ -3,13 +3,15 @@
 import hashlib
 import importlib.abc
 import importlib.util
+import stat
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from robust201.core.errors import ConfigError
+from robust201.core.errors import ConfigError, closest, one_line
+from robust201.core.interrupts import SignalInterrupt
 
 _MAX_CODE_BYTES = 16 << 20
 
@@ -20,14 +22,21 @@ def read_code(path: Path) -> bytes:
     Raises:
         ConfigError: it cannot be read.
     """
+    source = None
     try:
-        with path.open("rb") as stream:
-            source = stream.read(_MAX_CODE_BYTES + 1)
+        if stat.S_ISREG(path.stat().st_mode):  # a device may have no end, and a pipe no writer
+            with path.open("rb") as stream:
+                source = stream.read(_MAX_CODE_BYTES + 1)
     except OSError as error:
         raise ConfigError(
             f"Reading a Python file failed for {path}: expected a readable file, got {error.strerror}. "
             "Correct the path."
         ) from error
+    if source is None:
+        raise ConfigError(
+            f"Reading a Python file failed for {path}: expected a regular file, got a folder or a device. "
+            "Correct the path."
+        )
     if len(source) > _MAX_CODE_BYTES:
         raise ConfigError(
             f"Reading a Python file failed for {path}: expected at most {_MAX_CODE_BYTES >> 20} MiB, got more. "
@@ -47,16 +56,22 @@ class UserFunction:
 
     Attributes:
         sha256: of the file; empty before anybody hashed it.
+        origin: the user's own file, where `path` is a copy of it.
     """
 
     path: Path
     name: str
     sha256: str = ""
+    origin: Path | None = None
 
     @property
     def label(self) -> str:
         """Readable name for messages."""
-        return f"{self.name} in {self.path}"
+        return f"{self.name} in {self.origin or self.path}"
+
+    def located(self, path: Path, sha256: str) -> "UserFunction":
+        """Say where a copy of the file lies, and what its hash must be."""
+        return UserFunction(path, self.name, sha256, self.origin or self.path)
 
     def identity(self) -> dict[str, str]:
         """What decides its numbers: a JSON value without the path."""
@@ -77,12 +92,14 @@ class UserFunction:
             )
         module_name = f"robust201_user_{digest[:16]}"
         if module_name not in sys.modules:
-            _execute(self.path, source, module_name)
-        function = getattr(sys.modules[module_name], self.name, None)
+            _execute(self.path, source, module_name, str(self.origin or self.path))
+        module = sys.modules[module_name]
+        function = getattr(module, self.name, None)
         if not callable(function):
+            own = [name for name, value in vars(module).items() if getattr(value, "__module__", None) == module_name]
             raise ConfigError(
                 f"Loading {self.label} failed: expected a function of that name, got none. Define it, or name another "
-                "by `function`."
+                f"one.{closest(self.name, own) if own else ''}"
             )
         loaded: Callable[..., Any] = function
         return loaded
@@ -106,7 +123,7 @@ class _SourceLoader(importlib.abc.SourceLoader):
         return self._source
 
 
-def _execute(path: Path, source: bytes, module_name: str) -> None:
+def _execute(path: Path, source: bytes, module_name: str, label: str) -> None:
     loader = _SourceLoader(path, source)
     spec = importlib.util.spec_from_loader(module_name, loader)
     assert spec is not None  # noqa: S101 - there is a loader
@@ -114,16 +131,20 @@ def _execute(path: Path, source: bytes, module_name: str) -> None:
     sys.modules[module_name] = module
     try:
         loader.exec_module(module)
-    except (Exception, SystemExit) as error:
+    except SignalInterrupt:
+        del sys.modules[module_name]
+        raise
+    except (Exception, SystemExit, KeyboardInterrupt) as error:
         del sys.modules[module_name]
         raise ConfigError(
-            f"Loading {path} failed: expected a file that can be executed, got {one_line(error)}. Correct the file."
+            f"Loading {label} failed: expected a file that can be executed, got {describe_failure(error)}. "
+            "Correct the file."
         ) from error
 
 
-def one_line(error: BaseException) -> str:
+def describe_failure(error: BaseException) -> str:
     """An error that the user's code raised, in one line."""
     # Workers execute a copy, whose hash is all that the protocol holds: a file beside it could change unseen.
     alone = " (a user's file can import installed packages, but not the files beside it)"
-    text = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+    text = f"{type(error).__name__}: {one_line(error, 200)}" if str(error) else type(error).__name__
     return text + alone if isinstance(error, ModuleNotFoundError) else text

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from robust201 import __version__
 from robust201.core.errors import EvaluationError, InputError, ResultsError
-from robust201.core.files import sha256_of, visible_entries
+from robust201.core.files import sha256_of
 from robust201.core.records import IMPORTED, IMPORTED_FILE, EvaluationResult, Part
 from robust201.dataset.card import CARD_FILE
 from robust201.dataset.imported_plan import ImportedGroup, ImportedPlan, load_imported_plan
@@ -91,15 +91,16 @@ def import_json(
             f"key, got {got}. Name the unpacked dataset's folder."
         )
     _refuse_sweep(results)
-    if not (results / RESULTS_FOLDER_FILE).exists() and (foreign := visible_entries(results)):
-        raise InputError(
-            f"Importing failed for {results}: expected a new folder or an earlier import, got one with {foreign[0]} "
-            "but without format.json. Name another folder."
-        )
+    is_new = not (results / RESULTS_FOLDER_FILE).exists()
     store = ShardStore.create(results)
     with Lease.acquire(results):
         _refuse_sweep(results)  # a sweep may have been planned while the lease was waited for
-        held, read_as = _import_groups(dataset, store, places, progress)
+        try:
+            held, read_as = _import_groups(dataset, store, places, progress)
+        except InputError:
+            if is_new and not (results / IMPORTED_FILE).exists():
+                store.folder.remove()
+            raise
     imported = [group for group in held.groups if (group.dataset, group.key) in places]
     n_evaluations = sum(len(group.architectures) * len(group.strengths) for group in imported)
     digests = {

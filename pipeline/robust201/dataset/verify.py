@@ -1,6 +1,7 @@
 """Everything that can be checked of finished results: shards, rows, coverage, and an export made of them."""
 
 import itertools
+import reprlib
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import nullcontext
@@ -174,6 +175,7 @@ def check_export(plan: SweepPlan, store: ShardStore, inventory: Inventory, out: 
     try:
         sweep = read_json(out / SWEEP_FILE, missing={})
         record = sweep if isinstance(sweep, dict) else {}
+        _refuse_other_sweep(out, record, plan)
         form = _read_form(out, record, names)
         named = record.get("weights")
         chosen = [*named] if isinstance(named, dict) else []
@@ -218,6 +220,17 @@ def check_export(plan: SweepPlan, store: ShardStore, inventory: Inventory, out: 
     for name in sorted(expected.symmetric_difference(listed)):
         got = "none" if name in expected else "one that the results do not have"
         yield f"Verifying failed for {out / name}: expected it as in the results, got {got}. {AGAIN}"
+
+
+def _refuse_other_sweep(out: Path, record: Mapping[str, Any], plan: SweepPlan) -> None:
+    """Refuse the export of a sweep that has no protocol in common with a plan: every file of it would differ."""
+    ours, theirs = plan.describe(), record.get("protocols")
+    if isinstance(theirs, list) and theirs and not any(one in ours["protocols"] for one in theirs):
+        raise ResultsError(
+            f"Verifying failed for {out}: expected the export of {ours['name']}, got one of "
+            f"{reprlib.repr(record.get('name'))}, with other protocols under every key. Name the folder that these "
+            "results were exported to."
+        )
 
 
 def _read_form(out: Path, record: Mapping[str, Any], names: Iterable[str]) -> FileForm:

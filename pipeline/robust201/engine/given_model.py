@@ -6,8 +6,9 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
-from robust201.core.errors import ConfigError
+from robust201.core.errors import ConfigError, NetworkError
 from robust201.core.records import Normalisation
 from robust201.engine.classifier import Classifier
 from robust201.engine.network_check import check_network
@@ -44,13 +45,15 @@ def as_classifier(
 
     Raises:
         ConfigError: no module, a device that is not there, or a second normalisation.
-        EvaluationError: the module fails, or its answer is no logits, not finite, or another the second time.
+        NetworkError: the module has no values yet, fails, or its answer is no logits, not finite, or another the second
+            time.
     """
     if not isinstance(model, nn.Module):
         raise ConfigError(
             f"Reading the model failed for {type(model).__name__}: expected a torch.nn.Module, got another type. "
             "Wrap it in a module."
         )
+    _refuse_unfinished(model)
     there = _device_of(model)
     device = there if device is None else choose_given_device(device)
     if device != there:
@@ -76,7 +79,7 @@ def choose_given_device(device: torch.device | str) -> torch.device:
     """
     try:
         chosen = torch.device(device)
-        torch.empty(0, device=chosen)
+        torch.ones(1, device=chosen).item()  # `meta` computes shapes only
     except (RuntimeError, AssertionError) as error:
         raise ConfigError(
             f"Choosing a device failed for {str(device)!r}: expected one that PyTorch can use, got "
@@ -84,6 +87,17 @@ def choose_given_device(device: torch.device | str) -> torch.device:
         ) from error
     # `cuda` is the current one of them, and a tensor there says which.
     return torch.empty(0, device=chosen).device
+
+
+def _refuse_unfinished(model: nn.Module) -> None:
+    """Refuse a module with tensors that have no values: of lazy layers not called yet, or on the meta device."""
+    for name, tensor in [*model.named_parameters(), *model.named_buffers()]:
+        got = "one without a shape (a lazy layer)" if is_lazy(tensor) else "one on the meta device"
+        if is_lazy(tensor) or tensor.is_meta:
+            raise NetworkError(
+                f"Reading the model failed for {type(model).__name__}: expected parameters with values, got {got}: "
+                f"{name}. Call a lazy module once, or load weights into it, before you hand it over."
+            )
 
 
 def _device_of(model: nn.Module) -> torch.device:

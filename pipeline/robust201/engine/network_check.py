@@ -2,7 +2,7 @@
 
 import torch
 
-from robust201.core.errors import EvaluationError
+from robust201.core.errors import EvaluationError, NetworkError, one_line
 from robust201.engine.classifier import Classifier
 from robust201.engine.model import Model
 
@@ -30,7 +30,7 @@ def check_network(classifier: Classifier, pixels: torch.Tensor, *, name: str, n_
         The number of classes.
 
     Raises:
-        EvaluationError: it cannot be shown such images, its answers are not (B, C) or not finite, or differ the second
+        NetworkError: it cannot be shown such images, its answers are not (B, C) or not finite, or differ the second
             time.
     """
     failed = f"Checking the network failed for {name}"
@@ -39,30 +39,30 @@ def check_network(classifier: Classifier, pixels: torch.Tensor, *, name: str, n_
     except torch.OutOfMemoryError:
         raise
     except (Exception, SystemExit) as error:
-        raise EvaluationError(
+        raise NetworkError(
             f"{failed}: expected logits of images {tuple(pixels.shape)} in float32, got {type(error).__name__}: "
-            f"{' '.join(str(error).split())[:300]}. Check the network with these images."
+            f"{one_line(error)}. Check the network with these images."
         ) from error
     expected = f"({len(pixels)}, {n_classes or 'classes'})"
     if not isinstance(first, torch.Tensor) or first.ndim != 2 or not first.is_floating_point():
         got = (
             f"{first.dtype} of shape {tuple(first.shape)}" if isinstance(first, torch.Tensor) else type(first).__name__
         )
-        raise EvaluationError(f"{failed}: expected logits {expected}, got {got}. Let the network return logits.")
+        raise NetworkError(f"{failed}: expected logits {expected}, got {got}. Let the network return logits.")
     if len(first) != len(pixels) or first.shape[1] != (n_classes or first.shape[1]) or not first.shape[1]:
-        raise EvaluationError(
+        raise NetworkError(
             f"{failed}: expected logits {expected}, got shape {tuple(first.shape)}. Let the network return one logit "
             "per class, or correct the number of classes."
         )
     not_finite = _count_not_finite(first)
     if not_finite:
-        raise EvaluationError(
+        raise NetworkError(
             f"{failed}: expected finite logits, got NaN or infinity for {not_finite} of {len(pixels)} images. Check "
             "the weights and the normalisation."
         )
     if not float((first - second).abs().max()) <= _REPEATED * float(first.abs().max()):
         # Without the difference: failures are counted by their messages.
-        raise EvaluationError(
+        raise NetworkError(
             f"{failed}: expected equal logits for equal images, got others in the second of two "
             "passes. Switch off dropout and whatever else is random in evaluation mode."
         )

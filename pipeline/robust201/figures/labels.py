@@ -1,32 +1,10 @@
-"""The words of figures for keys, strengths and datasets: one table; what is not in it is shown as it is."""
+"""The words of figures for keys, strengths and datasets; what is in no table is shown as it is."""
 
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.result_files import kind_of, row_of
+from robust201.tasks import TASKS
 
-KEY_LABELS = {
-    "clean": "Clean",
-    "aa_apgd-ce": "APGD-CE",
-    "aa_square": "Square",
-    "fgsm": "FGSM",
-    "pgd": "PGD",
-    "pgd_l2": "PGD-L2",
-    "gaussian_noise": "Gaussian noise",
-    "impulse_noise": "Impulse noise",
-    "shot_noise": "Shot noise",
-    "defocus_blur": "Defocus blur",
-    "glass_blur": "Glass blur",
-    "motion_blur": "Motion blur",
-    "zoom_blur": "Zoom blur",
-    "brightness": "Brightness",
-    "fog": "Fog",
-    "frost": "Frost",
-    "snow": "Snow",
-    "contrast": "Contrast",
-    "elastic_transform": "Elastic transform",
-    "jpeg_compression": "JPEG compression",
-    "pixelate": "Pixelate",
-    "jacobian": "Jacobian",
-}
+KEY_LABELS = {key: row.label for key, row in TASKS.items()}
 """By key, in the paper's style."""
 
 DATASET_LABELS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.arrays import parse_npy
-from robust201.core.errors import DatasetError
+from robust201.core.errors import DatasetError, one_line
 from robust201.core.records import Split
 from robust201.images.checks import LabelledImages, check_count, check_labels
 from robust201.images.specs import DatasetSpec
@@ -68,7 +68,7 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     except (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error, lzma.LZMAError) as error:
         raise DatasetError(
             f"Reading images failed for {path}: expected a whole .npz archive of numbers, got one that cannot be read "
-            f"({' '.join(str(error).split())}). Write it with numpy.savez, or copy it again."
+            f"({one_line(error)}). Write it with numpy.savez, or copy it again."
         ) from error
 
 

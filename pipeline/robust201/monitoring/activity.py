@@ -101,8 +101,7 @@ def _rate_of(run: dict[str, Any], age: float | None) -> MeasuredRate:
 
 
 def _find_parts(plan: Plan, inventory: Inventory, beats: tuple[LastBeat, ...]) -> tuple[PartInFlight, ...]:
-    units = {beat.unit: None for beat in beats if beat.unit}
-    wanted = {unit.id: unit for unit in plan.units if unit.id in units}
+    wanted = plan.find_units({beat.unit for beat in beats if beat.unit})
     found: dict[tuple[str, int], PartInFlight] = {}
     for beat in sorted(beats, key=lambda beat: -beat.age):  # the freshest last: it takes the place of older ones
         unit = wanted.get(beat.unit or "")

@@ -1,4 +1,4 @@
-"""What is done of a plan, counted from the shards; what did not change is not counted again."""
+"""What is done of a plan, counted from the shards."""
 
 import json
 from collections import Counter
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.files import is_amount
-from robust201.core.records import Part, Unit
+from robust201.planning.coverage import count_coverage
 from robust201.planning.plan import Plan
 from robust201.planning.shares import share_folders
 from robust201.runtime.progress import FAILURES_FILE
@@ -25,15 +25,11 @@ class EvaluationCount:
         done: evaluations by dataset and key.
         stale: evaluations in the folder that the plan does not use.
         macs_left: estimated multiply-accumulates of what is missing.
-        pending_units: units of which something is missing.
-        done_units: evaluations of the other units, by dataset and key.
     """
 
     done: Mapping[tuple[str, str], int]
     stale: int
     macs_left: float
-    pending_units: tuple[Unit, ...]
-    done_units: Mapping[tuple[str, str], int]
 
 
 class EvaluationCounter:
@@ -41,51 +37,30 @@ class EvaluationCounter:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._units = {unit.id: unit for unit in plan.units}
-        # What identified the state of the results folder (shards, damaged ones, rows), and its count.
-        self._before: tuple[tuple[str, ...], tuple[str, ...], int, EvaluationCount] | None = None
+        # What identified the state of the results folder (shards and damaged ones), and its count.
+        self._before: tuple[tuple[str, ...], tuple[str, ...], EvaluationCount] | None = None
 
     def count(self, inventory: Inventory) -> EvaluationCount:
-        """Count what is done.
+        """Count what is done; nothing where no shard came or went."""
+        if self._before is None or self._before[:2] != (inventory.shards, inventory.damaged):
+            self._before = inventory.shards, inventory.damaged, self._count(inventory)
+        return self._before[2]
 
-        Units that were complete stay so unless shards were damaged or taken away.
-        """
-        before = None
-        if self._before is not None:
-            shards, damaged, n_rows, last = self._before
-            if (shards, damaged) == (inventory.shards, inventory.damaged):
-                return last
-            before = last if damaged == inventory.damaged and len(inventory) >= n_rows else None
-        found = self._count(inventory, before)
-        self._before = inventory.shards, inventory.damaged, len(inventory), found
-        return found
-
-    def _count(self, inventory: Inventory, before: EvaluationCount | None) -> EvaluationCount:
+    def _count(self, inventory: Inventory) -> EvaluationCount:
         plan = self._plan
-        done_units = Counter[tuple[str, str]]() if before is None else Counter(before.done_units)
         done: Counter[tuple[str, str]] = Counter()
-        pending: list[Unit] = []
         macs_left = 0.0
-        for unit in plan.units if before is None else before.pending_units:
-            if not inventory.holds(unit):  # most units of a sweep that has begun
-                pending.append(unit)
-                macs_left += plan.macs(Part(unit, unit.strengths, 0, unit.n_images))
-                continue
-            if inventory.count_complete(unit, plan.measurements) == len(unit.strengths):
-                done_units[unit.dataset, unit.key] += len(unit.strengths)
-                continue
-            missing = inventory.missing(unit, plan.measurements)
-            pending.append(unit)
-            macs_left += sum(map(plan.macs, missing))
-            lacking = {strength for part in missing for strength in part.strengths}
-            done[unit.dataset, unit.key] += len(unit.strengths) - len(lacking)
-        return EvaluationCount(
-            done=done + done_units,
-            stale=sum(inventory.foreign(self._units.keys()).values()),
-            macs_left=macs_left,
-            pending_units=tuple(pending),
-            done_units=done_units,
-        )
+        for covered in count_coverage(plan, inventory):
+            planned, unfinished = covered.planned, covered.unfinished
+            done[planned.dataset, planned.key] += int(covered.complete.sum())
+            macs = plan.unit_macs(planned) if unfinished else []
+            for position in unfinished:
+                if covered.held[position]:
+                    missing = inventory.missing(planned.unit(position), plan.measurements)
+                    macs_left += sum(map(plan.macs, missing))
+                else:  # most units of a sweep that has begun
+                    macs_left += macs[position]
+        return EvaluationCount(done, sum(inventory.foreign(plan.unit_ids).values()), macs_left)
 
     def pending_failures(self, inventory: Inventory) -> tuple[dict[str, Any], ...]:
         """Failures of the last run and of every share, without those that another run has made good, each once."""
@@ -95,10 +70,11 @@ class EvaluationCounter:
             for folder in (results, *share_folders(results))
             for failure in _read_failures(folder)
         }
+        units = self._plan.find_units({failure["unit"] for failure in found.values()})
         return tuple(
             failure
             for failure in found.values()
-            if (unit := self._units.get(failure["unit"])) is None
+            if (unit := units.get(failure["unit"])) is None
             or not all(inventory.is_complete(unit, strength, measurements) for strength in failure["strengths"])
         )
 

@@ -134,8 +134,8 @@ class StatusReader:
         self._host_id = host_id or HostId.of_this_process()
         self._counter = EvaluationCounter(plan)
         self._total: Counter[tuple[str, str]] = Counter()
-        for unit in plan.units:
-            self._total[unit.dataset, unit.key] += len(unit.strengths)
+        for planned in plan.planned_keys:
+            self._total[planned.dataset, planned.key] += planned.n_evaluations
 
     def read(self, inventory: Inventory) -> SweepStatus:
         """Count what is done, and see who is at work."""

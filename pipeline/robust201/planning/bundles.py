@@ -3,6 +3,7 @@
 import itertools
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from robust201.core.records import ArchitectureId, Bundle, Part
 from robust201.planning.cost import cpu_gmacs, may_turn_out_slow
@@ -76,5 +77,4 @@ def cut_for_cpus(plan: Plan, bundles: Sequence[Bundle]) -> Sequence[Bundle]:
         return bundles
     slower = execution.model_copy(update={"gmacs_per_second": cpu_gmacs(execution)})
     config = plan.config.model_copy(update={"execution": slower})
-    slow_plan = Plan(config, plan.units, plan.protocols, plan.facts)
-    return make_bundles(slow_plan, (part for bundle in bundles for part in bundle.parts))
+    return make_bundles(replace(plan, config=config), (part for bundle in bundles for part in bundle.parts))

@@ -28,6 +28,9 @@ from robust201.tasks.parameters import CorruptionParameters, Fields, Parameters
 
 CORRUPTION_GROUP = "corruptions"
 
+MAX_NAME = 100
+"""Characters of a name that becomes part of the names of files."""
+
 
 def _check_shards(value: object) -> object:
     """Replace environment variables in the URL of the shards, and make sure that shards may lie there."""
@@ -61,6 +64,8 @@ def _check_different(numbers: tuple[int, ...]) -> tuple[int, ...]:
 
 
 Numbers = Annotated[tuple[int, ...], AfterValidator(_check_different)]
+TorchSeed = Annotated[int, Field(ge=-(2**63), le=2**64 - 1)]
+"""A seed that is given to PyTorch as it is; all others are hashed."""
 
 
 def _check_recipes(names: str | tuple[str, ...]) -> str | tuple[str, ...]:
@@ -83,7 +88,7 @@ class CheckpointsSection(Section):
 class RandomWeights(Section):
     """Networks as they are initialised: one per seed."""
 
-    seeds: Numbers = (0,)
+    seeds: Annotated[tuple[TorchSeed, ...], AfterValidator(_check_different)] = (0,)
 
 
 def _check_files(value: object) -> object:
@@ -223,7 +228,7 @@ class SweepConfig(Section):
     """A whole sweep: the protocol (what decides numbers) and the execution (what does not)."""
 
     format: Literal[1] = 1
-    name: Annotated[str, Field(pattern=r"^[\w.-]+$")]
+    name: Annotated[str, Field(pattern=r"^[\w.-]+$", max_length=MAX_NAME)]
     results: ConfigPath
     shards: ShardsUrl | None = None
     take_imported: bool = False
@@ -295,8 +300,11 @@ class SweepConfig(Section):
                     f"expected a known dataset, or path, classes and image_size of your own, got {name!r}."
                     f"{closest(name, DATASETS)}"
                 )
-            if name not in DATASETS and not re.fullmatch(r"[A-Za-z0-9][\w.-]*", name):
-                raise ValueError(f"expected a name of letters, digits, dots, dashes and underscores, got {name!r}.")
+            if name not in DATASETS and not re.fullmatch(rf"[A-Za-z0-9][\w.-]{{,{MAX_NAME - 1}}}", name):
+                raise ValueError(
+                    f"expected a name of up to {MAX_NAME} letters, digits, dots, dashes and underscores, got "
+                    f"{reprlib.repr(name)}."
+                )
         return value
 
     @field_validator("keys")

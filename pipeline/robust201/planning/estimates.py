@@ -3,7 +3,6 @@
 from collections import Counter
 from typing import Any
 
-from robust201.core.records import Part
 from robust201.planning.cost import assumed_gmacs, cpu_gmacs, may_turn_out_slow
 from robust201.planning.plan import Plan
 from robust201.tasks.columns import COLUMNS, columns_of, numbers_of
@@ -17,8 +16,11 @@ _JSON_BYTES_PER_COUNT, _JSON_BYTES_PER_MEAN = 3, 22
 
 def estimate(plan: Plan) -> dict[str, Any]:
     """Counts and estimates of a whole plan, as a JSON value (bytes and hours are estimates)."""
-    rows = Counter((unit.dataset, unit.key) for unit in plan.units)
-    n_images = {(unit.dataset, unit.key): unit.n_images for unit in plan.units}
+    planned_keys = plan.planned_keys
+    rows = Counter[tuple[str, str]]()
+    for planned in planned_keys:
+        rows[planned.dataset, planned.key] += len(planned.networks)
+    n_images = {(planned.dataset, planned.key): planned.n_images for planned in planned_keys}
     shard_bytes = json_bytes = 0
     for (dataset, key), n_units in rows.items():
         n_rows = n_units * len(plan.strengths(dataset, key))
@@ -26,13 +28,13 @@ def estimate(plan: Plan) -> dict[str, Any]:
         shard_bytes += n_rows * (_SHARD_BYTES_PER_ROW + counts * _SHARD_BYTES_PER_COUNT + means * _SHARD_BYTES_PER_MEAN)
         json_bytes += n_rows * (counts * _JSON_BYTES_PER_COUNT + means * _JSON_BYTES_PER_MEAN)
     execution = plan.config.execution
-    seconds = sum(plan.seconds(Part(unit, unit.strengths, 0, unit.n_images)) for unit in plan.units)
+    seconds = sum(sum(plan.unit_macs(planned)) for planned in planned_keys) / (assumed_gmacs(execution) * 1e9)
     return {
         "name": plan.config.name,
-        "architectures": len({unit.architecture for unit in plan.units}),
-        "units": len(plan.units),
+        "architectures": len({network.architecture for planned in planned_keys for network in planned.networks}),
+        "units": rows.total(),
         "evaluations": plan.n_evaluations,
-        "evaluated_images": sum(len(unit.strengths) * unit.n_images for unit in plan.units),
+        "evaluated_images": sum(planned.n_evaluations * planned.n_images for planned in planned_keys),
         "estimated_shard_bytes": shard_bytes,
         "estimated_json_bytes": json_bytes,
         "device": execution.device,

@@ -14,6 +14,7 @@ _EXPECTATIONS = {
     "greater_than_equal": "at least {ge:g}",
     "less_than_equal": "at most {le:g}",
     "too_short": "at least {min_length} of them",
+    "string_too_long": "at most {max_length} characters",
     "string_pattern_mismatch": "letters, digits, dots, dashes and underscores",
     "literal_error": "{expected}",
     "int_type": "an integer",
@@ -24,6 +25,11 @@ _EXPECTATIONS = {
     "dict_type": "names, each with its fields",
     "model_type": "a mapping of fields",
     "path_type": "a path",
+    "tuple_type": "a list",
+    "list_type": "a list",
+    "string_type": "text",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
 }
 """What a value should have been, by pydantic's type of error; other types say it well enough themselves."""
 

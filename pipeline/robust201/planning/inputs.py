@@ -14,10 +14,11 @@ from robust201.images import load_images, select
 from robust201.images.corrupted import CorruptedStore, open_generated, open_published
 from robust201.images.generated_folder import MANIFEST, Recipe, unfinished_keys
 from robust201.images.snapshot import read_snapshot, write_snapshot
-from robust201.planning.config import CorruptionsSection, SpaceFile, SweepConfig
+from robust201.planning.config import CorruptionsSection, SweepConfig
 from robust201.planning.facts import DatasetFacts, Facts, ImageFacts
 from robust201.planning.weights import WeightsSource
 from robust201.spaces.base import Space
+from robust201.spaces.user_file import UserFileSpace
 from robust201.tasks import Task
 from robust201.tasks.corruptions.folder import generate_corruptions
 from robust201.tasks.corruptions.generator import (
@@ -283,7 +284,7 @@ def locate_tasks(config: SweepConfig, code: Mapping[str, str]) -> dict[str, Task
 
 def locate_space(config: SweepConfig, code: Mapping[str, str]) -> Space:
     """Find the space of a worker: a user's own file lies in the results folder."""
-    if not isinstance(config.space, SpaceFile):
-        return config.make_space(code)
-    kept = config.space.model_copy(update={"file": kept_code(config.results, code["space"])})
-    return config.model_copy(update={"space": kept}).make_space(code)
+    space = config.make_space(code)
+    if isinstance(space, UserFileSpace):
+        space.function = space.function.located(kept_code(config.results, code["space"]), code["space"])
+    return space

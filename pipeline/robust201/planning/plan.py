@@ -1,9 +1,13 @@
 """From a sweep and the hashes of its inputs to units: pure and deterministic, no torch."""
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, DatasetError, closest
 from robust201.core.records import ArchitectureId, EvaluationProtocol, ImageSelection, Part, Unit, Weights, unit_id
@@ -18,19 +22,115 @@ from robust201.tasks import Task
 from robust201.tasks.parameters import Parameters
 
 
+class PlannedNetwork(NamedTuple):
+    """What tells a unit from the others of its dataset and key: see `core.records.Unit`."""
+
+    architecture: ArchitectureId
+    checkpoint_sha256: str
+    weights: str
+
+
+@dataclass(frozen=True)
+class PlannedKey:
+    """Units of one dataset and key: what they share (see `core.records.Unit`), and their networks, at least one."""
+
+    space: str
+    dataset: str
+    key: str
+    strengths: tuple[float, ...]
+    n_images: int
+    protocol: str
+    columns: tuple[str, ...]
+    networks: tuple[PlannedNetwork, ...]
+
+    @property
+    def n_evaluations(self) -> int:
+        """Number of evaluations: strengths summed over the units."""
+        return len(self.strengths) * len(self.networks)
+
+    def ids(self) -> Iterator[str]:
+        """Ids of the units, in the order of the networks."""
+        return (
+            unit_id(self.space, network.architecture, network.checkpoint_sha256, self.protocol)
+            for network in self.networks
+        )
+
+    def unit(self, position: int) -> Unit:
+        """Write out the unit of one network, by its position."""
+        architecture, sha256, weights = self.networks[position]
+        return Unit(
+            id=unit_id(self.space, architecture, sha256, self.protocol),
+            architecture=architecture,
+            dataset=self.dataset,
+            key=self.key,
+            strengths=self.strengths,
+            n_images=self.n_images,
+            protocol=self.protocol,
+            checkpoint_sha256=sha256,
+            weights=weights,
+            columns=self.columns,
+        )
+
+
 @dataclass(frozen=True)
 class Plan:
-    """Every unit of a sweep, sorted by dataset, key, architecture and weights.
+    """Every unit of a sweep, by dataset and key; the paper's 290,970 units are written out only if they are asked for.
 
     Attributes:
+        planned_keys: sorted by dataset and key, their networks by architecture and weights.
         protocols: by digest, in the order of datasets and keys.
         facts: hashes of what the sweep reads.
     """
 
     config: SweepConfig
-    units: tuple[Unit, ...]
+    planned_keys: tuple[PlannedKey, ...]
     protocols: Mapping[str, EvaluationProtocol]
     facts: Facts
+
+    @classmethod
+    def of_units(
+        cls, config: SweepConfig, units: Iterable[Unit], protocols: Mapping[str, EvaluationProtocol], facts: Facts
+    ) -> "Plan":
+        """Make a plan of some units of another, in their order."""
+
+        def shared(unit: Unit) -> tuple[Any, ...]:
+            return unit.dataset, unit.key, unit.strengths, unit.n_images, unit.protocol, unit.columns
+
+        planned = (
+            PlannedKey(
+                config.space_name,
+                *fields,
+                networks=tuple(PlannedNetwork(u.architecture, u.checkpoint_sha256, u.weights) for u in group),
+            )
+            for fields, group in groupby(units, shared)
+        )
+        return cls(config, tuple(planned), protocols, facts)
+
+    @cached_property
+    def units(self) -> tuple[Unit, ...]:
+        """Every unit, sorted by dataset, key, architecture and weights."""
+        return tuple(
+            planned.unit(position) for planned in self.planned_keys for position in range(len(planned.networks))
+        )
+
+    @cached_property
+    def unit_ids(self) -> NDArray[np.bytes_]:
+        """Ids of the units, in their order."""
+        n_units = sum(len(planned.networks) for planned in self.planned_keys)
+        ids = (name.encode() for planned in self.planned_keys for name in planned.ids())
+        return np.fromiter(ids, dtype="S32", count=n_units)
+
+    def find_units(self, ids: Collection[str]) -> dict[str, Unit]:
+        """Write out some units, by their ids; ids that are not in the plan are left out."""
+        if not ids:
+            return {}
+        firsts = np.cumsum([0, *(len(planned.networks) for planned in self.planned_keys)])
+        found = {}
+        for position in np.flatnonzero(np.isin(self.unit_ids, np.array([name.encode() for name in ids]))).tolist():
+            number = int(np.searchsorted(firsts, position, side="right")) - 1
+            unit = self.planned_keys[number].unit(position - int(firsts[number]))
+            found[unit.id] = unit
+        return found
 
     @property
     def datasets(self) -> tuple[str, ...]:
@@ -68,12 +168,13 @@ class Plan:
     @cached_property
     def n_evaluations(self) -> int:
         """Number of evaluations: strengths summed over the units."""
-        return sum(len(unit.strengths) for unit in self.units)
+        return sum(planned.n_evaluations for planned in self.planned_keys)
 
     @cached_property
     def known_ids(self) -> frozenset[str]:
         """Ids of the units whose protocol is known (see `planning.identity.is_known`)."""
-        return frozenset(unit.id for unit in self.units if is_known(self.protocols[unit.protocol]))
+        known = (planned for planned in self.planned_keys if is_known(self.protocols[planned.protocol]))
+        return frozenset(name for planned in known for name in planned.ids())
 
     def keys(self, dataset: str) -> tuple[str, ...]:
         """Keys evaluated on a dataset, in the order of the table."""
@@ -114,8 +215,8 @@ class Plan:
         """
         for given, known, what in (
             (datasets, set(self.datasets), "dataset"),
-            (keys, {unit.key for unit in self.units}, "key"),
-            (weights, {unit.weights for unit in self.units} - {""}, "weights"),
+            (keys, {planned.key for planned in self.planned_keys}, "key"),
+            (weights, self._weights_names, "weights"),
         ):
             for name in given or ():
                 if name not in known:
@@ -123,20 +224,35 @@ class Plan:
                         f"Narrowing the sweep failed for {what} {name!r}: expected one of this sweep's, got another."
                         f"{closest(name, sorted(known))}"
                     )
-        units = tuple(
-            unit
-            for unit in self.units
-            if (architectures is None or unit.architecture in architectures)
-            and (datasets is None or unit.dataset in datasets)
-            and (keys is None or unit.key in keys)
-            and (weights is None or unit.weights in weights)
+        kept = (
+            replace(
+                planned,
+                networks=tuple(
+                    network
+                    for network in planned.networks
+                    if (architectures is None or network.architecture in architectures)
+                    and (weights is None or network.weights in weights)
+                ),
+            )
+            for planned in self.planned_keys
+            if (datasets is None or planned.dataset in datasets) and (keys is None or planned.key in keys)
         )
-        if not units:
+        planned_keys = tuple(planned for planned in kept if planned.networks)
+        if not planned_keys:
             raise ConfigError(
                 "Narrowing the sweep failed: expected at least one network and key to match, got none. "
                 "Check --architectures, --datasets and --keys against the sweep YAML."
             )
-        return Plan(self.config, units, self.protocols, self.facts)
+        return replace(self, planned_keys=planned_keys)
+
+    @cached_property
+    def _weights_names(self) -> set[str]:
+        return {network.weights for planned in self.planned_keys for network in planned.networks} - {""}
+
+    def unit_macs(self, planned: PlannedKey) -> list[float]:
+        """Estimate the work of each unit of a key in multiply-accumulates, in the order of its networks."""
+        factor = self._passes[planned.dataset, planned.key] * len(planned.strengths) * planned.n_images
+        return [self._network_macs[planned.dataset, network.architecture] * factor for network in planned.networks]
 
     def macs(self, part: Part) -> float:
         """Estimate a part's work in multiply-accumulates."""
@@ -161,7 +277,9 @@ class Plan:
             (dataset, architecture): space.macs(
                 architecture, n_classes=specs[dataset].n_classes, image_size=specs[dataset].image_size
             )
-            for dataset, architecture in {(unit.dataset, unit.architecture) for unit in self.units}
+            for dataset, architecture in {
+                (planned.dataset, network.architecture) for planned in self.planned_keys for network in planned.networks
+            }
         }
 
     def seconds(self, part: Part) -> float:
@@ -170,35 +288,34 @@ class Plan:
 
 
 def make_plan(config: SweepConfig, facts: Facts) -> Plan:
-    """Write out every unit of a sweep; equal arguments give equal ids on every machine."""
+    """Plan every unit of a sweep; equal arguments give equal ids on every machine."""
     protocols: dict[str, EvaluationProtocol] = {}
-    units: list[Unit] = []
+    planned_keys: list[PlannedKey] = []
     parameters, tasks = config.parameters, config.tasks
-    space, architectures = config.space_name, config.selected_architectures
-    named = config.has_several_weights
     for dataset in config.datasets:
+        networks = tuple(_networks(config, facts.weights[dataset]))
         for key in config.keys_of(dataset):
             protocol = EvaluationProtocol.of(protocol_payload(config, dataset, key, facts))
             protocols[protocol.digest] = protocol
-            strengths, columns = parameters[key].strengths, tasks[key].columns
-            n_images = facts.datasets[dataset].images(parameters[key].own_images).n_images
-            units.extend(
-                Unit(
-                    id=unit_id(space, architecture, weights.sha256, protocol.digest),
-                    architecture=architecture,
+            planned_keys.append(
+                PlannedKey(
+                    space=config.space_name,
                     dataset=dataset,
                     key=key,
-                    strengths=strengths,
-                    n_images=n_images,
+                    strengths=parameters[key].strengths,
+                    n_images=facts.datasets[dataset].images(parameters[key].own_images).n_images,
                     protocol=protocol.digest,
-                    checkpoint_sha256=weights.sha256,
-                    weights=weights.name if named else "",
-                    columns=columns,
+                    columns=tasks[key].columns,
+                    networks=networks,
                 )
-                for architecture in architectures
-                for weights in facts.weights[dataset][architecture]
             )
-    return Plan(config, tuple(units), protocols, facts)
+    return Plan(config, tuple(planned_keys), protocols, facts)
+
+
+def _networks(config: SweepConfig, weights: Mapping[ArchitectureId, Sequence[Weights]]) -> Iterator[PlannedNetwork]:
+    for architecture in config.selected_architectures:
+        for state in weights[architecture]:
+            yield PlannedNetwork(architecture, state.sha256, state.name if config.has_several_weights else "")
 
 
 def assumed_facts(config: SweepConfig) -> Facts:

@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from robust201.images.specs import UNKNOWN_COUNT
 from robust201.planning.config import SweepConfig
+from robust201.planning.facts import Facts
 from robust201.tasks.parameters import EpsilonParameters, looks_like_pixels
 
 _SHOWN_KEYS = 3
@@ -17,6 +19,19 @@ class Remark(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.what}. {self.fix}"
+
+
+def count_remarks(config: SweepConfig, facts: Facts) -> list[Remark]:
+    """List the datasets whose images a plan could not count (see `planning.plan.assumed_facts`)."""
+    return [
+        Remark(
+            f"the images of {dataset} cannot be read from {config.datasets[dataset].path}, so bytes and hours leave "
+            f"{dataset} out",
+            "`robust201 doctor` says what is wrong with them.",
+        )
+        for dataset, found in facts.datasets.items()
+        if found.n_images == UNKNOWN_COUNT
+    ]
 
 
 def sweep_remarks(config: SweepConfig) -> list[Remark]:
@@ -40,10 +55,11 @@ def _suspicious_epsilons(config: SweepConfig) -> Iterator[Remark]:
     for key, parameters in config.parameters.items():
         if not isinstance(parameters, EpsilonParameters):
             continue
-        for epsilon in parameters.epsilons_255:
-            k = looks_like_pixels(epsilon)
-            if k is not None:
-                yield Remark(
-                    f"keys.{key}.epsilons_255: {epsilon:g} is in units of 1/255, so it means {epsilon:g}/255",
-                    f"If {k}/255 is meant, write `epsilons_255: [{k}]` or `epsilons: [{k}/255]`.",
-                )
+        found = [(epsilon, k) for epsilon in parameters.epsilons_255 if (k := looks_like_pixels(epsilon)) is not None]
+        if found:
+            epsilon, k = found[0]
+            others = f" ({len(found) - 1:,} more like it)" if len(found) > 1 else ""
+            yield Remark(
+                f"keys.{key}.epsilons_255: {epsilon:g} is in units of 1/255, so it means {epsilon:g}/255{others}",
+                f"If {k}/255 is meant, write `epsilons_255: [{k}]` or `epsilons: [{k}/255]`.",
+            )

@@ -21,10 +21,17 @@ MAX_SWEEP_BYTES = 4 << 20
 MAX_NODES = 500_000
 """Names and values in a sweep YAML, with aliases written out."""
 
+MAX_DEPTH = 50
+"""Lists and mappings of a sweep YAML in one another."""
+
 _VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
 
 
-class _StrictLoader(yaml.SafeLoader):
+_SafeLoader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+"""The parser in C where PyYAML was built with it: a megabyte takes the one in Python ten seconds."""
+
+
+class _StrictLoader(_SafeLoader):  # type: ignore[misc]
     """A safe loader that refuses a field given twice, where YAML would silently keep the last."""
 
     _MERGE = "tag:yaml.org,2002:merge"
@@ -70,6 +77,7 @@ def read_fields(path: Path) -> dict[str, Any]:
 
 def _construct(text: str) -> Any:
     """Build the value of a YAML text, unless its aliases expand to more than a sweep can have."""
+    _check_depth(text)
     loader = _StrictLoader(text)
     try:
         node = loader.get_single_node()
@@ -80,6 +88,18 @@ def _construct(text: str) -> Any:
         return loader.construct_document(node)
     finally:
         loader.dispose()
+
+
+def _check_depth(text: str) -> None:
+    """Refuse lists and mappings that lie too deep in one another: the parser in C would end the process."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_SafeLoader):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_DEPTH:
+            raise ValueError(f"lists and mappings more than {MAX_DEPTH} deep in one another")
 
 
 def _count_nodes(node: yaml.Node, counted: dict[int, int]) -> int:
@@ -103,7 +123,9 @@ def find_line(path: Path, steps: Sequence[str]) -> int | None:
     if not path.is_file():
         return None  # a pipe has been read to its end
     try:
-        node: Any = yaml.compose(read_bounded(path, MAX_SWEEP_BYTES), Loader=yaml.SafeLoader)
+        text = read_bounded(path, MAX_SWEEP_BYTES)
+        _check_depth(text)
+        node: Any = yaml.compose(text, Loader=_SafeLoader)
     except (OSError, ValueError, yaml.YAMLError, RecursionError):
         return None
     line = None

@@ -1,9 +1,11 @@
 """Tasks of the user's own, as the sweep YAML gives them: a Python file, and what planning must know of its function."""
 
+import reprlib
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from robust201.core.errors import closest
 from robust201.core.records import CLEAN_STRENGTH, ImageSelection, Split
 from robust201.core.user_code import UserFunction
 from robust201.planning.sweep_yaml import ConfigPath
@@ -38,7 +40,8 @@ class UserTaskParameters(Parameters):
     @model_validator(mode="after")
     def _check_kind(self) -> Self:
         if self.norm is not None and self.norm not in CONSTRAINTS:
-            raise ValueError(f"norm: expected one of {', '.join(CONSTRAINTS)}, got {self.norm!r}.")
+            near = closest(self.norm, CONSTRAINTS)
+            raise ValueError(f"norm: expected one of {', '.join(CONSTRAINTS)}, got {reprlib.repr(self.norm)}.{near}")
         if self.kind == "measure":
             different = len(set(self.columns)) == len(self.columns)
             taken = [name for name in self.columns if name in RESERVED]

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.errors import ConfigError
-
-_PIXEL_TOLERANCE = 0.015
-"""How far k/255 may be rounded, relatively, and still be taken for it."""
+from robust201.tasks.parameters import is_about_255th
 
 
 def as_folder(path: object) -> Path:
@@ -62,7 +60,7 @@ def as_strength(strength: object, known: Sequence[float], where: str) -> float:
         nearest = ""
         if value is not None and math.isfinite(value) and known:
             nearest = f" The closest is {min(known, key=lambda one: abs(one - value)):g}."
-            scaled = [one for one in known if math.isclose(value * 255, one, rel_tol=_PIXEL_TOLERANCE)]
+            scaled = [one for one in known if one and is_about_255th(value, one)]
             if scaled and value < 1:
                 nearest = f" Epsilons are in units of 1/255: {scaled[0]:g}/255 is {scaled[0]:g}."
         raise ConfigError(f"{where}: expected a strength of {strengths}, got {shown}.{nearest} Ask for one of them.")

@@ -23,9 +23,10 @@ from robust201.planning.weights import WeightsSource
 from robust201.runtime.executors.base import Event
 from robust201.runtime.heartbeat import Heartbeat
 from robust201.runtime.lease import LEASE_NAME
+from robust201.runtime.preview import EVERYTHING, Filters, RunPreview
 from robust201.runtime.progress import RunProgress
 from robust201.runtime.scheduler import RunTally
-from robust201.runtime.sweep import EVERYTHING, Filters, MakeExecutor, RunPreview, compute
+from robust201.runtime.sweep import MakeExecutor, compute
 from robust201.shards import ShardStore
 
 DRAIN_VARIABLE = "ROBUST201_DRAIN_SECONDS"
@@ -67,7 +68,7 @@ def run_share(
     make_folder(folder)
     config = _of_one_machine(config)
     with Heartbeat(config.results, share=share.name):
-        plan = Plan(config, _units_of(mine), kept.protocols, facts)
+        plan = Plan.of_units(config, _units_of(mine), kept.protocols, facts)
         missing = _find_missing(plan, mine, say)
         _check_inputs(config, facts, missing)
         if (config.results / LEASE_NAME).exists():

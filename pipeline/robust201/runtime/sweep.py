@@ -1,100 +1,29 @@
 """The driver: hashes the inputs, plans, subtracts what is done, runs the rest, and records how it went."""
 
-from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
-from typing import Any, NamedTuple
 
-from robust201.core.errors import ConfigError, closest
 from robust201.core.files import write_text
 from robust201.core.interrupts import draining_on_signals
-from robust201.core.records import ArchitectureId, Bundle, Part, Receipt, is_imported
+from robust201.core.records import Bundle, Part, Receipt
 from robust201.planning.bundles import cut_for_cpus, make_bundles
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import Facts
-from robust201.planning.identity import describe_difference, is_known
+from robust201.planning.identity import is_known
 from robust201.planning.inputs import Inputs
 from robust201.planning.plan import Plan, make_plan
 from robust201.planning.plan_file import PLAN_FILE, load_facts, load_plan, refuse_imports, save_plan
 from robust201.runtime.executors.base import Event, Executor
 from robust201.runtime.heartbeat import remove_silent_heartbeats, warn_of_shares
+from robust201.runtime.image_stages import LaterWork, ReadyWork, make_images, plan_with_images, split_off_unmade
 from robust201.runtime.lease import Lease
+from robust201.runtime.preview import EVERYTHING, Filters, RunPreview, preview_run
 from robust201.runtime.progress import RunProgress, Tracker
 from robust201.runtime.scheduler import RunTally, Scheduler
 from robust201.runtime.work_log import WorkLog
-from robust201.shards import Inventory, MergeReport, ShardStore, merge_folders
-from robust201.tasks import TASKS
-
-
-@dataclass(frozen=True)
-class Filters:
-    """What a run is narrowed to; None keeps everything."""
-
-    architectures: tuple[ArchitectureId, ...] | None = None
-    datasets: tuple[str, ...] | None = None
-    keys: tuple[str, ...] | None = None
-
-    def check(self, config: SweepConfig) -> None:
-        """Make sure that something is left of a sweep.
-
-        Raises:
-            ConfigError: a dataset or key is not in the sweep (the closest is named), or nothing is left.
-        """
-        datasets = self.datasets or tuple(config.datasets)
-        for given, known, others, what in (
-            (datasets, list(config.datasets), (), "dataset"),
-            (self.keys or (), list(config.parameters), TASKS, "key"),
-        ):
-            for name in given:
-                if name not in known:
-                    # A misspelt key may mean one that this sweep lacks; of one that is spelt well the sweep's are told.
-                    likely = known if name in others else [*known, *(key for key in others if key not in known)]
-                    raise ConfigError(
-                        f"Narrowing the sweep failed for {what} {name!r}: expected one of {config.name}'s, got another."
-                        f"{closest(name, likely)}"
-                    )
-        keys = {key for dataset in datasets for key in config.keys_of(dataset)}
-        # A single key must exist; a range of architectures may extend beyond the sweep.
-        lacking = [key for key in self.keys or () if key not in keys]
-        if lacking:
-            raise ConfigError(
-                f"Narrowing the sweep failed for {', '.join(lacking)}: expected some of {config.name}'s keys on "
-                f"{', '.join(datasets)}, got none of them. Correct the option, or add them to the sweep."
-            )
-        names = self.architectures
-        if names is not None and not {*names} & {*config.selected_architectures}:
-            raise ConfigError(
-                f"Narrowing the sweep failed for {', '.join(map(str, names[:5]))}: expected some of "
-                f"{config.name}'s architectures, got none of them. Correct the option, or add them to the sweep."
-            )
-
-    def narrow(self, plan: Plan) -> Plan:
-        """Keep the units of a plan that are asked for."""
-        return plan.narrow(architectures=self.architectures, datasets=self.datasets, keys=self.keys)
-
-
-EVERYTHING = Filters()
-
-
-@dataclass(frozen=True)
-class RunPreview:
-    """What a run is about to do.
-
-    Attributes:
-        plan: the units of this run, narrowed.
-        done: evaluations of it that are already there.
-        damaged: shards that were set aside.
-        stale: lines that say which results in the folder this plan cannot use, and why.
-    """
-
-    plan: Plan
-    missing: tuple[Part, ...]
-    done: int
-    damaged: tuple[str, ...]
-    stale: tuple[str, ...]
+from robust201.shards import MergeReport, ShardStore, merge_folders
 
 
 def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, tuple[Path, ...]]:
@@ -124,41 +53,6 @@ def merge_results(sources: Sequence[Path], target: Path) -> tuple[MergeReport, t
     return report, tuple(source for source, plan in plans.items() if not plan.known_ids <= wanted)
 
 
-def preview_run(plan: Plan, full: Plan, inventory: Inventory) -> RunPreview:
-    """Subtract what is done from what is planned, `plan` being narrowed; results of the `full` plan are not stale."""
-    missing = tuple(part for unit in plan.units for part in inventory.missing(unit, plan.measurements))
-    missing_strengths = {(part.unit.id, strength) for part in missing for strength in part.strengths}
-    return RunPreview(
-        plan,
-        missing,
-        plan.n_evaluations - len(missing_strengths),
-        tuple(inventory.damaged),
-        tuple(explain_stale(full, inventory)),
-    )
-
-
-def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
-    """Say which results in a folder belong to another protocol or checkpoint, and what differs; by key and field."""
-    by_key: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
-    for protocol in plan.protocols.values():
-        by_key[protocol.payload["dataset"], protocol.payload["key"]].append(protocol.payload)
-    found: list[tuple[int, str, str, int]] = []
-    order = list(TASKS)
-    for digest, count in inventory.foreign({unit.id for unit in plan.units}).items():
-        if digest in plan.protocols:
-            what = "another checkpoint, or architectures outside this sweep"
-            key = plan.protocols[digest].payload["key"]
-        else:
-            payload = inventory.protocol(digest)
-            key = payload.get("key", "?")
-            current = by_key.get((payload.get("dataset", "?"), key))
-            what = "; ".join(describe_difference(payload, current[0])) if current else "a key outside this sweep"
-            what = "they were imported, not computed" if is_imported(digest) else what
-        found.append((order.index(key) if key in order else len(order), key, what, count))
-    for _, key, what, count in sorted(found):
-        yield f"{count:,} evaluations of {key} are kept but not used: {what}"
-
-
 MakeExecutor = Callable[[Plan, Facts], Executor]
 
 
@@ -183,12 +77,12 @@ def run_sweep(
     with _prepared(config, filters, say) as (preview, inputs, lease):
         on_preview(preview)
         unmade = {dataset: inputs.unmade_corruptions(dataset) for dataset in config.datasets}
-        now, later = _split(preview.missing, unmade)
+        now, later = split_off_unmade(preview.missing, unmade)
 
         def make_ready() -> ReadyWork:
-            _make_images(config, inputs, later)
+            make_images(config, inputs, later)
             lease.check()  # while images were made, another driver may have taken over
-            replanned = _plan_with_images(preview.plan, filters, inputs, later)
+            replanned = plan_with_images(preview.plan, filters, inputs, later)
             for shard in replanned.damaged:
                 say(f"Damaged result file set aside, its evaluations are recomputed: {shard}")
             start = partial(make_executor, replanned.plan, replanned.plan.facts)
@@ -204,30 +98,6 @@ def run_sweep(
             check=lease.check,  # also while no event comes: another driver may have taken over
             say=say,
         )
-
-
-def _split(missing: Sequence[Part], unmade: Mapping[str, Collection[str]]) -> tuple[tuple[Part, ...], tuple[Part, ...]]:
-    """Split off the parts that need corrupted images which do not exist yet."""
-    now = tuple(part for part in missing if part.unit.key not in unmade[part.unit.dataset])
-    return now, tuple(part for part in missing if part.unit.key in unmade[part.unit.dataset])
-
-
-def _make_images(config: SweepConfig, inputs: Inputs, parts: Sequence[Part]) -> None:
-    """Generate the corrupted images that some parts need."""
-    wanted = {(part.unit.dataset, part.unit.key) for part in parts}
-    for dataset in config.datasets:
-        inputs.make_corruptions(dataset, {key for name, key in wanted if name == dataset})
-
-
-def _plan_with_images(plan: Plan, filters: Filters, inputs: Inputs, parts: Sequence[Part]) -> RunPreview:
-    """Plan some parts again once their images exist, as the ids include the hashes of the images."""
-    config, facts = plan.config, inputs.gather(plan.facts)
-    full, store = make_plan(config, facts), ShardStore.open(config.results)
-    save_plan(full, facts, store)
-    preview = preview_run(filters.narrow(full), full, store.inventory(verify="unverified", on_damage="set_aside"))
-    wanted = {(part.unit.dataset, part.unit.key) for part in parts}
-    missing = tuple(part for part in preview.missing if (part.unit.dataset, part.unit.key) in wanted)
-    return replace(preview, missing=missing)
 
 
 def prepare_sweep(
@@ -272,21 +142,6 @@ def _prepared(
         say("Checking finished results")
         inventory = store.inventory(verify="unverified", on_damage="set_aside")
         yield preview_run(plan, full, inventory), inputs, lease
-
-
-class ReadyWork(NamedTuple):
-    """Work whose inputs have just been made: its plan, its parts, and how to start what computes them."""
-
-    plan: Plan
-    parts: tuple[Part, ...]
-    start_executor: Callable[[], Executor]
-
-
-class LaterWork(NamedTuple):
-    """Work that still needs inputs: its parts as a preview has them, and a function that makes it ready."""
-
-    parts: tuple[Part, ...]
-    make_ready: Callable[[], ReadyWork]
 
 
 def compute(

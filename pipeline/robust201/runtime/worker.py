@@ -12,6 +12,7 @@ from importlib.metadata import version
 import torch
 
 from robust201.core.errors import StorageError, WorkerBrokenError
+from robust201.core.interrupts import SignalInterrupt
 from robust201.core.records import Bundle, EvaluationResult, ImageSet, Part, Receipt, Unit, UnitFailure
 from robust201.engine.arithmetic import configure_torch
 from robust201.engine.context import Context
@@ -98,7 +99,9 @@ class Worker:
             except StorageError as error:
                 self._log.write("storage_failed", str(error), level="error")
                 raise
-            except (Exception, SystemExit) as error:  # code of the user's may ask for an exit
+            except SignalInterrupt:
+                raise
+            except (Exception, SystemExit, KeyboardInterrupt) as error:  # code of the user's may raise any of them
                 if is_out_of_memory(error) and self._shrink_micro_batch():
                     attempt += 1
                     unit = part.unit

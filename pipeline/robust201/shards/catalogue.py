@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from robust201.shards.backends import Entry
 from robust201.shards.inventory import Contents
 from robust201.shards.parquet import Footer
-from robust201.shards.row_identity import ShardRows, StoredUnit, UnitColumns, parse_architecture
+from robust201.shards.row_identity import ShardRows, StoredUnit, UnitColumns
 
 Catalogue: TypeAlias = pa.Table
 
@@ -98,7 +98,9 @@ def _lists(flat: pa.Array, lengths: Sequence[int]) -> pa.ListArray:
 
 
 def _column(catalogue: Catalogue, name: str) -> pa.Array:
-    chunks = catalogue[name].chunks
+    chunks = [chunk for chunk in catalogue[name].chunks if len(chunk)]
+    if len(chunks) == 1:  # which is not copied
+        return chunks[0]
     return pa.concat_arrays(chunks) if chunks else pa.array([], SCHEMA.field(name).type)
 
 
@@ -113,9 +115,10 @@ def count_rows(catalogue: Catalogue) -> int:
     return int(pc.sum(pc.list_value_length(catalogue["unit"])).as_py() or 0)
 
 
-def inputs_of(catalogue: Catalogue) -> set[str]:
-    """Names of the shards that others in the table replace."""
-    return set(_column(catalogue, "inputs").flatten().to_pylist())
+def inputs_of(catalogue: Catalogue, among: Iterable[str]) -> set[str]:
+    """Names of the shards, of some, that others in the table replace; most of those are long gone."""
+    inputs = _column(catalogue, "inputs").flatten()
+    return set(inputs.filter(pc.is_in(inputs, value_set=pa.array(among, pa.string()))).to_pylist())
 
 
 def _states(catalogue: Catalogue) -> Iterator[tuple[str, int, str, bool]]:
@@ -170,17 +173,20 @@ def contents_of(catalogue: Catalogue, hidden: set[str]) -> Contents:
     numbers = ids.indices.to_numpy(zero_copy_only=False)
     _, first = np.unique(numbers, return_index=True)  # ids are numbered by where they come first
     shard = np.repeat(np.arange(len(order), dtype=np.int32), row_lengths)
-    row_starts, unit_starts = (np.cumsum(lengths) - lengths for lengths in (row_lengths, unit_lengths))
+    row_starts, unit_starts = (
+        (np.cumsum(lengths) - lengths).astype(np.int32) for lengths in (row_lengths, unit_lengths)
+    )
     rows = {name: _column(catalogue, name).flatten().to_numpy(zero_copy_only=False) for name in _ROW_TYPES}
     rows["unit"] = numbers[rows["unit"] + unit_starts[shard]].astype(np.int32, copy=False)
     rows["shard"] = shard
-    rows["position"] = (np.arange(len(shard)) - row_starts[shard]).astype(np.int32)
+    rows["position"] = np.arange(len(shard), dtype=np.int32) - row_starts[shard]
     column_sets: dict[str, frozenset[str]] = {}
     columns = [
         column_sets.setdefault(text, frozenset(text.split(",")) if text else frozenset())
         for text in _column(catalogue, "columns").to_pylist()
     ]
-    return Contents(tuple(names[number] for number in order), columns, _facts(catalogue, ids.dictionary, first), rows)
+    units = _unit_table(catalogue, ids.dictionary, first)
+    return Contents(tuple(names[number] for number in order), columns, units, rows)
 
 
 def _lengths(catalogue: Catalogue, name: str) -> NDArray[np.int64]:
@@ -188,16 +194,7 @@ def _lengths(catalogue: Catalogue, name: str) -> NDArray[np.int64]:
     return lengths.astype(np.int64)
 
 
-def _facts(catalogue: Catalogue, ids: pa.Array, first: NDArray[np.int64]) -> list[StoredUnit]:
+def _unit_table(catalogue: Catalogue, ids: pa.Array, first: NDArray[np.int64]) -> UnitColumns:
     positions = pa.array(first)
-    columns: list[list[Any]] = [ids.to_pylist()]
-    for name, kind in list(_UNIT_TYPES.items())[1:]:
-        values = _column(catalogue, name).flatten().take(positions)
-        if kind == pa.string():  # a few texts, shared by all units that have them
-            encoded = values.dictionary_encode()
-            texts = encoded.dictionary.to_pylist()
-            columns.append([texts[code] for code in encoded.indices.to_pylist()])
-        else:
-            columns.append(values.to_pylist())
-    columns[1] = list(map(parse_architecture, columns[1]))
-    return list(map(StoredUnit._make, zip(*columns, strict=True)))
+    others = {name: _column(catalogue, name).flatten().take(positions) for name in list(_UNIT_TYPES)[1:]}
+    return UnitColumns({"unit_id": ids} | others)

@@ -13,6 +13,7 @@ logs/                                           what workers did, one file each 
 """
 
 import hashlib
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -21,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from robust201.core.errors import ConfigError, FormatVersionError, InputError, ShardDamagedError
-from robust201.core.files import load_json, make_folder, remove_leftovers, write_text
+from robust201.core.files import load_json, make_folder, remove_leftovers, visible_entries, write_text
 from robust201.core.records import ArchitectureId, canonical_json
 from robust201.shards.backends import SHA_DIGITS, SHARD_NAME, HashingStream, LocalBackend
 from robust201.shards.object_store import ObjectBackend, StorageBackend, folder_of
@@ -29,13 +30,6 @@ from robust201.shards.object_store import ObjectBackend, StorageBackend, folder_
 FORMAT_NAME = "robust201-results"
 FOLDER_VERSION = 1
 """Version of the folder's form; a shard has its own (see `shards.parquet`)."""
-
-_NAMES = {
-    *("shards", "damaged", "protocols", "plan.json", "progress.json", "failures.jsonl", "lease.json"),
-    *("meta.json", "SHA256SUMS", "manifest.json", "manifest.jsonl"),
-}
-"""What a folder without format.json must not hold to become a results folder: our names, and those that tell an
-exported dataset, corrupted images and a checkpoint store."""
 
 
 def go_on(_step: str) -> None:
@@ -90,11 +84,12 @@ class ResultsFolder:
         form = self.root / "format.json"
         make_folder(self.root)
         if not form.exists():
-            foreign = sorted(_NAMES & {entry.name for entry in self.root.iterdir()})
+            foreign = visible_entries(self.root)
             if foreign:
+                more = f" and {len(foreign) - 1:,} more" if len(foreign) > 1 else ""
                 raise InputError(
-                    f"Creating a results folder failed for {self.root}: expected a new folder, got one with "
-                    f"{foreign[0]} but without {form.name}. Name another folder."
+                    f"Creating a results folder failed for {self.root}: expected a new or an empty folder, got one "
+                    f"with {foreign[0]}{more} but without {form.name}. Name another folder."
                 )
             payload: dict[str, Any] = {"format": FORMAT_NAME, "version": FOLDER_VERSION}
             if shards:
@@ -104,6 +99,12 @@ class ResultsFolder:
             write_text(form, canonical_json(payload) + "\n")
             self.__dict__.pop("backend", None)
         self.check_format(shards)
+
+    def remove(self) -> None:
+        """Make a new results folder an empty folder again, after the first that was to be stored turned out wrong."""
+        for folder in (self.shards, self.damaged, self.protocols, self.index):
+            shutil.rmtree(folder, ignore_errors=True)
+        (self.root / "format.json").unlink(missing_ok=True)
 
     def check_format(self, shards: str | None = None) -> None:
         """Make sure that this is a results folder of a version that we know, with its shards where they are expected.

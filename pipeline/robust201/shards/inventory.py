@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from robust201.core.errors import IncompleteError, StorageError
 from robust201.core.files import load_json
 from robust201.core.records import EvaluationProtocol, Part, Unit, is_imported
-from robust201.shards.row_identity import StoredUnit
+from robust201.shards.row_identity import StoredUnit, UnitColumns
 from robust201.tasks.columns import COLUMNS, columns_of
 
 
@@ -78,7 +80,7 @@ class Contents:
 
     shards: tuple[str, ...]
     columns: list[frozenset[str]]
-    units: list[StoredUnit]
+    units: UnitColumns
     rows: dict[str, NDArray[Any]]
 
 
@@ -104,25 +106,38 @@ class Inventory:
         self.damaged = tuple(sorted(damage))
         self.superseded = tuple(superseded)
         self.shards = contents.shards
-        self.units = contents.units
-        self._numbers = {unit.id: number for number, unit in enumerate(self.units)}
+        self._units = contents.units
         self._shard_columns = contents.columns
         self._protocols = protocols
-        rows = contents.rows
-        order = np.lexsort([rows[name] for name in ("position", "shard", "stop", "start", "strength", "unit")])
-        self._rows = {name: column[order] for name, column in rows.items()}
-        self._offsets = np.searchsorted(self._rows["unit"], np.arange(len(self.units) + 1))
-        self._n_images = np.array([unit.n_images for unit in self.units], dtype=np.int32)
+        self._rows = _sorted(contents.rows)
+        self._offsets = np.searchsorted(self._rows["unit"], np.arange(len(self._units) + 1))
+        self._n_images = self._units.columns["n_images"].to_numpy(zero_copy_only=False)
         self._last: tuple[str, dict[float, list[Slice]]] = ("", {})
         self._complete: dict[frozenset[str], _Complete] = {}
+        self._evaluations: dict[frozenset[str], tuple[NDArray[np.int32], NDArray[np.float64]]] = {}
 
     def __len__(self) -> int:
         return len(self._rows["unit"])
 
     @cached_property
+    def units(self) -> list[StoredUnit]:
+        """Units of the rows, an object for each: by their positions in the column ``unit``."""
+        return list(self._units)
+
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self._units.columns["unit_id"].to_pylist())}
+
+    def find(self, unit_ids: NDArray[np.bytes_]) -> NDArray[np.int64]:
+        """Positions of units in `units`, by their ids; -1 of those without a row."""
+        stored = self._units.columns["unit_id"].cast(pa.binary())
+        found = pc.index_in(pa.array(unit_ids, pa.binary()), value_set=stored)
+        return np.asarray(found.fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
+
+    @cached_property
     def n_evaluations(self) -> int:
         """Number of evaluations that are complete, whatever they measured."""
-        return len(self._complete_with(frozenset()).strengths)
+        return len(self._complete_evaluations(frozenset())[0])
 
     @cached_property
     def seconds(self) -> float:
@@ -184,10 +199,6 @@ class Inventory:
             )
         return chosen
 
-    def holds(self, unit: Unit) -> bool:
-        """Say whether there is any row of a unit."""
-        return unit.id in self._numbers
-
     def is_complete(self, unit: Unit, strength: float, measurements: Collection[str]) -> bool:
         """Say whether an evaluation is done, with every measurement asked for."""
         return strength in self._complete_strengths(unit, columns_needed(unit, measurements))
@@ -196,6 +207,11 @@ class Inventory:
         """Count the strengths of a unit that are done, with every measurement asked for."""
         complete = self._complete_strengths(unit, columns_needed(unit, measurements))
         return len(complete) if complete == unit.strengths else len({*complete}.intersection(unit.strengths))
+
+    def count_complete_at(self, strengths: Sequence[float], columns: frozenset[str]) -> NDArray[np.int64]:
+        """Count for each of `units` the strengths, of some, that are done with every one of some columns."""
+        unit, strength = self._complete_evaluations(columns)
+        return np.bincount(unit[np.isin(strength, strengths)], minlength=len(self._units))
 
     def _complete_strengths(self, unit: Unit, columns: frozenset[str]) -> tuple[float, ...]:
         """Strengths of a unit at which every image is covered by rows with the given columns, ascending."""
@@ -206,11 +222,21 @@ class Inventory:
         return found.strengths[found.offsets[number] : found.offsets[number + 1]]
 
     def _complete_with(self, columns: frozenset[str]) -> "_Complete":
-        """Find the complete evaluations of all units at once: one pass over arrays, and a look at those in parts."""
-        if columns in self._complete:
-            return self._complete[columns]
+        if columns not in self._complete:
+            unit, strength = self._complete_evaluations(columns)
+            offsets = np.searchsorted(unit, np.arange(len(self._units) + 1))
+            # Few strengths, many rows: one object for each of the few takes a quarter of the memory.
+            values, numbers = np.unique(strength, return_inverse=True)
+            strengths = tuple(map(values.tolist().__getitem__, numbers.tolist()))
+            self._complete[columns] = _Complete(strengths, offsets.tolist())
+        return self._complete[columns]
+
+    def _complete_evaluations(self, columns: frozenset[str]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Find unit and strength of the complete evaluations: one pass over arrays, and a look at those in parts."""
+        if columns in self._evaluations:
+            return self._evaluations[columns]
         if not len(self):
-            return _Complete((), [0])
+            return np.zeros(0, dtype=np.int32), np.zeros(0)
         has_columns = np.array([columns <= found for found in self._shard_columns])[self._rows["shard"]]
         firsts = self._group_starts[:-1]
         whole = (self._rows["start"] == 0) & (self._rows["stop"] == self._n_images[self._rows["unit"]])
@@ -221,12 +247,8 @@ class Inventory:
             n_images = int(self._n_images[self._rows["unit"][first]])
             complete[number] = not gaps(choose_slices(usable), n_images)
         chosen = firsts[complete]
-        offsets = np.searchsorted(self._rows["unit"][chosen], np.arange(len(self.units) + 1))
-        # Few strengths, many rows: one object for each of the few takes a quarter of the memory.
-        values, numbers = np.unique(self._rows["strength"][chosen], return_inverse=True)
-        strengths = tuple(map(values.tolist().__getitem__, numbers.tolist()))
-        self._complete[columns] = _Complete(strengths, offsets.tolist())
-        return self._complete[columns]
+        self._evaluations[columns] = self._rows["unit"][chosen], self._rows["strength"][chosen]
+        return self._evaluations[columns]
 
     def missing(self, unit: Unit, measurements: Collection[str]) -> tuple[Part, ...]:
         """List the parts that complete a unit: strengths with the same missing images together."""
@@ -241,14 +263,17 @@ class Inventory:
                 strengths_of.setdefault(gap, []).append(strength)
         return tuple(Part(unit, tuple(strengths), *gap) for gap, strengths in sorted(strengths_of.items()))
 
-    def foreign(self, plan_unit_ids: Collection[str]) -> dict[str, int]:
+    def foreign(self, plan_unit_ids: NDArray[np.bytes_]) -> dict[str, int]:
         """Count the evaluations that no unit of a plan asks for, by protocol digest."""
         counts: Counter[str] = Counter()
         if len(self):
-            per_unit = np.bincount(self._rows["unit"][self._group_starts[:-1]], minlength=len(self.units)).tolist()
-            for unit, count in zip(self.units, per_unit, strict=True):
-                if unit.id not in plan_unit_ids:
-                    counts[unit.protocol] += count
+            is_foreign = np.ones(len(self._units) + 1, dtype=bool)
+            is_foreign[self.find(plan_unit_ids)] = False  # the last stands for those without a row
+            per_unit = np.bincount(self._rows["unit"][self._group_starts[:-1]], minlength=len(self._units))
+            foreign = np.flatnonzero(is_foreign[:-1])
+            protocols = self._units.columns["protocol"].take(pa.array(foreign)).to_pylist()
+            for protocol, count in zip(protocols, per_unit[foreign].tolist(), strict=True):
+                counts[protocol] += count
         return dict(counts)
 
     def protocol(self, digest: str) -> Mapping[str, Any]:
@@ -298,6 +323,22 @@ class Inventory:
         there are ``strength``, ``start``, ``stop`` and ``seconds``.
         """
         return self._rows[name]
+
+
+_ORDER = ("unit", "strength", "start", "stop", "shard", "position")
+
+
+def _sorted(rows: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    """Sort rows, unless they are sorted, as those of compacted shards may be; the columns given are used up."""
+    is_tied = np.ones(max(0, len(rows["unit"]) - 1), dtype=bool)
+    for name in _ORDER:
+        column = rows[name]
+        if (is_tied & (column[1:] < column[:-1])).any():
+            order = np.lexsort([rows[name] for name in reversed(_ORDER)])
+            # One column at a time: together they may have a hundred megabytes.
+            return {name: rows.pop(name)[order] for name in list(rows)}
+        is_tied &= column[1:] == column[:-1]
+    return rows
 
 
 class _Complete(NamedTuple):

@@ -1,10 +1,10 @@
 """What a shard says of its rows, read without their values: the end of a small shard, columns of a compacted one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -143,7 +143,14 @@ def _rows_of_columns(source: Path | BinaryIO) -> ShardRows:
     return ShardRows(units, unit.astype(np.int64), **numbers)
 
 
-def parse_architecture(text: str) -> ArchitectureId:
+def _shared_values(column: pa.Array) -> list[Any]:
+    """Values of a column that has a few different ones: one object for each."""
+    encoded = column.dictionary_encode()
+    values = encoded.dictionary.to_pylist()
+    return [values[code] for code in encoded.indices.to_pylist()]
+
+
+def _parse_architecture(text: str) -> ArchitectureId:
     """Read the text of an id: an index where it is a number."""
     return int(text) if text.isdecimal() else text
 
@@ -158,19 +165,23 @@ def _checked(column: pa.ChunkedArray) -> pa.Array:
 
 
 class UnitColumns:
-    """Units of a compacted shard as columns in the order of `StoredUnit`: a scan needs no object for each of them."""
+    """Units as columns in the order of `StoredUnit`: a scan needs no object for each of them."""
 
     def __init__(self, columns: Mapping[str, pa.Array]) -> None:
         self.columns = columns
 
     @cached_property
     def _units(self) -> list[StoredUnit]:
-        columns = {name: column.to_pylist() for name, column in self.columns.items()}
-        columns["architecture"] = list(map(parse_architecture, columns["architecture"]))
-        return list(map(StoredUnit._make, zip(*columns.values(), strict=True)))
+        columns = {name: _shared_values(column) for name, column in self.columns.items() if name != "unit_id"}
+        columns["architecture"] = list(map(_parse_architecture, columns["architecture"]))
+        ids = self.columns["unit_id"].to_pylist()
+        return list(map(StoredUnit._make, zip(ids, *columns.values(), strict=True)))
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values())))
+
+    def __iter__(self) -> Iterator[StoredUnit]:
+        return iter(self._units)
 
     def __getitem__(self, position: int) -> StoredUnit:
         return self._units[position]

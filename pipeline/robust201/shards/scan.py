@@ -83,7 +83,8 @@ class _Scanner:
         self.settled = self.folder.backend.settled(to_hash) if to_hash else set()
         # Compacted shards first: only an intact one may hide the shards that it replaces.
         compacted = self._read_all([entry for entry in unread if is_compacted(entry.name)])
-        replaced = inputs_of(known) | inputs_of(compacted)
+        listed = [entry.name for entry in entries]
+        replaced = inputs_of(known, listed) | inputs_of(compacted, listed)
         rest = self._read_all(
             [entry for entry in unread if not is_compacted(entry.name) and entry.name not in replaced]
         )

@@ -25,12 +25,15 @@ class Space(ABC):
         name: what the sweep YAML calls the space; part of every unit's identity.
         has_text_ids: whether ids are text.
         is_sized: whether its networks have a skeleton of channels and cells (see `sized`).
+        has_published_weights: whether weights come in the formats of `weights.published.formats`; those of other spaces
+            are state_dicts in files that bear the networks' names.
         channels_last: whether its networks compute in that layout where they are not compiled (see `Classifier`).
     """
 
     name: str
     has_text_ids = True
     is_sized = False
+    has_published_weights = False
     channels_last = False
 
     @property

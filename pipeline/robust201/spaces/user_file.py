@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from robust201.core.errors import ArchitectureError, ConfigError
 from robust201.core.records import ArchitectureId
-from robust201.core.user_code import UserFunction, hash_file, one_line
+from robust201.core.user_code import UserFunction, describe_failure, hash_file
 from robust201.spaces.base import Space
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class UserFileSpace(Space):
         except (Exception, SystemExit) as error:
             raise ArchitectureError(
                 f"Building a network failed for {architecture!r} by {self.function.label}: expected a torch.nn.Module, "
-                f"got {one_line(error)}. Correct the function."
+                f"got {describe_failure(error)}. Correct the function."
             ) from error
         if not isinstance(network, nn.Module):
             raise ArchitectureError(

@@ -15,7 +15,7 @@ import aiohttp
 from ray.exceptions import AuthenticationError
 from ray.job_submission import JobStatus, JobSubmissionClient
 
-from robust201.core.errors import ConfigError, EvaluationError, closest
+from robust201.core.errors import ConfigError, EvaluationError, closest, one_line
 from robust201.submission.access import Access
 from robust201.submission.shipment import SWEEP_NAME, Shipment
 
@@ -50,7 +50,7 @@ def connect(access: Access) -> Any:
         ) from error
     except _FAILED_REQUESTS as error:
         raise ConfigError(
-            f"Connecting failed for {access.address}: expected a Ray head, got {_one_line(error)}. "
+            f"Connecting failed for {access.address}: expected a Ray head, got {one_line(error)}. "
             "Check --address: it is that of the head's dashboard."
         ) from error
 
@@ -62,10 +62,6 @@ def _without_overrides() -> Iterator[None]:
         yield
     finally:
         os.environ.update(kept)
-
-
-def _one_line(reason: object) -> str:
-    return " ".join(str(reason).split())[:300].rstrip(".") or type(reason).__name__
 
 
 def submit_job(client: Any, shipment: Shipment, archive: Path, job_id: str | None) -> str:
@@ -87,7 +83,7 @@ def submit_job(client: Any, shipment: Shipment, archive: Path, job_id: str | Non
             )
     except _FAILED_REQUESTS as error:
         raise ConfigError(
-            f"Submitting failed for {job_id}: expected the head to take the job, got {_one_line(error)}. "
+            f"Submitting failed for {job_id}: expected the head to take the job, got {one_line(error)}. "
             "Look at the head's log, and submit again."
         ) from error
     advice = (
@@ -110,7 +106,7 @@ def check_job(client: Any, job_id: str) -> None:
         known = _statuses(client)
     except _FAILED_REQUESTS as error:
         raise ConfigError(
-            f"Looking up the job failed for {job_id}: expected the head's list of jobs, got {_one_line(error)}. "
+            f"Looking up the job failed for {job_id}: expected the head's list of jobs, got {one_line(error)}. "
             "Try again."
         ) from error
     if job_id not in known:
@@ -154,7 +150,7 @@ def follow(client: Any, job_id: str, write: Callable[[str], None]) -> Any:
         except _FAILED_REQUESTS as error:
             unknown = "status code 404" in str(error)
             if unknown or time.monotonic() - heard > _PATIENCE_SECONDS:
-                got = "a head that does not know it, as after a restart" if unknown else _one_line(error)
+                got = "a head that does not know it, as after a restart" if unknown else one_line(error)
                 raise EvaluationError(
                     f"Following the job failed for {job_id}: expected its state, got {got}. "
                     "What it finished is kept; submit the sweep again to go on."
@@ -173,4 +169,4 @@ def describe_end(details: Any) -> str:
     """Say in one line how a job ended: its driver's exit code, or Ray's reason where no driver ran."""
     if details.driver_exit_code is not None:
         return f"{details.status.value}, exit code {details.driver_exit_code} of its driver"
-    return f"{details.status.value}: {_one_line(details.message or 'no reason given')}"
+    return f"{details.status.value}: {one_line(details.message or 'no reason given')}"

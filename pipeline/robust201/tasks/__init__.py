@@ -50,6 +50,8 @@ class Task:
             gradient counts 3), for planning.
         constraint: the ball that perturbed images keep to; None for no bound.
         columns: what a measure gives; empty for a perturbation, whose columns follow from the sweep's measurements.
+        images_version: raised only when the generator makes other pixels of equal images (published images have none).
+        name: what figures call it; empty for the key with spaces.
     """
 
     key: str
@@ -60,6 +62,13 @@ class Task:
     passes: Passes
     constraint: Constraint | None = None
     columns: tuple[str, ...] = ()
+    images_version: int = 1
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        """What figures call it."""
+        return self.name or self.key.replace("_", " ").capitalize()
 
     @property
     def is_divisible(self) -> bool:
@@ -87,8 +96,7 @@ class Task:
         if engine not in self.functions:
             raise ConfigError(
                 f"Loading {self.key} failed for engine {engine!r}: expected one of {', '.join(self.functions)}, got "
-                "another."
-                f"{closest(engine, self.functions)}"
+                f"{engine!r}.{closest(engine, self.functions)}"
             )
         module, name = self.functions[engine].split(".")
         room = "measures" if self.kind == "measure" else "perturbations"
@@ -102,14 +110,19 @@ def _attack(
     parameters: type[Parameters],
     passes: Passes,
     constraint: Constraint = LINF,
+    *,
+    name: str,
 ) -> Task:
     functions = {engine: f"{module}.{engine}" for engine in ENGINES}
-    return Task(key, "attack", parameters, 1, functions, passes, constraint)
+    return Task(key, "attack", parameters, 1, functions, passes, constraint, name=name)
 
 
-def _shown(key: str, kind: Literal["clean", "corruption"], parameters: type[Parameters]) -> Task:
-    module = "clean" if kind == "clean" else "corruption"
-    return Task(key, kind, parameters, 1, dict.fromkeys(ENGINES, f"{module}.show"), lambda _p, _c: 1.0)
+def _corruption(key: str, images_version: int = 1, name: str = "") -> Task:
+    functions = dict.fromkeys(ENGINES, "corruption.show")
+    parameters = CorruptionParameters
+    return Task(
+        key, "corruption", parameters, 1, functions, lambda _p, _c: 1.0, images_version=images_version, name=name
+    )
 
 
 def _measure(key: str, parameters: type[Parameters], passes: Passes, columns: tuple[str, ...]) -> Task:
@@ -117,37 +130,43 @@ def _measure(key: str, parameters: type[Parameters], passes: Passes, columns: tu
     return Task(key, "measure", parameters, 1, functions, passes, columns=columns)
 
 
-CORRUPTIONS = (
-    "brightness",
-    "contrast",
-    "defocus_blur",
-    "elastic_transform",
-    "fog",
-    "frost",
-    "gaussian_noise",
-    "glass_blur",
-    "impulse_noise",
-    "jpeg_compression",
-    "motion_blur",
-    "pixelate",
-    "shot_noise",
-    "snow",
-    "zoom_blur",
+_CORRUPTIONS = (
+    _corruption("brightness"),
+    _corruption("contrast"),
+    _corruption("defocus_blur"),
+    _corruption("elastic_transform"),
+    _corruption("fog"),
+    _corruption("frost"),
+    _corruption("gaussian_noise"),
+    _corruption("glass_blur"),
+    _corruption("impulse_noise"),
+    _corruption("jpeg_compression", name="JPEG compression"),
+    _corruption("motion_blur", images_version=2),
+    _corruption("pixelate"),
+    _corruption("shot_noise"),
+    _corruption("snow", images_version=2),
+    _corruption("zoom_blur"),
 )
+
+CORRUPTIONS = tuple(row.key for row in _CORRUPTIONS)
 """The 15 corruptions of the paper, in the order of the published helper."""
 
 TASKS: dict[str, Task] = {
     row.key: row
     for row in (
-        _shown("clean", "clean", CleanParameters),
-        _attack("aa_apgd-ce", "apgd", ApgdParameters, lambda p, _c: 3.0 * (p.steps + 1) * p.restarts + 6),
+        Task("clean", "clean", CleanParameters, 1, dict.fromkeys(ENGINES, "clean.show"), lambda _p, _c: 1.0),
+        _attack(
+            "aa_apgd-ce", "apgd", ApgdParameters, lambda p, _c: 3.0 * (p.steps + 1) * p.restarts + 6, name="APGD-CE"
+        ),
         # A Square query is one forward pass, and images that are fooled drop out: about .39 of the queries remain over
         # the paper's epsilons on CIFAR-10, fewer on the other datasets (docs/protocol.md, "Cost").
-        _attack("aa_square", "square", SquareParameters, lambda p, _c: 0.39 * p.queries * p.restarts + 6),
-        _attack("fgsm", "fgsm", FgsmParameters, lambda _p, _c: 5.0),
-        _attack("pgd", "pgd", PgdParameters, lambda p, _c: 3.0 * p.steps + 2),
-        _attack("pgd_l2", "pgd_l2", PgdL2Parameters, lambda p, _c: 3.0 * p.steps + 2, L2),
-        *(_shown(key, "corruption", CorruptionParameters) for key in CORRUPTIONS),
+        _attack(
+            "aa_square", "square", SquareParameters, lambda p, _c: 0.39 * p.queries * p.restarts + 6, name="Square"
+        ),
+        _attack("fgsm", "fgsm", FgsmParameters, lambda _p, _c: 5.0, name="FGSM"),
+        _attack("pgd", "pgd", PgdParameters, lambda p, _c: 3.0 * p.steps + 2, name="PGD"),
+        _attack("pgd_l2", "pgd_l2", PgdL2Parameters, lambda p, _c: 3.0 * p.steps + 2, L2, name="PGD-L2"),
+        *_CORRUPTIONS,
         # Exact, a gradient per class.
         _measure(
             "jacobian",

@@ -18,6 +18,9 @@ PAPER_FGSM_EPSILONS_255 = (0.1, 0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 255
 
 SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)
 
+STRENGTH_FIELDS = ("epsilons", "epsilons_255", "severities")
+"""Parameters that are lists of strengths, which name single evaluations."""
+
 _LARGEST_USUAL = 32
 _PIXEL_TOLERANCE = 0.015
 """Largest relative difference from k/255 at which a number is taken for it: 0.031 counts as 8/255."""
@@ -58,7 +61,7 @@ class Parameters(Fields):
 
     def identity(self) -> dict[str, Any]:
         """Parameters that decide a number, without the strengths (those name single evaluations)."""
-        return self.model_dump(mode="json", exclude={"epsilons", "epsilons_255", "severities"})
+        return self.model_dump(mode="json", exclude={*STRENGTH_FIELDS})
 
     @property
     def draws(self) -> bool:
@@ -122,13 +125,18 @@ def _items(value: object) -> list[object]:
     return list(value) if isinstance(value, list | tuple) else [value]
 
 
+def is_about_255th(value: float, k: float) -> bool:
+    """Whether a number is k/255, as other tools write k, or that rounded."""
+    return abs(value * 255 - k) <= _PIXEL_TOLERANCE * k
+
+
 def looks_like_pixels(epsilon_255: float) -> int | None:
     """Give k where an epsilon in units of 1/255 is about k/255, as other tools write k; None elsewhere.
 
     Round decimals, such as the paper's 0.1 and 0.5, are meant as they are.
     """
     k = round(epsilon_255 * 255)
-    is_near = 1 <= k <= _LARGEST_USUAL and abs(epsilon_255 * 255 - k) <= _PIXEL_TOLERANCE * k
+    is_near = 1 <= k <= _LARGEST_USUAL and is_about_255th(epsilon_255, k)
     return k if is_near and epsilon_255 != round(epsilon_255, 2) else None
 
 

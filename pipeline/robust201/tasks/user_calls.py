@@ -9,8 +9,9 @@ import torch
 from numpy.typing import NDArray
 
 from robust201.core.errors import EvaluationError, PerturbationError
-from robust201.core.user_code import one_line
+from robust201.core.user_code import describe_failure
 from robust201.engine.context import Context, Perturbed, Request, positions_of, to_float
+from robust201.engine.kept_network import KeptNetwork
 
 
 def call_attack(
@@ -27,11 +28,13 @@ def call_attack(
         request: images at strengths.
 
     Raises:
-        PerturbationError: the function gave no tensor.
+        PerturbationError: the function failed, or gave no tensor.
+        EvaluationError: it changed the network.
     """
+    kept = KeptNetwork(context.classifier)
     for strength, value in enumerate(request.strengths):
         for number, batch in context.batches(len(request.images)):
-            with context.draws(number), torch.enable_grad():
+            with context.draws(number), torch.enable_grad(), kept.unchanged(label):
                 pixels, labels = to_float(request.images[batch]), request.labels[batch].clone()
                 try:
                     perturbed = attack(context.classifier, pixels, labels, value, **given)
@@ -39,7 +42,7 @@ def call_attack(
                     raise  # the device failed, not the function
                 except (Exception, SystemExit) as error:
                     raise PerturbationError(
-                        f"Perturbing failed for {label}: expected a tensor of images, got {one_line(error)}. "
+                        f"Perturbing failed for {label}: expected a tensor of images, got {describe_failure(error)}. "
                         "Correct the function."
                     ) from error
             if not isinstance(perturbed, torch.Tensor):
@@ -65,16 +68,17 @@ def call_measure(
         request: images.
 
     Raises:
-        EvaluationError: the function gave something else.
+        EvaluationError: the function failed, gave something else, or changed the network.
     """
-    with context.draws(0), torch.enable_grad():
+    kept = KeptNetwork(context.classifier)
+    with context.draws(0), torch.enable_grad(), kept.unchanged(label):
         try:
             found = measure(context.classifier, to_float(request.images), request.labels.clone(), **given)
         except torch.AcceleratorError:
             raise  # the device failed, not the function
         except (Exception, SystemExit) as error:
             raise EvaluationError(
-                f"Measuring failed for {label}: expected numbers by column, got {one_line(error)}. "
+                f"Measuring failed for {label}: expected numbers by column, got {describe_failure(error)}. "
                 "Correct the function."
             ) from error
     if not isinstance(found, Mapping):
@@ -91,8 +95,17 @@ def _to_array(value: object, name: str) -> NDArray[np.float64]:
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().numpy()
     try:
-        return np.asarray(value, dtype=np.float64)
+        given = np.asarray(value)
     except (TypeError, ValueError) as error:
-        raise EvaluationError(
-            f"Measuring failed for {name}: expected a number or a list of numbers, got {reprlib.repr(value)}. {_ADVICE}"
-        ) from error
+        raise _no_numbers(name, value) from error
+    # NumPy would also make numbers of truth values and of text, and round integers that float64 cannot hold.
+    kind = given.dtype.kind
+    if not given.size or kind not in "iuf" or (kind != "f" and np.abs(given.astype(np.float64)).max() >= 2**53):
+        raise _no_numbers(name, value)
+    return given.astype(np.float64)
+
+
+def _no_numbers(name: str, value: object) -> EvaluationError:
+    return EvaluationError(
+        f"Measuring failed for {name}: expected a number or a list of numbers, got {reprlib.repr(value)}. {_ADVICE}"
+    )

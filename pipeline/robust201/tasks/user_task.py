@@ -23,7 +23,7 @@ class UserTask(Task):
 
     def located(self, path: Path, sha256: str) -> "UserTask":
         """Say where a copy of the file lies, and what its hash must be."""
-        return replace(self, function=UserFunction(path, self.function.name, sha256))
+        return replace(self, function=self.function.located(path, sha256))
 
     def wants_job(self, engine: str) -> bool:
         """A user's attack is called image batch by image batch by every engine."""

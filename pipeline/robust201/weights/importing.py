@@ -124,7 +124,7 @@ def _open(
     format: str | None,  # noqa: A002
 ) -> tuple[Iterable[Member], int]:
     """Open a source: its networks, and how many they are (see `open_members`)."""
-    if space.name == DEFAULT_SPACE:
+    if space.has_published_weights:
         return open_members(source, None if names is None else [int(name) for name in names], format)
     if format is not None:
         raise ConfigError(

@@ -1,10 +1,11 @@
 """Weights of one safetensors file into a network."""
 
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from robust201.core.errors import CheckpointError
+from robust201.core.errors import CheckpointError, one_line
 from robust201.weights.published.state_dicts import parse_safetensors
 
 if TYPE_CHECKING:
@@ -19,14 +20,13 @@ def read_weights(path: Path) -> "dict[str, torch.Tensor]":
         CheckpointError: it cannot be read, is truncated or no safetensors file, or holds NaN or infinity.
     """
     try:
-        is_file, raw = path.is_file() or not path.exists(), b""
-        if is_file:
-            raw = path.read_bytes()
+        # A device may have no end, and a pipe no writer.
+        raw = path.read_bytes() if stat.S_ISREG(path.stat().st_mode) else None
     except OSError as error:
         raise CheckpointError(
             f"Loading weights failed for {path}: expected a readable file, got {error.strerror}. Correct the path."
         ) from error
-    if not is_file:  # a device may have no end
+    if raw is None:
         raise CheckpointError(
             f"Loading weights failed for {path}: expected a regular file, got a folder or a device. Correct the path."
         )
@@ -49,5 +49,5 @@ def fill_network(
     except RuntimeError as error:
         raise CheckpointError(
             f"Loading weights failed for {name}: expected the tensors of {type(network).__name__}, got others "
-            f"({' '.join(str(error).split())[:300]}). {advice}"
+            f"({one_line(error)}). {advice}"
         ) from error

@@ -16,7 +16,7 @@ from typing import Any
 import ray
 from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 
-from robust201.core.errors import ConfigError, EvaluationError, RayLostError, RobustError, WorkerBrokenError
+from robust201.core.errors import ConfigError, EvaluationError, RayLostError, RobustError, WorkerBrokenError, one_line
 from robust201.core.records import Bundle, Receipt, UnitFailure
 from robust201.planning.config import SweepConfig
 from robust201.runtime.executors.base import BundleDone, BundleLost, Event, StartWorker, WorkerLost
@@ -129,7 +129,7 @@ def leave_out_what_nobody_asks() -> None:
 
 def _describe(error: RayTaskError) -> EvaluationError:
     cause = error.cause if isinstance(error.cause, Exception) else error
-    line = " ".join(str(cause).split())[:200]
+    line = one_line(cause, 200)
     return EvaluationError(
         f"Running workers failed for one of them: expected results or failures, got {type(cause).__name__}: {line}. "
         "Report this; robust201 logs shows what the worker did before."

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from robust201.core.errors import ConfigError, DatasetError, closest
+from robust201.tasks import TASKS
 from robust201.tasks.corruptions.additive_noise import gaussian_noise, impulse_noise, shot_noise
 from robust201.tasks.corruptions.blurs import defocus_blur, glass_blur, motion_blur, zoom_blur
 from robust201.tasks.corruptions.digital import contrast, elastic_transform, jpeg_compression, pixelate
@@ -40,10 +41,8 @@ __all__ = [
 ]
 
 GENERATOR_VERSION = 1
-"""Raised when the draws of every corruption change, and what else all of them share."""
-
-_VERSIONS = {"motion_blur": 2, "snow": 2}
-"""Versions of corruptions with changed pixels for equal arguments; all others have `GENERATOR_VERSION`."""
+"""Raised when the draws of every corruption change, and what else all of them share; of single ones see
+`tasks.Task.images_version`."""
 
 CORRUPTION_FUNCTIONS: dict[str, Callable[[Images, int, CorruptionDraws], Images]] = {
     "brightness": brightness,
@@ -75,7 +74,7 @@ _VALUES_AT_A_TIME = 64 * 32 * 32 * 3  # their float64 working copies stay within
 
 def corruption_versions(keys: Iterable[str]) -> dict[str, int]:
     """Say which version of each corruption `corrupt` makes: part of the identity of the images."""
-    return {key: _VERSIONS.get(key, GENERATOR_VERSION) for key in keys}
+    return {key: max(GENERATOR_VERSION, TASKS[key].images_version) for key in keys}
 
 
 def corrupt(

@@ -1,0 +1,123 @@
+"""What a run is about to do: a plan, narrowed by filters, without what is done, and what it cannot use."""
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from robust201.core.errors import ConfigError, closest
+from robust201.core.records import ArchitectureId, Part, is_imported
+from robust201.planning.config import SweepConfig
+from robust201.planning.coverage import count_coverage
+from robust201.planning.identity import describe_difference
+from robust201.planning.plan import Plan
+from robust201.shards import Inventory
+from robust201.tasks import TASKS
+
+
+@dataclass(frozen=True)
+class Filters:
+    """What a run is narrowed to; None keeps everything."""
+
+    architectures: tuple[ArchitectureId, ...] | None = None
+    datasets: tuple[str, ...] | None = None
+    keys: tuple[str, ...] | None = None
+
+    def check(self, config: SweepConfig) -> None:
+        """Make sure that something is left of a sweep.
+
+        Raises:
+            ConfigError: a dataset or key is not in the sweep (the closest is named), or nothing is left.
+        """
+        datasets = self.datasets or tuple(config.datasets)
+        for given, known, others, what in (
+            (datasets, list(config.datasets), (), "dataset"),
+            (self.keys or (), list(config.parameters), TASKS, "key"),
+        ):
+            for name in given:
+                if name not in known:
+                    # A misspelt key may mean one that this sweep lacks; of one that is spelt well the sweep's are told.
+                    likely = known if name in others else [*known, *(key for key in others if key not in known)]
+                    raise ConfigError(
+                        f"Narrowing the sweep failed for {what} {name!r}: expected one of {config.name}'s, got another."
+                        f"{closest(name, likely)}"
+                    )
+        keys = {key for dataset in datasets for key in config.keys_of(dataset)}
+        # A single key must exist; a range of architectures may extend beyond the sweep.
+        lacking = [key for key in self.keys or () if key not in keys]
+        if lacking:
+            raise ConfigError(
+                f"Narrowing the sweep failed for {', '.join(lacking)}: expected some of {config.name}'s keys on "
+                f"{', '.join(datasets)}, got none of them. Correct the option, or add them to the sweep."
+            )
+        names = self.architectures
+        if names is not None and not {*names} & {*config.selected_architectures}:
+            raise ConfigError(
+                f"Narrowing the sweep failed for {', '.join(map(str, names[:5]))}: expected some of "
+                f"{config.name}'s architectures, got none of them. Correct the option, or add them to the sweep."
+            )
+
+    def narrow(self, plan: Plan) -> Plan:
+        """Keep the units of a plan that are asked for."""
+        return plan.narrow(architectures=self.architectures, datasets=self.datasets, keys=self.keys)
+
+
+EVERYTHING = Filters()
+
+
+@dataclass(frozen=True)
+class RunPreview:
+    """What a run is about to do.
+
+    Attributes:
+        plan: the units of this run, narrowed.
+        done: evaluations of it that are already there.
+        damaged: shards that were set aside.
+        stale: lines that say which results in the folder this plan cannot use, and why.
+    """
+
+    plan: Plan
+    missing: tuple[Part, ...]
+    done: int
+    damaged: tuple[str, ...]
+    stale: tuple[str, ...]
+
+
+def preview_run(plan: Plan, full: Plan, inventory: Inventory) -> RunPreview:
+    """Subtract what is done from what is planned, `plan` being narrowed; results of the `full` plan are not stale."""
+    missing = tuple(
+        part
+        for covered in count_coverage(plan, inventory)
+        for position in covered.unfinished
+        for part in inventory.missing(covered.planned.unit(position), plan.measurements)
+    )
+    missing_strengths = {(part.unit.id, strength) for part in missing for strength in part.strengths}
+    return RunPreview(
+        plan,
+        missing,
+        plan.n_evaluations - len(missing_strengths),
+        tuple(inventory.damaged),
+        tuple(explain_stale(full, inventory)),
+    )
+
+
+def explain_stale(plan: Plan, inventory: Inventory) -> Iterator[str]:
+    """Say which results in a folder belong to another protocol or checkpoint, and what differs; by key and field."""
+    by_key: defaultdict[tuple[str, str], list[Any]] = defaultdict(list)
+    for protocol in plan.protocols.values():
+        by_key[protocol.payload["dataset"], protocol.payload["key"]].append(protocol.payload)
+    found: list[tuple[int, str, str, int]] = []
+    order = list(TASKS)
+    for digest, count in inventory.foreign(plan.unit_ids).items():
+        if digest in plan.protocols:
+            what = "another checkpoint, or architectures outside this sweep"
+            key = plan.protocols[digest].payload["key"]
+        else:
+            payload = inventory.protocol(digest)
+            key = payload.get("key", "?")
+            current = by_key.get((payload.get("dataset", "?"), key))
+            what = "; ".join(describe_difference(payload, current[0])) if current else "a key outside this sweep"
+            what = "they were imported, not computed" if is_imported(digest) else what
+        found.append((order.index(key) if key in order else len(order), key, what, count))
+    for _, key, what, count in sorted(found):
+        yield f"{count:,} evaluations of {key} are kept but not used: {what}"

@@ -1,0 +1,69 @@
+"""Counting a plan without an object for each unit, against counting unit by unit."""
+
+import numpy as np
+
+from robust201.core.records import Part
+from robust201.monitoring.status import read_status
+from robust201.planning.coverage import count_coverage
+from robust201.planning.plan import PlannedKey, make_plan
+from robust201.planning.plan_file import load_facts, load_plan
+from robust201.runtime.executors import make_executor
+from robust201.runtime.preview import preview_run
+from robust201.runtime.sweep import run_sweep
+from robust201.shards import ShardStore
+from tests.conftest import MakeSweep
+
+KEYS = {"clean": {}, "fgsm": {"epsilons_255": [1, 8]}, "pgd": {"epsilons_255": [8], "steps": 1}}
+
+
+def test_counts_agree_with_those_of_single_units(make_sweep: MakeSweep) -> None:
+    config = make_sweep(keys=KEYS)
+    run_sweep(config, make_executor)
+    next((config.results / "shards").rglob("*-pgd-*")).unlink()
+    wider = make_sweep(keys={**KEYS, "fgsm": {"epsilons_255": [1, 4, 8]}, "aa_square": {"epsilons_255": [8]}})
+    facts = load_facts(config.results)
+    assert facts is not None
+    inventory, plan = ShardStore.open(config.results).inventory(), make_plan(wider, facts)
+    counts = [count for covered in count_coverage(plan, inventory) for count in covered.complete.tolist()]
+    assert counts == [inventory.count_complete(unit, plan.measurements) for unit in plan.units]
+    assert set(counts) == {0, 1, 2}
+    missing = [part for unit in plan.units for part in inventory.missing(unit, plan.measurements)]
+    assert list(preview_run(plan, plan, inventory).missing) == missing
+    state = read_status(plan, inventory)
+    assert (state.done, state.total, state.stale) == (sum(counts), plan.n_evaluations, 0)
+    narrowed = plan.narrow(keys=["fgsm"])
+    assert inventory.foreign(narrowed.unit_ids) == {
+        digest: count
+        for digest, count in inventory.foreign(np.array([], "S32")).items()
+        if digest not in {unit.protocol for unit in narrowed.units}
+    }
+    macs = [plan.macs(Part(unit, unit.strengths, 0, unit.n_images)) for unit in plan.units]
+    assert [work for planned in plan.planned_keys for work in plan.unit_macs(planned)] == macs
+
+
+def test_units_of_a_plan_are_found_by_their_ids(make_sweep: MakeSweep) -> None:
+    config = make_sweep(keys=KEYS)
+    run_sweep(config, make_executor)
+    plan = load_plan(config.results)
+    assert [name.decode() for name in plan.unit_ids.tolist()] == [unit.id for unit in plan.units]
+    wanted = {unit.id: unit for unit in plan.units[1::2]}
+    assert plan.find_units({*wanted, "f" * 32}) == wanted
+    assert plan.find_units(()) == {}
+    assert type(plan).of_units(config, plan.units, plan.protocols, plan.facts).units == plan.units
+
+
+def test_no_unit_of_a_finished_sweep_is_written_out(make_sweep: MakeSweep, monkeypatch) -> None:
+    config = make_sweep(keys=KEYS)
+    run_sweep(config, make_executor)
+    written: list[int] = []
+    write_out = PlannedKey.unit
+
+    def counting(planned: PlannedKey, position: int):
+        written.append(position)
+        return write_out(planned, position)
+
+    monkeypatch.setattr(PlannedKey, "unit", counting)
+    plan, inventory = load_plan(config.results), ShardStore.open(config.results).inventory()
+    assert read_status(plan, inventory).complete
+    assert preview_run(plan, plan, inventory).missing == ()
+    assert set(written) == {0}  # the first of each key says which columns its rows need
