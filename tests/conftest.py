@@ -42,6 +42,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # The clusters that tests start themselves would else let Ray write a token into the user's home, readable to all.
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
+# A flush takes a busy disk ten milliseconds, and what it guards against, a power cut, happens in no test.
+os.fsync = lambda _descriptor: None
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 TINY_ARCHITECTURES = (0, 21)
 TINY_KEYS: dict[str, dict[str, Any]] = {

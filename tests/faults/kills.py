@@ -73,6 +73,7 @@ def _kill_ray(trial: Trial, is_victim: Callable[[psutil.Process], bool], what: s
         command = _start_in_the_middle(trial)
         trial.injected[what] += bool(kill(filter(is_victim, trial.family())))
         trial.finish(command, {3}, seconds=120)
+    trial.order()
     trial.resume("--executor", "inline")  # starts of Ray after a kill are `kill_while_starting`'s
 
 

@@ -31,6 +31,12 @@ DATASETS = ("cifar10", "<script>alert(1)<⁄script>")
 KEYS = ("clean", "fgsm", "pgd", "fog", "snow")
 
 
+WINDOW, TALL = (1400, 900), (1400, 12000)
+"""Sizes of the browser's window: a reader's, and one as high as a page, in which every visible figure is drawn."""
+
+CELL_IS_SHOWN = "document.getElementById('cell-id').textContent"
+"""True of a page whose explorer shows a cell, which waits for no figure."""
+
 OPEN: list[Browser] = []
 """The browser of this module's tests, while they run."""
 
@@ -80,7 +86,7 @@ def text_of(document: str, identifier: str) -> str:
     return " ".join(texts.texts)
 
 
-def open_page(page, fragment="", *, until=DRAWN, size=(1400, 12000)):
+def open_page(page, fragment="", *, until=DRAWN, size=TALL):
     """The document after its scripts ran, without a complaint in the console."""
     document, said = OPEN[0].dump(page, fragment, until=until, size=size)
     complaints = [line for line in said if re.search("ERROR|Uncaught|[Ee]rror|[Rr]efused|violates", line)]
@@ -88,7 +94,7 @@ def open_page(page, fragment="", *, until=DRAWN, size=(1400, 12000)):
     return document
 
 
-def open_driven(page, folder, script, fragment="", *, size=(1400, 12000)):
+def open_driven(page, folder, script, fragment="", *, size=WINDOW):
     """Open a copy of the page that ends in a script of the test's, and give what this told by `tell(name, value)`.
 
     The script runs as the rest of the page does, in the same scope; `change` does what a reader does to a menu.
@@ -153,6 +159,7 @@ def test_a_figure_shows_the_numbers_of_its_own_dataset(tmp_path):
         await until(() => first.dataset.drawn === "true");
         """,
         "#dataset=cifar10",
+        size=TALL,
     )
     assert told["before"] == told["after"] == told["again"] == [0.5, 0.4]
     assert told["other"] == [0.3, 0.2, 0.1]
@@ -282,14 +289,14 @@ def test_figures_are_drawn_and_the_explorer_shows_the_cell_of_the_address(datase
 
 def test_an_isomorphic_cell_shows_the_numbers_of_the_evaluated_one(dataset, page):
     spec = nasbench201.specs()[1832]
-    document = open_page(page, f"#cell={spec}&dataset=cifar10")
+    document = open_page(page, f"#cell={spec}&dataset=cifar10", until=CELL_IS_SHOWN, size=WINDOW)
     assert text_of(document, "cell-id") == "#1832"
     assert "#309" in text_of(document, "cell-isomorph")
     assert f"{100 * dataset.accuracy(309, 'cifar10', 'pgd', 1.0):.2f}" in text_of(document, "cell-numbers")
 
 
 def test_a_dataset_named_like_a_script_is_a_name_and_a_missing_cell_is_missing(page):
-    document = open_page(page, f"#dataset={quote(DATASETS[1])}&cell=13714")
+    document = open_page(page, f"#dataset={quote(DATASETS[1])}&cell=13714", until=CELL_IS_SHOWN, size=WINDOW)
     assert f"<h2>{html.escape(DATASETS[1])}</h2>" in document
     assert re.search(r'<section data-dataset="cifar10"[^>]* hidden', document)
     assert text_of(document, "cell-id") == "#13714"
@@ -526,7 +533,7 @@ def test_points_beyond_the_axes_are_arrows_that_tell_their_numbers(tmp_path):
 
 
 def test_nonsense_in_the_address_is_ignored(page):
-    document = open_page(page, "#cell=<img src=x onerror=alert(1)>&dataset=nowhere")
+    document = open_page(page, "#cell=<img src=x onerror=alert(1)>&dataset=nowhere", until=CELL_IS_SHOWN, size=WINDOW)
     assert re.fullmatch(r"#\d+", text_of(document, "cell-id"))
 
 

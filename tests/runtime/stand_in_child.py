@@ -75,6 +75,7 @@ def main(descriptor: int, folder: str) -> None:
     end_session = ray_process.end_session
 
     def end_late(*arguments: Any, **options: Any) -> None:
+        ray_process.end_session = end_session
         time.sleep(2)
         end_session(*arguments, **options)
 

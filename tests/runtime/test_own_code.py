@@ -138,9 +138,11 @@ def test_the_documented_example_runs(example: Path, robust201: RunCommand) -> No
 
 
 @pytest.mark.ray
-def test_the_documented_example_runs_on_ray(example: Path, robust201: RunCommand) -> None:
+def test_the_documented_example_runs_on_ray(example: Path, robust201: RunCommand, ray_address: str) -> None:
     """Workers execute the copies: none of the files is in a worker's path."""
-    ended = robust201("run", "sweep.yaml", "--executor", "ray", "--workers", "2")
+    on_ray = f"{{executor: ray, workers: 1, ray_address: '{ray_address}'}}"
+    Path("sweep.yaml").write_text(documented()["sweep.yaml"].replace("{executor: inline}", on_ray))
+    ended = robust201("run", "sweep.yaml")
     assert ended.code == 0, ended.err
     check_example(robust201, example / "results")
 

@@ -1,10 +1,10 @@
 """Results of one precision never stand in for another's: identity, resume, merge, export."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 from robust201.core.errors import InputError
 from robust201.core.precision import PRECISIONS
@@ -17,18 +17,8 @@ from robust201.planning.plan import assumed_facts, make_plan
 from robust201.runtime.executors import make_executor
 from robust201.runtime.sweep import load_plan, merge_results, run_sweep
 from robust201.shards import ShardStore
-from robust201.spaces.nasbench201.cells import format_spec, specs
-from tests.conftest import TINY_KEYS, MakeSweep, read_tree
-from tests.spaces.test_inference import SPECIAL_CELLS
-
-CPU = torch.device("cpu")
-ROUNDING = 2.0**-8
-"""Half the distance of neighbouring bfloat16 numbers, relative: they have 8 significant bits."""
-
-CELLS = {name: format_spec(operations) for name, operations in SPECIAL_CELLS.items()} | {
-    f"#{index}": specs()[index] for index in (0, 21, 309, 991, 13714)
-}
-
+from tests.conftest import TINY_KEYS, MakeSweep, read_tree, tiny_fields
+from tests.support.kept_plans import move_plan
 
 # Results of one precision never stand in for another's
 
@@ -67,22 +57,52 @@ def exported_precisions(files: dict[str, bytes]) -> set[str]:
     return {precision for precision in PRECISIONS if f'"{precision}"' in text}
 
 
-@pytest.fixture(params=["reference", "fused"])
-def sweeps(request: pytest.FixtureRequest, make_sweep: MakeSweep, tmp_path: Path):
-    """Make a tiny sweep of a precision in a folder, with one engine after the other."""
-    keys = {key: TINY_KEYS[key] for key in TINY_KEYS if key != "gaussian_noise"}
+KEYS = {key: TINY_KEYS[key] for key in TINY_KEYS if key != "gaussian_noise"}
+
+
+@pytest.fixture(scope="module", params=["reference", "fused"])
+def engine(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@pytest.fixture
+def sweeps(engine: str, make_sweep: MakeSweep, tmp_path: Path):
+    """Make a tiny sweep of a precision in a folder."""
 
     def make(precision: str, folder: str) -> SweepConfig:
-        return make_sweep(engine=request.param, precision=precision, results=str(tmp_path / folder), keys=keys)
+        return make_sweep(engine=engine, precision=precision, results=str(tmp_path / folder), keys=KEYS)
 
     return make
 
 
-def test_a_bf16_sweep_does_not_take_fp32_results(sweeps, tmp_path: Path) -> None:
-    tally, _ = run(sweeps("fp32", "shared"))
+@pytest.fixture(scope="module")
+def computed(engine: str, tiny_weights: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """By precision, a folder with the results of a sweep, computed once for all tests that start from a copy."""
+    folders = {}
+    for precision in ("fp32", "bf16"):
+        folders[precision] = folder = tmp_path_factory.mktemp(f"{engine}-{precision}")
+        run(parse_config(tiny_fields(folder, tiny_weights, engine=engine, precision=precision, keys=KEYS), "test"))
+    return folders
+
+
+@pytest.fixture
+def finish(computed: dict[str, Path], tmp_path: Path):
+    """Leave in a folder what running the sweep of a precision there would."""
+
+    def copy(precision: str, folder: str) -> None:
+        shutil.copytree(computed[precision] / "results", tmp_path / folder)
+        shutil.copytree(computed[precision] / "corruptions", tmp_path / "corruptions", dirs_exist_ok=True)
+        move_plan(tmp_path / folder, computed[precision] / "results", tmp_path / folder)
+        move_plan(tmp_path / folder, computed[precision], tmp_path)
+
+    return copy
+
+
+def test_a_bf16_sweep_does_not_take_fp32_results(sweeps, finish, tmp_path: Path) -> None:
+    finish("fp32", "shared")
     fp32 = export(tmp_path / "shared", tmp_path / "json")
     again, preview = run(sweeps("bf16", "shared"))
-    assert (preview.done, again.evaluations) == (0, tally.evaluations)
+    assert (preview.done, again.evaluations) == (0, load_plan(tmp_path / "shared").n_evaluations)
     assert len(preview.stale) == 6
     assert all(line.endswith("are kept but not used: precision: fp32 → bf16") for line in preview.stale)
 
@@ -90,7 +110,7 @@ def test_a_bf16_sweep_does_not_take_fp32_results(sweeps, tmp_path: Path) -> None
     with pytest.raises(InputError, match="of the same name but of other protocols"):
         export(tmp_path / "shared", tmp_path / "json")
     bf16 = export(tmp_path / "shared", tmp_path / "bf16-json")
-    run(sweeps("bf16", "alone"))
+    finish("bf16", "alone")
     assert bf16 == export(tmp_path / "alone", tmp_path / "alone-json")
     assert (exported_precisions(fp32), exported_precisions(bf16)) == ({"fp32"}, {"bf16"})
     assert bf16.keys() == fp32.keys()
@@ -102,9 +122,9 @@ def test_a_bf16_sweep_does_not_take_fp32_results(sweeps, tmp_path: Path) -> None
     assert export(tmp_path / "shared", tmp_path / "json") == fp32
 
 
-def test_merged_folders_keep_precisions_apart(sweeps, tmp_path: Path) -> None:
-    run(sweeps("fp32", "fp32"))
-    run(sweeps("bf16", "bf16"))
+def test_merged_folders_keep_precisions_apart(finish, tmp_path: Path) -> None:
+    finish("fp32", "fp32")
+    finish("bf16", "bf16")
     report, others = merge_results([tmp_path / "bf16", tmp_path / "fp32"], tmp_path / "both")
     assert report.conflicts == ()
     assert others == (tmp_path / "fp32",)
@@ -113,9 +133,9 @@ def test_merged_folders_keep_precisions_apart(sweeps, tmp_path: Path) -> None:
     assert merged == export(tmp_path / "bf16", tmp_path / "bf16-json")
 
 
-def test_merged_folders_do_not_complete_another_precision(sweeps, tmp_path: Path) -> None:
-    run(sweeps("fp32", "fp32"))
-    run(sweeps("bf16", "bf16"))
+def test_merged_folders_do_not_complete_another_precision(sweeps, finish, tmp_path: Path) -> None:
+    finish("fp32", "fp32")
+    finish("bf16", "bf16")
     fp32 = export(tmp_path / "fp32", tmp_path / "fp32-json")
     merge_results([tmp_path / "fp32"], tmp_path / "bf16")
     _, preview = run(sweeps("fp32", "bf16"))

@@ -139,12 +139,12 @@ def test_on_a_cluster_the_executor_is_closed_after_an_error(start: StartExecutor
 
 
 _DRIVER = """
-import sys, time
+import sys
 from pathlib import Path
-from tests.runtime.test_ray_process import *
 from robust201.planning.loading import load_config
+from robust201.runtime.executors import ray_process
 ray_process.CHILD_MODULE = "tests.runtime.stand_in_child"
-executor = RayProcess(load_config(Path(sys.argv[1])), print)
+executor = ray_process.RayProcess(load_config(Path(sys.argv[1])), print)
 Path(sys.argv[2]).touch()
 while True:
     executor.poll(1)

@@ -71,7 +71,10 @@ def test_ray_and_inline_export_the_same_bytes(
     execution = {"executor": "ray", "workers": 2, "ray_address": ray_address}
     on_ray = make_sweep(engine=engine, results=str(tmp_path / "ray"), execution=execution)
     assert run(inline)[0].complete
-    assert run(on_ray)[0].complete
+    tally = run(on_ray)[0]
+    assert tally.complete
+    assert (tally.evaluations, tally.failures, tally.deaths) == (2 * 13, [], 0)
+    assert run(on_ray)[0].evaluations == 0
     assert export(inline, tmp_path / "inline-json") == export(on_ray, tmp_path / "ray-json")
 
 

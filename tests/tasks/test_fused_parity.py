@@ -27,7 +27,7 @@ FULL = {
     "pgd": {"epsilons_255": (0.5, 3.0, 8.0)},
     "pgd_l2": {"epsilons": (0.02, 0.15, 0.5), "step_size": 0.02},
     "aa_apgd-ce": {"epsilons_255": (0.5, 3.0, 8.0)},
-    "aa_square": {"epsilons_255": (0.5, 3.0, 8.0), "queries": 600},
+    "aa_square": {"epsilons_255": (0.5, 3.0, 8.0), "queries": 240},
 }
 every_attack = pytest.mark.parametrize("key", list(FULL))
 

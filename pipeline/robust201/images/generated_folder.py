@@ -15,10 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import PIL
-import scipy
 from numpy.typing import NDArray
-from PIL import features
 
 from robust201.core.errors import DatasetError, FormatVersionError
 from robust201.core.files import atomic_write, load_json, write_text
@@ -234,6 +231,10 @@ def npy_stream(shape: tuple[int, ...], blocks: Iterable[NDArray[np.uint8]]) -> I
 
 def library_versions() -> dict[str, str]:
     """Versions of the libraries that generated pixels may depend on."""
+    import PIL
+    import scipy
+    from PIL import features
+
     return {
         "python": platform.python_version(),
         "numpy": np.__version__,

@@ -4,6 +4,7 @@ import contextlib
 import json
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -56,11 +57,18 @@ def parse_json(text: bytes) -> Any:
 
 def _count_strings(value: Any) -> int:
     """Count the names and texts in a value, but for those in lists that begin with neither text nor an object."""
-    if isinstance(value, dict):
-        return len(value) + sum(map(_count_strings, value.values()))
-    if isinstance(value, list):
-        return sum(map(_count_strings, value)) if value and isinstance(value[0], (dict, str)) else 0
-    return int(isinstance(value, str))
+    count = 0
+    waiting: list[Iterable[Any]] = [[value]]
+    while waiting:
+        for inner in waiting.pop():
+            if isinstance(inner, str):
+                count += 1
+            elif isinstance(inner, dict):
+                count += len(inner)
+                waiting.append(inner.values())
+            elif isinstance(inner, list) and inner and isinstance(inner[0], (dict, str)):
+                waiting.append(inner)
+    return count
 
 
 def _object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -82,6 +90,11 @@ def is_id(text: str, space: CellSpace | None) -> bool:
     return text.isascii() and text.isdecimal() and str(int(text[:9])) == text and int(text) < len(space.specs())
 
 
+@cache
+def _indices(count: int) -> frozenset[str]:
+    return frozenset(map(str, range(count)))
+
+
 def architecture_of(identifier: str) -> ArchitectureId:
     """Give the architecture that an id of a file names: its index, or the text."""
     return int(identifier) if identifier.isdecimal() else identifier
@@ -93,7 +106,8 @@ def is_sound_meta(meta: Any, space: CellSpace | None) -> bool:
         ids, epsilons = meta["ids"], meta["epsilons"]
         facts = set() if space is None else {"nb201-string", "isomorph"}
         sound = all(facts <= row.keys() for row in ids.values())
-        return sound and all(map(_are_strengths, epsilons.values())) and all(is_id(name, space) for name in ids)
+        named = all(is_id(name, space) for name in ids) if space is None else ids.keys() <= _indices(len(space.specs()))
+        return bool(sound and named and all(map(_are_strengths, epsilons.values())))
     except (KeyError, TypeError, AttributeError):
         return False
 

@@ -238,11 +238,21 @@ def meta(epsilons: Mapping[str, Sequence[float]]) -> dict[str, Any]:
     Epsilons are in units of 1/255, keyed as the keys are to be spelled, in that order: ``{"ids": {"0": {"nb201-string":
     …, "isomorph": "0"}, …}, "epsilons": {key: […]}}``.
     """
+    ids: dict[str, Any] = json.loads(_ids_text())
+    return {"ids": ids, "epsilons": _epsilons(epsilons)}
+
+
+@cache
+def _ids_text() -> str:
     ids = {
         str(index): {"nb201-string": spec, "isomorph": str(isomorph)}
         for index, (spec, isomorph) in enumerate(zip(specs(), isomorphs(), strict=True))
     }
-    return {"ids": ids, "epsilons": {key: [float(epsilon) for epsilon in values] for key, values in epsilons.items()}}
+    return json.dumps(ids)
+
+
+def _epsilons(epsilons: Mapping[str, Sequence[float]]) -> dict[str, list[float]]:
+    return {key: [float(epsilon) for epsilon in values] for key, values in epsilons.items()}
 
 
 def meta_text(epsilons: Mapping[str, Sequence[float]]) -> str:
@@ -250,4 +260,4 @@ def meta_text(epsilons: Mapping[str, Sequence[float]]) -> str:
 
     With the published epsilons under the published keys (``pgd@Linf``) it equals the published file byte for byte.
     """
-    return json.dumps(meta(epsilons))
+    return f'{{"ids": {_ids_text()}, "epsilons": {json.dumps(_epsilons(epsilons))}}}'

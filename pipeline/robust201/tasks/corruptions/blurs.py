@@ -9,7 +9,6 @@ from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import gaussian_filter
 
 from robust201.tasks.corruptions.draws import REFERENCE_SIZE, CorruptionDraws, Images
 from robust201.tasks.corruptions.sampling import correlate, fold_positions, stretch_kernel, truncate, zoom_middle
@@ -70,6 +69,8 @@ def glass_blur(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     The published script writes ``x[h, w], x[h', w'] = x[h', w'], x[h, w]`` to swap two pixels. Both sides are views of
     one NumPy array, so the second assignment reads what the first wrote: pixel (h', w') is copied to (h, w) and stays.
     """
+    from scipy.ndimage import gaussian_filter
+
     smoothing, displacement, rounds = GLASS_STEPS[severity - 1]
     scale = images.shape[1] / REFERENCE_SIZE
     sigma = (0, smoothing * scale, smoothing * scale, 0)

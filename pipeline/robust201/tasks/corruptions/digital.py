@@ -8,8 +8,6 @@ import math
 from io import BytesIO
 
 import numpy as np
-from PIL import Image
-from scipy.ndimage import gaussian_filter
 
 from robust201.tasks.corruptions.draws import REFERENCE_SIZE, CorruptionDraws, Floats, Images
 from robust201.tasks.corruptions.sampling import resample_layers, sample_bilinear, truncate
@@ -40,6 +38,8 @@ def elastic_transform(images: Images, severity: int, draws: CorruptionDraws) -> 
 
     Equal draws give the published script's pixels but for up to 3 of 255: OpenCV rounds positions to 1/32 pixel.
     """
+    from scipy.ndimage import gaussian_filter
+
     size = images.shape[1]
     shape = (2, REFERENCE_SIZE, REFERENCE_SIZE)
     strength, smoothing, shift = (REFERENCE_SIZE * share for share in ELASTIC_SHARES[severity - 1])
@@ -81,6 +81,8 @@ def _affine_sources(size: int, shifts: Floats) -> tuple[Floats, Floats]:
 
 def pixelate(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     """Shrink images and enlarge them again, by means over areas both times."""
+    from PIL import Image
+
     size = images.shape[1]
     between = int(size * PIXELATE_SHARES[severity - 1])
     coarse = [Image.fromarray(image).resize((between, between), Image.Resampling.BOX) for image in images]
@@ -89,6 +91,8 @@ def pixelate(images: Images, severity: int, draws: CorruptionDraws) -> Images:
 
 def jpeg_compression(images: Images, severity: int, draws: CorruptionDraws) -> Images:
     """Compress images as JPEG; the last bits depend on the libjpeg that Pillow was built with."""
+    from PIL import Image
+
     compressed = np.empty_like(images)
     for position, image in enumerate(images):
         stream = BytesIO()

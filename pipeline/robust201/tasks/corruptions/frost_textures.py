@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from robust201.core.errors import DatasetError
 from robust201.core.noise import generator
@@ -112,6 +111,8 @@ def load_frost(folder: Path) -> FrostTextures:
 
 
 def _load(path: Path) -> NDArray[np.uint8]:
+    from PIL import Image
+
     try:
         content = path.read_bytes()
     except OSError as error:
