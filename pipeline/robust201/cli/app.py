@@ -11,6 +11,7 @@ import typer
 
 from robust201 import __version__
 from robust201.cli import console
+from robust201.cli.bench import bench
 from robust201.cli.dataset import KeyStyleText, compare, convert, export, import_json, read_key_style, verify
 from robust201.cli.demo import demo
 from robust201.cli.evaluate import evaluate
@@ -359,7 +360,7 @@ def corrupt(
 
 add_verbs(
     app,
-    *(demo, doctor, fetch, import_weights, train, corrupt),
+    *(demo, bench, doctor, fetch, import_weights, train, corrupt),
     *(plan, run, status, logs, compact, merge),
     *(verify, export, compare, convert, import_json, meta),
     *(report, plot, evaluate),
