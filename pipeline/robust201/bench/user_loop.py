@@ -109,7 +109,8 @@ def main() -> None:
     torch.set_float32_matmul_precision("high" if options.tf32 else "highest")
     layout = torch.channels_last if options.layout == "channels_last" else torch.contiguous_format
 
-    space, architecture = find_architecture(int(options.architecture) if options.architecture.isdigit() else "resnet18")
+    name = options.architecture
+    space, architecture = find_architecture(int(name) if name.isdigit() else name)
     if space.is_sized:
         space = space.sized(channels=options.channels, cells=options.cells)
     network = space.build(architecture, n_classes=options.classes)
