@@ -8,7 +8,7 @@ run on the same images with the engine's own draws. What is switched off:
 - windows: Square computes whole images for every query;
 - shared batches: the attacks run once per epsilon, so that batches hold the images of one; FGSM takes a gradient for
   each;
-- early exit: Square goes on with images that it has fooled (the libraries drop them, too, so this is no gain over them);
+- early exit: Square goes on with images that it has fooled (the libraries drop them too, so it is no gain over them);
 - compiled network: the published modules through autograd, in channels_last; then with their BatchNorms folded into
   the convolutions; then in PyTorch's default layout. A network that no space compiles begins here.
 
@@ -148,7 +148,7 @@ def ways(subject: Subject) -> dict[str, Attack]:
 def fold_batch_norms(network: nn.Module) -> bool:
     """Fold each BatchNorm that follows a convolution in a sequence; say whether there was one."""
     found = False
-    for module in network.modules():
+    for module in list(network.modules()):
         if isinstance(module, nn.Sequential):
             for (name, first), (next_name, second) in pairwise(list(module.named_children())):
                 if isinstance(first, nn.Conv2d) and isinstance(second, nn.BatchNorm2d):
@@ -207,7 +207,7 @@ def print_table(name: str, subject: Subject, rounds: int) -> dict[str, dict[str,
                 times[way][key].append(seconds_of(attack, subject, key))
     found = {way: {key: median(values) for key, values in by_key.items()} for way, by_key in times.items()}
     label = f"#{name}" if name.isdigit() else name
-    print(f"\n| {label} | {' | '.join(subject.parameters)} | all, s | times \"everything on\" |")
+    print(f'\n| {label} | {" | ".join(subject.parameters)} | all, s | times "everything on" |')
     print("|---" * (len(subject.parameters) + 3) + "|")
     base = sum(found["everything on"].values())
     for way, by_key in found.items():

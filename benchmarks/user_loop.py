@@ -6,9 +6,9 @@
 The loop is `robust201.bench.user_loop`: the published network, Foolbox and AutoAttack called once per epsilon, in
 PyTorch's default layout and in channels_last, at batches of 50, 250 and of all images. Every ratio is to the fastest of
 these. Networks of the data folder are trained, the others and those of the sample random, labelled as they answer;
-images are CIFAR-10 test images of the folder, else scikit-learn's digits. Every process is started once without attacks,
-which gives the start-up. Processes run in turn, in alternating order. Programs that run beside them lengthen wall time,
-so on a busy machine only CPU time counts.
+images are CIFAR-10 test images of the folder, else scikit-learn's digits. Either side is started once without attacks,
+which gives the start-up. Processes run in turn, in alternating order. Other programs lengthen wall time, so on a busy
+machine only CPU time counts.
 
 `--threads 0` uses all cores: the loop with as many threads, robust201 with as many threads or, with `--ray`, as many
 workers, whose CPU time is not known.
@@ -53,7 +53,9 @@ def print_header(ways: Sequence[Way]) -> None:
     forms = [way.label for way in ways]
     print(
         f"| network | weights | {' | '.join(f'{form}, s' for form in forms)} | **times as fast, CPU time** | wall time "
-        "| with start-up, CPU time | wall time | largest difference of an accuracy |\n" + "|---" * (len(forms) + 7) + "|",
+        "| with start-up, CPU time | wall time | largest difference of an accuracy |\n"
+        + "|---" * (len(forms) + 7)
+        + "|",
         flush=True,
     )
 

@@ -134,7 +134,9 @@ class Loop:
         """What starts up alike: the loop without attacks, in any layout and batch."""
         return f"loop, compiled: {self.compiled}"
 
-    def command(self, subject: Subject, lengths: Lengths, machine: Machine, folder: Path, *, attacks: bool) -> list[str]:
+    def command(
+        self, subject: Subject, lengths: Lengths, machine: Machine, folder: Path, *, attacks: bool
+    ) -> list[str]:
         """The words of its process."""
         del folder  # it writes nothing
         return [
@@ -180,7 +182,9 @@ class Sweep:
         """What starts up alike: itself alone."""
         return self.label
 
-    def command(self, subject: Subject, lengths: Lengths, machine: Machine, folder: Path, *, attacks: bool) -> list[str]:
+    def command(
+        self, subject: Subject, lengths: Lengths, machine: Machine, folder: Path, *, attacks: bool
+    ) -> list[str]:
         """Write the sweep, and give the words of its process."""
         is_cell = subject.name.isdigit()
         on_ray = self.executor == "ray"
@@ -347,8 +351,7 @@ class Compared:
             "network": self.subject.name,
             "images": self.subject.n_images,
             "seconds": {
-                timed.way.label: {"start": timed.start._asdict(), "whole": timed.whole._asdict()}
-                for timed in self.ways
+                timed.way.label: {"start": timed.start._asdict(), "whole": timed.whole._asdict()} for timed in self.ways
             },
             "ratio": {clock: self.ratio(clock) for clock in Cost._fields},
             "ratio_with_start": {clock: self.ratio(clock, start_up=True) for clock in Cost._fields},

@@ -61,7 +61,9 @@ def random_network(name: str, images: ImageSet, *, channels: int = 16, cells: in
     return network, replace(images, labels=labels)
 
 
-def random_subjects(names: Sequence[str], n_images: int, folder: Path) -> list[Subject]:
+def random_subjects(
+    names: Sequence[str], n_images: int, folder: Path, *, channels: int = 16, cells: int = 5
+) -> list[Subject]:
     """Write networks with random weights, with some of the digits.
 
     Raises:
@@ -69,4 +71,13 @@ def random_subjects(names: Sequence[str], n_images: int, folder: Path) -> list[S
     """
     ids = [str(find_architecture(int(name) if name.isdigit() else name)[1]) for name in names]
     images = select(load_images("digits"), count=n_images, seed=0)
-    return [write_subject(name, *random_network(name, images), folder) for name in ids]
+    return [
+        write_subject(
+            name,
+            *random_network(name, images, channels=channels, cells=cells),
+            folder,
+            channels=channels,
+            cells=cells,
+        )
+        for name in ids
+    ]
