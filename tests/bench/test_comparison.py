@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from robust201.bench import user_loop
 from robust201.bench.comparison import Compared, Cost, Lengths, Loop, Machine, Subject, Sweep, Timed, loops, run_timed
 from robust201.bench.generated import random_subjects
 from robust201.cli import bench as verb
@@ -69,6 +68,11 @@ def test_the_loop_and_the_reference_engine_find_the_same(
     tmp_path: Path,
 ) -> None:
     """Of the attacks without draws; those with draws find as much on four images, whose labels are the network's."""
+    from robust201.tasks.perturbations.foolbox_engine import foolbox  # imports it without its warning
+
+    from robust201.bench import user_loop
+
+    assert user_loop.foolbox is foolbox
     words = Loop("channels_last", 3).command(subject, SHORT, Machine(), tmp_path, attacks=True)
     monkeypatch.setattr(sys, "argv", words[2:])
     user_loop.main()
