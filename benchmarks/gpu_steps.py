@@ -53,9 +53,11 @@ class Plan:
         networks: measured in every setup, and profiled if they are the first of their class.
         sample: networks of the stratified sample, from which GPU-hours are extrapolated.
         parity_images: images of the proof of parity.
+        parity_steps: steps of the attacks by gradient there; None for the paper's.
         parity_queries: queries of Square there.
         whole: networks of whole processes.
         whole_images: images of whole processes.
+        whole_batches: of the loop, besides all images.
         lengths: their attacks.
         sweep_images: images of the sweeps of two workers and of the kill.
         sweep_networks: networks of these.
@@ -67,6 +69,7 @@ class Plan:
     networks: tuple[int, ...] = tuple(CLASSES)
     sample: tuple[int, ...] = field(default_factory=lambda: tuple(stratified_sample(8)))
     parity_images: int = 16
+    parity_steps: int | None = None
     parity_queries: int = 200
     whole: tuple[str, ...] = ("309", "13714")
     whole_images: int = 1000
@@ -96,7 +99,7 @@ def rehearsal(folder: Path) -> Plan:
         folder,
         sizes=Sizes(
             images=8,
-            batches=(4, 8),
+            batches=(8,),
             rounds=1,
             channels=2,
             cells=1,
@@ -104,10 +107,11 @@ def rehearsal(folder: Path) -> Plan:
             peak=((4,), 4, 2),
             backend="eager",
         ),
-        networks=(309, 21),
+        networks=(309,),
         sample=(309,),
         parity_images=4,
-        parity_queries=3,
+        parity_steps=2,
+        parity_queries=2,
         whole=("309",),
         whole_images=2,
         whole_batches=(2,),
@@ -267,6 +271,7 @@ def measure_parity(plan: Plan) -> Values:
             str(index),
             plan.torch_device,
             n_images=plan.parity_images,
+            steps=plan.parity_steps,
             queries=plan.parity_queries,
             size=(plan.sizes.channels, plan.sizes.cells),
         )
@@ -324,7 +329,7 @@ def measure_memory(plan: Plan) -> Values:
                     "estimate": n_samples * network_bytes(sizes.channels, sizes.cells, 32, gradient=gradient),
                 }
             )
-        for key, changes in (("aa_square", {"queries": 20}), ("aa_apgd-ce", {"steps": 3})):
+        for key, changes in (("aa_square", {"queries": plan.parity_queries}), ("aa_apgd-ce", {"steps": 2})):
             case.model = gpu_speed.in_buckets(case, capacity, "graphs")
             case.model_batch = capacity.logits
             task = partial(case.attack, "fused", key, gpu_speed.PAPER_EPSILONS_255, TASKS[key].parameters(**changes))
@@ -547,7 +552,7 @@ def losses(row: Values) -> dict[str, float]:
     found = {"convolutions below their peak": groups.pop("convolutions", 0.0) - row["ideal"]}
     found |= groups
     found["device idle, launches"] = row["wall_graphs"] - busy
-    return dict(sorted(found.items(), key=lambda item: -item[1]))
+    return {name: seconds for name, seconds in sorted(found.items(), key=lambda item: -item[1]) if seconds > 0}
 
 
 def show_profile(found: Values) -> Iterator[str]:

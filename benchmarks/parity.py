@@ -56,7 +56,7 @@ def load_network(folder: Path, name: str, images: ImageSet) -> tuple[Classifier,
 
 
 def compare_random(
-    name: str, device: torch.device, *, n_images: int, queries: int, size: tuple[int, int]
+    name: str, device: torch.device, *, n_images: int, steps: int | None, queries: int, size: tuple[int, int]
 ) -> Iterator[tuple[str, list[int], list[int]]]:
     """Compare on digits and random weights, which need no data.
 
@@ -64,6 +64,7 @@ def compare_random(
         name: index of the network.
         device: where to compute.
         n_images: images of the batch.
+        steps: of the attacks by gradient; None for the paper's.
         queries: of Square.
         size: channels and cells of the network.
 
@@ -76,7 +77,10 @@ def compare_random(
     pixels, labels = torch.from_numpy(images.images).to(device), torch.from_numpy(images.labels.copy())
     labels[3::4] = (labels[3::4] + 1) % images.n_classes
     for key in ATTACKS:
-        parameters = TASKS[key].parameters(**({"queries": queries} if key == "aa_square" else {}))
+        changes = {"queries": queries} if key == "aa_square" else {}
+        if steps is not None and key not in ("fgsm", "aa_square"):
+            changes = {"steps": steps}
+        parameters = TASKS[key].parameters(**changes)
         found = compare(key, classifier, pixels, labels.to(device), parameters, seed=1).values()
         yield key, [one.correct for one in found], [one.image_bits + one.logit_bits for one in found]
 

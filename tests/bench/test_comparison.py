@@ -68,9 +68,8 @@ def test_the_loop_and_the_reference_engine_find_the_same(
     tmp_path: Path,
 ) -> None:
     """Of the attacks without draws; those with draws find as much on four images, whose labels are the network's."""
-    from robust201.tasks.perturbations.foolbox_engine import foolbox  # imports it without its warning
-
     from robust201.bench import user_loop
+    from robust201.tasks.perturbations.foolbox_engine import foolbox  # imports it without its warning
 
     assert user_loop.foolbox is foolbox
     words = Loop("channels_last", 3).command(subject, SHORT, Machine(), tmp_path, attacks=True)

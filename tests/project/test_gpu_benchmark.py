@@ -1,16 +1,21 @@
 """Every step of the GPU benchmark, rehearsed on the CPU: the first run on a GPU must not fail by a typo."""
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks import gpu
+from benchmarks import gpu, gpu_steps
 from benchmarks.gpu_steps import Plan, group_of, losses, rehearsal, steps_of
+from robust201.bench import comparison
+from robust201.bench.comparison import Cost
+from robust201.planning.loading import load_config
 
 PROCESSES = ("tests", "whole", "two-workers", "kill")
-"""Steps that start processes, which takes seconds."""
+"""Steps that start processes: here stubs take their place. `python -m benchmarks.gpu --device cpu` starts them all."""
 
 PLAN = rehearsal(Path("nowhere"))
 NAMES = [step.name for step in steps_of(PLAN)]
@@ -27,15 +32,75 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if not name.startswith(PROCESSES)])
-def test_a_step_is_measured_and_shown(folder: Path, name: str) -> None:
+def test_a_step_is_measured_and_shown(folder: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pretend(module: torch.nn.Module, *, backend: str, dynamic: bool) -> torch.nn.Module:
+        assert (backend, dynamic) == ("eager", False)
+        return module
+
+    monkeypatch.setattr(torch, "compile", pretend)  # tracing takes seconds
     lines = rehearse(folder, name)
     assert len(lines) >= 2
     assert "nan" not in " ".join(lines)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name.startswith(PROCESSES)])
-def test_a_step_of_processes_is_measured_and_shown(folder: Path, name: str) -> None:
-    assert len(rehearse(folder, name)) >= 2
+def test_tests_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tests = tmp_path / "test_stub.py"
+    mark = "@pytest.mark.gpu\ndef test_"
+    tests.write_text(f"import pytest\n\n{mark}one():\n    pass\n\n{mark}two():\n    assert 1 == 2\n")
+    monkeypatch.setattr(gpu_steps, "GPU_TESTS", str(tests))
+    lines = rehearse(tmp_path, "tests")
+    assert "1 passed, 1 failure" in lines[1]
+    assert "assert 1 == 2" in lines[2]
+
+
+def test_whole_processes_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def pretend(words: list[str], environment: dict[str, str], log: Path) -> tuple[Cost, str]:
+        del environment, log
+        return Cost(8.0 if "user_loop" in " ".join(words) and "fgsm" in words else 2.0, 1.0), '{"clean": {"0": 1}}'
+
+    monkeypatch.setattr(comparison, "run_timed", pretend)
+    monkeypatch.setattr(comparison.Sweep, "read", lambda *_: {"clean": {0.0: 1.0}})
+    lines = rehearse(tmp_path, "whole-309")
+    assert any(line.startswith("| loop, channels_last layout, batch 2 | 6.0 | 8.0 |") for line in lines)
+
+
+def stub(source: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+
+def test_two_workers_share_a_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+
+    def start(plan: Plan, verb: str, sweep: str, *words: str) -> subprocess.Popen[bytes]:
+        config = load_config(Path(sweep))
+        started.append((verb, *words, config.execution.gpus_per_worker))
+        assert config.execution.device == plan.device
+        return stub("")
+
+    monkeypatch.setattr(gpu_steps, "_start", start)
+    assert "times as fast" in rehearse(tmp_path, "two-workers")[1]
+    assert started == [
+        *(("plan", "--save", 1.0), ("run", "--share", "1/1", 1.0), ("plan", "--save", 0.5)),
+        *(("run", "--share", "1/2", 0.5), ("run", "--share", "2/2", 0.5)),
+    ]
+
+
+def test_a_kill_waits_for_a_result_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+
+    def start(plan: Plan, verb: str, sweep: str) -> subprocess.Popen[bytes]:
+        shards = Path(sweep).parent / "results" / "shards"
+        started.append(verb)
+        assert plan.device == "cpu"
+        sources = (f"{shards}/a.parquet", "import time; time.sleep(60)"), (f"{shards}/b.parquet", "")
+        file, rest = sources[len(started) - 1]
+        touch = f"p = pathlib.Path({file!r}); p.parent.mkdir(parents=True, exist_ok=True); p.touch()"
+        return stub(f"import pathlib; {touch}; {rest}")
+
+    monkeypatch.setattr(gpu_steps, "_start", start)
+    lines = rehearse(tmp_path, "kill")
+    assert "from 1 to 2 result files" in lines[1]
+    assert started == ["run", "run"]
 
 
 def test_steps_of_a_gpu_are_those_of_the_rehearsal_on_more_networks() -> None:
