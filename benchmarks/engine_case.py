@@ -1,13 +1,16 @@
 """What the benchmarks of the engines measure, on a CPU and on a GPU: passes, steps of attacks, convolutions."""
 
+import copy
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 
 import torch
+from torch import nn
 from torch.nn import functional
 
+from robust201.core.precision import Precision
 from robust201.core.records import Normalisation
 from robust201.engine.classifier import Classifier
 from robust201.engine.context import Context, Request, to_float
@@ -38,11 +41,18 @@ Measurement = Callable[[Clock], float]
 
 @dataclass
 class Case:
-    """One network in both forms, with images that it classifies as they are labelled."""
+    """One network in both forms, with images that it classifies as they are labelled.
+
+    An engine is ``fused``, or a form of the published network that the libraries attack: a key of `classifiers`, which
+    is filled up by whoever needs more of them.
+    """
 
     index: int
     device: torch.device
     images: torch.Tensor
+    channels: int = CHANNELS
+    cells: int = CELLS
+    precision: Precision = "fp32"
     labels: torch.Tensor = field(init=False)
     model: Model = field(init=False)
     model_batch: int | None = None
@@ -50,11 +60,32 @@ class Case:
     def __post_init__(self) -> None:
         self.spec = architecture(self.index).spec
         torch.manual_seed(self.index)
-        network = build_network(self.spec, n_classes=N_CLASSES)
-        self.classifier = Classifier(network, NORMALISATION, N_CLASSES, device=self.device)
-        self.compiled = compile_network(network, self.spec, NORMALISATION, n_classes=N_CLASSES, device=self.device)
+        self.network = build_network(self.spec, channels=self.channels, cells=self.cells, n_classes=N_CLASSES)
+        self.classifiers = {
+            "reference": self.classify_by(copy.deepcopy(self.network)),
+            "channels_last": self.classify_by(copy.deepcopy(self.network), channels_last=True),
+        }
+        self.compiled = compile_network(
+            self.network,
+            self.spec,
+            NORMALISATION,
+            n_classes=N_CLASSES,
+            device=self.device,
+            precision=self.precision,
+        )
         self.model = self.compiled
         self.labels = self.compiled.logits(to_float(self.images)).argmax(dim=1)
+
+    def classify_by(self, network: nn.Module, *, channels_last: bool = False) -> Classifier:
+        """Make a form of the published network."""
+        return Classifier(
+            network,
+            NORMALISATION,
+            N_CLASSES,
+            device=self.device,
+            precision=self.precision,
+            channels_last=channels_last,
+        )
 
     def attack(
         self, engine: str, key: str, strengths: tuple[float, ...], parameters: Parameters, batch: int | None = None
@@ -62,11 +93,11 @@ class Case:
         """Run one attack on all images at some epsilons; complain if it fooled any, since its steps were fewer then."""
         fused = engine == "fused"
         context = Context(
-            self.classifier,
+            self.classifiers["reference" if fused else engine],
             0,
             batch or len(self.images),
             key=key,
-            engine=engine,
+            engine="fused" if fused else "reference",
             model=self.model if fused else None,
             model_batch=self.model_batch,
         )
@@ -81,7 +112,7 @@ class Case:
         """Classify all images once."""
         for pixels in torch.split(to_float(self.images), batch or len(self.images)):
             with torch.no_grad():
-                self.model.logits(pixels) if engine == "fused" else self.classifier(pixels)
+                self.model.logits(pixels) if engine == "fused" else self.classifiers[engine](pixels)
 
     def gradient(self, engine: str, batch: int | None = None) -> None:
         """Classify all images and differentiate the cross-entropy once."""
@@ -92,22 +123,24 @@ class Case:
                 self.model.loss_and_gradient(pixels, labels)
             else:
                 pixels.requires_grad_()
-                loss = functional.cross_entropy(self.classifier(pixels), labels, reduction="sum")
+                loss = functional.cross_entropy(self.classifiers[engine](pixels), labels, reduction="sum")
                 torch.autograd.grad(loss, [pixels])
 
 
-def convolutions_of(spec: str) -> dict[tuple[int, int, int, int, int], int]:
+def convolutions_of(
+    spec: str, *, channels: int = CHANNELS, cells: int = CELLS
+) -> dict[tuple[int, int, int, int, int], int]:
     """Count the convolutions of the fused forward pass: (inputs, outputs, kernel, stride, input size) to number."""
     operations = parse(spec)
-    found: dict[tuple[int, int, int, int, int], int] = {(3, CHANNELS, 3, 1, IMAGE_SIZE): 1}
+    found: dict[tuple[int, int, int, int, int], int] = {(3, channels, 3, 1, IMAGE_SIZE): 1}
     for stage in range(3):
-        width, size = CHANNELS * 2**stage, IMAGE_SIZE // 2**stage
+        width, size = channels * 2**stage, IMAGE_SIZE // 2**stage
         for node in plan_cell(spec).nodes:
             for term in node.terms:
                 if term.convolutions:
                     kernel = 3 if any(operations[edge] == "nor_conv_3x3" for edge in term.convolutions) else 1
                     shape = (width, width, kernel, 1, size)
-                    found[shape] = found.get(shape, 0) + CELLS
+                    found[shape] = found.get(shape, 0) + cells
         if stage < 2:
             for shape in ((width, 2 * width, 3, 2, size), (width, 2 * width, 1, 1, size // 2)):
                 found[shape] = found.get(shape, 0) + 1
@@ -119,11 +152,21 @@ def convolutions_of(spec: str) -> dict[tuple[int, int, int, int, int], int]:
 class ConvolutionLimit:
     """The time that a network's convolutions take by themselves, each repeated on data in the cache."""
 
-    def __init__(self, spec: str, n_images: int, device: torch.device) -> None:
+    def __init__(
+        self,
+        spec: str,
+        n_images: int,
+        device: torch.device,
+        *,
+        channels: int = CHANNELS,
+        cells: int = CELLS,
+    ) -> None:
         self.n_images = n_images
         self.kernels = []
         self.flops = 0.0
-        for (inputs, outputs, size, stride, pixels), number in convolutions_of(spec).items():
+        for (inputs, outputs, size, stride, pixels), number in convolutions_of(
+            spec, channels=channels, cells=cells
+        ).items():
             weight = torch.randn(outputs, inputs, size, size, dtype=torch.float64)
             kernel = Convolution(weight, torch.zeros(outputs, dtype=torch.float64), device=device, stride=stride)
             x = torch.randn(n_images, inputs, pixels, pixels, device=device).contiguous(

@@ -8,11 +8,13 @@ library, once an epsilon, and by the fused attack, all epsilons together, with t
 batches. The table counts the bits in which images and logits differ. The exit status is 0 if there are none.
 
 `309/100` is network #309 with a random head of 100 classes; its labels are its own predictions, every fourth one moved.
+On a GPU: `python -m benchmarks.gpu --only parity`.
 """
 
 import argparse
 import os
 import sys
+from collections.abc import Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -20,6 +22,7 @@ import torch
 from torch import nn
 
 from benchmarks.trained import load_trained
+from robust201.bench.generated import random_network
 from robust201.core.records import ImageSet
 from robust201.engine.arithmetic import configure_torch
 from robust201.engine.classifier import Classifier
@@ -50,6 +53,36 @@ def load_network(folder: Path, name: str, images: ImageSet) -> tuple[Classifier,
         labels = classifier(to_float(pixels)).argmax(dim=1)
     labels[3::4] = (labels[3::4] + 1) % HEAD_CLASSES
     return classifier, pixels, labels
+
+
+def compare_random(
+    name: str, device: torch.device, *, n_images: int, steps: int | None, queries: int, size: tuple[int, int]
+) -> Iterator[tuple[str, list[int], list[int]]]:
+    """Compare on digits and random weights, which need no data.
+
+    Args:
+        name: index of the network.
+        device: where to compute.
+        n_images: images of the batch.
+        steps: of the attacks by gradient; None for the paper's.
+        queries: of Square.
+        size: channels and cells of the network.
+
+    Yields:
+        Attack, images correct and differing bits at each epsilon.
+    """
+    digits = select(load_images("digits"), count=n_images, seed=0)
+    network, images = random_network(name, digits, channels=size[0], cells=size[1])
+    classifier = Classifier(network, images.normalisation, images.n_classes, device=device)
+    pixels, labels = torch.from_numpy(images.images).to(device), torch.from_numpy(images.labels.copy())
+    labels[3::4] = (labels[3::4] + 1) % images.n_classes
+    for key in ATTACKS:
+        changes = {"queries": queries} if key == "aa_square" else {}
+        if steps is not None and key not in ("fgsm", "aa_square"):
+            changes = {"steps": steps}
+        parameters = TASKS[key].parameters(**changes)
+        found = compare(key, classifier, pixels, labels.to(device), parameters, seed=1).values()
+        yield key, [one.correct for one in found], [one.image_bits + one.logit_bits for one in found]
 
 
 def print_row(network: str, attack: str, found: dict[float, Difference]) -> int:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.scheduler
 
-runs on two cores, however many the machine has, and prints every row of the table in docs/performance.md: units a
+runs on two cores, however many the machine has, and prints every row of the table in docs/measurements.md: units a
 second and the driver's memory over 200,000 units that take no time, the same with bundles of one unit and with a shard
 written for each unit, and the overhead a unit on 64 workers whose units take a second. One row is measured, in this
 process, by saying what to measure:

@@ -28,7 +28,7 @@ from robust201.spaces.nasbench201 import cells as nasbench201
 from tests.conftest import REPOSITORY, Ended, MakeFields, RunCommand, WriteSweep, read_tree
 
 VERBS = (
-    *("demo", "meta", "plan", "run", "status", "export", "verify", "compact", "merge", "report", "fetch"),
+    *("demo", "bench", "meta", "plan", "run", "status", "export", "verify", "compact", "merge", "report", "fetch"),
     *("import-weights", "corrupt", "train", "doctor", "logs", "plot", "compare", "convert", "import-json", "evaluate"),
     "metrics",
 )

@@ -1,18 +1,13 @@
 """What the benchmark of the engine counts and chooses."""
 
-import argparse
-import json
-
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks import engine_case, engine_gpu
+from benchmarks import sweep_hours
 from benchmarks.engine import read_square_share
 from benchmarks.engine_case import convolutions_of, stratified_sample, suite_seconds
 from benchmarks.square_stages import mean_query_seconds, stages_of
-from robust201.engine.capacity import Capacity
 from robust201.spaces.nasbench201.cells import evaluated_indices, format_spec, multiply_accumulates
 from robust201.tasks.perturbations.square import side_of
 
@@ -67,12 +62,12 @@ def test_what_a_query_costs_on_average_lies_between_its_stages():
     assert mean_query_seconds(stages, 2.0, 1.5, last) == pytest.approx((1001 * 2 + 3999 * 1) / 5000)
 
 
-# --- on a GPU --------------------------------------------------------------------------------------------------------
+# --- what the paper's sweep takes ------------------------------------------------------------------------------------
 
 
 def test_a_fit_gives_back_what_the_costs_were_made_from():
     macs = [1e6, 7e6, 30e6, 100e6]
-    fit = engine_gpu.fit_cost(macs, [2e-4 + 3e-12 * number for number in macs])
+    fit = sweep_hours.fit_cost(macs, [2e-4 + 3e-12 * number for number in macs])
     assert (fit.constant, fit.slope) == (pytest.approx(2e-4), pytest.approx(3e-12))
     assert fit.error == pytest.approx(0, abs=1e-6)
 
@@ -80,7 +75,7 @@ def test_a_fit_gives_back_what_the_costs_were_made_from():
 @given(st.lists(st.tuples(st.floats(1e6, 2e8), st.floats(1e-6, 1e-3)), min_size=2, max_size=10))
 def test_a_fit_predicts_no_negative_cost_and_knows_its_error(pairs):
     macs, seconds = zip(*pairs, strict=True)
-    fit = engine_gpu.fit_cost(macs, seconds)
+    fit = sweep_hours.fit_cost(macs, seconds)
     assert fit.constant >= 0
     assert fit.slope >= 0
     error = max(abs(fit(number) / value - 1) for number, value in pairs)
@@ -88,8 +83,8 @@ def test_a_fit_predicts_no_negative_cost_and_knows_its_error(pairs):
 
 
 def test_a_sweep_counts_every_image_of_every_dataset():
-    suite, forward = engine_gpu.Fit(1e-3, 1e-12, 0.0), engine_gpu.Fit(1e-6, 0.0, 0.0)
-    found = engine_gpu.sweep_seconds(suite, forward, [0, 1e9], ready_seconds=3.0)
+    suite, forward = sweep_hours.Fit(1e-3, 1e-12, 0.0), sweep_hours.Fit(1e-6, 0.0, 0.0)
+    found = sweep_hours.sweep_seconds(suite, forward, [0, 1e9], ready_seconds=3.0)
     # 75 corrupted forms and the clean one; an image of 16x16 has a quarter of the pixels and no corrupted forms.
     large = 10_000 * (2 * (1e-3 + 76e-6) + 1e-3) + 2 * 3.0
     assert found == {
@@ -100,32 +95,5 @@ def test_a_sweep_counts_every_image_of_every_dataset():
 
 
 def test_merged_multiply_accumulates_are_fewer():
-    assert engine_gpu.merged_macs(309) < engine_gpu.published_macs(309)
-    assert engine_gpu.published_macs(1462) - engine_gpu.merged_macs(1462) == (64 + 1) * 10
-
-
-def test_the_benchmark_on_a_simulated_gpu(monkeypatch, capsys, tmp_path):
-    monkeypatch.setattr(engine_gpu, "memory_of", lambda _: {"free_bytes": 10**8, "total_bytes": 10**8})
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "a simulated GPU")
-    monkeypatch.setattr(engine_gpu, "convolution_peak", lambda _: 1e12)
-    monkeypatch.setattr(engine_gpu, "choose_capacity", lambda **_: Capacity(8, 8))
-    monkeypatch.setattr(engine_gpu, "REFERENCE_BATCHES", (2, 4))
-    monkeypatch.setattr(engine_gpu, "USUAL", engine_gpu.Setup("reference", 2))
-    monkeypatch.setattr(engine_gpu, "MIN_IMAGES", 4)
-    monkeypatch.setattr(engine_gpu, "evaluated_indices", lambda: (21, 309))
-    monkeypatch.setattr(engine_gpu, "stratified_sample", lambda _: [309])
-    lengths = {"pgd": ("steps", 1, 2), "aa_apgd-ce": ("steps", 1, 2), "aa_square": ("queries", 1, 3)}
-    monkeypatch.setattr(engine_case, "LENGTHS", lengths)
-    options = argparse.Namespace(
-        device="cpu", images=4, rounds=1, networks=[309], sample=1, no_graphs=True, json=tmp_path / "gpu.json"
-    )
-    engine_gpu.run(options, 0.39)
-    printed = capsys.readouterr().out
-    assert "| #309 (light) |" in printed
-    assert "| fused |" in printed
-    assert "Whole suite over the sample of 1, weighted by cost: " in printed
-    found = json.loads(options.json.read_text())
-    assert set(found["networks"][0]["suite"]) == {"fused own", "reference 2", "reference 4"}
-    assert set(found["gpu_hours"]) == {"reference at 250", "reference at its best batch", "fused"}
-    with pytest.raises(SystemExit, match="4 or more"):
-        engine_gpu.run(argparse.Namespace(**vars(options) | {"images": 3}), 0.39)
+    assert sweep_hours.merged_macs(309) < sweep_hours.published_macs(309)
+    assert sweep_hours.published_macs(1462) - sweep_hours.merged_macs(1462) == (64 + 1) * 10

@@ -28,6 +28,7 @@ ROOMS = (
     "dataset",
     "submission",
     "monitoring",
+    "bench",
     "cli",
 )
 """Folders of the package from the ground up: each may import those before it."""

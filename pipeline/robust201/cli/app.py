@@ -12,6 +12,7 @@ import typer
 from robust201 import __version__
 from robust201.cli import console
 from robust201.cli.audit import audit
+from robust201.cli.bench import bench
 from robust201.cli.dataset import KeyStyleText, compare, convert, export, import_json, read_key_style, verify
 from robust201.cli.demo import demo
 from robust201.cli.evaluate import evaluate
@@ -368,7 +369,7 @@ def corrupt(
 
 add_verbs(
     app,
-    *(demo, doctor, fetch, import_weights, train, corrupt),
+    *(demo, bench, doctor, fetch, import_weights, train, corrupt),
     *(plan, run, status, logs, compact, merge),
     *(verify, audit, export, compare, convert, import_json, meta),
     *(report, plot, metrics, evaluate),

@@ -23,7 +23,7 @@ DOWNLOADS = "cifar10, cifar100, ImageNet16-120, CIFAR-10-C, CIFAR-100-C or image
 
 RUN = "Run a sweep"
 PANELS = {
-    "Set up": ("demo", "doctor", "fetch", "import-weights", "train", "corrupt"),
+    "Set up": ("demo", "bench", "doctor", "fetch", "import-weights", "train", "corrupt"),
     RUN: ("plan", "run", "submit", "status", "logs", "compact", "merge"),
     "Check and export its results": ("verify", "audit", "export", "compare", "convert", "import-json", "meta"),
     "Look at a dataset": ("report", "plot", "metrics"),
@@ -32,6 +32,7 @@ PANELS = {
 """Verbs by the group under which the help lists them, in the order in which a sweep meets them."""
 
 EXAMPLES = {
+    "bench": ("robust201 bench", "robust201 bench --architectures 309 --images 64 --json bench.json"),
     "doctor": (
         "robust201 doctor",
         "robust201 doctor jobs/paper.yaml --address http://127.0.0.1:8265",

@@ -224,11 +224,13 @@ def check_export(plan: SweepPlan, store: ShardStore, inventory: Inventory, out: 
 
 def _refuse_other_sweep(out: Path, record: Mapping[str, Any], plan: SweepPlan) -> None:
     """Refuse the export of a sweep that has no protocol in common with a plan: every file of it would differ."""
-    ours, theirs = plan.describe(), record.get("protocols")
+    sweep = record.get("sweep")
+    held = sweep if isinstance(sweep, dict) else {}
+    ours, theirs = plan.describe(), held.get("protocols")
     if isinstance(theirs, list) and theirs and not any(one in ours["protocols"] for one in theirs):
         raise ResultsError(
             f"Verifying failed for {out}: expected the export of {ours['name']}, got one of "
-            f"{reprlib.repr(record.get('name'))}, with other protocols under every key. Name the folder that these "
+            f"{reprlib.repr(held.get('name'))}, with other protocols under every key. Name the folder that these "
             "results were exported to."
         )
 

@@ -1,0 +1,117 @@
+"""Everything that is to be measured on a GPU, in steps of under eight minutes each.
+
+    python -m benchmarks.gpu --out gpu
+    python -m benchmarks.gpu --out gpu --only speed profile --budget-minutes 25
+    python -m benchmarks.gpu --device cpu
+
+Each step runs in a process of its own and leaves one JSON file in the output folder; a step whose file is there is not
+repeated, so the command can be given again after an interruption, on another day, or for what is left. A step that
+fails or runs too long is reported at the end, and the others go on. The tables are printed as steps end, and again from
+the files alone with --tables. `--device cpu` rehearses every step with tiny networks.
+
+Needed: a checkout, PyTorch with CUDA, and the packages that docs/performance-gpu.md lists; no Ray, no data, no network.
+"""
+
+import argparse
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from benchmarks.gpu_steps import Plan, read_values, rehearsal, steps_of, write_values
+
+STEP_MINUTES = 8.0
+
+
+def make_plan(device: str, folder: Path) -> Plan:
+    """Make the plan. Nothing is computed in the driver, so it holds no memory of the device."""
+    return rehearsal(folder) if device == "cpu" else Plan(device, folder)
+
+
+def run_step(device: str, folder: Path, name: str) -> None:
+    """Measure one step in this process."""
+    plan = make_plan(device, folder)
+    step = next(step for step in steps_of(plan) if step.name == name)
+    start = time.monotonic()
+    values = step.measure(plan)
+    write_values(folder, name, values | {"step_seconds": time.monotonic() - start})
+
+
+def run_in_process(device: str, folder: Path, name: str, minutes: float) -> str:
+    """Measure one step in a process of its own: what went wrong, or an empty string."""
+    words = [sys.executable, "-m", "benchmarks.gpu", "--device", device, "--out", str(folder), "--step", name]
+    log = folder / f"{name}.log"
+    with log.open("wb") as stream:
+        try:
+            ended = subprocess.run(words, stdout=stream, stderr=subprocess.STDOUT, timeout=60 * minutes, check=False)
+        except subprocess.TimeoutExpired:
+            return f"took more than {minutes:g} minutes (see {log})"
+    lines = log.read_text(errors="replace").strip().splitlines()
+    return f"{lines[-1] if lines else f'ended with {ended.returncode}'} (see {log})" if ended.returncode else ""
+
+
+def chosen(names: Sequence[str], only: Sequence[str]) -> list[str]:
+    """The steps whose names begin with one of the given words; all where none is given."""
+    return [name for name in names if not only or any(name.startswith(word) for word in only)]
+
+
+def table_of(plan: Plan, name: str) -> Iterator[str]:
+    """The lines of a step's table, under its name; none where it has not run."""
+    values = read_values(plan.folder, name)
+    if values is not None:
+        yield f"\n## {name}\n"
+        yield from next(step for step in steps_of(plan) if step.name == name).show(values)
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, help="folder of the JSON files; a temporary one for a rehearsal")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    parser.add_argument("--only", nargs="+", default=[], help="steps by the beginnings of their names")
+    parser.add_argument("--again", action="store_true", help="repeat steps that have run")
+    parser.add_argument("--tables", action="store_true", help="only print the tables of what has run")
+    parser.add_argument("--minutes", type=float, default=STEP_MINUTES, help="of one step, at most")
+    parser.add_argument("--budget-minutes", type=float, help="begin no step after this time")
+    parser.add_argument("--list", action="store_true", help="only list the steps")
+    parser.add_argument("--step", help="measure one step in this process")
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run the steps that are missing; 1 if one failed."""
+    options = parse_arguments()
+    folder = options.out or Path(tempfile.mkdtemp(prefix="robust201-gpu-") if options.device == "cpu" else "gpu")
+    folder.mkdir(parents=True, exist_ok=True)
+    if options.step:
+        run_step(options.device, folder, options.step)
+        return 0
+    plan = make_plan(options.device, folder)
+    names = chosen([step.name for step in steps_of(plan)], options.only)
+    start = time.monotonic()
+    failures: dict[str, str] = {}
+    for name in names:
+        if options.list:
+            print(name, "done" if read_values(folder, name) else "missing")
+            continue
+        is_wanted = not options.tables and (options.again or read_values(folder, name) is None)
+        if is_wanted and options.budget_minutes and time.monotonic() - start > 60 * options.budget_minutes:
+            failures[name] = "not begun: the time is up"
+            continue
+        if is_wanted:
+            failure = run_in_process(options.device, folder, name, options.minutes)
+            if failure:
+                failures[name] = failure
+                print(f"\n{name} failed: {failure}", flush=True)
+                continue
+        print("\n".join(table_of(plan, name)), flush=True)
+    if failures:
+        print("\nMissing:")
+        for name, failure in failures.items():
+            print(f"- {name}: {failure}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

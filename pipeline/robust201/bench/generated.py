@@ -1,0 +1,83 @@
+"""Networks and images that need no download: random weights of the published size, scikit-learn's digits."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+from robust201.bench.comparison import Subject
+from robust201.core.records import ImageSet
+from robust201.engine.classifier import Classifier
+from robust201.engine.context import to_float
+from robust201.images import load_images, select
+from robust201.spaces import find_architecture
+
+
+def write_subject(name: str, network: nn.Module, images: ImageSet, folder: Path, **size: int) -> Subject:
+    """Write a network's weights and its images where the processes find them.
+
+    Args:
+        name: index in NAS-Bench-201, or a name of the zoo.
+        network: the network.
+        images: images and labels.
+        folder: where to write.
+        size: `channels` and `cells`, if they are not the published ones.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    weights, arrays = folder / f"{name}.safetensors", folder / f"{name}.npz"
+    save_file({key: tensor.contiguous() for key, tensor in network.state_dict().items()}, weights)
+    np.savez(arrays, images=images.images, labels=images.labels)
+    return Subject(
+        name, weights, arrays, len(images), images.images.shape[-1], images.n_classes, images.normalisation, **size
+    )
+
+
+def random_network(name: str, images: ImageSet, *, channels: int = 16, cells: int = 5) -> tuple[nn.Module, ImageSet]:
+    """Build a network with random weights, and label the images as it sees them, so that attacks have work to do.
+
+    Its BatchNorms get the statistics of the images: without them all images look alike to it.
+    """
+    space, architecture = find_architecture(int(name) if name.isdigit() else name)
+    if space.is_sized:
+        space = space.sized(channels=channels, cells=cells)
+    pixels = to_float(torch.from_numpy(images.images))
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        network = space.build(architecture, n_classes=images.n_classes)
+        mean, std = (
+            torch.tensor(given).view(1, 3, 1, 1) for given in (images.normalisation.mean, images.normalisation.std)
+        )
+        for module in network.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.momentum = 1.0
+        with torch.no_grad():
+            network.train()((pixels - mean) / std)
+    classifier = Classifier(network, images.normalisation, images.n_classes)
+    labels = classifier.logits(pixels).argmax(dim=1).numpy()
+    return network, replace(images, labels=labels)
+
+
+def random_subjects(
+    names: Sequence[str], n_images: int, folder: Path, *, channels: int = 16, cells: int = 5
+) -> list[Subject]:
+    """Write networks with random weights, with some of the digits.
+
+    Raises:
+        ArchitectureError: a name is no architecture's.
+    """
+    ids = [str(find_architecture(int(name) if name.isdigit() else name)[1]) for name in names]
+    images = select(load_images("digits"), count=n_images, seed=0)
+    return [
+        write_subject(
+            name,
+            *random_network(name, images, channels=channels, cells=cells),
+            folder,
+            channels=channels,
+            cells=cells,
+        )
+        for name in ids
+    ]

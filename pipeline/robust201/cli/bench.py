@@ -1,0 +1,93 @@
+"""`robust201 bench`: how much faster than a user's own loop, on this machine, in a few minutes."""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from robust201.cli import console
+from robust201.cli.sweeps import split_names
+from robust201.core.errors import ConfigError
+from robust201.core.files import write_text
+
+if TYPE_CHECKING:
+    from robust201.bench.comparison import Compared
+
+SHARE_OF_THE_PAPER = 20
+"""The attacks make a twentieth of the paper's steps and queries, which keeps the proportions of its suite."""
+
+EPSILONS_255 = (0.5, 2.0)
+
+
+def bench(
+    architectures: Annotated[
+        str, typer.Option(help="Indices in NAS-Bench-201 or resnet18, separated by commas.")
+    ] = "309,21,13714",
+    images: Annotated[int, typer.Option(min=2, help="Images per network.")] = 32,
+    rounds: Annotated[int, typer.Option(min=1, help="How often everything is timed; medians are shown.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of either side.")] = 1,
+    device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write all times to this file.")] = None,
+) -> None:
+    """Compare robust201 with your own loop of Foolbox and AutoAttack, as whole processes, on random networks.
+
+    The attacks are the paper's, with a twentieth of its steps and queries, at two epsilons. The loop runs in
+    PyTorch's default layout and in channels_last; the ratio is to the faster one. It takes about four minutes.
+    """
+    from robust201.bench.comparison import LAYOUTS, Lengths, Loop, Machine, Sweep, compare
+    from robust201.bench.generated import random_subjects
+
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(
+            f"Reading the command line failed for --device: expected cpu or cuda, got {device!r}. Name one."
+        )
+    paper = Lengths()
+    lengths = Lengths(
+        EPSILONS_255,
+        EPSILONS_255,
+        pgd_steps=paper.pgd_steps // SHARE_OF_THE_PAPER,
+        apgd_steps=paper.apgd_steps // SHARE_OF_THE_PAPER,
+        queries=paper.queries // SHARE_OF_THE_PAPER,
+    )
+    ways = [*(Loop(layout, images) for layout in LAYOUTS), Sweep()]
+    machine = Machine(threads, device)
+    with tempfile.TemporaryDirectory(prefix="robust201-bench-") as name:
+        folder = Path(name)
+        subjects = random_subjects(split_names(architectures) or (), images, folder)
+        compared = [
+            compare(subject, ways, lengths, machine, folder / subject.name, rounds=rounds, tell=console.say)
+            for subject in subjects
+        ]
+    if json_file is not None:
+        write_text(json_file, json.dumps([one.to_payload() for one in compared], indent=1) + "\n")
+    _show(compared, machine.threads, device)
+
+
+def _show(compared: "list[Compared]", threads: int, device: str) -> None:
+    clock = "CPU" if device == "cpu" else "wall"
+    rows = []
+    for one in compared:
+        seconds = [getattr(timed.attacks, clock.lower()) for timed in one.ways]
+        rows.append(
+            (
+                one.subject.label,
+                *(f"{value:.1f}" for value in seconds),
+                f"{one.ratio(clock.lower()):.2f}",
+                f"{one.ratio('wall'):.2f}",
+                f"{one.ratio('wall', start_up=True):.2f}",
+            )
+        )
+    names = ("network", "loop, default layout, s", "loop, channels_last, s", "robust201, s")
+    ratios = (f"times as fast, {clock} time", "wall time", "with start-up")
+    console.show_table(
+        f"{clock} time of the attacks, start-up apart; times as fast as the faster loop, "
+        f"{console.show_count(threads, 'thread')}",
+        (*names, *ratios),
+        rows,
+    )
+    typer.echo(
+        "Single runs differ by some percent, by more where other programs run: trust CPU time there, and repeat with "
+        "--rounds 3.\nWeights are random, so that nothing is downloaded. The loop is robust201/bench/user_loop.py."
+    )

@@ -1,0 +1,121 @@
+"""A user's loop against `run`: both compute the same, and the ratio is to the best loop."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from robust201.bench.comparison import Compared, Cost, Lengths, Loop, Machine, Subject, Sweep, Timed, loops, run_timed
+from robust201.bench.generated import random_subjects
+from robust201.cli import bench as verb
+from robust201.core.errors import EvaluationError
+from robust201.core.records import Normalisation
+from tests.conftest import RunCommand
+
+SHORT = Lengths((1.0, 8.0), (1.0, 8.0), pgd_steps=2, apgd_steps=2, queries=3)
+NOWHERE = Path("nowhere")
+
+
+def timed(way: Loop | Sweep, start: float, whole: float, accuracy: float = 0.5) -> Timed:
+    """A way whose CPU time is ten times its wall time."""
+    starts, wholes = ([Cost(seconds, 10 * seconds)] for seconds in (start, whole))
+    return Timed(way, starts, wholes, {"clean": {0.0: accuracy}})
+
+
+@pytest.fixture
+def subject(tmp_path: Path) -> Subject:
+    """A tiny network with four digits."""
+    (made,) = random_subjects(["309"], 4, tmp_path, channels=4, cells=1)
+    return made
+
+
+def test_the_ratio_is_to_the_best_loop() -> None:
+    subject = Subject("309", NOWHERE, NOWHERE, 4, 32, 10, Normalisation((0, 0, 0), (1, 1, 1)))
+    slow, fast = Loop("default", 4), Loop("channels_last", 4)
+    compared = Compared(subject, (timed(slow, 1, 11), timed(fast, 1, 5, 0.75), timed(Sweep(), 3, 5)))
+    assert compared.best("wall").way == fast
+    assert compared.ratio("wall") == compared.ratio("cpu") == pytest.approx(4 / 2)
+    assert compared.ratio("wall", start_up=True) == pytest.approx(5 / 5)
+    assert compared.largest_difference == pytest.approx(0.25)
+
+
+def test_batches_that_are_the_same_are_timed_once() -> None:
+    assert [loop.batch for loop in loops(24) if loop.layout == "default"] == [24]
+    assert [loop.batch for loop in loops(500) if loop.layout == "default"] == [50, 250, 500]
+
+
+def test_a_process_is_timed_with_its_children(tmp_path: Path) -> None:
+    burn = "import time\nend = time.process_time() + .2\nwhile time.process_time() < end: pass\nprint('done')"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {burn!r}], check=True)"
+    cost, printed = run_timed([sys.executable, "-c", parent], os.environ, tmp_path / "log")
+    assert printed == "done\n"
+    assert min(cost) > 0.2
+
+
+def test_a_process_that_fails_is_named_with_its_last_words(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", "import sys; sys.exit('no such luck')"]
+    with pytest.raises(EvaluationError, match="expected exit code 0, got 1: no such luck"):
+        run_timed(words, os.environ, tmp_path / "log")
+
+
+def test_the_loop_and_the_reference_engine_find_the_same(
+    subject: Subject,
+    robust201: RunCommand,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:
+    """Of the attacks without draws; those with draws find as much on four images, whose labels are the network's."""
+    from robust201.bench import user_loop
+    from robust201.tasks.perturbations.foolbox_engine import foolbox  # imports it without its warning
+
+    assert user_loop.foolbox is foolbox
+    words = Loop("channels_last", 3).command(subject, SHORT, Machine(), tmp_path, attacks=True)
+    monkeypatch.setattr(sys, "argv", words[2:])
+    user_loop.main()
+    found = Loop("channels_last", 3).read(tmp_path, capsys.readouterr().out)
+    sweep = Sweep(engine="reference")
+    command = sweep.command(subject, SHORT, Machine(), tmp_path, attacks=True)
+    assert command[1:3] == ["-m", "robust201"]
+    assert robust201(*command[3:]).code == 0
+    expected = sweep.read(tmp_path, "")
+    assert {key: list(values) for key, values in found.items()} == {key: list(by) for key, by in expected.items()}
+    assert found["clean"] == expected["clean"] == {0.0: 1.0}
+    assert found["fgsm"] == expected["fgsm"]
+
+
+def test_bench_prints_a_table_and_writes_its_times(
+    robust201: RunCommand, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    seen = []
+
+    def pretend(words: list[str], environment: dict[str, str], log: Path) -> tuple[Cost, str]:
+        seen.append(words)
+        assert environment["OMP_NUM_THREADS"] == "2"
+        attacks = "--attacks" in words and words[-1] != "--attacks"
+        is_loop = "robust201.bench.user_loop" in words
+        return Cost(
+            1.0 + attacks * (8.0 if "default" in words else 4.0) if is_loop else 2.0, 1.0
+        ), '{"clean": {"0": 1}}'
+
+    monkeypatch.setattr("robust201.bench.comparison.run_timed", pretend)
+    monkeypatch.setattr(Sweep, "read", lambda *_: {"clean": {0.0: 1.0}})
+    json_file = tmp_path / "bench.json"
+    ended = robust201("bench", "--architectures", "309", "--images", 4, "--threads", 2, "--json", json_file)
+    assert ended.code == 0, ended.err
+    assert "#309" in ended.out
+    assert "random" in ended.out
+    (one,) = json.loads(json_file.read_text())
+    assert {way.split(",")[0] for way in one["seconds"]} == {"loop", "robust201"}
+    assert one["images"] == 4
+    # Both layouts share one start-up.
+    assert len(seen) == 2 + 1 + 2
+    queries = seen[1][seen[1].index("--queries") + 1]
+    assert int(queries) * verb.SHARE_OF_THE_PAPER == 5000
+
+
+def test_bench_refuses_what_it_cannot_time(robust201: RunCommand) -> None:
+    assert "--device" in robust201("bench", "--device", "tpu").refusal(2)
+    assert "309x" in robust201("bench", "--architectures", "309x").refusal(2)
