@@ -426,3 +426,17 @@ def test_a_listing_that_is_no_file_is_no_export(finished, tmp_path, robust201, m
     with pytest.raises(ResultsError):
         read_listing(tmp_path / "out")
     assert "expected a whole export" in robust201("verify", finished, "--export", tmp_path / "out").refusal(2)
+
+
+def test_the_export_of_another_sweep_is_one_finding(finished, write_sweep, robust201, tmp_path):
+    """Every file would differ; what is wrong is the folder that was named."""
+    assert robust201("export", finished, "--out", tmp_path / "export").code == 0
+    other = tmp_path / "other"
+    sweep = write_sweep(
+        results=str(other), datasets={"digits": {}}, images={"count": 4}, keys={"clean": {}, "fgsm": {}}
+    )
+    assert robust201("run", sweep).code == 0
+    verified = robust201("verify", other, "--export", tmp_path / "export")
+    assert verified.code == 4
+    (line,) = [line for line in verified.err.splitlines() if "Verifying failed" in line]
+    assert "expected the export of tiny, got one of 'tiny', with other protocols under every key" in line
