@@ -175,7 +175,9 @@ DIGITS = {"digits": {"corruptions": None}}
 
 def test_the_export_of_another_sweep_is_one_line(finished, tmp_path, write_sweep, robust201):
     robust201("export", finished, "--out", tmp_path / "out", "--processes", 1)
-    other = write_sweep(results=str(tmp_path / "other"), name="mine", keys={"clean": {}}, images={"count": 20}, datasets=DIGITS)
+    other = write_sweep(
+        results=str(tmp_path / "other"), name="mine", keys={"clean": {}}, images={"count": 20}, datasets=DIGITS
+    )
     assert robust201("run", other).code == 0
     ended = robust201("verify", tmp_path / "other", "--export", tmp_path / "out")
     assert ended.code == 4

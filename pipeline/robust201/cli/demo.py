@@ -2,13 +2,16 @@
 
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from robust201.cli import console
 from robust201.core.errors import IncompleteError
 from robust201.core.files import bundled
+
+if TYPE_CHECKING:
+    from robust201.dataset.export import Format
 
 DEMO_SWEEP = "jobs/demo.yaml"
 DEMO_FIGURES = ("attacks", "corruptions", "rank-correlation", "clean-vs-robust")
@@ -42,7 +45,9 @@ def demo(
             )
         console.say("Exporting")
         store, dataset = ShardStore.open(config.results), out / "dataset"
-        export_dataset(load_plan(config.results), store, store.inventory(verify="all"), dataset)
+        # An earlier export with Parquet keeps it: an export removes files that it does not write.
+        formats: tuple[Format, ...] = ("json", "parquet") if (dataset / "parquet").is_dir() else ("json",)
+        export_dataset(load_plan(config.results), store, store.inventory(verify="all"), dataset, formats=formats)
         console.say("Drawing")
         reader = RobustnessDataset(dataset)
         save_plots(reader, out / "plots", figures=DEMO_FIGURES)
