@@ -18,6 +18,11 @@ DEMO_FIGURES = ("attacks", "corruptions", "rank-correlation", "clean-vs-robust")
 """The figures that are drawn as files; the report has them all."""
 
 
+def choose_formats(dataset: Path) -> "tuple[Format, ...]":
+    """Keep the Parquet of an earlier export: an export removes files that it does not write."""
+    return ("json", "parquet") if (dataset / "parquet").is_dir() else ("json",)
+
+
 def demo(
     out: Annotated[Path, typer.Option("--out", help="Folder for results, dataset and figures.")] = Path("runs/demo"),
 ) -> None:
@@ -45,9 +50,8 @@ def demo(
             )
         console.say("Exporting")
         store, dataset = ShardStore.open(config.results), out / "dataset"
-        # An earlier export with Parquet keeps it: an export removes files that it does not write.
-        formats: tuple[Format, ...] = ("json", "parquet") if (dataset / "parquet").is_dir() else ("json",)
-        export_dataset(load_plan(config.results), store, store.inventory(verify="all"), dataset, formats=formats)
+        inventory, formats = store.inventory(verify="all"), choose_formats(dataset)
+        export_dataset(load_plan(config.results), store, inventory, dataset, formats=formats)
         console.say("Drawing")
         reader = RobustnessDataset(dataset)
         save_plots(reader, out / "plots", figures=DEMO_FIGURES)

@@ -125,7 +125,8 @@ def rank_by_value(
     chosen = frame[frame["strength"].isin(strengths)]
     if chosen["value"].dtype.kind != "f":
         raise ConfigError(
-            f"Ranking failed for {what}: expected numbers, got values of type {chosen['value'].dtype}. Rank by another measurement."
+            f"Ranking failed for {what}: expected numbers, got values of type {chosen['value'].dtype}. "
+            "Rank by another measurement."
         )
     groups = chosen.groupby("architecture")["value"]
     # Of several folders, an architecture may lack a strength: its mean would be one of something else.
