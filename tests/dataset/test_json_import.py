@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from robust201.core.errors import ConfigError, InputError, LeaseHeldError, ResultsError
+from robust201.core.files import visible_entries
 from robust201.core.records import IMPORTED_FILE, is_imported
 from robust201.dataset import export_dataset
 from robust201.dataset.compare import compare_results
@@ -331,6 +332,7 @@ def test_rows_that_are_neither_counts_nor_shares_are_refused_in_one_line(tmp_pat
         (source / "sweep.json").write_text(json.dumps(told))
     refusal = robust201("import-json", source, "--out", tmp_path / "results").refusal(2)
     assert ("an array C x C of counts" if len(rows) == 10 else "shares that are none of 1 images per class") in refusal
+    assert visible_entries(tmp_path / "results") == []  # as it was: a sweep may still take it
     assert robust201("convert", source).refusal(2)
 
 

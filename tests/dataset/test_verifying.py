@@ -170,6 +170,21 @@ def test_an_export_of_other_results_is_told_apart_though_its_listing_agrees(fini
     assert "expected a whole export" in robust201("verify", finished, "--export", tmp_path).refusal(2)
 
 
+DIGITS = {"digits": {"corruptions": None}}
+
+
+def test_the_export_of_another_sweep_is_one_line(finished, tmp_path, write_sweep, robust201):
+    robust201("export", finished, "--out", tmp_path / "out", "--processes", 1)
+    other = write_sweep(
+        results=str(tmp_path / "other"), name="mine", keys={"clean": {}}, images={"count": 20}, datasets=DIGITS
+    )
+    assert robust201("run", other).code == 0
+    ended = robust201("verify", tmp_path / "other", "--export", tmp_path / "out")
+    assert ended.code == 4
+    assert len(ended.err.splitlines()) == 1
+    assert "expected the export of mine, got one of 'tiny', with other protocols under every key" in ended.err
+
+
 def test_units_with_gaps_are_named_and_are_no_damage(finished, robust201):
     store = ShardStore.open(finished)
     shard = next(name for name in [entry.name for entry in store.folder.backend.entries()] if "000000-fgsm" in name)

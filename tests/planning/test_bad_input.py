@@ -99,6 +99,19 @@ def test_a_sweep_with_a_wrong_field_starts_nothing(
     assert read_tree(tmp_path) == before
 
 
+def test_a_folder_that_holds_something_else_becomes_no_results_folder(
+    robust201: RunCommand, write_sweep: WriteSweep, tmp_path: Path
+) -> None:
+    (tmp_path / "results").mkdir()
+    for name in ("notes.txt", "thesis.tex"):
+        (tmp_path / "results" / name).write_text("mine")
+    sweep = write_sweep()
+    before = read_tree(tmp_path)
+    refusal = robust201("run", sweep).refusal(2)
+    assert "expected a new or an empty folder, got one with notes.txt and 1 more but without format.json" in refusal
+    assert read_tree(tmp_path) == before
+
+
 @pytest.mark.parametrize(
     ("options", "hint"),
     [

@@ -98,6 +98,13 @@ def test_epsilons_that_are_meant_are_left_alone() -> None:
     assert {looks_like_pixels(epsilon) for epsilon in (*PAPER_EPSILONS_255, *hundredths, 0.001, 255.0)} == {None}
 
 
+def test_plan_says_which_images_it_could_not_count(robust201: RunCommand, write_sweep: WriteSweep) -> None:
+    mine = {"mine": {"path": "no-such-folder", "classes": 10, "image_size": 8}}
+    ended = robust201("plan", write_sweep(datasets=mine, keys={"clean": {}}, images={}))
+    assert ended.code == 0, ended.err
+    assert "warning: the images of mine cannot be read from no-such-folder" in ended.err
+
+
 def test_run_and_doctor_warn_of_epsilons(robust201: RunCommand, write_sweep: WriteSweep) -> None:
     sweep = write_sweep(keys={"clean": {}, "fgsm": {"epsilons_255": [0.0313]}})
     for verb in ("plan", "run"):

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,9 +10,17 @@ from robust201.cli import console
 from robust201.core.errors import IncompleteError
 from robust201.core.files import bundled
 
+if TYPE_CHECKING:
+    from robust201.dataset.export import Format
+
 DEMO_SWEEP = "jobs/demo.yaml"
 DEMO_FIGURES = ("attacks", "corruptions", "rank-correlation", "clean-vs-robust")
 """The figures that are drawn as files; the report has them all."""
+
+
+def choose_formats(dataset: Path) -> "tuple[Format, ...]":
+    """Keep the Parquet of an earlier export: an export removes files that it does not write."""
+    return ("json", "parquet") if (dataset / "parquet").is_dir() else ("json",)
 
 
 def demo(
@@ -42,7 +50,8 @@ def demo(
             )
         console.say("Exporting")
         store, dataset = ShardStore.open(config.results), out / "dataset"
-        export_dataset(load_plan(config.results), store, store.inventory(verify="all"), dataset)
+        inventory, formats = store.inventory(verify="all"), choose_formats(dataset)
+        export_dataset(load_plan(config.results), store, inventory, dataset, formats=formats)
         console.say("Drawing")
         reader = RobustnessDataset(dataset)
         save_plots(reader, out / "plots", figures=DEMO_FIGURES)

@@ -152,7 +152,7 @@ def compare_results(first: Path, second: Path, *, tolerance: float = 0.0) -> Com
     """
     if not (math.isfinite(tolerance) and tolerance >= 0):
         raise ConfigError(
-            f"Comparing failed for the tolerance of {tolerance}: expected a finite number, 0 or more, got another. "
+            f"Comparing failed for the tolerance: expected a finite number, 0 or more, got {tolerance}. "
             "Give the largest accepted difference in accuracy, such as 0.001."
         )
     sets = read_result_set(first), read_result_set(second)

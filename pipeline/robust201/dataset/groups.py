@@ -143,7 +143,7 @@ def choose_weights(plan: SweepPlan, name: str | None) -> tuple[Unit, ...]:
     if not name or not chosen:
         names = names_of_weights(plan.units)
         raise ConfigError(
-            f"Choosing weights failed for {name!r}: expected one of {', '.join(names) or 'none'}, got another name."
+            f"Choosing weights failed: expected one of {', '.join(names) or 'none'}, got {name!r}."
             f"{closest(name, names)}"
             if names
             else f"Choosing weights failed for {name!r}: expected no name, since each network of these results has one "

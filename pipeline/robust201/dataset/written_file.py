@@ -42,9 +42,7 @@ def parse_choice(what: str, text: str, known: Sequence[str]) -> Any:
     """Check one of some words that a user wrote; ConfigError if it is none of them."""
     if text in known:
         return text
-    raise ConfigError(
-        f"Reading a {what} failed for {text!r}: expected {' or '.join(known)}, got another.{closest(text, known)}"
-    )
+    raise ConfigError(f"Reading a {what} failed: expected {' or '.join(known)}, got {text!r}.{closest(text, known)}")
 
 
 def parse_compression(text: str | None) -> Compression | None:

@@ -50,8 +50,7 @@ def as_classifier(
     """
     if not isinstance(model, nn.Module):
         raise ConfigError(
-            f"Reading the model failed for {type(model).__name__}: expected a torch.nn.Module, got another type. "
-            "Wrap it in a module."
+            f"Reading the model failed: expected a torch.nn.Module, got {type(model).__name__}. Wrap it in a module."
         )
     _refuse_unfinished(model)
     there = _device_of(model)

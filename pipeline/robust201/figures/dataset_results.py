@@ -257,7 +257,7 @@ def read_results(
     """Divide a folder's accuracies, which are read where they are not given, by dataset, those without any left out."""
     if mean not in MEANS:
         raise ConfigError(
-            f"Averaging accuracies failed for {mean!r}: expected {' or '.join(MEANS)}, got another."
+            f"Averaging accuracies failed for the mean: expected {' or '.join(MEANS)}, got {mean!r}."
             f"{closest(mean, MEANS)}"
         )
     frame = reader.to_frame() if frame is None else frame

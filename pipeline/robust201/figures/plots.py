@@ -38,8 +38,8 @@ def parse_width(text: str | float) -> float:
         width = 0.0
     if not LEAST_WIDTH <= width <= LARGEST_WIDTH:
         raise ConfigError(
-            f"Drawing failed for width {str(text)[:40]!r}: expected column ({FIGURE_WIDTHS['column']} in), page "
-            f"({FIGURE_WIDTHS['page']} in) or inches from {LEAST_WIDTH:g} to {LARGEST_WIDTH:g}, got another."
+            f"Drawing failed for the width: expected column ({FIGURE_WIDTHS['column']} in), page "
+            f"({FIGURE_WIDTHS['page']} in) or inches from {LEAST_WIDTH:g} to {LARGEST_WIDTH:g}, got {str(text)[:40]!r}."
             f"{closest(str(text), FIGURE_WIDTHS)}"
         )
     return width
@@ -73,7 +73,7 @@ def save_plots(
     """
     if file_format not in FIGURE_FORMATS:
         raise ConfigError(
-            f"Drawing failed for format {file_format!r}: expected {', '.join(FIGURE_FORMATS)}, got another."
+            f"Drawing failed for the format: expected {', '.join(FIGURE_FORMATS)}, got {file_format!r}."
             f"{closest(file_format, FIGURE_FORMATS)}"
         )
     inches = parse_width(width)
@@ -159,7 +159,7 @@ def _choose(held: Sequence[DatasetResults], data: str | None, path: Path) -> Dat
         )
     if data not in names:
         raise ConfigError(
-            f"Drawing failed for dataset {data!r}: expected a dataset of {path}, got another.{closest(data, names)}"
+            f"Drawing failed for {path}: expected one of its datasets, got {data!r}.{closest(data, names)}"
         )
     return held[names.index(data)]
 

@@ -251,7 +251,7 @@ def figure_row(name: str) -> FigureRow:
     """Look up a figure."""
     if name not in FIGURES:
         raise ConfigError(
-            f"Looking up a figure failed for {name!r}: expected a name of `robust201 plot --list`, got another."
+            f"Looking up a figure failed: expected a name of `robust201 plot --list`, got {name!r}."
             f"{closest(name, FIGURES)}"
         )
     return FIGURES[name]

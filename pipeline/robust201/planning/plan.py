@@ -214,14 +214,14 @@ class Plan:
                 left.
         """
         for given, known, what in (
-            (datasets, set(self.datasets), "dataset"),
-            (keys, {planned.key for planned in self.planned_keys}, "key"),
+            (datasets, set(self.datasets), "datasets"),
+            (keys, {planned.key for planned in self.planned_keys}, "keys"),
             (weights, self._weights_names, "weights"),
         ):
             for name in given or ():
                 if name not in known:
                     raise ConfigError(
-                        f"Narrowing the sweep failed for {what} {name!r}: expected one of this sweep's, got another."
+                        f"Narrowing the sweep failed for {self.config.name}: expected one of its {what}, got {name!r}."
                         f"{closest(name, sorted(known))}"
                     )
         kept = (

@@ -9,6 +9,7 @@ files that a driver keeps at the top. These files are for people only: what is d
 """
 
 import re
+import reprlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -40,8 +41,8 @@ class Share:
         match = re.fullmatch(r"\s*([0-9]{1,9})\s*/\s*([0-9]{1,9})\s*", text)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise ConfigError(
-                f"Reading --share failed for {text!r}: expected I/N with I from 1 to N, such as 3/64, got another "
-                "text. Number the runs from 1."
+                f"Reading --share failed: expected I/N with I from 1 to N, such as 3/64, got {reprlib.repr(text)}. "
+                "Number the runs from 1."
             )
         return cls(int(match[1]), int(match[2]))
 

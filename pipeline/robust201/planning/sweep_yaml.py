@@ -47,7 +47,8 @@ class _StrictLoader(_SafeLoader):  # type: ignore[misc]
                 )
             if key_node.tag != self._MERGE:
                 seen.add(key_node.value)
-        return super().construct_mapping(node, deep=deep)
+        constructed: dict[Any, Any] = super().construct_mapping(node, deep=deep)
+        return constructed
 
 
 def read_fields(path: Path) -> dict[str, Any]:

@@ -504,7 +504,7 @@ class RobustnessDataset:
         space = self.files.space
         if space is None:
             raise ArchitectureError(
-                f"Looking up an architecture failed for {architecture!r}: expected one of {self.path}, got another."
+                f"Looking up an architecture failed for {self.path}: expected one of its ids, got {architecture!r}."
                 f"{closest(name, self.meta['ids'])}"
             )
         if "|" in name:

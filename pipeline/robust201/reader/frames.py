@@ -124,7 +124,10 @@ def rank_by_value(
     """Rank architectures by the mean of the values they have at some strengths (see `RobustnessDataset.rank`)."""
     chosen = frame[frame["strength"].isin(strengths)]
     if chosen["value"].dtype.kind != "f":
-        raise ConfigError(f"Ranking failed for {what}: expected numbers, got others. Rank by another measurement.")
+        raise ConfigError(
+            f"Ranking failed for {what}: expected numbers, got values of type {chosen['value'].dtype}. "
+            "Rank by another measurement."
+        )
     groups = chosen.groupby("architecture")["value"]
     # Of several folders, an architecture may lack a strength: its mean would be one of something else.
     means = groups.mean()[groups.size() == len(strengths)]

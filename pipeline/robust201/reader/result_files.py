@@ -373,7 +373,7 @@ class ResultFiles:
         known = {"clean": single, "measure": single, "corruption": SEVERITIES}.get(self.kind_of(key))
         if known is None:
             raise ResultsError(
-                f"Looking up strengths failed for {key!r}: expected a key of {self.path}, got another."
+                f"Looking up strengths failed for {self.path}: expected one of its keys, got {key!r}."
                 f"{closest(key, [*stored, *TASKS])}"
             )
         return known

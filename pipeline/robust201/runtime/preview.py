@@ -39,7 +39,7 @@ class Filters:
                     # A misspelt key may mean one that this sweep lacks; of one that is spelt well the sweep's are told.
                     likely = known if name in others else [*known, *(key for key in others if key not in known)]
                     raise ConfigError(
-                        f"Narrowing the sweep failed for {what} {name!r}: expected one of {config.name}'s, got another."
+                        f"Narrowing the sweep failed for {config.name}: expected one of its {what}s, got {name!r}."
                         f"{closest(name, likely)}"
                     )
         keys = {key for dataset in datasets for key in config.keys_of(dataset)}
