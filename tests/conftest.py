@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import hypothesis
 import pytest
 import yaml
+from xdist.scheduler import LoadFileScheduling
 
 # Networks of tests are tiny: a second thread costs them more than it gives. PyTorch reads this when it is imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -118,6 +119,30 @@ def failing_fgsm(monkeypatch: pytest.MonkeyPatch) -> None:
         yield from evaluate_part(context, row, *arguments, **options)
 
     monkeypatch.setattr(worker, "evaluate_part", fail_on_fgsm)
+
+
+LONGEST = ("faults", "runtime", "cli", "figures", "tasks", "spaces", "shards", "dataset", "project", "planning")
+"""Folders of tests by their time: begun in this order and before all others, so that processes end together."""
+
+ON_ONE_RAY = ("tests/runtime/test_executors.py", "tests/runtime/test_own_code.py", "tests/runtime/test_sweep.py")
+"""Files that share a Ray (`ray_address`): run by one process, so that it is started once."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ranks = {folder: rank for rank, folder in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path.parent.name, len(ranks)))
+
+
+class FilesByRay(LoadFileScheduling):
+    """`--dist loadfile`, where the files `ON_ONE_RAY` count as one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file: str = super()._split_scope(nodeid)
+        return "on one Ray" if file in ON_ONE_RAY else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> FilesByRay | None:
+    return FilesByRay(config, log) if config.getoption("dist") == "loadfile" else None
 
 
 MakeFields = Callable[..., dict[str, Any]]

@@ -1,5 +1,8 @@
 """The digits of scikit-learn, and class-stratified selections of any images."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +10,7 @@ from hypothesis import strategies as st
 
 from robust201.core.errors import DatasetError
 from robust201.core.records import ImageSet, Normalisation, image_hash
-from robust201.images import load_images, select
+from robust201.images import digits, load_images, select
 from robust201.images.digits import upscale
 
 # --- digits
@@ -26,12 +29,21 @@ def test_digits_are_split_once_and_for_all() -> None:
     np.testing.assert_allclose(train.normalisation.std[0], channel.std(), atol=1e-4)
 
 
-def test_another_copy_of_the_digits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from sklearn import datasets as sklearn_datasets
+def test_digits_are_read_from_scikit_learns_file_or_by_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
+    code = "import sys; from robust201.images import load_images; load_images('digits'); print('sklearn' in sys.modules)"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ended.stdout == "False\n"
+    read = digits._read_source()
+    monkeypatch.setattr(digits, "_SOURCE_FILE", "of another version")
+    for one, other in zip(read, digits._read_source(), strict=True):
+        assert one.dtype == other.dtype
+        assert np.array_equal(one, other)
 
-    source = sklearn_datasets.load_digits()
-    source.images[0, 0, 0] += 1
-    monkeypatch.setattr(sklearn_datasets, "load_digits", lambda: source)
+
+def test_another_copy_of_the_digits_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pixels, labels = digits._read_source()
+    pixels[0, 0, 0] += 1
+    monkeypatch.setattr(digits, "_read_source", lambda: (pixels, labels))
     with pytest.raises(DatasetError, match="digits of scikit-learn: expected SHA-256"):
         load_images("digits")
     assert len(load_images("digits", verify=False)) == 450

@@ -37,7 +37,8 @@ def configure_torch(threads: int, precision: Precision = "fp32") -> None:
     torch.backends.cudnn.deterministic = True
     # cuBLAS reads it when it is first used; without it, deterministic algorithms refuse matrix products on CUDA.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    torch.use_deterministic_algorithms(mode=True)
+    # `torch.use_deterministic_algorithms` by its other name, which does not import the compiler: that takes seconds.
+    torch.set_deterministic_debug_mode("error")
     # Every tensor is written before it is read here; filling them first would only cost time.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 

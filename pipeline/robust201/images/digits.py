@@ -4,7 +4,9 @@
 They are upscaled to 3x32x32 and split once and for all into 1,347 training and 450 test images.
 """
 
+import gzip
 import hashlib
+import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +20,9 @@ from robust201.images.specs import DatasetSpec
 
 _SOURCE_SHA256 = "87ff0c9e40dc7e2c0e34e7257799c2e3f3aec1a016363bb11cad869ec428a826"
 """Pixels (1797, 8, 8) uint8 and then labels (1797,) uint8 of scikit-learn's copy."""
+
+_SOURCE_FILE = "datasets/data/digits.csv.gz"
+"""Where scikit-learn's package keeps them: a row per image, its pixels and then its label."""
 
 _SPLIT_SEED = 201
 
@@ -60,6 +65,22 @@ def choose_test_rows(labels: NDArray[np.int64], n_test: int) -> NDArray[np.int64
     return np.sort(np.concatenate(rows))
 
 
+def _read_source() -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+    """Read scikit-learn's copy without importing scikit-learn, which takes a second and brings SciPy and pandas."""
+    package = importlib.util.find_spec("sklearn")
+    file = None if package is None or package.origin is None else Path(package.origin).parent / _SOURCE_FILE
+    if file is not None and file.is_file():
+        with gzip.open(file, "rt") as stream:
+            rows = np.loadtxt(stream, delimiter=",")
+        images, target = rows[:, :-1].reshape(-1, 8, 8), rows[:, -1]
+    else:
+        from sklearn import datasets as sklearn_datasets
+
+        source = sklearn_datasets.load_digits()
+        images, target = source.images, source.target
+    return images.astype(np.uint8), target.astype(np.int64)
+
+
 def load_digits(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) -> LabelledImages:
     """Load one of the two fixed splits of the digits, in the order of the source.
 
@@ -68,11 +89,7 @@ def load_digits(spec: DatasetSpec, path: Path, split: Split, *, verify: bool) ->
     Raises:
         DatasetError: the installed scikit-learn ships other digits.
     """
-    from sklearn import datasets as sklearn_datasets
-
-    source = sklearn_datasets.load_digits()
-    pixels = source.images.astype(np.uint8)
-    labels = source.target.astype(np.int64)
+    pixels, labels = _read_source()
     digest = hashlib.sha256(pixels.tobytes() + labels.astype(np.uint8).tobytes()).hexdigest()
     if verify and digest != _SOURCE_SHA256:
         raise DatasetError(

@@ -149,16 +149,16 @@ def _deterministic(settings: TrainingSettings) -> Iterator[None]:
             )
         # cuBLAS reads it when its first handle is made; without it deterministic matrix products are refused.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    threads, deterministic = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
+    threads, deterministic = torch.get_num_threads(), torch.get_deterministic_debug_mode()
     benchmark = torch.backends.cudnn.benchmark
     torch.set_num_threads(settings.threads)
-    torch.use_deterministic_algorithms(mode=True)
+    torch.set_deterministic_debug_mode("error")
     torch.backends.cudnn.benchmark = False
     try:
         yield
     finally:
         torch.set_num_threads(threads)
-        torch.use_deterministic_algorithms(mode=deterministic)
+        torch.set_deterministic_debug_mode(deterministic)
         torch.backends.cudnn.benchmark = benchmark
 
 
