@@ -681,7 +681,10 @@ def measure_kill(plan: Plan, *, patience: float = 240.0) -> Values:
         start = time.monotonic()
         shards = sweep.parent / "results" / "shards"
         while not (shards.exists() and any(shards.rglob("*.parquet"))):
+            if process.poll() is not None:
+                _finish([process])
             if process.poll() is not None or time.monotonic() - start > patience:
+                process.kill()
                 raise RuntimeError("expected a first result file of a running worker, got none")
             time.sleep(0.02)
         held = _used_bytes(plan, process) - before
