@@ -38,7 +38,7 @@ class Difference(NamedTuple):
 
 
 class LargerBallDraws(ReplayedDraws):
-    """What AutoAttack draws where it shrinks an L1 ball: each of the three balls draws a start, which it does not use."""
+    """What AutoAttack draws where it shrinks an L1 ball: each of three balls draws a start that it does not use."""
 
     def normals(self, restart, images, n_values):
         """Draw the start of a run, then what is thrown away."""
