@@ -257,12 +257,16 @@ def attack(
         EvaluationError: see `evaluate`.
     """
     row = _find_key(key)
-    if row.kind != "attack" or row.constraint is None:
+    if row.kind != "attack":
         attacks = ", ".join(name for name, row in TASKS.items() if row.kind == "attack")
         raise ConfigError(f"Attacking failed for {key!r}: expected one of {attacks}, got another key. Name an attack.")
     field = "epsilons_255" if "epsilons_255" in row.parameters.model_fields else "epsilons"
     radii, wrong = (epsilon_255, epsilon) if field == "epsilons_255" else (epsilon, epsilon_255)
-    if wrong is not None:
+    if row.constraint is None and (radii, wrong) != (None, None):
+        raise ConfigError(
+            f"Attacking failed for {key!r}: expected no epsilon, since it has none, got one. Leave epsilon out."
+        )
+    if row.constraint is not None and wrong is not None:
         raise ConfigError(
             f"Attacking failed for {key!r}: expected {field.replace('epsilons', 'epsilon')}, since its ball is one of "
             f"{row.constraint.name}, got {'epsilon' if field == 'epsilons_255' else 'epsilon_255'}. Give that one."

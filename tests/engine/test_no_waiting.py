@@ -17,7 +17,7 @@ from robust201.engine.draws import CounterDraws
 from robust201.spaces.nasbench201.cells import specs
 from robust201.spaces.nasbench201.compiled import compile_network
 from robust201.tasks import TASKS
-from robust201.tasks.perturbations import apgd, pgd, pgd_l2, square
+from robust201.tasks.perturbations import apgd, apgd_dlr, apgd_targeted, fab, pgd, pgd_l2, pgd_linf7, square
 from tests.spaces.test_inference import N_CLASSES, NORMALISATION, network_of
 from tests.support.tiny_networks import TinyNetwork, tiny_classifier, tiny_images
 
@@ -114,24 +114,57 @@ def run_pgd(job, samples):
     return pgd._attack_samples(job, samples, parameters)
 
 
+def run_pgd_linf7(job, samples):
+    parameters = TASKS["pgd_linf7"].parameters(steps=5, random_start=True, iterate="best", label="predicted")
+    return pgd_linf7._attack_samples(job, samples, parameters)
+
+
 def run_pgd_l2(job, samples):
     parameters = TASKS["pgd_l2"].parameters(steps=5, random_start=True, iterate="best")
     return pgd_l2._attack_samples(job, samples, parameters)
 
 
 def run_apgd(job, samples):
-    return apgd._single_run(job, samples, 0, 12)[0]
+    return apgd.single_run(TASKS["aa_apgd-ce"].parameters(steps=12))(job, samples, 0)[0]
+
+
+def run_apgd_dlr_l2(job, samples):
+    return apgd_dlr.single_run(TASKS["aa_apgd-dlr_l2"].parameters(steps=5))(job, samples, 0)[0]
+
+
+def run_apgd_t_l1(job, samples):
+    return apgd_targeted.single_run(TASKS["aa_apgd-t_l1"].parameters(steps=3, larger_epsilons=False))(job, samples, 0)[
+        0
+    ]
 
 
 def run_squares_queries(job, samples):
     margins = torch.ones(len(samples.strengths), device=job.images.device)
-    state = square._State(samples.clean.clone(), margins)
+    state = square.SearchState(samples.clean.clone(), margins)
     windows = square._moved(job.draws.windows(0, 0, [3] * 6, job.shape), job.images.device)
     square._search(job, samples, state, torch.arange(len(margins), device=job.images.device), windows)
     return state.best
 
 
-LOOPS = {"pgd": run_pgd, "pgd_l2": run_pgd_l2, "aa_apgd-ce": run_apgd, "aa_square": run_squares_queries}
+def run_fab(job, samples):
+    return fab.single_run(TASKS["aa_fab"].parameters(steps=2))(job, samples, 1)[0]
+
+
+def run_fab_l1(job, samples):
+    return fab.single_run(TASKS["aa_fab_l1"].parameters(steps=2))(job, samples, 0)[0]
+
+
+LOOPS = {
+    "pgd": run_pgd,
+    "pgd_linf7": run_pgd_linf7,
+    "pgd_l2": run_pgd_l2,
+    "aa_apgd-ce": run_apgd,
+    "aa_apgd-dlr_l2": run_apgd_dlr_l2,
+    "aa_apgd-t_l1": run_apgd_t_l1,
+    "aa_fab": run_fab,
+    "aa_fab_l1": run_fab_l1,
+    "aa_square": run_squares_queries,
+}
 every_loop = pytest.mark.parametrize("key", list(LOOPS))
 
 

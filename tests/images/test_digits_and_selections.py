@@ -30,7 +30,9 @@ def test_digits_are_split_once_and_for_all() -> None:
 
 
 def test_digits_are_read_from_scikit_learns_file_or_by_scikit_learn(monkeypatch: pytest.MonkeyPatch) -> None:
-    code = "import sys; from robust201.images import load_images; load_images('digits'); print('sklearn' in sys.modules)"
+    code = (
+        "import sys; from robust201.images import load_images; load_images('digits'); print('sklearn' in sys.modules)"
+    )
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ended.stdout == "False\n"
     read = digits._read_source()

@@ -5,7 +5,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from pyautoattack import AutoAttack
-from pyautoattack.autopgd_base import APGDAttack
+from pyautoattack.autopgd_base import APGDAttack, APGDAttack_targeted
+from pyautoattack.fab_pt import FABAttack_PT
 
 from robust201.engine.attack_job import AttackJob
 from robust201.engine.batching import Batching
@@ -16,6 +17,7 @@ from robust201.tasks import TASKS
 from robust201.tasks.parameters import Parameters
 from robust201.tasks.perturbations.foolbox_engine import foolbox
 
+FOOLBOX = ("fgsm", "pgd", "pgd_linf7", "pgd_l2")
 LIBRARY_BATCHES = Batching(samples=1, pool=1, as_library=True)
 
 
@@ -35,11 +37,22 @@ class Difference(NamedTuple):
     correct: int
 
 
+class LargerBallDraws(ReplayedDraws):
+    """What AutoAttack draws where it shrinks an L1 ball: each of three balls draws a start that it does not use."""
+
+    def normals(self, restart, images, n_values):
+        """Draw the start of a run, then what is thrown away."""
+        found = super().normals(restart, images, n_values)
+        for _ in range(3):
+            torch.randn((len(set(images.tolist())), n_values), generator=self._generator)
+        return found
+
+
 def library_images(key, classifier, pixels, labels, epsilon, seed, parameters):
     """Attack one batch at one epsilon with the library itself."""
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        if key in ("fgsm", "pgd", "pgd_l2"):
+        if key in FOOLBOX:
             return foolbox_images(key, classifier, pixels, labels, epsilon, parameters)
         return autoattack_images(key, classifier, pixels, labels, epsilon, seed, parameters)
 
@@ -47,50 +60,68 @@ def library_images(key, classifier, pixels, labels, epsilon, seed, parameters):
 def foolbox_images(key, classifier, pixels, labels, epsilon, parameters):
     attack = foolbox.attacks.LinfFastGradientAttack()
     criterion = foolbox.criteria.Misclassification(labels)
-    if key == "pgd":
+    if key in ("pgd", "pgd_linf7"):
         attack = foolbox.attacks.LinfPGD(
             rel_stepsize=parameters.rel_stepsize, steps=parameters.steps, random_start=parameters.random_start
         )
-        if parameters.target == "least_likely":
+        if key == "pgd" and parameters.target == "least_likely":
             with torch.no_grad():
                 criterion = foolbox.criteria.TargetedMisclassification(classifier(pixels).argmin(dim=1))
     elif key == "pgd_l2":
         attack = foolbox.attacks.L2PGD(
             abs_stepsize=parameters.step_size, steps=parameters.steps, random_start=parameters.random_start
         )
+    if key in ("pgd_linf7", "pgd_l2") and parameters.label == "predicted":
+        with torch.no_grad():
+            criterion = foolbox.criteria.Misclassification(classifier(pixels).argmax(dim=1))
     model = foolbox.PyTorchModel(classifier, bounds=(0, 1), device=classifier.device)
     return attack(model, pixels, criterion, epsilons=epsilon)[1].detach()
 
 
 def autoattack_images(key, classifier, pixels, labels, epsilon, seed, parameters):
-    name = key.removeprefix("aa_")
+    name, _, norm = key.removeprefix("aa_").partition("_")
+    norm = norm.upper() or "Linf"
+    device = classifier.device
     adversary = AutoAttack(
-        classifier, attacks=[name], eps=epsilon, seed=seed, version="custom", device=classifier.device
+        classifier, attacks=[name], eps=epsilon, norm=norm, seed=seed, version="custom", device=device
     )
     adversary.verbose = False
+    shared = {"norm": norm, "eps": epsilon, "seed": seed, "device": device, "logger": adversary.logger}
     if name == "square":
         adversary.square.n_queries = parameters.queries
         adversary.square.n_restarts = parameters.restarts
         adversary.square.p_init = parameters.p_init
-    else:
-        adversary.apgd = APGDAttack(
+    elif name.startswith("fab"):
+        n_targets = min(getattr(parameters, "targets", 1), classifier.n_classes - 1)
+        adversary.fab = FABAttack_PT(
             classifier,
+            n_restarts=getattr(parameters, "restarts", 1),
             n_iter=parameters.steps,
-            n_restarts=parameters.restarts,
             eps=epsilon,
             seed=seed,
-            device=classifier.device,
+            norm=norm,
+            device=device,
+            n_target_classes=n_targets,
         )
-    return adversary.run_standard_evaluation(pixels, labels, batch_size=len(pixels))[0].detach()
+    else:
+        shared |= {"n_iter": parameters.steps, "n_restarts": parameters.restarts}
+        shared["use_largereps"] = getattr(parameters, "larger_epsilons", False)
+        if name == "apgd-t":
+            n_targets = min(parameters.targets, classifier.n_classes - 1)
+            adversary.apgd_targeted = APGDAttack_targeted(classifier, n_target_classes=n_targets, **shared)
+        else:
+            adversary.apgd = APGDAttack(classifier, loss=name.removeprefix("apgd-"), **shared)
+    return adversary.run_standard_evaluation(pixels, labels, batch_size=len(pixels))[0].detach().clamp(0, 1)
 
 
 def fused_images(key, classifier, images, labels, epsilons, seed, parameters, *, model=None):
     """Attack one batch at all epsilons with the fused attack, the classifier or a model of it: (S, N, 3, H, W)."""
-    device = classifier.device if key in ("pgd", "pgd_l2") else "cpu"
+    device = classifier.device if key in FOOLBOX else "cpu"
+    draws = LargerBallDraws if getattr(parameters, "larger_epsilons", False) else ReplayedDraws
     job = AttackJob(
         model=model or classifier,
         batching=LIBRARY_BATCHES,
-        draws=ReplayedDraws(seed, device),
+        draws=draws(seed, device),
         images=images,
         labels=labels,
         indices=np.arange(len(images)),

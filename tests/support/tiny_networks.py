@@ -16,7 +16,15 @@ SIZE = 8
 BATCH_SIZE = 8
 SEED = 11
 NORMALISATION = Normalisation((0.49, 0.48, 0.45), (0.25, 0.24, 0.26))
-SMALL = {"severities": (1, 5), "steps": 4, "queries": 15, "random_start": True}
+SMALL = {
+    "severities": (1, 5),
+    "steps": 4,
+    "restarts": 1,
+    "targets": 2,
+    "queries": 15,
+    "random_start": True,
+    "rotations": 5,
+}
 SMALL_EPSILONS_255 = (1.0, 8.0)
 
 
@@ -104,12 +112,18 @@ def tiny_context(key, classifier=None, first_batch=0, batch_size=BATCH_SIZE):
 
 def small_parameters(row: Task, **changes):
     """The row's parameters with few steps and strengths, whatever the row is."""
-    small = {name: value for name, value in SMALL.items() if name in row.parameters.model_fields} | changes
-    return row.parameters(**small) if row.constraint is None else attack_parameters(row, **small)
+    return attack_parameters(row, **small_changes(row) | changes)
+
+
+def small_changes(row: Task):
+    """Values for those parameters of a row that decide how long it takes."""
+    return {name: value for name, value in SMALL.items() if name in row.parameters.model_fields}
 
 
 def attack_parameters(row, epsilons_255=SMALL_EPSILONS_255, **changes):
-    """An attack's parameters at strengths whose balls reach as far along the diagonal as Linf balls of these radii."""
+    """A row's parameters, an attack's at strengths whose balls reach as far along the diagonal as these Linf balls."""
+    if row.constraint is None:
+        return row.parameters(**changes)
     if row.constraint is LINF:
         return row.parameters(epsilons_255=epsilons_255, **changes)
     diagonal = float(row.constraint.distances(torch.ones(1, 3, SIZE, SIZE)))

@@ -21,9 +21,11 @@ from tests.support.tiny_networks import (
     SEED,
     CountingNetwork,
     PathlessNetwork,
+    attack_parameters,
     corrupted_images,
     perturb_all,
     request_of,
+    small_changes,
     small_parameters,
     tiny_classifier,
     tiny_context,
@@ -32,8 +34,8 @@ from tests.support.tiny_networks import (
 
 ROWS = [row for row in TASKS.values() if row.kind != "measure"]
 ATTACKS = [row for row in ROWS if row.kind == "attack"]
-AUTOATTACKS = [TASKS["aa_apgd-ce"], TASKS["aa_square"]]
-DRAWING = [row for row in ATTACKS if row.key != "fgsm"]
+AUTOATTACKS = [row for row in ATTACKS if row.key.startswith("aa_")]
+DRAWING = [row for row in ATTACKS if row.key != "fgsm" and row.constraint is not None]
 every_row = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.key)
 every_attack = pytest.mark.parametrize("row", ATTACKS, ids=lambda row: row.key)
 every_autoattack = pytest.mark.parametrize("row", AUTOATTACKS, ids=lambda row: row.key)
@@ -260,7 +262,8 @@ def test_defaults_are_those_of_autoattack_standard(key):
 @every_autoattack
 @pytest.mark.parametrize("epsilon", [1.0, 8.0, 64.0])
 def test_autoattack_returns_clean_images_where_it_does_not_succeed(row, epsilon):
-    attacked = perturb_all(row, small_parameters(row, epsilons_255=(epsilon,)), IMAGES, tiny_context(row.key))[epsilon]
+    parameters = attack_parameters(row, (epsilon,), **small_changes(row))
+    (attacked,) = perturb_all(row, parameters, IMAGES, tiny_context(row.key)).values()
     clean = to_float(torch.from_numpy(IMAGES.images))
     labels = torch.from_numpy(IMAGES.labels)
     unchanged = (attacked == clean).flatten(1).all(dim=1)

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from robust201.core.errors import PerturbationError
 from robust201.engine.context import Perturbed, to_float
 from robust201.tasks import TASKS, find_task
-from robust201.tasks.constraints import CONSTRAINTS, L2, LINF
+from robust201.tasks.constraints import CONSTRAINTS, L1, L2, LINF
 from robust201.tasks.perturbations.contract import checked
+from robust201.tasks.perturbations.l1_projection import correction_to_l1
 from robust201.tasks.perturbations.pgd_l2 import _project
 from tests.support.tiny_networks import perturb_all, request_of, tiny_context, tiny_images
 
@@ -24,6 +25,8 @@ every_constraint = pytest.mark.parametrize("constraint", CONSTRAINTS.values(), i
 def test_what_strengths_mean():
     assert LINF.radius(8.0) == 8 / 255
     assert L2.radius(0.5) == 0.5
+    assert L1.radius(12.0) == 12.0
+    assert TASKS["aa_apgd-ce_l1"].published_key == "aa_apgd-ce_l1@L1"
     assert TASKS["pgd"].published_key == "pgd@Linf"
     assert TASKS["pgd_l2"].published_key == "pgd_l2@L2"
 
@@ -97,9 +100,48 @@ def test_what_is_projected_to_an_l2_ball_lies_in_it_within_half_the_slack(seed, 
     assert (L2.distances(images - clean) <= L2.radius(epsilon) + L2.slack / 2).all()
 
 
+@settings(max_examples=30)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    epsilon=st.floats(1e-3, 50),
+    size=st.sampled_from([4, 32]),
+    longer=st.sampled_from([0.5, 1.0001, 3.0, 100.0]),
+)
+def test_what_is_projected_to_an_l1_ball_lies_in_it_and_in_the_image_range(seed, epsilon, size, longer):
+    generator = torch.Generator().manual_seed(seed)
+    clean = to_float(torch.randint(0, 256, (3, 3, size, size), generator=generator, dtype=torch.uint8))
+    difference = torch.randn(clean.shape, generator=generator)
+    difference *= longer * epsilon / difference.flatten(1).abs().sum(dim=1).view(-1, 1, 1, 1)
+    radii = torch.full((3, 1, 1, 1), epsilon)
+    images = clean + difference + correction_to_l1(clean, difference, radii)
+    assert (L1.distances(images - clean) <= epsilon + L1.slack / 2).all()
+    assert images.min() > -1e-5
+    assert images.max() < 1 + 1e-5
+    # What lies in both stays; signs of differences do too.
+    again = correction_to_l1(clean, images - clean, radii)
+    torch.testing.assert_close(again, torch.zeros_like(again), rtol=0, atol=2e-5 * max(1, epsilon))
+    assert (((images - clean) * difference) >= -1e-6).all()
+
+
+@pytest.mark.parametrize("epsilon", [0.05, 0.4, 2.0])
+def test_no_nearer_point_is_found_for_an_l1_projection(epsilon):
+    """Against the definition: the least distance over a fine grid of points in three dimensions."""
+    clean = torch.tensor([0.1, 0.5, 0.95]).view(1, 3, 1, 1)
+    difference = torch.tensor([0.7, -0.3, 0.4]).view(1, 3, 1, 1)
+    projected = clean + difference + correction_to_l1(clean, difference, torch.full((1, 1, 1, 1), epsilon))
+    axis = torch.linspace(0, 1, 101)
+    points = torch.cartesian_prod(axis, axis, axis)
+    inside = (points - clean.flatten()).abs().sum(dim=1) <= epsilon
+    nearest = (points[inside] - (clean + difference).flatten()).norm(dim=1).min()
+    distance = (projected - clean - difference).norm()
+    assert distance <= nearest + 1e-5
+    assert distance >= nearest - 0.02
+
+
 def test_the_slack_covers_the_worst_roundings_of_an_image_and_hides_no_step():
     worst = math.sqrt(3 * 32 * 32) * 2**-25
     assert 3 * worst < L2.slack < 0.001 * min(TASKS["pgd_l2"].parameters().strengths)
+    assert 3 * worst**2 / 2**-25 < L1.slack < 0.001 * min(TASKS["aa_apgd-ce_l1"].parameters().strengths)
     assert 3 * 2**-25 < LINF.slack < 0.01 * LINF.radius(0.1)
 
 

@@ -25,8 +25,12 @@ SEED = 5
 FULL = {
     "fgsm": {"epsilons_255": (0.5, 8.0, 255.0)},
     "pgd": {"epsilons_255": (0.5, 3.0, 8.0)},
+    "pgd_linf7": {"epsilons_255": (0.5, 3.0, 8.0)},
     "pgd_l2": {"epsilons": (0.02, 0.15, 0.5), "step_size": 0.02},
     "aa_apgd-ce": {"epsilons_255": (0.5, 3.0, 8.0)},
+    "aa_apgd-ce_l2": {"epsilons": (0.02, 0.15, 0.5)},
+    "aa_apgd-ce_l1": {"epsilons": (0.2, 1.0, 4.0), "restarts": 1, "larger_epsilons": False},
+    "aa_apgd-dlr": {"epsilons_255": (0.5, 3.0, 8.0)},
     "aa_square": {"epsilons_255": (0.5, 3.0, 8.0), "queries": 240},
 }
 every_attack = pytest.mark.parametrize("key", list(FULL))
@@ -100,6 +104,48 @@ def test_few_iterations_of_apgd(steps):
     assert_equal("aa_apgd-ce", tiny_classifier(), tiny_images(), parameters_of("aa_apgd-ce", steps=steps))
 
 
+APGD_FORMS = {
+    "aa_apgd-ce_l1": {"epsilons": (0.2, 4.0)},
+    "aa_apgd-dlr_l2": {"epsilons": (0.05, 0.5)},
+    "aa_apgd-dlr_l1": {"epsilons": (0.2, 4.0)},
+    "aa_apgd-t": {"epsilons_255": (0.5, 8.0)},
+    "aa_apgd-t_l2": {"epsilons": (0.05, 0.5)},
+    "aa_apgd-t_l1": {"epsilons": (0.2, 4.0)},
+}
+
+
+@pytest.mark.parametrize("key", list(APGD_FORMS))
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_forms_of_apgd(key, restarts):
+    parameters = TASKS[key].parameters(**APGD_FORMS[key], steps=12, restarts=restarts)
+    differences = list(assert_equal(key, tiny_classifier(), tiny_images(), parameters, apart=True).values())
+    assert differences[0].changed < differences[-1].changed
+
+
+@pytest.mark.parametrize(("key", "epsilons"), [("aa_square_l2", (0.05, 0.5, 1.5)), ("aa_square_l1", (0.5, 4.0, 12.0))])
+@pytest.mark.parametrize("restarts", [1, 2])
+def test_forms_of_square(key, epsilons, restarts):
+    parameters = TASKS[key].parameters(epsilons=epsilons, queries=60, restarts=restarts)
+    differences = list(assert_equal(key, tiny_classifier(), tiny_images(), parameters, apart=True).values())
+    assert differences[0].changed < differences[-1].changed
+
+
+FAB_FORMS = {
+    "": {"epsilons_255": (1.0, 8.0)},
+    "_l2": {"epsilons": (0.05, 0.5)},
+    "_l1": {"epsilons": (0.2, 4.0)},
+}
+
+
+@pytest.mark.parametrize("ball", list(FAB_FORMS))
+@pytest.mark.parametrize(("key", "changes"), [("aa_fab", {"restarts": 2}), ("aa_fab-t", {"targets": 9})])
+def test_forms_of_fab(key, changes, ball):
+    key += ball
+    parameters = TASKS[key].parameters(**FAB_FORMS[ball], steps=12, **changes)
+    differences = list(assert_equal(key, tiny_classifier(), tiny_images(), parameters, apart=True).values())
+    assert differences[0].changed < differences[-1].changed
+
+
 @pytest.mark.parametrize("random_start", [True, False])
 @pytest.mark.parametrize("target", ["none", "least_likely"])
 def test_variants_of_pgd(random_start, target):
@@ -113,6 +159,20 @@ def test_variants_of_pgd_in_an_l2_ball(random_start, steps, step_size):
     parameters = parameters_of("pgd_l2", random_start=random_start, steps=steps, step_size=step_size)
     differences = assert_equal("pgd_l2", tiny_classifier(), tiny_images(), parameters)
     assert all(found.changed == 21 for found in differences.values())
+
+
+@pytest.mark.parametrize("key", ["pgd_linf7", "pgd_l2"])
+def test_pgd_away_from_the_prediction(key):
+    parameters = parameters_of(key, label="predicted", steps=7)
+    assert_equal(key, tiny_classifier(), tiny_images(), parameters)
+    given = parameters_of(key, steps=7)
+    images, labels = torch.from_numpy(tiny_images().images), torch.from_numpy(tiny_images().labels)
+    epsilons = [TASKS[key].constraint.radius(strength) for strength in given.strengths]
+    one, other = (
+        fused_images(key, tiny_classifier(), images, labels, epsilons, SEED, chosen) for chosen in (given, parameters)
+    )
+    # One image in four is labelled as it is not predicted, and goes elsewhere.
+    assert (one != other).flatten(2).any(dim=2).sum(dim=1).tolist() == [5, 5, 5]
 
 
 @pytest.mark.parametrize("random_start", [True, False])

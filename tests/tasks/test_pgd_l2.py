@@ -156,6 +156,8 @@ def test_parameters():
     assert (parameters.strengths, parameters.step_size, parameters.steps) == ((0.25, 0.5), 0.1, 100)
     assert not parameters.random_start
     assert parameters.identity() == {"step_size": 0.1, "steps": 100, "random_start": False, "iterate": "last"}
+    # Evaluations of before `label` was a parameter keep their ids.
+    assert ROW.parameters(label="predicted").identity() == {**parameters.identity(), "label": "predicted"}
     assert ROW.parameters(epsilons=[2, 0.5]).strengths == (0.5, 2.0)
     for epsilons in ([], [0.0], [-1.0], [float("inf")], [0.5, 0.5], [True]):
         with pytest.raises(ValidationError):

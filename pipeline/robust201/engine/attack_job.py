@@ -77,6 +77,21 @@ class AttackJob:
             numbers = np.arange(start, min(start + step, n_samples))
             yield self.samples(numbers // len(positions), positions[numbers % len(positions)])
 
+    def pools_of_images(self, positions: NDArray[np.int64]) -> Iterator["Samples"]:
+        """Cut samples into pieces that hold all epsilons of their images.
+
+        Args:
+            positions: (n,) positions of the images to attack.
+
+        Yields:
+            Samples of at most `batching.samples` images; of all for `as_library`.
+        """
+        n_strengths = len(self.epsilons)
+        step = max(1, len(positions) if self.batching.as_library else self.batching.samples)
+        for start in range(0, len(positions), step):
+            chosen = positions[start : start + step]
+            yield self.samples(np.arange(n_strengths).repeat(len(chosen)), np.tile(chosen, n_strengths))
+
     def samples(self, strengths: NDArray[np.int64], positions: NDArray[np.int64]) -> "Samples":
         """Make samples.
 
@@ -146,8 +161,12 @@ class Samples:
 
     def scaled_epsilons(self, factor: float, epsilons: Sequence[float]) -> torch.Tensor:
         """Multiply in float64, round to float32, as the libraries' step sizes are computed: (B, 1, 1, 1)."""
-        scaled = torch.tensor([factor * epsilon for epsilon in epsilons], dtype=torch.float64).float()
-        return scaled[torch.from_numpy(self.strengths)].to(self.clean.device).view(-1, 1, 1, 1)
+        return self.spread([factor * epsilon for epsilon in epsilons])
+
+    def spread(self, values: Sequence[float]) -> torch.Tensor:
+        """Give each sample the value of its strength, rounded to float32: (B, 1, 1, 1)."""
+        rounded = torch.tensor(values, dtype=torch.float64).float()
+        return rounded[torch.from_numpy(self.strengths)].to(self.clean.device).view(-1, 1, 1, 1)
 
 
 def job_of(context: Context, request: Request, epsilons: Sequence[float]) -> AttackJob:
@@ -231,6 +250,7 @@ def _attack_with_restarts(job: AttackJob, samples: Samples, run: SingleRun, rest
         adversarial[rows] = torch.where(fooled.view(-1, 1, 1, 1), found, adversarial[rows])
         if restart + 1 < restarts:
             left = left[~fooled.cpu().numpy()]
+    adversarial.clamp_(0, 1)  # the projection to an L1 ball rounds, and may leave [0, 1] by that
     logits = logits_of(job.model, job.batching, adversarial, samples.strengths)
     wrong = logits.argmax(dim=1) != samples.labels
     return torch.where(wrong.view(-1, 1, 1, 1), adversarial, samples.clean)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robust201.engine.model import Model
+from robust201.engine.model import Model, Objective
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,36 @@ def gradient_of(
         batching, len(pixels), strengths, lambda piece: model.loss_and_gradient(pixels[piece], labels[piece])
     )
     return logits, loss, gradient
+
+
+def objective_gradient_of(
+    model: Model,
+    batching: Batching,
+    pixels: torch.Tensor,
+    objective: Objective,
+    strengths: NDArray[np.int64] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Differentiate an objective of a model's logits at pixels, batch by batch.
+
+    Args:
+        model: the model.
+        batching: how to cut.
+        pixels: (B, 3, H, W) float32.
+        objective: what is differentiated; the rows that it is called with are those of `pixels`.
+        strengths: (B,) index of each sample's epsilon; all one if None.
+
+    Returns:
+        Logits (B, C), the objective's values (B,), gradient (B, 3, H, W).
+    """
+
+    def answer(piece: slice) -> tuple[torch.Tensor, ...]:
+        def shifted(logits: torch.Tensor, rows: slice) -> torch.Tensor:
+            return objective(logits, slice(piece.start + rows.start, piece.start + rows.stop))
+
+        return model.value_and_gradient(pixels[piece], shifted)
+
+    logits, values, gradient = _in_batches(batching, len(pixels), strengths, answer)
+    return logits, values, gradient
 
 
 def _in_batches(

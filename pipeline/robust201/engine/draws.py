@@ -37,6 +37,44 @@ class Window(NamedTuple):
     signs: torch.Tensor
 
 
+class Swap(NamedTuple):
+    """One proposal of Square in an L2 or L1 ball: what lies in one window goes to another.
+
+    Attributes:
+        row: first row of the window that it goes to.
+        column: first column of it.
+        other_row: first row of the window that it comes from.
+        other_column: first column of it.
+        side: rows and columns of both.
+        is_turned: whether the pattern's halves lie side by side.
+        signs: (B, C, 1, 1) float32 in {-1, 1}, of each image and channel, on the CPU.
+    """
+
+    row: int
+    column: int
+    other_row: int
+    other_column: int
+    side: int
+    is_turned: bool
+    signs: torch.Tensor
+
+    def of(self, piece: slice, device: torch.device) -> "Swap":
+        """Keep the signs of some images, on a device."""
+        return self._replace(signs=self.signs[piece].to(device))
+
+    def window(self) -> tuple[slice, slice, slice, slice]:
+        """Where it goes to in a batch of images."""
+        return _window_at(self.row, self.column, self.side)
+
+    def other_window(self) -> tuple[slice, slice, slice, slice]:
+        """Where it comes from."""
+        return _window_at(self.other_row, self.other_column, self.side)
+
+
+def _window_at(row: int, column: int, side: int) -> tuple[slice, slice, slice, slice]:
+    return slice(None), slice(None), slice(row, row + side), slice(column, column + side)
+
+
 class Draws(Protocol):
     """A source of the random numbers of one key's attack."""
 
@@ -95,6 +133,36 @@ class Draws(Protocol):
         """
         ...
 
+    def tiles(
+        self, restart: int, images: NDArray[np.int64], n_tiles: int, channels: int
+    ) -> tuple[list[bool], torch.Tensor]:
+        """Draw the start of Square in an L2 or L1 ball.
+
+        Args:
+            restart: number of the restart.
+            images: (B,) rows of the split, possibly repeated.
+            n_tiles: patterns that an image is tiled with.
+            channels: of an image.
+
+        Returns:
+            Whether each pattern is turned, which all images share, and (n_tiles, B, C, 1, 1) float32 in {-1, 1}.
+        """
+        ...
+
+    def swaps(
+        self, restart: int, first: int, images: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
+    ) -> list[Swap]:
+        """Draw consecutive proposals of Square in an L2 or L1 ball; all images share the windows, not the signs.
+
+        Args:
+            restart: number of the restart.
+            first: number of the first query.
+            images: (B,) rows of the split, possibly repeated.
+            sides: side of the windows in each query.
+            shape: of an image.
+        """
+        ...
+
 
 class CounterDraws:
     """Draws that follow from (seed, key, restart) and the image's row or the number of the query (Philox).
@@ -133,6 +201,32 @@ class CounterDraws:
             # Fixed point: floor(u * n) for u = row / 2**32, exact in 64 bits.
             windows.append(Window(row * (height - side) >> 32, column * (width - side) >> 32, side, signs))
         return windows
+
+    def tiles(
+        self, restart: int, images: NDArray[np.int64], n_tiles: int, channels: int
+    ) -> tuple[list[bool], torch.Tensor]:
+        """Draw a tiling (see `Draws`)."""
+        values = _gather(_tile_block, (*self._names, restart, n_tiles * channels), images)
+        signs = torch.from_numpy(values).view(len(images), n_tiles, channels, 1, 1).float().transpose(0, 1)
+        words = generator(*self._names, "turned", restart).bit_generator.random_raw(-(-n_tiles // 64)).astype("<u8")
+        turned = np.unpackbits(words.view(np.uint8), bitorder="little")[:n_tiles].astype(bool).tolist()
+        return turned, signs
+
+    def swaps(
+        self, restart: int, first: int, images: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
+    ) -> list[Swap]:
+        """Draw proposals (see `Draws`)."""
+        channels, height, width = shape
+        n_images = -(-(int(images.max(initial=0)) + 1) // _SWAP_IMAGES) * _SWAP_IMAGES
+        swaps = []
+        for query, side in enumerate(sides, start=first):
+            places, is_turned, bits = _swap(*self._names, restart, query, channels, n_images)
+            row, column, other_row, other_column = (
+                place * (length - side) >> 32 for place, length in zip(places, (height, width) * 2, strict=True)
+            )
+            signs = torch.from_numpy(2 * bits[images].astype(np.float32) - 1).view(-1, channels, 1, 1)
+            swaps.append(Swap(row, column, other_row, other_column, side, is_turned, signs))
+        return swaps
 
 
 _BLOCK = 64
@@ -177,6 +271,34 @@ def _sign_block(seed: int, key: str, restart: int, n_values: int, block: int) ->
         words[i] = generator(seed, key, "stripes", restart, block * _BLOCK + i).bit_generator.random_raw(n_words)
     bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, :n_values]
     return (2 * bits.astype(np.int8) - 1).astype(np.int8)
+
+
+@functools.lru_cache(maxsize=_BLOCKS_KEPT)
+def _tile_block(seed: int, key: str, restart: int, n_values: int, block: int) -> NDArray[np.int8]:
+    """Draw (_BLOCK, n_values) signs for the tilings of a block's images."""
+    n_words = -(-n_values // 64)
+    words = np.empty((_BLOCK, n_words), dtype="<u8")
+    for i in range(_BLOCK):
+        words[i] = generator(seed, key, "tiles", restart, block * _BLOCK + i).bit_generator.random_raw(n_words)
+    bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")[:, :n_values]
+    return (2 * bits.astype(np.int8) - 1).astype(np.int8)
+
+
+_SWAP_IMAGES = 1024
+"""Images whose signs in a query are drawn together: rows of the split are rounded up to a multiple."""
+
+
+@functools.lru_cache(maxsize=2**13)
+def _swap(
+    seed: int, key: str, restart: int, query: int, channels: int, n_images: int
+) -> tuple[tuple[int, ...], bool, NDArray[np.uint8]]:
+    """Draw four 32-bit integers, whether the pattern is turned, and (n_images, channels) bits: 30 kB for 10,000."""
+    n_bits = n_images * channels
+    # More images draw more of the same stream, so an image's bits do not depend on which others there are.
+    words = generator(seed, key, "swap", restart, query).bit_generator.random_raw(3 + -(-n_bits // 64)).astype("<u8")
+    places = tuple(int(place) for place in words[:2].view("<u4"))
+    bits = np.unpackbits(words[3:].view(np.uint8), bitorder="little")[:n_bits].reshape(n_images, channels)
+    return places, bool(words[2] & np.uint64(1)), bits
 
 
 @functools.lru_cache(maxsize=2**16)

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from robust201.core.errors import PerturbationError
-from robust201.engine.draws import ImageShape, Window
+from robust201.engine.draws import ImageShape, Swap, Window
 
 
 class ReplayedDraws:
@@ -59,6 +59,33 @@ class ReplayedDraws:
             column = int((width - side) * self._uniform(1))
             windows.append(Window(row, column, side, torch.sign(2 * self._uniform(channels, 1, 1) - 1)))
         return windows
+
+    def tiles(
+        self, restart: int, images: NDArray[np.int64], n_tiles: int, channels: int
+    ) -> tuple[list[bool], torch.Tensor]:
+        """Draw the start of Square in an L2 or L1 ball (see `engine.draws.Draws`)."""
+        n_images, rows = self._rows(restart, images)
+        turned, signs = [], []
+        for _ in range(n_tiles):
+            turned.append(bool(self._uniform(1) > 0.5))
+            signs.append(torch.sign(2 * self._uniform(n_images, channels, 1, 1) - 1)[rows])
+        return turned, torch.stack(signs)
+
+    def swaps(
+        self, restart: int, first: int, images: NDArray[np.int64], sides: Sequence[int], shape: ImageShape
+    ) -> list[Swap]:
+        """Draw proposals of Square in an L2 or L1 ball, for the images of one strength that are left."""
+        del restart, first  # the stream stands where the last call left it
+        channels, height, width = shape
+        # Which images are left differs between strengths from the first query on, as it does after a restart.
+        n_images, rows = self._rows(1, images)
+        swaps = []
+        for side in sides:
+            places = [int((length - side) * self._uniform(1)) for length in (height, width) * 2]
+            is_turned = bool(self._uniform(1) > 0.5)
+            signs = torch.sign(2 * self._uniform(n_images, channels, 1, 1) - 1)[rows]
+            swaps.append(Swap(*places, side, is_turned, signs))
+        return swaps
 
     def _uniform(self, *shape: int) -> torch.Tensor:
         return torch.rand(shape, generator=self._generator, device=self._generator.device)

@@ -375,6 +375,10 @@ class SweepConfig(Section):
             refusal = parameters.refusal(self.engine)
             if refusal is not None:
                 raise ValueError(f"keys.{key}: {refusal}")
+            for dataset in self.datasets:
+                refusal = parameters.class_refusal(self.dataset_spec(dataset).n_classes)
+                if refusal is not None:
+                    raise ValueError(f"keys.{key} on {dataset}: {refusal}")
         return self
 
     @model_validator(mode="after")

@@ -4,7 +4,7 @@ import re
 import reprlib
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
@@ -26,9 +26,10 @@ _PIXEL_TOLERANCE = 0.015
 """Largest relative difference from k/255 at which a number is taken for it: 0.031 counts as 8/255."""
 
 Epsilon255 = Annotated[float, Field(gt=0, le=255, allow_inf_nan=False)]
-EpsilonL2 = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Radius = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Severity = Annotated[int, Field(ge=1, le=5)]
 PositiveInt = Annotated[int, Field(ge=1)]
+Norm = Literal["Linf", "L2", "L1"]
 
 
 class Fields(BaseModel):
@@ -72,6 +73,20 @@ class Parameters(Fields):
     def own_images(self) -> ImageSelection | None:
         """The images that a measure asks for; None for those that the sweep selects."""
         return None
+
+    fewest_classes: ClassVar[int] = 1
+    """Classes that a task needs at least; `needs_classes` says what for."""
+
+    needs_classes: ClassVar[str] = ""
+
+    def class_refusal(self, n_classes: int) -> str | None:
+        """Say why a network of some classes cannot be evaluated; None where it can."""
+        if n_classes >= self.fewest_classes:
+            return None
+        return (
+            f"expected {self.fewest_classes} classes or more, since {self.needs_classes}, got {n_classes}. Leave "
+            "the key out."
+        )
 
     def refusal(self, engine: str) -> str | None:
         """Say why an engine cannot compute with these parameters; None where it can."""
@@ -146,6 +161,7 @@ class EpsilonParameters(Parameters):
     `epsilons`, in the units of pixels, is another way to write them: ``epsilons: [8/255]`` is ``epsilons_255: [8]``.
     """
 
+    norm: ClassVar[Norm] = "Linf"
     other_spellings: ClassVar[tuple[str, ...]] = ("epsilons",)
     epsilons_255: tuple[Epsilon255, ...] = Field(default=PAPER_EPSILONS_255, min_length=1)
 
@@ -194,14 +210,41 @@ class PgdParameters(EpsilonParameters):
     target: Literal["none", "least_likely"] = "none"
 
 
-class PgdL2Parameters(Parameters):
-    """Projected gradient descent in an L2 ball; the defaults are those of Wang and Horne (docs/protocol.md)."""
+class PgdVariants(Parameters):
+    """What implementations of projected gradient descent differ in (docs/protocol.md)."""
 
-    epsilons: tuple[EpsilonL2, ...] = Field(default=(0.25, 0.5), min_length=1)
-    step_size: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
-    steps: PositiveInt = 100
     random_start: bool = False
     iterate: Literal["last", "best"] = "last"
+    label: Literal["given", "predicted"] = "given"
+
+    def refusal(self, engine: str) -> str | None:
+        """Foolbox returns the last iterate, and keeps its random start to itself (see `Parameters`)."""
+        if engine == "reference" and self.iterate == "best":
+            return (
+                "expected iterate: last with engine: reference, since Foolbox returns the last, got best. "
+                "Set engine: fused or iterate: last."
+            )
+        if engine == "reference" and self.label == "predicted" and self.random_start:
+            return (
+                "expected label: given with engine: reference and random_start: true, since Foolbox does not show "
+                "where it starts, got predicted. Set engine: fused or random_start: false."
+            )
+        return None
+
+
+class PgdLinf7Parameters(EpsilonParameters, PgdVariants):
+    """Seven steps of projected gradient descent in an Linf ball, as Wang and Horne use it (docs/protocol.md)."""
+
+    epsilons_255: tuple[Epsilon255, ...] = Field(default=(1.0, 2.0, 4.0, 8.0), min_length=1)
+    rel_stepsize: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.25
+    steps: PositiveInt = 7
+
+
+class RadiusParameters(Parameters):
+    """Parameters of an attack whose epsilons are radii in the units of pixels."""
+
+    norm: ClassVar[Norm]
+    epsilons: tuple[Radius, ...] = Field(min_length=1)
 
     @field_validator("epsilons", mode="before")
     @classmethod
@@ -221,14 +264,33 @@ class PgdL2Parameters(Parameters):
         """Epsilons in the units of pixels, ascending."""
         return self.epsilons
 
-    def refusal(self, engine: str) -> str | None:
-        """Foolbox knows the last iterate only (see `Parameters`)."""
-        if engine == "reference" and self.iterate == "best":
-            return (
-                "expected iterate: last with engine: reference, since Foolbox returns the last, got best. "
-                "Set engine: fused or iterate: last."
-            )
-        return None
+
+class L2Parameters(RadiusParameters):
+    """Parameters of an attack in an L2 ball."""
+
+    norm: ClassVar[Norm] = "L2"
+    epsilons: tuple[Radius, ...] = Field(default=(0.25, 0.5), min_length=1)
+
+
+class L1Parameters(RadiusParameters):
+    """Parameters of an attack in an L1 ball."""
+
+    norm: ClassVar[Norm] = "L1"
+    epsilons: tuple[Radius, ...] = Field(default=(3.0, 6.0, 12.0), min_length=1)
+
+
+class PgdL2Parameters(L2Parameters, PgdVariants):
+    """Projected gradient descent in an L2 ball; the defaults are those of Wang and Horne (docs/protocol.md)."""
+
+    step_size: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 0.1
+    steps: PositiveInt = 100
+
+    def identity(self) -> dict[str, Any]:
+        """All but the default label, which evaluations of before it was a parameter do not name."""
+        identity = super().identity()
+        if self.label == "given":
+            del identity["label"]
+        return identity
 
 
 class ApgdParameters(EpsilonParameters):
@@ -238,12 +300,191 @@ class ApgdParameters(EpsilonParameters):
     restarts: PositiveInt = 1
 
 
+class ApgdL2Parameters(L2Parameters):
+    """APGD-CE of AutoAttack in an L2 ball."""
+
+    steps: PositiveInt = 100
+    restarts: PositiveInt = 1
+
+
+class ApgdL1Parameters(L1Parameters):
+    """APGD-CE of AutoAttack in an L1 ball (Croce and Hein, 2021)."""
+
+    steps: PositiveInt = 100
+    restarts: PositiveInt = 5
+    larger_epsilons: bool = True
+
+
+class DlrLoss(Parameters):
+    """What attacks on the difference of logits ratio need."""
+
+    fewest_classes: ClassVar[int] = 3
+    needs_classes: ClassVar[str] = "the DLR loss divides by the largest logit minus the third largest"
+
+
+class ApgdDlrParameters(ApgdParameters, DlrLoss):
+    """APGD on the difference of logits ratio (Croce and Hein, 2020)."""
+
+
+class ApgdDlrL2Parameters(ApgdL2Parameters, DlrLoss):
+    """The same in an L2 ball."""
+
+
+class ApgdDlrL1Parameters(ApgdL1Parameters, DlrLoss):
+    """The same in an L1 ball."""
+
+
+class TargetedDlrLoss(Parameters):
+    """What attacks on the targeted difference of logits ratio need."""
+
+    fewest_classes: ClassVar[int] = 4
+    needs_classes: ClassVar[str] = (
+        "the targeted DLR loss divides by the largest logit minus the mean of the third and fourth largest"
+    )
+
+
+class ApgdTargetedParameters(ApgdParameters, TargetedDlrLoss):
+    """APGD on the targeted difference of logits ratio, one target class after the other (Croce and Hein, 2020)."""
+
+    targets: PositiveInt = 9
+
+
+class ApgdTargetedL2Parameters(ApgdL2Parameters, TargetedDlrLoss):
+    """The same in an L2 ball."""
+
+    targets: PositiveInt = 9
+
+
+class ApgdTargetedL1Parameters(ApgdL1Parameters, TargetedDlrLoss):
+    """The same in an L1 ball."""
+
+    restarts: PositiveInt = 1
+    targets: PositiveInt = 5
+
+
+class FabParameters(EpsilonParameters):
+    """Fast adaptive boundary attack of AutoAttack (Croce and Hein, 2020)."""
+
+    steps: PositiveInt = 100
+    restarts: PositiveInt = 1
+
+
+class FabL2Parameters(L2Parameters):
+    """The same for the L2 norm."""
+
+    steps: PositiveInt = 100
+    restarts: PositiveInt = 1
+
+
+class FabL1Parameters(L1Parameters):
+    """The same for the L1 norm."""
+
+    steps: PositiveInt = 100
+    restarts: PositiveInt = 1
+
+
+class FabTargetedParameters(EpsilonParameters):
+    """Fast adaptive boundary attack towards one class after the other, as AutoAttack runs it."""
+
+    steps: PositiveInt = 100
+    targets: PositiveInt = 9
+
+
+class FabTargetedL2Parameters(L2Parameters):
+    """The same for the L2 norm."""
+
+    steps: PositiveInt = 100
+    targets: PositiveInt = 9
+
+
+class FabTargetedL1Parameters(L1Parameters):
+    """The same for the L1 norm."""
+
+    steps: PositiveInt = 100
+    targets: PositiveInt = 9
+
+
 class SquareParameters(EpsilonParameters):
     """Square attack (Andriushchenko et al., 2020) as AutoAttack runs it."""
 
     queries: PositiveInt = 5000
     restarts: PositiveInt = 1
     p_init: Annotated[float, Field(gt=0, le=1)] = 0.8
+
+
+class SquareL2Parameters(L2Parameters):
+    """The same in an L2 ball."""
+
+    queries: PositiveInt = 5000
+    restarts: PositiveInt = 1
+    p_init: Annotated[float, Field(gt=0, le=1)] = 0.8
+
+
+class SquareL1Parameters(L1Parameters):
+    """The same in an L1 ball (Croce and Hein, 2021)."""
+
+    queries: PositiveInt = 5000
+    restarts: PositiveInt = 1
+    p_init: Annotated[float, Field(gt=0, le=1)] = 0.8
+
+
+class SpatialParameters(Parameters):
+    """A grid of rotations and translations (Engstrom et al., 2019): both ends and what lies evenly between them.
+
+    Attributes:
+        rotations: angles.
+        max_rotation: largest angle in degrees, to both sides.
+        translations: shifts along each axis.
+        max_translation: largest shift in pixels, to both sides.
+    """
+
+    rotations: PositiveInt = 31
+    max_rotation: Annotated[float, Field(gt=0, le=180)] = 30.0
+    translations: PositiveInt = 5
+    max_translation: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 3.0
+
+    @property
+    def strengths(self) -> tuple[float, ...]:
+        """One strength that says nothing."""
+        return (CLEAN_STRENGTH,)
+
+    @property
+    def points(self) -> int:
+        """Grid points."""
+        return self.rotations * self.translations**2
+
+    @model_validator(mode="after")
+    def _check_single_points(self) -> Self:
+        # Of one number evenly between two ends the first end would be left.
+        if self.rotations == 1 or (self.translations == 1 and self.max_translation):
+            raise ValueError("expected two or more rotations, and max_translation: 0 with one translation, got one.")
+        return self
+
+
+class Grid135Parameters(SpatialParameters):
+    """Nine translations and fifteen angles of up to 30 degrees."""
+
+    rotations: PositiveInt = 15
+    translations: PositiveInt = 3
+
+
+class Grid775SmallAnglesParameters(SpatialParameters):
+    """The grid of 775 points with angles of up to 10 degrees."""
+
+    max_rotation: Annotated[float, Field(gt=0, le=180)] = 10.0
+
+
+class RotationParameters(SpatialParameters):
+    """Angles of up to 30 degrees, no translation."""
+
+    translations: PositiveInt = 1
+    max_translation: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+
+
+class SmallRotationParameters(RotationParameters):
+    """Angles of up to 10 degrees, no translation."""
+
+    max_rotation: Annotated[float, Field(gt=0, le=180)] = 10.0
 
 
 class JacobianParameters(Parameters):

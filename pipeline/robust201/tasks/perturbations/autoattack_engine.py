@@ -31,7 +31,7 @@ def autoattack_batches(
     request: Request,
     constraint: Constraint,
     *,
-    name: Literal["apgd-ce", "square"],
+    name: Literal["apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square"],
     configure: Callable[[AutoAttack], None],
 ) -> Iterator[Perturbed]:
     """Run one of AutoAttack's attacks by itself on every batch at every epsilon.
@@ -67,4 +67,5 @@ def autoattack_batches(
                 perturbed, _ = adversary.run_standard_evaluation(
                     to_float(images[batch]), labels[batch], batch_size=batch.stop - batch.start
                 )
-            yield Perturbed(strength, positions_of(batch, images.device), perturbed.detach())
+            # The projection to an L1 ball rounds, and may leave [0, 1] by that.
+            yield Perturbed(strength, positions_of(batch, images.device), perturbed.detach().clamp(0, 1))

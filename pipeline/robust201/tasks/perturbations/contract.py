@@ -22,9 +22,10 @@ def perturb(row: Task, context: Context, parameters: Parameters, request: Reques
     """Perturb images by the context's engine, unchecked.
 
     Raises:
-        ConfigError: the row has no function for the engine, or the engine cannot compute with the parameters.
+        ConfigError: the row has no function for the engine, the engine cannot compute with the parameters, or the
+            network has too few classes.
     """
-    refusal = parameters.refusal(context.engine)
+    refusal = parameters.refusal(context.engine) or parameters.class_refusal(context.classifier.n_classes)
     if refusal is not None:
         raise ConfigError(f"Perturbing failed for {row.key}: {refusal}")
     function = row.load(context.engine)

@@ -1,4 +1,4 @@
-"""The reference engine of FGSM and PGD: Foolbox, called once an epsilon and batch.
+"""The reference engine of FGSM, PGD and spatial attacks: Foolbox, called once an epsilon and batch.
 
 Source: Rauber et al., "Foolbox Native", JOSS 5(53), 2020. Foolbox attacks every image, those that are misclassified
 from the start included, and returns the last iterate, not the best.
@@ -8,7 +8,7 @@ import os
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
@@ -36,20 +36,25 @@ def _quiet_import() -> Iterator[None]:
 with _quiet_import():
     import foolbox
 
-__all__ = ["foolbox", "foolbox_batches"]
+__all__ = ["Aim", "foolbox", "foolbox_batches"]
+
+
+Aim = Literal["label", "least_likely", "predicted"]
+"""What an attack leads away from, or with `least_likely` to: the image's label, the class that the clean image's logits
+put last, or the one that they put first."""
 
 
 def foolbox_batches(
-    context: Context, attack: Any, request: Request, constraint: Constraint, *, least_likely: bool = False
+    context: Context, attack: Any, request: Request, constraint: Constraint | None, *, aim: Aim = "label"
 ) -> Iterator[Perturbed]:
-    """Run one of Foolbox's attacks on every batch at every epsilon.
+    """Run one of Foolbox's attacks on every batch at every strength.
 
     Args:
         context: what surrounds the attack.
-        attack: a `foolbox.attacks` object with a fixed epsilon.
+        attack: a `foolbox.attacks` object; with a constraint, one with a fixed epsilon.
         request: images at strengths.
-        constraint: what the strengths mean.
-        least_likely: aim at the class that the clean image's logits put last, instead of away from its label.
+        constraint: what the strengths mean; None for an attack that takes none.
+        aim: what the attack leads away from, or to.
 
     Yields:
         Batches of perturbed images, one strength after the other.
@@ -57,16 +62,20 @@ def foolbox_batches(
     images, labels = request.images, request.labels
     model = foolbox.PyTorchModel(context.classifier, bounds=(0, 1), device=context.classifier.device)
     for strength, value in enumerate(request.strengths):
+        epsilon = None if constraint is None else constraint.radius(value)
         for number, batch in context.batches(len(images)):
             pixels = to_float(images[batch])
-            criterion = _criterion(context, pixels, labels[batch], least_likely=least_likely)
+            criterion = _criterion(context, pixels, labels[batch], aim)
             with context.draws(number), torch.enable_grad():
-                _, clipped, _ = attack(model, pixels, criterion, epsilons=constraint.radius(value))
+                _, clipped, _ = attack(model, pixels, criterion, epsilons=epsilon)
             yield Perturbed(strength, positions_of(batch, images.device), clipped.detach())
 
 
-def _criterion(context: Context, pixels: torch.Tensor, labels: torch.Tensor, *, least_likely: bool) -> Any:
-    if not least_likely:
+def _criterion(context: Context, pixels: torch.Tensor, labels: torch.Tensor, aim: Aim) -> Any:
+    if aim == "label":
         return foolbox.criteria.Misclassification(labels)
     with torch.no_grad():
-        return foolbox.criteria.TargetedMisclassification(context.classifier(pixels).argmin(dim=1))
+        logits = context.classifier(pixels)
+    if aim == "predicted":
+        return foolbox.criteria.Misclassification(logits.argmax(dim=1))
+    return foolbox.criteria.TargetedMisclassification(logits.argmin(dim=1))

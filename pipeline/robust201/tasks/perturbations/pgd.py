@@ -24,12 +24,13 @@ from robust201.tasks.parameters import PgdParameters
 def reference(context: Context, parameters: PgdParameters, request: Request) -> Iterator[Perturbed]:
     """Attack with Foolbox."""
     # Imported here: the fused engine must not wait for a library that it does not use.
-    from robust201.tasks.perturbations.foolbox_engine import foolbox, foolbox_batches
+    from robust201.tasks.perturbations.foolbox_engine import Aim, foolbox, foolbox_batches
 
     attack = foolbox.attacks.LinfPGD(
         rel_stepsize=parameters.rel_stepsize, steps=parameters.steps, random_start=parameters.random_start
     )
-    yield from foolbox_batches(context, attack, request, LINF, least_likely=parameters.target == "least_likely")
+    aim: Aim = "least_likely" if parameters.target == "least_likely" else "label"
+    yield from foolbox_batches(context, attack, request, LINF, aim=aim)
 
 
 def fused(job: AttackJob, parameters: PgdParameters) -> Iterator[Perturbed]:
@@ -46,17 +47,21 @@ def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdParameters)
     if parameters.target == "least_likely":
         classes = logits_of(job.model, job.batching, clean, samples.strengths).argmin(dim=1)
         steps = -steps
-    images = clean.clone()
-    if parameters.random_start:
-        noise = job.draws.uniforms(0, samples.images, job.shape).to(clean.device)
-        images.add_(noise.mul_(2 * epsilons).sub_(epsilons)).clamp_(0, 1)
+    images = start_in_cube(job, samples) if parameters.random_start else clean.clone()
     for _ in range(parameters.steps):
         gradient = gradient_of(job.model, job.batching, images, classes, samples.strengths)[2]
-        images = _project(images.add_(gradient.sign().mul_(steps)), clean, epsilons).clamp_(0, 1)
-    return _project(images, clean, epsilons)
+        images = project_to_cube(images.add_(gradient.sign().mul_(steps)), clean, epsilons).clamp_(0, 1)
+    return project_to_cube(images, clean, epsilons)
 
 
-def _project(images: torch.Tensor, clean: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
+def start_in_cube(job: AttackJob, samples: Samples) -> torch.Tensor:
+    """Draw uniformly from the epsilon ball, clipped to [0, 1]: (B, 3, H, W)."""
+    noise = job.draws.uniforms(0, samples.images, job.shape).to(samples.clean.device)
+    noise.mul_(2 * samples.epsilons).sub_(samples.epsilons)
+    return samples.clean.clone().add_(noise).clamp_(0, 1)
+
+
+def project_to_cube(images: torch.Tensor, clean: torch.Tensor, epsilons: torch.Tensor) -> torch.Tensor:
     """Project to the epsilon ball, in Foolbox's order of operations; overwrites `images`."""
     difference = images.sub_(clean)
     return torch.minimum(torch.maximum(difference, -epsilons, out=difference), epsilons, out=difference).add_(clean)

@@ -4,7 +4,8 @@ Source: Madry et al., "Towards Deep Learning Models Resistant to Adversarial Att
 `foolbox.attacks.L2PGD`. Each step goes `step_size` along the cross-entropy's gradient divided by
 its norm; then the image is projected to the ball and clipped to [0, 1]. Every image is attacked. `iterate: best`
 returns, per image, the iterate of the highest cross-entropy, the start included, as the library of Engstrom et al.
-("Robustness", 2019) does; Foolbox returns the last.
+("Robustness", 2019) does; Foolbox returns the last. `label: predicted` leads away from what the network predicts at
+the start, instead of from the image's label.
 """
 
 from collections.abc import Iterator
@@ -13,10 +14,11 @@ import numpy as np
 import torch
 
 from robust201.engine.attack_job import AttackJob, Samples, handed_back
-from robust201.engine.batching import gradient_of, logits_of
+from robust201.engine.batching import gradient_of
 from robust201.engine.context import Context, Perturbed, Request
 from robust201.tasks.constraints import L2
 from robust201.tasks.parameters import PgdL2Parameters
+from robust201.tasks.perturbations.pgd_variants import BestIterate, labels_to_attack
 
 _SMALLEST_NORM = 1e-12
 
@@ -24,12 +26,13 @@ _SMALLEST_NORM = 1e-12
 def reference(context: Context, parameters: PgdL2Parameters, request: Request) -> Iterator[Perturbed]:
     """Attack with Foolbox."""
     # Imported here: the fused engine must not wait for a library that it does not use.
-    from robust201.tasks.perturbations.foolbox_engine import foolbox, foolbox_batches
+    from robust201.tasks.perturbations.foolbox_engine import Aim, foolbox, foolbox_batches
 
     attack = foolbox.attacks.L2PGD(
         abs_stepsize=parameters.step_size, steps=parameters.steps, random_start=parameters.random_start
     )
-    yield from foolbox_batches(context, attack, request, L2)
+    aim: Aim = "predicted" if parameters.label == "predicted" else "label"
+    yield from foolbox_batches(context, attack, request, L2, aim=aim)
 
 
 def fused(job: AttackJob, parameters: PgdL2Parameters) -> Iterator[Perturbed]:
@@ -40,19 +43,19 @@ def fused(job: AttackJob, parameters: PgdL2Parameters) -> Iterator[Perturbed]:
 
 @torch.inference_mode()
 def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdL2Parameters) -> torch.Tensor:
-    clean, labels, epsilons = samples.clean, samples.labels, samples.epsilons
+    clean, epsilons = samples.clean, samples.epsilons
     images = _start(job, samples) if parameters.random_start else clean
-    best, best_loss = images, torch.full_like(labels, -torch.inf, dtype=torch.float32)
+    labels = labels_to_attack(job, samples, images, parameters)
+    best = BestIterate(images)
     for _ in range(parameters.steps):
         _, loss, gradient = gradient_of(job.model, job.batching, images, labels, samples.strengths)
         if parameters.iterate == "best":
-            best, best_loss = _keep_better(best, best_loss, images, loss)
+            best.offer(images, loss)
         gradient = gradient * _norms(gradient).reciprocal()
         images = _project(images + parameters.step_size * gradient, clean, epsilons).clamp(0, 1)
     if parameters.iterate == "best":
-        logits = logits_of(job.model, job.batching, images, samples.strengths)
-        loss = torch.nn.functional.cross_entropy(logits, labels, reduction="none")
-        images, _ = _keep_better(best, best_loss, images, loss)
+        best.offer_last(job, samples, images, labels)
+        images = best.images
     return _project(images, clean, epsilons)
 
 
@@ -77,10 +80,3 @@ def _project(images: torch.Tensor, clean: torch.Tensor, epsilons: torch.Tensor) 
     """Project to the ball, in Foolbox's order of operations."""
     difference = images - clean
     return clean + difference * (_norms(difference).reciprocal() * epsilons).clamp_max(1)
-
-
-def _keep_better(
-    best: torch.Tensor, best_loss: torch.Tensor, images: torch.Tensor, loss: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    better = loss > best_loss
-    return torch.where(better.view(-1, 1, 1, 1), images, best), torch.where(better, loss, best_loss)

@@ -17,13 +17,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from robust201.engine.attack_job import AttackJob, Samples, attack_correct
+from robust201.engine.attack_job import AttackJob, Samples, SingleRun, attack_correct
 from robust201.engine.batching import logits_of
 from robust201.engine.context import Context, Perturbed, Request
 from robust201.engine.draws import ImageShape, Window
 from robust201.engine.model import start_search
-from robust201.tasks.constraints import LINF
-from robust201.tasks.parameters import SquareParameters
+from robust201.tasks.constraints import CONSTRAINTS
+from robust201.tasks.parameters import SquareL1Parameters, SquareL2Parameters, SquareParameters
 
 if TYPE_CHECKING:
     from pyautoattack import AutoAttack
@@ -35,6 +35,13 @@ SHARE_HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 
 def reference(context: Context, parameters: SquareParameters, request: Request) -> Iterator[Perturbed]:
     """Attack with AutoAttack."""
+    yield from square_batches(context, parameters, request)
+
+
+def square_batches(
+    context: Context, parameters: SquareParameters | SquareL2Parameters | SquareL1Parameters, request: Request
+) -> Iterator[Perturbed]:
+    """Attack with AutoAttack's Square."""
     # Imported here: the fused engine must not wait for a library that it does not use.
     from pyautoattack.square import SquareAttack
 
@@ -54,7 +61,8 @@ def reference(context: Context, parameters: SquareParameters, request: Request) 
             device=adversary.device,
         )
 
-    yield from autoattack_batches(context, request, LINF, name="square", configure=configure)
+    constraint = CONSTRAINTS[parameters.norm]
+    yield from autoattack_batches(context, request, constraint, name="square", configure=configure)
 
 
 def fused(job: AttackJob, parameters: SquareParameters) -> Iterator[Perturbed]:
@@ -64,14 +72,19 @@ def fused(job: AttackJob, parameters: SquareParameters) -> Iterator[Perturbed]:
     size of the change, twice the sample's epsilon. Samples that are fooled are dropped, and the survivors of all
     epsilons and images share full batches.
     """
+    yield from attack_correct(job, functools.partial(pools, job), single_run(parameters), parameters.restarts)
+
+
+def single_run(parameters: SquareParameters) -> SingleRun:
+    """Make a run."""
 
     def run(job: AttackJob, samples: Samples, restart: int) -> tuple[torch.Tensor, torch.Tensor]:
         return _single_run(job, samples, restart, parameters)
 
-    yield from attack_correct(job, functools.partial(_pools, job), run, parameters.restarts)
+    return run
 
 
-def _pools(job: AttackJob, positions: NDArray[np.int64]) -> Iterator[Samples]:
+def pools(job: AttackJob, positions: NDArray[np.int64]) -> Iterator[Samples]:
     """Cut images, with all their epsilons, into pools: small and large epsilons together keep batches full longest."""
     n_strengths = len(job.epsilons)
     n_images = len(positions) if job.batching.as_library else max(1, job.batching.pool // n_strengths)
@@ -81,7 +94,7 @@ def _pools(job: AttackJob, positions: NDArray[np.int64]) -> Iterator[Samples]:
 
 
 @dataclass
-class _State:
+class SearchState:
     """Where each sample stands.
 
     Attributes:
@@ -99,7 +112,7 @@ def _single_run(
     """Run Square once, Andriushchenko et al. (2020), algorithm 1: the last images, and which are misclassified."""
     stripes = job.draws.stripes(restart, samples.images, job.shape).to(samples.clean.device)
     best = (samples.clean + samples.epsilons * stripes).clamp_(0, 1)
-    state = _State(best, _margins(logits_of(job.model, job.batching, best, samples.strengths), samples.labels))
+    state = SearchState(best, margins_of(logits_of(job.model, job.batching, best, samples.strengths), samples.labels))
     query = 0
     while query < parameters.queries:
         active = (state.margins > 0).nonzero().flatten()
@@ -126,10 +139,16 @@ def side_of(query: int, p_init: float, shape: ImageShape) -> int:
     Returns:
         Pixels, at least 1 and at most the image's shorter side.
     """
+    _, height, width = shape
+    return min(max(round(math.sqrt(share_of(query, p_init, shape))), 1), height, width)
+
+
+def share_of(query: int, p_init: float, shape: ImageShape) -> float:
+    """Pixels that a square covers in a query, not rounded (see `side_of`)."""
     channels, height, width = shape
     share = p_init / 2 ** sum(query > after for after in SHARE_HALVINGS)
     # Multiplied and divided by the channels because AutoAttack does, and rounding may see it.
-    return min(max(round(math.sqrt(share * (channels * height * width) / channels)), 1), height, width)
+    return share * (channels * height * width) / channels
 
 
 def _moved(windows: Sequence[Window], device: torch.device) -> list[Window]:
@@ -138,7 +157,9 @@ def _moved(windows: Sequence[Window], device: torch.device) -> list[Window]:
     return [window._replace(signs=signs[i]) for i, window in enumerate(windows)]
 
 
-def _search(job: AttackJob, samples: Samples, state: _State, active: torch.Tensor, windows: Sequence[Window]) -> None:
+def _search(
+    job: AttackJob, samples: Samples, state: SearchState, active: torch.Tensor, windows: Sequence[Window]
+) -> None:
     """Make some queries for one batch of samples.
 
     A sample that is fooled on the way stays as it is: its margin is at or below 0, and nothing is accepted any more.
@@ -154,7 +175,7 @@ def _search(job: AttackJob, samples: Samples, state: _State, active: torch.Tenso
         proposal = before + 2 * epsilons * window.signs
         proposal = torch.minimum(torch.maximum(proposal, around - epsilons), around + epsilons).clamp_(0, 1)
         best[:, :, rows, columns] = proposal
-        found = _margins(search.logits(window.row, window.column, proposal), labels)
+        found = margins_of(search.logits(window.row, window.column, proposal), labels)
         accepted = (found < margins) & (margins > 0)
         margins = torch.where(accepted, found, margins)
         search.accept(accepted)
@@ -163,7 +184,7 @@ def _search(job: AttackJob, samples: Samples, state: _State, active: torch.Tenso
     state.margins[active] = margins
 
 
-def _margins(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def margins_of(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Label's logit minus the largest other: (B,)."""
     own = torch.arange(logits.shape[1], device=logits.device) == labels[:, None]
     return logits.gather(1, labels[:, None])[:, 0] - logits.masked_fill(own, -math.inf).amax(dim=1)

@@ -1,0 +1,258 @@
+"""The steps of APGD in balls of three norms: where it starts, how it moves, when its steps become shorter.
+
+Sources: Croce and Hein, ICML 2020, algorithm 1 (Linf, L2), and "Mind the box", ICML 2021 (L1);
+`pyautoattack.autopgd_base.APGDAttack`, in whose order of operations these are.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+
+from robust201.engine.attack_job import AttackJob, Samples
+from robust201.tasks.perturbations.l1_projection import correction_to_l1
+
+STEP_DECAY_THRESHOLD = 0.75
+"""rho of Croce and Hein (2020), section 3.2, which AutoAttack sets too."""
+
+_MOMENTUM = 0.75
+
+
+class Steps(Protocol):
+    """How one run of APGD moves in a ball; it knows the clean images."""
+
+    def move(
+        self, images: torch.Tensor, previous: torch.Tensor, gradient: torch.Tensor, iteration: int
+    ) -> torch.Tensor:
+        """Make the next iterates of the iterates, those before them and the gradient, all (B, 3, H, W)."""
+        ...
+
+    def review(
+        self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best: torch.Tensor
+    ) -> torch.Tensor | None:
+        """Take down an iteration's losses, and adapt the steps at checkpoints.
+
+        Args:
+            iteration: its number, from 0.
+            loss: (B,) of the iterates.
+            best_loss: (B,) highest so far.
+            best: (B, 3, H, W) iterates of the highest loss.
+
+        Returns:
+            (B,) bool: who goes on from the best iterate; None between checkpoints.
+        """
+        ...
+
+
+class LinfSteps:
+    """Steps along the gradient's sign.
+
+    Args:
+        samples: what is attacked.
+        n_steps: iterations.
+        best_loss: (B,) at the start.
+    """
+
+    def __init__(self, samples: Samples, n_steps: int, best_loss: torch.Tensor) -> None:
+        self._lower, self._upper = samples.clean - samples.epsilons, samples.clean + samples.epsilons
+        self._sizes = 2 * samples.epsilons
+        self._schedule = _Halvings(n_steps, best_loss)
+
+    def move(
+        self, images: torch.Tensor, previous: torch.Tensor, gradient: torch.Tensor, iteration: int
+    ) -> torch.Tensor:
+        """Step and clip, twice (see `Steps`)."""
+        momentum = _MOMENTUM if iteration > 0 else 1.0
+        stepped = images + self._sizes * gradient.sign()
+        stepped = self._clip(stepped).sub_(images).mul_(momentum).add_(images)
+        return self._clip(stepped.add_((images - previous).mul_(1 - momentum)))
+
+    def _clip(self, images: torch.Tensor) -> torch.Tensor:
+        """Clip to the epsilon ball and to [0, 1]; overwrites `images`."""
+        return torch.minimum(torch.maximum(images, self._lower, out=images), self._upper, out=images).clamp_(0, 1)
+
+    def review(
+        self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best: torch.Tensor
+    ) -> torch.Tensor | None:
+        """Halve the steps of those that stall (see `Steps`)."""
+        del best
+        halved = self._schedule.checked(iteration, loss, best_loss)
+        if halved is not None:
+            self._sizes = torch.where(halved.view(-1, 1, 1, 1), self._sizes / 2, self._sizes)
+        return halved
+
+
+class L2Steps:
+    """Steps along the gradient divided by its norm.
+
+    Args:
+        samples: what is attacked.
+        n_steps: iterations.
+        best_loss: (B,) at the start.
+    """
+
+    def __init__(self, samples: Samples, n_steps: int, best_loss: torch.Tensor) -> None:
+        self._clean, self._radii = samples.clean, samples.epsilons
+        self._sizes = 2 * samples.epsilons
+        self._schedule = _Halvings(n_steps, best_loss)
+
+    def move(
+        self, images: torch.Tensor, previous: torch.Tensor, gradient: torch.Tensor, iteration: int
+    ) -> torch.Tensor:
+        """Step and project, twice (see `Steps`)."""
+        momentum = _MOMENTUM if iteration > 0 else 1.0
+        stepped = self._project(images + self._sizes * normalised_l2(gradient))
+        return self._project(images + (stepped - images) * momentum + (images - previous) * (1 - momentum))
+
+    def _project(self, images: torch.Tensor) -> torch.Tensor:
+        difference = images - self._clean
+        lengths = torch.minimum(self._radii, l2_lengths(difference))
+        return (self._clean + normalised_l2(difference) * lengths).clamp(0, 1)
+
+    def review(
+        self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best: torch.Tensor
+    ) -> torch.Tensor | None:
+        """Halve the steps of those that stall (see `Steps`)."""
+        del best
+        halved = self._schedule.checked(iteration, loss, best_loss)
+        if halved is not None:
+            self._sizes = torch.where(halved.view(-1, 1, 1, 1), self._sizes / 2, self._sizes)
+        return halved
+
+
+class L1Steps:
+    """Steps along the signs of the largest entries of the gradient, whose share follows from the best iterate's.
+
+    Args:
+        samples: what is attacked.
+        n_steps: iterations.
+        radii: one a strength, in float64.
+        start: (B, 3, H, W) where the run starts, if it does not start at random.
+    """
+
+    def __init__(self, samples: Samples, n_steps: int, radii: Sequence[float], start: torch.Tensor | None) -> None:
+        self._clean, self._radii = samples.clean, samples.spread(radii)
+        self._shortest = samples.spread([radius / 10.0 for radius in radii])
+        self._sizes = self._radii
+        self._interval = max(int(0.04 * n_steps), 1)
+        n_values = samples.clean[0].numel()
+        if start is None:
+            self._changed = torch.full((len(samples.clean),), n_values, device=samples.clean.device)
+            self._share = torch.full((len(samples.clean),), 0.2, device=samples.clean.device)
+        else:
+            self._changed = self._count(start)
+            self._share = self._changed / n_values / 1.5
+
+    def _count(self, images: torch.Tensor) -> torch.Tensor:
+        """Count the values (B,) int64 that differ from the clean images'."""
+        return (images - self._clean != 0).flatten(1).sum(-1)
+
+    def move(
+        self, images: torch.Tensor, previous: torch.Tensor, gradient: torch.Tensor, iteration: int
+    ) -> torch.Tensor:
+        """Step and project (see `Steps`)."""
+        del previous, iteration
+        ascending = gradient.abs().flatten(1).sort(-1)[0]
+        n_values = ascending.shape[1]
+        place = torch.clamp((1.0 - self._share) * n_values, min=0, max=n_values - 1).long()
+        least = ascending.gather(1, place[:, None]).view(-1, 1, 1, 1)
+        signs = (gradient * (gradient.abs() >= least).float()).sign()
+        stepped = images + self._sizes * signs / (signs.abs().flatten(1).sum(-1).view(-1, 1, 1, 1) + 1e-10)
+        difference = stepped - self._clean
+        return self._clean + difference + correction_to_l1(self._clean, difference, self._radii)
+
+    def review(
+        self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor, best: torch.Tensor
+    ) -> torch.Tensor | None:
+        """Shorten the steps of those whose best iterate has not become sparser (see `Steps`)."""
+        del loss, best_loss
+        if (iteration + 1) % self._interval:
+            return None
+        changed = self._count(best)
+        sparser = changed / self._changed < 0.95
+        self._share = changed / self._clean[0].numel() / 1.5
+        sizes = torch.where(sparser.view(-1, 1, 1, 1), self._radii, self._sizes / 1.5)
+        self._sizes = torch.minimum(torch.maximum(sizes, self._shortest), self._radii)
+        self._changed = changed
+        return sparser
+
+
+def l2_lengths(images: torch.Tensor) -> torch.Tensor:
+    """L2 norms (B, 1, 1, 1), in AutoAttack's order of operations."""
+    return (images**2).flatten(1).sum(-1).sqrt().view(-1, 1, 1, 1)
+
+
+def normalised_l2(images: torch.Tensor) -> torch.Tensor:
+    """Divide images (B, 3, H, W) by their L2 norms."""
+    return images / (l2_lengths(images) + 1e-12)
+
+
+def random_start(job: AttackJob, samples: Samples, number: int, norm: str) -> torch.Tensor:
+    """Draw the start of a run: (B, 3, H, W) in the ball and in [0, 1].
+
+    In Linf clean + epsilon * t / max |t| with t uniform in [-1, 1); in L2 the same with the norm of a normal t; in L1
+    clean + t projected.
+    """
+    clean, epsilons = samples.clean, samples.epsilons
+    if norm == "Linf":
+        direction = job.draws.uniforms(number, samples.images, job.shape).to(clean.device)
+        direction = direction.mul_(2).sub_(1)
+        largest = direction.abs().flatten(1).amax(dim=1).view(-1, 1, 1, 1)
+        return direction.div_(largest + 1e-12).mul_(epsilons).add_(clean).clamp_(0, 1)
+    direction = normal_noise(job, samples, number)
+    if norm == "L2":
+        return (clean + epsilons * normalised_l2(direction)).clamp(0, 1)
+    return (clean + direction + correction_to_l1(clean, direction, epsilons)).clamp(0, 1)
+
+
+def normal_noise(job: AttackJob, samples: Samples, number: int) -> torch.Tensor:
+    """Draw standard normal numbers for a run: (B, 3, H, W)."""
+    normals = job.draws.normals(number, samples.images, samples.clean[0].numel())
+    return normals.to(samples.clean.device).view(samples.clean.shape)
+
+
+class _Halvings:
+    """Decides at checkpoints whose step size is halved (Croce and Hein, section 3.2).
+
+    The checkpoints are .22, .06 and .03 of the iterations, as in `pyautoattack.autopgd_base`.
+
+    Args:
+        n_steps: iterations.
+        best_loss: (B,) at the start.
+    """
+
+    def __init__(self, n_steps: int, best_loss: torch.Tensor) -> None:
+        self._interval = max(int(0.22 * n_steps), 1)
+        self._shortest = max(int(0.06 * n_steps), 1)
+        self._decrease = max(int(0.03 * n_steps), 1)
+        self._since = 0
+        # Row 0 stays zero: AutoAttack compares the first iteration's loss with zero, not with that of the start.
+        self._losses = best_loss.new_zeros((n_steps + 1, len(best_loss)))
+        self._best_at_check = best_loss
+        self._halved_at_check = torch.ones_like(best_loss, dtype=torch.bool)
+
+    def checked(self, iteration: int, loss: torch.Tensor, best_loss: torch.Tensor) -> torch.Tensor | None:
+        """Take down an iteration's losses.
+
+        Args:
+            iteration: its number, from 0.
+            loss: (B,) of the iterates.
+            best_loss: (B,) highest so far.
+
+        Returns:
+            (B,) bool: whose step size is halved; None between checkpoints.
+        """
+        row = iteration + 1
+        self._losses[row] = loss
+        self._since += 1
+        if self._since < self._interval:
+            return None
+        losses = self._losses[row - self._interval : row + 1]
+        rises = (losses[1:] > losses[:-1]).sum(dim=0)
+        stalled = rises <= STEP_DECAY_THRESHOLD * self._interval
+        stuck = ~self._halved_at_check & (self._best_at_check >= best_loss)
+        self._halved_at_check = stalled | stuck
+        self._best_at_check = best_loss
+        self._interval = max(self._interval - self._decrease, self._shortest)
+        self._since = 0
+        return self._halved_at_check

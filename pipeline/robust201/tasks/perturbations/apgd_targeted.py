@@ -1,0 +1,74 @@
+"""APGD on the targeted difference of logits ratio, one target class after the other.
+
+Source: Croce and Hein, ICML 2020, equation 7; `pyautoattack.autopgd_base.APGDAttack_targeted`. The targets of an image
+are the classes that come second, third and so on for its clean logits; an image that one target has fooled is not
+attacked for the next. The loss needs four classes, and of C classes C - 1 can be targets.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import torch
+
+from robust201.engine.attack_job import AttackJob, Samples, SingleRun, attack_correct
+from robust201.engine.batching import logits_of
+from robust201.engine.context import Context, Perturbed, Request
+from robust201.tasks.constraints import CONSTRAINTS
+from robust201.tasks.parameters import ApgdTargetedL1Parameters, ApgdTargetedL2Parameters, ApgdTargetedParameters
+from robust201.tasks.perturbations.apgd import Loss, library_arguments, run_apgd
+
+if TYPE_CHECKING:
+    from pyautoattack import AutoAttack
+
+AnyApgdTargeted = ApgdTargetedParameters | ApgdTargetedL2Parameters | ApgdTargetedL1Parameters
+
+
+def reference(context: Context, parameters: AnyApgdTargeted, request: Request) -> Iterator[Perturbed]:
+    """Attack with AutoAttack."""
+    # Imported here: the fused engine must not wait for a library that it does not use.
+    from pyautoattack.autopgd_base import APGDAttack_targeted
+
+    from robust201.tasks.perturbations.autoattack_engine import autoattack_batches
+
+    def configure(adversary: "AutoAttack") -> None:
+        adversary.apgd_targeted = APGDAttack_targeted(
+            context.classifier,
+            n_restarts=parameters.restarts,
+            n_target_classes=min(parameters.targets, context.classifier.n_classes - 1),
+            **library_arguments(adversary, parameters),
+        )
+
+    constraint = CONSTRAINTS[parameters.norm]
+    yield from autoattack_batches(context, request, constraint, name="apgd-t", configure=configure)
+
+
+def fused(job: AttackJob, parameters: AnyApgdTargeted) -> Iterator[Perturbed]:
+    """Attack all epsilons together, a target after the other."""
+    yield from attack_correct(job, job.chunks, single_run(parameters), parameters.targets * parameters.restarts)
+
+
+def single_run(parameters: AnyApgdTargeted) -> SingleRun:
+    """Make the runs: `restarts` on each target in turn."""
+
+    def run(job: AttackJob, samples: Samples, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        logits = logits_of(job.model, job.batching, samples.clean, samples.strengths)
+        rank = number // parameters.restarts + 2
+        if rank > logits.shape[1]:
+            return samples.clean, torch.zeros_like(samples.labels, dtype=torch.bool)
+        targets = logits.sort(dim=1)[1][:, -rank]
+        return run_apgd(job, samples, number, parameters, _loss(samples.labels, targets))
+
+    return run
+
+
+def _loss(labels: torch.Tensor, targets: torch.Tensor) -> Loss:
+    def targeted_difference_of_logits_ratio(logits: torch.Tensor, rows: slice) -> torch.Tensor:
+        # AutoAttack's expression as it is: another order of the same terms gives gradients other last bits.
+        own, target = labels[rows].clone(), targets[rows].clone()
+        ordered, _ = logits.sort(dim=1)
+        images = torch.arange(len(logits), device=logits.device)
+        return -(logits[images, own] - logits[images, target]) / (
+            ordered[:, -1] - 0.5 * (ordered[:, -3] + ordered[:, -4]) + 1e-12
+        )
+
+    return targeted_difference_of_logits_ratio

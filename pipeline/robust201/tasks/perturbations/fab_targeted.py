@@ -1,0 +1,56 @@
+"""The fast adaptive boundary attack towards one class after the other.
+
+Source: Croce and Hein, ICML 2020; `pyautoattack.fab_base.FABAttack` with `targeted`, as AutoAttack runs it: towards the
+classes that come second, third and so on for the clean logits, without restarts. One gradient per step instead of one
+per class and step.
+"""
+
+from collections.abc import Iterator
+
+import torch
+
+from robust201.engine.attack_job import AttackJob, Samples, SingleRun, attack_correct
+from robust201.engine.batching import logits_of, objective_gradient_of
+from robust201.engine.context import Context, Perturbed, Request
+from robust201.tasks.perturbations.fab import AnyFabTargeted, Boundary, fab_batches, run_fab
+
+
+def reference(context: Context, parameters: AnyFabTargeted, request: Request) -> Iterator[Perturbed]:
+    """Attack with AutoAttack."""
+    yield from fab_batches(context, parameters, request, "fab-t")
+
+
+def fused(job: AttackJob, parameters: AnyFabTargeted) -> Iterator[Perturbed]:
+    """Attack all epsilons together, with one sample per image, a target after the other."""
+    yield from attack_correct(job, job.pools_of_images, single_run(parameters), parameters.targets)
+
+
+def single_run(parameters: AnyFabTargeted) -> SingleRun:
+    """Make the runs, one per target."""
+
+    def run(job: AttackJob, samples: Samples, number: int) -> tuple[torch.Tensor, torch.Tensor]:
+        rank = number + 2
+        n_classes = logits_of(job.model, job.batching, samples.clean[:1]).shape[1]
+        if rank > n_classes:
+            return samples.clean, torch.zeros_like(samples.labels, dtype=torch.bool)
+
+        def boundary(chosen: Samples) -> Boundary:
+            logits = logits_of(job.model, job.batching, chosen.clean, chosen.strengths)
+            return _boundary_of(job, chosen, logits.sort(dim=-1)[1][:, -rank])
+
+        return run_fab(job, samples, number, parameters, boundary, starts_at_random=False)
+
+    return run
+
+
+def _boundary_of(job: AttackJob, samples: Samples, targets: torch.Tensor) -> Boundary:
+    def difference(logits: torch.Tensor, rows: slice) -> torch.Tensor:
+        own, target = samples.labels[rows].clone(), targets[rows].clone()
+        images = torch.arange(len(logits), device=logits.device)
+        return -(logits[images, own] - logits[images, target])
+
+    def boundary(images: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        _, value, gradient = objective_gradient_of(job.model, job.batching, images, difference, samples.strengths)
+        return value, gradient
+
+    return boundary

@@ -1,0 +1,57 @@
+"""Seven steps of projected gradient descent in an Linf ball, as Wang and Horne (2020) use it (docs/protocol.md).
+
+Source: Madry et al., "Towards Deep Learning Models Resistant to Adversarial Attacks", ICLR 2018;
+`foolbox.attacks.LinfPGD` with steps of a quarter of epsilon and no random start. What implementations differ in can be
+chosen: the start, the iterate that comes back (see `pgd_l2`), and whether the image's label is attacked or what the
+network predicts at the start.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from robust201.engine.attack_job import AttackJob, Samples, handed_back
+from robust201.engine.batching import gradient_of
+from robust201.engine.context import Context, Perturbed, Request
+from robust201.tasks.constraints import LINF
+from robust201.tasks.parameters import PgdLinf7Parameters
+from robust201.tasks.perturbations.pgd import project_to_cube, start_in_cube
+from robust201.tasks.perturbations.pgd_variants import BestIterate, labels_to_attack
+
+
+def reference(context: Context, parameters: PgdLinf7Parameters, request: Request) -> Iterator[Perturbed]:
+    """Attack with Foolbox."""
+    # Imported here: the fused engine must not wait for a library that it does not use.
+    from robust201.tasks.perturbations.foolbox_engine import Aim, foolbox, foolbox_batches
+
+    attack = foolbox.attacks.LinfPGD(
+        rel_stepsize=parameters.rel_stepsize, steps=parameters.steps, random_start=parameters.random_start
+    )
+    aim: Aim = "predicted" if parameters.label == "predicted" else "label"
+    yield from foolbox_batches(context, attack, request, LINF, aim=aim)
+
+
+def fused(job: AttackJob, parameters: PgdLinf7Parameters) -> Iterator[Perturbed]:
+    """Attack all epsilons together."""
+    for samples in job.chunks(np.arange(len(job.images))):
+        yield from handed_back(samples, _attack_samples(job, samples, parameters))
+
+
+@torch.inference_mode()
+def _attack_samples(job: AttackJob, samples: Samples, parameters: PgdLinf7Parameters) -> torch.Tensor:
+    clean, epsilons = samples.clean, samples.epsilons
+    steps = samples.scaled_epsilons(parameters.rel_stepsize, job.epsilons)
+    images = start_in_cube(job, samples) if parameters.random_start else clean
+    labels = labels_to_attack(job, samples, images, parameters)
+    best = BestIterate(images)
+    for _ in range(parameters.steps):
+        _, loss, gradient = gradient_of(job.model, job.batching, images, labels, samples.strengths)
+        if parameters.iterate == "best":
+            best.offer(images, loss)
+        # A sum of its own: the iterates before must stay as they are.
+        images = project_to_cube(images + gradient.sign().mul_(steps), clean, epsilons).clamp_(0, 1)
+    if parameters.iterate == "best":
+        best.offer_last(job, samples, images, labels)
+        images = best.images
+    return project_to_cube(images.clone(), clean, epsilons)

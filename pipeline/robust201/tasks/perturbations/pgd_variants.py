@@ -1,0 +1,38 @@
+"""What the variants of projected gradient descent share: which label is attacked, and the best iterate."""
+
+import torch
+from torch.nn import functional
+
+from robust201.engine.attack_job import AttackJob, Samples
+from robust201.engine.batching import logits_of
+from robust201.tasks.parameters import PgdVariants
+
+
+def labels_to_attack(job: AttackJob, samples: Samples, start: torch.Tensor, parameters: PgdVariants) -> torch.Tensor:
+    """Give the labels (B,) that the attack leads away from: the images', or what the network predicts at the start."""
+    if parameters.label == "given":
+        return samples.labels
+    return logits_of(job.model, job.batching, start, samples.strengths).argmax(dim=1)
+
+
+class BestIterate:
+    """The iterate of the highest loss per image, the first of equal ones.
+
+    Args:
+        images: (B, 3, H, W) to begin with; their loss counts as lower than any.
+    """
+
+    def __init__(self, images: torch.Tensor) -> None:
+        self.images = images
+        self._loss = torch.full((len(images),), -torch.inf, device=images.device)
+
+    def offer(self, images: torch.Tensor, loss: torch.Tensor) -> None:
+        """Keep the iterates (B, 3, H, W) whose loss (B,) is higher than all before."""
+        better = loss > self._loss
+        self.images = torch.where(better.view(-1, 1, 1, 1), images, self.images)
+        self._loss = torch.where(better, loss, self._loss)
+
+    def offer_last(self, job: AttackJob, samples: Samples, images: torch.Tensor, labels: torch.Tensor) -> None:
+        """Offer iterates whose loss is not known yet: one more pass through the network."""
+        logits = logits_of(job.model, job.batching, images, samples.strengths)
+        self.offer(images, functional.cross_entropy(logits, labels, reduction="none"))
