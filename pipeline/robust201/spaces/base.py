@@ -26,12 +26,14 @@ class Space(ABC):
         has_text_ids: whether ids are text.
         is_sized: whether its networks have a skeleton of channels and cells (see `sized`).
         channels_last: whether its networks compute in that layout where they are not compiled (see `Classifier`).
+        is_batch_invariant: whether its compiled networks give an image the same bits in any batch, in float32 on a CPU.
     """
 
     name: str
     has_text_ids = True
     is_sized = False
     channels_last = False
+    is_batch_invariant = False
 
     @property
     def weights_name(self) -> str:

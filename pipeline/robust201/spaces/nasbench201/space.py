@@ -23,6 +23,7 @@ class NasBench201(CellSpace):
     name = cells.SPACE
     has_text_ids = False
     is_sized = True
+    is_batch_invariant = True
 
     title = "NAS-Bench-201"
     about = (
