@@ -20,13 +20,14 @@ slowest worker at the end is not.
 """
 
 import argparse
+import itertools
 import math
 import os
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -36,11 +37,10 @@ import psutil
 
 from robust201.core.records import Bundle, EvaluationResult, Part, Receipt, UnitFailure
 from robust201.images import DATASETS
-from robust201.planning.bundles import make_bundles
 from robust201.planning.config import SweepConfig
 from robust201.planning.loading import load_config
 from robust201.planning.plan import Plan, assumed_facts, make_plan
-from robust201.runtime.executors.base import Event
+from robust201.runtime.executors.base import BundleDone, Event
 from robust201.runtime.executors.ray_process import RayProcess
 from robust201.runtime.metrics import Metrics
 from robust201.runtime.preview import RunPreview
@@ -54,7 +54,7 @@ N_CORES = 2
 NEVER_SPLIT_GMACS = 1e12
 ROWS = (
     ("--units", "200000", "--workers", "2"),
-    ("--units", "20000", "--workers", "2", "--units-per-bundle", "1"),
+    ("--units", "20000", "--workers", "2", "--units-per-network", "1"),
     ("--units", "4000", "--workers", "2", "--write-shards"),
     ("--units", "7680", "--workers", "64", "--unit-seconds", "1"),
 )
@@ -114,16 +114,19 @@ class Observer:
         n_units: units of the run.
         memory: bytes of the driver, with the first unit and at each quarter of them.
         spans: by worker, since all of them have been heard of: beginning of the first unit, end of the last, number.
+        n_bundles: bundles that are done.
     """
 
     n_units: int
     memory: list[int] = field(default_factory=list)
     spans: dict[str, tuple[float, float, int]] = field(default_factory=dict)
     n_received: int = 0
+    n_bundles: int = 0
 
     def observe(self, progress: RunProgress, event: Event | None) -> None:
         """Take a receipt into account."""
         del progress
+        self.n_bundles += isinstance(event, BundleDone)
         if not isinstance(event, Receipt):
             return
         worker, begin, end = event.shard.split()
@@ -152,41 +155,33 @@ def _memory() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def plan_units(config: SweepConfig, n_units: int) -> Plan:
-    """Plan as many units of the sweep as are wanted, of as few architectures as have them."""
-    config = config.model_copy(
-        update={"architectures": config.selected_architectures[: -(-n_units // UNITS_PER_ARCHITECTURE)]}
-    )
+def plan_units(config: SweepConfig, n_units: int, per_network: int | None) -> Plan:
+    """Plan as many units of the sweep as are wanted: all of as few architectures as have them, or some of each."""
+    if per_network is None:
+        config = config.model_copy(
+            update={"architectures": config.selected_architectures[: -(-n_units // UNITS_PER_ARCHITECTURE)]}
+        )
     plan = make_plan(config, assumed_facts(config))
     by_network = sorted(plan.units, key=lambda unit: (unit.architecture, unit.dataset))
+    if per_network is not None:
+        networks = itertools.groupby(by_network, key=lambda unit: (unit.architecture, unit.dataset))
+        by_network = [unit for _, units in networks for unit in itertools.islice(units, per_network)]
     return Plan.of_units(config, by_network[:n_units], plan.protocols, plan.facts)
-
-
-def bundle_units(plan: Plan, per_bundle: int | None) -> Sequence[Bundle]:
-    """Bundle whole units as the product does, or a given number of them at once."""
-    bundles = make_bundles(plan, [Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units])
-    if per_bundle is None:
-        return bundles
-    return [
-        Bundle(bundle.architecture, bundle.dataset, bundle.parts[first : first + per_bundle])
-        for bundle in bundles
-        for first in range(0, len(bundle.parts), per_bundle)
-    ]
 
 
 def measure(arguments: argparse.Namespace, results: Path) -> str:
     """Run the units and describe it as a row of the table."""
     os.environ.setdefault("ROBUST201_DATA", str(results))
     execution = {"workers": arguments.workers, "device": "cpu", "gmacs_per_second": NEVER_SPLIT_GMACS}
-    plan = plan_units(load_config(SWEEP, results=results, execution=execution), arguments.units)
-    bundles = make_bundles(plan, arguments.units_per_bundle)
-    missing = tuple(part for bundle in bundles for part in bundle.parts)
+    config = load_config(SWEEP, results=results, execution=execution)
+    plan = plan_units(config, arguments.units, arguments.units_per_network)
+    missing = tuple(Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units)
     ShardStore.create(results)
     worker = SimulatedWorker(arguments.unit_seconds, results if arguments.write_shards else None)
     observer = Observer(len(plan.units))
     tally = compute(
         RunPreview(plan, missing, 0, (), ()),
-        bundles,
+        missing,
         lambda: RayProcess(plan.config, partial(start_worker, worker)),
         folder=results,
         on_progress=observer.observe,
@@ -200,7 +195,7 @@ def measure(arguments: argparse.Namespace, results: Path) -> str:
     share = f" ({overhead / arguments.unit_seconds:.2%})" if arguments.unit_seconds else ""
     memory = " ".join(f"{size / 1e6:.0f}" for size in observer.memory)
     return (
-        f"| {arguments.workers} | {tally.parts:,} | {arguments.unit_seconds:g} | {tally.parts / len(bundles):.1f} | "
+        f"| {arguments.workers} | {tally.parts:,} | {arguments.unit_seconds:g} | {tally.parts / observer.n_bundles:.1f} | "
         f"{'written' if arguments.write_shards else 'none'} | {observer.units_per_second:,.0f} | "
         f"{1000 * overhead:.2f}{share} | {memory} |"
     )
@@ -211,7 +206,7 @@ def main() -> None:
     parser.add_argument("--units", type=int, help="measure one row with so many units; without it, all rows")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--unit-seconds", type=float, default=0.0)
-    parser.add_argument("--units-per-bundle", type=int, help="without it, as the sweep is planned")
+    parser.add_argument("--units-per-network", type=int, help="without it, as the sweep is planned")
     parser.add_argument("--write-shards", action="store_true", help="let each worker write a shard for each unit")
     arguments = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))[:N_CORES]

@@ -26,7 +26,7 @@ from benchmarks.virtual_cluster import Cause, Machines, VirtualCluster
 from robust201.core.records import Bundle, Part
 from robust201.planning.bundles import make_bundles
 from robust201.planning.config import SweepConfig
-from robust201.planning.cost import assumed_gmacs
+from robust201.planning.cost import CPU_GMACS, assumed_gmacs
 from robust201.planning.loading import load_config
 from robust201.planning.plan import assumed_facts, make_plan
 from robust201.runtime.scheduler import RunTally, Scheduler
@@ -119,33 +119,34 @@ class Sweep:
     """The sweep to simulate, planned anew for each way of cutting it.
 
     Args:
-        config: the sweep; its `gmacs_per_second` is the throughput of a GPU, which the plan knows in the mean.
+        config: the sweep.
         seed: of the networks' costs, and of the shuffled order.
+        macs_per_second: throughput of a worker, averaged over the space; that which the plan assumes where None.
     """
 
-    def __init__(self, config: SweepConfig, seed: int) -> None:
+    def __init__(self, config: SweepConfig, seed: int, macs_per_second: float | None = None) -> None:
         self._seed = seed
         self._plan = make_plan(config, assumed_facts(config))
-        self.costs = UnitCosts(config, assumed_gmacs(config.execution) * 1e9, seed)
+        self.costs = UnitCosts(config, macs_per_second or assumed_gmacs(config.execution) * 1e9, seed)
 
-    def bundles(self, *, bundle_minutes: float, slice_minutes: float, order: str) -> Sequence[Bundle]:
+    def bundles(self, *, bundle_minutes: float, slice_minutes: float, order: str, n_workers: int) -> Sequence[Bundle]:
         """Cut, bundle and order the sweep.
 
         Args:
             bundle_minutes: `execution.part_minutes`.
             slice_minutes: longest part, estimated; the product's is 5.
-            order: ``"longest first"`` (the product's, by estimates), ``"longest first by cost"`` (as if the true
-                costs were known), ``"as planned"`` (by dataset and architecture) or ``"shuffled"``.
+            order: ``"shrinking"`` (the product's), or bundles of equal length ``"longest first"`` by estimates,
+                ``"as planned"`` (by dataset and architecture) or ``"shuffled"``.
+            n_workers: workers for which bundles shrink.
         """
         config = self._plan.config
         execution = config.execution.model_copy(update={"part_minutes": bundle_minutes})
         plan = dataclasses.replace(self._plan, config=config.model_copy(update={"execution": execution}))
         parts = (Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units)
-        bundles = list(make_bundles(plan, parts, slice_seconds=60 * slice_minutes))
+        n_workers = n_workers if order == "shrinking" else 1
+        bundles = list(make_bundles(plan, parts, n_workers=n_workers, slice_seconds=60 * slice_minutes))
         if order == "as planned":
             bundles.sort(key=lambda bundle: (plan.datasets.index(bundle.dataset), bundle.architecture))
-        elif order == "longest first by cost":
-            bundles.sort(key=lambda bundle: -sum(map(self.costs.seconds, bundle.parts)))
         elif order == "shuffled":
             random.Random(self._seed).shuffle(bundles)
         return bundles
@@ -157,9 +158,78 @@ class Case:
 
     name: str
     machines: Machines
-    order: str = "longest first"
+    order: str = "shrinking"
     bundle_minutes: float = 15.0
     slice_minutes: float = 5.0
+
+
+@dataclass(frozen=True)
+class FewNetworks:
+    """A small sweep on a machine without a GPU: a row of the table of few networks.
+
+    Attributes:
+        architectures: in #.
+        n_images: of CIFAR-10.
+        n_workers: one thread each.
+        engine: of the sweep.
+    """
+
+    architectures: tuple[int, ...]
+    n_images: int
+    n_workers: int
+    engine: str = "fused"
+
+
+CPU_MACS_PER_SECOND = 6e10
+"""What a worker with one thread sustains; the plan assumes a sixth of it."""
+
+CPU_START_SECONDS, CPU_LOAD_SECONDS = 6.0, 0.4
+"""From the start of Ray's actors to workers that compute; from a change of the network to its first part."""
+
+SIX = (13714, 1462, 21, 991, 309, 0)
+FEW_NETWORKS = (
+    FewNetworks((21,), 24, 2),
+    FewNetworks((21,), 1000, 8),
+    FewNetworks((21,), 10_000, 8),
+    FewNetworks((21,), 1000, 8, engine="reference"),
+    FewNetworks((13714, 21, 309, 0), 24, 2),
+    FewNetworks(SIX, 100, 8),
+    FewNetworks(tuple(range(0, 15_000, 625)), 100, 8),
+)
+FEW_HEADER = (
+    "| networks | images | engine | workers | start + work / workers, s | ends after, s | more | bundles | loaded, s "
+    "| equal bundles end after, s |\n|" + "---|" * 10
+)
+
+
+def few_networks_row(case: FewNetworks, seed: int) -> str:
+    """Simulate all keys of a few networks, in bundles that shrink and in equal ones."""
+    outcomes, n_bundles = [], []
+    for order in ("shrinking", "longest first"):
+        sweep = small_sweep(case, seed)
+        bundles = sweep.bundles(bundle_minutes=15.0, slice_minutes=5.0, order=order, n_workers=case.n_workers)
+        machines = Machines(case.n_workers, start_seconds=CPU_START_SECONDS, load_seconds=CPU_LOAD_SECONDS)
+        outcomes.append(simulate(bundles, sweep.costs.seconds, machines, seed))
+        n_bundles.append(len(bundles))
+    shrinking, equal = outcomes
+    ideal = CPU_START_SECONDS + 3600 * shrinking.work_bound
+    return (
+        f"| {len(case.architectures)} | {case.n_images:,} | {case.engine} | {case.n_workers} | {ideal:.1f} | "
+        f"{3600 * shrinking.makespan:.1f} | {3600 * shrinking.makespan / ideal - 1:.1%} | {n_bundles[0]} | "
+        f"{3600 * shrinking.hours['loading']:.1f} | {3600 * equal.makespan:.1f} |"
+    )
+
+
+def small_sweep(case: FewNetworks, seed: int) -> Sweep:
+    """Plan all keys of a few networks for CPUs."""
+    config = load_config(SWEEP, execution={"device": "cpu", "gmacs_per_second": CPU_GMACS})
+    changes = {
+        "architectures": case.architectures,
+        "datasets": {"cifar10": config.datasets["cifar10"]},
+        "images": config.images.model_copy(update={"count": case.n_images}),
+        "engine": case.engine,
+    }
+    return Sweep(config.model_copy(update=changes), seed, CPU_MACS_PER_SECOND)
 
 
 def make_tables(base: Machines) -> dict[str, list[Case]]:
@@ -168,7 +238,7 @@ def make_tables(base: Machines) -> dict[str, list[Case]]:
     def on(**changes: float) -> Machines:
         return dataclasses.replace(base, **changes)  # type: ignore[arg-type]
 
-    orders = ("longest first", "longest first by cost", "as planned", "shuffled")
+    orders = ("shrinking", "longest first", "as planned", "shuffled")
     cuts = ((15.0, 1.0), (5.0, 5.0), (15.0, 5.0), (60.0, 5.0), (15.0, 15.0), (60.0, 60.0), (math.inf, math.inf))
     counts = (max(1, base.n_gpus // 100), max(1, base.n_gpus // 10), base.n_gpus)
     return {
@@ -238,9 +308,18 @@ def main() -> None:
 
     @cache
     def outcome_of(case: Case) -> Outcome:
-        bundles = bundles_of(bundle_minutes=case.bundle_minutes, slice_minutes=case.slice_minutes, order=case.order)
+        bundles = bundles_of(
+            bundle_minutes=case.bundle_minutes,
+            slice_minutes=case.slice_minutes,
+            order=case.order,
+            n_workers=case.machines.n_gpus,
+        )
         return simulate(bundles, sweep.costs.seconds, case.machines, arguments.seed)
 
+    if not arguments.tables or "few networks".startswith(tuple(arguments.tables)):
+        print(f"\n{FEW_HEADER}")
+        for few in FEW_NETWORKS:
+            print(few_networks_row(few, arguments.seed), flush=True)
     for title, cases in make_tables(base).items():
         if arguments.tables and not title.startswith(tuple(arguments.tables)):
             continue

@@ -1,7 +1,8 @@
 """An executor of simulated machines under a virtual clock: what `runtime.scheduler` drives in the simulation.
 
 It behaves as the Ray executor does. A worker has a window of bundles; bundles for which no started worker has room wait
-in common; a worker keeps the network of its last part; parts that ended before a machine went keep their receipts, the
+in common, of which a worker takes one of the network of its last bundle first; a worker keeps the network of its last
+part; parts that ended before a machine went keep their receipts, the
 part in progress is lost. Time passes from event to event, kept in a heap.
 """
 
@@ -16,7 +17,7 @@ from typing import Literal, get_args
 import numpy as np
 
 from robust201.core.records import ArchitectureId, Bundle, Part, Receipt
-from robust201.runtime.executors.base import BundleDone, BundleLost, Event
+from robust201.runtime.executors.base import LOOKAHEAD, SHORT_SECONDS, BundleDone, BundleLost, Event, take_for
 from robust201.runtime.metrics import Metrics
 
 Activity = Literal["absent", "starting", "idle", "loading", "computing"]
@@ -91,6 +92,7 @@ class VirtualCluster:
 
     def __init__(self, machines: Machines, seconds_of: Callable[[Part], float], seed: int) -> None:
         self.metrics = Metrics()
+        self.n_workers = machines.n_gpus
         self._machines = machines
         self._seconds_of = seconds_of
         self._random = np.random.default_rng(seed)
@@ -109,8 +111,8 @@ class VirtualCluster:
             self._after(machines.start_seconds, gpu, self._start)
 
     def free_slots(self) -> int:
-        """Places left in the windows, those of workers that are yet to start among them."""
-        return 0 if self._draining else self._machines.n_gpus * self._machines.window - self._in_flight
+        """Places left in the windows, those of workers that are yet to start among them, and among those that wait."""
+        return 0 if self._draining else self._machines.n_gpus * self._machines.window + LOOKAHEAD - self._in_flight
 
     def submit(self, bundle: Bundle) -> None:
         """Take a bundle; it waits in common where no started worker has room."""
@@ -159,7 +161,8 @@ class VirtualCluster:
         if gpu.offered is not None:
             del self._room[gpu.offered][gpu.number]
         is_open = gpu.activity not in ("absent", "starting") and not gpu.is_leaving
-        gpu.offered = len(gpu.queue) if is_open and len(gpu.queue) < len(self._room) else None
+        is_short = not gpu.queue or gpu.queue[-1].seconds <= SHORT_SECONDS
+        gpu.offered = len(gpu.queue) if is_open and is_short and len(gpu.queue) < len(self._room) else None
         if gpu.offered is not None:
             self._room[gpu.offered][gpu.number] = None
 
@@ -170,7 +173,7 @@ class VirtualCluster:
             if room is None:
                 return
             gpu = self._gpus[next(iter(room))]
-            gpu.queue.append(self._held.popleft())
+            gpu.queue.append(take_for(self._held, gpu.queue[-1].network if gpu.queue else gpu.network))
             self._offer(gpu)
             if len(gpu.queue) == 1:
                 self._begin(gpu)

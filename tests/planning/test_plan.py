@@ -1,15 +1,16 @@
 """Planning: identity by content, nothing lost in parts and bundles, narrowing."""
 
-import itertools
+import math
 from collections import Counter
+from collections.abc import Iterable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from robust201.core.errors import ConfigError
-from robust201.core.records import Part, Weights
-from robust201.planning.bundles import cut_for_cpus, make_bundles, split
+from robust201.core.records import Bundle, Part, Weights
+from robust201.planning.bundles import BUNDLES_AHEAD, CPU_SLICE_SAMPLES, FLOOR_SECONDS, make_bundles
 from robust201.planning.config import SweepConfig
 from robust201.planning.cost import CPU_GMACS, GPU_GMACS
 from robust201.planning.estimates import estimate
@@ -143,18 +144,26 @@ def test_the_bytes_of_every_list_are_estimated() -> None:
     assert told("predictions") == (n_rows * (rest + cm + n_images), n_rows * 3 * (cm + n_images))
 
 
+def whole_parts(plan: Plan) -> list[Part]:
+    return [Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units]
+
+
+def parts_of(bundles: Iterable[Bundle]) -> list[Part]:
+    return [part for bundle in bundles for part in bundle.parts]
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_what_was_planned_for_gpus_is_cut_for_cpus(engine: str) -> None:
-    """The same images and strengths, in parts whose estimate on a CPU is within the limit or a single batch."""
+    """The same images and strengths, in parts that a sweep for CPUs would have, too."""
     minutes = 1e-5
     plan = make_plan(make_config(engine=engine, execution={"part_minutes": minutes}), make_facts())
-    bundles = make_bundles(plan, (Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units))
-    cut = [part for bundle in cut_for_cpus(plan, bundles) for part in bundle.parts]
-    assert len(cut) > sum(len(bundle.parts) for bundle in bundles)
-    assert work_of(cut) == work_of([part for bundle in bundles for part in bundle.parts])
+    parts = parts_of(make_bundles(plan, whole_parts(plan)))
+    cut = parts_of(make_bundles(plan, parts, has_gpu=False))
+    assert len(cut) > len(parts)
+    assert work_of(cut) == work_of(parts)
     on_cpu = make_plan(make_config(engine=engine, execution={"part_minutes": minutes, "device": "cpu"}), make_facts())
-    assert all(split(on_cpu, part) == (part,) for part in cut)
-    assert cut_for_cpus(on_cpu, bundles) == bundles
+    assert sorted(map(str, parts_of(make_bundles(on_cpu, cut)))) == sorted(map(str, cut))
+    assert make_bundles(on_cpu, parts, has_gpu=False) == make_bundles(on_cpu, parts)
 
 
 def work_of(parts: list[Part]) -> list[tuple[str, float, int]]:
@@ -164,7 +173,7 @@ def work_of(parts: list[Part]) -> list[tuple[str, float, int]]:
 def test_parts_of_the_fused_engine_keep_their_strengths_together() -> None:
     execution = {"part_minutes": 1e-4, "gmacs_per_second": 1}
     plan = make_plan(make_config(execution=execution), make_facts())
-    parts = [part for unit in plan.units for part in split(plan, Part(unit, unit.strengths, 0, unit.n_images))]
+    parts = parts_of(make_bundles(plan, whole_parts(plan)))
     assert len(parts) > len(plan.units)
     assert all(part.strengths == part.unit.strengths for part in parts)
 
@@ -175,8 +184,22 @@ def test_parts_of_the_reference_engine_are_cut_by_strength_first() -> None:
     whole = Part(unit, unit.strengths, 0, unit.n_images)
     minutes = 0.9 * make_plan(config, make_facts()).seconds(whole) / 60
     execution = {"gmacs_per_second": 1, "part_minutes": minutes}
-    parts = split(make_plan(make_config(engine="reference", execution=execution), make_facts()), whole)
-    assert parts == tuple(Part(unit, (strength,), 0, unit.n_images) for strength in unit.strengths)
+    parts = parts_of(
+        make_bundles(make_plan(make_config(engine="reference", execution=execution), make_facts()), [whole])
+    )
+    assert parts == [Part(unit, (strength,), 0, unit.n_images) for strength in unit.strengths]
+
+
+def test_slices_of_the_fused_engine_on_a_cpu_need_not_be_whole_batches_of_draws() -> None:
+    """One batch of draws would else keep a network's attack on one worker."""
+    fields = {"batch_size": 250, "execution": {"device": "cpu", "part_minutes": 1e-6}}
+    slices: dict[str, set[int]] = {}
+    for engine in ENGINES:
+        plan = make_plan(make_config(engine=engine, **fields), make_facts(n_images=250))
+        parts = parts_of(make_bundles(plan, whole_parts(plan)))
+        slices[engine] = {part.stop - part.start for part in parts if part.unit.key == "pgd"}
+    assert slices["reference"] == {250}
+    assert {n_images * 2 // CPU_SLICE_SAMPLES for n_images in slices["fused"]} == {1}
 
 
 def test_another_checkpoint_changes_its_architecture_alone() -> None:
@@ -190,30 +213,54 @@ def test_another_checkpoint_changes_its_architecture_alone() -> None:
     batch_size=st.integers(1, 40),
     n_images=st.integers(1, 150),
     engine=st.sampled_from(ENGINES),
+    n_workers=st.integers(1, 50),
+    has_gpu=st.sampled_from([None, True, False]),
+    speed=st.sampled_from([1e-4, 1.0]),
     data=st.data(),
 )
 def test_bundles_hold_every_missing_evaluation_once(
-    part_minutes: float, batch_size: int, n_images: int, engine: str, data: st.DataObject
+    part_minutes: float,
+    batch_size: int,
+    n_images: int,
+    engine: str,
+    n_workers: int,
+    has_gpu: bool | None,
+    speed: float,
+    data: st.DataObject,
 ) -> None:
     config = make_config(
-        engine=engine, batch_size=batch_size, execution={"part_minutes": part_minutes, "gmacs_per_second": 1}
+        engine=engine, batch_size=batch_size, execution={"part_minutes": part_minutes, "gmacs_per_second": speed}
     )
     plan = make_plan(config, make_facts(n_images=n_images))
     wanted = data.draw(st.lists(st.sampled_from(plan.units), unique_by=lambda unit: unit.id, min_size=1))
-    bundles = make_bundles(plan, (Part(unit, unit.strengths, 0, unit.n_images) for unit in wanted))
-    covered: Counter[tuple[str, float, int]] = Counter()
+    parts = [Part(unit, unit.strengths, 0, unit.n_images) for unit in wanted]
+    bundles = make_bundles(plan, parts, n_workers=n_workers, has_gpu=has_gpu)
     for bundle in bundles:
         for part in bundle.parts:
             assert (part.unit.architecture, part.unit.dataset) == (bundle.architecture, bundle.dataset)
-            assert part.start % batch_size == 0
-            covered.update(itertools.product([part.unit.id], part.strengths, range(part.start, part.stop)))
-    expected = {
-        (unit.id, strength, image) for unit in wanted for strength in unit.strengths for image in range(unit.n_images)
-    }
-    assert set(covered) == expected
-    assert set(covered.values()) == {1}
-    costs = [sum(plan.seconds(part) for part in bundle.parts) for bundle in bundles]
-    assert costs == sorted(costs, reverse=True)
+            assert part.start % batch_size == 0 or (engine == "fused" and has_gpu is False)
+    found = Counter(work_of(parts_of(bundles)))
+    assert found == Counter(work_of(parts))
+    assert bundles == make_bundles(plan, parts, n_workers=n_workers, has_gpu=has_gpu)
+
+
+@pytest.mark.parametrize("n_workers", [2, 8, 100])
+def test_with_several_workers_no_bundle_exceeds_its_share_of_what_is_left(n_workers: int) -> None:
+    execution = {"device": "cpu", "gmacs_per_second": 1e-3, "part_minutes": 1e6}
+    plan = make_plan(make_config(execution=execution, batch_size=1), make_facts(n_images=1000))
+    parts = whole_parts(plan)
+    costs = [
+        sum(map(plan.seconds, bundle.parts))
+        for bundle in make_bundles(plan, parts, n_workers=n_workers, slice_seconds=math.inf)
+    ]
+    step = max(plan.seconds(Part(part.unit, part.strengths, 0, 1)) for part in parts)
+    left = sum(costs)
+    assert left == pytest.approx(sum(map(plan.seconds, parts)))
+    for cost in costs:
+        assert cost <= max(FLOOR_SECONDS, step, left / (BUNDLES_AHEAD * n_workers)) * (1 + 1e-9)
+        left -= cost
+    assert costs[0] > 3 * costs[-1]
+    assert make_bundles(plan, parts) == make_bundles(plan, parts, n_workers=1)
 
 
 def test_narrowing_keeps_what_matches_and_refuses_what_does_not() -> None:

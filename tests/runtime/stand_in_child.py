@@ -17,6 +17,7 @@ class _Executor:
     """Computes what it is given at the second poll, and dies at a poll if it is told to, or raises, or is slow."""
 
     gpus_per_worker = 0.0
+    n_workers = 2
 
     def __init__(self, order: str) -> None:
         self.metrics = Metrics()

@@ -12,7 +12,7 @@ from robust201.core.errors import ConfigError, StorageFullError
 from robust201.core.records import Bundle, Receipt
 from robust201.planning.config import ExecutionSection
 from robust201.runtime.executors import ray as executor_module
-from robust201.runtime.executors.base import BundleLost, WorkerLost
+from robust201.runtime.executors.base import LOOKAHEAD, SHORT_SECONDS, BundleDone, BundleLost, WorkerLost
 from robust201.runtime.executors.ray import RayExecutor, _WorkerActor, leave_out_what_nobody_asks
 
 BUNDLES = [Bundle(0, "digits", ()), Bundle(21, "digits", ())]
@@ -101,7 +101,7 @@ def test_a_lost_worker_is_ended_and_replaced_and_its_bundles_come_back(start, de
         (BUNDLES[1], False, False),
     ]
     assert fake.killed == fake.actors[:1]
-    assert (len(fake.actors), executor.free_slots()) == (2, 2)
+    assert (len(fake.actors), executor.free_slots()) == (2, 2 + LOOKAHEAD)
 
 
 class PartlyFatalRay(FakeRay):
@@ -152,7 +152,7 @@ def test_a_worker_that_cannot_start_says_why(start) -> None:
     executor = start(FakeRay(ActorDiedError(error)), workers=1)
     executor.submit(BUNDLES[0])
     assert executor.poll(0.1) == [WorkerLost(preempted=False, reason="ConfigError: expected a GPU")]
-    assert executor.free_slots() == 1  # the bundle waits for the next worker
+    assert executor.free_slots() == 1 + LOOKAHEAD  # the bundle waits for the next worker
 
 
 @pytest.mark.parametrize("address", [None, "10.0.0.1:6379"])
@@ -176,10 +176,52 @@ def test_bundles_are_given_to_workers_that_have_started_only(start) -> None:
     assert fake.given == []
     assert executor.poll(0.1) == []
     assert fake.given == [(0, bundles[0]), (0, bundles[1])]
-    assert executor.free_slots() == 0
+    assert executor.free_slots() == LOOKAHEAD
     fake.n_starting = 2
     assert executor.poll(0.1) == []
     assert fake.given[2:] == [(1, bundles[2]), (1, bundles[3])]
+
+
+class ObedientRay(FakeRay):
+    """Actors that finish whatever bundle they have when they are told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.finishing: set[int] = set()
+
+    def _is_answered(self, name, number, call):
+        return name == "ready" or (name == "collect" and number in self.finishing)
+
+    def get(self, call):
+        if call[0] == "ready":
+            return True
+        self.finishing.discard(call[1])
+        return [None]
+
+
+def test_a_worker_goes_on_with_its_network_while_parts_of_it_wait(start) -> None:
+    fake = ObedientRay()
+    executor = start(fake, workers=2)
+    bundles = [Bundle(number, "digits", (), 100.0) for number in (0, 21, 0, 309, 21)]
+    for bundle in bundles:
+        executor.submit(bundle)
+    executor.poll(0.1)
+    assert fake.given == [(0, bundles[0]), (1, bundles[1])]
+    for worker, bundle in ((1, bundles[4]), (0, bundles[2]), (1, bundles[3])):
+        fake.finishing = {worker}
+        assert [type(event) for event in executor.poll(0.1)] == [BundleDone]
+        assert fake.given[-1] == (worker, bundle)
+
+
+@pytest.mark.parametrize(("seconds", "n_given"), [(SHORT_SECONDS, 3), (SHORT_SECONDS + 1, 2)])
+def test_no_bundle_waits_behind_a_long_one(start, seconds: float, n_given: int) -> None:
+    """Another worker may be idle long before that one is done."""
+    fake = FakeRay()
+    executor = start(fake, workers=2)
+    for _ in range(3):
+        executor.submit(Bundle(0, "digits", (), seconds))
+    executor.poll(0.1)
+    assert len(fake.given) == n_given
 
 
 def test_a_drain_does_not_wait_for_workers_that_have_not_started(start) -> None:
@@ -216,7 +258,8 @@ def test_a_full_disk_is_told_in_the_workers_words(start) -> None:
 )
 def test_as_many_workers_start_as_there_is_room_for(start, resources, execution, n_workers, n_gpus) -> None:
     fake = FakeRay(**resources)
-    assert start(fake, **execution).free_slots() == 2 * n_workers
+    executor = start(fake, **execution)
+    assert (executor.n_workers, executor.free_slots()) == (n_workers, 2 * n_workers + LOOKAHEAD)
     assert {options["num_gpus"] for options in fake.options} == {n_gpus}
 
 

@@ -137,10 +137,10 @@ def small_sweep() -> Sweep:
     return Sweep(config.model_copy(update={"architectures": config.selected_architectures[::400]}), seed=0)
 
 
-@pytest.mark.parametrize("order", ["longest first", "longest first by cost", "as planned", "shuffled"])
+@pytest.mark.parametrize("order", ["shrinking", "longest first", "as planned", "shuffled"])
 def test_orders_and_cuts_leave_no_image_out(small_sweep: Sweep, order: str) -> None:
-    whole = small_sweep.bundles(bundle_minutes=math.inf, slice_minutes=math.inf, order=order)
-    cut = small_sweep.bundles(bundle_minutes=5, slice_minutes=1, order=order)
+    whole = small_sweep.bundles(bundle_minutes=math.inf, slice_minutes=math.inf, order=order, n_workers=1)
+    cut = small_sweep.bundles(bundle_minutes=5, slice_minutes=1, order=order, n_workers=8)
     images = [sum(part.stop - part.start for bundle in bundles for part in bundle.parts) for bundles in (whole, cut)]
     assert images[0] == images[1]
     assert len(cut) > len(whole)
@@ -168,7 +168,8 @@ def test_a_simulation_without_machines_ends() -> None:
 
 
 def _bundles(sweep: Sweep, case: Case) -> list[Bundle]:
-    return list(sweep.bundles(bundle_minutes=case.bundle_minutes, slice_minutes=case.slice_minutes, order=case.order))
+    cut = {"bundle_minutes": case.bundle_minutes, "slice_minutes": case.slice_minutes}
+    return list(sweep.bundles(**cut, order=case.order, n_workers=case.machines.n_gpus))
 
 
 def test_costs_keep_the_stated_throughput_and_follow_the_measurements() -> None:

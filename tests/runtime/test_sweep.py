@@ -1,20 +1,24 @@
 """Whole sweeps over tiny networks: complete, resumed, narrowed, damaged, contended; inline and Ray alike."""
 
+import itertools
 import json
 import os
+import random
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from robust201.core.errors import CheckpointError, LeaseHeldError, StorageFullError
-from robust201.core.records import Bundle, Receipt
+from robust201.core.records import Bundle, Part, Receipt
 from robust201.dataset import export_dataset
 from robust201.monitoring.status import SweepStatus, read_status
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import Facts
 from robust201.planning.plan import Plan
 from robust201.runtime import progress as progress_module
+from robust201.runtime import sweep as sweep_module
 from robust201.runtime.executors import make_executor
 from robust201.runtime.executors.base import Event, Executor
 from robust201.runtime.lease import Lease
@@ -87,6 +91,65 @@ def test_parts_do_not_change_results(make_sweep: MakeSweep, tmp_path: Path, engi
     run(pieces)
     assert len(shards(pieces)) > len(shards(whole))
     assert export(whole, tmp_path / "whole-json") == export(pieces, tmp_path / "pieces-json")
+
+
+@pytest.mark.parametrize(("engine", "seed"), [("reference", 0), ("fused", 1), ("fused", 2)])
+def test_no_cut_and_no_order_changes_results(
+    make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, seed: int
+) -> None:
+    """Bundles as no rule would make them: cut anywhere, in any order, and what is lost is cut in other ways."""
+    rng = random.Random(seed)
+
+    def cut(part: Part) -> list[Part]:
+        step = 4 if engine == "reference" else 1  # images that share their draws stay together
+        strengths = list(part.strengths)
+        rng.shuffle(strengths)
+        pieces = []
+        for chosen in (strengths[:1], strengths[1:]):
+            places = [place for place in range(part.start + 1, part.stop) if place % step == 0]
+            cuts = sorted(rng.sample(places, min(len(places), rng.randrange(4))))
+            edges = itertools.pairwise([part.start, *cuts, part.stop])
+            pieces += [Part(part.unit, tuple(sorted(chosen)), a, b) for a, b in edges if chosen]
+        return pieces
+
+    def make_bundles(_plan: Plan, parts: Sequence[Part], **_options: object) -> list[Bundle]:
+        pieces = [piece for part in parts for piece in cut(part)]
+        rng.shuffle(pieces)
+        return [Bundle(piece.unit.architecture, piece.unit.dataset, (piece,)) for piece in pieces]
+
+    whole = make_sweep(engine=engine, results=str(tmp_path / "whole"))
+    run(whole)
+    monkeypatch.setattr(sweep_module, "make_bundles", make_bundles)
+    pieces = make_sweep(engine=engine, results=str(tmp_path / "pieces"))
+    run(pieces)
+    for shard in shards(pieces)[::3]:
+        shard.unlink()
+    run(pieces)
+    assert len(shards(pieces)) > len(shards(whole))
+    assert export(whole, tmp_path / "whole-json") == export(pieces, tmp_path / "pieces-json")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_number_of_workers_decides_the_cut_and_no_result(
+    make_sweep: MakeSweep, tmp_path: Path, engine: str
+) -> None:
+    keys = {key: TINY_KEYS[key] for key in ("pgd", "aa_square")}
+    exports, n_shards = [], []
+    for n_workers in (1, 2, 16):
+        name = f"{n_workers} workers"
+        execution = {"gmacs_per_second": 1e-4}
+        config = make_sweep(engine=engine, results=str(tmp_path / name), keys=keys, execution=execution)
+
+        def make(plan: Plan, facts: Facts, n_workers: int = n_workers) -> Executor:
+            executor = make_executor(plan, facts)
+            executor.n_workers = n_workers
+            return executor
+
+        assert run_sweep(config, make).complete
+        exports.append(export(config, tmp_path / f"{name} json"))
+        n_shards.append(len(shards(config)))
+    assert exports[0] == exports[1] == exports[2]
+    assert n_shards[0] < n_shards[2]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

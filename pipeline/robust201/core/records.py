@@ -213,11 +213,21 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Bundle:
-    """Parts of one network on one dataset that one worker computes with the weights loaded once."""
+    """Parts of one network on one dataset that one worker computes with the weights loaded once.
+
+    Attributes:
+        seconds: how long it takes, by estimate.
+    """
 
     architecture: ArchitectureId
     dataset: str
     parts: tuple[Part, ...]
+    seconds: float = 0.0
+
+    @property
+    def network(self) -> tuple[str, ArchitectureId]:
+        """What a worker loads for it, whichever its weights are."""
+        return self.dataset, self.architecture
 
 
 @dataclass(frozen=True, eq=False)

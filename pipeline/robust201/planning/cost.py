@@ -9,14 +9,20 @@ CPU_GMACS = 10.0
 """The same of a worker with one thread on a CPU: at the low end, where cells mostly pool, so that parts end in time."""
 
 
-def assumed_gmacs(execution: ExecutionSection) -> float:
-    """Speed of one worker in billion multiply-accumulates a second; a device chosen later counts as a GPU.
+def is_cpu(execution: ExecutionSection, has_gpu: bool | None = None) -> bool:
+    """Whether workers compute on a CPU; a device chosen later counts as a GPU until `has_gpu` says what it is."""
+    return execution.device == "cpu" or has_gpu is False
 
-    It follows from the sweep alone, never from the machine that plans: shares divide a sweep by it on any machine.
+
+def assumed_gmacs(execution: ExecutionSection, has_gpu: bool | None = None) -> float:
+    """Speed of one worker in billion multiply-accumulates a second.
+
+    Without `has_gpu` it follows from the sweep alone, never from the machine that plans: shares divide a sweep by it on
+    any machine.
     """
     if execution.gmacs_per_second is not None:
         return execution.gmacs_per_second
-    return cpu_gmacs(execution) if execution.device == "cpu" else GPU_GMACS
+    return cpu_gmacs(execution) if is_cpu(execution, has_gpu) else GPU_GMACS
 
 
 def cpu_gmacs(execution: ExecutionSection) -> float:

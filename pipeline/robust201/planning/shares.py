@@ -12,7 +12,7 @@ import re
 import reprlib
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from robust201.core.errors import ConfigError
@@ -64,8 +64,9 @@ class Share:
 
 
 def all_bundles(plan: Plan) -> tuple[Bundle, ...]:
-    """Every bundle of a plan, whatever is done of it: what shares divide."""
-    return make_bundles(plan, (Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units))
+    """Every bundle of a plan, whatever is done of it, longest first: what shares divide."""
+    bundles = make_bundles(plan, (Part(unit, unit.strengths, 0, unit.n_images) for unit in plan.units))
+    return tuple(sorted(bundles, key=lambda bundle: -bundle.seconds))
 
 
 def missing_bundles(bundles: Iterable[Bundle], missing: Iterable[Part]) -> tuple[Bundle, ...]:
@@ -77,7 +78,7 @@ def missing_bundles(bundles: Iterable[Bundle], missing: Iterable[Part]) -> tuple
         (bundle, tuple(rest for part in bundle.parts for rest in intersect(part, missing_of[part.unit.id])))
         for bundle in bundles
     )
-    return tuple(Bundle(bundle.architecture, bundle.dataset, parts) for bundle, parts in left if parts)
+    return tuple(replace(bundle, parts=parts) for bundle, parts in left if parts)
 
 
 def intersect(part: Part, missing: Iterable[Part]) -> Iterator[Part]:

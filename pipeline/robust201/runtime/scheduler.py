@@ -9,7 +9,7 @@ come again, so it is reported at once.
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from robust201.core.errors import EvaluationError
 from robust201.core.interrupts import DrainDeadlineError
@@ -219,4 +219,4 @@ def _slice_of(part: Part) -> _Slice:
 
 
 def _bundle_of(bundle: Bundle, parts: list[Part]) -> Bundle:
-    return Bundle(bundle.architecture, bundle.dataset, tuple(parts))
+    return replace(bundle, parts=tuple(parts))

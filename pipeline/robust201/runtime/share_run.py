@@ -78,7 +78,7 @@ def run_share(
         preview = RunPreview(plan, parts, plan.n_evaluations - n_missing, (), ())
         on_preview(preview)
         make = partial(make_executor, plan, facts)
-        return compute(preview, missing, make, folder=folder, on_progress=on_progress, say=say)
+        return compute(preview, parts, make, folder=folder, on_progress=on_progress, say=say)
 
 
 def _refuse_unmade_images(plan: Plan) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from robust201.core.files import write_text
 from robust201.core.interrupts import draining_on_signals
-from robust201.core.records import Bundle, Part, Receipt
-from robust201.planning.bundles import cut_for_cpus, make_bundles
+from robust201.core.records import Part, Receipt
+from robust201.planning.bundles import make_bundles
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import Facts
 from robust201.planning.identity import is_known
@@ -90,7 +90,7 @@ def run_sweep(
 
         return compute(
             preview,
-            make_bundles(preview.plan, now),
+            now,
             partial(make_executor, preview.plan, preview.plan.facts),
             later=LaterWork(later, make_ready),
             folder=config.results,
@@ -146,7 +146,7 @@ def _prepared(
 
 def compute(
     preview: RunPreview,
-    bundles: Sequence[Bundle],
+    parts: Sequence[Part],
     start_executor: Callable[[], Executor],
     *,
     later: LaterWork | None = None,
@@ -155,9 +155,9 @@ def compute(
     check: Callable[[], None] = lambda: None,
     say: Callable[[str], None],
 ) -> RunTally:
-    """Compute what is missing until it is done or a signal asks to drain: first the bundles, then what comes later.
+    """Compute what is missing until it is done or a signal asks to drain: first the parts, then what comes later.
 
-    The folder gets progress.json and failures.jsonl. An executor is started only if there are bundles. `check` is
+    The folder gets progress.json and failures.jsonl. An executor is started only if there are parts. `check` is
     called now and then, and raises where the run must stop; `on_progress` after each event, and without one now and
     then.
     """
@@ -168,8 +168,8 @@ def compute(
         tracker.count(event, tally)
         on_progress(tracker.progress, event)
 
-    def run_bundles(
-        plan: Plan, bundles: Sequence[Bundle], start_executor: Callable[[], Executor], so_far: RunTally
+    def run_parts(
+        plan: Plan, parts: Sequence[Part], start_executor: Callable[[], Executor], so_far: RunTally
     ) -> RunTally:
         execution = plan.config.execution
 
@@ -181,8 +181,8 @@ def compute(
         with draining as request, closing(start_executor()) as executor:
             tracker.attach(metrics=executor.metrics, gpus_per_worker=executor.gpus_per_worker)
             tracker.write(state="running")  # the first event may be a quarter of an hour away
-            if not executor.gpus_per_worker:
-                bundles = cut_for_cpus(plan, bundles)
+            has_gpu = executor.gpus_per_worker > 0
+            bundles = make_bundles(plan, parts, n_workers=executor.n_workers, has_gpu=has_gpu)
             log.write("run_started", f"{len(bundles)} bundles")
 
             def should_drain() -> bool:
@@ -210,8 +210,8 @@ def compute(
 
     tally = RunTally()
     try:
-        if bundles:
-            tally = run_bundles(preview.plan, bundles, start_executor, tally)
+        if parts:
+            tally = run_parts(preview.plan, parts, start_executor, tally)
         if later and later.parts and tally.drained:
             tally.remaining += sum(len(part.strengths) for part in later.parts)
         elif later and later.parts:
@@ -219,7 +219,7 @@ def compute(
             ready = later.make_ready()
             tracker.replace(later.parts, ready.plan, ready.parts)
             if ready.parts:
-                tally = run_bundles(ready.plan, make_bundles(ready.plan, ready.parts), ready.start_executor, tally)
+                tally = run_parts(ready.plan, ready.parts, ready.start_executor, tally)
     except BaseException as error:
         tracker.stop()
         log.write("run_ended", f"stopped by {type(error).__name__}: {error}", level="error")

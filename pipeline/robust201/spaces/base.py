@@ -28,6 +28,7 @@ class Space(ABC):
         has_published_weights: whether weights come in the formats of `weights.published.formats`; those of other spaces
             are state_dicts in files that bear the networks' names.
         channels_last: whether its networks compute in that layout where they are not compiled (see `Classifier`).
+        is_batch_invariant: whether its compiled networks give an image the same bits in any batch, in float32 on a CPU.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Space(ABC):
     is_sized = False
     has_published_weights = False
     channels_last = False
+    is_batch_invariant = False
 
     @property
     def weights_name(self) -> str:

@@ -108,6 +108,10 @@ class Task:
         """Whether its function takes a job of the fused engine (see `engine.attack_job`), not a request."""
         return engine == "fused" and self.kind == "attack"
 
+    def draws_by_batch(self, engine: str) -> bool:
+        """Whether images share random numbers with their batch, so that a unit may be cut at whole batches only."""
+        return engine == "reference" or (self.kind == "attack" and not self.wants_job(engine))
+
     def load(self, engine: str = "reference") -> Callable[..., Any]:
         """Import the function of this row (imports torch).
 

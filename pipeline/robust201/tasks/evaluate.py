@@ -143,10 +143,8 @@ def _check_part(context: Context, row: Task, part: Part, images: ImageSet) -> No
             f"Evaluating failed for {part.label}: expected a slice of {n_images} images, got {part.start}:{part.stop} "
             f"of {part.unit.n_images}. Plan again with the images that this sweep selects."
         )
-    # The fused engine draws by image: its parts may be cut anywhere, such as by another batch_size before.
     cut = part.start % context.batch_size or (part.stop % context.batch_size and part.stop != n_images)
-    draws_by_batch = context.engine == "reference" or (row.kind == "attack" and not row.wants_job(context.engine))
-    if draws_by_batch and cut:
+    if row.draws_by_batch(context.engine) and cut:
         raise EvaluationError(
             f"Evaluating failed for {part.label}: expected a slice that is cut at multiples of {context.batch_size} "
             f"images, which share their draws, got {part.start}:{part.stop}. Plan again with this batch size."

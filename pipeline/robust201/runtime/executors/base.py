@@ -4,11 +4,12 @@ An executor computes bundles and reports events. It decides nothing: retries, is
 (`runtime.scheduler`), what is done is the shards'.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
-from robust201.core.records import Bundle, Receipt, UnitFailure
+from robust201.core.records import ArchitectureId, Bundle, Receipt, UnitFailure
 from robust201.runtime.metrics import Metrics
 
 
@@ -44,6 +45,22 @@ class WorkerLost:
     reason: str
 
 
+SHORT_SECONDS = 10.0
+"""Estimated time of a bundle behind which another may wait for the same worker. It bridges the milliseconds until the
+driver gives the next one; behind a longer one it would wait while other workers are idle."""
+
+LOOKAHEAD = 64
+"""Bundles that an executor takes beyond those it has workers for, so that a worker can go on with its network."""
+
+
+def take_for(held: deque[Bundle], network: tuple[str, ArchitectureId] | None) -> Bundle:
+    """Take the first bundle of a network that a worker has loaded, or else the first of all."""
+    place = next((place for place, bundle in enumerate(held) if bundle.network == network), 0)
+    bundle = held[place]
+    del held[place]
+    return bundle
+
+
 Event = Receipt | UnitFailure | BundleDone | BundleLost | WorkerLost
 
 
@@ -73,10 +90,12 @@ class Executor(Protocol):
     Attributes:
         metrics: where numbers for monitoring go.
         gpus_per_worker: GPUs that a worker occupies; 0 where it computes on a CPU.
+        n_workers: workers, those that wait for their machine among them.
     """
 
     metrics: Metrics
     gpus_per_worker: float
+    n_workers: int
 
     def free_slots(self) -> int:
         """How many more bundles it would take now."""

@@ -13,6 +13,8 @@ RunBundle = Callable[[Bundle], Iterator[Receipt | UnitFailure]]
 class InlineExecutor:
     """Computes one bundle at a time by a worker's `run` inside `poll`, one event a call."""
 
+    n_workers = 1
+
     def __init__(self, run_bundle: RunBundle, *, gpus_per_worker: float = 0.0) -> None:
         self.metrics = Metrics()
         self.gpus_per_worker = gpus_per_worker

@@ -17,9 +17,18 @@ import ray
 from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorError, RayError, RayTaskError
 
 from robust201.core.errors import ConfigError, EvaluationError, RayLostError, RobustError, WorkerBrokenError, one_line
-from robust201.core.records import Bundle, Receipt, UnitFailure
+from robust201.core.records import ArchitectureId, Bundle, Receipt, UnitFailure
 from robust201.planning.config import SweepConfig
-from robust201.runtime.executors.base import BundleDone, BundleLost, Event, StartWorker, WorkerLost
+from robust201.runtime.executors.base import (
+    LOOKAHEAD,
+    SHORT_SECONDS,
+    BundleDone,
+    BundleLost,
+    Event,
+    StartWorker,
+    WorkerLost,
+    take_for,
+)
 from robust201.runtime.executors.ray_environment import worker_environment
 from robust201.runtime.executors.ray_metrics import RayMetrics
 from robust201.runtime.executors.watch import Watch, answers, parse_address
@@ -90,15 +99,23 @@ class _WorkerActor:
 class _Slot:
     """An actor, the bundles it was given, first the one it computes, and the call to wait for.
 
-    That call is answered when the actor has started, and after that with its outcomes.
+    That call is answered when the actor has started, and after that with its outcomes. `network` is that of the last
+    bundle given.
     """
 
     actor: Any
     call: Any
     is_started: bool = False
     queue: deque[tuple[Bundle, Any]] = field(default_factory=deque)
+    network: tuple[str, ArchitectureId] | None = None
+
+    def has_room(self, window: int) -> bool:
+        """Whether it takes a bundle: it has started and none, or short ones only."""
+        is_short = not self.queue or (len(self.queue) < window and self.queue[-1][0].seconds <= SHORT_SECONDS)
+        return self.is_started and is_short
 
     def run(self, bundle: Bundle) -> None:
+        self.network = bundle.network
         self.queue.append((bundle, self.actor.run.remote(bundle)))
 
     def collect(self) -> None:
@@ -140,7 +157,8 @@ class RayExecutor:
     """Computes bundles on Ray actors, each with a small window of bundles so that it never waits for the driver.
 
     Bundles are given to actors that have started only. Others wait here for whichever actor has room first, since a
-    machine that was lost may be replaced late or never.
+    machine that was lost may be replaced late or never. So that an actor can go on with the network that it has loaded,
+    a few more wait than there is room for.
 
     Args:
         config: its execution section says what to start, and where.
@@ -164,7 +182,8 @@ class RayExecutor:
             self._start_ray(folder)
             self._watch = self._start_watch()
             self.gpus_per_worker = self._execution.gpus_per_worker if self._uses_gpus() else 0
-            for _ in range(self._count_workers()):
+            self.n_workers = self._count_workers()
+            for _ in range(self.n_workers):
                 self._slots.append(self._start_slot())
         except BaseException:
             self.close()
@@ -262,24 +281,24 @@ class RayExecutor:
         return _Slot(actor, actor.__ray_ready__.remote())
 
     def free_slots(self) -> int:
-        """Places left in the windows of the actors, those that are starting among them."""
+        """Places left in the windows of the actors, those that are starting among them, and among those that wait."""
         if self._draining:
             return 0
         in_flight = len(self._held) + sum(len(slot.queue) for slot in self._slots)
-        return max(0, self._execution.window * len(self._slots) - in_flight)
+        return max(0, self._execution.window * len(self._slots) + LOOKAHEAD - in_flight)
 
     def submit(self, bundle: Bundle) -> None:
-        """Give a bundle to the actor with the shortest queue, as soon as one has room."""
+        """Take a bundle; an actor gets one when it has room, of the network that it has loaded if one waits."""
         self._held.append(bundle)
         self._hand_out()
 
     def _hand_out(self) -> None:
-        started = [slot for slot in self._slots if slot.is_started]
-        while self._held and started:
-            slot = min(started, key=lambda candidate: len(candidate.queue))
-            if len(slot.queue) >= self._execution.window:
+        while self._held:
+            open_slots = [slot for slot in self._slots if slot.has_room(self._execution.window)]
+            if not open_slots:
                 return
-            slot.run(self._held.popleft())
+            slot = min(open_slots, key=lambda candidate: len(candidate.queue))
+            slot.run(take_for(self._held, slot.network))
 
     def poll(self, timeout: float) -> list[Event]:
         """Wait for outcomes, and take all that are there.

@@ -65,6 +65,7 @@ class _Answer:
     events: list[Event]
     free_slots: int
     gpus_per_worker: float
+    n_workers: int
 
 
 class _RemoteMetrics(Metrics):
@@ -132,7 +133,7 @@ class RayProcess:
         self._call("start", self._config, self._start_worker)
         while (answer := self._receive(_GRACE_SECONDS)) is None:
             pass  # a signal's handler runs meanwhile
-        self.gpus_per_worker = answer.gpus_per_worker
+        self.gpus_per_worker, self.n_workers = answer.gpus_per_worker, answer.n_workers
 
     def _restart(self, error: RayLostError) -> None:
         """Start Ray again, unless that was done before or something was computed meanwhile: then raise the error."""
@@ -198,11 +199,11 @@ class RayProcess:
         )
 
     def free_slots(self) -> int:
-        """Places left in the windows of the actors, those that are starting among them."""
+        """How many more bundles the executor behind this would take, as far as it has said so."""
         return 0 if self._draining else self._free
 
     def submit(self, bundle: Bundle) -> None:
-        """Give a bundle to the actor with the shortest queue, as soon as one has room."""
+        """Pass a bundle on."""
         self._in_flight.append(bundle)
         self._free -= 1
         self._call("submit", bundle)
@@ -349,15 +350,18 @@ def _start_executor(messages: "SimpleQueue[tuple[Any, ...]]", folder: Path) -> E
 
 def _serve(executor: Executor, connection: "Connection[Any, Any]", messages: "SimpleQueue[tuple[Any, ...]]") -> None:
     """Answer the driver until it says "close"."""
-    connection.send(_Answer([], executor.free_slots(), executor.gpus_per_worker))
+
+    def answer(events: list[Event]) -> None:
+        connection.send(_Answer(events, executor.free_slots(), executor.gpus_per_worker, executor.n_workers))
+
+    answer([])
     while True:
         name, *arguments = messages.get()
         match name:
             case "submit":
                 executor.submit(*arguments)
             case "poll":
-                events = executor.poll(*arguments)
-                connection.send(_Answer(events, executor.free_slots(), executor.gpus_per_worker))
+                answer(executor.poll(*arguments))
             case "drain":
                 executor.drain()
             case "record":

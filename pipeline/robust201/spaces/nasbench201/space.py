@@ -24,6 +24,7 @@ class NasBench201(CellSpace):
     has_text_ids = False
     is_sized = True
     has_published_weights = True
+    is_batch_invariant = True
 
     title = "NAS-Bench-201"
     about = (
