@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from robust201.spaces.nasbench201.cells import EDGES, N_ARCHITECTURES, OPERATIONS, format_spec, specs
 from robust201.spaces.nasbench201.compiled import compile_network, kernels, native
+from robust201.spaces.nasbench201.compiled.program import plan_cell
 from tests.spaces.test_inference import (
     N_CLASSES,
     NORMALISATION,
@@ -18,6 +19,7 @@ from tests.spaces.test_inference import (
     images_of,
     network_of,
 )
+from tests.spaces.test_local_search import CONSTANT_CELLS, local_to, logits_both_ways
 
 ROOT = Path(__file__).parents[2]
 
@@ -82,6 +84,75 @@ def test_threads_share_images_and_change_no_bit():
             assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
     finally:
         torch.set_num_threads(threads)
+
+
+# --- windows ---------------------------------------------------------------------------------------------------------
+
+
+def assert_windows_change_no_bit(spec, *, depth, size, n_images, monkeypatch):
+    local_to(depth, monkeypatch)
+    network = compile_network(network_of(spec, channels=16, cells=2), spec, NORMALISATION, n_classes=N_CLASSES)
+    for whole, local in logits_both_ways(network, size=size, n_images=n_images, count=5):
+        assert torch.equal(whole, local)
+
+
+@needs_library
+@pytest.mark.parametrize("name", [name for name in SPECIAL_CELLS if name not in CONSTANT_CELLS])
+def test_windows_of_special_cells_have_the_bits_of_whole_passes(name, monkeypatch):
+    spec = format_spec(SPECIAL_CELLS[name])
+    for depth, size in ((99, 32), (99, 16), (2, 16), (3, 16)):
+        assert_windows_change_no_bit(spec, depth=depth, size=size, n_images=9, monkeypatch=monkeypatch)
+
+
+@needs_library
+@pytest.mark.parametrize("index", random.Random(9).sample(range(N_ARCHITECTURES), 8))
+def test_windows_of_architectures_have_the_bits_of_whole_passes(index, monkeypatch):
+    if plan_cell(specs()[index]).output is not None:
+        assert_windows_change_no_bit(specs()[index], depth=99, size=32, n_images=8, monkeypatch=monkeypatch)
+
+
+@needs_library
+def test_threads_share_a_search(monkeypatch):
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        assert_windows_change_no_bit(specs()[0], depth=99, size=16, n_images=20, monkeypatch=monkeypatch)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@needs_library
+def test_searches_side_by_side_have_memory_of_their_own(monkeypatch):
+    local_to(99, monkeypatch)
+    network = compile_network(network_of(specs()[0], channels=16), specs()[0], NORMALISATION, n_classes=N_CLASSES)
+    pixels, _ = images_of(16, n_images=16)
+    first, second = (network.window_search(part, [1] * 9) for part in (pixels[:8], pixels[8:]))
+    window = torch.zeros(8, 3, 2, 2)
+    for search, part in ((first, pixels[:8]), (second, pixels[8:]), (first, pixels[:8])):
+        proposal = part.clone()
+        proposal[:, :, 5:7, 3:5] = 0
+        assert torch.equal(search.logits(5, 3, window), network.logits(proposal))
+        # A proposal that nobody decides on is not accepted.
+        proposal = part.clone()
+        proposal[:, :, :2, :2] = 0
+        assert torch.equal(search.logits(0, 0, window), network.logits(proposal))
+    arenas = first._arenas
+    del first, search
+    assert network.window_search(pixels[:8], [1] * 9)._arenas == arenas
+
+
+@needs_library
+def test_windows_are_searched_where_the_library_gains_by_them():
+    def search(index, side, queries=64):
+        spec = specs()[index]
+        network = compile_network(network_of(spec, channels=16, cells=5), spec, NORMALISATION, n_classes=N_CLASSES)
+        return network.window_search(torch.zeros(8, 3, 32, 32), [side] * queries)
+
+    assert search(309, 4) is not None
+    assert search(309, 14) is None
+    assert search(309, 4, queries=2) is None
+    assert search(0, 4) is None
+    assert search(21, 3) is not None
 
 
 # --- without a library -----------------------------------------------------------------------------------------------

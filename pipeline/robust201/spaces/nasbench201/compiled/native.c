@@ -32,6 +32,7 @@ enum { LOAD, CONVOLVE, SUM, JOIN, SCALE, HALVE, SHUFFLE };
 
 typedef struct {
     int64_t kind, height, width, inputs, outputs, step, n_taps, plane, n_pools, n_sources, scaled;
+    int64_t top, left, whole_height, whole_width; /* of what it gives: where this part of a map lies */
     int64_t taps[MAX_TAPS];
     view sources[MAX_SOURCES];
     view add, tape, past, raw, rectified;
@@ -42,6 +43,11 @@ typedef struct {
 typedef struct {
     int64_t first, stop, group;
 } segment;
+
+/* The pixels that an operation gives, if not all. */
+typedef struct {
+    int64_t top, left, height, width;
+} region;
 
 typedef struct {
     const buffer *buffers;
@@ -155,6 +161,8 @@ INLINE void convolve_rows(const operation *o, const float *source, ends all, con
                         TILE(16, 1)
                     else if (left >= 8)
                         TILE(8, 1)
+                    else if (left >= 4)
+                        TILE(4, 1)
                     else
                         TILE(1, 1)
                 }
@@ -199,9 +207,9 @@ INLINE void sum_rows(const operation *o, const place *at, const int n_pools, con
     float *raw = find(at, &o->raw), *rectified = find(at, &o->rectified);
     const float third = 1.5f;
     for (int y = 0; y < o->height; y++) {
-        const int edge = o->scaled && (y == 0 || y == o->height - 1);
+        const int edge = o->scaled && (y + o->top == 0 || y + o->top == o->whole_height - 1);
         for (int x = 0; x < o->width; x++) {
-            const int side = o->scaled && (x == 0 || x == o->width - 1);
+            const int side = o->scaled && (x + o->left == 0 || x + o->left == o->whole_width - 1);
             for (int c = 0; c < o->outputs; c += LANES) {
                 vec v = {0};
 #pragma GCC unroll 8
@@ -333,9 +341,9 @@ static void (*const KINDS[])(const operation *, const place *) = {
     [SHUFFLE] = shuffle,
 };
 
-/* Sizes of operation, buffer and segment, for the caller to compare with its own. */
+/* Sizes of the structures, for the caller to compare with its own. */
 int64_t robust201_layout(int which) {
-    const int64_t sizes[] = {sizeof(operation), sizeof(buffer), sizeof(segment)};
+    const int64_t sizes[] = {sizeof(operation), sizeof(buffer), sizeof(segment), sizeof(region)};
     return sizes[which];
 }
 
@@ -356,5 +364,88 @@ void robust201_run(const operation *operations, const segment *segments, int64_t
                         KINDS[o->kind](o, &at);
                     }
             }
+    }
+}
+
+/* --- windows ------------------------------------------------------------------------------------------------------ */
+
+INLINE void move(view *v, int64_t y, int64_t x) { v->offset += y * v->row + x * v->pixel; }
+
+/* The operation that gives one region: of those of the way forward. */
+static operation part_of(const operation *o, const region *r) {
+    operation part = *o;
+    const int64_t scale = o->kind == HALVE ? 2 : o->step;
+    for (int64_t s = 0; s < o->n_sources; s++)
+        move(&part.sources[s], scale * r->top, scale * r->left);
+    move(&part.add, r->top, r->left);
+    move(&part.raw, r->top, r->left);
+    move(&part.rectified, r->top, r->left);
+    part.top = r->top;
+    part.left = r->left;
+    part.height = r->height;
+    part.width = r->width;
+    return part;
+}
+
+INLINE void copy(float *to, const float *from, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        to[i] = from[i];
+}
+
+/* Keep the region of a map that is to be written, or put it back; gives where the next one is kept. */
+static float *keep(const operation *part, const view *v, const place *at, float *kept, int back) {
+    float *map = find(at, v);
+    if (!map || !at->buffers[v->buffer].kept)
+        return kept;
+    const int64_t n = part->width * part->outputs;
+    for (int64_t y = 0; y < part->height; y++, kept += n) {
+        float *row = map + y * v->row;
+        if (back)
+            copy(row, kept, n);
+        else
+            copy(kept, row, n);
+    }
+    return kept;
+}
+
+/* Fetch the region of a map that is to be written, which no cache holds: rows are too far apart to be foreseen. */
+static void fetch(const operation *part, const view *v, const place *at) {
+    const float *map = find(at, v);
+    if (!map || !at->buffers[v->buffer].kept)
+        return;
+    for (int64_t y = 0; y < part->height; y++)
+        for (int64_t i = 0; i < part->width * part->outputs; i += LANES)
+            __builtin_prefetch(map + y * v->row + i, 1);
+}
+
+/* Give a region of each operation's maps anew, for images from `first` to `stop`, `group` in turn. What was in those
+ * that are kept is noted in `log`, `per_image` floats each. With `back`, put it back instead where `back` is not 0. */
+void robust201_run_regions(const operation *operations, const region *regions, int64_t n_operations,
+                           const buffer *buffers, float *const *externals, const int64_t *strides, float *arena,
+                           float *log, int64_t per_image, const uint8_t *back, int64_t stop, int64_t group) {
+    for (int64_t start = 0; start < stop; start += group) {
+        const int64_t end = start + group < stop ? start + group : stop;
+        int64_t noted = 0;
+        for (int64_t i = 0; i < n_operations; i++) {
+            const operation part = part_of(operations + i, regions + i);
+            int64_t next = noted;
+            for (int64_t image = start; image < end; image++) {
+                if (back && !back[image])
+                    continue;
+                const place at = {buffers, externals, strides, arena, image, image - start};
+                const place next_one = {buffers, externals, strides, arena, image + 1, image + 1 - start};
+                if (image + 1 < end) {
+                    fetch(&part, &part.raw, &next_one);
+                    fetch(&part, &part.rectified, &next_one);
+                }
+                float *own = log + image * per_image + noted;
+                float *behind = keep(&part, &part.raw, &at, own, back != 0);
+                behind = keep(&part, &part.rectified, &at, behind, back != 0);
+                next = noted + (behind - own);
+                if (!back)
+                    KINDS[part.kind](&part, &at);
+            }
+            noted = next;
+        }
     }
 }

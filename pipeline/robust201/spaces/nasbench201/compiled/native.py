@@ -34,6 +34,7 @@ class OperationStruct(ctypes.Structure):
     _fields_ = (
         *((name, _Int) for name in ("kind", "height", "width", "inputs", "outputs", "step")),
         *((name, _Int) for name in ("n_taps", "plane", "n_pools", "n_sources", "scaled")),
+        *((name, _Int) for name in ("top", "left", "whole_height", "whole_width")),
         ("taps", _Int * MAX_TAPS),
         ("sources", ViewStruct * MAX_SOURCES),
         *((name, ViewStruct) for name in ("add", "tape", "past", "raw", "rectified")),
@@ -49,7 +50,13 @@ class SegmentStruct(ctypes.Structure):
     _fields_ = (("first", _Int), ("stop", _Int), ("group", _Int))
 
 
-_STRUCTURES: Final = (OperationStruct, BufferStruct, SegmentStruct)
+class RegionStruct(ctypes.Structure):
+    """The pixels that an operation gives: see native.c."""
+
+    _fields_ = (("top", _Int), ("left", _Int), ("height", _Int), ("width", _Int))
+
+
+_STRUCTURES: Final = (OperationStruct, BufferStruct, SegmentStruct, RegionStruct)
 
 
 @cache
@@ -82,6 +89,11 @@ def _open() -> ctypes.CDLL:
     pointer = ctypes.c_void_p
     library.robust201_run.restype = None
     library.robust201_run.argtypes = (pointer, pointer, _Int, pointer, pointer, pointer, pointer, _Int, _Int)
+    library.robust201_run_regions.restype = None
+    library.robust201_run_regions.argtypes = (
+        *(pointer, pointer, _Int, pointer, pointer, pointer, pointer),
+        *(pointer, _Int, pointer, _Int, _Int),
+    )
     return library
 
 

@@ -1,8 +1,7 @@
 """A compiled network's passes by native.c, where the library is there and the network has a shape that it takes."""
 
 import ctypes
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Sequence
 
 import torch
 
@@ -18,6 +17,8 @@ from robust201.spaces.nasbench201.compiled.lowering import (
     Listing,
     Map,
 )
+from robust201.spaces.nasbench201.compiled.native_search import NativeSearch, SearchRunner, held_of
+from robust201.spaces.nasbench201.compiled.threads import in_threads, shares
 
 FORWARD_IMAGES = 8
 """Images of which a forward pass keeps what goes from one stage to the next."""
@@ -55,18 +56,26 @@ class NativeNetwork:
         self._stem_gradient, self._channels = stem_gradient, channels
         self._mean = mean.flatten().contiguous()
         self._runners: dict[tuple[int, int, bool], tuple[Runner, int]] = {}
+        self._arenas: dict[tuple[Runner, int], torch.Tensor] = {}
+        self._searches: dict[tuple[int, int, int, int], SearchRunner] = {}
 
-    def takes(self, pixels: torch.Tensor) -> bool:
+    @staticmethod
+    def takes(pixels: torch.Tensor) -> bool:
         """Tell whether images of this size can be run."""
         return pixels.shape[2] % SIDE_MULTIPLE == 0 and pixels.shape[3] % SIDE_MULTIPLE == 0
+
+    @staticmethod
+    def gradient_images() -> int:
+        """The most images that go forth and back at once."""
+        return GRADIENT_IMAGES * torch.get_num_threads()
 
     def forward(self, pixels: torch.Tensor, *, keep: bool) -> torch.Tensor:
         """Map pixels (B, 3, H, W) to the last block's output, (B, 4C, H / 4, W / 4), channels_last.
 
         With `keep`, for at most `gradient_images`, keep what `backward` reads.
         """
-        n_images, _, height, width = pixels.shape
-        features = torch.empty(n_images, 4 * self._channels, height // 4, width // 4, memory_format=_CHANNELS_LAST)
+        height, width = pixels.shape[2:]
+        features = self._features(pixels)
         runner, n_forward = self._runner(height, width, gradient=keep)
         self._run(runner, slice(0, n_forward), [pixels.contiguous(), features, None, None])
         return features
@@ -79,26 +88,38 @@ class NativeNetwork:
         self._run(runner, slice(n_forward, None), [None, None, gradient, onto_pixels])
         return onto_pixels
 
-    @staticmethod
-    def gradient_images() -> int:
-        """The most images that `differentiate` takes."""
-        return GRADIENT_IMAGES * torch.get_num_threads()
+    def search(
+        self, pixels: torch.Tensor, depth: int, classify: Callable[[torch.Tensor], torch.Tensor], at_most: int
+    ) -> NativeSearch:
+        """Start a search that computes patches in the first `depth` blocks, on at most so many images.
+
+        `classify` maps the last block's output to logits.
+        """
+        height, width = pixels.shape[2:]
+        n_threads = torch.get_num_threads()
+        key = (height, width, depth, n_threads)
+        if key not in self._searches:
+            listing = Listing()
+            held = held_of(listing, self._list_forward(listing, height, width, depth))
+            runner = Runner(listing, at_once=-(-at_most // n_threads), library=self._library, held=held)
+            self._searches[key] = SearchRunner(runner, listing, held)
+        return NativeSearch(self._searches[key], pixels, self._features(pixels), classify)
+
+    def _features(self, pixels: torch.Tensor) -> torch.Tensor:
+        n_images, _, height, width = pixels.shape
+        return torch.empty(n_images, 4 * self._channels, height // 4, width // 4, memory_format=_CHANNELS_LAST)
 
     def _run(self, runner: Runner, segments: slice, outside: list[torch.Tensor | None]) -> None:
         """Share images out among as many threads as torch has."""
-        n_images, n_threads = max(len(tensor) for tensor in outside if tensor is not None), torch.get_num_threads()
-        share = -(-n_images // n_threads)
-        parts = [slice(start, min(start + share, n_images)) for start in range(0, n_images, share)]
-        work = [
-            (thread, part.stop - part.start, [None if tensor is None else tensor[part] for tensor in outside])
-            for thread, part in enumerate(parts)
-        ]
-        if len(work) == 1:
-            runner.run(segments, *work[0])
-            return
-        with ThreadPoolExecutor(len(work)) as pool:
-            for done in [pool.submit(runner.run, segments, *part) for part in work]:
-                done.result()
+        n_images = max(len(tensor) for tensor in outside if tensor is not None)
+
+        def run(thread: int, part: slice) -> None:
+            if (runner, thread) not in self._arenas:
+                self._arenas[runner, thread] = runner.make_arena()
+            mine = [None if tensor is None else tensor[part] for tensor in outside]
+            runner.run(segments, self._arenas[runner, thread], part.stop - part.start, mine)
+
+        in_threads(run, shares(n_images))
 
     def _runner(self, height: int, width: int, *, gradient: bool) -> tuple[Runner, int]:
         key = (height, width, gradient)
@@ -111,18 +132,11 @@ class NativeNetwork:
     def _list(self, height: int, width: int, *, gradient: bool) -> tuple[Listing, int]:
         """List the operations, and count the segments of the way forward."""
         listing = Listing()
-        listing.begin(height)
-        image = Map(height, width, 3, external=PIXELS, row=width, pixel=1, plane=height * width)
-        value = listing.enter(image, self._mean, self._stem, self._stem_needs)
-        shape = (height // 4, width // 4, 4 * self._channels)
-        for position, block in enumerate(self._blocks):
-            onto = Map(*shape, external=FEATURES) if position == len(self._blocks) - 1 else None
-            value = listing.forward(block, value, onto)
-            if isinstance(block, ReductionBlock):
-                listing.begin(value.shape[0])
+        self._list_forward(listing, height, width)
         n_forward = len(listing.segments)
         if gradient:
-            listing.begin(value.shape[0])
+            shape = (height // 4, width // 4, 4 * self._channels)
+            listing.begin(shape[0])
             total = listing.start_back(Map(*shape, external=FEATURES_GRADIENT))
             for block in reversed(self._blocks):
                 if isinstance(block, ReductionBlock):
@@ -131,6 +145,22 @@ class NativeNetwork:
             onto = Map(height, width, 3, external=PIXELS_GRADIENT, row=width, pixel=1, plane=height * width)
             listing.leave(total, self._stem_gradient, onto)
         return listing, n_forward
+
+    def _list_forward(self, listing: Listing, height: int, width: int, depth: int = 0) -> int:
+        """List stem and blocks; count the operations of stem and first `depth` blocks, which are one segment."""
+        listing.begin(height // 4 if depth else height)
+        image = Map(height, width, 3, external=PIXELS, row=width, pixel=1, plane=height * width)
+        value = listing.enter(image, self._mean, self._stem, self._stem_needs)
+        shape = (height // 4, width // 4, 4 * self._channels)
+        n_first = 0
+        for position, block in enumerate(self._blocks):
+            onto = Map(*shape, external=FEATURES) if position == len(self._blocks) - 1 else None
+            value = listing.forward(block, value, onto)
+            if position == depth - 1:
+                n_first = len(listing.operations)
+            if position == depth - 1 or (position >= depth and isinstance(block, ReductionBlock)):
+                listing.begin(value.shape[0])
+        return n_first
 
 
 def native_network(

@@ -19,6 +19,7 @@ from robust201.spaces.nasbench201.compiled.kernels import Convolution, transpose
 from robust201.spaces.nasbench201.compiled.local import LocalKernels, LocalPass
 from robust201.spaces.nasbench201.compiled.memory import keep_freed_memory
 from robust201.spaces.nasbench201.compiled.native_network import NativeNetwork, native_network
+from robust201.spaces.nasbench201.compiled.native_search import NativeSearch
 from robust201.spaces.nasbench201.compiled.program import CellProgram, plan_cell
 from robust201.spaces.nasbench201.network import Network
 
@@ -80,10 +81,10 @@ class InferenceNetwork:
         self._local: LocalKernels | None = None
         self._native: NativeNetwork | None = None
         if device.type == "cpu" and dtype is torch.float32:
-            self._local = LocalKernels(self._stem, needs, self._blocks)
             self._native = native_network(
                 self._blocks, self._stem, needs, self._stem_gradient.two_by_two, self._mean, self._channels
             )
+            self._local = LocalKernels(self._stem, needs, self._blocks, by_library=self._native is not None)
 
     def sample_bytes(self, image_size: int, *, gradient: bool) -> int:
         """Estimate from above what one sample takes (see `footprint.network_bytes`)."""
@@ -157,7 +158,7 @@ class InferenceNetwork:
                 gradient[piece] = self._backward(pixels[piece], upstream, activations, tapes)
         return logits, values, gradient[:n_images]
 
-    def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> LocalPass | None:
+    def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> LocalPass | NativeSearch | None:
         """Prepare to classify images again and again that change in one window at a time.
 
         `sides` are rows and columns of the window in each query to come. What is returned answers the queries with the
@@ -172,6 +173,9 @@ class InferenceNetwork:
             return None
         if len(pixels) < MIN_BATCH:
             pixels = _fill(pixels)
+        native = self._native_for(pixels)
+        if native is not None:
+            return native.search(pixels, depth, self._classify_features, max(self.chunk or 0, MIN_BATCH))
         with torch.inference_mode():
             centred = (pixels - self._mean).contiguous(memory_format=torch.channels_last)
             return LocalPass(self._local, centred, self._mean, depth, self._head)
@@ -207,7 +211,10 @@ class InferenceNetwork:
         return torch.addcmul(self._shift, features.to(torch.float32), self._scale).relu_()
 
     def _head(self, value: Value) -> torch.Tensor:
-        return self._classify(self._activations(value.raw))
+        return self._classify_features(value.raw)
+
+    def _classify_features(self, features: torch.Tensor) -> torch.Tensor:
+        return self._classify(self._activations(features))
 
     def _classify(self, activations: torch.Tensor) -> torch.Tensor:
         return functional.linear(activations.mean(dim=(2, 3)), self._classifier_weight, self._classifier_bias)
