@@ -38,7 +38,7 @@ def build(root: Path) -> Path | None:
     return library
 
 
-class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg,misc]
+class CustomBuildHook(BuildHookInterface):  # type: ignore[type-arg]
     """Adds the library to a wheel, which then is one of its platform, but of no Python version."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
