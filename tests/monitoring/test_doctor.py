@@ -25,6 +25,7 @@ from robust201.monitoring.doctor_machines import (
     examine_device,
     examine_gpus,
 )
+from robust201.spaces.nasbench201.compiled import native
 from tests.conftest import REPOSITORY, MakeSweep, RunCommand, WriteSweep
 
 
@@ -51,6 +52,15 @@ def test_what_a_sweep_lacks_is_told(make_sweep: MakeSweep, changes: dict[str, ob
     wrong = [finding for finding in examine(make_sweep(**changes)) if not finding.ok]
     assert [finding.what for finding in wrong] == [what]
     assert fix in wrong[0].fix
+
+
+def test_it_is_told_whose_kernels_compute_on_a_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "why_not", lambda: None)
+    assert next(found for found in examine(None) if found.what == "cpu kernels").detail.startswith("robust201's own")
+    monkeypatch.setattr(native, "why_not", lambda: "it was not compiled")
+    found = next(found for found in examine(None) if found.what == "cpu kernels")
+    assert found.ok
+    assert "PyTorch's: it was not compiled." in found.detail
 
 
 def test_missing_images_do_not_hide_missing_corruptions(make_sweep: MakeSweep, tmp_path: Path) -> None:
@@ -251,7 +261,7 @@ def test_a_missing_package_is_a_finding_and_hides_no_other(write_sweep: WriteSwe
     ended = run_without(package, "doctor", str(write_sweep()))
     assert "Traceback" not in ended.stderr
     marks = {line.split(":")[0].split()[-1]: line.split()[0] for line in ended.stdout.splitlines() if line[0] != " "}
-    wrong = {"torch": {"gpus", "device", "disk", "digits"}, "pyarrow": {"disk"}, "ray": set()}[package]
+    wrong = {"torch": {"kernels", "gpus", "device", "disk", "digits"}, "pyarrow": {"disk"}, "ray": set()}[package]
     assert marks.keys() >= {"python", "torch", "gpus", "token", "device", "results", "disk", "clock", "digits"}
     assert {what for what, mark in marks.items() if mark == "fix"} <= wrong | {"checkpoints", package}
     assert ended.returncode == (2 if "fix" in marks.values() else 0)

@@ -288,6 +288,11 @@ class ReductionBlock:
         self._second_gradient = Convolution(transposed(second[0]), None, device=device, dtype=dtype)
         self._down_gradient = Convolution(transposed(down) / 4, None, device=device, dtype=dtype)
 
+    @property
+    def gradients(self) -> tuple[Convolution, torch.Tensor, Convolution]:
+        """What the way back takes: the second convolution's, the first one's weight (O, I, 3, 3), the shortcut's."""
+        return self._second_gradient, self._first_gradient.weight, self._down_gradient
+
     def forward(self, value: Value, tape: Tape | None) -> Value:
         """Compute both branches; with a tape, note what `backward` needs."""
         hidden = self.first(value.rectified, rectify=True)

@@ -85,6 +85,11 @@ class Convolution:
         """How many pixels to each side an odd kernel sees."""
         return int(self._weight.shape[-1]) // 2
 
+    @property
+    def parameters(self) -> tuple[torch.Tensor, torch.Tensor | None, int]:
+        """Weight (O, I / groups, k, k), bias (O,) or None, and padding."""
+        return self._weight, self._bias, self._padding[0]
+
     def unpadded(self) -> "Convolution":
         """The same convolution of a part of an image that comes with the pixels around it: nothing is padded."""
         bare = copy.copy(self)
@@ -140,6 +145,11 @@ class StridedGradient:
     def __init__(self, weight: torch.Tensor, *, device: torch.device, dtype: torch.dtype = torch.float32) -> None:
         self._weight = round_once(weight, dtype).to(device).contiguous(memory_format=_CHANNELS_LAST)
 
+    @property
+    def weight(self) -> torch.Tensor:
+        """The convolution's weight (O, I, 3, 3)."""
+        return self._weight
+
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
         """(B, O, H, W) to (B, I, 2H, 2W)."""
         return functional.conv_transpose2d(gradient, self._weight, stride=2, padding=1, output_padding=1)
@@ -170,6 +180,11 @@ class AveragePooling:
         for axis in (2, 3):
             _scale_border(pooled, axis)
         return pooled
+
+    @property
+    def weight(self) -> float:
+        """What a pixel counts of those under the window."""
+        return self._factor / _POOL_SIZE**2
 
     def unpadded(self) -> "AveragePooling":
         """The same pooling for `pool_part`; only on a CPU."""

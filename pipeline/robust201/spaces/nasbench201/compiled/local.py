@@ -6,7 +6,7 @@ a proposal is accepted. Nothing is added up over proposals, so no rounding error
 would cover most of the map, whole maps are computed (`LocalKernels.depth`).
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -25,11 +25,17 @@ from robust201.spaces.nasbench201.compiled.patches import KeptMap, KeptValue, Pa
 from robust201.spaces.nasbench201.compiled.regions import Region, union
 
 MAX_SHARE = 0.65
-"""Blocks whose patches cover more than this share of their output, on average over the windows, compute whole maps:
-cutting patches out costs about what is left to gain (docs/engine.md)."""
+"""By PyTorch, blocks whose patches cover more than this share of their output, on average over the windows, compute
+whole maps: cutting patches out costs about what is left to gain (docs/engine.md)."""
 
 WORTHWHILE_PASSES = 3.0
 """Whole passes that a search must save on paper to be local: keeping the maps costs more than one to begin with."""
+
+LEAST_SAVING = 0.3
+"""By the library, share of a pass that a query must save on paper: maps that no cache holds cost more than counted."""
+
+# Relative costs by the library: a kept map is noted, written and put back, far from the cache (docs/engine.md).
+_KEPT_COST, _CONVOLUTION_COSTS, _POOLING_COST, _SKIP_COST, _REDUCTION_COST = 5.0, (3.0, 20.0), 2.0, 1.0, 30.0
 
 SMALLEST_IMAGE = 8
 """Height and width in pixels from which on the last stage's maps have two rows and columns (see `AveragePooling`)."""
@@ -106,6 +112,14 @@ class _CellKernels:
             regions[node.index] = union([regions[source].spread(reach, height, width) for source, reach in reads])
         return regions[self.block.output]
 
+    def cost(self) -> tuple[float, float]:
+        """Estimate what the library takes for whole maps, and for keeping as much: arbitrary units."""
+        whole = 0.0
+        for node in self.nodes:
+            whole += _POOLING_COST * len(node.poolings) + _SKIP_COST * len(node.skips)
+            whole += sum(_CONVOLUTION_COSTS[convolution.reach] for _, convolution in node.convolutions)
+        return whole, _KEPT_COST * sum(needs.raw + needs.rectified for needs in self.keeps.values())
+
     def start(self, value: Value) -> tuple["_LocalCell", Value]:
         """Keep what the cell reads of whole maps, and compute its output."""
         values = self.block.compute(value)
@@ -164,6 +178,11 @@ class _ReductionKernels:
         half = height // 2, width // 2
         return region.spread_by_two(*half).spread(1, *half)
 
+    @staticmethod
+    def cost() -> tuple[float, float]:
+        """Estimate what the library takes for whole maps, and for keeping as much: arbitrary units."""
+        return _REDUCTION_COST, 3 * _KEPT_COST
+
     def start(self, value: Value) -> tuple["_LocalReduction", Value]:
         """Keep what the reduction reads of whole maps, and compute its output."""
         hidden = self.block.first(value.rectified, rectify=True)
@@ -199,7 +218,10 @@ class _LocalReduction:
 class LocalKernels:
     """A network's kernels for parts of images, and how far into the network they pay."""
 
-    def __init__(self, stem: Convolution, stem_needs: Needs, blocks: Sequence[Block]) -> None:
+    def __init__(
+        self, stem: Convolution, stem_needs: Needs, blocks: Sequence[Block], *, by_library: bool = False
+    ) -> None:
+        self._by_library = by_library
         self.whole_stem = stem
         self.stem = stem.unpadded()
         self.stem_needs = stem_needs
@@ -220,23 +242,35 @@ class LocalKernels:
         if window not in self._savings:
             self._savings[window] = self._find_saving(*window)
         depth, saving = self._savings[window]
+        if self._by_library and saving < LEAST_SAVING:
+            return 0
         return depth if saving * len(sides) >= WORTHWHILE_PASSES else 0
 
     def _find_saving(self, side: int, size: int) -> tuple[int, float]:
-        """Find the depth for a window, and the share of a pass that is saved. All blocks are taken to cost the same."""
+        """Find the depth for a window, and the share of a pass that is saved.
+
+        By PyTorch, all blocks are taken to cost the same.
+        """
+        shares = self._shares(side, size)
+        saving, best = 0.0, (0, 0.0)
+        costs = [kernels.cost() for kernels in self.blocks] if self._by_library else [(1.0, 0.0)] * len(self.blocks)
+        for depth, (share, (whole, kept)) in enumerate(zip(shares, costs, strict=True), start=1):
+            if share > MAX_SHARE and not self._by_library:
+                break
+            saving += (whole - share * (whole + kept)) / sum(cost for cost, _ in costs)
+            best = max(best, (depth, saving), key=lambda found: found[1])
+        return best
+
+    def _shares(self, side: int, size: int) -> Iterator[float]:
+        """Find which share of each block's output a window changes."""
         # Rows and columns are drawn apart and alike, so the mean area is the square of the mean height.
         n_starts = max(1, size - side)
         regions = [Region(start, start + side, start, start + side).spread(1, size, size) for start in range(n_starts)]
-        saving = 0.0
-        for depth, kernels in enumerate(self.blocks):
+        for kernels in self.blocks:
             regions = [kernels.spread(region, size, size) for region in regions]
             if isinstance(kernels, _ReductionKernels):
                 size //= 2
-            share = (sum(region.size[0] for region in regions) / n_starts / size) ** 2
-            if share > MAX_SHARE:
-                return depth, saving
-            saving += (1 - share) / len(self.blocks)
-        return len(self.blocks), saving
+            yield (sum(region.size[0] for region in regions) / n_starts / size) ** 2
 
 
 class LocalPass:

@@ -18,6 +18,8 @@ from robust201.spaces.nasbench201.compiled.footprint import network_bytes
 from robust201.spaces.nasbench201.compiled.kernels import Convolution, transposed
 from robust201.spaces.nasbench201.compiled.local import LocalKernels, LocalPass
 from robust201.spaces.nasbench201.compiled.memory import keep_freed_memory
+from robust201.spaces.nasbench201.compiled.native_network import NativeNetwork, native_network
+from robust201.spaces.nasbench201.compiled.native_search import NativeSearch
 from robust201.spaces.nasbench201.compiled.program import CellProgram, plan_cell
 from robust201.spaces.nasbench201.network import Network
 
@@ -77,8 +79,12 @@ class InferenceNetwork:
         self._classifier_weight = network.classifier.weight.detach().to(device, torch.float32)
         self._classifier_bias = network.classifier.bias.detach().to(device, torch.float32)
         self._local: LocalKernels | None = None
+        self._native: NativeNetwork | None = None
         if device.type == "cpu" and dtype is torch.float32:
-            self._local = LocalKernels(self._stem, needs, self._blocks)
+            self._native = native_network(
+                self._blocks, self._stem, needs, self._stem_gradient.two_by_two, self._mean, self._channels
+            )
+            self._local = LocalKernels(self._stem, needs, self._blocks, by_library=self._native is not None)
 
     def sample_bytes(self, image_size: int, *, gradient: bool) -> int:
         """Estimate from above what one sample takes (see `footprint.network_bytes`)."""
@@ -139,7 +145,8 @@ class InferenceNetwork:
         values = torch.empty(n_images, device=self.device)
         gradient = torch.empty_like(pixels)
         with torch.inference_mode():
-            for piece in self._pieces(len(pixels)):
+            native = self._native_for(pixels)
+            for piece in self._pieces(len(pixels), None if native is None else native.gradient_images()):
                 tapes: list[Tape] = [{} for _ in self._blocks]
                 activations = self._activations(self._forward(pixels[piece], tapes))
                 answers = self._classify(activations)
@@ -148,10 +155,10 @@ class InferenceNetwork:
                 values[rows], upstream = onto_logits(logits[rows], rows)
                 if len(upstream) < len(answers):
                     upstream = torch.cat([upstream, upstream.new_zeros(len(answers) - len(upstream), self.n_classes)])
-                gradient[piece] = self._backward(upstream, activations, tapes)
+                gradient[piece] = self._backward(pixels[piece], upstream, activations, tapes)
         return logits, values, gradient[:n_images]
 
-    def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> LocalPass | None:
+    def window_search(self, pixels: torch.Tensor, sides: Sequence[int]) -> LocalPass | NativeSearch | None:
         """Prepare to classify images again and again that change in one window at a time.
 
         `sides` are rows and columns of the window in each query to come. What is returned answers the queries with the
@@ -166,19 +173,29 @@ class InferenceNetwork:
             return None
         if len(pixels) < MIN_BATCH:
             pixels = _fill(pixels)
+        native = self._native_for(pixels)
+        if native is not None:
+            return native.search(pixels, depth, self._classify_features, max(self.chunk or 0, MIN_BATCH))
         with torch.inference_mode():
             centred = (pixels - self._mean).contiguous(memory_format=torch.channels_last)
             return LocalPass(self._local, centred, self._mean, depth, self._head)
 
-    def _pieces(self, n_images: int) -> Iterator[slice]:
+    def _native_for(self, pixels: torch.Tensor) -> NativeNetwork | None:
+        """Get the passes by native.c, if they take images of this size."""
+        return self._native if self._native is not None and self._native.takes(pixels) else None
+
+    def _pieces(self, n_images: int, at_most: int | None = None) -> Iterator[slice]:
         """Cut images into chunks; the last one overlaps the one before if it would be too small."""
-        step = max(self.chunk or n_images, MIN_BATCH)
+        step = max(min(self.chunk or n_images, at_most or n_images), MIN_BATCH)
         self.shown = min(step, n_images)
         for start in range(0, n_images, step):
             yield slice(min(start, n_images - MIN_BATCH), min(start + step, n_images))
 
     def _forward(self, pixels: torch.Tensor, tapes: list[Tape] | None) -> torch.Tensor:
         """Run stem and blocks; (b, 3, H, W) float32 to (b, 4C, H / 4, W / 4)."""
+        native = self._native_for(pixels)
+        if native is not None:
+            return native.forward(pixels, keep=tapes is not None)
         # The mean is subtracted from the pixels, not folded into the bias: at the border the stem reads zeros where the
         # normalised image is padded, and those are pixels of the mean's colour.
         centred = (pixels - self._mean).to(self._dtype).contiguous(memory_format=torch.channels_last)
@@ -194,17 +211,25 @@ class InferenceNetwork:
         return torch.addcmul(self._shift, features.to(torch.float32), self._scale).relu_()
 
     def _head(self, value: Value) -> torch.Tensor:
-        return self._classify(self._activations(value.raw))
+        return self._classify_features(value.raw)
+
+    def _classify_features(self, features: torch.Tensor) -> torch.Tensor:
+        return self._classify(self._activations(features))
 
     def _classify(self, activations: torch.Tensor) -> torch.Tensor:
         return functional.linear(activations.mean(dim=(2, 3)), self._classifier_weight, self._classifier_bias)
 
-    def _backward(self, onto_logits: torch.Tensor, activations: torch.Tensor, tapes: list[Tape]) -> torch.Tensor:
+    def _backward(
+        self, pixels: torch.Tensor, onto_logits: torch.Tensor, activations: torch.Tensor, tapes: list[Tape]
+    ) -> torch.Tensor:
         """Map the gradient of the logits (b, C), float32, to that of the pixels (b, 3, H, W)."""
         n_pixels = activations.shape[2] * activations.shape[3]
         onto_mean = (onto_logits @ self._classifier_weight).div_(n_pixels)[:, :, None, None] * self._scale
         gradient = onto_mean * (activations > 0)
         gradient = gradient.to(self._dtype).contiguous(memory_format=torch.channels_last)
+        native = self._native_for(pixels)
+        if native is not None:
+            return native.backward(gradient)
         for block in reversed(self._blocks):
             gradient = block.backward(gradient, tapes.pop())
         return self._stem_gradient(gradient)
@@ -240,12 +265,12 @@ class _StemGradient:
         for row in range(2):
             for column in range(2):
                 blocks[:, row, column, :, row : row + 3, column : column + 3] = kernel
-        self._two_by_two = Convolution(
+        self.two_by_two = Convolution(
             blocks.reshape(4 * colours, width, 4, 4), None, device=device, dtype=dtype, stride=2, padding=1
         )
 
     def __call__(self, gradient: torch.Tensor) -> torch.Tensor:
-        return functional.pixel_shuffle(self._two_by_two(gradient), 2)
+        return functional.pixel_shuffle(self.two_by_two(gradient), 2)
 
 
 def _build_blocks(

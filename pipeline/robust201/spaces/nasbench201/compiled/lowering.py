@@ -1,0 +1,406 @@
+"""A network's blocks as a list of operations for native.c, forward and back.
+
+Maps are virtual while the list is made: every operation writes new ones. `arena.py` gives them memory.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+import torch
+
+from robust201.spaces.nasbench201.compiled import native
+from robust201.spaces.nasbench201.compiled.blocks import Block, CellBlock, Needs, NodeKernels, ReductionBlock
+from robust201.spaces.nasbench201.compiled.kernels import Convolution
+
+_LANES = native.LANES
+
+PIXELS, FEATURES, FEATURES_GRADIENT, PIXELS_GRADIENT = range(4)
+"""The caller's tensors, by their numbers among the externals; constants follow."""
+
+N_CALLERS = 4
+
+
+@dataclass(eq=False)
+class Map:
+    """A feature map of one image, (height, width, channels) with a border of zeros.
+
+    Attributes:
+        external: the number of the caller's tensor that it is; None for one of the arena.
+        row: floats from a row to the next, pixel: from a pixel to the next, plane: from a channel to the next.
+    """
+
+    height: int
+    width: int
+    channels: int
+    external: int | None = None
+    row: int = 0
+    pixel: int = 0
+    plane: int = 1
+
+    def __post_init__(self) -> None:
+        self.pixel = self.pixel or self.channels
+        self.row = self.row or self.pixel * (self.width + (2 if self.external is None else 0))
+
+    @property
+    def first(self) -> int:
+        """Floats before the first pixel."""
+        return self.row + self.pixel if self.external is None else 0
+
+    @property
+    def floats(self) -> int:
+        """Floats of the whole, with the border."""
+        return self.row * (self.height + 2)
+
+
+@dataclass
+class View:
+    """Where an operation finds its first pixel in a map, and how many pixels of the map lie between its own."""
+
+    map: Map
+    y: int = 0
+    x: int = 0
+    step: int = 1
+
+
+@dataclass
+class Operation:
+    """One operation: see native.c. Height and width count the pixels that it gives."""
+
+    kind: int
+    height: int
+    width: int
+    outputs: int
+    sources: list[View]
+    inputs: int = 0
+    step: int = 1
+    taps: list[tuple[int, int]] = field(default_factory=list)
+    plane: int = 0
+    n_pools: int = 0
+    scaled: int = 0
+    add: View | None = None
+    tape: View | None = None
+    past: View | None = None
+    raw: View | None = None
+    rectified: View | None = None
+    weights: torch.Tensor | None = None
+    bias: torch.Tensor | None = None
+    factors: list[float] = field(default_factory=list)
+
+    def reads(self) -> list[Map]:
+        """The maps that it reads."""
+        return [view.map for view in (*self.sources, self.add, self.tape, self.past) if view]
+
+    def writes(self) -> list[Map]:
+        """The maps that it writes."""
+        return [view.map for view in (self.raw, self.rectified) if view]
+
+
+class Forms:
+    """Makes and holds a feature map as it is and after its ReLU, whichever is needed."""
+
+    def __init__(self, like: tuple[int, int, int], needs: Needs, raw: Map | None = None) -> None:
+        self.shape = like
+        self._raw = (raw or Map(*like)) if needs.raw else None
+        self._rectified = Map(*like) if needs.rectified else None
+
+    @property
+    def raw(self) -> Map:
+        """The map as it is; only where `Needs` announced it."""
+        return cast("Map", self._raw)
+
+    @property
+    def rectified(self) -> Map:
+        """The map's ReLU; only where `Needs` announced it."""
+        return cast("Map", self._rectified)
+
+    @property
+    def ends(self) -> "dict[str, View | None]":
+        """Where an operation writes both."""
+        return {
+            "raw": None if self._raw is None else View(self._raw),
+            "rectified": None if self._rectified is None else View(self._rectified),
+        }
+
+
+class _Gradient:
+    """The gradient that has reached a node past its ReLU; `own` as in `blocks._Sum`, since it decides a rounding."""
+
+    def __init__(self, total: Map | None = None, *, own: bool = False) -> None:
+        self.total = total
+        self.own = own
+
+
+@dataclass
+class _Remembered:
+    """What a block's way back reads: node to ReLU output."""
+
+    tape: dict[int, Map]
+    height: int
+    width: int
+    channels: int
+
+
+class Listing:
+    """Operations in the order in which they run, cut into segments, of which each runs on a group of images in turn."""
+
+    def __init__(self) -> None:
+        self.operations: list[Operation] = []
+        self.segments: list[tuple[int, int]] = []  # first operation, height of the maps
+        self.constants: list[torch.Tensor] = []  # externals after the caller's (see `External`)
+        self._remembered: list[_Remembered] = []
+
+    def begin(self, height: int) -> None:
+        """Start a segment."""
+        self.segments.append((len(self.operations), height))
+
+    # --- operations ---------------------------------------------------------------------------------------------------
+
+    def _convolve(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        source: Map,
+        taps: list[tuple[int, int]],
+        size: tuple[int, int],
+        step: int = 1,
+        **ends: View | None,
+    ) -> None:
+        """Append a convolution, (outputs, inputs, taps), that gives a map of some size."""
+        n_outputs, n_inputs, n_taps = weight.shape
+        n_blocks = -(-n_outputs // _LANES)
+        padded = weight.new_zeros(n_blocks * _LANES, n_inputs, n_taps)
+        padded[:n_outputs] = weight
+        packed = padded.view(n_blocks, _LANES, n_inputs, n_taps).permute(0, 3, 2, 1).contiguous()
+        self.operations.append(
+            Operation(
+                native.CONVOLVE,
+                *size,
+                n_blocks * _LANES,
+                [View(source)],
+                inputs=n_inputs,
+                step=step,
+                taps=taps,
+                weights=packed,
+                bias=bias,
+                **ends,
+            )
+        )
+
+    def _apply(
+        self, convolution: Convolution, source: Map, size: tuple[int, int], step: int = 1, **ends: View | None
+    ) -> None:
+        weight, bias, padding = convolution.parameters
+        side = weight.shape[-1]
+        taps = [(y - padding, x - padding) for y in range(side) for x in range(side)]
+        self._convolve(weight.flatten(2), bias, source, taps, size, step, **ends)
+
+    def _sum(
+        self,
+        shape: tuple[int, int, int],
+        pools: Sequence[tuple[Map, float]],
+        others: Sequence[tuple[Map, float]],
+        *,
+        border: bool,
+        **ends: View | None,
+    ) -> None:
+        sources = [*pools, *others]
+        self.operations.append(
+            Operation(
+                native.SUM,
+                *shape,
+                [View(source) for source, _ in sources],
+                n_pools=len(pools),
+                scaled=int(border),
+                factors=[factor for _, factor in sources],
+                **ends,
+            )
+        )
+
+    # --- forward ------------------------------------------------------------------------------------------------------
+
+    def enter(self, pixels: Map, mean: torch.Tensor, stem: Convolution, needs: Needs) -> Forms:
+        """Append what leads from pixels to the first block."""
+        height, width = pixels.height, pixels.width
+        centred = Map(height, width, 3)
+        self.operations.append(
+            Operation(native.LOAD, height, width, 3, [View(pixels)], plane=pixels.plane, bias=mean, raw=View(centred))
+        )
+        value = Forms((height, width, stem.parameters[0].shape[0]), needs)
+        self._apply(stem, centred, (height, width), **value.ends)
+        return value
+
+    def forward(self, block: Block, value: Forms, onto: Map | None) -> Forms:
+        """Append a block; its output as it is goes `onto` a map, if given."""
+        if isinstance(block, ReductionBlock):
+            return self._reduce(block, value, onto)
+        return self._cell(block, value, onto)
+
+    def _cell(self, block: CellBlock, value: Forms, onto: Map | None) -> Forms:
+        shape = value.shape
+        values = {0: value}
+        for node in block.nodes:
+            result = Forms(shape, node.needs, onto if node.index == block.output else None)
+            self._node(node, values, self._constant(block, node, shape), result, shape)
+            values[node.index] = result
+        tape = {source: values[source].rectified for node in block.nodes for source, _ in node.convolutions}
+        self._remembered.append(_Remembered(tape, *shape))
+        return values[block.output]
+
+    def _constant(self, block: CellBlock, node: NodeKernels, shape: tuple[int, int, int]) -> Map | None:
+        if node.index not in block.constants:
+            return None
+        height, width, channels = shape
+        constant = block.constants.of(node.index, torch.empty(1, channels, height, width))
+        self.constants.append(constant)
+        return Map(*shape, external=N_CALLERS + len(self.constants) - 1)
+
+    def _node(
+        self,
+        node: NodeKernels,
+        values: dict[int, Forms],
+        constant: Map | None,
+        result: Forms,
+        shape: tuple[int, int, int],
+    ) -> None:
+        """Append a node's sum, in the order of `blocks.compute_node`."""
+        pools = [(values[source].raw, pooling.weight) for source, pooling in node.poolings]
+        others = [(values[source].raw, float(times)) for source, times in node.skips]
+        if constant is not None:
+            others.append((constant, 1.0))
+        total: View | None = None
+        if not node.convolutions:
+            self._sum(shape, pools, others, border=True, **result.ends)
+        elif not pools and len(others) == 1 and others[0][1] == 1:
+            total = View(others[0][0])
+        elif pools or others:
+            total = View(Map(*shape))
+            self._sum(shape, pools, others, border=True, raw=total)
+        for position, (source, convolution) in enumerate(node.convolutions, start=1):
+            rectified = values[source].rectified
+            if position == len(node.convolutions):
+                self._apply(convolution, rectified, shape[:2], add=total, **result.ends)
+            else:
+                partial = View(Map(*shape))
+                self._apply(convolution, rectified, shape[:2], add=total, raw=partial)
+                total = partial
+
+    def _reduce(self, block: ReductionBlock, value: Forms, onto: Map | None) -> Forms:
+        raw, rectified = value.raw, value.rectified
+        half = raw.height // 2, raw.width // 2
+        shape = (*half, 2 * raw.channels)
+        hidden, small, shortcut = Map(*shape), Map(*half, raw.channels), Map(*shape)
+        self._apply(block.first, rectified, half, 2, rectified=View(hidden))
+        self.operations.append(Operation(native.HALVE, *half, raw.channels, [View(raw)], raw=View(small)))
+        self._apply(block.down, small, half, raw=View(shortcut))
+        result = Forms(shape, block.output, onto)
+        self._apply(block.second, hidden, half, add=View(shortcut), **result.ends)
+        self._remembered.append(_Remembered({0: rectified, 1: hidden}, raw.height, raw.width, raw.channels))
+        return result
+
+    # --- back ---------------------------------------------------------------------------------------------------------
+
+    def start_back(self, gradient: Map) -> Map:
+        """Append a copy of the gradient of the last block's output with a border."""
+        shape = (gradient.height, gradient.width, gradient.channels)
+        bordered = Map(*shape)
+        self._sum(shape, [], [(gradient, 1.0)], border=False, raw=View(bordered))
+        return bordered
+
+    def backward(self, block: Block, gradient: Map) -> Map:
+        """Append the way back through the last block that was appended and not gone back through."""
+        remembered = self._remembered.pop()
+        if isinstance(block, ReductionBlock):
+            return self._reduce_back(block, gradient, remembered)
+        return self._cell_back(block, gradient, remembered)
+
+    def _cell_back(self, block: CellBlock, gradient: Map, remembered: _Remembered) -> Map:
+        shape = (gradient.height, gradient.width, gradient.channels)
+        past = {0: _Gradient()} | {node.index: _Gradient() for node in block.nodes}
+        through: dict[int, Map] = {}
+        past[block.output] = _Gradient(gradient, own=True)
+        for node in reversed(block.nodes):
+            arrived = self._join(past[node.index], through.get(node.index), remembered.tape.get(node.index))
+            total = cast("Map", arrived.total)
+            for source, kernel in node.gradients:
+                known, onto = through.get(source), Map(*shape)
+                self._apply(kernel, total, shape[:2], add=known and View(known), raw=View(onto))
+                through[source] = onto
+            if node.poolings:
+                in_place = arrived.own and len(node.poolings) == 1 and not node.skips
+                scaled = Map(*shape)
+                self.operations.append(
+                    Operation(native.SCALE, *shape, [View(total)], scaled=2 if in_place else 1, raw=View(scaled))
+                )
+                for source, pooling in node.poolings:
+                    before, onto = past[source].total, Map(*shape)
+                    others = [(before, 1.0)] if before else []
+                    self._sum(shape, [(scaled, pooling.weight)], others, border=False, raw=View(onto))
+                    past[source] = _Gradient(onto, own=True)
+            for source, times in node.skips:
+                before = past[source].total
+                if before is None and times == 1:
+                    past[source] = _Gradient(total)
+                    continue
+                onto = Map(*shape)
+                others = [*([(before, 1.0)] if before else []), (total, float(times))]
+                self._sum(shape, [], others, border=False, raw=View(onto))
+                past[source] = _Gradient(onto, own=True)
+        return cast("Map", self._join(past[0], through.get(0), remembered.tape.get(0)).total)
+
+    def _join(self, past: _Gradient, through: Map | None, tape: Map | None) -> _Gradient:
+        if through is None or tape is None:
+            return past
+        onto = Map(through.height, through.width, through.channels)
+        self.operations.append(
+            Operation(
+                native.JOIN,
+                onto.height,
+                onto.width,
+                onto.channels,
+                [View(through)],
+                tape=View(tape),
+                past=past.total and View(past.total),
+                raw=View(onto),
+            )
+        )
+        return _Gradient(onto, own=True)
+
+    def _reduce_back(self, block: ReductionBlock, gradient: Map, remembered: _Remembered) -> Map:
+        tape, half = remembered.tape, (gradient.height, gradient.width)
+        hidden, down = Map(*half, gradient.channels), Map(*half, remembered.channels)
+        second, first, shortcut = block.gradients
+        self._apply(second, gradient, half, tape=View(tape[1]), raw=View(hidden))
+        self._apply(shortcut, gradient, half, raw=View(down))
+        onto = Map(remembered.height, remembered.width, remembered.channels)
+        # Row 2i of the input meets kernel row 1 at output row i; row 2i + 1 meets rows 0 and 2 at i + 1 and i; columns
+        # likewise. oneDNN adds up the columns of the kernel one by one and then their sums.
+        meets = (((1, 0),), ((0, 1), (2, 0)))
+        for odd_row, rows in enumerate(meets):
+            for odd_column, columns in enumerate(meets):
+                place = View(onto, odd_row, odd_column, 2)
+                ends = {"tape": View(tape[0], odd_row, odd_column, 2), "past": View(down)}
+                for column, x in columns:
+                    is_last = column == columns[-1][0]
+                    self._convolve(
+                        torch.stack([first[:, :, row, column].t() for row, _ in rows], dim=2),
+                        None,
+                        hidden,
+                        [(y, x) for _, y in rows],
+                        half,
+                        add=None if column == columns[0][0] else place,
+                        raw=place,
+                        **(ends if is_last else {}),
+                    )
+        return onto
+
+    def leave(self, gradient: Map, stem_gradient: Convolution, onto: Map) -> None:
+        """Append what leads from the gradient of the stem's output to that of the pixels."""
+        half = gradient.height // 2, gradient.width // 2
+        blocks = Map(*half, _LANES)
+        self._apply(stem_gradient, gradient, half, 2, raw=View(blocks))
+        self.operations.append(
+            Operation(
+                native.SHUFFLE, onto.height, onto.width, onto.channels, [View(blocks)], plane=onto.plane, raw=View(onto)
+            )
+        )

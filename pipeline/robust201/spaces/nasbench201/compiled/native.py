@@ -1,0 +1,103 @@
+"""The library made of native.c: where it is, whether it can be used here, and its structures."""
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+LIBRARY: Final = Path(__file__).with_name("_native.so")
+LANES: Final = 16
+MAX_TAPS: Final = 16
+MAX_SOURCES: Final = 8
+N_EXTERNALS: Final = 64
+
+LOAD, CONVOLVE, SUM, JOIN, SCALE, HALVE, SHUFFLE = range(7)
+
+_Int = ctypes.c_int64
+
+
+class ViewStruct(ctypes.Structure):
+    """Where an operation finds a map: see native.c."""
+
+    _fields_ = (("buffer", _Int), ("offset", _Int), ("row", _Int), ("pixel", _Int))
+
+
+class BufferStruct(ctypes.Structure):
+    """A piece of memory: see native.c."""
+
+    _fields_ = (("external", _Int), ("offset", _Int), ("image", _Int), ("kept", _Int))
+
+
+class OperationStruct(ctypes.Structure):
+    """One operation: see native.c."""
+
+    _fields_ = (
+        *((name, _Int) for name in ("kind", "height", "width", "inputs", "outputs", "step")),
+        *((name, _Int) for name in ("n_taps", "plane", "n_pools", "n_sources", "scaled")),
+        *((name, _Int) for name in ("top", "left", "whole_height", "whole_width")),
+        ("taps", _Int * MAX_TAPS),
+        ("sources", ViewStruct * MAX_SOURCES),
+        *((name, ViewStruct) for name in ("add", "tape", "past", "raw", "rectified")),
+        ("weights", ctypes.c_void_p),
+        ("bias", ctypes.c_void_p),
+        ("factors", ctypes.c_float * MAX_SOURCES),
+    )
+
+
+class SegmentStruct(ctypes.Structure):
+    """A stretch of the list that is run on a group of images: see native.c."""
+
+    _fields_ = (("first", _Int), ("stop", _Int), ("group", _Int))
+
+
+class RegionStruct(ctypes.Structure):
+    """The pixels that an operation gives: see native.c."""
+
+    _fields_ = (("top", _Int), ("left", _Int), ("height", _Int), ("width", _Int))
+
+
+_STRUCTURES: Final = (OperationStruct, BufferStruct, SegmentStruct, RegionStruct)
+
+
+@cache
+def load_library() -> ctypes.CDLL | None:
+    """Load the library; None where it cannot be used (see `why_not`)."""
+    return None if why_not() else _open()
+
+
+@cache
+def why_not() -> str | None:
+    """Say why the library cannot be used here; None where it can."""
+    if not LIBRARY.is_file():
+        return "it was not compiled when robust201 was installed"
+    if not _has_avx512():
+        return "this processor has no AVX-512, or PyTorch makes no use of it"
+    try:
+        library = _open()
+        found = [library.robust201_layout(which) for which in range(len(_STRUCTURES))]
+    except (OSError, AttributeError) as error:
+        return f"{LIBRARY} cannot be loaded: {error}"
+    if found != [ctypes.sizeof(structure) for structure in _STRUCTURES]:
+        return f"{LIBRARY} was compiled from another version"
+    return None
+
+
+@cache
+def _open() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(LIBRARY))
+    library.robust201_layout.restype, library.robust201_layout.argtypes = _Int, (ctypes.c_int,)
+    pointer = ctypes.c_void_p
+    library.robust201_run.restype = None
+    library.robust201_run.argtypes = (pointer, pointer, _Int, pointer, pointer, pointer, pointer, _Int, _Int)
+    library.robust201_run_regions.restype = None
+    library.robust201_run_regions.argtypes = (
+        *(pointer, pointer, _Int, pointer, pointer, pointer, pointer),
+        *(pointer, _Int, pointer, _Int, _Int),
+    )
+    return library
+
+
+def _has_avx512() -> bool:
+    import torch
+
+    return torch.backends.cpu.get_cpu_capability() == "AVX512"

@@ -1,0 +1,181 @@
+"""A compiled network's passes by native.c, where the library is there and the network has a shape that it takes."""
+
+import ctypes
+from collections.abc import Callable, Sequence
+
+import torch
+
+from robust201.spaces.nasbench201.compiled import kernels, native
+from robust201.spaces.nasbench201.compiled.arena import Runner
+from robust201.spaces.nasbench201.compiled.blocks import Block, Needs, ReductionBlock
+from robust201.spaces.nasbench201.compiled.kernels import Convolution
+from robust201.spaces.nasbench201.compiled.lowering import (
+    FEATURES,
+    FEATURES_GRADIENT,
+    PIXELS,
+    PIXELS_GRADIENT,
+    Listing,
+    Map,
+)
+from robust201.spaces.nasbench201.compiled.native_search import NativeSearch, SearchRunner, held_of
+from robust201.spaces.nasbench201.compiled.threads import in_threads, shares
+
+FORWARD_IMAGES = 8
+"""Images of which a forward pass keeps what goes from one stage to the next."""
+
+GRADIENT_IMAGES = 16
+"""Images that a pass with a gradient takes at once: what their ReLUs gave stays in the cache until the way back."""
+
+SIDE_MULTIPLE = 16
+
+_CHANNELS_LAST = torch.channels_last
+
+
+class NativeNetwork:
+    """Stem and blocks of a network.
+
+    Args:
+        blocks: stem_needs: what the first one reads of the stem.
+        mean: (1, 3, 1, 1), to be subtracted from pixels.
+        channels: of the first stage, sixteen: the inputs of a convolution are then 16, 32 or 64.
+        library: what `native.load_library` gives.
+    """
+
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        stem: Convolution,
+        stem_needs: Needs,
+        stem_gradient: Convolution,
+        mean: torch.Tensor,
+        channels: int,
+        library: ctypes.CDLL,
+    ) -> None:
+        self._library = library
+        self._blocks, self._stem, self._stem_needs = blocks, stem, stem_needs
+        self._stem_gradient, self._channels = stem_gradient, channels
+        self._mean = mean.flatten().contiguous()
+        self._runners: dict[tuple[int, int, bool], tuple[Runner, int]] = {}
+        self._arenas: dict[tuple[Runner, int], torch.Tensor] = {}
+        self._searches: dict[tuple[int, int, int, int], SearchRunner] = {}
+
+    @staticmethod
+    def takes(pixels: torch.Tensor) -> bool:
+        """Tell whether images of this size can be run."""
+        return pixels.shape[2] % SIDE_MULTIPLE == 0 and pixels.shape[3] % SIDE_MULTIPLE == 0
+
+    @staticmethod
+    def gradient_images() -> int:
+        """The most images that go forth and back at once."""
+        return GRADIENT_IMAGES * torch.get_num_threads()
+
+    def forward(self, pixels: torch.Tensor, *, keep: bool) -> torch.Tensor:
+        """Map pixels (B, 3, H, W) to the last block's output, (B, 4C, H / 4, W / 4), channels_last.
+
+        With `keep`, for at most `gradient_images`, keep what `backward` reads.
+        """
+        height, width = pixels.shape[2:]
+        features = self._features(pixels)
+        runner, n_forward = self._runner(height, width, gradient=keep)
+        self._run(runner, slice(0, n_forward), [pixels.contiguous(), features, None, None])
+        return features
+
+    def backward(self, gradient: torch.Tensor) -> torch.Tensor:
+        """Map the gradient of what the last `forward` that kept anything gave, channels_last, to that of its pixels."""
+        n_images, _, height, width = gradient.shape
+        runner, n_forward = self._runner(4 * height, 4 * width, gradient=True)
+        onto_pixels = torch.empty(n_images, 3, 4 * height, 4 * width)
+        self._run(runner, slice(n_forward, None), [None, None, gradient, onto_pixels])
+        return onto_pixels
+
+    def search(
+        self, pixels: torch.Tensor, depth: int, classify: Callable[[torch.Tensor], torch.Tensor], at_most: int
+    ) -> NativeSearch:
+        """Start a search that computes patches in the first `depth` blocks, on at most so many images.
+
+        `classify` maps the last block's output to logits.
+        """
+        height, width = pixels.shape[2:]
+        n_threads = torch.get_num_threads()
+        key = (height, width, depth, n_threads)
+        if key not in self._searches:
+            listing = Listing()
+            held = held_of(listing, self._list_forward(listing, height, width, depth))
+            runner = Runner(listing, at_once=-(-at_most // n_threads), library=self._library, held=held)
+            self._searches[key] = SearchRunner(runner, listing, held)
+        return NativeSearch(self._searches[key], pixels, self._features(pixels), classify)
+
+    def _features(self, pixels: torch.Tensor) -> torch.Tensor:
+        n_images, _, height, width = pixels.shape
+        return torch.empty(n_images, 4 * self._channels, height // 4, width // 4, memory_format=_CHANNELS_LAST)
+
+    def _run(self, runner: Runner, segments: slice, outside: list[torch.Tensor | None]) -> None:
+        """Share images out among as many threads as torch has."""
+        n_images = max(len(tensor) for tensor in outside if tensor is not None)
+
+        def run(thread: int, part: slice) -> None:
+            if (runner, thread) not in self._arenas:
+                self._arenas[runner, thread] = runner.make_arena()
+            mine = [None if tensor is None else tensor[part] for tensor in outside]
+            runner.run(segments, self._arenas[runner, thread], part.stop - part.start, mine)
+
+        in_threads(run, shares(n_images))
+
+    def _runner(self, height: int, width: int, *, gradient: bool) -> tuple[Runner, int]:
+        key = (height, width, gradient)
+        if key not in self._runners:
+            listing, n_forward = self._list(height, width, gradient=gradient)
+            at_once = GRADIENT_IMAGES if gradient else FORWARD_IMAGES
+            self._runners[key] = Runner(listing, at_once=at_once, library=self._library), n_forward
+        return self._runners[key]
+
+    def _list(self, height: int, width: int, *, gradient: bool) -> tuple[Listing, int]:
+        """List the operations, and count the segments of the way forward."""
+        listing = Listing()
+        self._list_forward(listing, height, width)
+        n_forward = len(listing.segments)
+        if gradient:
+            shape = (height // 4, width // 4, 4 * self._channels)
+            listing.begin(shape[0])
+            total = listing.start_back(Map(*shape, external=FEATURES_GRADIENT))
+            for block in reversed(self._blocks):
+                if isinstance(block, ReductionBlock):
+                    listing.begin(2 * total.height)
+                total = listing.backward(block, total)
+            onto = Map(height, width, 3, external=PIXELS_GRADIENT, row=width, pixel=1, plane=height * width)
+            listing.leave(total, self._stem_gradient, onto)
+        return listing, n_forward
+
+    def _list_forward(self, listing: Listing, height: int, width: int, depth: int = 0) -> int:
+        """List stem and blocks; count the operations of stem and first `depth` blocks, which are one segment."""
+        listing.begin(height // 4 if depth else height)
+        image = Map(height, width, 3, external=PIXELS, row=width, pixel=1, plane=height * width)
+        value = listing.enter(image, self._mean, self._stem, self._stem_needs)
+        shape = (height // 4, width // 4, 4 * self._channels)
+        n_first = 0
+        for position, block in enumerate(self._blocks):
+            onto = Map(*shape, external=FEATURES) if position == len(self._blocks) - 1 else None
+            value = listing.forward(block, value, onto)
+            if position == depth - 1:
+                n_first = len(listing.operations)
+            if position == depth - 1 or (position >= depth and isinstance(block, ReductionBlock)):
+                listing.begin(value.shape[0])
+        return n_first
+
+
+def native_network(
+    blocks: Sequence[Block],
+    stem: Convolution,
+    stem_needs: Needs,
+    stem_gradient: Convolution,
+    mean: torch.Tensor,
+    channels: int,
+) -> NativeNetwork | None:
+    """Make the passes of a float32 network on a CPU; None where only PyTorch can run them.
+
+    The library gives the bits of oneDNN's fused kernels, so it stands in for them only.
+    """
+    library = native.load_library()
+    if channels != native.LANES or not kernels.fuses_on_cpu() or library is None:
+        return None
+    return NativeNetwork(blocks, stem, stem_needs, stem_gradient, mean, channels, library)
