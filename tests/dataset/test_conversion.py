@@ -16,7 +16,7 @@ from robust201.reader.checksum_listing import read_checksums
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.expected_files import ListedFile, read_parquet_files
 from tests.support import fabricated
-from tests.support.fabricated import export, make_plan
+from tests.support.fabricated import export, export_copy, make_plan
 from tests.support.small_results import write_results
 
 ARCHITECTURES = (0, 2, 10, 309, 991)
@@ -25,7 +25,7 @@ MEASURES = ("accuracy", "confidence", "cm", "predictions")
 
 @pytest.fixture
 def folder(tmp_path):
-    export(tmp_path / "data", make_plan(ARCHITECTURES, measurements=MEASURES))
+    export_copy(tmp_path / "data", make_plan(ARCHITECTURES, measurements=MEASURES))
     return tmp_path / "data"
 
 

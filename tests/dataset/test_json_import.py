@@ -24,7 +24,7 @@ from robust201.shards import ShardStore, parquet
 from robust201.tasks.measurements import Accumulator
 from tests.conftest import read_tree
 from tests.support import fabricated
-from tests.support.fabricated import ChangedStore, FabricatedStore, export, make_plan
+from tests.support.fabricated import ChangedStore, FabricatedStore, export, export_copy, make_plan
 from tests.support.kept_plans import edit_plan
 from tests.support.shard_support import make_unit as make_sound_unit
 from tests.support.shard_support import make_values
@@ -44,12 +44,8 @@ def sound(unit, strength, _values):
 
 
 def write(out: Path, plan=None, values=sound, **options) -> Path:
-    export(
-        out,
-        plan or make_plan(ARCHITECTURES, datasets=("cifar10", "cifar100"), severities=SEVERITIES),
-        ChangedStore(change=values),
-        **options,
-    )
+    plan = plan or make_plan(ARCHITECTURES, datasets=("cifar10", "cifar100"), severities=SEVERITIES)
+    (export_copy if values is sound else export)(out, plan, ChangedStore(change=values), **options)
     return out
 
 

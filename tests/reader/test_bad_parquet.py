@@ -13,14 +13,14 @@ from robust201.core.errors import ArchitectureError, ResultsError
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.expected_files import MissingFilesWarning
 from tests.conftest import RunCommand
-from tests.support.fabricated import export, make_plan
+from tests.support.fabricated import export, export_copy, make_plan
 
 FILES = {key: f"parquet/dataset=cifar10/key={key}/part-0.parquet" for key in ("clean", "pgd")}
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    export(tmp_path / "out", make_plan([0, 2, 10], ["clean", "pgd"]), formats=("parquet",))
+    export_copy(tmp_path / "out", make_plan([0, 2, 10], ["clean", "pgd"]), formats=("parquet",))
     return tmp_path / "out"
 
 

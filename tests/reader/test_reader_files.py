@@ -14,7 +14,7 @@ from robust201.reader import json_files, kept_files
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.json_files import iter_json_values
 from robust201.reader.kept_files import KeptRows
-from tests.support.fabricated import export, make_plan
+from tests.support.fabricated import export, export_copy, make_plan
 from tests.support.small_results import write_results
 
 ARCHITECTURES = (0, 2, 10, 309, 991)
@@ -23,13 +23,13 @@ MEASURES = ("accuracy", "confidence", "cm")
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    export(tmp_path / "data", make_plan(ARCHITECTURES))
+    export_copy(tmp_path / "data", make_plan(ARCHITECTURES))
     return tmp_path / "data"
 
 
 @pytest.fixture
 def parquet(tmp_path) -> Path:
-    export(tmp_path / "parquet", make_plan(ARCHITECTURES), formats=("parquet",))
+    export_copy(tmp_path / "parquet", make_plan(ARCHITECTURES), formats=("parquet",))
     return tmp_path / "parquet"
 
 
