@@ -16,7 +16,7 @@ CHECK_SECONDS = 300.0
 """How long the files may take together; importing PyTorch from a busy file server takes a minute."""
 
 # The child imports the same modules as this process, from the same places.
-_CHILD = "import sys; sys.path[:] = {path!r}; from robust201.runtime.code_check import main; main()"
+_CHILD = "import sys; sys.path[:] = {path!r}; from robust201.runtime.code_check import answer_child; answer_child()"
 
 
 def check_code(config: SweepConfig, *, seconds: float = CHECK_SECONDS) -> None:
@@ -66,7 +66,7 @@ def _functions(config: SweepConfig) -> Iterator[UserFunction]:
             yield UserFunction(given.file, given.function_name, hash_file(given.file))
 
 
-def main() -> None:
+def answer_child() -> None:
     """Load the functions that standard input names, and print why one cannot be loaded."""
     functions = json.load(sys.stdin)
     answer = os.dup(1)
