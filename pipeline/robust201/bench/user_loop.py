@@ -80,7 +80,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("images", help=".npz with images (N, 3, H, W) uint8 and labels (N,)")
     parser.add_argument("weights", help="state_dict of the network, as safetensors")
-    parser.add_argument("--architecture", default="309", help="index in NAS-Bench-201, or resnet18")
+    parser.add_argument("--architecture", default="309", help="an index, such as 309, or resnet18")
     parser.add_argument("--channels", type=int, default=16)
     parser.add_argument("--cells", type=int, default=5)
     parser.add_argument("--classes", type=int, default=10)

@@ -23,7 +23,7 @@ EPSILONS_255 = (0.5, 2.0)
 
 def bench(
     architectures: Annotated[
-        str, typer.Option(help="Indices in NAS-Bench-201 or resnet18, separated by commas.")
+        str, typer.Option(help="Names separated by commas: indices of cells, or resnet18.")
     ] = "309,21,13714",
     images: Annotated[int, typer.Option(min=2, help="Images per network.")] = 32,
     rounds: Annotated[int, typer.Option(min=1, help="How often everything is timed; medians are shown.")] = 1,
