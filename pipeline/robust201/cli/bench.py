@@ -36,7 +36,7 @@ def bench(
     The attacks are the paper's, with a twentieth of its steps and queries, at two epsilons. The loop runs in
     PyTorch's default layout and in channels_last; the ratio is to the faster one. It takes about four minutes.
     """
-    from robust201.bench.comparison import LAYOUTS, Lengths, Loop, Machine, Sweep, compare
+    from robust201.bench.comparison import LAYOUTS, Lengths, Loop, Machine, Sweep, Way, compare
     from robust201.bench.generated import random_subjects
 
     if device not in ("cpu", "cuda"):
@@ -51,7 +51,7 @@ def bench(
         apgd_steps=paper.apgd_steps // SHARE_OF_THE_PAPER,
         queries=paper.queries // SHARE_OF_THE_PAPER,
     )
-    ways = [*(Loop(layout, images) for layout in LAYOUTS), Sweep()]
+    ways: list[Way] = [*(Loop(layout, images) for layout in LAYOUTS), Sweep()]
     machine = Machine(threads, device)
     with tempfile.TemporaryDirectory(prefix="robust201-bench-") as name:
         folder = Path(name)
