@@ -10,6 +10,7 @@ channels_last instead, and under the reference engine's PGD and APGD-CE, whose d
 import argparse
 import os
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -59,9 +60,10 @@ def print_layouts_row(folder: Path, index: int, images: ImageSet, epsilon_255: f
         f"{float((found - expected).abs().max()):.1e}",
         f"{float((near.sign() != gradient.sign()).float().mean()):.1e}",
     ]
+    radii: dict[str, Any] = {"epsilons_255": (epsilon_255,)}
     request = Request((epsilon_255,), torch.from_numpy(images.images), labels, images.indices)
     for key in ("pgd", "aa_apgd-ce"):
-        parameters = TASKS[key].parameters(epsilons_255=(epsilon_255,))
+        parameters = TASKS[key].parameters(**radii)
         contexts = [Context(form, SEED, len(images), key=key) for form in forms]
         attacked = [next(iter(perturb(TASKS[key], context, parameters, request))).images for context in contexts]
         one, other = (form.logits(image) for form, image in zip(forms, attacked, strict=True))

@@ -64,7 +64,7 @@ def measure(index: int, options: argparse.Namespace, square_share: float) -> dic
     case = Case(index, device, images.to(device))
     limit = ConvolutionLimit(case.spec, options.images, device)
     # Two epsilons fill the fused engine's batches as seven do; the reference attacks one after the other anyway.
-    epsilons = dict.fromkeys(LAYOUTS, (HARMLESS_EPSILON_255,))
+    epsilons: dict[str, tuple[float, ...]] = dict.fromkeys(LAYOUTS, (HARMLESS_EPSILON_255,))
     epsilons["fused"] = (HARMLESS_EPSILON_255, 2 * HARMLESS_EPSILON_255)
     tasks = [
         (what, engine, task) for engine in epsilons for what, task in measurements_of(case, engine, epsilons[engine])

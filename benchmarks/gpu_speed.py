@@ -162,7 +162,8 @@ def make_case(index: int, device: torch.device, precision: Precision, sizes: Siz
     """Make a network with random weights in every form."""
     case = Case(index, device, make_images(sizes.images, device), sizes.channels, sizes.cells, precision)
     compiled = case.classify_by(copy.deepcopy(case.network))
-    compiled.network = torch.compile(compiled.network, backend=sizes.backend, dynamic=False)
+    traced: Any = torch.compile(compiled.network, backend=sizes.backend, dynamic=False)
+    compiled.network = traced
     case.classifiers |= {"usual": case.classifiers["reference"], "compiled": compiled}
     return case
 

@@ -211,7 +211,7 @@ def measure_machine(plan: Plan) -> Values:
         "memory": gpu_speed.memory_of(device)[1],
         "torch": torch.__version__,
         "cuda": torch.version.cuda or "",
-        "cudnn": torch.backends.cudnn.version() if on_cuda else 0,
+        "cudnn": torch.backends.cudnn.version() if on_cuda else 0,  # type: ignore[no-untyped-call]
         "peaks": peaks,
     }
 
@@ -318,7 +318,9 @@ def measure_memory(plan: Plan) -> Values:
             rows = torch.arange(n_samples, device=device) % len(case.images)
             pixels, labels = to_float(case.images[rows]), case.labels[rows]
             network = case.compiled
-            task = partial(network.loss_and_gradient, pixels, labels) if gradient else partial(network.logits, pixels)
+            task: Callable[[], object] = partial(network.logits, pixels)
+            if gradient:
+                task = partial(network.loss_and_gradient, pixels, labels)
             task()
             passes.append(
                 {
@@ -514,7 +516,8 @@ def _profiled(case: Case, what: str, capacity: Capacity) -> tuple[Callable[[], o
     n_queries = 8
     if what == "square":
         epsilons = gpu_speed.PAPER_EPSILONS_255[: max(1, min(7, capacity.logits // len(case.images)))]
-        parameters = TASKS["aa_square"].parameters(queries=n_queries)
+        changes: dict[str, Any] = {"queries": n_queries}
+        parameters = TASKS["aa_square"].parameters(**changes)
         n_samples = len(case.images) * len(epsilons)
         return partial(case.attack, "fused", "aa_square", epsilons, parameters), n_queries, n_samples
     n_samples = capacity.logits if what == "forward" else capacity.gradients
@@ -673,7 +676,7 @@ def _used_bytes(plan: Plan, process: subprocess.Popen[bytes]) -> int:
 def measure_kill(plan: Plan, *, patience: float = 240.0) -> Values:
     """Kill a worker in the middle of its work, wait for its memory, and resume."""
     if plan.device == "cuda":
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
     with tempfile.TemporaryDirectory() as folder:
         sweep = _write_sweep(plan, Path(folder) / "kill", share=1.0)
         before = _used_bytes(plan, _ended())

@@ -188,7 +188,7 @@ class Sweep:
         """Write the sweep, and give the words of its process."""
         is_cell = subject.name.isdigit()
         on_ray = self.executor == "ray"
-        sweep = {
+        sweep: dict[str, object] = {
             "name": "bench",
             "results": str(folder / "results"),
             **({"network": {"channels": subject.channels, "cells": subject.cells}} if is_cell else {"space": "zoo"}),

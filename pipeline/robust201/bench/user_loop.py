@@ -29,6 +29,9 @@ ATTACKS = ("fgsm", "pgd", "apgd", "square")
 class Normalised(nn.Module):
     """Pixels in [0, 1] to logits."""
 
+    mean: torch.Tensor
+    std: torch.Tensor
+
     def __init__(self, network: nn.Module, mean: list[float], std: list[float]) -> None:
         super().__init__()
         self.network = network
@@ -38,7 +41,8 @@ class Normalised(nn.Module):
     def forward(self, pixels: torch.Tensor) -> torch.Tensor:
         """Classify (B, 3, H, W)."""
         output = self.network((pixels - self.mean) / self.std)
-        return output[1] if isinstance(output, tuple) else output  # published modules return (features, logits)
+        logits: torch.Tensor = output[1] if isinstance(output, tuple) else output  # published: (features, logits)
+        return logits
 
 
 def attack_by_foolbox(
@@ -49,7 +53,7 @@ def attack_by_foolbox(
     if name == "pgd":
         attack = foolbox.attacks.LinfPGD(rel_stepsize=0.01 / 0.3, steps=options.pgd_steps, random_start=True)
     foolbox_model = foolbox.PyTorchModel(model, bounds=(0, 1), device=images.device)
-    batches = zip(images.split(options.batch), labels.split(options.batch), strict=True)
+    batches = zip(torch.split(images, options.batch), torch.split(labels, options.batch), strict=True)
     return torch.cat([attack(foolbox_model, batch, classes, epsilons=epsilon)[1] for batch, classes in batches])
 
 
@@ -72,7 +76,7 @@ def attack_by_autoattack(
 def accuracy(model: nn.Module, images: torch.Tensor, labels: torch.Tensor, batch: int) -> float:
     """Classify batch by batch."""
     with torch.no_grad():
-        predicted = torch.cat([model(shown).argmax(dim=1) for shown in images.split(batch)])
+        predicted = torch.cat([model(shown).argmax(dim=1) for shown in torch.split(images, batch)])
     return int((predicted == labels).sum()) / len(images)
 
 
@@ -80,7 +84,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("images", help=".npz with images (N, 3, H, W) uint8 and labels (N,)")
     parser.add_argument("weights", help="state_dict of the network, as safetensors")
-    parser.add_argument("--architecture", default="309", help="index in NAS-Bench-201, or resnet18")
+    parser.add_argument("--architecture", default="309", help="an index, such as 309, or resnet18")
     parser.add_argument("--channels", type=int, default=16)
     parser.add_argument("--cells", type=int, default=5)
     parser.add_argument("--classes", type=int, default=10)
@@ -116,7 +120,7 @@ def main() -> None:
     network = space.build(architecture, n_classes=options.classes)
     network.load_state_dict(load_file(options.weights))
     model = Normalised(network, options.mean, options.std).eval().requires_grad_(requires_grad=False)
-    model = model.to(options.device, memory_format=layout)
+    model = model.to(options.device, memory_format=layout)  # type: ignore[call-overload]
     if options.compile:
         model.network = torch.compile(model.network)
 

@@ -23,7 +23,7 @@ EPSILONS_255 = (0.5, 2.0)
 
 def bench(
     architectures: Annotated[
-        str, typer.Option(help="Indices in NAS-Bench-201 or resnet18, separated by commas.")
+        str, typer.Option(help="Names separated by commas: indices of cells, or resnet18.")
     ] = "309,21,13714",
     images: Annotated[int, typer.Option(min=2, help="Images per network.")] = 32,
     rounds: Annotated[int, typer.Option(min=1, help="How often everything is timed; medians are shown.")] = 1,
@@ -36,7 +36,7 @@ def bench(
     The attacks are the paper's, with a twentieth of its steps and queries, at two epsilons. The loop runs in
     PyTorch's default layout and in channels_last; the ratio is to the faster one. It takes about four minutes.
     """
-    from robust201.bench.comparison import LAYOUTS, Lengths, Loop, Machine, Sweep, compare
+    from robust201.bench.comparison import LAYOUTS, Lengths, Loop, Machine, Sweep, Way, compare
     from robust201.bench.generated import random_subjects
 
     if device not in ("cpu", "cuda"):
@@ -51,7 +51,7 @@ def bench(
         apgd_steps=paper.apgd_steps // SHARE_OF_THE_PAPER,
         queries=paper.queries // SHARE_OF_THE_PAPER,
     )
-    ways = [*(Loop(layout, images) for layout in LAYOUTS), Sweep()]
+    ways: list[Way] = [*(Loop(layout, images) for layout in LAYOUTS), Sweep()]
     machine = Machine(threads, device)
     with tempfile.TemporaryDirectory(prefix="robust201-bench-") as name:
         folder = Path(name)
