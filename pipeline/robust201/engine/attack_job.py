@@ -234,12 +234,18 @@ def attack_correct(
     for samples in job.chunks(np.flatnonzero(~correct)):
         yield from handed_back(samples, samples.clean)
     for samples in cut(np.flatnonzero(correct)):
-        yield from handed_back(samples, _attack_with_restarts(job, samples, run, restarts))
+        yield from handed_back(samples, attack_with_restarts(job, samples, run, restarts)[0])
 
 
 @torch.inference_mode()
-def _attack_with_restarts(job: AttackJob, samples: Samples, run: SingleRun, restarts: int) -> torch.Tensor:
-    """Restart for the samples that resist, then show the network once more what was found: (B, 3, H, W) float32."""
+def attack_with_restarts(
+    job: AttackJob, samples: Samples, run: SingleRun, restarts: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Restart for the samples that resist, then show the network once more what was found.
+
+    Returns:
+        (B, 3, H, W) float32, the clean image where the attack did not succeed, and whether it is misclassified (B,).
+    """
     adversarial = samples.clean.clone()
     left = np.arange(len(samples.strengths))
     for restart in range(restarts):
@@ -253,4 +259,4 @@ def _attack_with_restarts(job: AttackJob, samples: Samples, run: SingleRun, rest
     adversarial.clamp_(0, 1)  # the projection to an L1 ball rounds, and may leave [0, 1] by that
     logits = logits_of(job.model, job.batching, adversarial, samples.strengths)
     wrong = logits.argmax(dim=1) != samples.labels
-    return torch.where(wrong.view(-1, 1, 1, 1), adversarial, samples.clean)
+    return torch.where(wrong.view(-1, 1, 1, 1), adversarial, samples.clean), wrong

@@ -1,4 +1,4 @@
-"""The reference engine of APGD-CE and Square: AutoAttack (PyPI's pyautoattack), called once an epsilon and batch.
+"""The reference engine of APGD, FAB and Square: AutoAttack (PyPI's pyautoattack), called once an epsilon and batch.
 
 Source: Croce and Hein, "Reliable evaluation of adversarial robustness with an ensemble of diverse parameter-free
 attacks", ICML 2020. AutoAttack attacks only images that are classified correctly, and hands back the clean image where
@@ -6,11 +6,11 @@ the attack does not succeed.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
 
 from pyautoattack import AutoAttack
+from pyautoattack.autoattack import AttackName
 
 from robust201.engine.context import Context, Perturbed, Request, positions_of, to_float
 from robust201.tasks.constraints import Constraint
@@ -31,17 +31,17 @@ def autoattack_batches(
     request: Request,
     constraint: Constraint,
     *,
-    name: Literal["apgd-ce", "apgd-dlr", "apgd-t", "fab", "fab-t", "square"],
+    names: Sequence[AttackName],
     configure: Callable[[AutoAttack], None],
 ) -> Iterator[Perturbed]:
-    """Run one of AutoAttack's attacks by itself on every batch at every epsilon.
+    """Run some of AutoAttack's attacks, each on what those before left, on every batch at every epsilon.
 
     Args:
         context: what surrounds the attack.
         request: images at strengths.
         constraint: what the strengths mean.
-        name: AutoAttack's name of the attack.
-        configure: sets the attack's parameters on a fresh `AutoAttack`.
+        names: AutoAttack's names of the attacks.
+        configure: sets the attacks' parameters on a fresh `AutoAttack`.
 
     Yields:
         Batches of images, one strength after the other: perturbed where the attack succeeded, else clean.
@@ -52,7 +52,7 @@ def autoattack_batches(
             with context.draws(number) as seed, _trace_function_kept():
                 adversary = AutoAttack(
                     context.classifier,
-                    attacks=[name],
+                    attacks=list(names),
                     device=context.classifier.device,
                     eps=constraint.radius(value),
                     norm=constraint.name,
