@@ -1,21 +1,27 @@
 """AutoAttack's standard version: the library's evaluation to the bit, and what stages share with single keys."""
 
 import dataclasses
+import itertools
 
 import numpy as np
 import pytest
 import torch
+from pyautoattack import AutoAttack
+from pyautoattack.autopgd_base import APGDAttack, APGDAttack_targeted
 from torch import nn
 
 from robust201.core.errors import ConfigError
+from robust201.core.noise import derived_seed
 from robust201.engine.classifier import Classifier
 from robust201.engine.context import to_float
 from robust201.tasks import TASKS
+from robust201.tasks.evaluate import evaluate_part
 from tests.support.library_parity import compare
 from tests.support.tiny_networks import (
     NORMALISATION,
     TinyNetwork,
     attack_parameters,
+    part_of,
     perturb_all,
     tiny_classifier,
     tiny_context,
@@ -66,6 +72,53 @@ def test_the_first_stage_leaves_what_its_own_key_leaves_and_later_ones_leave_no_
     for whole, first in zip(outcomes("aa_standard", steps=5, queries=10), outcomes("aa_apgd-ce", steps=5), strict=True):
         assert not (whole & ~first).any()
         assert whole.sum() <= first.sum()
+
+
+def stages_of(engine, parameters, images, classifier):
+    images = dataclasses.replace(images, n_classes=classifier.n_classes)
+    row = TASKS["aa_standard"]
+    context = dataclasses.replace(tiny_context("", classifier, batch_size=len(images)), engine=engine)
+    part = part_of(row, parameters, images)
+    found = evaluate_part(context, row, parameters, part, images, ("stages",), provenance={})
+    return {result.strength: result.values["stages"].tolist() for result in found}
+
+
+def test_the_reference_engine_counts_what_each_stage_of_the_library_leaves():
+    classifier = ten_classes()
+    images = tiny_images(8, classifier=classifier)
+    parameters = TASKS["aa_standard"].parameters(epsilons_255=(4.0,), steps=3, queries=10)
+    pixels, labels = torch.from_numpy(images.images) / 255, torch.from_numpy(images.labels)
+    names = ["apgd-ce", "apgd-t", "fab-t", "square"]
+    left = [int((classifier.logits(pixels).argmax(dim=1) == labels).sum())]
+    for number in range(1, 5):
+        with torch.random.fork_rng():
+            seed = derived_seed(tiny_context("").seed, "aa_standard", 0)
+            adversary = AutoAttack(classifier, attacks=names[:number], eps=4 / 255, seed=seed, version="custom")
+            shared = {"n_iter": 3, "eps": 4 / 255, "seed": seed, "logger": adversary.logger}
+            adversary.apgd = APGDAttack(classifier, **shared)
+            adversary.apgd_targeted = APGDAttack_targeted(classifier, **shared)
+            adversary.fab.n_iter = 3
+            adversary.square.n_queries = 10
+            attacked, _ = adversary.run_standard_evaluation(pixels, labels, batch_size=len(pixels))
+        left.append(int((classifier.logits(attacked).argmax(dim=1) == labels).sum()))
+    expected = [len(images) - left[0], *(before - after for before, after in itertools.pairwise(left)), left[-1]]
+    assert stages_of("reference", parameters, images, classifier) == {4.0: expected}
+    assert sum(1 for count in expected if count) >= 3
+
+
+def test_the_fused_engine_counts_what_each_stage_leaves():
+    classifier = ten_classes()
+    images = tiny_images(12, classifier=classifier)
+    parameters = TASKS["aa_standard"].parameters(epsilons_255=(2.0, 4.0), steps=3, queries=10)
+    context = dataclasses.replace(tiny_context("aa_apgd-ce", classifier), engine="fused")
+    first = TASKS["aa_apgd-ce"].parameters(epsilons_255=(2.0, 4.0), steps=3)
+    found = perturb_all(TASKS["aa_apgd-ce"], first, images, context)
+    labels = torch.from_numpy(images.labels)
+    for strength, stages in stages_of("fused", parameters, images, classifier).items():
+        wrong = int((classifier.logits(found[strength]).argmax(dim=1) != labels).sum())
+        assert stages[0] == 3
+        assert stages[0] + stages[1] == wrong
+        assert sum(stages) == len(images)
 
 
 def test_what_comes_back_is_the_single_keys_image_where_that_fools():

@@ -196,12 +196,13 @@ def job_of(context: Context, request: Request, epsilons: Sequence[float]) -> Att
     )
 
 
-def handed_back(samples: Samples, images: torch.Tensor) -> Iterator[Perturbed]:
+def handed_back(samples: Samples, images: torch.Tensor, stage: int = 0) -> Iterator[Perturbed]:
     """Hand samples back, strength by strength.
 
     Args:
         samples: what was attacked; equal strengths lie side by side.
         images: (B, 3, H, W) float32, what became of them.
+        stage: of an attack in stages, the one that fooled them (see `Perturbed`).
 
     Yields:
         A batch a strength.
@@ -209,7 +210,7 @@ def handed_back(samples: Samples, images: torch.Tensor) -> Iterator[Perturbed]:
     positions = torch.from_numpy(samples.positions).to(images.device)
     for run in runs(samples.strengths):
         # Copies, made outside of inference mode: its tensors would be of no use to whoever differentiates.
-        yield Perturbed(int(samples.strengths[run.start]), positions[run], images[run].clone())
+        yield Perturbed(int(samples.strengths[run.start]), positions[run], images[run].clone(), stage)
 
 
 SingleRun = Callable[[AttackJob, Samples, int], tuple[torch.Tensor, torch.Tensor]]

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import torch
 from pyautoattack import AutoAttack
 from pyautoattack.autoattack import AttackName
 
@@ -49,23 +50,51 @@ def autoattack_batches(
     images, labels = request.images, request.labels
     for strength, value in enumerate(request.strengths):
         for number, batch in context.batches(len(images)):
-            with context.draws(number) as seed, _trace_function_kept():
-                adversary = AutoAttack(
-                    context.classifier,
-                    attacks=list(names),
-                    device=context.classifier.device,
-                    eps=constraint.radius(value),
-                    norm=constraint.name,
-                    seed=seed,
-                    version="custom",
-                )
-                configure(adversary)
-                # AutoAttack asks for its version only to decide whether to spend 5 forward passes on looking for a
-                # randomised defence, which a frozen network in evaluation mode is not.
-                adversary.version = "rand"
-                adversary.verbose = False
-                perturbed, _ = adversary.run_standard_evaluation(
-                    to_float(images[batch]), labels[batch], batch_size=batch.stop - batch.start
-                )
-            # The projection to an L1 ball rounds, and may leave [0, 1] by that.
-            yield Perturbed(strength, positions_of(batch, images.device), perturbed.detach().clamp(0, 1))
+            given = to_float(images[batch]), labels[batch]
+            perturbed = run_autoattack(context, number, names, configure, constraint, value, given)
+            yield Perturbed(strength, positions_of(batch, images.device), perturbed)
+
+
+def run_autoattack(
+    context: Context,
+    number: int,
+    names: Sequence[AttackName],
+    configure: Callable[[AutoAttack], None],
+    constraint: Constraint,
+    value: float,
+    given: tuple[torch.Tensor, torch.Tensor],
+) -> torch.Tensor:
+    """Run some of AutoAttack's attacks on one batch at one strength.
+
+    Args:
+        context: what surrounds the attack.
+        number: of the batch, which names its draws.
+        names: see `autoattack_batches`.
+        configure: see `autoattack_batches`.
+        constraint: what the strength means.
+        value: the strength.
+        given: pixels (B, 3, H, W) float32 in [0, 1] and labels (B,) of the images to attack, of that batch.
+
+    Returns:
+        (B, 3, H, W) float32, perturbed where an attack succeeded, else clean.
+    """
+    pixels, labels = given
+    with context.draws(number) as seed, _trace_function_kept():
+        adversary = AutoAttack(
+            context.classifier,
+            attacks=list(names),
+            device=context.classifier.device,
+            eps=constraint.radius(value),
+            norm=constraint.name,
+            seed=seed,
+            version="custom",
+        )
+        configure(adversary)
+        # AutoAttack asks for its version only to decide whether to spend 5 forward passes on looking for a randomised
+        # defence, which a frozen network in evaluation mode is not.
+        adversary.version = "rand"
+        adversary.verbose = False
+        perturbed, _ = adversary.run_standard_evaluation(pixels, labels, batch_size=len(pixels))
+    # The projection to an L1 ball rounds, and may leave [0, 1] by that.
+    clipped: torch.Tensor = perturbed.detach().clamp(0, 1)
+    return clipped

@@ -7,7 +7,7 @@ images that the first leaves are those that `aa_apgd-ce` leaves. Images that res
 """
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from robust201.engine.attack_job import AttackJob, SingleRun, attack_with_restarts, handed_back
-from robust201.engine.context import Context, Perturbed, Request
+from robust201.engine.context import Context, Perturbed, Request, positions_of, to_float
 from robust201.tasks.constraints import CONSTRAINTS
 from robust201.tasks.parameters import (
     ApgdL1Parameters,
@@ -38,6 +38,7 @@ from robust201.tasks.perturbations import apgd, apgd_targeted, fab, fab_targeted
 
 if TYPE_CHECKING:
     from pyautoattack import AutoAttack
+    from pyautoattack.autoattack import AttackName
 
 AnyStandard: TypeAlias = StandardParameters | StandardL2Parameters | StandardL1Parameters
 
@@ -49,21 +50,38 @@ _FORMS: dict[str, tuple[Any, Any, Any, Any]] = {
 
 
 def reference(context: Context, parameters: AnyStandard, request: Request) -> Iterator[Perturbed]:
-    """Attack with AutoAttack."""
+    """Attack with AutoAttack, one of its attacks at a time, so that it shows what each leaves."""
     # Imported here: the fused engine must not wait for a library that it does not use.
-    from robust201.tasks.perturbations.autoattack_engine import autoattack_batches
+    from robust201.tasks.perturbations.autoattack_engine import run_autoattack
 
-    ce, targeted, boundary, queries = _attacks(parameters)
-
-    def configure(adversary: "AutoAttack") -> None:
-        apgd.configure_library(adversary, context, ce, "ce")
-        apgd_targeted.configure_library(adversary, context, targeted)
-        fab.configure_library(adversary, context, boundary)
-        square.configure_library(adversary, context, queries)
-
+    given = _attacks(parameters)
     constraint = CONSTRAINTS[parameters.norm]
-    names = ("apgd-ce", "apgd-t", "fab-t", "square")
-    yield from autoattack_batches(context, request, constraint, names=names, configure=configure)
+    stages: tuple[tuple[AttackName, Callable[[AutoAttack], None]], ...] = (
+        ("apgd-ce", lambda adversary: apgd.configure_library(adversary, context, given.ce, "ce")),
+        ("apgd-t", lambda adversary: apgd_targeted.configure_library(adversary, context, given.targeted)),
+        ("fab-t", lambda adversary: fab.configure_library(adversary, context, given.boundary)),
+        ("square", lambda adversary: square.configure_library(adversary, context, given.queries)),
+    )
+    for strength, value in enumerate(request.strengths):
+        for number, batch in context.batches(len(request.images)):
+            positions = positions_of(batch, request.images.device)
+            pixels, labels = to_float(request.images[batch]), request.labels[batch]
+            right = context.classifier.logits(pixels).argmax(dim=1) == labels
+            if not right.all():
+                yield Perturbed(strength, positions[~right], pixels[~right])
+            left = right.nonzero().flatten()
+            for stage, (name, configure) in enumerate(stages, start=1):
+                if len(left) == 0:
+                    break
+                attacked = run_autoattack(
+                    context, number, (name,), configure, constraint, value, (pixels[left], labels[left])
+                )
+                right = context.classifier.logits(attacked).argmax(dim=1) == labels[left]
+                if not right.all():
+                    yield Perturbed(strength, positions[left[~right]], attacked[~right], stage)
+                left = left[right]
+            if len(left):
+                yield Perturbed(strength, positions[left], pixels[left])
 
 
 class _Attacks(NamedTuple):
@@ -130,7 +148,7 @@ def fused(job: AttackJob, parameters: AnyStandard) -> Iterator[Perturbed]:
     strengths = np.arange(len(job.epsilons)).repeat(len(chosen))
     positions = np.tile(chosen, len(job.epsilons))
     left = np.arange(len(strengths))
-    for stage in _stages(job, parameters):
+    for number, stage in enumerate(_stages(job, parameters), start=1):
         staged = dataclasses.replace(job, draws=job.draws.of_key(stage.key))
         resisting = [np.zeros(0, np.int64)]
         for rows in _cut(job, left, positions, stage):
@@ -139,7 +157,7 @@ def fused(job: AttackJob, parameters: AnyStandard) -> Iterator[Perturbed]:
             fooled = wrong.cpu().numpy()
             places = np.flatnonzero(fooled)
             if len(places):
-                yield from handed_back(samples.take(places), found[torch.from_numpy(places).to(found.device)])
+                yield from handed_back(samples.take(places), found[torch.from_numpy(places).to(found.device)], number)
             resisting.append(rows[~fooled])
         left = np.sort(np.concatenate(resisting))
     for start in range(0, len(left), job.batching.samples):
