@@ -15,6 +15,7 @@ BY_CONTRACT = {
     "reference": "a task's module offers it to the reference engine",
     "fused": "a task's module offers it to the fused engine",
     "single_run": "a module of one of AutoAttack's attacks offers it to those that run several",
+    "configure_library": "a module of one of AutoAttack's attacks offers it to those that run several",
     "show": "a task's module that attacks nothing offers it to both engines",
 }
 

@@ -40,6 +40,11 @@ class Difference(NamedTuple):
 class LargerBallDraws(ReplayedDraws):
     """What AutoAttack draws where it shrinks an L1 ball: each of three balls draws a start that it does not use."""
 
+    def of_key(self, key):
+        """Begin again; only APGD shrinks its ball."""
+        kind = LargerBallDraws if "apgd" in key else ReplayedDraws
+        return kind(self._seed, self._generator.device)
+
     def normals(self, restart, images, n_values):
         """Draw the start of a run, then what is thrown away."""
         found = super().normals(restart, images, n_values)
@@ -86,6 +91,8 @@ def autoattack_images(key, classifier, pixels, labels, epsilon, seed, parameters
         classifier, attacks=[name], eps=epsilon, norm=norm, seed=seed, version="custom", device=device
     )
     adversary.verbose = False
+    if name == "standard":
+        return standard_images(classifier, pixels, labels, epsilon, norm, seed, parameters)
     shared = {"norm": norm, "eps": epsilon, "seed": seed, "device": device, "logger": adversary.logger}
     if name == "square":
         adversary.square.n_queries = parameters.queries
@@ -114,10 +121,36 @@ def autoattack_images(key, classifier, pixels, labels, epsilon, seed, parameters
     return adversary.run_standard_evaluation(pixels, labels, batch_size=len(pixels))[0].detach().clamp(0, 1)
 
 
+def standard_images(classifier, pixels, labels, epsilon, norm, seed, parameters):
+    """Attack with AutoAttack's standard version; only steps and queries are not its own."""
+    adversary = AutoAttack(classifier, eps=epsilon, norm=norm, seed=seed, version="standard")
+    adversary.verbose = False
+    for name in ("apgd", "apgd_targeted"):
+        given = getattr(adversary, name)
+        changes = {"n_target_classes": given.n_target_classes} if name == "apgd_targeted" else {}
+        # Made anew: what derives from the steps is computed when the attack is made.
+        shorter = type(given)(
+            classifier,
+            n_iter=parameters.steps,
+            norm=norm,
+            n_restarts=given.n_restarts,
+            eps=epsilon,
+            rho=given.thr_decr,
+            use_largereps=given.use_largereps,
+            logger=given.logger,
+            **changes,
+        )
+        setattr(adversary, name, shorter)
+    adversary.fab.n_iter = parameters.steps
+    adversary.square.n_queries = parameters.queries
+    return adversary.run_standard_evaluation(pixels, labels, batch_size=len(pixels))[0].detach().clamp(0, 1)
+
+
 def fused_images(key, classifier, images, labels, epsilons, seed, parameters, *, model=None):
     """Attack one batch at all epsilons with the fused attack, the classifier or a model of it: (S, N, 3, H, W)."""
     device = classifier.device if key in FOOLBOX else "cpu"
-    draws = LargerBallDraws if getattr(parameters, "larger_epsilons", False) else ReplayedDraws
+    shrinks = getattr(parameters, "larger_epsilons", key == "aa_standard_l1")
+    draws = LargerBallDraws if shrinks else ReplayedDraws
     job = AttackJob(
         model=model or classifier,
         batching=LIBRARY_BATCHES,

@@ -196,12 +196,13 @@ def job_of(context: Context, request: Request, epsilons: Sequence[float]) -> Att
     )
 
 
-def handed_back(samples: Samples, images: torch.Tensor) -> Iterator[Perturbed]:
+def handed_back(samples: Samples, images: torch.Tensor, stage: int = 0) -> Iterator[Perturbed]:
     """Hand samples back, strength by strength.
 
     Args:
         samples: what was attacked; equal strengths lie side by side.
         images: (B, 3, H, W) float32, what became of them.
+        stage: of an attack in stages, the one that fooled them (see `Perturbed`).
 
     Yields:
         A batch a strength.
@@ -209,7 +210,7 @@ def handed_back(samples: Samples, images: torch.Tensor) -> Iterator[Perturbed]:
     positions = torch.from_numpy(samples.positions).to(images.device)
     for run in runs(samples.strengths):
         # Copies, made outside of inference mode: its tensors would be of no use to whoever differentiates.
-        yield Perturbed(int(samples.strengths[run.start]), positions[run], images[run].clone())
+        yield Perturbed(int(samples.strengths[run.start]), positions[run], images[run].clone(), stage)
 
 
 SingleRun = Callable[[AttackJob, Samples, int], tuple[torch.Tensor, torch.Tensor]]
@@ -234,12 +235,18 @@ def attack_correct(
     for samples in job.chunks(np.flatnonzero(~correct)):
         yield from handed_back(samples, samples.clean)
     for samples in cut(np.flatnonzero(correct)):
-        yield from handed_back(samples, _attack_with_restarts(job, samples, run, restarts))
+        yield from handed_back(samples, attack_with_restarts(job, samples, run, restarts)[0])
 
 
 @torch.inference_mode()
-def _attack_with_restarts(job: AttackJob, samples: Samples, run: SingleRun, restarts: int) -> torch.Tensor:
-    """Restart for the samples that resist, then show the network once more what was found: (B, 3, H, W) float32."""
+def attack_with_restarts(
+    job: AttackJob, samples: Samples, run: SingleRun, restarts: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Restart for the samples that resist, then show the network once more what was found.
+
+    Returns:
+        (B, 3, H, W) float32, the clean image where the attack did not succeed, and whether it is misclassified (B,).
+    """
     adversarial = samples.clean.clone()
     left = np.arange(len(samples.strengths))
     for restart in range(restarts):
@@ -253,4 +260,4 @@ def _attack_with_restarts(job: AttackJob, samples: Samples, run: SingleRun, rest
     adversarial.clamp_(0, 1)  # the projection to an L1 ball rounds, and may leave [0, 1] by that
     logits = logits_of(job.model, job.batching, adversarial, samples.strengths)
     wrong = logits.argmax(dim=1) != samples.labels
-    return torch.where(wrong.view(-1, 1, 1, 1), adversarial, samples.clean)
+    return torch.where(wrong.view(-1, 1, 1, 1), adversarial, samples.clean), wrong

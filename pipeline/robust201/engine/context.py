@@ -38,11 +38,13 @@ class Perturbed(NamedTuple):
         strength: index into the strengths asked for.
         positions: (B,) int64, positions in the images given.
         images: (B, 3, H, W) float32 in [0, 1].
+        stage: number of the stage that fooled these images where an attack has several, from 1; else 0.
     """
 
     strength: int
     positions: torch.Tensor
     images: torch.Tensor
+    stage: int = 0
 
 
 CorruptedImages = Callable[[str, int, NDArray[np.int64]], NDArray[np.uint8]]

@@ -78,6 +78,10 @@ def _window_at(row: int, column: int, side: int) -> tuple[slice, slice, slice, s
 class Draws(Protocol):
     """A source of the random numbers of one key's attack."""
 
+    def of_key(self, key: str) -> "Draws":
+        """Give the source of another key: an attack that consists of several draws for each what it draws alone."""
+        ...
+
     def uniforms(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
         """Draw the start of PGD and APGD.
 
@@ -176,6 +180,10 @@ class CounterDraws:
 
     def __init__(self, seed: int, key: str) -> None:
         self._names = (seed, key)
+
+    def of_key(self, key: str) -> "CounterDraws":
+        """Give the source of another key (see `Draws`)."""
+        return CounterDraws(self._names[0], key)
 
     def uniforms(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
         """Draw the start of PGD and APGD (see `Draws`)."""

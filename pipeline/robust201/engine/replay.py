@@ -29,8 +29,14 @@ class ReplayedDraws:
     """
 
     def __init__(self, seed: int, device: torch.device | str = "cpu") -> None:
+        self._seed = seed
         self._generator = torch.Generator(device).manual_seed(seed)
         self._shared = False
+
+    def of_key(self, key: str) -> "ReplayedDraws":
+        """Begin again: AutoAttack seeds each of its attacks alike (see `engine.draws.Draws`)."""
+        del key
+        return ReplayedDraws(self._seed, self._generator.device)
 
     def uniforms(self, restart: int, images: NDArray[np.int64], shape: ImageShape) -> torch.Tensor:
         """Draw the start of PGD and APGD (see `engine.draws.Draws`)."""

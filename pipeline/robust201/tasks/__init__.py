@@ -48,6 +48,9 @@ from robust201.tasks.parameters import (
     SquareL1Parameters,
     SquareL2Parameters,
     SquareParameters,
+    StandardL1Parameters,
+    StandardL2Parameters,
+    StandardParameters,
 )
 
 ENGINES = ("reference", "fused")
@@ -202,6 +205,13 @@ def _square_passes(parameters: Any, _n_classes: int) -> float:
     return 0.39 * parameters.queries * parameters.restarts + 6
 
 
+def _standard_passes(parameters: Any, n_classes: int) -> float:
+    # APGD-CE on all images; on what it leaves, which mostly resists to the end, every target and every query.
+    targets = min(9, n_classes - 1)
+    per_target = 3.0 * (parameters.steps + 1) + 1 + 4 * parameters.steps + 3
+    return 3.0 * (parameters.steps + 1) + 10 + _RESISTING * targets * per_target + 0.39 * parameters.queries
+
+
 _CORRUPTIONS = (
     _corruption("brightness"),
     _corruption("contrast"),
@@ -251,6 +261,10 @@ TASKS: dict[str, Task] = {
         ),
         _attack("aa_square", "square", SquareParameters, _square_passes, name="Square"),
         *_in_balls("aa_square", "square_lp", (SquareL2Parameters, SquareL1Parameters), _square_passes, "Square"),
+        _attack("aa_standard", "standard", StandardParameters, _standard_passes, name="AutoAttack"),
+        *_in_balls(
+            "aa_standard", "standard", (StandardL2Parameters, StandardL1Parameters), _standard_passes, "AutoAttack"
+        ),
         _attack("fgsm", "fgsm", FgsmParameters, lambda _p, _c: 5.0, name="FGSM"),
         _attack("pgd", "pgd", PgdParameters, lambda p, _c: 3.0 * p.steps + 2, name="PGD"),
         _attack("pgd_linf7", "pgd_linf7", PgdLinf7Parameters, lambda p, _c: 3.0 * p.steps + 2, name="PGD-7"),

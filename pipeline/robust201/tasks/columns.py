@@ -42,12 +42,14 @@ class Answers:
         labels: (B,) int64 true classes.
         predicted: (B,) int64, the first of the largest logits.
         logits: (B, C) float32.
+        stage: number of the stage of an attack in stages that fooled the images, from 1; else 0.
     """
 
     positions: "torch.Tensor"
     labels: "torch.Tensor"
     predicted: "torch.Tensor"
     logits: "torch.Tensor"
+    stage: int = 0
 
     @cached_property
     def confidences(self) -> "torch.Tensor":
@@ -157,6 +159,20 @@ def _unlike_counts(predictions: NDArray[Any], cm: Counts) -> str | None:
     return None if np.array_equal(counted, expected) else f"{expected.tolist()}, got {counted.tolist()}"
 
 
+STAGES = 4
+"""Stages that an attack in stages has at most: those of AutoAttack."""
+
+
+def _add_stage(answers: Answers) -> "tuple[torch.Tensor, torch.Tensor]":
+    right = answers.predicted == answers.labels
+    return right.long() * (STAGES + 1 - answers.stage) + answers.stage, answers.labels.new_ones(len(answers.labels))
+
+
+def _unlike_right(stages: NDArray[Any], cm: Counts) -> str | None:
+    right = int(np.trace(cm))
+    return None if stages[-1] == right else f"{right} right images, got {int(stages[-1])}"
+
+
 COUNTS = "cm"
 """The column of the confusion matrix: the counts of images that means, merging and checks need."""
 
@@ -217,6 +233,17 @@ COLUMNS: dict[str, Column] = {
             add=lambda answers: (answers.positions, answers.predicted),
             images=len,
             contradiction=_unlike_counts,
+        ),
+        Column(
+            "stages",
+            "stages",
+            "Images that were misclassified from the start, that stages 1 to 4 of the attack fooled, and that are "
+            "right; of an attack without stages all misclassified ones come first.",
+            dtype=np.dtype(np.int32),
+            dimensions=(STAGES + 2,),
+            add=_add_stage,
+            images=lambda stages: int(stages.sum()),
+            contradiction=_unlike_right,
         ),
     )
 }

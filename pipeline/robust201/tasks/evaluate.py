@@ -124,9 +124,9 @@ def _measure_answers(
     seen = [0] * len(strengths)
     seconds = [0.0] * len(strengths)
     before = time.perf_counter()
-    for strength, positions, shown in batches:
+    for strength, positions, shown, stage in batches:
         with torch.inference_mode():
-            accumulators[strength].update(positions, context.logits(shown), labels[positions])
+            accumulators[strength].update(positions, context.logits(shown), labels[positions], stage)
         seen[strength] += len(positions)
         complete = seen[strength] == len(labels)
         values = accumulators[strength].finalise() if complete else {}

@@ -77,19 +77,20 @@ class Accumulator:
         }
         self._not_finite = torch.zeros((), dtype=torch.int64, device=device)
 
-    def update(self, positions: "torch.Tensor", logits: "torch.Tensor", labels: "torch.Tensor") -> None:
+    def update(self, positions: "torch.Tensor", logits: "torch.Tensor", labels: "torch.Tensor", stage: int = 0) -> None:
         """Add a batch.
 
         Args:
             positions: (B,) int64, positions of the images in [0, N).
             logits: (B, C) float32.
             labels: (B,) int64 true classes.
+            stage: which stage of an attack fooled these images, from 1; 0 if none did.
         """
         import torch
 
         logits = logits.float()
         self._not_finite += (~torch.isfinite(logits)).any(dim=1).sum()
-        answers = Answers(positions, labels, logits.argmax(dim=1), logits)
+        answers = Answers(positions, labels, logits.argmax(dim=1), logits, stage)
         for name, total in self._totals.items():
             add = COLUMNS[name].add
             assert add is not None  # noqa: S101 - it has a total

@@ -428,6 +428,32 @@ class SquareL1Parameters(L1Parameters):
     p_init: Annotated[float, Field(gt=0, le=1)] = 0.8
 
 
+class StandardParameters(EpsilonParameters, TargetedDlrLoss):
+    """AutoAttack's standard version (Croce and Hein, 2020): APGD-CE, APGD-T, FAB-T and Square by their defaults.
+
+    Attributes:
+        steps: of APGD and FAB.
+        queries: of Square.
+    """
+
+    steps: PositiveInt = 100
+    queries: PositiveInt = 5000
+
+
+class StandardL2Parameters(L2Parameters, TargetedDlrLoss):
+    """The same in an L2 ball."""
+
+    steps: PositiveInt = 100
+    queries: PositiveInt = 5000
+
+
+class StandardL1Parameters(L1Parameters, TargetedDlrLoss):
+    """The same in an L1 ball."""
+
+    steps: PositiveInt = 100
+    queries: PositiveInt = 5000
+
+
 class SpatialParameters(Parameters):
     """A grid of rotations and translations (Engstrom et al., 2019): both ends and what lies evenly between them.
 

@@ -48,19 +48,26 @@ def apgd_batches(
 ) -> Iterator[Perturbed]:
     """Attack with AutoAttack's APGD on one of its losses."""
     # Imported here: the fused engine must not wait for a library that it does not use.
-    from pyautoattack.autopgd_base import APGDAttack
-
     from robust201.tasks.perturbations.autoattack_engine import autoattack_batches
 
     def configure(adversary: "AutoAttack") -> None:
-        # Made anew, because the checkpoints of the step size are derived from the iterations when the attack is made.
-        adversary.apgd = APGDAttack(
-            context.classifier, n_restarts=parameters.restarts, loss=loss, **library_arguments(adversary, parameters)
-        )
+        configure_library(adversary, context, parameters, loss)
 
     constraint = CONSTRAINTS[parameters.norm]
     name: Literal["apgd-ce", "apgd-dlr"] = "apgd-ce" if loss == "ce" else "apgd-dlr"
-    yield from autoattack_batches(context, request, constraint, name=name, configure=configure)
+    yield from autoattack_batches(context, request, constraint, names=(name,), configure=configure)
+
+
+def configure_library(
+    adversary: "AutoAttack", context: Context, parameters: AnyApgd, loss: Literal["ce", "dlr"]
+) -> None:
+    """Give AutoAttack the attack with these parameters."""
+    from pyautoattack.autopgd_base import APGDAttack
+
+    # Made anew, because the checkpoints of the step size are derived from the iterations when the attack is made.
+    adversary.apgd = APGDAttack(
+        context.classifier, n_restarts=parameters.restarts, loss=loss, **library_arguments(adversary, parameters)
+    )
 
 
 def library_arguments(adversary: "AutoAttack", parameters: AnyApgd) -> dict[str, Any]:

@@ -26,20 +26,25 @@ AnyApgdTargeted = ApgdTargetedParameters | ApgdTargetedL2Parameters | ApgdTarget
 def reference(context: Context, parameters: AnyApgdTargeted, request: Request) -> Iterator[Perturbed]:
     """Attack with AutoAttack."""
     # Imported here: the fused engine must not wait for a library that it does not use.
-    from pyautoattack.autopgd_base import APGDAttack_targeted
-
     from robust201.tasks.perturbations.autoattack_engine import autoattack_batches
 
     def configure(adversary: "AutoAttack") -> None:
-        adversary.apgd_targeted = APGDAttack_targeted(
-            context.classifier,
-            n_restarts=parameters.restarts,
-            n_target_classes=min(parameters.targets, context.classifier.n_classes - 1),
-            **library_arguments(adversary, parameters),
-        )
+        configure_library(adversary, context, parameters)
 
     constraint = CONSTRAINTS[parameters.norm]
-    yield from autoattack_batches(context, request, constraint, name="apgd-t", configure=configure)
+    yield from autoattack_batches(context, request, constraint, names=("apgd-t",), configure=configure)
+
+
+def configure_library(adversary: "AutoAttack", context: Context, parameters: AnyApgdTargeted) -> None:
+    """Give AutoAttack the attack with these parameters."""
+    from pyautoattack.autopgd_base import APGDAttack_targeted
+
+    adversary.apgd_targeted = APGDAttack_targeted(
+        context.classifier,
+        n_restarts=parameters.restarts,
+        n_target_classes=min(parameters.targets, context.classifier.n_classes - 1),
+        **library_arguments(adversary, parameters),
+    )
 
 
 def fused(job: AttackJob, parameters: AnyApgdTargeted) -> Iterator[Perturbed]:

@@ -65,24 +65,29 @@ def fab_batches(
 ) -> Iterator[Perturbed]:
     """Attack with one of AutoAttack's two forms of FAB."""
     # Imported here: the fused engine must not wait for a library that it does not use.
-    from pyautoattack.fab_pt import FABAttack_PT
-
     from robust201.tasks.perturbations.autoattack_engine import autoattack_batches
 
     def configure(adversary: "AutoAttack") -> None:
-        targets = getattr(parameters, "targets", 1)
-        adversary.fab = FABAttack_PT(
-            context.classifier,
-            n_restarts=getattr(parameters, "restarts", 1),
-            n_iter=parameters.steps,
-            eps=adversary.epsilon,
-            seed=adversary.seed,
-            norm=adversary.norm,
-            device=adversary.device,
-            n_target_classes=min(targets, context.classifier.n_classes - 1),
-        )
+        configure_library(adversary, context, parameters)
 
-    yield from autoattack_batches(context, request, CONSTRAINTS[parameters.norm], name=name, configure=configure)
+    yield from autoattack_batches(context, request, CONSTRAINTS[parameters.norm], names=(name,), configure=configure)
+
+
+def configure_library(adversary: "AutoAttack", context: Context, parameters: AnyFab | AnyFabTargeted) -> None:
+    """Give AutoAttack the attack with these parameters."""
+    from pyautoattack.fab_pt import FABAttack_PT
+
+    is_targeted = isinstance(parameters, AnyFabTargeted)
+    adversary.fab = FABAttack_PT(
+        context.classifier,
+        n_restarts=1 if is_targeted else parameters.restarts,
+        n_iter=parameters.steps,
+        eps=adversary.epsilon,
+        seed=adversary.seed,
+        norm=adversary.norm,
+        device=adversary.device,
+        n_target_classes=min(parameters.targets, context.classifier.n_classes - 1) if is_targeted else 1,
+    )
 
 
 def fused(job: AttackJob, parameters: AnyFab) -> Iterator[Perturbed]:

@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import torch
@@ -28,6 +28,8 @@ from robust201.tasks.parameters import SquareL1Parameters, SquareL2Parameters, S
 if TYPE_CHECKING:
     from pyautoattack import AutoAttack
 
+AnySquare: TypeAlias = SquareParameters | SquareL2Parameters | SquareL1Parameters
+
 SHARE_HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
 """Queries after which the share of the pixels that a square covers is halved (Andriushchenko et al., 2020, section
 5.1): AutoAttack's schedule for 10,000 queries, kept for any number of them (`resc_schedule=False`)."""
@@ -38,31 +40,34 @@ def reference(context: Context, parameters: SquareParameters, request: Request) 
     yield from square_batches(context, parameters, request)
 
 
-def square_batches(
-    context: Context, parameters: SquareParameters | SquareL2Parameters | SquareL1Parameters, request: Request
-) -> Iterator[Perturbed]:
+def square_batches(context: Context, parameters: AnySquare, request: Request) -> Iterator[Perturbed]:
     """Attack with AutoAttack's Square."""
     # Imported here: the fused engine must not wait for a library that it does not use.
-    from pyautoattack.square import SquareAttack
-
     from robust201.tasks.perturbations.autoattack_engine import autoattack_batches
 
     def configure(adversary: "AutoAttack") -> None:
-        adversary.square = SquareAttack(
-            context.classifier,
-            norm=adversary.norm,
-            n_queries=parameters.queries,
-            eps=adversary.epsilon,
-            p_init=parameters.p_init,
-            n_restarts=parameters.restarts,
-            seed=adversary.seed,
-            loss="margin",
-            resc_schedule=False,
-            device=adversary.device,
-        )
+        configure_library(adversary, context, parameters)
 
     constraint = CONSTRAINTS[parameters.norm]
-    yield from autoattack_batches(context, request, constraint, name="square", configure=configure)
+    yield from autoattack_batches(context, request, constraint, names=("square",), configure=configure)
+
+
+def configure_library(adversary: "AutoAttack", context: Context, parameters: AnySquare) -> None:
+    """Give AutoAttack the attack with these parameters."""
+    from pyautoattack.square import SquareAttack
+
+    adversary.square = SquareAttack(
+        context.classifier,
+        norm=adversary.norm,
+        n_queries=parameters.queries,
+        eps=adversary.epsilon,
+        p_init=parameters.p_init,
+        n_restarts=parameters.restarts,
+        seed=adversary.seed,
+        loss="margin",
+        resc_schedule=False,
+        device=adversary.device,
+    )
 
 
 def fused(job: AttackJob, parameters: SquareParameters) -> Iterator[Perturbed]:

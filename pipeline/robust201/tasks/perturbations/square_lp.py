@@ -22,22 +22,22 @@ from robust201.tasks.parameters import SquareL1Parameters, SquareL2Parameters
 from robust201.tasks.perturbations.l1_projection import correction_to_l1
 from robust201.tasks.perturbations.square import SearchState, margins_of, pools, share_of, square_batches
 
-AnySquare: TypeAlias = SquareL2Parameters | SquareL1Parameters
+SquareLp: TypeAlias = SquareL2Parameters | SquareL1Parameters
 
 _SMALLEST = 1e-12
 
 
-def reference(context: Context, parameters: AnySquare, request: Request) -> Iterator[Perturbed]:
+def reference(context: Context, parameters: SquareLp, request: Request) -> Iterator[Perturbed]:
     """Attack with AutoAttack."""
     yield from square_batches(context, parameters, request)
 
 
-def fused(job: AttackJob, parameters: AnySquare) -> Iterator[Perturbed]:
+def fused(job: AttackJob, parameters: SquareLp) -> Iterator[Perturbed]:
     """Attack images and epsilons side by side (see `square.fused`)."""
     yield from attack_correct(job, functools.partial(pools, job), single_run(parameters), parameters.restarts)
 
 
-def single_run(parameters: AnySquare) -> SingleRun:
+def single_run(parameters: SquareLp) -> SingleRun:
     """Make a run."""
 
     def run(job: AttackJob, samples: Samples, restart: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -47,7 +47,7 @@ def single_run(parameters: AnySquare) -> SingleRun:
 
 
 def _single_run(
-    job: AttackJob, samples: Samples, restart: int, parameters: AnySquare
+    job: AttackJob, samples: Samples, restart: int, parameters: SquareLp
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Run Square once: the last images, and which are misclassified."""
     ball = _L1Ball(job, samples) if parameters.norm == "L1" else _L2Ball(samples)

@@ -1,0 +1,163 @@
+"""AutoAttack's standard version: the library's evaluation to the bit, and what stages share with single keys."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from pyautoattack import AutoAttack
+from pyautoattack.autopgd_base import APGDAttack, APGDAttack_targeted
+from torch import nn
+
+from robust201.core.errors import ConfigError
+from robust201.core.noise import derived_seed
+from robust201.engine.classifier import Classifier
+from robust201.engine.context import to_float
+from robust201.tasks import TASKS
+from robust201.tasks.evaluate import evaluate_part
+from tests.support.library_parity import compare
+from tests.support.tiny_networks import (
+    NORMALISATION,
+    TinyNetwork,
+    attack_parameters,
+    part_of,
+    perturb_all,
+    tiny_classifier,
+    tiny_context,
+    tiny_images,
+)
+
+SEED = 5
+
+
+def ten_classes():
+    """The tiny network with as many classes as AutoAttack's nine targets need."""
+    network = TinyNetwork()
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        network.classifier = nn.Linear(24, 10)
+        nn.init.normal_(network.classifier.weight, std=3.0)
+    return Classifier(network, NORMALISATION, 10)
+
+
+@pytest.mark.parametrize(
+    ("key", "radii"),
+    [
+        ("aa_standard", {"epsilons_255": (2.0, 6.0)}),
+        ("aa_standard_l2", {"epsilons": (0.15, 0.4)}),
+        ("aa_standard_l1", {"epsilons": (0.8, 2.5)}),
+    ],
+)
+def test_the_images_are_those_of_the_librarys_evaluation(key, radii):
+    classifier = ten_classes()
+    images = tiny_images(10, classifier=classifier)
+    parameters = TASKS[key].parameters(**radii, steps=6, queries=20)
+    pixels, labels = torch.from_numpy(images.images), torch.from_numpy(images.labels)
+    differences = compare(key, classifier, pixels, labels, parameters, seed=SEED, apart=True)
+    assert {(found.image_bits, found.logit_bits) for found in differences.values()} == {(0, 0)}
+    assert min(found.changed for found in differences.values()) > 0
+
+
+def outcomes(key, *, images=None, **changes):
+    """Whether each image is right after the fused attack, by strength."""
+    images = images or tiny_images()
+    context = dataclasses.replace(tiny_context(key), engine="fused")
+    found = perturb_all(TASKS[key], attack_parameters(TASKS[key], (1.0, 3.0), **changes), images, context)
+    labels = torch.from_numpy(images.labels)
+    return [(context.classifier.logits(attacked).argmax(dim=1) == labels).numpy() for attacked in found.values()]
+
+
+def test_the_first_stage_leaves_what_its_own_key_leaves_and_later_ones_leave_no_more():
+    for whole, first in zip(outcomes("aa_standard", steps=5, queries=10), outcomes("aa_apgd-ce", steps=5), strict=True):
+        assert not (whole & ~first).any()
+        assert whole.sum() <= first.sum()
+
+
+def stages_of(engine, parameters, images, classifier):
+    images = dataclasses.replace(images, n_classes=classifier.n_classes)
+    row = TASKS["aa_standard"]
+    context = dataclasses.replace(tiny_context("", classifier, batch_size=len(images)), engine=engine)
+    part = part_of(row, parameters, images)
+    found = evaluate_part(context, row, parameters, part, images, ("stages",), provenance={})
+    return {result.strength: result.values["stages"].tolist() for result in found}
+
+
+def test_the_reference_engine_counts_what_each_stage_of_the_library_leaves():
+    classifier = ten_classes()
+    images = tiny_images(8, classifier=classifier)
+    parameters = TASKS["aa_standard"].parameters(epsilons_255=(4.0,), steps=3, queries=10)
+    pixels, labels = torch.from_numpy(images.images) / 255, torch.from_numpy(images.labels)
+    names = ["apgd-ce", "apgd-t", "fab-t", "square"]
+    left = [int((classifier.logits(pixels).argmax(dim=1) == labels).sum())]
+    for number in range(1, 5):
+        with torch.random.fork_rng():
+            seed = derived_seed(tiny_context("").seed, "aa_standard", 0)
+            adversary = AutoAttack(classifier, attacks=names[:number], eps=4 / 255, seed=seed, version="custom")
+            shared = {"n_iter": 3, "eps": 4 / 255, "seed": seed, "logger": adversary.logger}
+            adversary.apgd = APGDAttack(classifier, **shared)
+            adversary.apgd_targeted = APGDAttack_targeted(classifier, **shared)
+            adversary.fab.n_iter = 3
+            adversary.square.n_queries = 10
+            attacked, _ = adversary.run_standard_evaluation(pixels, labels, batch_size=len(pixels))
+        left.append(int((classifier.logits(attacked).argmax(dim=1) == labels).sum()))
+    expected = [len(images) - left[0], *(before - after for before, after in itertools.pairwise(left)), left[-1]]
+    assert stages_of("reference", parameters, images, classifier) == {4.0: expected}
+    assert sum(1 for count in expected if count) >= 3
+
+
+def test_the_fused_engine_counts_what_each_stage_leaves():
+    classifier = ten_classes()
+    images = tiny_images(12, classifier=classifier)
+    parameters = TASKS["aa_standard"].parameters(epsilons_255=(2.0, 4.0), steps=3, queries=10)
+    context = dataclasses.replace(tiny_context("aa_apgd-ce", classifier), engine="fused")
+    first = TASKS["aa_apgd-ce"].parameters(epsilons_255=(2.0, 4.0), steps=3)
+    found = perturb_all(TASKS["aa_apgd-ce"], first, images, context)
+    labels = torch.from_numpy(images.labels)
+    for strength, stages in stages_of("fused", parameters, images, classifier).items():
+        wrong = int((classifier.logits(found[strength]).argmax(dim=1) != labels).sum())
+        assert stages[0] == 3
+        assert stages[0] + stages[1] == wrong
+        assert sum(stages) == len(images)
+
+
+def test_what_comes_back_is_the_single_keys_image_where_that_fools():
+    images = tiny_images()
+    clean = to_float(torch.from_numpy(images.images))
+    found = {}
+    for key, changes in (("aa_standard", {"steps": 5, "queries": 10}), ("aa_apgd-ce", {"steps": 5})):
+        context = dataclasses.replace(tiny_context(key), engine="fused")
+        found[key] = perturb_all(TASKS[key], attack_parameters(TASKS[key], (3.0,), **changes), images, context)[3.0]
+    fooled = (found["aa_apgd-ce"] != clean).flatten(1).any(dim=1)
+    assert fooled.any()
+    torch.testing.assert_close(found["aa_standard"][fooled], found["aa_apgd-ce"][fooled], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("key", "n_classes"), [("aa_apgd-dlr", 2), ("aa_apgd-dlr_l2", 2), ("aa_apgd-t", 3), ("aa_standard_l1", 3)]
+)
+def test_too_few_classes_are_refused_with_the_reason(key, n_classes):
+    network = TinyNetwork()
+    network.classifier = nn.Linear(24, n_classes)
+    classifier = Classifier(network, NORMALISATION, n_classes)
+    images = tiny_images(2, labels=np.zeros(2), classifier=classifier)
+    parameters = TASKS[key].parameters()
+    for engine in ("reference", "fused"):
+        context = dataclasses.replace(tiny_context(key, classifier), engine=engine)
+        with pytest.raises(
+            ConfigError, match=rf"{key}: expected {n_classes + 1} classes or more, since the .*DLR loss"
+        ):
+            perturb_all(TASKS[key], parameters, images, context)
+    assert parameters.class_refusal(n_classes + 1) is None
+
+
+def test_targets_end_with_the_classes():
+    # Five classes have four targets; AutoAttack would fail at the fifth.
+    classifier = tiny_classifier()
+    for key in ("aa_apgd-t", "aa_fab-t"):
+        row = TASKS[key]
+        images = []
+        for engine in ("reference", "fused"):
+            context = dataclasses.replace(tiny_context(key, classifier), engine=engine)
+            images.append(perturb_all(row, row.parameters(epsilons_255=(1.0,), steps=2), tiny_images(4), context)[1.0])
+        assert all(torch.isfinite(pixels).all() for pixels in images)
