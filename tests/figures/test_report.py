@@ -22,8 +22,10 @@ from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.result_files import ResultFiles
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.space import NasBench201
+from robust201.statistics.intervals import wilson_interval
+from robust201.statistics.significance import UnpairedTestWarning
 from robust201.tasks import CORRUPTIONS, TASKS
-from tests.support.fabricated import FabricatedStore, export, make_plan
+from tests.support.fabricated import N_IMAGES, FabricatedStore, export, make_plan
 from tests.support.small_results import write_results
 
 ARCHITECTURES = (0, 1, 2, 3, 4, 9, 21, 309)
@@ -219,6 +221,25 @@ def test_page_shows_every_row_and_figure(dataset, page):
         assert shown == [figure for figure in accuracies_only if figure in shown]
         assert {"attacks", "rank-correlation-corruptions", "clean-vs-corrupted", "best-cells"} <= set(shown)
     assert "8 of 6,466 non-isomorphic architectures; 21 keys; 2 datasets; 40 test images (seed 3)" in page
+
+
+def test_the_best_are_listed_with_intervals_and_ties(dataset, page):
+    table = (
+        page[page.index("<summary>The best, and ties with it</summary>") :]
+        .partition("<tbody>")[2]
+        .partition("</table>")[0]
+    )
+    lines = re.findall(r"<tr[^>]*><th>[^<]*</th><th>([^<]*)</th>(.*?)</tr>", table)
+    assert len(lines) == len(summary_table(dataset)) / 2
+    with pytest.warns(UnpairedTestWarning):
+        ranked = dataset.rank("cifar10", "clean", ties=0.05)
+    value = ranked["value"].iloc[0]
+    low, high = wilson_interval(value, N_IMAGES)
+    best = rf'<a href="#cell={ranked.index[0]}" data-cell="{ranked.index[0]}">#{ranked.index[0]}</a>'
+    cells = f"<td>{best}</td><td>{value:.2%}</td><td>[{100 * low:.1f}, {100 * high:.1f}]</td>"
+    cells += f"<td>{ranked['tied'].sum()} of {len(ARCHITECTURES)}</td><td>accuracies</td>"
+    assert lines[0] == ("", cells)
+    assert 1 <= ranked["tied"].sum() < len(ARCHITECTURES)
 
 
 def test_controls_have_names(page):

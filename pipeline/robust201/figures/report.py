@@ -247,7 +247,8 @@ def _section(results: "DatasetResults", rows: Sequence[SummaryRow]) -> str:
     return (
         f'<section data-dataset="{name}"><h2>{name}</h2>{count}{_attack_flags(results)}'
         f'<nav aria-label="Figures of {name}">{" ".join(links)}</nav>'
-        f'{"".join(blocks)}<p class="muted">{left_out}</p>{_table(rows)}{_measure_table(results)}</section>'
+        f'{"".join(blocks)}<p class="muted">{left_out}</p>'
+        f"{_table(rows)}{_ranking_table(results)}{_measure_table(results)}</section>"
     )
 
 
@@ -378,6 +379,34 @@ def _table(rows: Iterable[SummaryRow]) -> str:
     return _folded_table("Accuracy by key and strength", ("key", "strength"), lines)
 
 
+def _ranking_table(results: "DatasetResults") -> str:
+    """List the best architecture by key and strength, its interval, and how many these images do not tell from it."""
+    from robust201.figures.labels import key_label, paper_key, strength_label
+    from robust201.reader.derived import list_rankings
+    from robust201.statistics.intervals import wilson_interval
+
+    lines = []
+    previous = ""
+    for row in list_rankings(results.reader, results.name) if results.n_images is not None else ():
+        key = paper_key(row.key)
+        name = key_label(key) if key != previous else ""
+        previous = key
+        best, accuracy = row.best, float(row.accuracies.iloc[0])
+        low, high = wilson_interval(accuracy, row.n_images)
+        link = html.escape(str(best))
+        if results.space is not None:
+            link = f'<a href="#cell={best}" data-cell="{best}">#{best}</a>'
+        cells = f"<td>{link}</td><td>{accuracy:.2%}</td><td>[{100 * low:.1f}, {100 * high:.1f}]</td>"
+        cells += (
+            f"<td>{len(row.tied):,} of {len(row.accuracies):,}</td><td>{'images' if row.paired else 'accuracies'}</td>"
+        )
+        start = ' class="start"' if name else ""
+        label = html.escape(strength_label(key, row.strength))
+        lines.append(f"<tr{start}><th>{html.escape(name)}</th><th>{label}</th>{cells}</tr>")
+    columns = ("best", "accuracy", "95% interval", "tied with the best", "compared by")
+    return _folded_table("The best, and ties with it", ("key", "strength"), lines, columns) if lines else ""
+
+
 def _measure_table(results: "DatasetResults") -> str:
     """Summarise what was measured of the networks themselves, and under keys that are in no table."""
     from robust201.figures.labels import measure_label
@@ -391,8 +420,11 @@ def _measure_table(results: "DatasetResults") -> str:
     return _folded_table("Measures", ("measure",), lines) if lines else ""
 
 
-def _folded_table(title: str, names: Sequence[str], lines: Sequence[str]) -> str:
-    head = "".join(f"<th>{name}</th>" for name in (*names, "lowest", "median", "highest", "architectures"))
+_SPREAD = ("lowest", "median", "highest", "architectures")
+
+
+def _folded_table(title: str, names: Sequence[str], lines: Sequence[str], columns: Sequence[str] = _SPREAD) -> str:
+    head = "".join(f"<th>{name}</th>" for name in (*names, *columns))
     return (
         f'<details><summary>{title}</summary><div class="scroll" tabindex="0" role="region" aria-label="{title}">'
         f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></div></details>"

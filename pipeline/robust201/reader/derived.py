@@ -183,6 +183,11 @@ def derive_metrics(
     return DerivedMetrics(rankings, metrics, needs)
 
 
+def list_rankings(data: RobustnessDataset, dataset: str, level: float = 0.05) -> list[Ranking]:
+    """List how sure the order of architectures is under every key at every strength (see `derive_metrics`)."""
+    return list(_Held(data, dataset, None).rankings(level, 0, 0))
+
+
 def worst_case_accuracies(
     data: RobustnessDataset, dataset: str, tasks: Sequence[tuple[str, float]], *, weights: str | None = None
 ) -> "pd.Series[float]":
@@ -234,7 +239,8 @@ class _Held:
         """Keys and strengths, each evaluation once: an attack's clean values are those of clean."""
         for key, frame in self.accuracies.items():
             is_attack = self.data.files.kind_of(key) == "attack"
-            yield from ((key, float(s)) for s in frame.columns if not (is_attack and s == CLEAN_STRENGTH))
+            strengths = (float(str(strength)) for strength in frame.columns)
+            yield from ((key, one) for one in strengths if not (is_attack and one == CLEAN_STRENGTH))
 
     def outcomes(self, key: str, strength: float) -> Outcomes | None:
         place = (key, strength)

@@ -71,7 +71,7 @@ def add_intervals(frame: pd.DataFrame, files: ResultFiles, level: float = 0.95) 
     sources = frame["source"] if "source" in frame else [None] * len(frame)
     counts = np.array([count(*place) for place in zip(frame["dataset"], frame["key"], sources, strict=True)])
     low, high = accuracy_intervals(frame["value"].to_numpy(np.float64), counts, level)
-    place = frame.columns.get_loc("value") + 1
+    place = list(frame.columns).index("value") + 1
     columns = [*frame.columns[:place], *INTERVAL_COLUMNS, *frame.columns[place:]]
     return frame.assign(low=low, high=high)[columns]
 

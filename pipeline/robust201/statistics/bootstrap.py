@@ -119,7 +119,8 @@ def kendall_estimate(
     """
     from scipy.stats import kendalltau
 
-    value = float(kendalltau(first, second, method="asymptotic").statistic)
+    observed = np.asarray(first, np.float64), np.asarray(second, np.float64)
+    value = float(kendalltau(*observed, method="asymptotic").statistic)
     drawn = [
         kendalltau(one, other, method="asymptotic").statistic
         for one, other in zip(drawn_first, drawn_second, strict=True)

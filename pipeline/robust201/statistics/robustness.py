@@ -48,7 +48,8 @@ def robustness_r(strengths: ArrayLike, accuracies: ArrayLike) -> RobustnessCurve
     value = np.full(first.shape, np.nan)
     np.divide(curves @ weights, first, out=value, where=first > 0)
     with np.errstate(invalid="ignore"):
-        return RobustnessCurve(value, float(weights[0]), value > 1, (curves > first[..., None]).any(axis=-1))
+        rises = np.asarray((curves > first[..., None]).any(axis=-1))
+        return RobustnessCurve(value, float(weights[0]), value > 1, rises)
 
 
 def relative_changes(strengths: ArrayLike, accuracies: ArrayLike) -> _Floats:
