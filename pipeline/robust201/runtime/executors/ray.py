@@ -19,7 +19,16 @@ from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorErro
 from robust201.core.errors import ConfigError, EvaluationError, RayLostError, RobustError, WorkerBrokenError
 from robust201.core.records import ArchitectureId, Bundle, Receipt, UnitFailure
 from robust201.planning.config import SweepConfig
-from robust201.runtime.executors.base import LOOKAHEAD, SHORT_SECONDS, BundleDone, BundleLost, Event, StartWorker, WorkerLost, take_for
+from robust201.runtime.executors.base import (
+    LOOKAHEAD,
+    SHORT_SECONDS,
+    BundleDone,
+    BundleLost,
+    Event,
+    StartWorker,
+    WorkerLost,
+    take_for,
+)
 from robust201.runtime.executors.ray_environment import worker_environment
 from robust201.runtime.executors.ray_metrics import RayMetrics
 from robust201.runtime.executors.watch import Watch, answers, parse_address
