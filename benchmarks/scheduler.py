@@ -194,9 +194,9 @@ def measure(arguments: argparse.Namespace, results: Path) -> str:
     overhead = observer.overhead(arguments.unit_seconds)
     share = f" ({overhead / arguments.unit_seconds:.2%})" if arguments.unit_seconds else ""
     memory = " ".join(f"{size / 1e6:.0f}" for size in observer.memory)
+    per_bundle = tally.parts / observer.n_bundles
     return (
-        f"| {arguments.workers} | {tally.parts:,} | {arguments.unit_seconds:g} | "
-        f"{tally.parts / observer.n_bundles:.1f} | "
+        f"| {arguments.workers} | {tally.parts:,} | {arguments.unit_seconds:g} | {per_bundle:.1f} | "
         f"{'written' if arguments.write_shards else 'none'} | {observer.units_per_second:,.0f} | "
         f"{1000 * overhead:.2f}{share} | {memory} |"
     )

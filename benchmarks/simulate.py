@@ -206,7 +206,7 @@ def few_networks_row(case: FewNetworks, seed: int) -> str:
     """Simulate all keys of a few networks, in bundles that shrink and in equal ones."""
     outcomes, n_bundles = [], []
     for order in ("shrinking", "longest first"):
-        sweep = small_sweep(case, seed)
+        sweep = small_sweep_of(case, seed)
         bundles = sweep.bundles(bundle_minutes=15.0, slice_minutes=5.0, order=order, n_workers=case.n_workers)
         machines = Machines(case.n_workers, start_seconds=CPU_START_SECONDS, load_seconds=CPU_LOAD_SECONDS)
         outcomes.append(simulate(bundles, sweep.costs.seconds, machines, seed))
@@ -220,7 +220,7 @@ def few_networks_row(case: FewNetworks, seed: int) -> str:
     )
 
 
-def small_sweep(case: FewNetworks, seed: int) -> Sweep:
+def small_sweep_of(case: FewNetworks, seed: int) -> Sweep:
     """Plan all keys of a few networks for CPUs."""
     config = load_config(SWEEP, execution={"device": "cpu", "gmacs_per_second": CPU_GMACS})
     changes = {

@@ -190,6 +190,20 @@ def test_parts_of_the_reference_engine_are_cut_by_strength_first() -> None:
     assert parts == [Part(unit, (strength,), 0, unit.n_images) for strength in unit.strengths]
 
 
+@pytest.mark.parametrize(("has_gpu", "changes"), [(True, {}), (False, {"precision": "bf16"})])
+def test_where_a_batch_may_move_bits_the_number_of_workers_cuts_nothing(
+    has_gpu: bool, changes: dict[str, object]
+) -> None:
+    plan = make_plan(make_config(execution={"gmacs_per_second": 1e-3}, **changes), make_facts(n_images=1000))
+
+    def cut(n_workers: int) -> list[str]:
+        bundles = make_bundles(plan, whole_parts(plan), n_workers=n_workers, has_gpu=has_gpu)
+        return sorted(map(str, parts_of(bundles)))
+
+    assert cut(1) == cut(3) == cut(200)
+    assert len(cut(1)) > len(plan.units)
+
+
 def test_slices_of_the_fused_engine_on_a_cpu_need_not_be_whole_batches_of_draws() -> None:
     """One batch of draws would else keep a network's attack on one worker."""
     fields = {"batch_size": 250, "execution": {"device": "cpu", "part_minutes": 1e-6}}

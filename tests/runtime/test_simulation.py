@@ -11,7 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.simulate import SWEEP, Case, Outcome, Sweep, format_row, make_tables, simulate
+from benchmarks.simulate import (
+    FEW_NETWORKS,
+    SWEEP,
+    Case,
+    FewNetworks,
+    Outcome,
+    Sweep,
+    format_row,
+    make_tables,
+    simulate,
+    small_sweep_of,
+)
 from benchmarks.unit_costs import UnitCosts, fit_forward
 from benchmarks.virtual_cluster import Machines, VirtualCluster
 from robust201.core.records import Bundle, Part, Receipt, Unit
@@ -154,6 +165,17 @@ def test_every_row_of_the_tables_runs_on_a_small_sweep(small_sweep: Sweep) -> No
             outcome = simulate(_bundles(small_sweep, case), small_sweep.costs.seconds, case.machines, 0)
             assert outcome.makespan >= outcome.bound
             assert format_row(case.name, outcome).count("|") == 14
+
+
+@pytest.mark.parametrize("case", FEW_NETWORKS, ids=str)
+def test_a_few_networks_occupy_all_workers_to_the_end(case: FewNetworks) -> None:
+    """All twenty keys; estimates are wrong by a factor that differs from network to network and from key to key."""
+    machines = Machines(case.n_workers, start_seconds=6.0, load_seconds=0.4)
+    sweep = small_sweep_of(case, seed=1)
+    bundles = sweep.bundles(bundle_minutes=15.0, slice_minutes=5.0, order="shrinking", n_workers=case.n_workers)
+    outcome = simulate(bundles, sweep.costs.seconds, machines, 1)
+    assert outcome.tally.complete
+    assert 3600 * outcome.makespan < machines.start_seconds + 1.1 * 3600 * outcome.work_bound
 
 
 @pytest.mark.parametrize("n_gpus", [1, 20, 1000])

@@ -14,9 +14,10 @@ from robust201.core.errors import CheckpointError, LeaseHeldError, StorageFullEr
 from robust201.core.records import Bundle, Part, Receipt
 from robust201.dataset import export_dataset
 from robust201.monitoring.status import SweepStatus, read_status
+from robust201.planning.bundles import FLOOR_SECONDS
 from robust201.planning.config import SweepConfig
 from robust201.planning.facts import Facts
-from robust201.planning.plan import Plan
+from robust201.planning.plan import Plan, assumed_facts, make_plan
 from robust201.runtime import progress as progress_module
 from robust201.runtime import sweep as sweep_module
 from robust201.runtime.executors import make_executor
@@ -93,7 +94,7 @@ def test_parts_do_not_change_results(make_sweep: MakeSweep, tmp_path: Path, engi
     assert export(whole, tmp_path / "whole-json") == export(pieces, tmp_path / "pieces-json")
 
 
-@pytest.mark.parametrize(("engine", "seed"), [("reference", 0), ("fused", 1), ("fused", 2)])
+@pytest.mark.parametrize(("engine", "seed"), [("reference", 0), ("fused", 1)])
 def test_no_cut_and_no_order_changes_results(
     make_sweep: MakeSweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, seed: int
 ) -> None:
@@ -107,7 +108,7 @@ def test_no_cut_and_no_order_changes_results(
         pieces = []
         for chosen in (strengths[:1], strengths[1:]):
             places = [place for place in range(part.start + 1, part.stop) if place % step == 0]
-            cuts = sorted(rng.sample(places, min(len(places), rng.randrange(4))))
+            cuts = sorted(rng.sample(places, min(len(places), rng.randrange(3))))
             edges = itertools.pairwise([part.start, *cuts, part.stop])
             pieces += [Part(part.unit, tuple(sorted(chosen)), a, b) for a, b in edges if chosen]
         return pieces
@@ -117,12 +118,13 @@ def test_no_cut_and_no_order_changes_results(
         rng.shuffle(pieces)
         return [Bundle(piece.unit.architecture, piece.unit.dataset, (piece,)) for piece in pieces]
 
-    whole = make_sweep(engine=engine, results=str(tmp_path / "whole"))
+    fields = {"engine": engine, "architectures": [21]}
+    whole = make_sweep(**fields, results=str(tmp_path / "whole"))
     run(whole)
     monkeypatch.setattr(sweep_module, "make_bundles", make_bundles)
-    pieces = make_sweep(engine=engine, results=str(tmp_path / "pieces"))
+    pieces = make_sweep(**fields, results=str(tmp_path / "pieces"))
     run(pieces)
-    for shard in shards(pieces)[::3]:
+    for shard in shards(pieces)[::5]:
         shard.unlink()
     run(pieces)
     assert len(shards(pieces)) > len(shards(whole))
@@ -133,12 +135,14 @@ def test_no_cut_and_no_order_changes_results(
 def test_the_number_of_workers_decides_the_cut_and_no_result(
     make_sweep: MakeSweep, tmp_path: Path, engine: str
 ) -> None:
-    keys = {key: TINY_KEYS[key] for key in ("pgd", "aa_square")}
+    fields = {"engine": engine, "architectures": [21], "keys": {"pgd": TINY_KEYS["pgd"]}}
+    (unit,) = (plan := make_plan(config := make_sweep(**fields), assumed_facts(config))).units
+    speed = plan.macs(Part(unit, unit.strengths, 0, unit.n_images)) / 1e9 / (10 * FLOOR_SECONDS)
     exports, n_shards = [], []
-    for n_workers in (1, 2, 16):
+    for n_workers in (1, 16):
         name = f"{n_workers} workers"
-        execution = {"gmacs_per_second": 1e-4}
-        config = make_sweep(engine=engine, results=str(tmp_path / name), keys=keys, execution=execution)
+        execution = {"gmacs_per_second": speed, "device": "cpu"}
+        config = make_sweep(**fields, results=str(tmp_path / name), execution=execution)
 
         def make(plan: Plan, facts: Facts, n_workers: int = n_workers) -> Executor:
             executor = make_executor(plan, facts)
@@ -148,8 +152,8 @@ def test_the_number_of_workers_decides_the_cut_and_no_result(
         assert run_sweep(config, make).complete
         exports.append(export(config, tmp_path / f"{name} json"))
         n_shards.append(len(shards(config)))
-    assert exports[0] == exports[1] == exports[2]
-    assert n_shards[0] < n_shards[2]
+    assert exports[0] == exports[1]
+    assert n_shards == [1, 3 if engine == "fused" else 6]  # ten images in batches of four, at two strengths
 
 
 @pytest.mark.parametrize("engine", ENGINES)
