@@ -35,3 +35,10 @@ def find_architecture(name: ArchitectureId) -> tuple[Space, ArchitectureId]:
             except ArchitectureError as error:
                 refusals.append(error)
     raise refusals[-1]
+
+
+def why_no_cpu_library() -> str | None:
+    """Say why compiled networks run by PyTorch alone on this machine's CPU; None where a library runs them."""
+    from robust201.spaces.nasbench201.compiled import native  # needs torch
+
+    return native.why_not()

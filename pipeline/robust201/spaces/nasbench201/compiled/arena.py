@@ -13,7 +13,7 @@ from typing import NamedTuple
 import torch
 
 from robust201.spaces.nasbench201.compiled import native
-from robust201.spaces.nasbench201.compiled.lowering import Listing, Map, Operation, View
+from robust201.spaces.nasbench201.compiled.lowering import Map, MapView, Operation, OperationList
 from robust201.spaces.nasbench201.compiled.regions import Region
 
 _CACHE_LINE = 16  # floats
@@ -41,7 +41,7 @@ class Runner:
         held: for `run_regions`.
     """
 
-    def __init__(self, listing: Listing, *, at_once: int, library: ctypes.CDLL, held: Held | None = None) -> None:
+    def __init__(self, listing: OperationList, *, at_once: int, library: ctypes.CDLL, held: Held | None = None) -> None:
         self.at_once = at_once
         self._library = library
         self._held = Held(0, frozenset()) if held is None else held
@@ -178,7 +178,7 @@ def _pack(operation: Operation, numbers: dict[Map, int]) -> native.OperationStru
     return packed
 
 
-def _pack_view(view: View, numbers: dict[Map, int]) -> native.ViewStruct:
+def _pack_view(view: MapView, numbers: dict[Map, int]) -> native.ViewStruct:
     source = view.map
     offset = source.first + view.y * source.row + view.x * source.pixel
     return native.ViewStruct(numbers[source], offset, view.step * source.row, view.step * source.pixel)

@@ -54,7 +54,7 @@ class Map:
 
 
 @dataclass
-class View:
+class MapView:
     """Where an operation finds its first pixel in a map, and how many pixels of the map lie between its own."""
 
     map: Map
@@ -71,18 +71,18 @@ class Operation:
     height: int
     width: int
     outputs: int
-    sources: list[View]
+    sources: list[MapView]
     inputs: int = 0
     step: int = 1
     taps: list[tuple[int, int]] = field(default_factory=list)
     plane: int = 0
     n_pools: int = 0
     scaled: int = 0
-    add: View | None = None
-    tape: View | None = None
-    past: View | None = None
-    raw: View | None = None
-    rectified: View | None = None
+    add: MapView | None = None
+    tape: MapView | None = None
+    past: MapView | None = None
+    raw: MapView | None = None
+    rectified: MapView | None = None
     weights: torch.Tensor | None = None
     bias: torch.Tensor | None = None
     factors: list[float] = field(default_factory=list)
@@ -115,11 +115,11 @@ class Forms:
         return cast("Map", self._rectified)
 
     @property
-    def ends(self) -> "dict[str, View | None]":
+    def ends(self) -> "dict[str, MapView | None]":
         """Where an operation writes both."""
         return {
-            "raw": None if self._raw is None else View(self._raw),
-            "rectified": None if self._rectified is None else View(self._rectified),
+            "raw": None if self._raw is None else MapView(self._raw),
+            "rectified": None if self._rectified is None else MapView(self._rectified),
         }
 
 
@@ -141,7 +141,7 @@ class _Remembered:
     channels: int
 
 
-class Listing:
+class OperationList:
     """Operations in the order in which they run, cut into segments, of which each runs on a group of images in turn."""
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ class Listing:
         taps: list[tuple[int, int]],
         size: tuple[int, int],
         step: int = 1,
-        **ends: View | None,
+        **ends: MapView | None,
     ) -> None:
         """Append a convolution, (outputs, inputs, taps), that gives a map of some size."""
         n_outputs, n_inputs, n_taps = weight.shape
@@ -177,7 +177,7 @@ class Listing:
                 native.CONVOLVE,
                 *size,
                 n_blocks * _LANES,
-                [View(source)],
+                [MapView(source)],
                 inputs=n_inputs,
                 step=step,
                 taps=taps,
@@ -188,7 +188,7 @@ class Listing:
         )
 
     def _apply(
-        self, convolution: Convolution, source: Map, size: tuple[int, int], step: int = 1, **ends: View | None
+        self, convolution: Convolution, source: Map, size: tuple[int, int], step: int = 1, **ends: MapView | None
     ) -> None:
         weight, bias, padding = convolution.parameters
         side = weight.shape[-1]
@@ -202,14 +202,14 @@ class Listing:
         others: Sequence[tuple[Map, float]],
         *,
         border: bool,
-        **ends: View | None,
+        **ends: MapView | None,
     ) -> None:
         sources = [*pools, *others]
         self.operations.append(
             Operation(
                 native.SUM,
                 *shape,
-                [View(source) for source, _ in sources],
+                [MapView(source) for source, _ in sources],
                 n_pools=len(pools),
                 scaled=int(border),
                 factors=[factor for _, factor in sources],
@@ -224,7 +224,9 @@ class Listing:
         height, width = pixels.height, pixels.width
         centred = Map(height, width, 3)
         self.operations.append(
-            Operation(native.LOAD, height, width, 3, [View(pixels)], plane=pixels.plane, bias=mean, raw=View(centred))
+            Operation(
+                native.LOAD, height, width, 3, [MapView(pixels)], plane=pixels.plane, bias=mean, raw=MapView(centred)
+            )
         )
         value = Forms((height, width, stem.parameters[0].shape[0]), needs)
         self._apply(stem, centred, (height, width), **value.ends)
@@ -268,20 +270,20 @@ class Listing:
         others = [(values[source].raw, float(times)) for source, times in node.skips]
         if constant is not None:
             others.append((constant, 1.0))
-        total: View | None = None
+        total: MapView | None = None
         if not node.convolutions:
             self._sum(shape, pools, others, border=True, **result.ends)
         elif not pools and len(others) == 1 and others[0][1] == 1:
-            total = View(others[0][0])
+            total = MapView(others[0][0])
         elif pools or others:
-            total = View(Map(*shape))
+            total = MapView(Map(*shape))
             self._sum(shape, pools, others, border=True, raw=total)
         for position, (source, convolution) in enumerate(node.convolutions, start=1):
             rectified = values[source].rectified
             if position == len(node.convolutions):
                 self._apply(convolution, rectified, shape[:2], add=total, **result.ends)
             else:
-                partial = View(Map(*shape))
+                partial = MapView(Map(*shape))
                 self._apply(convolution, rectified, shape[:2], add=total, raw=partial)
                 total = partial
 
@@ -290,11 +292,11 @@ class Listing:
         half = raw.height // 2, raw.width // 2
         shape = (*half, 2 * raw.channels)
         hidden, small, shortcut = Map(*shape), Map(*half, raw.channels), Map(*shape)
-        self._apply(block.first, rectified, half, 2, rectified=View(hidden))
-        self.operations.append(Operation(native.HALVE, *half, raw.channels, [View(raw)], raw=View(small)))
-        self._apply(block.down, small, half, raw=View(shortcut))
+        self._apply(block.first, rectified, half, 2, rectified=MapView(hidden))
+        self.operations.append(Operation(native.HALVE, *half, raw.channels, [MapView(raw)], raw=MapView(small)))
+        self._apply(block.down, small, half, raw=MapView(shortcut))
         result = Forms(shape, block.output, onto)
-        self._apply(block.second, hidden, half, add=View(shortcut), **result.ends)
+        self._apply(block.second, hidden, half, add=MapView(shortcut), **result.ends)
         self._remembered.append(_Remembered({0: rectified, 1: hidden}, raw.height, raw.width, raw.channels))
         return result
 
@@ -304,7 +306,7 @@ class Listing:
         """Append a copy of the gradient of the last block's output with a border."""
         shape = (gradient.height, gradient.width, gradient.channels)
         bordered = Map(*shape)
-        self._sum(shape, [], [(gradient, 1.0)], border=False, raw=View(bordered))
+        self._sum(shape, [], [(gradient, 1.0)], border=False, raw=MapView(bordered))
         return bordered
 
     def backward(self, block: Block, gradient: Map) -> Map:
@@ -324,18 +326,18 @@ class Listing:
             total = cast("Map", arrived.total)
             for source, kernel in node.gradients:
                 known, onto = through.get(source), Map(*shape)
-                self._apply(kernel, total, shape[:2], add=known and View(known), raw=View(onto))
+                self._apply(kernel, total, shape[:2], add=known and MapView(known), raw=MapView(onto))
                 through[source] = onto
             if node.poolings:
                 in_place = arrived.own and len(node.poolings) == 1 and not node.skips
                 scaled = Map(*shape)
                 self.operations.append(
-                    Operation(native.SCALE, *shape, [View(total)], scaled=2 if in_place else 1, raw=View(scaled))
+                    Operation(native.SCALE, *shape, [MapView(total)], scaled=2 if in_place else 1, raw=MapView(scaled))
                 )
                 for source, pooling in node.poolings:
                     before, onto = past[source].total, Map(*shape)
                     others = [(before, 1.0)] if before else []
-                    self._sum(shape, [(scaled, pooling.weight)], others, border=False, raw=View(onto))
+                    self._sum(shape, [(scaled, pooling.weight)], others, border=False, raw=MapView(onto))
                     past[source] = _Gradient(onto, own=True)
             for source, times in node.skips:
                 before = past[source].total
@@ -344,7 +346,7 @@ class Listing:
                     continue
                 onto = Map(*shape)
                 others = [*([(before, 1.0)] if before else []), (total, float(times))]
-                self._sum(shape, [], others, border=False, raw=View(onto))
+                self._sum(shape, [], others, border=False, raw=MapView(onto))
                 past[source] = _Gradient(onto, own=True)
         return cast("Map", self._join(past[0], through.get(0), remembered.tape.get(0)).total)
 
@@ -358,10 +360,10 @@ class Listing:
                 onto.height,
                 onto.width,
                 onto.channels,
-                [View(through)],
-                tape=View(tape),
-                past=past.total and View(past.total),
-                raw=View(onto),
+                [MapView(through)],
+                tape=MapView(tape),
+                past=past.total and MapView(past.total),
+                raw=MapView(onto),
             )
         )
         return _Gradient(onto, own=True)
@@ -370,16 +372,16 @@ class Listing:
         tape, half = remembered.tape, (gradient.height, gradient.width)
         hidden, down = Map(*half, gradient.channels), Map(*half, remembered.channels)
         second, first, shortcut = block.gradients
-        self._apply(second, gradient, half, tape=View(tape[1]), raw=View(hidden))
-        self._apply(shortcut, gradient, half, raw=View(down))
+        self._apply(second, gradient, half, tape=MapView(tape[1]), raw=MapView(hidden))
+        self._apply(shortcut, gradient, half, raw=MapView(down))
         onto = Map(remembered.height, remembered.width, remembered.channels)
         # Row 2i of the input meets kernel row 1 at output row i; row 2i + 1 meets rows 0 and 2 at i + 1 and i; columns
         # likewise. oneDNN adds up the columns of the kernel one by one and then their sums.
         meets = (((1, 0),), ((0, 1), (2, 0)))
         for odd_row, rows in enumerate(meets):
             for odd_column, columns in enumerate(meets):
-                place = View(onto, odd_row, odd_column, 2)
-                ends = {"tape": View(tape[0], odd_row, odd_column, 2), "past": View(down)}
+                place = MapView(onto, odd_row, odd_column, 2)
+                ends = {"tape": MapView(tape[0], odd_row, odd_column, 2), "past": MapView(down)}
                 for column, x in columns:
                     is_last = column == columns[-1][0]
                     self._convolve(
@@ -398,9 +400,15 @@ class Listing:
         """Append what leads from the gradient of the stem's output to that of the pixels."""
         half = gradient.height // 2, gradient.width // 2
         blocks = Map(*half, _LANES)
-        self._apply(stem_gradient, gradient, half, 2, raw=View(blocks))
+        self._apply(stem_gradient, gradient, half, 2, raw=MapView(blocks))
         self.operations.append(
             Operation(
-                native.SHUFFLE, onto.height, onto.width, onto.channels, [View(blocks)], plane=onto.plane, raw=View(onto)
+                native.SHUFFLE,
+                onto.height,
+                onto.width,
+                onto.channels,
+                [MapView(blocks)],
+                plane=onto.plane,
+                raw=MapView(onto),
             )
         )

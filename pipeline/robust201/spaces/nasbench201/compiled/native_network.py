@@ -14,8 +14,8 @@ from robust201.spaces.nasbench201.compiled.lowering import (
     FEATURES_GRADIENT,
     PIXELS,
     PIXELS_GRADIENT,
-    Listing,
     Map,
+    OperationList,
 )
 from robust201.spaces.nasbench201.compiled.native_search import NativeSearch, SearchRunner, held_of
 from robust201.spaces.nasbench201.compiled.threads import in_threads, shares
@@ -99,7 +99,7 @@ class NativeNetwork:
         n_threads = torch.get_num_threads()
         key = (height, width, depth, n_threads)
         if key not in self._searches:
-            listing = Listing()
+            listing = OperationList()
             held = held_of(listing, self._list_forward(listing, height, width, depth))
             runner = Runner(listing, at_once=-(-at_most // n_threads), library=self._library, held=held)
             self._searches[key] = SearchRunner(runner, listing, held)
@@ -129,9 +129,9 @@ class NativeNetwork:
             self._runners[key] = Runner(listing, at_once=at_once, library=self._library), n_forward
         return self._runners[key]
 
-    def _list(self, height: int, width: int, *, gradient: bool) -> tuple[Listing, int]:
+    def _list(self, height: int, width: int, *, gradient: bool) -> tuple[OperationList, int]:
         """List the operations, and count the segments of the way forward."""
-        listing = Listing()
+        listing = OperationList()
         self._list_forward(listing, height, width)
         n_forward = len(listing.segments)
         if gradient:
@@ -146,7 +146,7 @@ class NativeNetwork:
             listing.leave(total, self._stem_gradient, onto)
         return listing, n_forward
 
-    def _list_forward(self, listing: Listing, height: int, width: int, depth: int = 0) -> int:
+    def _list_forward(self, listing: OperationList, height: int, width: int, depth: int = 0) -> int:
         """List stem and blocks; count the operations of stem and first `depth` blocks, which are one segment."""
         listing.begin(height // 4 if depth else height)
         image = Map(height, width, 3, external=PIXELS, row=width, pixel=1, plane=height * width)

@@ -12,7 +12,7 @@ import torch
 
 from robust201.spaces.nasbench201.compiled import native
 from robust201.spaces.nasbench201.compiled.arena import Held, Runner
-from robust201.spaces.nasbench201.compiled.lowering import Listing, Map, Operation
+from robust201.spaces.nasbench201.compiled.lowering import Map, Operation, OperationList
 from robust201.spaces.nasbench201.compiled.regions import Region, union
 from robust201.spaces.nasbench201.compiled.threads import in_threads, shares
 
@@ -41,7 +41,7 @@ class _Step:
 class SearchRunner:
     """What the searches of one network, of one size and depth, share."""
 
-    def __init__(self, runner: Runner, listing: Listing, held: Held) -> None:
+    def __init__(self, runner: Runner, listing: OperationList, held: Held) -> None:
         self.runner = runner
         self.free: list[torch.Tensor] = []
         operations = listing.operations[: held.n_operations]
@@ -166,7 +166,7 @@ class NativeSearch:
         in_threads(run, self._parts)
 
 
-def held_of(listing: Listing, n_operations: int) -> Held:
+def held_of(listing: OperationList, n_operations: int) -> Held:
     """Find the maps of which the first operations or later ones read more than has just been computed."""
     operations = listing.operations[:n_operations]
     makers = _makers(operations)
