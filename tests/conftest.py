@@ -43,9 +43,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # The clusters that tests start themselves would else let Ray write a token into the user's home, readable to all.
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
-# A flush takes a busy disk ten milliseconds, and what it guards against, a power cut, happens in no test.
-os.fsync = lambda _descriptor: None
-
 REPOSITORY = Path(__file__).resolve().parent.parent
 TINY_ARCHITECTURES = (0, 21)
 TINY_KEYS: dict[str, dict[str, Any]] = {
@@ -58,6 +55,14 @@ TINY_KEYS: dict[str, dict[str, Any]] = {
     "gaussian_noise": {"severities": [1, 5]},
 }
 WRITTEN_KEYS = {key: TINY_KEYS[key] for key in ("clean", "fgsm", "brightness")}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def without_flushes() -> Iterator[None]:
+    """Flush nothing to the disk: it takes a busy one ten milliseconds, and guards against power cuts alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _descriptor: None)
+        yield
 
 
 @pytest.fixture(scope="session")
