@@ -43,9 +43,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # The clusters that tests start themselves would else let Ray write a token into the user's home, readable to all.
 os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
 
-# A flush takes a busy disk ten milliseconds, and what it guards against, a power cut, happens in no test.
-os.fsync = lambda _descriptor: None
-
 REPOSITORY = Path(__file__).resolve().parent.parent
 TINY_ARCHITECTURES = (0, 21)
 TINY_KEYS: dict[str, dict[str, Any]] = {
@@ -58,6 +55,14 @@ TINY_KEYS: dict[str, dict[str, Any]] = {
     "gaussian_noise": {"severities": [1, 5]},
 }
 WRITTEN_KEYS = {key: TINY_KEYS[key] for key in ("clean", "fgsm", "brightness")}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def without_flushes() -> Iterator[None]:
+    """Flush nothing to the disk: it takes a busy one ten milliseconds, and guards against power cuts alone."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda _descriptor: None)
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -133,7 +138,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: ranks.get(item.path.parent.name, len(ranks)))
 
 
-class FilesByRay(LoadFileScheduling):
+class FilesByRay(LoadFileScheduling):  # type: ignore[misc] - xdist has no types
     """`--dist loadfile`, where the files `ON_ONE_RAY` count as one."""
 
     def _split_scope(self, nodeid: str) -> str:

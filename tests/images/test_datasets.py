@@ -62,9 +62,10 @@ def test_unknown_names_get_the_closest() -> None:
         load_images("cifar10", form="imagenet16")
 
 
-def test_importing_the_tables_imports_no_heavy_library() -> None:
+def test_the_tables_and_the_digits_need_no_heavy_library() -> None:
     code = (
-        "import sys, robust201.images; print([m for m in ('torch', 'pyarrow', 'sklearn', 'PIL') if m in sys.modules])"
+        "import sys; from robust201.images import load_images; load_images('digits'); "
+        "print([m for m in ('torch', 'pyarrow', 'sklearn', 'PIL') if m in sys.modules])"
     )
     outcome = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert outcome.stdout.strip() == "[]"

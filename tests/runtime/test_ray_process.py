@@ -189,6 +189,7 @@ def test_a_ray_of_our_own_has_a_token_unless_the_user_says_otherwise() -> None:
     mine, another = (driver_environment({"A": "b"}, is_own=True) for _ in range(2))
     assert (mine["A"], mine["RAY_AUTH_MODE"], len(mine["RAY_AUTH_TOKEN"])) == ("b", "token", 64)
     assert mine["RAY_AUTH_TOKEN"] != another["RAY_AUTH_TOKEN"]
+    assert mine["RAY_prestart_worker_first_driver"] == "0"
     given = {"RAY_AUTH_TOKEN": "given" * 8}
     assert driver_environment(given, is_own=True).items() >= given.items()
     assert "RAY_AUTH_TOKEN" not in driver_environment({"RAY_AUTH_TOKEN_PATH": "/a"}, is_own=True)
@@ -214,6 +215,8 @@ def test_a_ray_of_our_own_listens_on_loopback_only_and_leaves_no_process_and_no_
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         processes = ray_process._session(leader)
         assert len(processes) >= 5  # child, head, raylet and two agents
+        # The worker's, and none that Ray started ahead.
+        assert sum(process.name().startswith(("ray::IDLE", "ray::_Work")) for process in processes) <= 1
         listening: dict[str, set[str]] = {}
         for process in processes:
             for connection in process.net_connections("tcp"):

@@ -13,6 +13,10 @@ def ray_address() -> Iterator[str]:
     from robust201.runtime.executors.ray import leave_out_what_nobody_asks
 
     leave_out_what_nobody_asks()
-    ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=128 << 20)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_prestart_worker_first_driver", "0")
+        ray.init(
+            address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, object_store_memory=128 << 20
+        )
     yield ray.get_runtime_context().gcs_address
     ray.shutdown()

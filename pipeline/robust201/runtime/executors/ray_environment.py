@@ -29,6 +29,8 @@ def driver_environment(environment: Mapping[str, str], *, is_own: bool) -> dict[
         settings["RAY_gcs_rpc_server_reconnect_timeout_s"] = str(_LOCAL_HEAD_SECONDS)
         # Despite its name, on any system it sets whether other machines must reach the Ray of this one.
         settings["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"
+        # By default Ray starts a Python process per CPU ahead; ours have variables of their own and could not use them.
+        settings["RAY_prestart_worker_first_driver"] = "0"
         settings["RAY_AUTH_MODE"] = "token"
         if "RAY_AUTH_TOKEN_PATH" not in environment:
             settings["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
