@@ -208,6 +208,7 @@ def test_names_of_other_verbs(
         ("checkpoints: {path: x}\nseed:\n  text\n", 5, "seed: expected"),
         ("checkpoints: {path: x}\nmeasurements:\n- accuracy\n- 5\n", 7, "measurements.1: expected"),
         ("checkpoints: {epochs: 5}\n", 4, "'checkpoints.path', got none"),
+        ("checkpoints: {path: x}\narchitectures: [0, 15625]\n", 5, "The closest index is 15624."),
     ],
 )
 def test_the_line_of_a_wrong_field_is_told(

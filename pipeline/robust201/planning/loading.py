@@ -6,7 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from robust201.core.errors import ConfigError, RobustError
+from robust201.core.errors import ArchitectureError, ConfigError, RobustError
 from robust201.planning.config import SweepConfig
 from robust201.planning.field_errors import describe_problem, steps_of
 from robust201.planning.sweep_yaml import find_line, read_fields
@@ -73,6 +73,7 @@ def parse_config(
             "explains every field."
         ) from error
     except RobustError as error:
+        where = find_place(("architectures",)) if find_place and isinstance(error, ArchitectureError) else source
         raise type(error)(
-            f"Reading the sweep failed for {source}: {error} docs/configuration.md explains every field."
+            f"Reading the sweep failed for {where}: {error} docs/configuration.md explains every field."
         ) from error

@@ -93,17 +93,13 @@ class Plan:
     ) -> "Plan":
         """Make a plan of some units of another, in their order."""
 
-        def shared(unit: Unit) -> tuple[Any, ...]:
+        def shared(unit: Unit) -> tuple[str, str, tuple[float, ...], int, str, tuple[str, ...]]:
             return unit.dataset, unit.key, unit.strengths, unit.n_images, unit.protocol, unit.columns
 
-        planned = (
-            PlannedKey(
-                config.space_name,
-                *fields,
-                networks=tuple(PlannedNetwork(u.architecture, u.checkpoint_sha256, u.weights) for u in group),
-            )
-            for fields, group in groupby(units, shared)
-        )
+        planned = []
+        for fields, group in groupby(units, shared):
+            networks = tuple(PlannedNetwork(u.architecture, u.checkpoint_sha256, u.weights) for u in group)
+            planned.append(PlannedKey(config.space_name, *fields, networks))
         return cls(config, tuple(planned), protocols, facts)
 
     @cached_property
