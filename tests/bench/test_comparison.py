@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -68,9 +69,9 @@ def test_the_loop_and_the_reference_engine_find_the_same(
     tmp_path: Path,
 ) -> None:
     """Of the attacks without draws; those with draws find as much on four images, whose labels are the network's."""
-    from robust201.bench import user_loop
     from robust201.tasks.perturbations.foolbox_engine import foolbox  # imports it without its warning
 
+    user_loop = import_module("robust201.bench.user_loop")
     assert user_loop.foolbox is foolbox
     words = Loop("channels_last", 3).command(subject, SHORT, Machine(), tmp_path, attacks=True)
     monkeypatch.setattr(sys, "argv", words[2:])
