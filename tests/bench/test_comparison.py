@@ -1,6 +1,7 @@
 """A user's loop against `run`: both compute the same, and the ratio is to the best loop."""
 
 import json
+import math
 import os
 import sys
 from importlib import import_module
@@ -40,6 +41,13 @@ def test_the_ratio_is_to_the_best_loop() -> None:
     assert compared.ratio("wall") == compared.ratio("cpu") == pytest.approx(4 / 2)
     assert compared.ratio("wall", start_up=True) == pytest.approx(5 / 5)
     assert compared.largest_difference == pytest.approx(0.25)
+
+
+def test_attacks_that_are_lost_in_the_noise_of_the_start_have_no_ratio() -> None:
+    subject = Subject("309", NOWHERE, NOWHERE, 4, 32, 10, Normalisation((0, 0, 0), (1, 1, 1)))
+    compared = Compared(subject, (timed(Loop("default", 4), 1, 11), timed(Sweep(), 5, 4.9)))
+    assert math.isnan(compared.ratio("wall"))
+    assert compared.ratio("wall", start_up=True) == pytest.approx(11 / 4.9)
 
 
 def test_batches_that_are_the_same_are_timed_once() -> None:
