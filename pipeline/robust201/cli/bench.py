@@ -89,5 +89,6 @@ def _show(compared: "list[Compared]", threads: int, device: str) -> None:
     )
     typer.echo(
         "Single runs differ by some percent, by more where other programs run: trust CPU time there, and repeat with "
-        "--rounds 3. A ratio of nan means that the attacks are lost in the noise of the start-up: take more --images.\nWeights are random, so that nothing is downloaded. The loop is robust201/bench/user_loop.py."
+        "--rounds 3.\nA ratio of nan: the attacks are lost in the noise of the start-up; take more --images.\n"
+        "Weights are random, so that nothing is downloaded. The loop is robust201/bench/user_loop.py."
     )
