@@ -20,6 +20,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import torch
+
 from benchmarks.gpu_steps import Plan, read_values, rehearsal, steps_of, write_values
 
 STEP_MINUTES = 8.0
@@ -87,6 +89,8 @@ def main() -> int:
     if options.step:
         run_step(options.device, folder, options.step)
         return 0
+    if options.device == "cuda" and not (options.list or options.tables or torch.cuda.is_available()):
+        raise SystemExit("Measuring failed for cuda: expected a GPU that PyTorch can use, got none. Try --device cpu.")
     plan = make_plan(options.device, folder)
     names = chosen([step.name for step in steps_of(plan)], options.only)
     start = time.monotonic()

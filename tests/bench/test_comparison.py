@@ -1,8 +1,10 @@
 """A user's loop against `run`: both compute the same, and the ratio is to the best loop."""
 
 import json
+import math
 import os
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -41,6 +43,13 @@ def test_the_ratio_is_to_the_best_loop() -> None:
     assert compared.largest_difference == pytest.approx(0.25)
 
 
+def test_attacks_that_are_lost_in_the_noise_of_the_start_have_no_ratio() -> None:
+    subject = Subject("309", NOWHERE, NOWHERE, 4, 32, 10, Normalisation((0, 0, 0), (1, 1, 1)))
+    compared = Compared(subject, (timed(Loop("default", 4), 1, 11), timed(Sweep(), 5, 4.9)))
+    assert math.isnan(compared.ratio("wall"))
+    assert compared.ratio("wall", start_up=True) == pytest.approx(11 / 4.9)
+
+
 def test_batches_that_are_the_same_are_timed_once() -> None:
     assert [loop.batch for loop in loops(24) if loop.layout == "default"] == [24]
     assert [loop.batch for loop in loops(500) if loop.layout == "default"] == [50, 250, 500]
@@ -68,9 +77,9 @@ def test_the_loop_and_the_reference_engine_find_the_same(
     tmp_path: Path,
 ) -> None:
     """Of the attacks without draws; those with draws find as much on four images, whose labels are the network's."""
-    from robust201.bench import user_loop
     from robust201.tasks.perturbations.foolbox_engine import foolbox  # imports it without its warning
 
+    user_loop = import_module("robust201.bench.user_loop")
     assert user_loop.foolbox is foolbox
     words = Loop("channels_last", 3).command(subject, SHORT, Machine(), tmp_path, attacks=True)
     monkeypatch.setattr(sys, "argv", words[2:])

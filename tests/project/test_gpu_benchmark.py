@@ -143,6 +143,13 @@ def test_what_has_run_is_not_repeated_and_failures_do_not_stop_the_others(
     assert begun == ["tests", "memory", "memory"]
 
 
+def test_without_a_gpu_nothing_is_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(SystemExit, match="expected a GPU"):
+        run_main(monkeypatch, "--out", tmp_path)
+    assert run_main(monkeypatch, "--out", tmp_path, "--list") == 0
+
+
 def test_a_step_that_fails_in_its_process_says_so(tmp_path: Path) -> None:
     failure = gpu.run_in_process("cpu", tmp_path, "no such step", minutes=1)
     assert "StopIteration" in failure

@@ -5,6 +5,7 @@ same commands and no attacks, and subtracted.
 """
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -24,6 +25,9 @@ LAYOUTS = ("default", "channels_last")
 DATASET = "images"
 """What the sweep calls the images."""
 
+SMALLEST_SHARE = 0.05
+"""Attacks shorter than this share of the start-up are lost in its noise."""
+
 _KEYS = {"fgsm": "fgsm", "pgd": "pgd", "apgd": "aa_apgd-ce", "square": "aa_square"}
 """The loop's names of the attacks, and the sweep's."""
 
@@ -35,10 +39,10 @@ class Cost(NamedTuple):
     cpu: float
 
     def __sub__(self, other: object) -> "Cost":
-        """Take another process's cost away, such as the start-up's; at least a thousandth of a second is left."""
+        """Take another process's cost away, such as the start-up's."""
         if not isinstance(other, Cost):
             return NotImplemented
-        return Cost(max(self.wall - other.wall, 1e-3), max(self.cpu - other.cpu, 1e-3))
+        return Cost(self.wall - other.wall, self.cpu - other.cpu)
 
 
 @dataclass(frozen=True)
@@ -334,10 +338,13 @@ class Compared:
         return min(self.baselines, key=lambda timed: getattr(timed.attacks, clock))
 
     def ratio(self, clock: str, *, start_up: bool = False) -> float:
-        """How many times as fast as the best loop the sweep is by a clock."""
+        """How many times as fast as the best loop the sweep is by a clock; NaN where start-up drowns the attacks."""
         part = "whole" if start_up else "attacks"
         best = min(getattr(getattr(timed, part), clock) for timed in self.baselines)
-        return float(best / getattr(getattr(self.sweeps[0], part), clock))
+        ours = getattr(getattr(self.sweeps[0], part), clock)
+        if min(best, ours) < SMALLEST_SHARE * getattr(self.sweeps[0].start, clock):
+            return math.nan
+        return float(best / ours)
 
     @property
     def largest_difference(self) -> float:
