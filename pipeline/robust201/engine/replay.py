@@ -87,10 +87,12 @@ class ReplayedDraws:
         n_images, rows = self._rows(1, images)
         swaps = []
         for side in sides:
-            places = [int((length - side) * self._uniform(1)) for length in (height, width) * 2]
+            row, column, other_row, other_column = (
+                int((length - side) * self._uniform(1)) for length in (height, width) * 2
+            )
             is_turned = bool(self._uniform(1) > 0.5)
             signs = torch.sign(2 * self._uniform(n_images, channels, 1, 1) - 1)[rows]
-            swaps.append(Swap(*places, side, is_turned, signs))
+            swaps.append(Swap(row, column, other_row, other_column, side, is_turned, signs))
         return swaps
 
     def _uniform(self, *shape: int) -> torch.Tensor:

@@ -180,36 +180,36 @@ _RESISTING = 0.4
 
 
 def _apgd_passes(parameters: Any, _n_classes: int) -> float:
-    return 3.0 * (parameters.steps + 1) * parameters.restarts + 6
+    return float(3.0 * (parameters.steps + 1) * parameters.restarts + 6)
 
 
 def _apgd_targeted_passes(parameters: Any, n_classes: int) -> float:
     runs = parameters.restarts * min(parameters.targets, n_classes - 1)
-    return (3.0 * (parameters.steps + 1) + 1) * (1 + _RESISTING * (runs - 1)) + 6
+    return float((3.0 * (parameters.steps + 1) + 1) * (1 + _RESISTING * (runs - 1)) + 6)
 
 
 def _fab_passes(parameters: Any, n_classes: int) -> float:
     # The gradient of each class and once more the label's, and what the step leads to. The fused engine's first run
     # serves all epsilons: for it an estimate per strength is too high.
-    return (3.0 * (n_classes + 1) + 1) * parameters.steps * parameters.restarts + 4
+    return float((3.0 * (n_classes + 1) + 1) * parameters.steps * parameters.restarts + 4)
 
 
 def _fab_targeted_passes(parameters: Any, n_classes: int) -> float:
     runs = min(parameters.targets, n_classes - 1)
-    return (4.0 * parameters.steps + 3) * (1 + _RESISTING * (runs - 1)) + 4
+    return float((4.0 * parameters.steps + 3) * (1 + _RESISTING * (runs - 1)) + 4)
 
 
 def _square_passes(parameters: Any, _n_classes: int) -> float:
     # A query is one forward pass, and images that are fooled drop out: about .39 of the queries remain over the paper's
     # epsilons on CIFAR-10, fewer on the other datasets (docs/protocol.md, "Cost").
-    return 0.39 * parameters.queries * parameters.restarts + 6
+    return float(0.39 * parameters.queries * parameters.restarts + 6)
 
 
 def _standard_passes(parameters: Any, n_classes: int) -> float:
     # APGD-CE on all images; on what it leaves, which mostly resists to the end, every target and every query.
     targets = min(9, n_classes - 1)
     per_target = 3.0 * (parameters.steps + 1) + 1 + 4 * parameters.steps + 3
-    return 3.0 * (parameters.steps + 1) + 10 + _RESISTING * targets * per_target + 0.39 * parameters.queries
+    return float(3.0 * (parameters.steps + 1) + 10 + _RESISTING * targets * per_target + 0.39 * parameters.queries)
 
 
 _CORRUPTIONS = (

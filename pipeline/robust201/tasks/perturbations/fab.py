@@ -77,16 +77,20 @@ def configure_library(adversary: "AutoAttack", context: Context, parameters: Any
     """Give AutoAttack the attack with these parameters."""
     from pyautoattack.fab_pt import FABAttack_PT
 
-    is_targeted = isinstance(parameters, AnyFabTargeted)
+    restarts, targets = 1, 1
+    if isinstance(parameters, FabParameters | FabL2Parameters | FabL1Parameters):
+        restarts = parameters.restarts
+    else:
+        targets = min(parameters.targets, context.classifier.n_classes - 1)
     adversary.fab = FABAttack_PT(
         context.classifier,
-        n_restarts=1 if is_targeted else parameters.restarts,
+        n_restarts=restarts,
         n_iter=parameters.steps,
         eps=adversary.epsilon,
         seed=adversary.seed,
         norm=adversary.norm,
         device=adversary.device,
-        n_target_classes=min(parameters.targets, context.classifier.n_classes - 1) if is_targeted else 1,
+        n_target_classes=targets,
     )
 
 

@@ -151,7 +151,7 @@ def side_of(query: int, p_init: float, shape: ImageShape) -> int:
 def share_of(query: int, p_init: float, shape: ImageShape) -> float:
     """Pixels that a square covers in a query, not rounded (see `side_of`)."""
     channels, height, width = shape
-    share = p_init / 2 ** sum(query > after for after in SHARE_HALVINGS)
+    share: float = p_init / 2 ** sum(query > after for after in SHARE_HALVINGS)
     # Multiplied and divided by the channels because AutoAttack does, and rounding may see it.
     return share * (channels * height * width) / channels
 

@@ -123,8 +123,7 @@ def _stages(job: AttackJob, parameters: AnyStandard) -> tuple[_Stage, ...]:
     ce, targeted, boundary, queries = _attacks(parameters)
     ball = "" if parameters.norm == "Linf" else f"_{parameters.norm.lower()}"
     samples, pool = job.batching.samples, max(job.batching.samples, job.batching.pool)
-    is_cube = isinstance(queries, SquareParameters)
-    square_run = square.single_run(queries) if is_cube else square_lp.single_run(queries)
+    square_run = square.single_run(queries) if isinstance(queries, SquareParameters) else square_lp.single_run(queries)
     return (
         _Stage(f"aa_apgd-ce{ball}", apgd.single_run(ce), ce.restarts, samples),
         _Stage(f"aa_apgd-t{ball}", apgd_targeted.single_run(targeted), targeted.targets * targeted.restarts, samples),
