@@ -1,5 +1,6 @@
 """Outcomes by image: written packed beside their images, read back by the reader, and by others without our code."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -105,6 +106,10 @@ def test_bits_take_the_place_of_classes_or_stand_beside_them(folder: Path, tmp_p
     assert [name for name in columns[1] if name not in columns[0]] == ["predictions"]
     assert "correct_bits" in columns[0]
     assert "`images/dataset=<dataset>/part-0.parquet`" in (folder / "README.md").read_text()
+    croissant = json.loads((folder / "croissant.json").read_text())
+    fields = [field["name"] for field in croissant["recordSet"][0]["field"]]
+    assert "accuracy" in fields
+    assert "correct_bits" not in fields  # the format has no type for bytes
 
 
 def test_without_predictions_or_parquet_there_are_no_outcomes(tmp_path: Path) -> None:

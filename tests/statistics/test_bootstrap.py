@@ -95,4 +95,15 @@ def test_kendalls_tau_scatters_as_it_would_on_other_images() -> None:
 
 def test_kendalls_tau_without_two_accuracies_is_nan() -> None:
     flat, draws = np.full(4, 0.5), np.full((3, 4), 5, np.int32)
-    assert np.isnan(kendall_estimate(flat, flat, draws, draws).value)
+    assert np.isnan(kendall_estimate(flat, flat, draws, draws)).all()
+
+
+def test_intervals_stay_where_numbers_can_be() -> None:
+    drawn = np.array([[9, 10, 10], [10, 10, 10], [8, 9, 9]], np.int32)
+    found = median_estimate([1.0, 1.0, 1.0], drawn, 10)
+    assert found.high == 1.0
+    assert 0 < found.low < 1
+    ordered, other = [0.1, 0.5, 0.9], np.array([[1, 5, 9], [1, 5, 9], [5, 1, 9]], np.int32)
+    found = kendall_estimate(ordered, ordered, other, other[::-1])
+    assert found.high == 1.0
+    assert found.low >= -1.0

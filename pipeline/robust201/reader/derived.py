@@ -105,7 +105,8 @@ class Ranking:
             "tied_with_best": [_plain(one) for one in self.tied],
             "paired": self.paired,
         }
-        payload |= {name: estimate._asdict() for name, estimate in self.bootstrap.items()}
+        for name, estimate in self.bootstrap.items():
+            payload[name] = {what: _plain(number) for what, number in estimate._asdict().items()}
         if self.ranks is not None:
             rows = self.ranks.to_dict(orient="index")
             payload["ranks"] = {

@@ -106,7 +106,7 @@ def rank_intervals(counts: Drawn, level: float = 0.95) -> RankIntervals:
 
 def median_estimate(accuracies: ArrayLike, counts: Drawn, n_images: int, level: float = 0.95) -> Estimate:
     """Give the median of accuracies (A,) with its interval, by (D, A) counts of draws."""
-    return _estimate(float(np.median(np.asarray(accuracies))), np.median(counts, axis=1) / n_images, level)
+    return _estimate(float(np.median(np.asarray(accuracies))), np.median(counts, axis=1) / n_images, level, (0.0, 1.0))
 
 
 def kendall_estimate(
@@ -125,12 +125,11 @@ def kendall_estimate(
         kendalltau(one, other, method="asymptotic").statistic
         for one, other in zip(drawn_first, drawn_second, strict=True)
     ]
-    estimate = _estimate(value, np.array(drawn), level)
-    return estimate._replace(low=max(-1.0, estimate.low), high=min(1.0, estimate.high))
+    return _estimate(value, np.array(drawn), level, (-1.0, 1.0))
 
 
-def _estimate(value: float, drawn: NDArray[np.float64], level: float) -> Estimate:
-    """Make the standard interval of the bootstrap.
+def _estimate(value: float, drawn: NDArray[np.float64], level: float, limits: tuple[float, float]) -> Estimate:
+    """Make the standard interval of the bootstrap, within limits; NaN where a draw has no number.
 
     Percentiles of the draws would be shifted by the bias once more, as accuracies that scatter are drawn again.
 
@@ -139,4 +138,5 @@ def _estimate(value: float, drawn: NDArray[np.float64], level: float) -> Estimat
     from scipy.special import ndtri
 
     reach = float(ndtri(0.5 + level / 2)) * float(drawn.std(ddof=1))
-    return Estimate(value, value - reach, value + reach, float(drawn.mean()) - value)
+    low, high = np.clip((value - reach, value + reach), *limits)
+    return Estimate(value, float(low), float(high), float(drawn.mean()) - value)
