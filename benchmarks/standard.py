@@ -15,7 +15,7 @@ The data folder holds `cifar10/test.parquet` and trained NAS-Bench-201 networks 
 import argparse
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +37,7 @@ from robust201.engine.replay import ReplayedDraws
 from robust201.images import load_images, select
 from robust201.spaces.nasbench201.compiled import compile_network
 from robust201.tasks import TASKS
+from robust201.tasks.parameters import StandardParameters
 from robust201.tasks.perturbations.contract import perturb
 
 ROW = TASKS["aa_standard"]
@@ -87,7 +88,7 @@ def run_replayed(classifier: Classifier, images: ImageSet, epsilon: float) -> Ou
         indices=images.indices,
         epsilons=(epsilon / 255,),
     )
-    return gather(ROW.load("fused")(job, ROW.parameters(epsilons_255=(epsilon,))), classifier, pixels, labels)
+    return gather(ROW.load("fused")(job, StandardParameters(epsilons_255=(epsilon,))), classifier, pixels, labels)
 
 
 def run_fused(classifier: Classifier, model: Model, images: ImageSet, epsilon: float) -> Outcome:
@@ -95,7 +96,7 @@ def run_fused(classifier: Classifier, model: Model, images: ImageSet, epsilon: f
     pixels, labels = torch.from_numpy(images.images), torch.from_numpy(images.labels)
     context = Context(classifier, SEED, len(images), key=ROW.key, engine="fused", model=model)
     request = Request((epsilon,), pixels, labels, images.indices)
-    return gather(perturb(ROW, context, ROW.parameters(epsilons_255=(epsilon,)), request), model, pixels, labels)
+    return gather(perturb(ROW, context, StandardParameters(epsilons_255=(epsilon,)), request), model, pixels, labels)
 
 
 def main() -> None:
@@ -112,7 +113,7 @@ def main() -> None:
     classifier = Classifier(network, images.normalisation, images.n_classes)
     compiled = compile_network(network, spec, images.normalisation, n_classes=images.n_classes)
     pixels, labels = to_float(torch.from_numpy(images.images)), torch.from_numpy(images.labels)
-    runs = {
+    runs: dict[str, Callable[[], Outcome]] = {
         "library": lambda: run_library(classifier, pixels, labels, chosen.epsilon),
         "replayed": lambda: run_replayed(classifier, images, chosen.epsilon),
         "fused": lambda: run_fused(classifier, compiled, images, chosen.epsilon),

@@ -138,7 +138,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: ranks.get(item.path.parent.name, len(ranks)))
 
 
-class FilesByRay(LoadFileScheduling):  # type: ignore[misc] - xdist has no types
+class FilesByRay(LoadFileScheduling):  # type: ignore[misc]  # xdist has no types
     """`--dist loadfile`, where the files `ON_ONE_RAY` count as one."""
 
     def _split_scope(self, nodeid: str) -> str:
