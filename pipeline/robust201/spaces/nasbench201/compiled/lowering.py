@@ -63,14 +63,24 @@ class MapView:
     step: int = 1
 
 
-class Ends(TypedDict, total=False):
-    """What an operation adds to its sum, and where it writes that."""
+class Outputs(TypedDict, total=False):
+    """Where an operation writes its sum, as it is and after its ReLU."""
 
-    add: MapView | None
-    tape: MapView | None
-    past: MapView | None
     raw: MapView | None
     rectified: MapView | None
+
+
+class Masks(TypedDict, total=False):
+    """By which ReLU's output an operation masks its sum, and what it then adds."""
+
+    tape: MapView | None
+    past: MapView | None
+
+
+class Ends(Outputs, Masks, total=False):
+    """What an operation does with its sum, from first to last: add, mask, add, write."""
+
+    add: MapView | None
 
 
 @dataclass
@@ -125,7 +135,7 @@ class Forms:
         return cast("Map", self._rectified)
 
     @property
-    def ends(self) -> "Ends":
+    def ends(self) -> "Outputs":
         """Where an operation writes both."""
         return {
             "raw": None if self._raw is None else MapView(self._raw),
@@ -391,7 +401,7 @@ class OperationList:
         for odd_row, rows in enumerate(meets):
             for odd_column, columns in enumerate(meets):
                 place = MapView(onto, odd_row, odd_column, 2)
-                ends: Ends = {"tape": MapView(tape[0], odd_row, odd_column, 2), "past": MapView(down)}
+                masks: Masks = {"tape": MapView(tape[0], odd_row, odd_column, 2), "past": MapView(down)}
                 for column, x in columns:
                     is_last = column == columns[-1][0]
                     self._convolve(
@@ -402,7 +412,7 @@ class OperationList:
                         half,
                         add=None if column == columns[0][0] else place,
                         raw=place,
-                        **(ends if is_last else Ends()),
+                        **(masks if is_last else Masks()),
                     )
         return onto
 
