@@ -50,8 +50,12 @@ class Runner:
         firsts = [first for first, _ in listing.segments]
         stops = [*firsts[1:], len(listing.operations)]
         groups = [min(at_once, IMAGES_IN_TURN.get(height, 1)) for _, height in listing.segments]
-        self._segments = (native.SegmentStruct * len(firsts))(*zip(firsts, stops, groups, strict=True))
-        buffers, numbers, self._arena_floats = _place(listing.operations, self._segments, at_once, self._held.maps)
+        self._segments = (native.SegmentStruct * len(firsts))(
+            *(native.SegmentStruct(*row) for row in zip(firsts, stops, groups, strict=True))
+        )
+        buffers, numbers, self._arena_floats = _place(
+            listing.operations, list(self._segments), at_once, self._held.maps
+        )
         self._buffers = (native.BufferStruct * len(buffers))(*buffers)
         self._operations = (native.OperationStruct * len(listing.operations))(
             *(_pack(operation, numbers) for operation in listing.operations)
@@ -89,7 +93,7 @@ class Runner:
 
         With `back`, (n,) bool, put back what was there, for those images.
         """
-        packed = (native.RegionStruct * len(regions))(*((r.top, r.left, *r.size) for r in regions))
+        packed = (native.RegionStruct * len(regions))(*(native.RegionStruct(r.top, r.left, *r.size) for r in regions))
         self._library.robust201_run_regions(
             ctypes.addressof(self._operations),
             packed,

@@ -5,7 +5,7 @@ Maps are virtual while the list is made: every operation writes new ones. `arena
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import cast
+from typing import TypedDict, Unpack, cast
 
 import torch
 
@@ -63,6 +63,26 @@ class MapView:
     step: int = 1
 
 
+class Outputs(TypedDict, total=False):
+    """Where an operation writes its sum, as it is and after its ReLU."""
+
+    raw: MapView | None
+    rectified: MapView | None
+
+
+class Masks(TypedDict, total=False):
+    """By which ReLU's output an operation masks its sum, and what it then adds."""
+
+    tape: MapView | None
+    past: MapView | None
+
+
+class Ends(Outputs, Masks, total=False):
+    """What an operation does with its sum, from first to last: add, mask, add, write."""
+
+    add: MapView | None
+
+
 @dataclass
 class Operation:
     """One operation: see native.c. Height and width count the pixels that it gives."""
@@ -115,7 +135,7 @@ class Forms:
         return cast("Map", self._rectified)
 
     @property
-    def ends(self) -> "dict[str, MapView | None]":
+    def ends(self) -> "Outputs":
         """Where an operation writes both."""
         return {
             "raw": None if self._raw is None else MapView(self._raw),
@@ -164,7 +184,7 @@ class OperationList:
         taps: list[tuple[int, int]],
         size: tuple[int, int],
         step: int = 1,
-        **ends: MapView | None,
+        **ends: Unpack[Ends],
     ) -> None:
         """Append a convolution, (outputs, inputs, taps), that gives a map of some size."""
         n_outputs, n_inputs, n_taps = weight.shape
@@ -188,7 +208,7 @@ class OperationList:
         )
 
     def _apply(
-        self, convolution: Convolution, source: Map, size: tuple[int, int], step: int = 1, **ends: MapView | None
+        self, convolution: Convolution, source: Map, size: tuple[int, int], step: int = 1, **ends: Unpack[Ends]
     ) -> None:
         weight, bias, padding = convolution.parameters
         side = weight.shape[-1]
@@ -202,7 +222,7 @@ class OperationList:
         others: Sequence[tuple[Map, float]],
         *,
         border: bool,
-        **ends: MapView | None,
+        **ends: Unpack[Ends],
     ) -> None:
         sources = [*pools, *others]
         self.operations.append(
@@ -326,7 +346,7 @@ class OperationList:
             total = cast("Map", arrived.total)
             for source, kernel in node.gradients:
                 known, onto = through.get(source), Map(*shape)
-                self._apply(kernel, total, shape[:2], add=known and MapView(known), raw=MapView(onto))
+                self._apply(kernel, total, shape[:2], add=None if known is None else MapView(known), raw=MapView(onto))
                 through[source] = onto
             if node.poolings:
                 in_place = arrived.own and len(node.poolings) == 1 and not node.skips
@@ -362,7 +382,7 @@ class OperationList:
                 onto.channels,
                 [MapView(through)],
                 tape=MapView(tape),
-                past=past.total and MapView(past.total),
+                past=None if past.total is None else MapView(past.total),
                 raw=MapView(onto),
             )
         )
@@ -381,7 +401,7 @@ class OperationList:
         for odd_row, rows in enumerate(meets):
             for odd_column, columns in enumerate(meets):
                 place = MapView(onto, odd_row, odd_column, 2)
-                ends = {"tape": MapView(tape[0], odd_row, odd_column, 2), "past": MapView(down)}
+                masks: Masks = {"tape": MapView(tape[0], odd_row, odd_column, 2), "past": MapView(down)}
                 for column, x in columns:
                     is_last = column == columns[-1][0]
                     self._convolve(
@@ -392,7 +412,7 @@ class OperationList:
                         half,
                         add=None if column == columns[0][0] else place,
                         raw=place,
-                        **(ends if is_last else {}),
+                        **(masks if is_last else Masks()),
                     )
         return onto
 
