@@ -98,6 +98,12 @@ def test_kendalls_tau_without_two_accuracies_is_nan() -> None:
     assert np.isnan(kendall_estimate(flat, flat, draws, draws)).all()
 
 
+def test_two_networks_have_a_tau_and_their_ties_none() -> None:
+    drawn = np.array([[3, 5], [2, 4]], np.int32)
+    assert kendall_estimate([0.3, 0.5], [0.9, 0.8], drawn, drawn[:, ::-1]) == (-1, -1, -1, 0)
+    assert np.isnan(kendall_estimate([0.3, 0.3], [0.9, 0.8], drawn, drawn).value)
+
+
 def test_intervals_stay_where_numbers_can_be() -> None:
     drawn = np.array([[9, 10, 10], [10, 10, 10], [8, 9, 9]], np.int32)
     found = median_estimate([1.0, 1.0, 1.0], drawn, 10)

@@ -10,7 +10,7 @@ Equal seeds give equal draws, with equal versions of NumPy.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -117,15 +117,18 @@ def kendall_estimate(
     Scatter of the accuracies lowers tau: with fewer images, or closer accuracies, tau is lower, whatever the networks
     (see `Estimate.bias`). Without two different accuracies on each side, tau is NaN.
     """
+    value = _tau(np.asarray(first, np.float64), np.asarray(second, np.float64))
+    drawn = [_tau(one, other) for one, other in zip(drawn_first, drawn_second, strict=True)]
+    return _estimate(value, np.array(drawn), level, (-1.0, 1.0))
+
+
+def _tau(first: NDArray[Any], second: NDArray[Any]) -> float:
     from scipy.stats import kendalltau
 
-    observed = np.asarray(first, np.float64), np.asarray(second, np.float64)
-    value = float(kendalltau(*observed, method="asymptotic").statistic)
-    drawn = [
-        kendalltau(one, other, method="asymptotic").statistic
-        for one, other in zip(drawn_first, drawn_second, strict=True)
-    ]
-    return _estimate(value, np.array(drawn), level, (-1.0, 1.0))
+    if len(first) < 3:  # SciPy's p-value, which is not used, would divide by zero
+        product = float(np.sign(first[0] - first[-1]) * np.sign(second[0] - second[-1]))
+        return product or float("nan")
+    return float(kendalltau(first, second, method="asymptotic").statistic)
 
 
 def _estimate(value: float, drawn: NDArray[np.float64], level: float, limits: tuple[float, float]) -> Estimate:
