@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from robust201.spaces.nasbench201.cells import EDGES, N_ARCHITECTURES, OPERATIONS, format_spec, specs
 from robust201.spaces.nasbench201.compiled import compile_network, kernels, native
+from robust201.spaces.nasbench201.compiled import network as network_module
 from robust201.spaces.nasbench201.compiled.program import plan_cell
 from tests.spaces.test_inference import (
     N_CLASSES,
@@ -161,7 +162,7 @@ def test_windows_are_searched_where_the_library_gains_by_them():
 @pytest.fixture
 def fresh(monkeypatch):
     """Forget what was found, before and after."""
-    caches = (native.load_library, native.why_not, native._open)
+    caches = (native.load_library, native.why_not, native._open, network_module.usable_library)
     for cache in caches:
         cache.cache_clear()
     yield monkeypatch
@@ -175,6 +176,22 @@ def assert_pytorch_answers():
     network = compile_network(network_of(specs()[0], channels=16), specs()[0], NORMALISATION, n_classes=N_CLASSES)
     assert network._native is None
     assert torch.isfinite(network.logits(images_of(16)[0])).all()
+
+
+@needs_library
+def test_a_library_of_other_bits_is_not_used(fresh):
+    """As after an update of PyTorch whose sums have another order."""
+    compute = network_module.InferenceNetwork.loss_and_gradient
+
+    def rounded(self, pixels, labels):
+        loss, logits, gradient = compute(self, pixels, labels)
+        return loss, logits, gradient if self._native is None else gradient * (1 + 2**-23)
+
+    fresh.setattr(network_module.InferenceNetwork, "loss_and_gradient", rounded)
+    with pytest.warns(RuntimeWarning, match="expected PyTorch's bits, got others"):
+        assert network_module.usable_library() is None
+    network = compile_network(network_of(specs()[0], channels=16), specs()[0], NORMALISATION, n_classes=N_CLASSES)
+    assert network._native is None
 
 
 def test_without_a_library_pytorch_answers(fresh, tmp_path):

@@ -170,12 +170,12 @@ def native_network(
     stem_gradient: Convolution,
     mean: torch.Tensor,
     channels: int,
+    library: ctypes.CDLL | None,
 ) -> NativeNetwork | None:
     """Make the passes of a float32 network on a CPU; None where only PyTorch can run them.
 
     The library gives the bits of oneDNN's fused kernels, so it stands in for them only.
     """
-    library = native.load_library()
     if channels != native.LANES or not kernels.fuses_on_cpu() or library is None:
         return None
     return NativeNetwork(blocks, stem, stem_needs, stem_gradient, mean, channels, library)

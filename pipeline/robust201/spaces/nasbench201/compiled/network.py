@@ -1,6 +1,8 @@
 """A loaded network, rewritten for speed: logits and input gradients that equal the plain network's within rounding."""
 
+import ctypes
 import functools
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import cast
 
@@ -12,6 +14,7 @@ from robust201.core.precision import Precision, check_precision, map_dtype
 from robust201.core.records import Normalisation
 from robust201.engine.classifier import cast_convolutions
 from robust201.engine.model import Objective, differentiate_objective
+from robust201.spaces.nasbench201.compiled import native
 from robust201.spaces.nasbench201.compiled.blocks import Block, CellBlock, Needs, ReductionBlock, Tape, Value
 from robust201.spaces.nasbench201.compiled.folding import batch_norm_affine, fold
 from robust201.spaces.nasbench201.compiled.footprint import network_bytes
@@ -21,7 +24,7 @@ from robust201.spaces.nasbench201.compiled.memory import keep_freed_memory
 from robust201.spaces.nasbench201.compiled.native_network import NativeNetwork, native_network
 from robust201.spaces.nasbench201.compiled.native_search import NativeSearch
 from robust201.spaces.nasbench201.compiled.program import CellProgram, plan_cell
-from robust201.spaces.nasbench201.network import Network
+from robust201.spaces.nasbench201.network import Network, build_network
 
 CPU_CHUNK = 64
 """Images that go through the network together on a CPU: enough to spread a call's fixed cost, few enough that what one
@@ -37,6 +40,9 @@ class InferenceNetwork:
 
     It equals the plain network of the same precision within rounding, not bit by bit: folded weights round differently.
 
+    Args:
+        library: what runs its passes on a CPU in float32, where it takes them (see `native_network`).
+
     Attributes:
         chunk: maximum number of images per pass; None for no limit.
         shown: images that the last call sent through the network at once.
@@ -51,6 +57,7 @@ class InferenceNetwork:
         normalisation: Normalisation,
         device: torch.device,
         dtype: torch.dtype,
+        library: ctypes.CDLL | None = None,
     ) -> None:
         self.device = device
         self.n_classes = network.classifier.out_features
@@ -81,8 +88,9 @@ class InferenceNetwork:
         self._local: LocalKernels | None = None
         self._native: NativeNetwork | None = None
         if device.type == "cpu" and dtype is torch.float32:
+            two_by_two = self._stem_gradient.two_by_two
             self._native = native_network(
-                self._blocks, self._stem, needs, self._stem_gradient.two_by_two, self._mean, self._channels
+                self._blocks, self._stem, needs, two_by_two, self._mean, self._channels, library
             )
             self._local = LocalKernels(self._stem, needs, self._blocks, by_library=self._native is not None)
 
@@ -339,4 +347,45 @@ def compile_network(
     check_precision(precision, device)
     if device.type == "cpu":
         keep_freed_memory()
-    return InferenceNetwork(network.eval(), plan_cell(spec), normalisation, device, map_dtype(precision))
+    dtype = map_dtype(precision)
+    library = usable_library() if device.type == "cpu" and dtype is torch.float32 else None
+    return InferenceNetwork(network.eval(), plan_cell(spec), normalisation, device, dtype, library)
+
+
+_PROBE = "|nor_conv_3x3~0|+|avg_pool_3x3~0|nor_conv_1x1~1|+|skip_connect~0|nor_conv_3x3~1|avg_pool_3x3~2|"
+"""A cell with every operation that computes something."""
+
+
+@functools.cache
+def usable_library() -> ctypes.CDLL | None:
+    """Load the compiled library if it gives the bits of this PyTorch; None, with a warning if it does not.
+
+    It sums in the order of the oneDNN that it was written against. Another PyTorch may sum otherwise, and results must
+    not depend on whether a machine has the library: a small network is computed both ways first, once in a process.
+    """
+    library = native.load_library()
+    if library is None or all(map(_has_equal_bits, (library,) * 2, (16, 32))):
+        return library
+    warnings.warn(
+        f"Running networks by the compiled library failed for PyTorch {torch.__version__}: expected PyTorch's bits, "
+        "got others. PyTorch computes instead, which takes longer.",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+    return None
+
+
+def _has_equal_bits(library: ctypes.CDLL, size: int) -> bool:
+    """Compare logits and gradients of a small network with PyTorch's, on images of a size."""
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        network = build_network(_PROBE, channels=native.LANES, cells=1, n_classes=10).eval()
+        pixels = torch.rand(MIN_BATCH, 3, size, size)
+    labels = torch.arange(MIN_BATCH)
+    normalisation = Normalisation(mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
+    by_library, by_torch = (
+        InferenceNetwork(network, plan_cell(_PROBE), normalisation, torch.device("cpu"), torch.float32, chosen)
+        for chosen in (library, None)
+    )
+    found, expected = (one.loss_and_gradient(pixels, labels) for one in (by_library, by_torch))
+    return all(map(torch.equal, found, expected))
