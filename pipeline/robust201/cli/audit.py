@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 def audit(
     sweep: Sweep,
-    networks: Annotated[int, typer.Option(min=1, help="Networks to draw from the sweep.")] = 3,
-    images: Annotated[int, typer.Option(min=1, help="Test images to draw of each dataset.")] = 100,
-    seed: Annotated[int, typer.Option(help="Of both draws.")] = 0,
+    networks: Annotated[int, typer.Option(min=1, help="Number of networks to draw from the sweep.")] = 3,
+    images: Annotated[int, typer.Option(min=1, help="Number of test images to draw from each dataset.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of both draws.")] = 0,
     keys: Keys = None,
     executor: Annotated[str | None, typer.Option(help="inline or ray; overrides the sweep's.")] = None,
     workers: Annotated[int | None, typer.Option(help="Number of workers; overrides the sweep's.")] = None,
@@ -30,10 +30,11 @@ def audit(
     as_json: AsJson = False,
     allow_code: AllowCode = False,
 ) -> None:
-    """Attack a random sample of a sweep with Foolbox and AutoAttack too; exits with 3 if the engines differ.
+    """Attack a random sample of a sweep with both engines and compare them; exits with 3 if they differ.
 
-    Both engines evaluate the same networks and images with draws of their own. They are compared by McNemar's exact
-    test, corrected for the number of comparisons (docs/trust.md). The sweep's results are not touched.
+    The fused engine and the reference engine (Foolbox and AutoAttack) attack the same networks and images, each with
+    its own random draws. McNemar's exact test, with Holm's correction, compares them (docs/trust.md). The sweep's
+    results do not change.
     """
     from robust201.dataset.audit import audit_sweep, sample_sweep
     from robust201.planning.code_consent import announce_code

@@ -23,18 +23,19 @@ EPSILONS_255 = (0.5, 2.0)
 
 def bench(
     architectures: Annotated[
-        str, typer.Option(help="Names separated by commas: indices of cells, or resnet18.")
+        str, typer.Option(help="Architectures separated by commas: indices, or resnet18.")
     ] = "309,21,13714",
     images: Annotated[int, typer.Option(min=2, help="Images per network.")] = 32,
-    rounds: Annotated[int, typer.Option(min=1, help="How often everything is timed; medians are shown.")] = 1,
-    threads: Annotated[int, typer.Option(min=1, help="CPU threads of either side.")] = 1,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of timings of each; medians are shown.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of robust201 and of the loop.")] = 1,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write all times to this file.")] = None,
 ) -> None:
-    """Compare robust201 with your own loop of Foolbox and AutoAttack, as whole processes, on random networks.
+    """Compare the speed of robust201 with that of a plain loop of Foolbox and AutoAttack, on random networks.
 
-    The attacks are the paper's, with a fortieth of its steps and queries, at two epsilons. The loop runs in
-    PyTorch's default layout and in channels_last; the ratio is to the faster one. It takes a few minutes.
+    Both run as whole processes. The attacks are the paper's, with a fortieth of its steps and queries, at two epsilons.
+    The loop runs in PyTorch's default layout and in channels_last; the ratio is to the faster one. This takes a few
+    minutes.
     """
     from robust201.bench.comparison import LAYOUTS, Lengths, Loop, Machine, Sweep, Way, compare
     from robust201.bench.generated import random_subjects
@@ -88,7 +89,7 @@ def _show(compared: "list[Compared]", threads: int, device: str) -> None:
         rows,
     )
     typer.echo(
-        "Single runs differ by some percent, by more where other programs run: trust CPU time there, and repeat with "
-        "--rounds 3.\nA ratio of nan: the attacks are lost in the noise of the start-up; take more --images.\n"
-        "Weights are random, so that nothing is downloaded. The loop is robust201/bench/user_loop.py."
+        "Single runs differ by a few percent, and by more if other programs are running: use CPU time then, and repeat "
+        "with --rounds 3.\nA ratio of nan means that the attacks took less than the noise of the start-up: use more "
+        "--images.\nWeights are random, so nothing is downloaded. The loop is robust201/bench/user_loop.py."
     )

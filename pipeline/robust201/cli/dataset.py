@@ -57,8 +57,8 @@ def export(
     outcomes: Annotated[
         str | None,
         typer.Option(
-            help="With --parquet, if `predictions` were measured: bits writes which images were classified correctly, "
-            "one bit per image, instead of predicted classes, and a table of the images; classes writes both."
+            help="With --parquet, if `predictions` were measured. bits: one bit per image (1 if classified correctly) "
+            "instead of predicted classes, and a table of the images; classes: bits and predicted classes."
         ),
     ] = None,
     partial: Annotated[
@@ -123,7 +123,7 @@ def verify(
         bool, typer.Option("--requeue", help="Move damaged results away, so that the next run recomputes them.")
     ] = False,
     protocol_checks: Annotated[
-        bool, typer.Option("--protocol-checks", help="Also look for signs of weak attacks (docs/statistics.md).")
+        bool, typer.Option("--protocol-checks", help="Also look for signs of weak attacks (docs/trust.md).")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -38,7 +38,7 @@ def evaluate(
         typer.Option(
             "--set",
             metavar="KEY.PARAMETER=VALUE",
-            help="A parameter of a key, such as pgd.steps=10 or pgd.epsilons_255=1,8. Repeatable.",
+            help="Set a parameter of a key, such as pgd.steps=10 or pgd.epsilons_255=1,8. Repeatable.",
         ),
     ] = None,
     mean: Annotated[

@@ -20,18 +20,18 @@ def metrics(
     datasets: Datasets = None,
     keys: Keys = None,
     reference: Annotated[
-        str | None, typer.Option(help="Architecture that corruption errors are relative to: an index or a name.")
+        str | None, typer.Option(help="Reference architecture of corruption errors: an index or a name.")
     ] = None,
-    ties: Annotated[float, typer.Option(help="Level of significance at which networks are told from the best.")] = 0.05,
+    ties: Annotated[float, typer.Option(help="Significance level of the tests against the best network.")] = 0.05,
     bootstrap: Annotated[
-        int, typer.Option(min=0, metavar="DRAWS", help="Draws of the images, for intervals of medians and ranks.")
+        int, typer.Option(min=0, metavar="DRAWS", help="Bootstrap draws, for intervals of medians, ranks and tau.")
     ] = 0,
     weights: Annotated[
         str | None, typer.Option(help="Name of the weights, if DATASET has several per architecture.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compute derived metrics (robustness R, attack success, worst case, calibration) and ties with the best."""
+    """Show rankings with intervals and ties with the best, and derived metrics such as robustness R."""
     from robust201.reader.dataset import RobustnessDataset
     from robust201.reader.derived import derive_metrics
 
