@@ -40,5 +40,9 @@ def find_architecture(name: ArchitectureId) -> tuple[Space, ArchitectureId]:
 def why_no_cpu_library() -> str | None:
     """Say why compiled networks run by PyTorch alone on this machine's CPU; None where a library runs them."""
     from robust201.spaces.nasbench201.compiled import native  # needs torch
+    from robust201.spaces.nasbench201.compiled.network import usable_library
 
-    return native.why_not()
+    reason = native.why_not()
+    if reason is None and usable_library() is None:
+        return "it does not give the bits of this PyTorch"
+    return reason
