@@ -160,7 +160,7 @@ def evaluate(
         progress: show a bar on a terminal, or not, or what is called with (evaluations done, in all).
 
     Returns:
-        One row per key and strength, in the order of `keys` and ascending: `key`, `strength` (epsilon in 1/255, or in
+        One row per key and strength, in the order of `keys` and ascending: `key`, `strength` (epsilon in 1/255, in
         pixels for L2 and L1; severity; 0 where there is none), `accuracy`, `low` and `high` (its 95 % interval by Wilson),
         `confidence` (mean softmax of the predicted class), `n_images`, `seconds` (of strengths that were attacked
         together only the sum means something). A measure (kind ``measure``) has no accuracy: its numbers stand in
