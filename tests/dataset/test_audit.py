@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from robust201.dataset.audit import sample_sweep
 from robust201.engine.attack_job import AttackJob, handed_back
+from robust201.planning.loading import load_config
 from robust201.tasks.perturbations import pgd
 from tests.conftest import RunCommand, WriteSweep
 
@@ -53,8 +55,8 @@ def test_a_weak_attack_is_found(sweep: Path, robust201: RunCommand, monkeypatch:
     assert ended.code == 3
     strong = json.loads(ended.out)[1]
     assert strong["differs"]
-    reference, fused_correct = strong["correct"]
-    assert fused_correct - reference == strong["only_one"][1] - strong["only_one"][0] > 20
+    correct, only = strong["correct"], strong["only_one"]
+    assert correct["fused"] - correct["reference"] == only["fused"] - only["reference"] > 20
     assert strong["p_value"] < strong["adjusted_p_value"] < 1e-5
     assert "the engines differ in" in robust201("audit", sweep, *AUDIT).out
 
@@ -64,7 +66,7 @@ def test_a_weak_attack_is_found(sweep: Path, robust201: RunCommand, monkeypatch:
     [
         (
             ("--keys", "fog"),
-            "for fog: expected attacks of the sweep that both engines have, got another key; there are pgd",
+            "for fog: expected attacks of the sweep that both engines can compute, got another key; there are pgd",
         ),
         (("--keys", "clean"), "got another key; there are pgd"),
     ],
@@ -75,3 +77,15 @@ def test_what_cannot_be_audited(sweep: Path, robust201: RunCommand, options: tup
 
 def test_a_sweep_without_attacks_cannot_be_audited(write_sweep: WriteSweep, robust201: RunCommand) -> None:
     assert "got none" in robust201("audit", write_sweep(keys={"clean": {}})).refusal(2)
+
+
+def test_what_foolbox_cannot_do_is_left_out(write_sweep: WriteSweep, robust201: RunCommand) -> None:
+    keys = {"clean": {}, "pgd_linf7": {"iterate": "best", "random_start": True}}
+    assert "got none" in robust201("audit", write_sweep(**(FIELDS | {"keys": keys}))).refusal(2)
+
+
+def test_a_small_dataset_is_audited_whole(sweep: Path, tmp_path: Path) -> None:
+    config = load_config(sweep)
+    sweeps = sample_sweep(config, networks=9, images=100_000, seed=0, keys=None, out=tmp_path / "audit")
+    assert {one.images.count for one in sweeps.values()} == {450}
+    assert {len(one.selected_architectures) for one in sweeps.values()} == {3}

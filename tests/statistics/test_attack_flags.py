@@ -42,6 +42,7 @@ def test_sound_curves_have_no_flag() -> None:
         ({("fgsm", 1.0): {0: 0.3, 1: 0.4}}, "single step stronger", "fgsm against pgd at 1", [0]),
         ({("pgd", 8.0): {0: 0.6, 1: 0.6}}, "not monotone", "pgd at 8 against 1", [1, 0]),
         ({("fgsm", 255.0): {0: 0.26, 1: 0.1}}, "far from chance", "fgsm at 255", [0]),
+        ({("aa_standard", 1.0): {0: 0.5, 1: 0.29}}, "ensemble weaker", "aa_apgd-ce against aa_standard at 1", [0]),
         ({("pgd", 0.0): {0: 0.9, 1: 0.803}}, "changed at zero", "pgd at 0 against clean", [1]),
         ({("pgd", 0.0): {0: 0.9, 1: 0.797}}, "changed at zero", "pgd at 0 against clean", [1]),
     ],
@@ -51,6 +52,12 @@ def test_each_sign_names_its_networks(changes: Any, check: str, where: str, netw
     assert [[name for name, _, _ in flag.networks] for flag in found] == [networks]
     assert found[0].n_checked == 2
     assert f"{check}: cifar10 {where}: {len(networks)} of 2 networks, such as #{networks[0]} (" in found[0].message
+
+
+def test_attacks_of_one_norm_are_compared_and_no_others() -> None:
+    l2 = {("aa_square_l2", 0.5): {0: 0.2, 1: 0.2}, ("aa_apgd-ce_l2", 0.5): {0: 0.6, 1: 0.1}}
+    (found,) = flags(l2 | {("aa_apgd-ce", 0.5): {0: 0.9, 1: 0.9}, ("aa_apgd-ce_l1", 0.5): {0: 0.9, 1: 0.9}})
+    assert (found.where, [name for name, _, _ in found.networks]) == ("aa_square_l2 against aa_apgd-ce_l2 at 0.5", [0])
 
 
 def test_single_steps_need_not_be_monotone() -> None:

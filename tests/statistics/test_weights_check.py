@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 from math import comb
 from pathlib import Path
@@ -17,7 +18,7 @@ from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.recorded_accuracy import RECORDED_FILE, check_recorded
 from robust201.spaces.nasbench201 import cells as nasbench201
 from robust201.spaces.nasbench201.network import build_network
-from robust201.statistics.weights_check import CleanAccuracy, check_accuracies, expected_range
+from robust201.statistics.weights_check import ROUNDING, CleanAccuracy, check_accuracies, expected_range
 from robust201.weights.published.base import read_test_accuracy
 from robust201.weights.store import CheckpointStore
 from tests.conftest import TINY_ARCHITECTURES, RunCommand, WriteSweep, add_network
@@ -48,7 +49,8 @@ def test_of_all_images_only_rounding_is_allowed() -> None:
     found = check_accuracies([clean_accuracy(accuracy, 0.9, 10_000, 10_000) for accuracy in (0.8989, 0.9, 0.9011)])
     assert found.n_checked == 3
     assert [one.found.measured for one in found.unexpected] == [0.8989, 0.9011]
-    assert not check_accuracies([clean_accuracy(0.893, 0.9, 10_000, 10_000)], precision="bf16").unexpected
+    rounded = replace(clean_accuracy(0.893, 0.9, 10_000, 10_000), rounding=ROUNDING["bf16"])
+    assert not check_accuracies([rounded]).unexpected
 
 
 def test_many_networks_are_named_less_easily() -> None:
@@ -160,6 +162,19 @@ def test_a_file_of_other_content_is_refused(
     with pytest.raises(ResultsError, match=RECORDED_FILE):
         check_recorded(RobustnessDataset(exported))
     assert RECORDED_FILE in robust201("report", exported, "--out", tmp_path / "page.html").refusal(2)
+
+
+def test_rounded_and_overlaid_exports_raise_no_alarm(
+    recorded_sweep: Callable[..., Path], robust201: RunCommand, tmp_path: Path
+) -> None:
+    recorded_sweep({})
+    true = measured(robust201, tmp_path)
+    recorded_sweep(true)
+    exported = tmp_path / "exported"
+    assert robust201("export", tmp_path / "results", "--out", exported, "--round", 2).code == 0
+    check = check_recorded(RobustnessDataset(exported))
+    assert (check.n_checked, check.unexpected) == (2, ())
+    assert check_recorded(RobustnessDataset(exported, tmp_path / "measured")).n_checked == 0
 
 
 def test_a_sweep_knows_what_its_store_records(recorded_sweep: Callable[..., Path], tmp_path: Path) -> None:

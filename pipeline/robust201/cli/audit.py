@@ -1,6 +1,5 @@
 """`robust201 audit`: a sample of a sweep with both engines."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,7 +47,7 @@ def audit(
     sweeps = sample_sweep(config, networks=networks, images=images, seed=seed, keys=split_names(keys), out=place)
     found = audit_sweep(sweeps, lambda one: run_sweep(one, make_executor, say=console.say))
     if as_json:
-        print_json([asdict(one) | {"differs": one.differs} for one in found])
+        print_json([one.to_payload() for one in found])
     else:
         _show(found)
     raise typer.Exit(3 if any(one.differs for one in found) else 0)

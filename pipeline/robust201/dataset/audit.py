@@ -1,11 +1,11 @@
-"""An audit of a sweep: a random sample of it is attacked with the reference libraries too, and compared image by image.
+"""An audit of a sweep: some of its networks are attacked with the reference libraries too, and compared by image.
 
 Both engines evaluate the same networks on the same images, each as a small sweep of its own with predicted classes, in
 a folder beside the sweep's. So an audit resumes and runs on the same executors, and nothing of the sweep is touched.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,11 @@ class AuditedEvaluation:
         """Whether chance alone would hardly make the engines differ so much."""
         return self.adjusted_p_value < LEVEL
 
+    def to_payload(self) -> dict[str, Any]:
+        """JSON value of it."""
+        by_engine = {name: dict(zip(ENGINES, getattr(self, name), strict=True)) for name in ("correct", "only_one")}
+        return asdict(self) | by_engine | {"differs": self.differs}
+
 
 def sample_sweep(
     config: SweepConfig, *, networks: int, images: int, seed: int, keys: Collection[str] | None, out: Path
@@ -73,28 +78,36 @@ def sample_sweep(
     Args:
         config: the sweep to audit.
         networks: architectures to draw from the sweep's; all of them where it has no more.
-        images: test images to draw of each dataset.
+        images: test images to draw of each dataset; all that it has where they are fewer.
         seed: of both draws.
         keys: attacks to audit; None for all of the sweep that both engines have.
         out: folder of the audit; each engine's results lie in a folder of its name.
 
     Raises:
-        ConfigError: a key is no attack of the sweep that both engines have, or there is none.
+        ConfigError: a key is no attack of the sweep that both engines can compute as it is set there, or none is.
+        DatasetError: images are missing or damaged.
     """
-    built_in = [TASKS[key] for key in config.parameters if key in TASKS]
-    audited = [row.key for row in built_in if row.kind == "attack" and len(row.functions) == len(ENGINES)]
+    audited = [
+        key
+        for key, parameters in config.parameters.items()
+        if key in TASKS
+        and TASKS[key].kind == "attack"
+        and all(engine in TASKS[key].functions and parameters.refusal(engine) is None for engine in ENGINES)
+    ]
     wrong = [key for key in keys or () if key not in audited]
     if wrong or not audited:
         got = f"another key; there are {', '.join(audited)}" if audited else "none"
         raise ConfigError(
             f"Auditing failed for {wrong[0] if wrong else config.name}: expected attacks of the sweep that both "
-            f"engines have, got {got}. Name others by --keys, or audit another sweep."
+            f"engines can compute, got {got}. Name others by --keys, or audit another sweep."
         )
+    every = Inputs(config.model_copy(update={"images": config.images.model_copy(update={"count": None})}))
+    count = min(images, *(len(every.images(dataset)) for dataset in config.datasets))
     names = config.selected_architectures
     drawn = np.random.default_rng(seed).choice(len(names), size=min(networks, len(names)), replace=False)
     common = {
         "architectures": tuple(names[place] for place in sorted(drawn.tolist())),
-        "images": config.images.model_copy(update={"count": images, "seed": seed}),
+        "images": config.images.model_copy(update={"count": count, "seed": seed}),
         "keys": {key: config.keys[key] for key in audited if keys is None or key in keys},
         "datasets": {name: given.model_copy(update={"corruptions": None}) for name, given in config.datasets.items()},
         "measurements": ("accuracy", "cm", "predictions"),

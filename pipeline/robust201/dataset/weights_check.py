@@ -9,7 +9,7 @@ from robust201.dataset.groups import SweepPlan
 from robust201.images.specs import UNKNOWN_COUNT
 from robust201.planning.plan import Plan
 from robust201.shards import Inventory, ShardStore
-from robust201.statistics.weights_check import CleanAccuracy, WeightsCheck, check_accuracies
+from robust201.statistics.weights_check import ROUNDING, CleanAccuracy, WeightsCheck, check_accuracies
 
 _MEASUREMENTS = ("accuracy",)
 
@@ -27,15 +27,24 @@ def check_weights(plan: SweepPlan, store: ShardStore, inventory: Inventory) -> W
     ]
     recorded = {unit.id: (accuracy, n_test) for unit, accuracy, n_test in _recorded(plan, units)}
     held = [unit for unit in units if unit.id in recorded]
+    precision = plan.config.precision if isinstance(plan, Plan) else "fp32"
     accuracies = []
     for unit, values in store.select(held, inventory, _MEASUREMENTS).iter_values():
         accuracy, n_test = recorded[unit.id]
         measured = float(values[CLEAN_STRENGTH]["accuracy"])
         accuracies.append(
-            CleanAccuracy(unit.dataset, unit.architecture, unit.weights, measured, accuracy, unit.n_images, n_test)
+            CleanAccuracy(
+                unit.dataset,
+                unit.architecture,
+                unit.weights,
+                measured,
+                accuracy,
+                unit.n_images,
+                n_test,
+                ROUNDING[precision],
+            )
         )
-    precision = plan.config.precision if isinstance(plan, Plan) else "fp32"
-    return check_accuracies(accuracies, precision=precision)
+    return check_accuracies(accuracies)
 
 
 def recorded_text(plan: SweepPlan, units: Iterable[Unit]) -> str:

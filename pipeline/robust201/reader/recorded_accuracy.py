@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from robust201.core.errors import ResultsError
-from robust201.core.precision import PRECISIONS, Precision
 from robust201.reader.json_files import read_object
 from robust201.reader.value_checks import CLEAN, architecture_of
-from robust201.statistics.weights_check import CleanAccuracy, WeightsCheck, check_accuracies
+from robust201.statistics.weights_check import ROUNDING, CleanAccuracy, WeightsCheck, check_accuracies
 
 if TYPE_CHECKING:
     from robust201.reader.dataset import RobustnessDataset
@@ -48,13 +47,19 @@ def read_recorded(folder: Path) -> Iterator[tuple[str, int, str, str, float]]:
 def check_recorded(dataset: "RobustnessDataset") -> WeightsCheck:
     """Compare clean accuracies with those recorded with the weights; networks that lack either are left out.
 
+    Of several folders seen as one, none is compared: each may have images of its own.
+
     Raises:
         ResultsError: the file of recorded accuracies has another content, or results are damaged.
     """
-    sweep = (dataset.sweep or {}).get("sweep") or {}
-    count = (sweep.get("images") or {}).get("count")
-    precisions = {protocol.get("precision") for protocol in sweep.get("protocols", ()) if protocol.get("key") == CLEAN}
-    precision: Precision = next((known for known in PRECISIONS if {known} == precisions), "fp32")
+    if dataset.sweep is None:
+        return check_accuracies(())
+    sweep = dataset.sweep.get("sweep") or {}
+    count, decimals = (sweep.get("images") or {}).get("count"), dataset.sweep.get("round_to")
+    of_file = 0.0 if decimals is None else 0.5 * 10.0**-decimals
+    protocols = {
+        protocol.get("dataset"): protocol for protocol in sweep.get("protocols", ()) if protocol.get("key") == CLEAN
+    }
     several = len(dataset.weights) > 1
     held: dict[tuple[str, str], dict[str, float]] = {}
     accuracies = []
@@ -65,8 +70,11 @@ def check_recorded(dataset: "RobustnessDataset") -> WeightsCheck:
             held[name, weights] = found.get(name, {}).get(CLEAN, {}).get("accuracy", {})
         measured = held[name, weights].get(identifier)
         if measured is not None:
-            one = CleanAccuracy(
-                name, architecture_of(identifier), weights, measured, recorded, min(count or n_test, n_test), n_test
+            precision = protocols.get(name, {}).get("precision", "fp32")
+            rounding = of_file + ROUNDING.get(precision, ROUNDING["fp32"])
+            n_images = min(count or n_test, n_test)
+            architecture = architecture_of(identifier)
+            accuracies.append(
+                CleanAccuracy(name, architecture, weights, measured, recorded, n_images, n_test, rounding)
             )
-            accuracies.append(one)
-    return check_accuracies(accuracies, precision=precision)
+    return check_accuracies(accuracies)

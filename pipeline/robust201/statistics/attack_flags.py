@@ -6,11 +6,11 @@ accuracies (gradients that are exactly zero, successes that only the attack itse
 robust201 always come from a fresh forward pass on the images that an attack returned.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import sqrt
-from typing import Any
+from typing import Any, NamedTuple
 
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId, show_architecture
 
@@ -28,9 +28,29 @@ SAME = 1e-3
 """Difference in accuracy between equal images that arithmetic may explain (see `weights_check.ROUNDING`)."""
 
 _CLEAN, _FGSM = "clean", "fgsm"
-_WHITE_BOX = ("pgd", "aa_apgd-ce")
-_BLACK_BOX = ("aa_square",)
-_ITERATIVE = (*_WHITE_BOX, *_BLACK_BOX)
+
+
+class _Family(NamedTuple):
+    """Attacks in balls of one norm, whose strengths mean the same."""
+
+    white_box: tuple[str, ...]
+    black_box: str
+    standard: str
+    others: tuple[str, ...]
+
+    @property
+    def iterative(self) -> tuple[str, ...]:
+        """All of them: each should fool more images in a larger ball."""
+        return (*self.white_box, self.black_box, self.standard, *self.others)
+
+
+def _family(form: str, *more: str) -> _Family:
+    white_box = *more, *(f"aa_{name}{form}" for name in ("apgd-ce", "apgd-dlr", "apgd-t"))
+    return _Family(white_box, f"aa_square{form}", f"aa_standard{form}", (f"aa_fab{form}", f"aa_fab-t{form}"))
+
+
+_FAMILIES = (_family("", "pgd", "pgd_linf7"), _family("_l2", "pgd_l2"), _family("_l1"))
+_LINF = _FAMILIES[0]
 
 Accuracies = Mapping[ArchitectureId, float]
 """Fraction correct by network."""
@@ -44,8 +64,8 @@ class AttackFlag:
     """One sign, and the networks of a dataset that show it.
 
     Attributes:
-        check: its name: ``black-box stronger``, ``single step stronger``, ``not monotone``, ``far from chance`` or
-            ``changed at zero``.
+        check: its name: ``black-box stronger``, ``single step stronger``, ``ensemble weaker``, ``not monotone``,
+            ``far from chance`` or ``changed at zero``.
         where: keys and strengths, such as ``aa_square against aa_apgd-ce at 8``.
         reason: what it may mean, and the threshold.
         networks: those that show it, the clearest first, each with the two numbers compared.
@@ -88,8 +108,9 @@ def find_flags(dataset: str, results: Mapping[Place, Accuracies], *, n_images: i
     the same images, whose difference varies less, so the checks err towards silence.
     """
     found = [
-        *_stronger(results, _BLACK_BOX, _WHITE_BOX, n_images),
-        *_stronger(results, (_FGSM,), _WHITE_BOX, n_images),
+        *_black_box_stronger(results, n_images),
+        *_single_step_stronger(results, n_images),
+        *_ensemble_weaker(results, n_images),
         *_not_monotone(results, n_images),
         *_far_from_chance(results, n_classes),
         *_changed_at_zero(results),
@@ -100,33 +121,49 @@ def find_flags(dataset: str, results: Mapping[Place, Accuracies], *, n_images: i
 _Flag = tuple[str, str, str, tuple[tuple[ArchitectureId, float, float], ...], int]
 
 
-def _stronger(
-    results: Mapping[Place, Accuracies], weak: tuple[str, ...], strong: tuple[str, ...], n_images: int
-) -> Iterator[_Flag]:
-    """Find networks that an attack which should be the weaker one fools more often."""
-    is_black_box = weak == _BLACK_BOX
-    check = "black-box stronger" if is_black_box else "single step stronger"
-    reason = (
-        "an attack without gradients should not beat one with them: gradients may be masked"
-        if is_black_box
-        else "one step should not beat many: the iterative attack may be stuck, or its step too small"
+def _black_box_stronger(results: Mapping[Place, Accuracies], n_images: int) -> Iterator[_Flag]:
+    reason = "an attack without gradients should not beat one with them: gradients may be masked"
+    pairs = [(family.black_box, other) for family in _FAMILIES for other in family.white_box]
+    yield from _compare("black-box stronger", reason, results, pairs, n_images)
+
+
+def _single_step_stronger(results: Mapping[Place, Accuracies], n_images: int) -> Iterator[_Flag]:
+    reason = "one step should not beat many: the iterative attack may be stuck, or its step too small"
+    yield from _compare(
+        "single step stronger", reason, results, [(_FGSM, other) for other in _LINF.white_box], n_images
     )
+
+
+def _ensemble_weaker(results: Mapping[Place, Accuracies], n_images: int) -> Iterator[_Flag]:
+    reason = "AutoAttack's standard version should leave no image that one of its attacks fools"
     pairs = [
-        (one, other, strength)
-        for one in weak
-        for other in strong
-        for key, strength in sorted(results)
-        if key == one and strength > CLEAN_STRENGTH and (other, strength) in results
+        (part, family.standard)
+        for family in _FAMILIES
+        for part in (*family.white_box, family.black_box, *family.others)
+        if part.startswith("aa_")
     ]
-    for one, other, strength in pairs:
-        weaker, stronger = results[one, strength], results[other, strength]
-        where = f"{one} against {other} at {strength:g}"
-        yield from _flag(check, where, reason, stronger, weaker, _margin(n_images, len(pairs) * len(weaker)))
+    yield from _compare("ensemble weaker", reason, results, pairs, n_images)
+
+
+def _compare(
+    check: str, reason: str, results: Mapping[Place, Accuracies], pairs: Sequence[tuple[str, str]], n_images: int
+) -> Iterator[_Flag]:
+    """Find networks that the first attack of a pair, which should be the weaker one, fools more often."""
+    shared = [
+        (weak, strong, strength)
+        for weak, strong in pairs
+        for key, strength in sorted(results)
+        if key == weak and strength > CLEAN_STRENGTH and (strong, strength) in results
+    ]
+    for weak, strong, strength in shared:
+        fooled, left = results[weak, strength], results[strong, strength]
+        where = f"{weak} against {strong} at {strength:g}"
+        yield from _flag(check, where, reason, left, fooled, _margin(n_images, len(shared) * len(fooled)))
 
 
 def _not_monotone(results: Mapping[Place, Accuracies], n_images: int) -> Iterator[_Flag]:
     steps = []
-    for key in _ITERATIVE:
+    for key in (key for family in _FAMILIES for key in family.iterative):
         strengths = sorted(strength for name, strength in results if name == key)
         steps += [(key, low, high) for low, high in pairwise(strengths)]
     for key, low, high in steps:
@@ -144,7 +181,7 @@ def _not_monotone(results: Mapping[Place, Accuracies], n_images: int) -> Iterato
 def _far_from_chance(results: Mapping[Place, Accuracies], n_classes: int) -> Iterator[_Flag]:
     limit = min(1.0, 1 / n_classes + NEAR_CHANCE)
     for key, strength in sorted(results):
-        if key in (_FGSM, *_ITERATIVE) and strength >= HUGE_255:
+        if key in (_FGSM, *_LINF.iterative) and strength >= HUGE_255:
             accuracies = results[key, strength]
             yield from _flag(
                 "far from chance",
@@ -157,9 +194,11 @@ def _far_from_chance(results: Mapping[Place, Accuracies], n_classes: int) -> Ite
 
 
 def _changed_at_zero(results: Mapping[Place, Accuracies]) -> Iterator[_Flag]:
+    """Only imported results have such a strength: sweeps refuse it."""
     clean = results.get((_CLEAN, CLEAN_STRENGTH), {})
+    known = {_FGSM, *(key for family in _FAMILIES for key in family.iterative)}
     for key, strength in sorted(results):
-        if key in (_FGSM, *_ITERATIVE) and strength == 0:
+        if key in known and strength == 0:
             accuracies = results[key, strength]
             for first, second in ((accuracies, clean), (clean, accuracies)):
                 yield from _flag(

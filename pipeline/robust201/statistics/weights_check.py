@@ -31,6 +31,7 @@ class CleanAccuracy:
         weights: short name of the weights where a network has several; else empty.
         measured: fraction of `n_images` images.
         recorded: fraction of the `n_test` images of the whole test split.
+        rounding: difference that arithmetic and rounded files explain (see `ROUNDING`).
     """
 
     dataset: str
@@ -40,6 +41,7 @@ class CleanAccuracy:
     recorded: float
     n_images: int
     n_test: int
+    rounding: float = ROUNDING["fp32"]
 
     @property
     def label(self) -> str:
@@ -103,17 +105,19 @@ class WeightsCheck:
         return {"checked": self.n_checked, "unexpected": [one.message for one in self.unexpected]}
 
 
-def check_accuracies(accuracies: Collection[CleanAccuracy], *, precision: Precision = "fp32") -> WeightsCheck:
+def check_accuracies(accuracies: Collection[CleanAccuracy]) -> WeightsCheck:
     """Find the networks whose clean accuracy neither the choice of images nor arithmetic explains.
 
     The level of each is `LEVEL` divided by their number (Bonferroni): even one network that is named deserves a look.
     """
-    ranges: dict[tuple[float, int, int], tuple[float, float]] = {}
+    ranges: dict[tuple[float, int, int, float], tuple[float, float]] = {}
     unexpected = []
     for one in accuracies:
-        case = one.recorded, one.n_images, one.n_test
+        case = one.recorded, one.n_images, one.n_test, one.rounding
         if case not in ranges:
-            ranges[case] = expected_range(*case, level=LEVEL / len(accuracies), rounding=ROUNDING[precision])
+            ranges[case] = expected_range(
+                one.recorded, one.n_images, one.n_test, level=LEVEL / len(accuracies), rounding=one.rounding
+            )
         low, high = ranges[case]
         if not low <= one.measured <= high:
             unexpected.append(UnexpectedAccuracy(one, low, high))
