@@ -123,7 +123,7 @@ def verify(
         bool, typer.Option("--requeue", help="Move damaged results away, so that the next run recomputes them.")
     ] = False,
     protocol_checks: Annotated[
-        bool, typer.Option("--protocol-checks", help="Also look for signs of weak attacks (docs/statistics.md).")
+        bool, typer.Option("--protocol-checks", help="Also look for signs of weak attacks (docs/trust.md).")
     ] = False,
     as_json: AsJson = False,
 ) -> None:

@@ -79,8 +79,15 @@ def sample_sweep(
         out: folder of the audit; each engine's results lie in a folder of its name.
 
     Raises:
-        ConfigError: a key is no attack of the sweep that both engines have, or there is none.
+        ConfigError: a key is no attack of the sweep that both engines have, or there is none; or the folder holds
+            something else.
     """
+    others = [path.name for path in sorted(out.iterdir()) if path.name not in ENGINES] if out.is_dir() else []
+    if others:
+        raise ConfigError(
+            f"Auditing failed for {out}: expected a new folder or that of an audit, got one with {others[0]}. "
+            "Name another by --out."
+        )
     built_in = [TASKS[key] for key in config.parameters if key in TASKS]
     audited = [row.key for row in built_in if row.kind == "attack" and len(row.functions) == len(ENGINES)]
     wrong = [key for key in keys or () if key not in audited]
