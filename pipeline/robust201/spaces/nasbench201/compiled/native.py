@@ -92,7 +92,7 @@ def _is_cut_off(library: Path) -> bool:
     if len(header) < 64 or header[:4] != b"\x7fELF":
         return False
     (table,), (entry, count) = struct.unpack_from("<Q", header, 40), struct.unpack_from("<HH", header, 58)
-    return library.stat().st_size < table + entry * count
+    return library.stat().st_size < int(table) + int(entry) * int(count)
 
 
 @cache
