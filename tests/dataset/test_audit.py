@@ -75,6 +75,14 @@ def test_what_cannot_be_audited(sweep: Path, robust201: RunCommand, options: tup
     assert got in robust201("audit", sweep, *options).refusal(2)
 
 
+def test_draws_and_folders_that_cannot_be(sweep: Path, robust201: RunCommand, tmp_path: Path) -> None:
+    assert robust201("audit", sweep, "--seed", "-1").code == 2
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/format.json").touch()
+    assert "got one with format.json" in robust201("audit", sweep, "--out", tmp_path / "other").refusal(2)
+    assert len(list((tmp_path / "other").iterdir())) == 1
+
+
 def test_a_sweep_without_attacks_cannot_be_audited(write_sweep: WriteSweep, robust201: RunCommand) -> None:
     assert "got none" in robust201("audit", write_sweep(keys={"clean": {}})).refusal(2)
 

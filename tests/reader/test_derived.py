@@ -9,6 +9,7 @@ import pytest
 
 from robust201.core.errors import ConfigError
 from robust201.core.records import Weights
+from robust201.figures.report import summary_table
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.derived import DerivedMetrics, derive_metrics, worst_case_accuracies
 from robust201.statistics.robustness import robustness_r
@@ -141,9 +142,35 @@ def test_the_command_prints_tables_or_json(robust201: RunCommand, folder: Path) 
     }
     assert payload["rankings"][0].keys() >= {"best", "low", "high", "tied_with_best", "paired", "median", "ranks"}
     assert robust201("metrics", folder, "--keys", "nothing").code == 2
+    assert (
+        robust201("metrics", folder, "--keys", "clean,clean").out == robust201("metrics", folder, "--keys", "clean").out
+    )
+    assert "between 0 and 1, got nan" in robust201("metrics", folder, "--ties", "nan").refusal(2)
+    for keys in ("clean", "fog"):
+        assert robust201("metrics", folder, "--keys", keys, "--reference", "nobody").code == 2
 
 
 def test_metrics_as_a_table(found: DerivedMetrics) -> None:
     frame = found.to_frame()
     assert [*frame.columns] == ["dataset", "metric", "key", "strength", "architecture", "value"]
     assert len(frame) == sum(len(row.values) for row in found.metrics)
+
+
+def test_an_attack_without_strengths_is_not_clean(tmp_path: Path) -> None:
+    """A grid of rotations has a single strength 0, which is its own and not the clean accuracy."""
+    plan = make_plan(ARCHITECTURES, ("clean",), measurements=("accuracy", "cm", "predictions"))
+    grids = tuple(make_unit(one, "cifar10", "grid775", (0.0,)) for one in ARCHITECTURES)
+    plan = FabricatedPlan((*plan.units, *grids), plan.measurements)
+    export(tmp_path, plan, formats=("parquet",), outcomes="bits", images_of=lambda _plan, name: make_images(name))
+    data = RobustnessDataset(tmp_path)
+    own = {one: expected(one, "grid775", 0.0) for one in ARCHITECTURES}
+    frame = data.to_frame("cifar10", "grid775")
+    assert dict(zip(frame["architecture"], frame["value"], strict=True)) == {one: c.mean() for one, c in own.items()}
+    assert [row.key for row in summary_table(data)] == ["clean", "grid775"]
+    assert len(data.rank("cifar10", "grid775", ties=0.05)) == len(ARCHITECTURES)
+    found = derive_metrics(data)
+    assert [ranking.key for ranking in found.rankings] == ["clean", "grid775"]
+    success = values(found, "attack_success_rate", "grid775", 0.0)
+    clean = {one: expected(one, "clean", 0.0) for one in ARCHITECTURES}
+    assert dict(success) == {one: (clean[one] & ~own[one]).sum() / clean[one].sum() for one in ARCHITECTURES}
+    assert "robustness_r" not in {row.metric for row in found.metrics}

@@ -160,8 +160,12 @@ def test_several_folders_are_read_as_one_where_their_images_are_the_same(folder:
     assert found.architectures == (0, 2, 9, 10, 309, 991)
     np.testing.assert_array_equal(found.correct[2], expected(9, "pgd", 8.0))
     other = write(tmp_path / "other", make_plan((9,), keys=("pgd",), measurements=MEASUREMENTS), first_row=8)
+    # Outcomes of several keys are combined, so that images must be the same whichever folder has a key.
+    for key, strength in (("pgd", 8.0), ("clean", 0.0)):
+        with pytest.raises(ResultsError, match="expected the images of"):
+            RobustnessDataset(folder, other).outcomes("cifar10", key, strength)
     with pytest.raises(ResultsError, match="expected the images of"):
-        RobustnessDataset(folder, other).outcomes("cifar10", "pgd", 8.0)
+        RobustnessDataset(folder, other).images("cifar10")
 
 
 def test_ranks_say_which_are_tied_with_the_best(folder: Path) -> None:

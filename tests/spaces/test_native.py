@@ -215,6 +215,17 @@ def test_a_library_that_is_none_is_not_loaded(fresh):
 
 
 @needs_library
+@pytest.mark.parametrize("share", [0.5, 0.99])
+def test_a_library_that_is_cut_off_is_not_loaded(fresh, tmp_path, share):
+    """Loading it would kill the process with SIGBUS."""
+    whole = native.LIBRARY.read_bytes()
+    (tmp_path / "cut.so").write_bytes(whole[: int(share * len(whole))])
+    fresh.setattr(native, "LIBRARY", tmp_path / "cut.so")
+    assert native._is_cut_off(native.LIBRARY)
+    assert "is cut off" in native.why_not()
+
+
+@needs_library
 def test_a_library_of_another_version_is_not_called(fresh):
     fresh.setattr(native, "_STRUCTURES", (native.OperationStruct, native.BufferStruct, native.ViewStruct))
     assert "another version" in native.why_not()

@@ -19,7 +19,7 @@ def audit(
     sweep: Sweep,
     networks: Annotated[int, typer.Option(min=1, help="Number of networks to draw from the sweep.")] = 3,
     images: Annotated[int, typer.Option(min=1, help="Number of test images to draw from each dataset.")] = 100,
-    seed: Annotated[int, typer.Option(help="Seed of both draws.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of both draws.")] = 0,
     keys: Keys = None,
     executor: Annotated[str | None, typer.Option(help="inline or ray; overrides the sweep's.")] = None,
     workers: Annotated[int | None, typer.Option(help="Number of workers; overrides the sweep's.")] = None,

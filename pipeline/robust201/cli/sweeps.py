@@ -28,10 +28,10 @@ Limit = Annotated[int | None, typer.Option(min=1, metavar="N", help="Only the fi
 
 
 def split_names(text: str | None) -> tuple[str, ...] | None:
-    """Read names that are separated by commas; None where the option was not given."""
+    """Read names that are separated by commas, each once; None where the option was not given."""
     if text is None:
         return None
-    names = tuple(name.strip() for name in text.split(",") if name.strip())
+    names = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not names:
         raise ConfigError(
             f"Reading the command line failed for {text!r}: expected names separated by commas, got none. "

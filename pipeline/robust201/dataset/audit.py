@@ -84,9 +84,16 @@ def sample_sweep(
         out: folder of the audit; each engine's results lie in a folder of its name.
 
     Raises:
-        ConfigError: a key is no attack of the sweep that both engines can compute as it is set there, or none is.
+        ConfigError: a key is no attack of the sweep that both engines can compute as it is set there, or none is; or
+            the folder holds something else.
         DatasetError: images are missing or damaged.
     """
+    others = [path.name for path in sorted(out.iterdir()) if path.name not in ENGINES] if out.is_dir() else []
+    if others:
+        raise ConfigError(
+            f"Auditing failed for {out}: expected a new folder or that of an audit, got one with {others[0]}. "
+            "Name another by --out."
+        )
     audited = [
         key
         for key, parameters in config.parameters.items()

@@ -16,8 +16,9 @@ from robust201.core.errors import ResultsError
 from robust201.core.files import check_output_file, write_text
 from robust201.core.records import CLEAN_STRENGTH
 from robust201.reader.dataset import RobustnessDataset
+from robust201.reader.frames import repeats_clean
 from robust201.reader.recorded_accuracy import check_recorded
-from robust201.reader.result_files import kind_of
+from robust201.reader.result_files import ResultFiles
 from robust201.spaces.cell_space import INK, PAPER, CellSpace
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class SummaryRow:
 
 def summary_table(dataset: RobustnessDataset) -> list[SummaryRow]:
     """Summarise accuracies, in the order of the folder's datasets and keys, strengths ascending."""
-    return _summarise(dataset.to_frame())
+    return _summarise(dataset.to_frame(), dataset.files)
 
 
 def write_report(dataset: RobustnessDataset, out: Path, *, mean: str = "over-evaluations") -> Path:
@@ -70,7 +71,7 @@ def write_report(dataset: RobustnessDataset, out: Path, *, mean: str = "over-eva
         raise ResultsError(
             f"Writing a report failed for {dataset.path}: expected accuracies, got none. Export some, or download them."
         )
-    rows = _summarise(frame)
+    rows = _summarise(frame, dataset.files)
     space = dataset.files.space
     named = "networks" if space is None else space.title
     title = f"Robustness of {named}: {', '.join(results.name for results in held)}"
@@ -150,14 +151,14 @@ def _page_data(held: "Sequence[DatasetResults]", space: CellSpace | None) -> dic
     }
 
 
-def _summarise(frame: "pd.DataFrame") -> list[SummaryRow]:
+def _summarise(frame: "pd.DataFrame", files: ResultFiles) -> list[SummaryRow]:
     from robust201.figures.labels import strength_label
 
     rows = []
     groups: Any = frame.groupby(["dataset", "key", "strength"], observed=True)["value"]
     for (dataset, key, strength), values in groups:
         # The clean accuracy in front of an attack is in the table under its own key.
-        if kind_of(key) == "attack" and strength == CLEAN_STRENGTH:
+        if repeats_clean(files, dataset, key) and strength == CLEAN_STRENGTH:
             continue
         label = strength_label(key, strength)
         low, middle, high = float(values.min()), float(values.median()), float(values.max())

@@ -17,6 +17,7 @@ from robust201.core.errors import ConfigError
 from robust201.core.records import CLEAN_STRENGTH, ArchitectureId
 from robust201.reader.dataset import RobustnessDataset
 from robust201.reader.error_bars import images_behind
+from robust201.reader.frames import repeats_clean
 from robust201.reader.outcomes import Outcomes, has_outcomes_of
 from robust201.reader.result_files import row_of
 from robust201.reader.value_checks import CLEAN, architecture_of
@@ -170,8 +171,14 @@ def derive_metrics(
         seed: of the draws.
 
     Raises:
-        ConfigError: no such dataset, key or reference, or several weights and none chosen.
+        ConfigError: no such dataset, key, reference or level, or several weights and none chosen.
     """
+    if not 0 < level < 1:
+        raise ConfigError(
+            f"Computing metrics failed for {data.files.path}: expected a level of ties between 0 and 1, got {level:g}. "
+            "Try 0.05."
+        )
+    datasets, keys = (None if names is None else tuple(dict.fromkeys(names)) for names in (datasets, keys))
     metrics: list[MetricRow] = []
     rankings: list[Ranking] = []
     needs: dict[str, str] = {"ece, maximum and class-wise error, brier, aurc": NEEDS}
@@ -239,9 +246,9 @@ class _Held:
     def evaluations(self) -> Iterator[tuple[str, float]]:
         """Keys and strengths, each evaluation once: an attack's clean values are those of clean."""
         for key, frame in self.accuracies.items():
-            is_attack = self.data.files.kind_of(key) == "attack"
+            repeated = repeats_clean(self.data.files, self.name, key)
             strengths = (float(str(strength)) for strength in frame.columns)
-            yield from ((key, one) for one in strengths if not (is_attack and one == CLEAN_STRENGTH))
+            yield from ((key, one) for one in strengths if not (repeated and one == CLEAN_STRENGTH))
 
     def outcomes(self, key: str, strength: float) -> Outcomes | None:
         place = (key, strength)
@@ -293,6 +300,8 @@ class _Held:
 
 def _robustness(held: _Held, needs: dict[str, str]) -> Iterator[MetricRow]:
     for key in held.keys("attack"):
+        if not repeats_clean(held.data.files, held.name, key):
+            continue  # its strength 0 is no clean accuracy
         curves = held.accuracies[key].dropna()
         if CLEAN_STRENGTH not in curves or len(curves.columns) < 2:
             needs["robustness_r"] = "clean accuracies and an attack"
@@ -381,12 +390,14 @@ _METRICS: tuple[Callable[[_Held, dict[str, str]], Iterator[MetricRow]], ...] = (
 
 def _corruption_errors(held: _Held, needs: dict[str, str], reference: int | str | None) -> Iterator[MetricRow]:
     keys = held.keys("corruption")
-    if not keys:
-        return
     if reference is None:
-        needs["corruption_error, mean_corruption_error"] = "a reference network: --reference ARCHITECTURE"
+        if keys:
+            needs["corruption_error, mean_corruption_error"] = "a reference network: --reference ARCHITECTURE"
         return
     network = architecture_of(held.data.get_uid(reference))
+    if not keys:
+        needs["corruption_error, mean_corruption_error"] = "results of a corruption"
+        return
     errors, relative = {}, {}
     clean = held.accuracies[CLEAN][CLEAN_STRENGTH] if CLEAN in held.accuracies else None
     for key in keys:
@@ -429,7 +440,7 @@ def _seed_rows(
     for names, dataset in itertools.product(groups, datasets or data.data):
         frames = [data.to_frame(dataset, keys, weights=name).assign(trained=name) for name in names]
         for (key, strength), rows in pd.concat(frames).groupby(["key", "strength"], observed=True):
-            if data.files.kind_of(str(key)) == "attack" and strength == CLEAN_STRENGTH:
+            if repeats_clean(data.files, dataset, str(key)) and strength == CLEAN_STRENGTH:
                 continue
             wide = rows.pivot_table(index="architecture", columns="trained", values="value", dropna=False)
             found = summarise_seeds(wide.to_numpy())

@@ -43,13 +43,18 @@ def read_table(files: ResultFiles, dataset: str, key: str, measure: str) -> Tabl
     """Read one key as a list of values per architecture, attacks with the clean value in front."""
     rows, sources = _read_rows(files, dataset, key, measure)
     strengths = files.strengths(dataset, key)
-    if files.kind_of(key) == "attack" and files.find(dataset, "clean", measure) is not None:
+    if repeats_clean(files, dataset, key) and files.find(dataset, "clean", measure) is not None:
         clean, clean_sources = _read_rows(files, dataset, "clean", measure)
         rows = {i: [clean[i][0] if i in clean else None, *row] for i, row in rows.items()}
         if sources is not None and clean_sources is not None:
             sources = {i: [*clean_sources.get(i, [None]), *row] for i, row in sources.items()}
         strengths = (CLEAN_STRENGTH, *strengths)
     return Table(dataset, key, strengths, rows, sources)
+
+
+def repeats_clean(files: ResultFiles, dataset: str, key: str) -> bool:
+    """Whether a key's values at strength 0 are the clean ones: of an attack that has no strength 0 of its own."""
+    return files.kind_of(key) == "attack" and CLEAN_STRENGTH not in files.strengths(dataset, key)
 
 
 def _read_rows(

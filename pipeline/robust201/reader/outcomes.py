@@ -1,5 +1,6 @@
 """Outcomes of single images: which network classified which image correctly, under a key at a strength."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -52,8 +53,7 @@ class Outcomes:
 
 def has_outcomes_of(files: ResultFiles, dataset: str, key: str) -> bool:
     """Whether a folder, or any of several, has outcomes of a key, and the images that these are of."""
-    layers = files.layers if isinstance(files, OverlaidFiles) else (files,)
-    return any(layer.find_outcomes(dataset, key) and layer.find_images(dataset) for layer in layers)
+    return any(layer.find_outcomes(dataset, key) and layer.find_images(dataset) for layer in _layers(files))
 
 
 def read_outcomes(files: ResultFiles, dataset: str, key: str, strength: float) -> Outcomes:
@@ -61,30 +61,23 @@ def read_outcomes(files: ResultFiles, dataset: str, key: str, strength: float) -
     from robust201.reader.parquet_results import has_text_ids, read_packed_outcomes
 
     rows: dict[str, NDArray[np.uint8]] = {}
-    images: tuple[ResultFiles, dict[str, NDArray[Any]]] | None = None
-    for layer in files.layers if isinstance(files, OverlaidFiles) else (files,):
+    for layer in _layers(files):
         file = layer.find_outcomes(dataset, key)
         if file is None or strength not in layer.strengths(dataset, key):
             continue
-        own = read_images(layer, dataset)
-        if images is not None and any(not np.array_equal(own[name], images[1][name]) for name in own):
-            raise ResultsError(
-                f"Reading outcomes failed for {dataset} of {layer.path}: expected the images of {images[0].path}, got "
-                "others. Read the folders one by one."
-            )
-        images = images or (layer, own)
+        read_images(layer, dataset)
         text_ids = layer.space is None and has_text_ids(file)
         ids, packed = read_packed_outcomes(file, strength, weights=layer.weights, text_ids=text_ids)
         check_ids(file, key, CORRECT_BITS, ids, files.meta["ids"])
         for identifier, row in zip(ids, packed, strict=True):
             rows.setdefault(identifier, row)
-    if images is None:
+    if not rows:
         raise ResultsError(
             f"Reading outcomes failed for {dataset} {key} of {files.path}: expected {CORRECT_BITS} at strength "
             f"{strength:g}, got none. Measure `predictions`, and export with --parquet --outcomes bits."
         )
     found: list[tuple[Any, NDArray[np.uint8]]] = sorted((architecture_of(i), row) for i, row in rows.items())
-    n_images = len(images[1]["label"])
+    n_images = len(read_images(files, dataset)["label"])
     packed = np.stack([row for _, row in found])
     if packed.shape[1] != -(-n_images // 8):
         raise ResultsError(
@@ -95,17 +88,34 @@ def read_outcomes(files: ResultFiles, dataset: str, key: str, strength: float) -
 
 
 def read_images(files: ResultFiles, dataset: str) -> dict[str, NDArray[Any]]:
-    """Read the table of the images that outcomes are of: `row`, `label` and `sha256` by position."""
+    """Read the table of the images that outcomes are of: `row`, `label` and `sha256` by position.
+
+    Folders that are read as one must agree on it, whichever of them has a key: outcomes of several keys are combined.
+    """
     from robust201.reader.parquet_results import read_image_table
 
-    layers = files.layers if isinstance(files, OverlaidFiles) else (files,)
-    found = next((file for layer in layers if (file := layer.find_images(dataset)) is not None), None)
-    if found is None:
+    first: tuple[ResultFiles, dict[str, NDArray[Any]]] | None = None
+    for layer in _layers(files):
+        file = layer.find_images(dataset)
+        if file is None:
+            continue
+        own = read_image_table(file)
+        if first is not None and any(not np.array_equal(own[name], first[1][name]) for name in own):
+            raise ResultsError(
+                f"Reading outcomes failed for {dataset} of {layer.path}: expected the images of {first[0].path}, got "
+                "others. Read the folders one by one."
+            )
+        first = first or (layer, own)
+    if first is None:
         raise ResultsError(
             f"Reading the images of {dataset} failed for {files.path}: expected the table that an export with outcomes "
             "writes, got none. Export it with --parquet --outcomes bits."
         )
-    return read_image_table(found)
+    return first[1]
+
+
+def _layers(files: ResultFiles) -> Sequence[ResultFiles]:
+    return files.layers if isinstance(files, OverlaidFiles) else (files,)
 
 
 def images_frame(files: ResultFiles, dataset: str) -> "pd.DataFrame":

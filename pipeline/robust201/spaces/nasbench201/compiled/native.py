@@ -1,6 +1,7 @@
 """The library made of native.c: where it is, whether it can be used here, and its structures."""
 
 import ctypes
+import struct
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -73,6 +74,8 @@ def why_not() -> str | None:
     if not _has_avx512():
         return "this processor has no AVX-512, or PyTorch makes no use of it"
     try:
+        if _is_cut_off(LIBRARY):
+            return f"{LIBRARY} is cut off"
         library = _open()
         found = [library.robust201_layout(which) for which in range(len(_STRUCTURES))]
     except (OSError, AttributeError) as error:
@@ -80,6 +83,16 @@ def why_not() -> str | None:
     if found != [ctypes.sizeof(structure) for structure in _STRUCTURES]:
         return f"{LIBRARY} was compiled from another version"
     return None
+
+
+def _is_cut_off(library: Path) -> bool:
+    """Whether an ELF file, which ends with a table of its sections, lacks a part: loading it would kill the process."""
+    with library.open("rb") as file:
+        header = file.read(64)
+    if len(header) < 64 or header[:4] != b"\x7fELF":
+        return False
+    (table,), (entry, count) = struct.unpack_from("<Q", header, 40), struct.unpack_from("<HH", header, 58)
+    return library.stat().st_size < int(table) + int(entry) * int(count)
 
 
 @cache
