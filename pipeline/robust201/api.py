@@ -29,7 +29,7 @@ from robust201.images.checks import LabelledImages
 from robust201.images.given import as_labelled_images, check_label_range
 from robust201.planning.field_errors import describe_problem
 from robust201.spaces import find_architecture
-from robust201.statistics.intervals import wilson_interval
+from robust201.statistics.intervals import accuracy_intervals
 from robust201.tasks import TASKS, Task, find_task
 from robust201.tasks.corruptions.generator import SMALLEST_SIZE, corrupt, synthetic_frost
 from robust201.tasks.evaluate import evaluate_part
@@ -161,7 +161,7 @@ def evaluate(
 
     Returns:
         One row per key and strength, in the order of `keys` and ascending: `key`, `strength` (epsilon in 1/255, in
-        pixels for L2 and L1; severity; 0 where there is none), `accuracy`, `low` and `high` (its 95 % interval by Wilson),
+        pixels for L2 and L1; severity; 0 where there is none), `accuracy`, `low` and `high` (its 95 % interval),
         `confidence` (mean softmax of the predicted class), `n_images`, `seconds` (of strengths that were attacked
         together only the sum means something). A measure (kind ``measure``) has no accuracy: its numbers stand in
         further columns by the names that it declares, such as `squared_norm`, which are NaN in all other rows.
@@ -330,6 +330,10 @@ def place(result: pd.DataFrame, dataset: "RobustnessDataset", *, data: str = "ci
 def _place_one(key: str, strength: float, accuracy: float, dataset: "RobustnessDataset", data: str) -> dict[str, Any]:
     row: dict[str, Any] = {"key": key, "strength": strength, "accuracy": accuracy, "architectures": 0}
     if dataset.files.find(data, key, "accuracy") is None:
+        return row
+    if strength not in dataset.strengths(
+        data, key
+    ):  # at 0 an attack may have the clean values, which are none of its own
         return row
     frame = dataset.to_frame(data, key)
     values = frame[frame["strength"] == strength].set_index("architecture")["value"].dropna()
@@ -519,7 +523,7 @@ def _row(result: EvaluationResult) -> dict[str, Any]:
     if not holds_answers(values):
         return row | {name: array.item() if array.ndim == 0 else array.tolist() for name, array in values.items()}
     correct, confidence = summarise(values)
-    low, high = wilson_interval(correct / n_images, n_images)
+    low, high = map(float, accuracy_intervals(correct / n_images, n_images))
     return row | {"accuracy": correct / n_images, "low": low, "high": high, "confidence": confidence}
 
 

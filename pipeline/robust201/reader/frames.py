@@ -27,7 +27,7 @@ class Table(NamedTuple):
     Attributes:
         dataset: name of the dataset.
         key: the key, spelled as it was asked for.
-        strengths: (S,) epsilons in units of 1/255 or severities; 0 is clean.
+        strengths: (S,) epsilons in units of 1/255 or severities; 0 is clean, but for an attack evaluated at 0.
         rows: S values by id.
         sources: of several folders seen as one, the folder of each value by id, None where none has it; else None.
     """
@@ -40,10 +40,10 @@ class Table(NamedTuple):
 
 
 def read_table(files: ResultFiles, dataset: str, key: str, measure: str) -> Table:
-    """Read one key as a list of values per architecture, attacks with the clean value in front."""
+    """Read one key as a list of values per architecture, those that repeat it with the clean value in front."""
     rows, sources = _read_rows(files, dataset, key, measure)
     strengths = files.strengths(dataset, key)
-    if files.kind_of(key) == "attack" and files.find(dataset, "clean", measure) is not None:
+    if files.repeats_clean(dataset, key) and files.find(dataset, "clean", measure) is not None:
         clean, clean_sources = _read_rows(files, dataset, "clean", measure)
         rows = {i: [clean[i][0] if i in clean else None, *row] for i, row in rows.items()}
         if sources is not None and clean_sources is not None:
